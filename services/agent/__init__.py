@@ -1,0 +1,1 @@
+"""Runs on a node: starts, watches and reports tasks."""

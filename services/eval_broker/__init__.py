@@ -1,0 +1,1 @@
+"""Leases evaluations to scheduler workers, in order."""

@@ -1,0 +1,1 @@
+"""Notices which nodes have fallen silent."""

@@ -1,0 +1,1 @@
+"""Turns submissions into commands, and answers with the verdict."""

@@ -1,0 +1,1 @@
+"""Places one evaluation at a time on replayed state."""

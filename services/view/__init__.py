@@ -1,0 +1,1 @@
+"""Publishes last values of the state, and answers queries."""

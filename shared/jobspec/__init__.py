@@ -1,0 +1,1 @@
+"""Job files: parsed, evaluated and checked without the bus."""

@@ -1,0 +1,1 @@
+"""The other shell: one process, a virtual clock, one seed, every fault."""
