@@ -1,0 +1,83 @@
+# Every chore has one name. `just` alone lists them. Set up first: python3 deploy/bootstrap.py setup
+
+export PATH := justfile_directory() / ".venv/bin:" + env("PATH")
+
+default:
+    @just --justfile {{ justfile() }} --list
+
+# make .venv from the hashed lock, with the tools of development
+setup:
+    python3 deploy/bootstrap.py setup
+
+# everything quick: format, lint, types, walls, unit tests
+check: lint types imports unit
+
+# rewrite files in the one format
+fmt:
+    ruff format .
+    ruff check --fix --select I .
+
+# style and format, nothing rewritten
+lint:
+    ruff check .
+    ruff format --check .
+
+# both type checkers
+types:
+    mypy
+    basedpyright
+
+# walls between packages
+imports:
+    lint-imports --no-logo
+
+# tests without a bus, and the tidy rules
+unit *args:
+    pytest tests/unit tests/tidy {{ args }}
+
+# rules over generated input
+property *args:
+    pytest -m property {{ args }}
+
+# the simulated world from one seed, step by step
+sim seed="1" *args:
+    caravan sim check --seeds 1 --seed {{ seed }} {{ args }}
+
+# all tests
+test *args:
+    pytest {{ args }}
+
+# tests on a real nats-server
+integration *args:
+    pytest -m bus {{ args }}
+
+# one benchmark, or the list of them
+bench *args:
+    caravan bench {{ args }}
+
+# rewrite the golden expectations, then look at the diff
+bless *args:
+    CARAVAN_BLESS=1 pytest tests/golden {{ args }}
+
+# rewrite the hashed locks from pyproject.toml
+lock:
+    uv pip compile --quiet --universal --generate-hashes --custom-compile-command "just lock" -o deploy/requirements.txt pyproject.toml
+    uv pip compile --quiet --universal --generate-hashes --custom-compile-command "just lock" --group dev -c deploy/requirements.txt -o deploy/requirements-dev.txt pyproject.toml
+    uv pip compile --quiet --universal --generate-hashes --custom-compile-command "just lock" --group pyproject.toml:build -o deploy/requirements-build.txt
+
+# the main job, with real processes
+demo *args:
+    caravan demo {{ args }}
+
+# a whole cluster on this machine, until Ctrl-C
+up *args:
+    caravan up {{ args }}
+
+# the long forms: every test, a thousand seeds
+full *args:
+    CARAVAN_FULL=1 pytest {{ args }}
+    caravan sim check --seeds 1000 --json
+
+# where the time of one command goes, e.g. `just profile "bench p10"`
+profile NAME:
+    python -X importtime -m cProfile -s cumulative .venv/bin/caravan {{ NAME }} 2>/dev/null | head -60

@@ -1,0 +1,198 @@
+"""Set up .venv from nothing but python3, then run the main job or all tests.
+
+    python3 deploy/bootstrap.py demo     everything set up, then `caravan demo`
+    python3 deploy/bootstrap.py test     everything set up, then style, types, walls and all tests
+    python3 deploy/bootstrap.py setup    everything set up, nothing run
+
+Decides how the environment is made: a virtual environment beside pyproject.toml, filled from the hashed locks in this
+folder and nothing else, no root needed, nothing done when it is already as the locks say. Arguments after `demo` go to
+it, those after `test` to pytest. Standard library only, and in the syntax of Python 3.8, so that an old python prints
+one clear line instead of a SyntaxError. Must not know what the program does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn
+
+OLDEST = (3, 11)
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+STAMP = VENV / ".caravan-setup"
+BUILD_LOCK = ROOT / "deploy" / "requirements-build.txt"
+LOCKS = {
+    "run": ROOT / "deploy" / "requirements.txt",
+    "dev": ROOT / "deploy" / "requirements-dev.txt",
+}
+#: The quick parts of `test`, by their names in the Justfile; pytest follows them.
+PARTS = ("lint", "types", "imports")
+PIP = ["-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet"]
+
+
+def stop(message: str) -> NoReturn:
+    """End with one clear line."""
+    print("caravan: " + message, file=sys.stderr)
+    sys.exit(1)
+
+
+def say(message: str) -> None:
+    """Report progress, apart from what the command itself prints."""
+    print("caravan: " + message, file=sys.stderr, flush=True)
+
+
+def stamp(level: str) -> str:
+    """Write down what the environment is made from: level, hash of locks and project, place."""
+    import tomllib  # noqa: PLC0415 - newer than the python that must still reach the line about its age
+
+    digest = hashlib.sha256(LOCKS[level].read_bytes() + BUILD_LOCK.read_bytes())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    digest.update(repr([project["project"], project["build-system"]]).encode())
+    return f"{level} {digest.hexdigest()} {ROOT}"
+
+
+def is_set_up(level: str) -> bool:
+    """Say whether .venv already is what the locks of this level, or of a larger one, ask for."""
+    done = STAMP.read_text() if STAMP.exists() else ""
+    levels = ("run", "dev") if level == "run" else ("dev",)
+    return works() and done in [stamp(one) for one in levels]
+
+
+def works() -> bool:
+    """Say whether .venv holds a python that starts and is new enough."""
+    check = f"import sys; sys.exit(sys.version_info < {OLDEST!r})"
+    return PYTHON.exists() and subprocess.call([str(PYTHON), "-c", check]) == 0
+
+
+def was_moved() -> bool:
+    """Say whether .venv was made elsewhere: its scripts name their python by full path."""
+    return STAMP.exists() and not STAMP.read_text().endswith(f" {ROOT}")
+
+
+def run(command: list[str], why: str) -> None:
+    """Run one step of the set-up; what it prints goes to stderr, and a failure ends everything."""
+    code = subprocess.call(command, stdout=sys.stderr, cwd=str(ROOT), env=environment())
+    if code != 0:
+        stop(f"setting up failed: {why} (exit {code}); nothing was run")
+
+
+def environment() -> dict[str, str]:
+    """Copy the caller's environment without what would lead python out of .venv."""
+    lead_away = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "PIP_TARGET", "PIP_PREFIX", "PIP_USER")
+    return {key: value for key, value in os.environ.items() if key not in lead_away}
+
+
+def site_packages() -> str:
+    """Name the folder of .venv that holds packages."""
+    ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    return subprocess.check_output([str(PYTHON), "-c", ask], env=environment(), text=True).strip()
+
+
+def make_venv() -> None:
+    """Make an empty virtual environment, by hand where this python has no venv module."""
+    if VENV.exists():
+        shutil.rmtree(str(VENV))
+    if importlib.util.find_spec("venv") is not None:
+        run([sys.executable, "-m", "venv", "--without-pip", str(VENV)], "making .venv")
+        return
+    (VENV / "bin").mkdir(parents=True)
+    home = Path(sys.executable).resolve()
+    PYTHON.symlink_to(home)
+    (VENV / "bin" / "python3").symlink_to("python")
+    (VENV / "pyvenv.cfg").write_text(
+        f"home = {home.parent}\ninclude-system-site-packages = false\n"
+    )
+    library = "python{}.{}".format(*sys.version_info[:2])
+    (VENV / "lib" / library / "site-packages").mkdir(parents=True)
+
+
+def has_module(python: str, name: str) -> bool:
+    """Say whether that python can run a module of this name."""
+    find = f"import importlib.util as u, sys; sys.exit(u.find_spec({name!r}) is None)"
+    return subprocess.call([python, "-c", find], stderr=subprocess.DEVNULL) == 0
+
+
+def give_pip() -> None:
+    """Put pip and the build backend of the lock into .venv, with whichever installer this machine has.
+
+    Debian without python3-venv has no ensurepip but may have pip, of any age and barred from the system's own
+    packages: `--target` works with all of them.
+    """
+    install = ["install", "--require-hashes", "-r", str(BUILD_LOCK)]
+    if not has_module(str(PYTHON), "pip"):
+        if has_module(str(PYTHON), "ensurepip"):
+            run([str(PYTHON), "-m", "ensurepip"], "unpacking pip")
+        elif has_module(sys.executable, "pip"):
+            into = ["--upgrade", "--target", site_packages()]
+            run([sys.executable, *PIP, *install, *into], "installing pip into .venv")
+            return
+        else:
+            stop(
+                f"{sys.executable} has neither pip nor ensurepip; install one of them "
+                "(Debian: python3-venv or python3-pip) and run this again"
+            )
+    run([str(PYTHON), *PIP, *install], "installing the build backend")
+
+
+def set_up(level: str) -> None:
+    """Bring .venv to the locks of one level: "run" for the program, "dev" for its tests too."""
+    if is_set_up(level):
+        return
+    began = time.monotonic()
+    say(f"setting up .venv from {LOCKS[level].name} (once, about a minute)")
+    if not works() or was_moved():
+        make_venv()
+    STAMP.unlink(missing_ok=True)
+    give_pip()
+    hashed = ["install", "--require-hashes", "-r", str(LOCKS[level])]
+    run([str(PYTHON), *PIP, *hashed], "installing " + LOCKS[level].name)
+    project = ["install", "--no-deps", "--no-build-isolation", "--force-reinstall", "-e", str(ROOT)]
+    run([str(PYTHON), *PIP, *project], "installing the project")
+    STAMP.write_text(stamp(level))
+    say(f"set up in {time.monotonic() - began:.0f} s")
+
+
+def run_tests(extra: list[str]) -> int:
+    """Run style, types, walls and all tests; print each part's time, pytest's own summary last."""
+    failed = []
+    for part in PARTS:
+        began = time.monotonic()
+        code = subprocess.call([str(VENV / "bin" / "just"), part], cwd=str(ROOT), env=environment())
+        verdict = "ok" if code == 0 else "FAILED"
+        say(f"{part}: {verdict} in {time.monotonic() - began:.1f} s")
+        if code != 0:
+            failed.append(part)
+    code = subprocess.call([str(PYTHON), "-m", "pytest", *extra], cwd=str(ROOT), env=environment())
+    if failed:
+        stop("failed before the tests: " + ", ".join(failed))
+    return code
+
+
+def main(arguments: list[str]) -> int:
+    """Set up, then do what was asked."""
+    command, extra = (arguments[0], arguments[1:]) if arguments else ("", [])
+    if command not in ("demo", "test", "setup"):
+        stop("say what to do: python3 deploy/bootstrap.py demo | test | setup")
+    set_up("run" if command == "demo" else "dev")
+    if command == "demo":
+        caravan = str(VENV / "bin" / "caravan")
+        os.execve(caravan, [caravan, "demo", *extra], environment())
+    return run_tests(extra) if command == "test" else 0
+
+
+if __name__ == "__main__":
+    if sys.version_info < OLDEST:
+        stop(
+            "python {}.{} or newer is needed, this is {}.{}".format(*OLDEST, *sys.version_info[:2])
+        )
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)
