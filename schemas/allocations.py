@@ -1,0 +1,39 @@
+"""Allocations: what became of placed work. They are created by `plan.committed` (plans.py)."""
+
+import msgspec
+
+from schemas.base import Event, Wire
+
+#: Order of the codes in the allocations' columns.
+CLIENT_STATUSES = ("pending", "running", "complete", "failed", "lost", "unknown")
+DESIRED_STATUSES = ("run", "stop", "evict")
+
+
+class AllocDetail(Wire, frozen=True, kw_only=True):
+    """What a report said about one allocation beyond its status."""
+
+    row: int
+    #: task name -> TaskState, raw JSON.
+    tasks: msgspec.Raw = msgspec.Raw(b"{}")
+    #: log time from which a failed allocation may be replaced; 0: not.
+    reschedule_at_ns: int = 0
+
+
+class AllocationsReported(Event, frozen=True, kw_only=True, tag="allocations.reported"):
+    """Reports of one or more nodes. Shapes: nodes, numbers (N,); rows, statuses (A,).
+
+    `numbers[i]` is the report number now seen of the node in fleet row `nodes[i]`.
+    """
+
+    nodes: tuple[int, ...] = ()
+    numbers: tuple[int, ...] = ()
+    rows: tuple[int, ...] = ()
+    #: index into CLIENT_STATUSES.
+    statuses: tuple[int, ...] = ()
+    details: tuple[AllocDetail, ...] = ()
+
+
+class AllocationsCollected(Event, frozen=True, kw_only=True, tag="allocations.collected"):
+    """Terminal allocations left the state; their rows are free."""
+
+    rows: tuple[int, ...]

@@ -1,0 +1,118 @@
+"""One record of the log: a transaction, a lease or a checkpoint, in one envelope.
+
+The last field of every record is its checksum, so that it can be checked on the bytes as they are (shared/core/log.py
+adds and verifies it; `prev` inside the body makes the checksums a chain).
+"""
+
+import msgspec
+
+from schemas import allocations, evaluations, jobs, nodes, plans, policy
+from schemas.base import Command, Event, Wire
+
+#: Version of the envelope's shape.
+SCHEMA_VERSION = 1
+#: Version of the deciding code, named by plans and transactions.
+CORE_VERSION = "0.1.0"
+
+AnyEvent = (
+    policy.ClusterCreated
+    | policy.PolicyChanged
+    | policy.OperatorRefused
+    | jobs.JobRegistered
+    | jobs.JobStopped
+    | jobs.JobEvaluated
+    | jobs.SubmissionRefused
+    | jobs.IntakeAdvanced
+    | jobs.SubmissionsCollected
+    | jobs.JobsCollected
+    | nodes.NodeRegistered
+    | nodes.NodeRefused
+    | nodes.NodesStatusChanged
+    | nodes.NodeEligibilityChanged
+    | nodes.NodesCollected
+    | nodes.CapacityFreed
+    | evaluations.EvaluationsCreated
+    | evaluations.EvaluationsWoken
+    | evaluations.EvaluationEnded
+    | evaluations.EvaluationsCollected
+    | plans.PlanCommitted
+    | plans.PlanRefused
+    | allocations.AllocationsReported
+    | allocations.AllocationsCollected
+)
+
+AnyCommand = (
+    jobs.RegisterJob
+    | jobs.StopJob
+    | jobs.EvaluateJob
+    | jobs.SkipSubmission
+    | nodes.ChangeLiveness
+    | nodes.ReportNode
+    | evaluations.WakeEvaluations
+    | evaluations.EndEvaluations
+    | plans.SubmitPlan
+    | policy.SetPolicy
+    | policy.SetEligibility
+    | policy.CollectGarbage
+)
+
+
+class Record(Wire, frozen=True, kw_only=True):
+    """Envelope of a log record, the same for all kinds. `sum` is appended on the bytes, see shared/core/log.py."""
+
+    #: tx, lease or checkpoint: the last token of its subject.
+    kind: str
+    schema: int = SCHEMA_VERSION
+    core: str = CORE_VERSION
+    #: seq of the lease record under which it was written; of a lease: its own seq.
+    epoch: int
+    #: checksum of the last accepted record; empty for the first.
+    prev: str
+    #: log time: max(previous, the applier's clock).
+    t_ns: int
+    #: what made it: worker and plan number, submission ids …, for people and traces; may be cut short.
+    causes: tuple[str, ...] = ()
+    events: tuple[AnyEvent, ...] = ()
+    #: lease only.
+    lease: "LeaseHeld | None" = None
+    #: checkpoint only: table -> hash.
+    tables: dict[str, str] | None = None
+    sum: str = ""
+
+
+class LeaseHeld(Wire, frozen=True, kw_only=True):
+    """Who took the pen, on which bus."""
+
+    holder: str
+    cluster_id: str
+    #: the server's own answer: does it fsync every write, and on how many replicas.
+    fsync: bool = False
+    replicas: int = 1
+
+
+class CommandBatch(Wire, frozen=True, kw_only=True):
+    """A message on `cmd.<kind>`: what one turn of the sender's loop collected, below 512 KiB."""
+
+    sender: str
+    commands: tuple[AnyCommand, ...]
+
+
+RECORD_DECODER = msgspec.json.Decoder(Record)
+COMMANDS_DECODER = msgspec.json.Decoder(CommandBatch)
+#: dicts are encoded in sorted order, so that equal values are equal bytes.
+ENCODER = msgspec.json.Encoder(order="deterministic")
+
+__all__ = [
+    "COMMANDS_DECODER",
+    "CORE_VERSION",
+    "ENCODER",
+    "RECORD_DECODER",
+    "SCHEMA_VERSION",
+    "AnyCommand",
+    "AnyEvent",
+    "Command",
+    "CommandBatch",
+    "Event",
+    "LeaseHeld",
+    "Record",
+]

@@ -1,0 +1,141 @@
+"""Nodes: registration, liveness and what an agent sends about its node."""
+
+from schemas.base import Command, Event, NodeId, Wire
+
+#: Order of `status` codes in the fleet's columns.
+NODE_STATUSES = ("initializing", "ready", "down", "disconnected")
+
+
+class NodeSpec(Wire, frozen=True, kw_only=True):
+    """What an agent's fingerprint says. Units: MHz and MiB that allocations may use (reserved already subtracted)."""
+
+    node_id: NodeId
+    name: str = ""
+    datacenter: str = "dc1"
+    node_pool: str = "default"
+    node_class: str = ""
+    cpu_mhz: int = 0
+    memory_mib: int = 0
+    disk_mib: int = 0
+    #: sorted by key; drivers appear as `driver.<name>` = "1".
+    attributes: dict[str, str] = {}
+    meta: dict[str, str] = {}
+
+
+class NodeRegistered(Event, frozen=True, kw_only=True, tag="node.registered"):
+    """A node joined, came back after a restart, or its fingerprint changed. The lowest free row is its place."""
+
+    spec: NodeSpec
+    #: drawn once by the agent's data directory; another host under the same node id is refused.
+    host_id: str
+    #: new at every boot of the machine or of the agent's journal; reports are numbered within it.
+    boot_id: str
+    number: int = 0
+
+
+class NodeRefused(Event, frozen=True, kw_only=True, tag="node.refused"):
+    """A registration was refused: another host owns the id, or the numbers make no sense."""
+
+    node_id: NodeId
+    host_id: str
+    boot_id: str
+    code: str
+    reason: str
+
+
+class NodesStatusChanged(Event, frozen=True, kw_only=True, tag="nodes.status_changed"):
+    """Liveness changed for the nodes in these rows."""
+
+    rows: tuple[int, ...]
+    #: one of NODE_STATUSES.
+    status: str
+    reason: str = ""
+
+
+class NodeEligibilityChanged(Event, frozen=True, kw_only=True, tag="node.eligibility_changed"):
+    """An operator allowed or forbade new allocations on a node."""
+
+    row: int
+    eligible: bool
+
+
+class NodesCollected(Event, frozen=True, kw_only=True, tag="nodes.collected"):
+    """Nodes down for long, without allocations, left the state; their rows are free."""
+
+    rows: tuple[int, ...]
+
+
+class CapacityFreed(Event, frozen=True, kw_only=True, tag="capacity.freed"):
+    """Room appeared on nodes of these computed classes; blocked evaluations that may use it can be woken."""
+
+    classes: tuple[int, ...]
+
+
+# ---- commands (cmd.liveness, cmd.report.<node>) ----
+
+
+class ChangeLiveness(Command, frozen=True, kw_only=True, tag="change_liveness"):
+    """The heartbeat monitor saw nodes fall silent or come back. Natural key: (node, its status now).
+
+    `deadline_ns` is the log time before which a node must have been heard; a node that registered after
+    `seen_seq` is left alone.
+    """
+
+    node_ids: tuple[NodeId, ...]
+    status: str
+    reason: str = ""
+    seen_seq: int = 0
+
+
+class TaskState(Wire, frozen=True, kw_only=True):
+    """One task as its agent sees it. `state`: pending, running or dead."""
+
+    state: str
+    failed: bool = False
+    restarts: int = 0
+    exit_code: int | None = None
+    signal: int = 0
+    pid: int = 0
+    #: newest last, at most ten.
+    events: tuple["TaskEvent", ...] = ()
+
+
+class TaskEvent(Wire, frozen=True, kw_only=True):
+    """One line of a task's life. `t_ns` is the agent's own clock and only explains."""
+
+    kind: str
+    message: str = ""
+    t_ns: int = 0
+
+
+class AllocReport(Wire, frozen=True, kw_only=True):
+    """The state of one allocation, named by its key and its row (the applier checks that they agree)."""
+
+    key: int
+    row: int
+    #: a client status: pending, running, complete, failed.
+    status: str
+    tasks: dict[str, TaskState] = {}
+
+
+class ReportNode(Command, frozen=True, kw_only=True, tag="report_node"):
+    """All that a node has to say. Natural key: (node_id, boot_id, number); carries every state not yet seen.
+
+    With `spec` it registers. `node_id` must be the token of the subject it came on.
+    """
+
+    node_id: NodeId
+    host_id: str
+    boot_id: str
+    number: int
+    spec: NodeSpec | None = None
+    states: tuple[AllocReport, ...] = ()
+
+
+class Heartbeat(Wire, frozen=True, kw_only=True):
+    """`hb.<node>`, core NATS, never stored."""
+
+    node_id: NodeId
+    boot_id: str
+    #: highest projection seq applied.
+    seq: int = 0

@@ -1,0 +1,109 @@
+"""Plans: what a scheduler proposes and what the applier made of it. Columnar: node rows and how many each takes."""
+
+import msgspec
+
+from schemas.base import Command, EvalKey, Event, JobId, Wire
+from schemas.evaluations import NewEvaluation
+
+
+class GroupPlacement(Wire, frozen=True, kw_only=True):
+    """Allocations of one task group. Shapes: rows, counts (P,); names as runs; previous: empty or (sum(counts),).
+
+    The n-th allocation, counted through the rows in order, has the n-th name index and, where it replaces another,
+    the n-th previous key (0: none).
+    """
+
+    group: str
+    #: job version whose spec it runs.
+    version: int
+    #: fleet rows, in the order of placement; a row may appear again.
+    rows: tuple[int, ...] = ()
+    counts: tuple[int, ...] = ()
+    #: name indexes as runs: start, length, start, length, …
+    names: tuple[int, ...] = ()
+    #: keys of the allocations that these replace.
+    previous: tuple[int, ...] = ()
+    #: how often the chain was rescheduled before; empty: never.
+    reschedules: tuple[int, ...] = ()
+
+
+class Stops(Wire, frozen=True, kw_only=True):
+    """Allocations (rows) that shall stop. `client_status` is set at once where nobody can report it any more (lost)."""
+
+    rows: tuple[int, ...]
+    reason: str = ""
+    client_status: str = ""
+
+
+class InPlace(Wire, frozen=True, kw_only=True):
+    """Allocations (rows) that go on under another version without a restart."""
+
+    rows: tuple[int, ...]
+    group: str
+    version: int
+
+
+class Origin(Wire, frozen=True, kw_only=True):
+    """Under what a plan was made: enough to make it again."""
+
+    worker: str
+    #: gapless per worker, over all its plans, refused ones included.
+    number: int
+    part: int = 0
+    parts: int = 1
+    snapshot_seq: int
+    policy: str = ""
+    seed: int = 0
+    lane: int = 0
+    lanes: int = 1
+    core: str = ""
+
+
+class PlanCommitted(Event, frozen=True, kw_only=True, tag="plan.committed"):
+    """A plan, or what of it fitted, became desired state."""
+
+    key: EvalKey
+    job_id: JobId
+    origin: Origin
+    placements: tuple[GroupPlacement, ...] = ()
+    stops: tuple[Stops, ...] = ()
+    updates: tuple[InPlace, ...] = ()
+    #: placements that did not fit the latest state and were cut; the evaluation stays pending.
+    cut: tuple[GroupPlacement, ...] = ()
+    #: the decision record, as JSON that no hot reader decodes.
+    decision: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+class PlanRefused(Event, frozen=True, kw_only=True, tag="plan.refused"):
+    """A plan was refused whole: `stale`, `evaluation_ended`, `unknown_row`, `capacity` (all_at_once), …"""
+
+    key: EvalKey
+    job_id: JobId
+    origin: Origin
+    code: str
+    reason: str
+    #: what it asked for, without names: enough to re-derive the worker's overlay.
+    placements: tuple[GroupPlacement, ...] = ()
+
+
+# ---- command (cmd.plan) ----
+
+
+class SubmitPlan(Command, frozen=True, kw_only=True, tag="submit_plan"):
+    """Commit a plan. Natural key: (worker, number, part), and the evaluation with the job fence.
+
+    `end` (complete, failed, or empty while parts follow) ends the evaluation in the same transaction.
+    """
+
+    key: EvalKey
+    job_id: JobId
+    origin: Origin
+    all_at_once: bool = False
+    placements: tuple[GroupPlacement, ...] = ()
+    stops: tuple[Stops, ...] = ()
+    updates: tuple[InPlace, ...] = ()
+    end: str = ""
+    end_reason: str = ""
+    #: evaluations to create with it: the blocked rest, the delayed retry.
+    follow_ups: tuple[NewEvaluation, ...] = ()
+    decision: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET

@@ -1,0 +1,68 @@
+"""Policy and cluster facts: everything that changes a decision is an event."""
+
+from schemas.base import Command, Event, Wire
+
+
+class Policy(Wire, frozen=True, kw_only=True):
+    """How the cluster schedules and forgets. Its hash is named by every plan made under it."""
+
+    #: binpack or spread.
+    algorithm: str = "binpack"
+    anti_affinity: bool = True
+    #: log time after which terminal entities may be collected.
+    submission_keep_ns: int = 3_600_000_000_000
+    evaluation_keep_ns: int = 3_600_000_000_000
+    allocation_keep_ns: int = 3_600_000_000_000
+    job_keep_ns: int = 14_400_000_000_000
+    node_keep_ns: int = 86_400_000_000_000
+    #: and how many terminal ones of a kind are kept at the most, whatever their age.
+    terminal_keep_max: int = 100_000
+    #: times an evaluation is handed out before it fails.
+    delivery_limit: int = 20
+
+
+class ClusterCreated(Event, frozen=True, kw_only=True, tag="cluster.created"):
+    """The first fact of every log."""
+
+    cluster_id: str
+    policy: Policy = Policy()
+    #: raised by an operator before the applier may emit newer event types.
+    log_level: int = 1
+
+
+class PolicyChanged(Event, frozen=True, kw_only=True, tag="policy.changed"):
+    """An operator changed the policy."""
+
+    policy: Policy
+
+
+class OperatorRefused(Event, frozen=True, kw_only=True, tag="operator.refused"):
+    """An operator's request was refused against the state."""
+
+    request_id: str
+    code: str
+    reason: str
+
+
+# ---- commands (cmd.operator) ----
+
+
+class SetPolicy(Command, frozen=True, kw_only=True, tag="set_policy"):
+    """Change the policy. Natural key: the policy itself."""
+
+    request_id: str
+    policy: Policy
+
+
+class SetEligibility(Command, frozen=True, kw_only=True, tag="set_eligibility"):
+    """Allow or forbid new allocations on a node. Natural key: (node, its eligibility now)."""
+
+    request_id: str
+    node_id: str
+    eligible: bool
+
+
+class CollectGarbage(Command, frozen=True, kw_only=True, tag="collect_garbage"):
+    """Collect everything terminal now, whatever its age. Natural key: none needed, it only removes what ended."""
+
+    request_id: str

@@ -1,0 +1,138 @@
+"""Projections: last values of the state, published by `view` (`node.<id>`, `view.*`), and the answers of `query.*`.
+
+Every one carries `(cluster_id, seq)`; a lower seq never replaces a higher one.
+"""
+
+import msgspec
+
+from schemas.base import Wire
+
+
+class DesiredAlloc(Wire, frozen=True, kw_only=True):
+    """One allocation that a node shall have. `desired`: run or stop."""
+
+    key: int
+    row: int
+    #: shown id, used in paths and environment.
+    alloc_id: str
+    job_id: str
+    version: int
+    group: str
+    index: int
+    desired: str = "run"
+
+
+class NodeProjection(Wire, frozen=True, kw_only=True):
+    """`node.<id>`: the whole desired set of one node. What it omits shall not run."""
+
+    cluster_id: str
+    seq: int
+    node_id: str
+    #: the host and boot that the log knows for this id: an agent that finds another's here must stop.
+    host_id: str = ""
+    boot_id: str = ""
+    #: highest report number in the log for that boot.
+    reports_seen: int = 0
+    allocations: tuple[DesiredAlloc, ...] = ()
+    #: a refusal of the last registration under this id, for the agent's log.
+    refused: str = ""
+
+
+class JobProjection(Wire, frozen=True, kw_only=True):
+    """`view.job.<id>`: a job in numbers, for whoever follows it."""
+
+    cluster_id: str
+    seq: int
+    job_id: str
+    version: int = 0
+    #: pending, running or dead.
+    status: str = "pending"
+    stopped: bool = False
+    modify_index: int = 0
+    groups: dict[str, "GroupSummary"] = {}
+
+
+class GroupSummary(Wire, frozen=True, kw_only=True):
+    """Counts of one group's allocations by client status; `desired` is the job's count."""
+
+    desired: int = 0
+    pending: int = 0
+    running: int = 0
+    complete: int = 0
+    failed: int = 0
+    lost: int = 0
+    unknown: int = 0
+
+
+class NodeSummary(Wire, frozen=True, kw_only=True):
+    """`view.node.<id>` and a row of `node status`. Units: MHz, MiB."""
+
+    cluster_id: str = ""
+    seq: int = 0
+    id: str
+    name: str = ""
+    datacenter: str = ""
+    pool: str = ""
+    node_class: str = msgspec.field(name="class", default="")
+    status: str = ""
+    eligibility: str = "eligible"
+    capacity: dict[str, int] = {}
+    used: dict[str, int] = {}
+    allocations: int = 0
+
+
+class AllocSummary(Wire, frozen=True, kw_only=True):
+    """One allocation as status commands show it. `id` is the shown id; `node` the node's id."""
+
+    id: str
+    key: int
+    job_id: str = ""
+    group: str = ""
+    index: int = 0
+    name: str = ""
+    node: str = ""
+    desired_status: str = ""
+    client_status: str = ""
+    version: int = 0
+    create_seq: int = 0
+    modify_seq: int = 0
+    previous: str = ""
+    #: task name -> TaskState as JSON.
+    tasks: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class EvalSummary(Wire, frozen=True, kw_only=True):
+    """One evaluation as status commands show it."""
+
+    id: str
+    key: int
+    job_id: str = ""
+    status: str = ""
+    priority: int = 50
+    job_type: str = msgspec.field(name="type", default="service")
+    triggered_by: str = ""
+    reason: str = ""
+    create_seq: int = 0
+    modify_seq: int = 0
+    wait_until_ns: int = 0
+    waiting: dict[str, "WaitingSummary"] = {}
+
+
+class WaitingSummary(Wire, frozen=True, kw_only=True):
+    """Why allocations of a group wait."""
+
+    n: int = 0
+    wait_class: str = msgspec.field(name="class", default="capacity")
+    reasons: tuple[str, ...] = ()
+
+
+class Query(Wire, frozen=True, kw_only=True):
+    """A request on `query.<noun>`. `min_seq`: answer only from a state at least this new (read your own writes)."""
+
+    id: str = ""
+    #: list filters: job, node, status.
+    job_id: str = ""
+    version: int = -1
+    min_seq: int = 0
+    limit: int = 1000
+    offset: int = 0

@@ -1,0 +1,99 @@
+"""Records of the log on their bytes: sealing, checking, and the chain that says which of them count.
+
+Decides which messages of LOG are transactions of ours, which are foreign (skipped and counted, the same on every
+replica) and which mean damage. Knows nothing of what an event does. Next: `replica.py`.
+
+A record's bytes are `{"kind":…,…,"sum":"<32 hex>"}`. The sum is blake2b-128 over everything before the last field,
+and `prev` in the body is the sum before: one flipped bit breaks either this record or the next one's link.
+"""
+
+from hashlib import blake2b
+
+import msgspec
+
+from schemas.envelope import ENCODER, RECORD_DECODER, Record
+from shared.errors import LogDamaged, UnknownEvent
+
+_FRAME = b'{"kind":"'
+_SUM = b',"sum":"'
+_TAIL = len(_SUM) + 32 + 2
+
+
+def checksum(body: bytes) -> str:
+    """Hash the bytes of a record up to its last field: 32 hex digits."""
+    return blake2b(body, digest_size=16).hexdigest()
+
+
+def seal(record: Record) -> tuple[bytes, str]:
+    """Encode a record without sum and add it. Returns the bytes and the sum."""
+    body = ENCODER.encode(record)[:-1]
+    digest = checksum(body)
+    return body + _SUM + digest.encode() + b'"}', digest
+
+
+def is_framed(data: bytes) -> bool:
+    """Tell whether the bytes look like a record of ours, right or damaged."""
+    return data.startswith(_FRAME) and data[-_TAIL : -_TAIL + len(_SUM)] == _SUM
+
+
+class Chain:
+    """The accepted head of the log: what comes next must link to it.
+
+    `accept` returns the decoded record, or None for a foreign one. It raises LogDamaged where following on would mean
+    to guess. `next_seq` counts foreign records too; `head` and `epoch` only accepted ones.
+    """
+
+    def __init__(self) -> None:
+        self.next_seq = 1
+        self.head = ""
+        self.epoch = 0
+        self.t_ns = 0
+        self.foreign = 0
+        self.accepted = 0
+        self.cluster_id = ""
+        self.holder = ""
+
+    def accept(self, seq: int, subject: str, data: bytes) -> Record | None:
+        """Judge the record at `seq`. Raises LogDamaged, UnknownEvent."""
+        if seq != self.next_seq:
+            raise LogDamaged(seq, f"expected seq {self.next_seq}")
+        record = self._decode(seq, subject, data)
+        self.next_seq = seq + 1
+        if record is None or record.epoch < self.epoch:
+            self.foreign += 1
+            return None
+        if record.kind == "lease":
+            self._take_lease(seq, record)
+        elif record.epoch > self.epoch:
+            raise LogDamaged(seq, f"epoch {record.epoch} without its lease, ours is {self.epoch}")
+        if record.prev != self.head:
+            raise LogDamaged(seq, f"links to {record.prev or 'nothing'}, our head is {self.head}")
+        self.epoch = record.epoch
+        self.head = record.sum
+        self.t_ns = max(self.t_ns, record.t_ns)
+        self.accepted += 1
+        return record
+
+    def _take_lease(self, seq: int, record: Record) -> None:
+        held = record.lease
+        if held is None or record.epoch != seq:
+            raise LogDamaged(seq, f"lease of epoch {record.epoch} names another seq")
+        if self.cluster_id and held.cluster_id != self.cluster_id:
+            raise LogDamaged(seq, f"lease of cluster {held.cluster_id}, this is {self.cluster_id}")
+        self.cluster_id = held.cluster_id
+        self.holder = held.holder
+
+    @staticmethod
+    def _decode(seq: int, subject: str, data: bytes) -> Record | None:
+        if not is_framed(data):
+            return None
+        digest = data[-34:-2].decode("ascii", "replace")
+        if digest != checksum(data[:-_TAIL]):
+            raise LogDamaged(seq, f"checksum {digest} does not hold")
+        try:
+            record = RECORD_DECODER.decode(data)
+        except msgspec.ValidationError as err:
+            raise UnknownEvent(seq, f"{err}; written by a newer release, upgrade") from err
+        if not subject.endswith(f".{record.kind}"):
+            raise LogDamaged(seq, f"a {record.kind} on subject {subject}")
+        return record

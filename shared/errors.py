@@ -1,0 +1,53 @@
+"""The error tree. Expected refusals are values (verdicts, events); these are for what must stop or be told.
+
+    CaravanError
+    ├── CommandInvalid        a message does not decode or validate: answered or dead-lettered, never an event
+    ├── LogError              the log cannot be followed
+    │   ├── LogDamaged        gap, bad checksum, another chain at a current epoch
+    │   ├── UnknownEvent      written by a newer release: upgrade this process
+    │   └── StateDiverged     a checkpoint's hash differs from ours
+    ├── BusUnavailable        no connection, or the bus lacks what we need
+    └── ConfigInvalid         an environment variable or a data directory that cannot be used
+"""
+
+
+class CaravanError(Exception):
+    """Base of all errors raised on purpose."""
+
+
+class CommandInvalid(CaravanError):
+    """A message does not decode or validate."""
+
+    def __init__(self, code: str, message: str, path: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.path = path
+
+
+class LogError(CaravanError):
+    """The log cannot be followed beyond `seq`."""
+
+    def __init__(self, seq: int, message: str) -> None:
+        super().__init__(f"log record {seq}: {message}")
+        self.seq = seq
+
+
+class LogDamaged(LogError):
+    """A gap, a bad checksum, or another chain at a current epoch."""
+
+
+class UnknownEvent(LogError):
+    """A record holds an event that this release does not know."""
+
+
+class StateDiverged(LogError):
+    """A checkpoint says that our tables are not those of the applier."""
+
+
+class BusUnavailable(CaravanError):
+    """The bus cannot be reached or does not offer what is needed."""
+
+
+class ConfigInvalid(CaravanError):
+    """A setting or a data directory cannot be used."""
