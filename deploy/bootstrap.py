@@ -86,7 +86,8 @@ def run(command: list[str], why: str) -> None:
 def environment() -> dict[str, str]:
     """Copy the caller's environment without what would lead python out of .venv."""
     lead_away = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "PIP_TARGET", "PIP_PREFIX", "PIP_USER")
-    return {key: value for key, value in os.environ.items() if key not in lead_away}
+    kept = {key: value for key, value in os.environ.items() if key not in lead_away}
+    return {**kept, "PIP_ROOT_USER_ACTION": "ignore"}  # Root writes into .venv alone.
 
 
 def site_packages() -> str:
@@ -109,14 +110,15 @@ def make_venv() -> None:
     (VENV / "pyvenv.cfg").write_text(
         f"home = {home.parent}\ninclude-system-site-packages = false\n"
     )
-    library = "python{}.{}".format(*sys.version_info[:2])
-    (VENV / "lib" / library / "site-packages").mkdir(parents=True)
+    major, minor = sys.version_info[:2]
+    (VENV / "lib" / f"python{major}.{minor}" / "site-packages").mkdir(parents=True)
 
 
-def has_module(python: str, name: str) -> bool:
-    """Say whether that python can run a module of this name."""
-    find = f"import importlib.util as u, sys; sys.exit(u.find_spec({name!r}) is None)"
-    return subprocess.call([python, "-c", find], stderr=subprocess.DEVNULL) == 0
+def answers(python: str, module: str, *arguments: str) -> bool:
+    """Say whether that python can run a module; what it prints does not matter."""
+    command = [python, "-Wignore", "-m", module, *arguments]
+    quiet = subprocess.DEVNULL
+    return subprocess.call(command, stdout=quiet, stderr=quiet, env=environment()) == 0
 
 
 def give_pip() -> None:
@@ -126,19 +128,17 @@ def give_pip() -> None:
     packages: `--target` works with all of them.
     """
     install = ["install", "--require-hashes", "-r", str(BUILD_LOCK)]
-    if not has_module(str(PYTHON), "pip"):
-        if has_module(str(PYTHON), "ensurepip"):
-            run([str(PYTHON), "-m", "ensurepip"], "unpacking pip")
-        elif has_module(sys.executable, "pip"):
-            into = ["--upgrade", "--target", site_packages()]
-            run([sys.executable, *PIP, *install, *into], "installing pip into .venv")
-            return
-        else:
-            stop(
-                f"{sys.executable} has neither pip nor ensurepip; install one of them "
-                "(Debian: python3-venv or python3-pip) and run this again"
-            )
-    run([str(PYTHON), *PIP, *install], "installing the build backend")
+    inside = str(PYTHON)
+    if answers(inside, "pip", "--version") or answers(inside, "ensurepip"):
+        run([inside, *PIP, *install], "installing the build backend")
+    elif answers(sys.executable, "pip", "--version"):
+        into = ["--upgrade", "--target", site_packages()]
+        run([sys.executable, *PIP, *install, *into], "installing pip into .venv")
+    else:
+        stop(
+            f"{sys.executable} has neither pip nor ensurepip; "
+            "install one (Debian: python3-venv or python3-pip) and run this again"
+        )
 
 
 def set_up(level: str) -> None:

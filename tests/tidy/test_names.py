@@ -1,0 +1,124 @@
+"""Names: modules say what they hold, subjects are built in one place, the hidden order of Python stays out."""
+
+import ast
+import re
+
+import pytest
+
+from tests.tidy.tree import report, shipped, sources
+
+VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "managers", "tools"}
+SUBJECTS_FILE = "shared/bus/subjects.py"
+
+#: A whole literal that can only be a subject. Event tags (`job.registered`) and log names share the first word.
+WHOLE = re.compile(
+    r"""
+    log\.(\d+|\*|>)(\..*)?
+    | jobs\.(submit|stop|scale|dispatch|revert|evaluate|\*|>)
+    | cmd\.(plan|evaluation|job|operator|liveness|report(\..*)?|\*|>)
+    | view\.(job|submission|node|\*|>)(\..*)?
+    | api\.(jobs|operator|node|system|dead|\*|>)(\..*)?
+    | query\.[a-z_]+ | query\.[*>]
+    | (eval|node|dead|hb|presence)\.[*>]
+    | presence\.[a-z_]+\..+
+    """,
+    re.VERBOSE,
+)
+#: The constant start of an f-string, or of a concatenation, that can only lead to a subject.
+START = re.compile(
+    r"(log|eval|node|dead|hb|presence|jobs|query|cmd|api)\."
+    r"|cmd\.report\.|view\.(job|submission|node)\.|api\.\w+\.|presence\.\w+\."
+)
+LOG_CALLS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
+
+
+def leads(node: ast.AST) -> bool:
+    """Say whether a constant is the start of a subject."""
+    return isinstance(node, ast.Constant) and bool(START.fullmatch(str(node.value)))
+
+
+def subject_literals(tree: ast.AST) -> list[tuple[int, str]]:
+    """Find string literals that are subjects: (line, text). Docstrings and names of log lines are none."""
+    skipped: set[int] = set()
+    found: list[tuple[int, str]] = []
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            skipped.add(id(node.value))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr in LOG_CALLS and node.args:
+                skipped.add(id(node.args[0]))
+        elif isinstance(node, ast.JoinedStr):
+            skipped.update(id(part) for part in node.values)
+            if node.values and leads(node.values[0]):
+                found.append((node.lineno, ast.unparse(node)))
+        elif isinstance(node, ast.BinOp) and isinstance(node.left, ast.Constant):
+            found += [(node.lineno, f"{node.left.value} +")] * leads(node.left)
+        elif isinstance(node, ast.Constant) and WHOLE.fullmatch(str(node.value)):
+            found.append((node.lineno, str(node.value)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("code", "trips"),
+    [
+        ('x = "log.1.tx"', True),
+        ('x = "cmd.plan"', True),
+        ('x = f"hb.{node}"', True),
+        ('x = "node." + name', True),
+        ('x = "presence.*"', True),
+        ('x = "job.registered"', False),
+        ('x = "node.registered"', False),
+        ('x = "eval.created"', False),
+        ('log.info("query.answered")', False),
+        ('"""log.1.tx"""', False),
+    ],
+)
+def test_subjects_are_told_from_tags(code: str, *, trips: bool) -> None:
+    """A subject literal is found; an event tag, a log name and a docstring are left alone."""
+    assert bool(subject_literals(ast.parse(code))) is trips
+
+
+def test_subjects_are_built_in_one_place() -> None:
+    """Every subject string of the product stands in shared/bus/subjects.py."""
+    stray = [
+        f"{one.path}:{line} {text!r}"
+        for one in shipped()
+        if one.path != SUBJECTS_FILE
+        for line, text in subject_literals(one.tree)
+    ]
+    assert not stray, report(stray)
+
+
+def test_modules_say_what_they_hold() -> None:
+    """No module or package is named for being useful (`utils`, `helpers`, `common`, `manager`)."""
+    parts = {part.removesuffix(".py") for one in sources() for part in one.path.split("/")}
+    assert not parts & VAGUE
+
+
+def test_the_core_never_asks_for_hidden_order() -> None:
+    """The core and the roles never call hash(), id() or vars(): their answers differ from process to process."""
+    stray = [
+        f"{one.path}:{node.lineno} {node.func.id}()"
+        for one in shipped()
+        if one.path.startswith("shared/core/") or one.path.endswith("/role.py")
+        for node in ast.walk(one.tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in {"hash", "id", "vars"}
+    ]
+    assert not stray, report(stray)
+
+
+def test_debt_has_a_number() -> None:
+    """A to-do in the code names the issue that will pay it: `TODO(#12)`."""
+    debt = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b(?!\(#\d+\))")
+    owed = [
+        f"{one.path}:{number} {line.strip()}"
+        for one in sources()
+        if not one.path.startswith("tests/tidy/")
+        for number, line in enumerate(one.text.splitlines(), start=1)
+        if debt.search(line)
+    ]
+    assert not owed, report(owed)

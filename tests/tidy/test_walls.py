@@ -1,0 +1,31 @@
+"""Walls that only show at run time: what a process has really imported, libraries' own imports included."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("faststream", "pydantic", "fast_depends", "duckdb", "docker")
+
+
+def imported(module: str) -> set[str]:
+    """Import a module in a fresh process and return the top-level packages it brought in."""
+    code = f"import json, sys, {module}; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return {name.partition(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["services.cli.main", "services.scheduler.role", "services.scheduler.__main__", "shared.sim"],
+)
+def test_slim_processes_stay_slim(module: str) -> None:
+    """The command line, the scheduler and the simulated world start without FastStream, pydantic, DuckDB and Docker."""
+    assert not imported(module) & set(HEAVY)
+
+
+def test_the_core_brings_no_bus() -> None:
+    """The pure core loads without an event loop, a bus client or a log library."""
+    assert not imported("shared.core.state") & {"asyncio", "nats", "structlog", "faststream"}
