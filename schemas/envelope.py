@@ -62,8 +62,9 @@ class Record(Wire, frozen=True, kw_only=True):
 
     #: tx, lease or checkpoint: the last token of its subject.
     kind: str
-    schema: int = SCHEMA_VERSION
-    core: str = CORE_VERSION
+    #: SCHEMA_VERSION and CORE_VERSION of the writer; no defaults, else they would not be on the wire.
+    schema: int
+    core: str
     #: seq of the lease record under which it was written; of a lease: its own seq.
     epoch: int
     #: checksum of the last accepted record; empty for the first.
