@@ -31,8 +31,8 @@ def test_locks_hold_every_dependency() -> None:
     """Every requirement of the locks is one exact version with a hash."""
     for lock in sorted((ROOT / "deploy").glob("requirements*.txt")):
         entries = re.findall(
-            r"^(\S+?)==\S+.*\\\n((?: +--hash=sha256:\w+.*\n)+)", lock.read_text(), re.M
+            r"^(\S+?)==\S+.*\\\n((?: +--hash=sha256:\w+.*\n)+)", lock.read_text(), re.MULTILINE
         )
-        named = re.findall(r"^([A-Za-z0-9][^\s=]*)", lock.read_text(), re.M)
+        named = re.findall(r"^([A-Za-z0-9][^\s=]*)", lock.read_text(), re.MULTILINE)
         assert [name for name, _ in entries] == named, lock.name
         assert named, lock.name
