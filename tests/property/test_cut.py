@@ -1,0 +1,179 @@
+"""The cut against scalar greedy, placement for placement, over fleets of every shape."""
+
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shared.core import cut
+from shared.core.cut import Placement, place_count
+from shared.core.scores import Algorithm, Int64s
+from tests.property.reference import greedy
+
+pytestmark = pytest.mark.property
+
+ALGORITHMS: tuple[Algorithm, ...] = ("binpack", "spread")
+Problem = dict[str, Any]
+
+
+def expand(placement: Placement) -> list[int]:
+    """Return one row per allocation, in order."""
+    return np.repeat(placement.rows, placement.counts).tolist()
+
+
+@st.composite
+def fleets(draw: st.DrawFn, nodes_max: int = 12) -> tuple[Int64s, Int64s]:
+    """Draw capacity and use: a few sizes with many equals, idle, loaded, over-full and empty nodes."""
+    n = draw(st.integers(0, nodes_max))
+    sizes = draw(
+        st.lists(
+            st.tuples(*[st.sampled_from((0, 1, 7, 100, 1000, 20_800, 1 << 40))] * 3),
+            min_size=1,
+            max_size=3,
+        )
+    )
+    capacity = np.array([draw(st.sampled_from(sizes)) for _ in range(n)], np.int64).reshape(n, 3)
+    eighths = [[draw(st.integers(0, 9)) for _ in range(3)] for _ in range(n)]
+    used = capacity * np.array(eighths, np.int64).reshape(n, 3) // 8
+    return capacity, used
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    """Draw everything `place_count` is asked."""
+    capacity, used = draw(fleets())
+    n = len(capacity)
+    ask = draw(st.tuples(*[st.sampled_from((0, 1, 3, 40, 500, 1 << 36))] * 3))
+
+    def column(values: st.SearchStrategy[Any], dtype: type) -> Any:
+        return np.array(draw(st.lists(values, min_size=n, max_size=n)), dtype)
+
+    return {
+        "capacity": capacity,
+        "used": used,
+        "mask": column(st.sampled_from((True, True, True, False)), np.bool_),
+        "ask": np.array(ask, np.int64),
+        "count": draw(st.sampled_from((0, 1, 2, 5, 20, 90))),
+        "collisions": column(st.sampled_from((0, 0, 0, 1, 2, 30)), np.int64),
+        "desired_count": draw(st.sampled_from((1, 2, 10, 100, 1000))),
+        "algorithm": draw(st.sampled_from(ALGORITHMS)),
+        "anti_affinity": draw(st.booleans()),
+        "penalised": draw(st.none() | st.just(column(st.booleans(), np.bool_))),
+        "lanes": (lanes := draw(st.sampled_from((1, 1, 2, 4)))),
+        "lane": draw(st.integers(0, lanes - 1)),
+    }
+
+
+@settings(deadline=None, derandomize=True, max_examples=600)
+@given(problems())
+def test_the_cut_is_scalar_greedy(problem: Problem) -> None:
+    """Every placement has the row greedy gives it, in greedy's order, as runs of differing rows."""
+    placement = place_count(**problem)
+    assert expand(placement) == greedy(**problem)
+    assert placement.placed == placement.counts.sum()
+    assert (placement.counts > 0).all()
+    assert (placement.rows[1:] != placement.rows[:-1]).all()
+
+
+@settings(deadline=None, derandomize=True, max_examples=100)
+@given(problems(), st.integers(1, 7))
+def test_slices_change_nothing(problem: Problem, size: int) -> None:
+    """A count cut in slices is placed as in one piece: greedy has no memory."""
+    whole = place_count(**problem)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cut, "_SLICE", size)
+        sliced = place_count(**problem)
+    assert expand(sliced) == expand(whole)
+    assert len(sliced.rows) == len(whole.rows)
+
+
+@settings(deadline=None, derandomize=True, max_examples=100)
+@given(problems())
+def test_arguments_are_left_alone_and_nothing_is_oversubscribed(problem: Problem) -> None:
+    """Placing changes none of its arguments, and what it adds fits every row it uses."""
+    before = {name: np.copy(value) for name, value in problem.items() if name != "algorithm"}
+    placement = place_count(**problem)
+    for name, value in before.items():
+        np.testing.assert_array_equal(problem[name], value)
+    used = problem["used"].copy()
+    np.add.at(used, placement.rows, placement.counts[:, None] * problem["ask"])
+    touched = np.unique(placement.rows)
+    assert (used[touched] <= problem["capacity"][touched]).all()
+    assert problem["mask"][touched].all()
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("anti_affinity", [False, True])
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_a_loaded_mixed_fleet_is_placed_as_by_greedy(
+    algorithm: Algorithm, *, anti_affinity: bool, lanes: int
+) -> None:
+    """Hundreds of unequal, loaded nodes and a count that exhausts some of them: equal to greedy."""
+    row = np.arange(300, dtype=np.int64)
+    capacity = np.stack([4000 + row * 7919 % 60_000, 8192 + row * 104_729 % 120_000, row + 900], 1)
+    problem: Problem = {
+        "capacity": capacity,
+        "used": capacity * (row * 31 % 90)[:, None] // 100,
+        "mask": row % 7 != 0,
+        "ask": np.array([500, 256, 3], np.int64),
+        "count": 1500,
+        "collisions": np.where(row % 5 == 0, row % 4, 0),
+        "desired_count": 1500,
+        "algorithm": algorithm,
+        "anti_affinity": anti_affinity,
+        "penalised": row % 50 == 1,
+        "lane": lanes - 1,
+        "lanes": lanes,
+    }
+    assert expand(place_count(**problem)) == greedy(**problem)
+
+
+def wide(count: int, ask: tuple[int, int, int], **more: object) -> Placement:
+    """Place `count` on forty equal nodes of 2,000 units each."""
+    return place_count(
+        **cast(
+            "Any",
+            {
+                "capacity": np.full((40, 3), 2000, np.int64),
+                "used": np.zeros((40, 3), np.int64),
+                "mask": np.ones(40, np.bool_),
+                "ask": np.array(ask, np.int64),
+                "count": count,
+                "collisions": np.zeros(40, np.int64),
+                "desired_count": count,
+                "algorithm": "binpack",
+                "anti_affinity": True,
+            }
+            | more,
+        )
+    )
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("anti_affinity", [False, True])
+def test_a_billion_places_what_fits(algorithm: Algorithm, *, anti_affinity: bool) -> None:
+    """A count far beyond the fleet fills every node and ends there, in the memory of what fits."""
+    placement = wide(10**9, (1, 2, 1), algorithm=algorithm, anti_affinity=anti_affinity)
+    assert placement.placed == 40 * 1000
+    assert np.bincount(placement.rows, weights=placement.counts).tolist() == [1000.0] * 40
+
+
+def test_an_ask_of_nothing_goes_to_the_first_of_equals() -> None:
+    """Without an ask and without anti-affinity nothing ever fills up: the lowest row takes all."""
+    placement = wide(10**9, (0, 0, 0), anti_affinity=False)
+    assert (placement.rows.tolist(), placement.counts.tolist()) == ([0], [10**9])
+
+
+def test_a_million_is_placed_exactly() -> None:
+    """A million allocations that all fit are all placed, evenly where the nodes are equal."""
+    placement = wide(1_000_000, (1, 1, 1), capacity=np.full((40, 3), 30_000, np.int64))
+    assert placement.placed == 1_000_000
+    assert np.bincount(placement.rows, weights=placement.counts).max() <= 30_000
+
+
+def test_a_negative_ask_is_refused() -> None:
+    """An ask below zero would free capacity: it is an error, not a placement."""
+    with pytest.raises(ValueError, match="negative"):
+        wide(1, (-1, 0, 0))
