@@ -1,0 +1,112 @@
+"""Rows and their hashes: what all columnar tables share.
+
+Decides which row a new entity gets (the lowest free one) and keeps one 64-bit hash a row, so that a table's hash is a
+sum that is brought up to date for the rows touched since it was last asked. Knows no table.
+"""
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.core.splitmix import splitmix64_array
+
+Rows = NDArray[np.int32]
+A = TypeVar("A", bound=np.generic)
+K = TypeVar("K", bound=Hashable)
+_PRIME = np.uint64(0x9E3779B97F4A7C15)
+_SHIFT = np.uint64(29)
+
+
+def grown(column: NDArray[A], size: int) -> NDArray[A]:
+    """Return `column` with room for `size` rows: doubled, new rows zero."""
+    if size <= len(column):
+        return column
+    room = max(size, 2 * len(column), 16)
+    out = np.zeros((room, *column.shape[1:]), dtype=column.dtype)
+    out[: len(column)] = column
+    return out
+
+
+class RowPool:
+    """Free rows, lowest first. `high` is the number of rows ever used."""
+
+    def __init__(self) -> None:
+        self.high = 0
+        self._free: Rows = np.empty(0, dtype=np.int32)
+
+    def take(self, count: int) -> Rows:
+        """Take the `count` lowest free rows, ascending. Shape: (count,)."""
+        reused = self._free[:count]
+        self._free = self._free[count:]
+        fresh = count - len(reused)
+        if not fresh:
+            return reused
+        out = np.concatenate((reused, np.arange(self.high, self.high + fresh, dtype=np.int32)))
+        self.high += fresh
+        return out
+
+    def free(self, rows: Rows) -> None:
+        """Give rows back; they must have been taken and be distinct."""
+        self._free = np.sort(np.concatenate((self._free, rows.astype(np.int32))))
+
+
+class RowHashes:
+    """Hash of a table of columns: the sum, modulo 2**64, of one hash for each live row."""
+
+    def __init__(self) -> None:
+        self._of = np.zeros(0, dtype=np.uint64)
+        self._sum = 0
+        self._touched: list[Rows] = []
+
+    def touch(self, rows: Rows) -> None:
+        """Remember that these rows changed."""
+        self._touched.append(rows)
+
+    def digest(self, hash_rows: Callable[[Rows], NDArray[np.uint64]]) -> str:
+        """Return the table's hash as 16 hex digits; `hash_rows` gives 0 for rows that are not live."""
+        if self._touched:
+            rows = np.unique(np.concatenate(self._touched)).astype(np.int32)
+            self._touched = []
+            if len(rows):
+                self._of = grown(self._of, int(rows[-1]) + 1)
+                fresh = hash_rows(rows)
+                # Unsigned sums wrap modulo 2**64, whatever the order.
+                delta = int(fresh.sum(dtype=np.uint64)) - int(self._of[rows].sum(dtype=np.uint64))
+                self._sum = (self._sum + delta) & 0xFFFFFFFFFFFFFFFF
+                self._of[rows] = fresh
+        return f"{self._sum:016x}"
+
+
+def hash_columns(rows: Rows, columns: Iterable[NDArray[np.integer]]) -> NDArray[np.uint64]:
+    """Mix the row numbers and the values of each column in those rows into one hash a row. Shapes: (R,) each."""
+    mixed = splitmix64_array(rows.astype(np.uint64))
+    for column in columns:
+        mixed = (mixed ^ column[rows].astype(np.uint64)) * _PRIME
+        mixed ^= mixed >> _SHIFT
+    return splitmix64_array(mixed)
+
+
+class EntryHashes(Generic[K]):
+    """Hash of a dict table: the sum, modulo 2**64, of one hash for each entry, recomputed for the touched ones."""
+
+    def __init__(self) -> None:
+        self._of: dict[K, int] = {}
+        self._sum = 0
+        self._touched: dict[K, None] = {}
+
+    def touch(self, key: K) -> None:
+        """Remember that this entry changed, came or went."""
+        self._touched[key] = None
+
+    def digest(self, hash_entry: Callable[[K], int]) -> str:
+        """Return the table's hash as 16 hex digits; `hash_entry` gives 0 for an entry that is gone."""
+        for key in self._touched:
+            fresh = hash_entry(key)
+            self._sum += fresh - self._of.pop(key, 0)
+            if fresh:
+                self._of[key] = fresh
+        self._touched = {}
+        self._sum &= 0xFFFFFFFFFFFFFFFF
+        return f"{self._sum:016x}"

@@ -1,0 +1,66 @@
+"""Following the log: from records to state, with proof.
+
+Every role owns one replica and hands it each Record input. It checks the chain, applies what counts, and compares its
+tables with every checkpoint: a replica that differs stops its role instead of deciding on wrong state.
+"""
+
+from collections.abc import Callable
+
+from schemas import envelope
+from shared.core import role
+from shared.core.log import Chain
+from shared.core.state import TABLES, State
+from shared.errors import LogDamaged, StateDiverged
+
+
+class Replica:
+    """State at the head of the log, as far as it was delivered."""
+
+    def __init__(self, tables: frozenset[str] = TABLES) -> None:
+        self.tables = tables
+        self.chain = Chain()
+        self.state = State(tables)
+        self.checked = 0
+
+    @property
+    def next_seq(self) -> int:
+        """First seq that was not delivered yet."""
+        return self.chain.next_seq
+
+    @property
+    def seq(self) -> int:
+        """Last seq that was delivered, foreign records included."""
+        return self.chain.next_seq - 1
+
+    def apply(
+        self,
+        record: role.Record,
+        before: Callable[[envelope.Record], None] | None = None,
+    ) -> envelope.Record | None:
+        """Apply one delivered record; return it decoded, None when it is foreign or was applied before.
+
+        `before` sees the decoded record before the state changes. Raises LogDamaged, UnknownEvent, StateDiverged.
+        """
+        if record.seq < self.chain.next_seq:
+            return None
+        decoded = self.chain.accept(record.seq, record.subject, record.data)
+        if decoded is None:
+            return None
+        if before is not None:
+            before(decoded)
+        if decoded.events:
+            self.state.apply(decoded, record.seq)
+        elif decoded.kind == "checkpoint":
+            self.compare(decoded, record.seq)
+        return decoded
+
+    def compare(self, checkpoint: envelope.Record, seq: int) -> None:
+        """Compare our tables with a checkpoint's. Raises LogDamaged, StateDiverged."""
+        if checkpoint.tables is None:
+            raise LogDamaged(seq, "a checkpoint without tables")
+        ours = self.state.hashes()
+        for name, digest in sorted(ours.items()):
+            if checkpoint.tables.get(name) != digest:
+                message = f"table {name} is {digest}, the checkpoint says {checkpoint.tables.get(name)}"
+                raise StateDiverged(seq, message)
+        self.checked += 1

@@ -1,0 +1,60 @@
+"""The state: a record of tables and the routing of events to them; nothing else.
+
+A role builds only the tables it needs; a table applies each fact without looking at another, so that every replica
+which has a table has the same rows and the same hash at the same seq.
+"""
+
+from schemas.base import Event
+from schemas.envelope import Record
+from shared.core.tables.allocations import AllocationTable
+from shared.core.tables.evaluations import EvaluationTable
+from shared.core.tables.fleet import FleetTable
+from shared.core.tables.jobs import JobTable
+from shared.core.tables.policy import PolicyTable
+
+Table = PolicyTable | JobTable | FleetTable | EvaluationTable | AllocationTable
+TABLES = frozenset({"policy", "jobs", "fleet", "evaluations", "allocations"})
+
+
+class State:
+    """Tables by name. A table that was not asked for exists, and stays empty."""
+
+    def __init__(self, tables: frozenset[str] = TABLES) -> None:
+        assert tables <= TABLES, tables - TABLES
+        self.policy = PolicyTable()
+        self.jobs = JobTable()
+        self.fleet = FleetTable()
+        self.evaluations = EvaluationTable()
+        self.allocations = AllocationTable()
+        #: seq of the last transaction applied.
+        self.seq = 0
+        #: its log time.
+        self.t_ns = 0
+        self._tables: dict[str, Table] = {
+            name: getattr(self, name) for name in sorted(tables | {"policy"})
+        }
+        self._routes: dict[type[Event], tuple[Table, ...]] = {}
+        for table in self._tables.values():
+            for kind in table.handles:
+                self._routes[kind] = (*self._routes.get(kind, ()), table)
+
+    def apply(self, record: Record, seq: int) -> None:
+        """Apply all events of a transaction, in order. `seq` must be greater than any before."""
+        self.begin(seq, record.t_ns)
+        for event in record.events:
+            self.evolve(event, seq)
+
+    def begin(self, seq: int, t_ns: int) -> None:
+        """Enter the transaction at `seq`."""
+        assert seq > self.seq, (seq, self.seq)
+        self.seq = seq
+        self.t_ns = max(self.t_ns, t_ns)
+
+    def evolve(self, event: Event, seq: int) -> None:
+        """Apply one fact. Never refuses."""
+        for table in self._routes.get(type(event), ()):
+            table.evolve(event, seq)
+
+    def hashes(self) -> dict[str, str]:
+        """Return the hash of every table that this state has, by name."""
+        return {name: table.digest() for name, table in self._tables.items()}

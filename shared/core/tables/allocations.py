@@ -1,0 +1,329 @@
+"""Allocations: placed work as columns, and what it uses of each node.
+
+A plan of thousands of allocations becomes a few array writes: no Python object an allocation. What is rare (task
+details, reschedule times, the allocation that one replaces) lives in dicts beside the columns.
+"""
+
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.allocations import (
+    CLIENT_STATUSES,
+    DESIRED_STATUSES,
+    AllocationsCollected,
+    AllocationsReported,
+)
+from schemas.base import Event, JobId
+from schemas.envelope import ENCODER
+from schemas.jobs import JobRegistered, JobsCollected
+from schemas.plans import GroupPlacement, PlanCommitted
+from shared.core.columns import EntryHashes, RowHashes, RowPool, Rows, grown, hash_columns
+from shared.core.ids import make_key
+
+CLIENT_CODE = {name: code for code, name in enumerate(CLIENT_STATUSES)}
+DESIRED_CODE = {name: code for code, name in enumerate(DESIRED_STATUSES)}
+PENDING, RUNNING, COMPLETE, FAILED, LOST, UNKNOWN = range(6)
+RUN, STOP, EVICT = range(3)
+#: by client status code: holds no resources any more.
+TERMINAL = np.array([False, False, True, True, True, False])
+#: job, version, name of the group.
+GroupKey = tuple[JobId, int, str]
+_NO_ROWS: Rows = np.empty(0, dtype=np.int32)
+
+
+class Groups:
+    """Task groups of job versions, numbered: what an allocation's `group` column points to."""
+
+    def __init__(self) -> None:
+        self.ref_of: dict[GroupKey, int] = {}
+        self.job_ids: list[JobId] = []
+        self.names: list[str] = []
+        self.versions: list[int] = []
+        #: (G, 3) ask of one allocation.
+        self.ask = np.zeros((0, 3), dtype=np.int64)
+        #: allocations that point here.
+        self.held: list[int] = []
+        self.newest: dict[JobId, int] = {}
+        self._of_job: dict[JobId, list[GroupKey]] = {}
+        self._pool = RowPool()
+
+    def add(self, event: JobRegistered) -> None:
+        """Number the groups of a job version that is new, forget those of older ones that nothing points to."""
+        if self.newest.get(event.job_id) == event.version:
+            return
+        self.newest[event.job_id] = event.version
+        self._drop([key for key in self.of_job(event.job_id) if not self.held[self.ref_of[key]]])
+        for group in event.groups:
+            key = (event.job_id, event.version, group.name)
+            ref = int(self._pool.take(1)[0])
+            if ref == len(self.names):
+                self.job_ids.append(event.job_id)
+                self.names.append(group.name)
+                self.versions.append(event.version)
+                self.held.append(0)
+                self.ask = grown(self.ask, ref + 1)
+            self.job_ids[ref] = event.job_id
+            self.names[ref] = group.name
+            self.versions[ref] = event.version
+            self.ask[ref] = (group.cpu_mhz, group.memory_mib, group.disk_mib)
+            self.ref_of[key] = ref
+            self._of_job.setdefault(event.job_id, []).append(key)
+
+    def of_job(self, job_id: JobId) -> list[GroupKey]:
+        """Keys of all versions' groups of a job."""
+        return self._of_job.get(job_id, [])
+
+    def hold(self, ref: int, count: int) -> None:
+        """Count allocations that point to a group; a superseded one that nothing points to is forgotten."""
+        self.held[ref] += count
+        job_id, version = self.job_ids[ref], self.versions[ref]
+        if not self.held[ref] and self.newest.get(job_id) != version:
+            self._drop([(job_id, version, self.names[ref])])
+
+    def drop(self, job_id: JobId) -> None:
+        """Forget a job that has no allocations."""
+        self.newest.pop(job_id, None)
+        self._drop(list(self.of_job(job_id)))
+
+    def _drop(self, keys: list[GroupKey]) -> None:
+        refs = [self.ref_of.pop(key) for key in keys]
+        for key in keys:
+            kept = self._of_job[key[0]]
+            kept.remove(key)
+            if not kept:
+                del self._of_job[key[0]]
+        if refs:
+            self._pool.free(np.asarray(refs, dtype=np.int32))
+
+
+class AllocationTable:
+    """Allocations. Shapes: A rows, free ones included (`key` 0)."""
+
+    handles = (
+        JobRegistered,
+        PlanCommitted,
+        AllocationsReported,
+        AllocationsCollected,
+        JobsCollected,
+    )
+
+    def __init__(self) -> None:
+        #: identity; 0: the row is free.
+        self.key = np.zeros(0, dtype=np.int64)
+        #: index into `groups`.
+        self.group = np.zeros(0, dtype=np.int32)
+        #: number in the name `job.group[index]`.
+        self.index = np.zeros(0, dtype=np.int32)
+        #: fleet row.
+        self.node = np.zeros(0, dtype=np.int32)
+        self.desired = np.zeros(0, dtype=np.int8)
+        self.client = np.zeros(0, dtype=np.int8)
+        #: how often the chain it belongs to was rescheduled.
+        self.reschedules = np.zeros(0, dtype=np.int16)
+        self.modify_seq = np.zeros(0, dtype=np.int64)
+        self.groups = Groups()
+        #: rows of a job, terminal ones included, in order of creation.
+        self.by_job: dict[JobId, Rows] = {}
+        #: (N, 3) held on each fleet row by allocations that are not terminal.
+        self.usage = np.zeros((0, 3), dtype=np.int64)
+        self.previous: dict[int, int] = {}
+        self.details: dict[int, bytes] = {}
+        self.reschedule_at_ns: dict[int, int] = {}
+        self._ordinal_seq = 0
+        self._ordinal = 0
+        self._pool = RowPool()
+        self._hashes = RowHashes()
+        self._rare = EntryHashes[int]()
+
+    @property
+    def size(self) -> int:
+        """Number of rows, free ones included."""
+        return self._pool.high
+
+    def evolve(self, event: Event, seq: int) -> None:
+        """Apply one fact."""
+        match event:
+            case PlanCommitted():
+                self._commit(event, seq)
+            case AllocationsReported():
+                self._report(event, seq)
+            case JobRegistered():
+                self.groups.add(event)
+            case AllocationsCollected():
+                self._collect(np.asarray(event.rows, dtype=np.int32))
+            case JobsCollected():
+                for job_id in event.job_ids:
+                    self.groups.drop(job_id)
+            case _:
+                raise AssertionError(event)
+
+    def rows_of(self, job_id: JobId) -> Rows:
+        """Rows of a job, terminal ones included. Do not write to it."""
+        return self.by_job.get(job_id, _NO_ROWS)
+
+    def used(self, size: int) -> NDArray[np.int64]:
+        """Held resources of the first `size` fleet rows. Shape: (size, 3). A view: do not write to it."""
+        self.usage = grown(self.usage, size)
+        return self.usage[:size]
+
+    def live_rows(self) -> Rows:
+        """All rows in use."""
+        return np.flatnonzero(self.key[: self.size]).astype(np.int32)
+
+    def on_nodes(self, nodes: Rows) -> Rows:
+        """Rows in use on any of these fleet rows: one vector pass."""
+        size = self.size
+        hit = np.isin(self.node[:size], nodes) & (self.key[:size] != 0)
+        return np.flatnonzero(hit).astype(np.int32)
+
+    def digest(self) -> str:
+        """Hash of the table, 16 hex digits."""
+        columns = self._hashes.digest(self._hash_rows)
+        rare = self._rare.digest(self._hash_rare)
+        return blake2b(f"{columns}{rare}".encode(), digest_size=8).hexdigest()
+
+    def _hash_rows(self, rows: Rows) -> NDArray[np.uint64]:
+        columns = (
+            self.key,
+            self.group,
+            self.index,
+            self.node,
+            self.desired,
+            self.client,
+            self.reschedules,
+            self.modify_seq,
+        )
+        return np.where(self.key[rows] != 0, hash_columns(rows, columns), np.uint64(0))
+
+    def _hash_rare(self, row: int) -> int:
+        entry = (self.previous.get(row), self.details.get(row), self.reschedule_at_ns.get(row))
+        if entry == (None, None, None):
+            return 0
+        digest = blake2b(ENCODER.encode((row, entry)), digest_size=8).digest()
+        return int.from_bytes(digest, "little") | 1
+
+    def _commit(self, event: PlanCommitted, seq: int) -> None:
+        for stop in event.stops:
+            rows = np.asarray(stop.rows, dtype=np.int32)
+            self.desired[rows] = STOP
+            self.modify_seq[rows] = seq
+            self._hashes.touch(rows)
+            if stop.client_status:
+                self._set_client(rows, np.full(len(rows), CLIENT_CODE[stop.client_status]), seq)
+        for update in event.updates:
+            rows = np.asarray(update.rows, dtype=np.int32)
+            self._regroup(rows, self.groups.ref_of[event.job_id, update.version, update.group])
+            self.modify_seq[rows] = seq
+            self._hashes.touch(rows)
+        for placement in event.placements:
+            self._place(event.job_id, placement, seq)
+
+    def _regroup(self, rows: Rows, ref: int) -> None:
+        old = self.group[rows].copy()
+        self.group[rows] = ref
+        self.groups.hold(ref, len(rows))
+        self._release(old)
+
+    def _release(self, refs: NDArray[np.int32]) -> None:
+        for ref, count in zip(*(part.tolist() for part in np.unique(refs, return_counts=True)), strict=True):
+            self.groups.hold(ref, -count)
+
+    def _place(self, job_id: JobId, placement: GroupPlacement, seq: int) -> None:
+        nodes = np.repeat(np.asarray(placement.rows, dtype=np.int32), placement.counts)
+        count = len(nodes)
+        rows = self._pool.take(count)
+        self._grow(self._pool.high)
+        ref = self.groups.ref_of[job_id, placement.version, placement.group]
+        ordinal = self._ordinal if self._ordinal_seq == seq else 0
+        self._ordinal_seq, self._ordinal = seq, ordinal + count
+        first = make_key(seq, ordinal)
+        self.groups.hold(ref, count)
+        self.key[rows] = np.arange(first, first + count)
+        self.group[rows] = ref
+        self.index[rows] = expand_runs(placement.names)
+        self.node[rows] = nodes
+        self.desired[rows] = RUN
+        self.client[rows] = PENDING
+        self.reschedules[rows] = placement.reschedules or 0
+        self.modify_seq[rows] = seq
+        for row, previous in zip(rows.tolist(), placement.previous, strict=False):
+            if previous:
+                self.previous[row] = previous
+                self._rare.touch(row)
+        old = self.by_job.get(job_id)
+        self.by_job[job_id] = rows if old is None else np.concatenate((old, rows))
+        ask = self.groups.ask[ref]
+        if count:
+            self.usage = grown(self.usage, int(nodes.max()) + 1)
+            where = np.asarray(placement.rows, dtype=np.intp)
+            held = np.asarray(placement.counts, dtype=np.int64)[:, None] * ask
+            np.add.at(self.usage, where, held)
+        self._hashes.touch(rows)
+
+    def _report(self, event: AllocationsReported, seq: int) -> None:
+        if event.rows:
+            rows = np.asarray(event.rows, dtype=np.int32)
+            self._set_client(rows, np.asarray(event.statuses, dtype=np.int8), seq)
+        for detail in event.details:
+            self.details[detail.row] = bytes(detail.tasks)
+            if detail.reschedule_at_ns:
+                self.reschedule_at_ns[detail.row] = detail.reschedule_at_ns
+            self._rare.touch(detail.row)
+
+    def _set_client(self, rows: Rows, codes: NDArray[np.integer], seq: int) -> None:
+        ended = rows[TERMINAL[codes] & ~TERMINAL[self.client[rows]]]
+        if len(ended):
+            held = self.groups.ask[self.group[ended]]
+            np.subtract.at(self.usage, self.node[ended], held)
+        self.client[rows] = codes
+        self.modify_seq[rows] = seq
+        self._hashes.touch(rows)
+
+    def _collect(self, rows: Rows) -> None:
+        refs = np.unique(self.group[rows]).tolist()
+        for job_id in sorted({self.groups.job_ids[ref] for ref in refs}):
+            kept = self.by_job[job_id]
+            kept = kept[~np.isin(kept, rows)]
+            if len(kept):
+                self.by_job[job_id] = kept
+            else:
+                del self.by_job[job_id]
+        self._release(self.group[rows])
+        self.key[rows] = 0
+        for row in rows.tolist():
+            for rare in (self.previous, self.details, self.reschedule_at_ns):
+                rare.pop(row, None)
+            self._rare.touch(row)
+        self._hashes.touch(rows)
+        self._pool.free(rows)
+
+    def _grow(self, size: int) -> None:
+        if size <= len(self.key):
+            return
+        self.key = grown(self.key, size)
+        self.group = grown(self.group, size)
+        self.index = grown(self.index, size)
+        self.node = grown(self.node, size)
+        self.desired = grown(self.desired, size)
+        self.client = grown(self.client, size)
+        self.reschedules = grown(self.reschedules, size)
+        self.modify_seq = grown(self.modify_seq, size)
+
+
+def expand_runs(runs: tuple[int, ...]) -> NDArray[np.int64]:
+    """Turn start, length, start, length, … into the numbers themselves."""
+    if len(runs) == 2:
+        return np.arange(runs[0], runs[0] + runs[1])
+    parts = [np.arange(runs[i], runs[i] + runs[i + 1]) for i in range(0, len(runs), 2)]
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+
+def pack_runs(numbers: NDArray[np.integer]) -> tuple[int, ...]:
+    """Turn numbers into start, length, … runs of consecutive ones, in their order."""
+    if not len(numbers):
+        return ()
+    starts = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 2) != 1)
+    lengths = np.diff(starts, append=len(numbers))
+    return tuple(np.column_stack((numbers[starts], lengths)).ravel().tolist())

@@ -1,0 +1,191 @@
+"""The fleet: nodes as rows, what they offer as columns, and their computed classes."""
+
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.base import Event, NodeId
+from schemas.envelope import ENCODER
+from schemas.nodes import (
+    NODE_STATUSES,
+    NodeEligibilityChanged,
+    NodeRegistered,
+    NodesCollected,
+    NodeSpec,
+    NodesStatusChanged,
+)
+from schemas.allocations import AllocationsReported
+from shared.core.columns import RowHashes, RowPool, Rows, grown, hash_columns
+from shared.core.feasibility import AttributeColumns
+
+STATUS_CODE = {name: code for code, name in enumerate(NODE_STATUSES)}
+READY = STATUS_CODE["ready"]
+DOWN = STATUS_CODE["down"]
+
+
+class FleetTable:
+    """Nodes. Shapes: N rows, dead ones included (`live` false); resources in the order of RESOURCES."""
+
+    handles = (
+        NodeRegistered,
+        NodesStatusChanged,
+        NodeEligibilityChanged,
+        NodesCollected,
+        AllocationsReported,
+    )
+
+    def __init__(self) -> None:
+        self.row_of: dict[NodeId, int] = {}
+        self.ids: list[NodeId] = []
+        self.specs: list[NodeSpec] = []
+        self.host_ids: list[str] = []
+        self.boot_ids: list[str] = []
+        #: (N, 3) MHz, MiB, MiB that allocations may use.
+        self.capacity = np.zeros((0, 3), dtype=np.int64)
+        self.status = np.zeros(0, dtype=np.int8)
+        self.eligible = np.zeros(0, dtype=np.bool_)
+        self.live = np.zeros(0, dtype=np.bool_)
+        #: number of the last report seen of the current boot.
+        self.reports_seen = np.zeros(0, dtype=np.int64)
+        #: seq at which the row got its present node: an older plan may mean another one.
+        self.row_seq = np.zeros(0, dtype=np.int64)
+        self.modify_seq = np.zeros(0, dtype=np.int64)
+        #: computed class: nodes of one class cannot be told apart by feasibility.
+        self.class_of = np.zeros(0, dtype=np.int32)
+        self.classes: dict[str, int] = {}
+        self.attributes = AttributeColumns()
+        #: raised whenever anything that feasibility reads changed.
+        self.generation = 0
+        self._spec_hash = np.zeros(0, dtype=np.uint64)
+        self._pool = RowPool()
+        self._hashes = RowHashes()
+
+    @property
+    def size(self) -> int:
+        """Number of rows, dead ones included."""
+        return self._pool.high
+
+    def evolve(self, event: Event, seq: int) -> None:
+        """Apply one fact."""
+        match event:
+            case AllocationsReported():
+                if event.nodes:
+                    rows = np.asarray(event.nodes, dtype=np.int32)
+                    self.reports_seen[rows] = event.numbers
+                    self._hashes.touch(rows)
+            case NodeRegistered():
+                self._register(event, seq)
+            case NodesStatusChanged():
+                rows = np.asarray(event.rows, dtype=np.int32)
+                self.status[rows] = STATUS_CODE[event.status]
+                self._changed(rows, seq)
+            case NodeEligibilityChanged():
+                rows = np.asarray([event.row], dtype=np.int32)
+                self.eligible[rows] = event.eligible
+                self._changed(rows, seq)
+            case NodesCollected():
+                self._collect(np.asarray(event.rows, dtype=np.int32), seq)
+            case _:
+                raise AssertionError(event)
+
+    def ready(self) -> NDArray[np.bool_]:
+        """Mask of nodes that may take new allocations. Shape: (size,)."""
+        size = self.size
+        return self.live[:size] & self.eligible[:size] & (self.status[:size] == READY)
+
+    def digest(self) -> str:
+        """Hash of the table, 16 hex digits."""
+        return self._hashes.digest(self._hash_rows)
+
+    def _hash_rows(self, rows: Rows) -> NDArray[np.uint64]:
+        columns = (
+            self._spec_hash,
+            self.status,
+            self.eligible,
+            self.reports_seen,
+            self.row_seq,
+            self.modify_seq,
+            self.class_of,
+        )
+        return np.where(self.live[rows], hash_columns(rows, columns), np.uint64(0))
+
+    def _register(self, event: NodeRegistered, seq: int) -> None:
+        spec = event.spec
+        row = self.row_of.get(spec.node_id)
+        if row is None:
+            row = self._add(spec.node_id, seq)
+        self.specs[row] = spec
+        self.host_ids[row] = event.host_id
+        self.boot_ids[row] = event.boot_id
+        self.reports_seen[row] = event.number
+        self.capacity[row] = (spec.cpu_mhz, spec.memory_mib, spec.disk_mib)
+        self.status[row] = READY
+        self.class_of[row] = self.classes.setdefault(class_key(spec), len(self.classes))
+        self.attributes.set_row(row, node_attributes(spec))
+        identity = ENCODER.encode((spec, event.host_id, event.boot_id))
+        digest = blake2b(identity, digest_size=8).digest()
+        self._spec_hash[row] = int.from_bytes(digest, "little")
+        self._changed(np.asarray([row], dtype=np.int32), seq)
+
+    def _add(self, node_id: NodeId, seq: int) -> int:
+        row = int(self._pool.take(1)[0])
+        if row == len(self.ids):
+            self.ids.append(node_id)
+            self.specs.append(NodeSpec(node_id=node_id))
+            self.host_ids.append("")
+            self.boot_ids.append("")
+            self._grow(row + 1)
+        self.ids[row] = node_id
+        self.row_of[node_id] = row
+        self.live[row] = True
+        self.eligible[row] = True
+        self.row_seq[row] = seq
+        return row
+
+    def _grow(self, size: int) -> None:
+        self.capacity = grown(self.capacity, size)
+        self.status = grown(self.status, size)
+        self.eligible = grown(self.eligible, size)
+        self.live = grown(self.live, size)
+        self.reports_seen = grown(self.reports_seen, size)
+        self.row_seq = grown(self.row_seq, size)
+        self.modify_seq = grown(self.modify_seq, size)
+        self.class_of = grown(self.class_of, size)
+        self._spec_hash = grown(self._spec_hash, size)
+
+    def _changed(self, rows: Rows, seq: int) -> None:
+        self.modify_seq[rows] = seq
+        self.generation += 1
+        self._hashes.touch(rows)
+
+    def _collect(self, rows: Rows, seq: int) -> None:
+        for row in rows.tolist():
+            del self.row_of[self.ids[row]]
+            self.attributes.clear_row(row)
+        self.live[rows] = False
+        self.capacity[rows] = 0
+        self._changed(rows, seq)
+        self._pool.free(rows)
+
+
+def node_attributes(spec: NodeSpec) -> dict[str, str]:
+    """Everything that a `${…}` reference may name on a node, without the braces."""
+    out = {
+        "node.unique.id": str(spec.node_id),
+        "node.unique.name": spec.name or str(spec.node_id),
+        "node.datacenter": spec.datacenter,
+        "node.pool": spec.node_pool,
+        "node.class": spec.node_class,
+    }
+    out.update((f"attr.{key}", value) for key, value in sorted(spec.attributes.items()))
+    out.update((f"meta.{key}", value) for key, value in sorted(spec.meta.items()))
+    return out
+
+
+def class_key(spec: NodeSpec) -> str:
+    """Text that two nodes share when no constraint without `unique` can tell them apart, as in Nomad."""
+    attributes = {k: v for k, v in spec.attributes.items() if not k.startswith("unique.")}
+    meta = {k: v for k, v in spec.meta.items() if not k.startswith("unique.")}
+    shape = (spec.datacenter, spec.node_pool, spec.node_class, attributes, meta)
+    return blake2b(ENCODER.encode(shape), digest_size=16).hexdigest()

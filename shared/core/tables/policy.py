@@ -1,0 +1,40 @@
+"""Policy: how the cluster schedules and forgets, and which cluster it is."""
+
+from hashlib import blake2b
+
+from schemas.base import Event
+from schemas.envelope import ENCODER
+from schemas.policy import ClusterCreated, Policy, PolicyChanged
+
+
+class PolicyTable:
+    """One row: the policy in force."""
+
+    handles = (ClusterCreated, PolicyChanged)
+
+    def __init__(self) -> None:
+        self.cluster_id = ""
+        self.policy = Policy()
+        #: names the policy in plans.
+        self.policy_hash = _hash(self.policy)
+        self.log_level = 1
+        self.modify_seq = 0
+
+    def evolve(self, event: Event, seq: int) -> None:
+        """Apply one fact."""
+        if isinstance(event, ClusterCreated):
+            self.cluster_id = event.cluster_id
+            self.log_level = event.log_level
+        assert isinstance(event, ClusterCreated | PolicyChanged)
+        self.policy = event.policy
+        self.policy_hash = _hash(event.policy)
+        self.modify_seq = seq
+
+    def digest(self) -> str:
+        """Hash of the table, 16 hex digits."""
+        row = (self.cluster_id, self.policy, self.log_level, self.modify_seq)
+        return blake2b(ENCODER.encode(row), digest_size=8).hexdigest()
+
+
+def _hash(policy: Policy) -> str:
+    return blake2b(ENCODER.encode(policy), digest_size=8).hexdigest()
