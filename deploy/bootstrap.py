@@ -13,7 +13,6 @@ one clear line instead of a SyntaxError. Must not know what the program does.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -96,14 +95,20 @@ def site_packages() -> str:
     return subprocess.check_output([str(PYTHON), "-c", ask], env=environment(), text=True).strip()
 
 
+def answers(python: str, module: str, *arguments: str) -> bool:
+    """Say whether that python can run a module; what it prints does not matter."""
+    command = [python, "-Wignore", "-m", module, *arguments]
+    quiet = subprocess.DEVNULL
+    return subprocess.call(command, stdout=quiet, stderr=quiet, env=environment()) == 0
+
+
 def make_venv() -> None:
     """Make an empty virtual environment, by hand where this python has no venv module."""
     if VENV.exists():
         shutil.rmtree(str(VENV))
-    if importlib.util.find_spec("venv") is not None:
-        run([sys.executable, "-m", "venv", "--without-pip", str(VENV)], "making .venv")
+    if answers(sys.executable, "venv", "--without-pip", str(VENV)):
         return
-    (VENV / "bin").mkdir(parents=True)
+    (VENV / "bin").mkdir(parents=True, exist_ok=True)
     home = Path(sys.executable).resolve()
     PYTHON.symlink_to(home)
     (VENV / "bin" / "python3").symlink_to("python")
@@ -112,13 +117,6 @@ def make_venv() -> None:
     )
     major, minor = sys.version_info[:2]
     (VENV / "lib" / f"python{major}.{minor}" / "site-packages").mkdir(parents=True)
-
-
-def answers(python: str, module: str, *arguments: str) -> bool:
-    """Say whether that python can run a module; what it prints does not matter."""
-    command = [python, "-Wignore", "-m", module, *arguments]
-    quiet = subprocess.DEVNULL
-    return subprocess.call(command, stdout=quiet, stderr=quiet, env=environment()) == 0
 
 
 def give_pip() -> None:
