@@ -1,0 +1,200 @@
+"""What the agent's role asks of its node and what the node answers: the effects and inputs that no other role has.
+
+Decides nothing. Must not know a driver, a directory or a process: services/agent/edge.py performs these on a real
+node, shared/sim performs the same in virtual time. Read `role.py` first; services/agent/role.py is the one user.
+
+What a performer promises:
+- Effects are performed in order, and `WriteJournal` is durable (or has failed) before a later effect begins. After a
+  failed write the starts of the same batch are answered `TaskStartFailed(recoverable=True)`, nothing is started.
+- A run is named by (key, task, run). Every `StartTask` is answered once by TaskStarted or TaskStartFailed, and every
+  TaskStarted in the end by TaskExited; every `RecoverTask` by TaskStarted(adopted), TaskExited or TaskGone.
+- After TaskStartFailed, TaskExited or TaskGone nothing of that run is alive, and nothing of it will come alive.
+- Signals and kills of a run that has ended, or never began, do nothing and are not answered.
+- A crash of the agent loses answers and effects not yet performed; tasks that run go on running, and what was
+  written to the journal is what the next `Agent(journal=…)` is given, in order, with nothing after a torn end.
+"""
+
+import msgspec
+
+from schemas.base import Wire
+from schemas.projections import DesiredAlloc
+
+# ---- the journal: what an agent knows after it was killed ----
+
+
+class ClusterKept(Wire, frozen=True, kw_only=True, tag_field="kind", tag="cluster"):
+    """The newest projection that was taken for an order: an older one is none, another cluster's neither."""
+
+    cluster_id: str
+    seq: int
+
+
+class AllocKept(Wire, frozen=True, kw_only=True, tag_field="kind", tag="alloc"):
+    """An allocation that this node has, with what it takes to start its tasks again without the bus."""
+
+    alloc: DesiredAlloc
+    #: the agent's own compiled form of the job (services/agent/spec.py); no one else reads it.
+    plan: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class TaskKept(Wire, frozen=True, kw_only=True, tag_field="kind", tag="task"):
+    """Where a task stands; the last one of (key, task) counts. Written before a start and when a task is dead."""
+
+    key: int
+    task: str
+    #: the run that is about to start, or that ended; runs count from 1.
+    run: int = 0
+    #: pending, running or dead; "running" also covers a run about to start.
+    state: str = "pending"
+    failed: bool = False
+    #: order of this node to end: a restart of the agent does not start it again.
+    stopping: bool = False
+    restarts: int = 0
+    #: restarts within the policy's present interval, and when that began.
+    interval_restarts: int = 0
+    interval_start_ns: int = 0
+    exit_code: int | None = None
+    signal: int = 0
+
+
+class AllocForgotten(Wire, frozen=True, kw_only=True, tag_field="kind", tag="forgotten"):
+    """Nothing of this allocation is kept any more."""
+
+    key: int
+
+
+JournalEntry = ClusterKept | AllocKept | TaskKept | AllocForgotten
+
+
+# ---- effects ----
+
+
+class TaskLaunch(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a driver needs to start a task, already interpolated. Units: MHz and MiB reserved for it."""
+
+    #: the driver's own options, JSON (Nomad's `config` block).
+    config: msgspec.Raw = msgspec.Raw(b"{}")
+    #: complete but for directories: those the driver adds (NOMAD_ALLOC_DIR, NOMAD_TASK_DIR, NOMAD_SECRETS_DIR).
+    env: dict[str, str] = {}
+    user: str = ""
+    cpu_mhz: int = 0
+    memory_mib: int = 0
+
+
+class WriteJournal(msgspec.Struct, frozen=True):
+    """Append entries; with `sync` they are on disk before the next effect is performed."""
+
+    entries: tuple[JournalEntry, ...]
+    sync: bool = True
+
+
+class StartTask(msgspec.Struct, frozen=True, kw_only=True):
+    """Start a run of a task."""
+
+    key: int
+    #: shown id, names the allocation's directory.
+    alloc_id: str
+    task: str
+    run: int
+    driver: str
+    launch: TaskLaunch
+
+
+class RecoverTask(msgspec.Struct, frozen=True, kw_only=True):
+    """Find a run that an earlier life of this agent started, or may have started."""
+
+    key: int
+    alloc_id: str
+    task: str
+    run: int
+    driver: str
+
+
+class SignalTask(msgspec.Struct, frozen=True, kw_only=True):
+    """Send a signal, by name (SIGTERM), to a run."""
+
+    key: int
+    task: str
+    run: int
+    signal: str
+
+
+class KillTask(msgspec.Struct, frozen=True, kw_only=True):
+    """End a run and everything that it started, now; TaskExited follows."""
+
+    key: int
+    task: str
+    run: int
+
+
+class RemoveAlloc(msgspec.Struct, frozen=True, kw_only=True):
+    """Delete the directories of an allocation; none of its tasks runs."""
+
+    key: int
+    alloc_id: str
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """Send a request; `Answer(name, …)` follows, with None after `timeout_ns` or when nobody listens."""
+
+    name: str
+    subject: str
+    data: bytes
+    timeout_ns: int = 2_000_000_000
+
+
+AgentEffect = WriteJournal | StartTask | RecoverTask | SignalTask | KillTask | RemoveAlloc | Ask
+
+
+# ---- inputs ----
+
+
+class TaskStarted(msgspec.Struct, frozen=True, kw_only=True):
+    """The run is alive. `adopted`: it was found alive after a restart of the agent."""
+
+    key: int
+    task: str
+    run: int
+    pid: int = 0
+    adopted: bool = False
+
+
+class TaskStartFailed(msgspec.Struct, frozen=True, kw_only=True):
+    """The run did not come alive. Not `recoverable`: another try would fail the same way (command not found)."""
+
+    key: int
+    task: str
+    run: int
+    reason: str
+    recoverable: bool = True
+
+
+class TaskExited(msgspec.Struct, frozen=True, kw_only=True):
+    """The run ended. `exit_code` None: it ended without anybody knowing how; `signal` 0: not by a signal."""
+
+    key: int
+    task: str
+    run: int
+    exit_code: int | None = None
+    signal: int = 0
+    reason: str = ""
+
+
+class TaskGone(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to RecoverTask: nothing is there. `started` False: it never came alive, and never will."""
+
+    key: int
+    task: str
+    run: int
+    started: bool
+    reason: str = ""
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply to `Ask(name)`; None: there was none."""
+
+    name: str
+    data: bytes | None = None
+
+
+AgentInput = TaskStarted | TaskStartFailed | TaskExited | TaskGone | Answer
