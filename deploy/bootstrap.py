@@ -33,7 +33,7 @@ LOCKS = {
 }
 #: The quick parts of `test`, by their names in the Justfile; pytest follows them.
 PARTS = ("lint", "types", "imports")
-PIP = ["-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet"]
+PIP = ("-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--quiet")
 
 
 def stop(message: str) -> NoReturn:
@@ -119,24 +119,21 @@ def make_venv() -> None:
     (VENV / "lib" / f"python{major}.{minor}" / "site-packages").mkdir(parents=True)
 
 
-def give_pip() -> None:
-    """Put pip and the build backend of the lock into .venv, with whichever installer this machine has.
+def find_pip() -> list[str]:
+    """Return the command that installs into .venv, with whatever installer this machine has.
 
     Debian without python3-venv has no ensurepip but may have pip, of any age and barred from the system's own
     packages: `--target` works with all of them.
     """
-    install = ["install", "--require-hashes", "-r", str(BUILD_LOCK)]
     inside = str(PYTHON)
     if answers(inside, "pip", "--version") or answers(inside, "ensurepip"):
-        run([inside, *PIP, *install], "installing the build backend")
-    elif answers(sys.executable, "pip", "--version"):
-        into = ["--upgrade", "--target", site_packages()]
-        run([sys.executable, *PIP, *install, *into], "installing pip into .venv")
-    else:
-        stop(
-            f"{sys.executable} has neither pip nor ensurepip; "
-            "install one (Debian: python3-venv or python3-pip) and run this again"
-        )
+        return [inside, *PIP]
+    if answers(sys.executable, "pip", "--version"):
+        return [sys.executable, *PIP, "--target", site_packages(), "--upgrade"]
+    return stop(
+        f"{sys.executable} has neither pip nor ensurepip; "
+        "install one (Debian: python3-venv or python3-pip) and run this again"
+    )
 
 
 def set_up(level: str) -> None:
@@ -144,15 +141,16 @@ def set_up(level: str) -> None:
     if is_set_up(level):
         return
     began = time.monotonic()
-    say(f"setting up .venv from {LOCKS[level].name} (once, about a minute)")
     if not works() or was_moved():
         make_venv()
     STAMP.unlink(missing_ok=True)
-    give_pip()
-    hashed = ["install", "--require-hashes", "-r", str(LOCKS[level])]
-    run([str(PYTHON), *PIP, *hashed], "installing " + LOCKS[level].name)
-    project = ["install", "--no-deps", "--no-build-isolation", "--force-reinstall", "-e", str(ROOT)]
-    run([str(PYTHON), *PIP, *project], "installing the project")
+    first = find_pip()
+    say(f"setting up .venv from {LOCKS[level].name} (once, about a minute)")
+    run([*first, "--require-hashes", "-r", str(BUILD_LOCK)], "installing pip into .venv")
+    pip = [str(PYTHON), *PIP]
+    run([*pip, "--require-hashes", "-r", str(LOCKS[level])], f"installing {LOCKS[level].name}")
+    project = ["--no-deps", "--no-build-isolation", "--force-reinstall", "-e", str(ROOT)]
+    run([*pip, *project], "installing the project")
     STAMP.write_text(stamp(level))
     say(f"set up in {time.monotonic() - began:.0f} s")
 
