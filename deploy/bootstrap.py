@@ -165,7 +165,8 @@ def run_tests(extra: list[str]) -> int:
         say(f"{part}: {verdict} in {time.monotonic() - began:.1f} s")
         if code != 0:
             failed.append(part)
-    code = subprocess.call([str(PYTHON), "-m", "pytest", *extra], cwd=str(ROOT), env=environment())
+    tests = [str(PYTHON), "-m", "pytest", "--durations=10", *extra]
+    code = subprocess.call(tests, cwd=str(ROOT), env=environment())
     if failed:
         stop("failed before the tests: " + ", ".join(failed))
     return code
