@@ -17,7 +17,8 @@ selecting the `count` smallest keys and sorting those.
 - Otherwise rows are opened in blocks of doubling depth, below a bound that only tightens: the
   `count`-th smallest key seen. Rows whose minimum falls behind it are done.
 
-Greedy has no memory, so a large count is cut in slices of `_SLICE`; memory follows what fits, not the count.
+Greedy has no memory, so a large count is cut in rounds of `_SLICE`: memory follows what fits, not the
+count. So does time, about 10 ms a round; who must answer sooner asks for less and comes back.
 """
 
 from functools import lru_cache
@@ -129,7 +130,7 @@ def place_count(
 
     Shapes: capacity, used (N, 3), ask (3,) in `RESOURCES` order, column order ("F") preferred;
     mask, collisions, penalised (N,). `collisions` counts the allocations of this job and group on a row.
-    Nothing is changed. `count` beyond 2**31 - 1 is cut to it.
+    Scores mean what scores.py says, with its bounds on capacity. Nothing is changed. `count` beyond 2**31 - 1 is cut to it.
     Raises: ValueError when the ask is negative.
     """
     demand = _Demand(tuple(ask.tolist()), desired_count, algorithm, anti_affinity)
@@ -156,27 +157,20 @@ def _lane_of_rows(n: int, lanes: int) -> NDArray[np.uint64]:
 
 
 def _place(demand: _Demand, nodes: _Nodes, count: int) -> Placement:
-    """Place on the rows of the mask, slice by slice when the count is large."""
-    if count <= 0:
-        return _EMPTY
-    if demand.is_rising or count <= _SLICE:
-        return _place_slice(demand, nodes, count)
+    """Place on the rows of the mask, round by round until the count is reached or nothing fits."""
     parts = []
-    used, collisions = nodes.used.copy(order="K"), nodes.collisions.copy()
-    nodes = msgspec.structs.replace(nodes, used=used, collisions=collisions)
     while count > 0:
-        part = _place_slice(demand, nodes, min(count, _SLICE))
-        if not part.placed:
-            break
+        part = _place_round(demand, nodes, count)
         parts.append(part)
         count -= part.placed
-        np.add.at(collisions, part.rows, part.counts)
-        np.add.at(used, part.rows, part.counts[:, None] * np.array(demand.ask))
+        if part.placed < _SLICE:
+            break
+        nodes = _loaded(demand, nodes, part)
     return _join(parts)
 
 
-def _place_slice(demand: _Demand, nodes: _Nodes, count: int) -> Placement:
-    """Place by one cut."""
+def _place_round(demand: _Demand, nodes: _Nodes, count: int) -> Placement:
+    """Place by one cut: as many as fit, or at least `_SLICE`."""
     heads = _heads(demand, nodes)
     if not len(heads.rows):
         return _EMPTY
@@ -185,9 +179,17 @@ def _place_slice(demand: _Demand, nodes: _Nodes, count: int) -> Placement:
         # argmax takes the first of equals, which is the lowest row.
         return Placement(heads.rows[[scores.argmax()]].astype(np.int32), _ONE, 1)
     keys = heads.rows - (scores << _ROW_BITS)
-    if demand.is_rising:
+    if demand.is_rising or len(keys) == 1:
         return _fill(demand, nodes, keys, count)
-    return _cut(demand, nodes, heads, keys, count=count)
+    return _cut(demand, nodes, heads, keys, count=min(count, _SLICE))
+
+
+def _loaded(demand: _Demand, nodes: _Nodes, part: Placement) -> _Nodes:
+    """Return the nodes with `part` on them."""
+    used, collisions = nodes.used.copy(order="K"), nodes.collisions.copy()
+    np.add.at(collisions, part.rows, part.counts)
+    np.add.at(used, part.rows, part.counts[:, None] * np.array(demand.ask))
+    return msgspec.structs.replace(nodes, used=used, collisions=collisions)
 
 
 def _heads(demand: _Demand, nodes: _Nodes) -> _Heads:
@@ -213,6 +215,9 @@ def _heads(demand: _Demand, nodes: _Nodes) -> _Heads:
 def _marginal_scores(demand: _Demand, heads: _Heads, index: int | Int64s) -> Int64s:
     """Score the allocation number `index` (from 0) on each head; a column of indexes gives a block."""
     collisions = heads.collisions
+    if isinstance(index, int) and collisions is not None and not np.count_nonzero(collisions):
+        # A group that is nowhere yet, the common case: the scorer applies to no head.
+        collisions = None
     fit = fit_of_free(
         heads.free_cpu_mhz - (index + 1) * demand.ask[CPU],
         heads.free_memory_mib - (index + 1) * demand.ask[MEMORY],

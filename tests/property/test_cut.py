@@ -166,6 +166,16 @@ def test_an_ask_of_nothing_goes_to_the_first_of_equals() -> None:
     assert (placement.rows.tolist(), placement.counts.tolist()) == ([0], [10**9])
 
 
+def test_a_giant_among_small_nodes_takes_the_rest_in_one_run() -> None:
+    """Where one node alone has room left, a count without end is one run, not a list of it."""
+    capacity = np.full((40, 3), 20, np.int64)
+    capacity[7] = 1 << 40
+    placement = wide(10**9, (1, 1, 1), capacity=capacity)
+    assert placement.placed == 10**9
+    assert placement.rows[-1] == 7
+    assert len(placement.rows) < 40 * 20 * 2
+
+
 def test_a_million_is_placed_exactly() -> None:
     """A million allocations that all fit are all placed, evenly where the nodes are equal."""
     placement = wide(1_000_000, (1, 1, 1), capacity=np.full((40, 3), 30_000, np.int64))
