@@ -59,11 +59,11 @@ bench *args:
 bless *args:
     CARAVAN_BLESS=1 pytest tests/golden {{ args }}
 
-# rewrite the hashed locks from pyproject.toml
-lock:
-    uv pip compile --quiet --universal --generate-hashes --custom-compile-command "just lock" -o deploy/requirements.txt pyproject.toml
-    uv pip compile --quiet --universal --generate-hashes --custom-compile-command "just lock" --group dev -c deploy/requirements.txt -o deploy/requirements-dev.txt pyproject.toml
-    uv pip compile --quiet --universal --generate-hashes --custom-compile-command "just lock" --group pyproject.toml:build -o deploy/requirements-build.txt
+# rewrite the hashed locks from pyproject.toml; `just lock --upgrade` takes newer versions
+lock *args:
+    uv pip compile --quiet --universal --generate-hashes --custom-compile-command "just lock" {{ args }} -o deploy/requirements.txt pyproject.toml
+    uv pip compile --quiet --universal --generate-hashes --custom-compile-command "just lock" {{ args }} --group dev -c deploy/requirements.txt -o deploy/requirements-dev.txt pyproject.toml
+    uv pip compile --quiet --universal --generate-hashes --custom-compile-command "just lock" {{ args }} --group pyproject.toml:build -o deploy/requirements-build.txt
 
 # the main job, with real processes
 demo *args:

@@ -25,6 +25,8 @@ OLDEST = (3, 11)
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
+#: This machine's own python, also when another environment, or .venv itself, runs this file.
+HOST = str(Path(sys.executable).resolve())
 STAMP = VENV / ".caravan-setup"
 BUILD_LOCK = ROOT / "deploy" / "requirements-build.txt"
 LOCKS = {
@@ -106,14 +108,13 @@ def make_venv() -> None:
     """Make an empty virtual environment, by hand where this python has no venv module."""
     if VENV.exists():
         shutil.rmtree(str(VENV))
-    if answers(sys.executable, "venv", "--without-pip", str(VENV)):
+    if answers(HOST, "venv", "--without-pip", str(VENV)):
         return
     (VENV / "bin").mkdir(parents=True, exist_ok=True)
-    home = Path(sys.executable).resolve()
-    PYTHON.symlink_to(home)
+    PYTHON.symlink_to(HOST)
     (VENV / "bin" / "python3").symlink_to("python")
     (VENV / "pyvenv.cfg").write_text(
-        f"home = {home.parent}\ninclude-system-site-packages = false\n"
+        f"home = {Path(HOST).parent}\ninclude-system-site-packages = false\n"
     )
     major, minor = sys.version_info[:2]
     (VENV / "lib" / f"python{major}.{minor}" / "site-packages").mkdir(parents=True)
@@ -128,10 +129,10 @@ def find_pip() -> list[str]:
     inside = str(PYTHON)
     if answers(inside, "pip", "--version") or answers(inside, "ensurepip"):
         return [inside, *PIP]
-    if answers(sys.executable, "pip", "--version"):
-        return [sys.executable, *PIP, "--target", site_packages(), "--upgrade"]
+    if answers(HOST, "pip", "--version"):
+        return [HOST, *PIP, "--target", site_packages(), "--upgrade"]
     return stop(
-        f"{sys.executable} has neither pip nor ensurepip; "
+        f"{HOST} has neither pip nor ensurepip; "
         "install one (Debian: python3-venv or python3-pip) and run this again"
     )
 
