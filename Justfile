@@ -80,4 +80,4 @@ full *args:
 
 # where the time of one command goes, e.g. `just profile "bench p10"`
 profile NAME:
-    python -X importtime -m cProfile -s cumulative .venv/bin/caravan {{ NAME }} 2>/dev/null | head -60
+    python -m cProfile -s cumulative {{ justfile_directory() }}/.venv/bin/caravan {{ NAME }} | head -60
