@@ -1,0 +1,105 @@
+"""Defaults that depend on the job's type: restart in place, reschedule elsewhere.
+
+Source: Nomad's job specification (reference defaults exact). Pure lookups and merges: inner block over outer block over
+the type's default, field by field.
+"""
+
+import msgspec
+
+from schemas import jobs
+from shared.jobspec.nomad_json import (
+    SECOND_NS,
+    Job,
+    ReschedulePolicy,
+    RestartPolicy,
+    Task,
+    TaskGroup,
+)
+
+HOUR_NS = 3600 * SECOND_NS
+
+
+class Restart(msgspec.Struct, frozen=True, kw_only=True):
+    """A restart policy with nothing left open."""
+
+    attempts: int
+    interval_ns: int
+    delay_ns: int
+    mode: str
+
+
+_RESTART_SERVICE = Restart(
+    attempts=2, interval_ns=HOUR_NS // 2, delay_ns=15 * SECOND_NS, mode="fail"
+)
+_RESTART_BATCH = Restart(attempts=3, interval_ns=24 * HOUR_NS, delay_ns=15 * SECOND_NS, mode="fail")
+#: job type -> restart policy.
+RESTARTS = {
+    "service": _RESTART_SERVICE,
+    "system": _RESTART_SERVICE,
+    "batch": _RESTART_BATCH,
+    "sysbatch": _RESTART_BATCH,
+}
+
+#: Nothing is replaced elsewhere: a system job has its place on each node.
+_NEVER = jobs.ReschedulePolicy(delay_ns=0, max_delay_ns=0, unlimited=False)
+#: job type -> reschedule policy.
+RESCHEDULES = {
+    "service": jobs.ReschedulePolicy(),
+    "batch": jobs.ReschedulePolicy(
+        attempts=1,
+        interval_ns=24 * HOUR_NS,
+        delay_ns=5 * SECOND_NS,
+        delay_function="constant",
+        max_delay_ns=0,
+        unlimited=False,
+    ),
+    "system": _NEVER,
+    "sysbatch": _NEVER,
+}
+
+
+def restart_of(job_type: str, group: TaskGroup, task: Task | None = None) -> Restart:
+    """Resolve the restart policy of a task: its own block over the group's over the type's default."""
+    found = RESTARTS.get(job_type, _RESTART_SERVICE)
+    found = _over(found, group.restart)
+    return _over(found, task.restart) if task is not None else found
+
+
+def reschedule_of(job: Job, group: TaskGroup) -> jobs.ReschedulePolicy:
+    """Resolve the reschedule policy of a group: its own block over the job's over the type's default.
+
+    A block that sets attempts and says nothing of `Unlimited` means a limit.
+    """
+    found = RESCHEDULES.get(job.type, _NEVER)
+    for block in (job.reschedule, group.reschedule):
+        if block is not None:
+            found = _rescheduled(found, block)
+    return found
+
+
+def _over(base: Restart, block: RestartPolicy | None) -> Restart:
+    if block is None:
+        return base
+    return Restart(
+        attempts=base.attempts if block.attempts is None else block.attempts,
+        interval_ns=base.interval_ns if block.interval_ns is None else block.interval_ns,
+        delay_ns=base.delay_ns if block.delay_ns is None else block.delay_ns,
+        mode=base.mode if block.mode is None else block.mode,
+    )
+
+
+def _rescheduled(base: jobs.ReschedulePolicy, block: ReschedulePolicy) -> jobs.ReschedulePolicy:
+    unlimited = block.unlimited
+    if unlimited is None:
+        unlimited = base.unlimited and not block.attempts
+    attempts = base.attempts if block.attempts is None else block.attempts
+    if block.unlimited and block.attempts is None:
+        attempts = 0
+    return jobs.ReschedulePolicy(
+        attempts=attempts,
+        interval_ns=base.interval_ns if block.interval_ns is None else block.interval_ns,
+        delay_ns=base.delay_ns if block.delay_ns is None else block.delay_ns,
+        delay_function=block.delay_function or base.delay_function,
+        max_delay_ns=base.max_delay_ns if block.max_delay_ns is None else block.max_delay_ns,
+        unlimited=unlimited,
+    )

@@ -1,0 +1,248 @@
+"""Submissions: the bodies of `jobs.<verb>` and `api.jobs.<verb>`, read strictly, and the commands they become.
+
+Decides what a body must be, what is wrong with it (all faults at once), its digest, and its command. Must not know the
+bus or the state: ids given by a header or a stream position are the caller's matter. The way in: `read_submission`,
+then `command_of`. Measured on one core: 15 to 20 µs for both with a small job.
+"""
+
+import re
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+import orjson
+
+from schemas.base import JobId
+from schemas.jobs import ErrorDetail, EvaluateJob, GroupSpec, RegisterJob, StopJob
+from shared.errors import CommandInvalid
+from shared.jobspec.compiling import compile_groups
+from shared.jobspec.identifiers import id_fault
+from shared.jobspec.nomad_json import JOB_DECODER, Job
+from shared.jobspec.strict import JsonObject, canonical, read_object
+from shared.jobspec.unbuilt import warnings_of
+from shared.jobspec.validate import FAULTS_MAX, faults_of
+
+#: Canonical bytes of a job.
+JOB_BYTES_MAX = 256 * 1024
+#: submit and validate take a job, stop and evaluate name one.
+JOB_VERBS = frozenset(("submit", "validate"))
+VERBS = JOB_VERBS | {"stop", "evaluate"}
+
+#: Keys of Nomad's own request that ask for nothing we lack.
+_QUIET = frozenset(
+    (
+        *("Job", "SubmissionID", "EnforceIndex", "JobModifyIndex", "Submission"),
+        *("JobID", "Purge", "Region", "Namespace", "AuthToken", "SecretID"),
+    )
+)
+_STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
+_AT = re.compile(r"(.*?)(?: - at `(.*)`)?\Z", re.DOTALL)
+
+
+class JobInvalid(CommandInvalid):
+    """A submission with one fault or more; the first one stands in `message` and `path`."""
+
+    def __init__(self, errors: tuple[ErrorDetail, ...]) -> None:
+        first = errors[0]
+        super().__init__(first.code, first.message, first.path)
+        self.errors = errors
+
+
+class Submission(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A valid submission. `submission_id` is empty when the body names none."""
+
+    verb: str
+    job_id: str
+    digest: str
+    submission_id: str = ""
+    job: Job | None = None
+    groups: tuple[GroupSpec, ...] = ()
+    #: canonical JSON of the job.
+    spec: bytes = b"{}"
+    #: as in RegisterJob.
+    check_index: int = -1
+    purge: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+Command = RegisterJob | StopJob | EvaluateJob
+
+
+def read_submission(body: bytes, verb: str) -> Submission:
+    """Read a body. Raises CommandInvalid (JobInvalid where there may be more than one fault)."""
+    if verb not in VERBS:
+        raise CommandInvalid("invalid", f"unknown verb {verb!r}")
+    value, text = read_object(body)
+    submission_id = value.get("SubmissionID", "")
+    if submission_id:
+        _check_id(submission_id, "SubmissionID")
+    elif submission_id != "":
+        raise CommandInvalid("invalid", "must be text", "SubmissionID")
+    if verb in JOB_VERBS:
+        return _read_job(value, verb, submission_id)
+    return _read_named(value, text, verb, submission_id)
+
+
+def read_job(value: JsonObject) -> tuple[Job, bytes]:
+    """Type and validate a decoded job. Returns it and its canonical JSON. Raises CommandInvalid."""
+    spec = canonical(value)
+    if len(spec) > JOB_BYTES_MAX:
+        raise CommandInvalid(
+            "too_large",
+            f"the job has {len(spec)} bytes, at most {JOB_BYTES_MAX} are allowed",
+            "Job",
+        )
+    try:
+        job = JOB_DECODER.decode(spec)
+    except msgspec.ValidationError:
+        raise JobInvalid(_type_faults(value)) from None
+    faults = faults_of(job)
+    if faults:
+        raise JobInvalid(faults)
+    return job, spec
+
+
+def command_of(
+    submission: Submission, submission_id: str, *, jobs_seq: int = 0, jobs_prev: int = 0
+) -> Command:
+    """Make the command that asks the plan applier for it."""
+    job = submission.job
+    if job is None:
+        named = JobId(submission.job_id)
+        if submission.verb == "stop":
+            return StopJob(
+                submission_id=submission_id,
+                digest=submission.digest,
+                job_id=named,
+                purge=submission.purge,
+                jobs_seq=jobs_seq,
+                jobs_prev=jobs_prev,
+            )
+        return EvaluateJob(
+            submission_id=submission_id,
+            digest=submission.digest,
+            job_id=named,
+            jobs_seq=jobs_seq,
+            jobs_prev=jobs_prev,
+        )
+    return RegisterJob(
+        submission_id=submission_id,
+        digest=submission.digest,
+        job_id=JobId(job.id),
+        job_type=job.type,
+        priority=job.priority or 50,
+        datacenters=job.datacenters or ("*",),
+        node_pool=job.node_pool,
+        all_at_once=job.all_at_once,
+        groups=submission.groups,
+        spec=msgspec.Raw(submission.spec),
+        warnings=submission.warnings,
+        check_index=submission.check_index,
+        jobs_seq=jobs_seq,
+        jobs_prev=jobs_prev,
+    )
+
+
+def _read_job(value: JsonObject, verb: str, submission_id: str) -> Submission:
+    inner = value.get("Job")
+    if type(inner) is not dict:
+        raise CommandInvalid("invalid", "expected an object", "Job")
+    job, spec = read_job(inner)
+    warnings = warnings_of(job, inner)
+    if not _QUIET.issuperset(value):
+        stray = ", ".join(sorted(key[:60] for key in value if key not in _QUIET and value[key]))
+        warnings += (f"not acted on: {stray[:500]}",) if stray else ()
+    check_index = _check_index(value)
+    mark = b"submit" if check_index < 0 else b"submit %d" % check_index
+    return Submission(
+        verb=verb,
+        job_id=job.id,
+        digest=_digest(mark, spec),
+        submission_id=submission_id,
+        job=job,
+        groups=compile_groups(job, inner),
+        spec=spec,
+        check_index=check_index,
+        warnings=warnings,
+    )
+
+
+def _read_named(value: JsonObject, text: bytes, verb: str, submission_id: str) -> Submission:
+    job_id = value.get("JobID")
+    _check_id(job_id, "JobID")
+    purge = value.get("Purge", False)
+    if type(purge) is not bool:
+        raise CommandInvalid("invalid", "must be true or false", "Purge")
+    if submission_id:
+        text = canonical({key: item for key, item in value.items() if key != "SubmissionID"})
+    return Submission(
+        verb=verb,
+        job_id=str(job_id),
+        digest=_digest(verb.encode(), text),
+        submission_id=submission_id,
+        purge=purge,
+    )
+
+
+def _check_id(text: object, path: str) -> None:
+    if not isinstance(text, str):
+        raise CommandInvalid("invalid", "must be text", path)
+    if fault := id_fault(text):
+        raise CommandInvalid("invalid", fault, path)
+
+
+def _check_index(value: JsonObject) -> int:
+    enforce = value.get("EnforceIndex", False)
+    if type(enforce) is not bool:
+        raise CommandInvalid("invalid", "must be true or false", "EnforceIndex")
+    index = value.get("JobModifyIndex", 0)
+    if type(index) is not int or index < 0:
+        raise CommandInvalid("invalid", "must be a whole number from 0", "JobModifyIndex")
+    return index if enforce else -1
+
+
+def _digest(mark: bytes, text: bytes) -> str:
+    return blake2b(mark + b"\0" + text, digest_size=16).hexdigest()
+
+
+def _type_faults(value: JsonObject) -> tuple[ErrorDetail, ...]:
+    """Find every fault of a job that holds values of a wrong type.
+
+    The decoder names one; its member is taken out and the rest decoded again. What then remains is validated; a fault
+    at or above a member taken out says nothing new.
+    """
+    found: list[ErrorDetail] = []
+    rest: JsonObject = orjson.loads(canonical(value))
+    while len(found) < FAULTS_MAX:
+        try:
+            job = JOB_DECODER.decode(canonical(rest))
+        except msgspec.ValidationError as err:
+            match = _AT.match(str(err))
+            message, path = match.groups() if match else (str(err), "")
+            path = (path or "$").removeprefix("$")
+            found.append(ErrorDetail(code="invalid", message=message, path=f"Job{path}"))
+            if not _take_out(rest, path):
+                break
+        else:
+            gone = {one.path.partition("[...]")[0].removesuffix("]") for one in found}
+            found += [one for one in faults_of(job) if not _covered(one.path, gone)]
+            break
+    return tuple(found[:FAULTS_MAX])
+
+
+def _covered(path: str, gone: set[str]) -> bool:
+    return any(one.startswith(path) or path.startswith(one) for one in gone)
+
+
+def _take_out(value: JsonObject, path: str) -> bool:
+    """Remove the innermost object member on a path like `.TaskGroups[0].Count`."""
+    steps = _STEP.findall(path.partition("[...]")[0])
+    while steps and not steps[-1][0]:
+        steps.pop()
+    if not steps:
+        return False
+    at: Any = value
+    for name, number in steps[:-1]:
+        at = at[name or int(number)]
+    del at[steps[-1][0]]
+    return True
