@@ -20,6 +20,8 @@ from shared.errors import CommandInvalid
 
 #: What is longer is refused unread.
 RAW_BYTES_MAX = 1024 * 1024
+#: Canonical bytes: a job of 256 KiB and what stands around it. Refused before any slow look.
+TEXT_BYTES_MAX = 272 * 1024
 DEPTH_MAX = 100
 INT64_MAX = 2**63 - 1
 
@@ -51,6 +53,8 @@ def read_object(body: bytes) -> tuple[JsonObject, bytes]:
     if body.count(b"{") + body.count(b"[") > DEPTH_MAX:
         _check_depth(value)
     text = canonical(value)
+    if len(text) > TEXT_BYTES_MAX:
+        raise CommandInvalid("too_large", f"{len(text)} bytes, at most {TEXT_BYTES_MAX} are taken")
     if (
         body.count(b":") != text.count(b":")
         or b"\\u003" in body
