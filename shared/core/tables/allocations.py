@@ -41,6 +41,8 @@ class Groups:
         self.job_ids: list[JobId] = []
         self.names: list[str] = []
         self.versions: list[int] = []
+        #: what forces a replacement when it differs (GroupSpec.digest).
+        self.digests: list[str] = []
         #: (G, 3) ask of one allocation.
         self.ask = np.zeros((0, 3), dtype=np.int64)
         #: allocations that point here.
@@ -62,11 +64,13 @@ class Groups:
                 self.job_ids.append(event.job_id)
                 self.names.append(group.name)
                 self.versions.append(event.version)
+                self.digests.append("")
                 self.held.append(0)
                 self.ask = grown(self.ask, ref + 1)
             self.job_ids[ref] = event.job_id
             self.names[ref] = group.name
             self.versions[ref] = event.version
+            self.digests[ref] = group.digest
             self.ask[ref] = (group.cpu_mhz, group.memory_mib, group.disk_mib)
             self.ref_of[key] = ref
             self._of_job.setdefault(event.job_id, []).append(key)

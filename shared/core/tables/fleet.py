@@ -10,6 +10,7 @@ from schemas.envelope import ENCODER
 from schemas.nodes import (
     NODE_STATUSES,
     NodeEligibilityChanged,
+    NodeRefused,
     NodeRegistered,
     NodesCollected,
     NodeSpec,
@@ -17,11 +18,13 @@ from schemas.nodes import (
 )
 from schemas.allocations import AllocationsReported
 from shared.core.columns import RowHashes, RowPool, Rows, grown, hash_columns
-from shared.core.feasibility import AttributeColumns
+from shared.core.feasibility import AttributeColumns, node_attributes
 
 STATUS_CODE = {name: code for code, name in enumerate(NODE_STATUSES)}
 READY = STATUS_CODE["ready"]
 DOWN = STATUS_CODE["down"]
+#: Refused registrations that are remembered, the oldest leaves first.
+REFUSALS_KEPT = 256
 
 
 class FleetTable:
@@ -32,6 +35,7 @@ class FleetTable:
         NodesStatusChanged,
         NodeEligibilityChanged,
         NodesCollected,
+        NodeRefused,
         AllocationsReported,
     )
 
@@ -55,8 +59,10 @@ class FleetTable:
         self.class_of = np.zeros(0, dtype=np.int32)
         self.classes: dict[str, int] = {}
         self.attributes = AttributeColumns()
-        #: raised whenever anything that feasibility reads changed.
+        #: raised whenever a node came, left or changed its attributes.
         self.generation = 0
+        #: node id -> (host, boot) whose registration was refused last, so that a resend is not refused again.
+        self.refused: dict[NodeId, NodeRefused] = {}
         self._spec_hash = np.zeros(0, dtype=np.uint64)
         self._pool = RowPool()
         self._hashes = RowHashes()
@@ -86,6 +92,11 @@ class FleetTable:
                 self._changed(rows, seq)
             case NodesCollected():
                 self._collect(np.asarray(event.rows, dtype=np.int32), seq)
+            case NodeRefused():
+                self.refused.pop(event.node_id, None)
+                self.refused[event.node_id] = event
+                if len(self.refused) > REFUSALS_KEPT:
+                    del self.refused[next(iter(self.refused))]
             case _:
                 raise AssertionError(event)
 
@@ -96,7 +107,9 @@ class FleetTable:
 
     def digest(self) -> str:
         """Hash of the table, 16 hex digits."""
-        return self._hashes.digest(self._hash_rows)
+        rows = self._hashes.digest(self._hash_rows)
+        text = ENCODER.encode((rows, list(self.refused.values())))
+        return blake2b(text, digest_size=8).hexdigest()
 
     def _hash_rows(self, rows: Rows) -> NDArray[np.uint64]:
         columns = (
@@ -126,6 +139,7 @@ class FleetTable:
         identity = ENCODER.encode((spec, event.host_id, event.boot_id))
         digest = blake2b(identity, digest_size=8).digest()
         self._spec_hash[row] = int.from_bytes(digest, "little")
+        self.generation += 1
         self._changed(np.asarray([row], dtype=np.int32), seq)
 
     def _add(self, node_id: NodeId, seq: int) -> int:
@@ -156,31 +170,17 @@ class FleetTable:
 
     def _changed(self, rows: Rows, seq: int) -> None:
         self.modify_seq[rows] = seq
-        self.generation += 1
         self._hashes.touch(rows)
 
     def _collect(self, rows: Rows, seq: int) -> None:
         for row in rows.tolist():
             del self.row_of[self.ids[row]]
             self.attributes.clear_row(row)
+        self.generation += 1
         self.live[rows] = False
         self.capacity[rows] = 0
         self._changed(rows, seq)
         self._pool.free(rows)
-
-
-def node_attributes(spec: NodeSpec) -> dict[str, str]:
-    """Everything that a `${…}` reference may name on a node, without the braces."""
-    out = {
-        "node.unique.id": str(spec.node_id),
-        "node.unique.name": spec.name or str(spec.node_id),
-        "node.datacenter": spec.datacenter,
-        "node.pool": spec.node_pool,
-        "node.class": spec.node_class,
-    }
-    out.update((f"attr.{key}", value) for key, value in sorted(spec.attributes.items()))
-    out.update((f"meta.{key}", value) for key, value in sorted(spec.meta.items()))
-    return out
 
 
 def class_key(spec: NodeSpec) -> str:

@@ -223,6 +223,8 @@ class JobTable:
         self._submissions.touch(event.submission_id)
 
     def _refuse(self, event: SubmissionRefused, seq: int) -> None:
+        if event.submission_id in self.submissions:
+            return
         self.submissions[event.submission_id] = Submission(
             digest=event.digest,
             status="refused",
