@@ -21,6 +21,7 @@ QUERY_NOUNS = (
     "evals",
     "eval",
     "cluster",
+    "submission",
     "dead",
 )
 
@@ -122,6 +123,9 @@ def presence(role: str, instance: str) -> str:
     return f"presence.{role}.{id_token(instance)}"
 
 
+PRESENCES = "presence.>"
+
+
 def presences(role: str) -> str:
     """Signs of life of all instances of a role."""
     return f"presence.{role}.*"
@@ -138,3 +142,62 @@ QUERIES = "query.*"
 def last_token(subject: str) -> str:
     """The last token of a subject, where ids stand."""
     return subject.rsplit(".", 1)[-1]
+
+
+#: What streams hold and accounts export.
+LEASES = "eval.*"
+NODES = "node.*"
+VIEWS = "view.>"
+DEAD_ALL = "dead.*"
+API_ALL = "api.>"
+LEADERS = "$KV.LEADER.>"
+
+
+def leader(key: str) -> str:
+    """Who holds the leadership `key`."""
+    return f"$KV.LEADER.{key}"
+
+
+def js_stream_info(stream: str) -> str:
+    """Ask for a stream's settings and state."""
+    return f"$JS.API.STREAM.INFO.{stream}"
+
+
+def js_stream_create(stream: str) -> str:
+    """Create a stream."""
+    return f"$JS.API.STREAM.CREATE.{stream}"
+
+
+def js_stream_purge(stream: str) -> str:
+    """Drop messages of a stream from its beginning."""
+    return f"$JS.API.STREAM.PURGE.{stream}"
+
+
+def js_message_get(stream: str) -> str:
+    """Read one message, from the stream's leader."""
+    return f"$JS.API.STREAM.MSG.GET.{stream}"
+
+
+def js_message_delete(stream: str) -> str:
+    """Delete one message."""
+    return f"$JS.API.STREAM.MSG.DELETE.{stream}"
+
+
+def js_direct_get(stream: str, subject: str = "") -> str:
+    """Read messages from any replica: by request body, or the last one of `subject`."""
+    return f"$JS.API.DIRECT.GET.{stream}.{subject}" if subject else f"$JS.API.DIRECT.GET.{stream}"
+
+
+def js_consumer_create(stream: str, name: str, subject: str = "") -> str:
+    """Create a consumer, filtered by `subject` where one is given."""
+    tail = f".{subject}" if subject else ""
+    return f"$JS.API.CONSUMER.CREATE.{stream}.{name}{tail}"
+
+
+def js_consumer_next(stream: str, name: str) -> str:
+    """Pull messages from a consumer."""
+    return f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}"
+
+
+#: What the server itself knows of its JetStream: settings, sync_always among them.
+SYS_JETSTREAM = "$SYS.REQ.SERVER.PING.JSZ"

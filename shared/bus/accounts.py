@@ -1,0 +1,306 @@
+"""Who may say and hear what: accounts, users and permissions, rendered as the server's config text.
+
+Decides the walls of the bus. CORE holds JetStream and the roles, NODES the agents, PUBLIC everybody else; they are joined
+by exports and imports only, because inside one account any publisher writes into a stream by naming it as reply subject.
+Inside CORE each role has its own user, and only plan_applier publishes to the log. Next: `server.py`.
+
+A node that joins later gets its user by `Credentials.with_node`, a rewritten config and a SIGHUP (`NatsServer.reload`).
+"""
+
+import os
+import secrets
+from pathlib import Path
+
+import msgspec
+
+from shared.bus import streams, subjects
+from shared.bus.names import id_token
+from shared.errors import ConfigInvalid
+
+ROLES = ("intake", "eval_broker", "scheduler", "plan_applier", "heartbeat", "view")
+ADMIN, SYS, PUBLIC = "admin", "sys", "public"
+#: Exports name the log's generations one by one: a wildcard would be a token of its own.
+GENERATIONS = range(1, 65)
+
+
+class Credentials(msgspec.Struct, frozen=True, kw_only=True):
+    """Passwords of one cluster by user name; of nodes by node id. Kept in a file that only its owner reads."""
+
+    users: dict[str, str]
+    nodes: dict[str, str] = {}
+
+    def with_node(self, node_id: str) -> "Credentials":
+        """Return credentials that hold a user for `node_id`, the present one where there is one."""
+        if node_id in self.nodes:
+            return self
+        return msgspec.structs.replace(self, nodes={**self.nodes, node_id: secrets.token_hex(16)})
+
+    def login(self, name: str) -> tuple[str, str]:
+        """Return (user, password) of a role, admin, sys or public. Raises ConfigInvalid for an unknown name."""
+        if name not in self.users:
+            raise ConfigInvalid(f"no credentials for {name!r}, known are {', '.join(sorted(self.users))}")
+        return name, self.users[name]
+
+    def node_login(self, node_id: str) -> tuple[str, str]:
+        """Return (user, password) of a node's agent. Raises ConfigInvalid for an unknown node."""
+        if node_id not in self.nodes:
+            raise ConfigInvalid(f"no credentials for node {node_id!r}")
+        return node_user(node_id), self.nodes[node_id]
+
+
+class User(msgspec.Struct, frozen=True, kw_only=True):
+    """A user with everything it may publish and subscribe; `None`: anything in its account."""
+
+    name: str
+    password: str
+    publish: tuple[str, ...] | None
+    subscribe: tuple[str, ...] | None
+
+
+def new_credentials(node_ids: tuple[str, ...] = ()) -> Credentials:
+    """Draw passwords for a new cluster."""
+    names = (*ROLES, ADMIN, SYS, PUBLIC)
+    made = Credentials(users={name: secrets.token_hex(16) for name in names})
+    for node_id in node_ids:
+        made = made.with_node(node_id)
+    return made
+
+
+def write_credentials(path: Path, credentials: Credentials) -> None:
+    """Write the file so that nobody but its owner ever could read it."""
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.unlink(missing_ok=True)
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+        out.write(msgspec.json.format(msgspec.json.encode(credentials, order="sorted")))
+    fresh.replace(path)
+
+
+def read_credentials(path: Path) -> Credentials:
+    """Read the file. Raises ConfigInvalid when it is missing or is no such file."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Credentials)
+    except (OSError, msgspec.DecodeError) as err:
+        raise ConfigInvalid(f"credentials file {path}: {err}") from err
+
+
+def node_user(node_id: str) -> str:
+    """User name of a node's agent."""
+    return f"node-{id_token(node_id)}"
+
+
+def inbox(name: str) -> str:
+    """Prefix of the inboxes of a user: nobody else in its account may listen there."""
+    return f"_INBOX.{name}"
+
+
+# ---- permissions ----
+
+_REPLIES = ("_INBOX.>", "_R_.>")
+
+
+def _reads(stream: str) -> tuple[str, ...]:
+    """Follow a stream by consumers of one's own."""
+    return (
+        subjects.js_consumer_create(stream, ">"),
+        subjects.js_consumer_next(stream, "*"),
+        subjects.js_message_get(stream),
+    )
+
+
+def _log_reads() -> tuple[str, ...]:
+    names = [subjects.log_stream(g) for g in GENERATIONS]
+    return tuple(
+        subject for name in names for subject in (subjects.js_direct_get(name), *_reads(name))
+    )
+
+
+def _core_publish(role: str) -> tuple[str, ...]:
+    """What every role may publish: reading the log, ensuring streams, leadership, presence, dead letters."""
+    leader = streams.LEADER.name
+    return (
+        subjects.js_stream_info("*"),
+        *(subjects.js_stream_create(one.name) for one in streams.ENSURED),
+        *_log_reads(),
+        subjects.leader(role),
+        subjects.leader(f"{role}.>"),
+        subjects.js_message_get(leader),
+        subjects.js_message_delete(leader),
+        subjects.presences(role),
+        subjects.DEAD_ALL,
+    )
+
+
+def _own_publish(role: str) -> tuple[str, ...]:
+    """What only this role may publish."""
+    match role:
+        case "intake":
+            return (
+                subjects.command("job"),
+                subjects.command("operator"),
+                *_reads(streams.JOBS.name),
+                subjects.js_stream_purge(streams.JOBS.name),
+                *_REPLIES,
+            )
+        case "eval_broker":
+            return (subjects.command("evaluation"), subjects.LEASES)
+        case "scheduler":
+            return (subjects.command("plan"), *_reads(streams.EVAL.name))
+        case "plan_applier":
+            logs = tuple(subjects.log_all(g) for g in GENERATIONS)
+            return (*logs, *_reads(streams.CMD.name))
+        case "heartbeat":
+            return (subjects.command("liveness"),)
+        case "view":
+            return (
+                subjects.NODES,
+                subjects.VIEWS,
+                subjects.command("operator"),
+                subjects.js_direct_get(streams.NODE.name, ">"),
+                subjects.js_direct_get(streams.VIEW.name, ">"),
+                *_reads(streams.DEAD.name),
+                *_REPLIES,
+            )
+        case _:
+            raise ValueError(f"{role!r} is no role of CORE")
+
+
+def _own_subscribe(role: str) -> tuple[str, ...]:
+    """What a role hears besides its inbox and presence."""
+    match role:
+        case "intake":
+            return (subjects.API_ALL,)
+        case "heartbeat":
+            return (subjects.HEARTBEATS,)
+        case "view":
+            return (subjects.QUERIES, subjects.API_ALL)
+        case _:
+            return ()
+
+
+def role_user(role: str, password: str) -> User:
+    """The CORE user of a role."""
+    return User(
+        name=role,
+        password=password,
+        publish=(*_core_publish(role), *_own_publish(role)),
+        subscribe=(f"{inbox(role)}.>", subjects.PRESENCES, *_own_subscribe(role)),
+    )
+
+
+def agent_user(node_id: str, password: str) -> User:
+    """The NODES user of one node's agent: every subject names its own token."""
+    name = node_user(node_id)
+    return User(
+        name=name,
+        password=password,
+        publish=(
+            subjects.report(node_id),
+            subjects.heartbeat(node_id),
+            subjects.query("job_version"),
+            subjects.js_direct_get(streams.NODE.name, subjects.node(node_id)),
+        ),
+        subscribe=(subjects.node(node_id), f"{inbox(name)}.>"),
+    )
+
+
+def public_user(password: str) -> User:
+    """Everybody else: the two doors for jobs, questions, and reading what is public."""
+    return User(
+        name=PUBLIC,
+        password=password,
+        publish=(
+            subjects.JOBS_ALL,
+            subjects.API_ALL,
+            subjects.QUERIES,
+            *(subjects.js_direct_get(subjects.log_stream(g)) for g in GENERATIONS),
+            subjects.js_direct_get(streams.NODE.name, subjects.NODES),
+            subjects.js_direct_get(streams.VIEW.name),
+            subjects.js_direct_get(streams.VIEW.name, subjects.VIEWS),
+        ),
+        subscribe=(subjects.VIEWS, "_INBOX.>"),
+    )
+
+
+# ---- the config text ----
+
+
+def _service(subject: str, *, stream: bool = False) -> str:
+    return f'{{ service: "{subject}"{", response_type: stream" if stream else ""} }}'
+
+
+def _imported(kind: str, subject: str) -> str:
+    return f'{{ {kind}: {{ account: CORE, subject: "{subject}" }} }}'
+
+
+def _exports() -> list[str]:
+    one_answer = (
+        subjects.JOBS_ALL,
+        subjects.API_ALL,
+        subjects.QUERIES,
+        subjects.REPORTS,
+        subjects.HEARTBEATS,
+        subjects.js_direct_get(streams.NODE.name, subjects.NODES),
+        subjects.js_direct_get(streams.VIEW.name, subjects.VIEWS),
+    )
+    many = (
+        *(subjects.js_direct_get(subjects.log_stream(g)) for g in GENERATIONS),
+        subjects.js_direct_get(streams.VIEW.name),
+    )
+    return [
+        *(_service(s) for s in one_answer),
+        *(_service(s, stream=True) for s in many),
+        f'{{ stream: "{subjects.NODES}" }}',
+        f'{{ stream: "{subjects.VIEWS}" }}',
+    ]
+
+
+def _node_imports() -> list[str]:
+    asked = (
+        subjects.REPORTS,
+        subjects.HEARTBEATS,
+        subjects.query("job_version"),
+        subjects.js_direct_get(streams.NODE.name, subjects.NODES),
+    )
+    return [*(_imported("service", s) for s in asked), _imported("stream", subjects.NODES)]
+
+
+def _public_imports() -> list[str]:
+    asked = public_user("").publish or ()
+    return [*(_imported("service", s) for s in asked), _imported("stream", subjects.VIEWS)]
+
+
+def _list(items: tuple[str, ...]) -> str:
+    return f"[{', '.join(msgspec.json.encode(item).decode() for item in items)}]"
+
+
+def _user(user: User) -> str:
+    login = f'user: "{user.name}", password: "{user.password}"'
+    if user.publish is None or user.subscribe is None:
+        return f"{{ {login} }}"
+    allowed = f"publish: {_list(user.publish)}, subscribe: {_list(user.subscribe)}"
+    return f"{{ {login}, permissions: {{ {allowed} }} }}"
+
+
+def _block(name: str, lines: list[str]) -> str:
+    return f"    {name}: [\n" + "".join(f"      {line}\n" for line in lines) + "    ]\n"
+
+
+def render(credentials: Credentials, *, open_public: bool = True) -> str:
+    """Render the accounts part of a server's config.
+
+    `open_public`: clients without credentials become PUBLIC. Only for a server that listens on loopback.
+    """
+    users = credentials.users
+    admin = User(name=ADMIN, password=users[ADMIN], publish=None, subscribe=None)
+    core = [admin, *(role_user(role, users[role]) for role in ROLES)]
+    nodes = [agent_user(node, secret) for node, secret in sorted(credentials.nodes.items())]
+    system = User(name=SYS, password=users[SYS], publish=None, subscribe=None)
+    text = "accounts {\n"
+    text += "  CORE {\n    jetstream: enabled\n" + _block("users", [_user(u) for u in core])
+    text += _block("exports", _exports()) + "  }\n"
+    text += "  NODES {\n" + _block("users", [_user(u) for u in nodes])
+    text += _block("imports", _node_imports()) + "  }\n"
+    text += "  PUBLIC {\n" + _block("users", [_user(public_user(users[PUBLIC]))])
+    text += _block("imports", _public_imports()) + "  }\n"
+    text += "  SYS {\n" + _block("users", [_user(system)]) + "  }\n}\nsystem_account: SYS\n"
+    return text + (f"no_auth_user: {PUBLIC}\n" if open_public else "")

@@ -1,0 +1,294 @@
+"""The connection: nats-py's client with a short way in and out for bytes, and the rules that keep it honest.
+
+Decides how bytes reach handlers: synchronously, headers unparsed, no queue between (a queue drops when it is full, and a
+task per message breaks batching). Decides that nothing is kept for later while the bus is away: a write that its sender
+has given up on must not appear in the log afterwards. Knows no role and no stream. Next: `sources.py`.
+"""
+
+import asyncio
+import contextlib
+import re
+import time
+from collections.abc import Callable
+
+import msgspec
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.subscription import Subscription
+
+from shared.bus import subjects
+from shared.errors import BusUnavailable
+
+#: A subject that cannot smuggle a second protocol line. Wildcards are the server's matter.
+_SUBJECT = re.compile(r"[!-~]+")
+_STATUS_LINE = b"NATS/1.0\r\n"
+#: More than this unsent means that the server does not read: what comes now is dropped, its sender sends it again.
+_UNSENT_BYTES_MAX = 64 << 20
+_SWEEP_S = 0.25
+
+#: A raw handler takes subject, reply, header block and body as they came.
+Handler = Callable[[bytes, bytes, bytes, bytes], None]
+#: Takes the header block and body of an answer; (b"", None) when none came in time.
+Answered = Callable[[bytes, bytes | None], None]
+
+
+class Login(msgspec.Struct, frozen=True, kw_only=True):
+    """Where and as whom to connect. Without user: the server decides (`up` maps such clients to PUBLIC)."""
+
+    url: str
+    name: str = "caravan"
+    user: str = ""
+    password: str = ""
+    #: inboxes must be ours by permission; empty: `_INBOX.<user>`, or `_INBOX` without user.
+    inbox: str = ""
+    connect_timeout_s: float = 2.0
+
+
+def status(headers: bytes) -> int:
+    """Status code of a header block, 0 for an ordinary message."""
+    if not headers or headers.startswith(_STATUS_LINE):
+        return 0
+    return int(headers[9:12])
+
+
+def header(headers: bytes, name: bytes) -> bytes:
+    """Value of the last header `name`, empty if there is none: the server adds its own behind the sender's."""
+    at = headers.rfind(b"\r\n" + name + b":")
+    if at < 0:
+        return b""
+    start = at + len(name) + 3
+    return headers[start : headers.index(b"\r\n", start)].strip()
+
+
+def header_block(**fields: str) -> bytes:
+    """Build a header block; `nats_msg_id` becomes `Nats-Msg-Id`. An id's line breaks are refused with ValueError."""
+    lines = [b"NATS/1.0"]
+    for name, value in fields.items():
+        if "\r" in value or "\n" in value:
+            raise ValueError(f"line break in header {name}: {value!r}")
+        key = "Nats-TTL" if name == "nats_ttl" else "-".join(part.capitalize() for part in name.split("_"))
+        lines.append(f"{key}: {value}".encode())
+    return b"\r\n".join(lines) + b"\r\n\r\n"
+
+
+class BusClient(Client):
+    """nats-py's client; `listen`, `send` and `call` are the short way. Callbacks must not raise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._handlers: dict[int, Handler] = {}
+        self._calls: dict[bytes, tuple[float, Answered]] = {}
+        self._call_number = 0
+        self._call_prefix = b""
+        self._sweeper: asyncio.Task[None] | None = None
+        self.on_failure: Callable[[BaseException], None] | None = None
+        self.dropped = 0
+
+    # ---- in ----
+
+    async def listen(self, subject: str, handler: Handler, queue: str = "") -> int:
+        """Subscribe; returns the number to give to `forget`. Survives reconnects."""
+        # The number is taken before the subscription is sent, so that no message finds no handler.
+        self._handlers[self._sid + 1] = handler
+        never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        made: Subscription = await self.subscribe(subject, queue=queue, future=never)
+        return made._id  # noqa: SLF001
+
+    def forget(self, number: int) -> None:
+        """Unsubscribe at once: a pull that still waits at the server is then not served into the void."""
+        self._handlers.pop(number, None)
+        if self._subs.pop(number, None) is not None and self.is_connected:
+            self._write(b"UNSUB %d\r\n" % number)
+
+    async def _process_msg(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes
+    ) -> None:
+        handler = self._handlers.get(sid)
+        if handler is None:
+            await super()._process_msg(sid, subject, reply, data, headers)
+            return
+        try:
+            handler(subject, reply, headers or b"", data)
+        except Exception as err:  # noqa: BLE001 - nats-py would drop it and go on with a hole.
+            if self.on_failure is None:
+                raise
+            self.on_failure(err)
+
+    # ---- out ----
+
+    def send(self, subject: str, data: bytes, reply: bytes = b"", headers: bytes = b"") -> bool:
+        """Publish without waiting. False: dropped, because the bus is away or does not read, or it is too large."""
+        fits = len(data) + len(headers) <= self._max_payload
+        if not self.is_connected or self._pending_data_size > _UNSENT_BYTES_MAX or not fits:
+            self.dropped += 1
+            return False
+        if not _SUBJECT.fullmatch(subject):
+            raise ValueError(f"{subject!r} is no subject")
+        head = subject.encode() + (b" " + reply if reply else b"")
+        if headers:
+            line = b"HPUB %s %d %d\r\n" % (head, len(headers), len(headers) + len(data))
+            self._write(line + headers + data + b"\r\n")
+        else:
+            self._write(b"PUB %s %d\r\n%s\r\n" % (head, len(data), data))
+        return True
+
+    def _write(self, frame: bytes) -> None:
+        self._pending.append(frame)
+        self._pending_data_size += len(frame)
+        kicks = self._flush_queue
+        if kicks is not None and kicks.empty():
+            kicks.put_nowait(asyncio.get_running_loop().create_future())
+
+    # ---- calls ----
+
+    async def start_calls(self) -> None:
+        """Listen for answers; once per client."""
+        prefix = self.new_inbox()
+        self._call_prefix = f"{prefix}.".encode()
+        await self.listen(f"{prefix}.*", self._answered)
+        self._sweeper = asyncio.create_task(self._sweep())
+
+    def call(
+        self, subject: str, data: bytes, done: Answered, *, headers: bytes = b"", timeout_s: float = 2.0
+    ) -> None:
+        """Publish and hand the answer to `done`, or None when it did not come in time (or could not be sent)."""
+        self._call_number += 1
+        reply = self._call_prefix + b"%d" % self._call_number
+        if not self.send(subject, data, reply, headers):
+            asyncio.get_running_loop().call_soon(done, b"", None)
+            return
+        self._calls[reply] = (time.monotonic() + timeout_s, done)
+
+    async def request_raw(
+        self, subject: str, data: bytes, *, headers: bytes = b"", timeout_s: float = 2.0
+    ) -> tuple[bytes, bytes]:
+        """Publish and wait for (headers, body). Raises BusUnavailable: no answer, or nobody to answer."""
+        answer: asyncio.Future[tuple[bytes, bytes | None]] = (
+            asyncio.get_running_loop().create_future()
+        )
+
+        def done(head: bytes, body: bytes | None) -> None:
+            if not answer.done():
+                answer.set_result((head, body))
+
+        self.call(subject, data, done, headers=headers, timeout_s=timeout_s)
+        head, body = await answer
+        if body is None:
+            raise BusUnavailable(f"no answer on {subject} within {timeout_s} s")
+        if status(head) == 503:
+            raise BusUnavailable(f"nobody answers on {subject}")
+        return head, body
+
+    async def ask(self, subject: str, body: bytes) -> bytes:
+        """Ask JetStream's API. Raises BusUnavailable."""
+        return (await self.request_raw(subject, body, timeout_s=5.0))[1]
+
+    def _answered(self, subject: bytes, _reply: bytes, headers: bytes, data: bytes) -> None:
+        found = self._calls.pop(subject, None)
+        if found is not None:
+            found[1](headers, data)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            now = time.monotonic()
+            late = [key for key, (deadline, _) in self._calls.items() if deadline <= now]
+            for key in late:
+                _, done = self._calls.pop(key)
+                done(b"", None)
+
+    # ---- life ----
+
+    def discard_unsent(self) -> None:
+        """Forget what was not written: the next connection must not send it. Calls in flight stay unanswered."""
+        self._pending.clear()
+        self._pending_data_size = 0
+
+    async def end(self) -> None:
+        """Close for good; unsent bytes are written first where the bus is there."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        with contextlib.suppress(Exception):
+            if self.is_connected:
+                await self.flush(1)
+        with contextlib.suppress(Exception):
+            await self.close()
+
+
+class Callbacks(msgspec.Struct, frozen=True, kw_only=True):
+    """What the owner of a connection wants to be told; each is called in the loop, and must not raise."""
+
+    lost: Callable[[], None] | None = None
+    back: Callable[[], None] | None = None
+    closed: Callable[[], None] | None = None
+    error: Callable[[Exception], None] | None = None
+
+
+def _as_coroutine(call: Callable[[], None] | None, first: Callable[[], None] | None = None):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    async def run() -> None:
+        for one in (first, call):
+            if one is not None:
+                one()
+
+    return run
+
+
+async def connect(login: Login, told: Callbacks | None = None) -> BusClient:
+    """Connect once; afterwards the client reconnects for ever by itself. Raises BusUnavailable."""
+    told = told or Callbacks()
+    client = BusClient()
+
+    async def error(err: Exception) -> None:
+        if told.error is not None:
+            told.error(err)
+
+    try:
+        await asyncio.wait_for(
+            client.connect(
+                login.url,
+                name=login.name,
+                user=login.user or None,
+                password=login.password or None,
+                inbox_prefix=login.inbox or (f"_INBOX.{login.user}" if login.user else "_INBOX"),
+                # Nothing is buffered while away: a late write would surprise everybody.
+                pending_size=0,
+                ping_interval=2,
+                max_outstanding_pings=2,
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=0.2,
+                connect_timeout=login.connect_timeout_s,
+                disconnected_cb=_as_coroutine(told.lost, client.discard_unsent),
+                reconnected_cb=_as_coroutine(told.back),
+                closed_cb=_as_coroutine(told.closed),
+                error_cb=error,
+            ),
+            login.connect_timeout_s,
+        )
+        await client.start_calls()
+    except (TimeoutError, OSError, nats.errors.Error) as err:
+        await client.end()
+        why = client.last_error or err
+        raise BusUnavailable(f"no bus at {login.url}: {why or type(err).__name__}") from err
+    return client
+
+
+async def server_fsyncs(login: Login) -> bool:
+    """Ask the server itself, as SYS, whether it fsyncs every write. Raises BusUnavailable."""
+    client = await connect(login)
+    try:
+        _, body = await client.request_raw(subjects.SYS_JETSTREAM, b"")
+    finally:
+        await client.end()
+    return msgspec.json.decode(body, type=_Jsz).data.config.sync_always
+
+
+class _JszConfig(msgspec.Struct):
+    sync_always: bool = False
+
+
+class _JszData(msgspec.Struct):
+    config: _JszConfig = msgspec.field(default_factory=_JszConfig)
+
+
+class _Jsz(msgspec.Struct):
+    data: _JszData = msgspec.field(default_factory=_JszData)

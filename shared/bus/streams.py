@@ -1,0 +1,204 @@
+"""Every stream, declared once: what the bus must offer before a role may trust it.
+
+Decides nothing about messages. LOG and JOBS hold what cannot be made again, so only `bootstrap` of a new cluster creates
+them; memory streams vanish with the server, so every role in CORE ensures them at each connect. A stream that exists
+with other settings is never updated: the process refuses to work and names the difference. Next: `connect.py`.
+"""
+
+from typing import Protocol
+
+import msgspec
+
+from shared.bus import subjects
+from shared.errors import BusUnavailable
+
+_GIB = 1 << 30
+_MIB = 1 << 20
+_SECOND_NS = 1_000_000_000
+
+#: Room of one generation of the log unless `bootstrap` is told otherwise.
+LOG_BYTES_MAX = 16 * _GIB
+#: A message is one transaction of at most 512 KiB; the rest is headers and slack.
+MESSAGE_BYTES_MAX = _MIB
+STREAM_NOT_FOUND = 10059
+
+
+class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of a stream under the server's own field names. Units: bytes, nanoseconds, -1 without bound."""
+
+    name: str
+    subjects: tuple[str, ...] = ()
+    retention: str = "limits"
+    storage: str = "file"
+    discard: str = "new"
+    max_bytes: int = -1
+    max_age: int = 0
+    max_msgs_per_subject: int = -1
+    max_msg_size: int = MESSAGE_BYTES_MAX
+    num_replicas: int = 1
+    duplicate_window: int = 120 * _SECOND_NS
+    allow_direct: bool = False
+    allow_msg_ttl: bool = False
+    deny_delete: bool = False
+    deny_purge: bool = False
+
+
+class StreamState(msgspec.Struct, frozen=True):
+    """What a stream holds. An empty one has first_seq = last_seq + 1."""
+
+    messages: int = 0
+    bytes: int = 0
+    first_seq: int = 0
+    last_seq: int = 0
+
+
+class ApiError(msgspec.Struct, frozen=True):
+    """Why JetStream said no."""
+
+    code: int = 0
+    err_code: int = 0
+    description: str = ""
+
+
+class StreamInfo(msgspec.Struct, frozen=True):
+    """Answer to `STREAM.INFO` and `STREAM.CREATE`; `created` tells a stream from its namesake."""
+
+    config: StreamConfig | None = None
+    state: StreamState = StreamState()
+    created: str = ""
+    error: ApiError | None = None
+
+
+class Requester(Protocol):
+    """The one thing needed of a connection: ask JetStream's API and get the body of the answer."""
+
+    async def ask(self, subject: str, body: bytes) -> bytes:
+        """Request with the connection's own timeout. Raises BusUnavailable without an answer."""
+        ...
+
+
+JOBS = StreamConfig(name="JOBS", subjects=(subjects.JOBS_ALL,), max_bytes=_GIB)
+CMD = StreamConfig(
+    name="CMD",
+    subjects=(*(subjects.command(k) for k in subjects.COMMAND_KINDS if k != "report"), subjects.REPORTS),
+    retention="interest",
+    storage="memory",
+    max_bytes=256 * _MIB,
+)
+EVAL = StreamConfig(
+    name="EVAL",
+    subjects=(subjects.LEASES,),
+    retention="interest",
+    storage="memory",
+    max_bytes=64 * _MIB,
+)
+NODE = StreamConfig(
+    name="NODE",
+    subjects=(subjects.NODES,),
+    storage="memory",
+    discard="old",
+    max_msgs_per_subject=1,
+    allow_direct=True,
+    allow_msg_ttl=True,
+)
+VIEW = msgspec.structs.replace(NODE, name="VIEW", subjects=(subjects.VIEWS,))
+DEAD = StreamConfig(
+    name="DEAD",
+    subjects=(subjects.DEAD_ALL,),
+    discard="old",
+    max_bytes=_GIB,
+    max_age=7 * 86_400 * _SECOND_NS,
+)
+#: Laid out as a KV bucket without limit markers: they would keep an expired key taken.
+LEADER = StreamConfig(
+    name="KV_LEADER",
+    subjects=(subjects.LEADERS,),
+    storage="memory",
+    max_msgs_per_subject=1,
+    allow_msg_ttl=True,
+)
+
+#: Made by whoever comes first. DEAD is durable, but nothing is lost when it starts empty.
+ENSURED = (CMD, EVAL, NODE, VIEW, DEAD, LEADER)
+
+
+def log_config(generation: int = 1, max_bytes: int = LOG_BYTES_MAX) -> StreamConfig:
+    """Settings of one generation of the log."""
+    return StreamConfig(
+        name=subjects.log_stream(generation),
+        subjects=(subjects.log_all(generation),),
+        max_bytes=max_bytes,
+        duplicate_window=3600 * _SECOND_NS,
+        allow_direct=True,
+        deny_delete=True,
+        deny_purge=True,
+    )
+
+
+def stream_of(subject: str) -> str:
+    """Name the stream that keeps the last value of a projection's subject. Raises KeyError for any other subject."""
+    return {"node": NODE.name, "view": VIEW.name}[subject.partition(".")[0]]
+
+
+async def info(bus: Requester, name: str) -> StreamInfo | None:
+    """Describe a stream; None where it does not exist. Raises BusUnavailable."""
+    answer = _decode(await bus.ask(subjects.js_stream_info(name), b""))
+    if answer.error is None:
+        return answer
+    if answer.error.err_code == STREAM_NOT_FOUND:
+        return None
+    raise BusUnavailable(f"stream {name}: {answer.error.description}")
+
+
+async def ensure(bus: Requester, replicas: int = 1, generation: int = 1) -> StreamInfo:
+    """Make what may be made, check everything, and return the log's info.
+
+    Raises BusUnavailable: LOG or JOBS is missing, or a stream has other settings than ours.
+    """
+    for wanted in ENSURED:
+        await _ensure_one(bus, msgspec.structs.replace(wanted, num_replicas=replicas))
+    log = None
+    for wanted in (JOBS, log_config(generation)):
+        found = await info(bus, wanted.name)
+        if found is None:
+            raise BusUnavailable(f"stream {wanted.name} is missing: only a new cluster's bootstrap makes it")
+        _compare(found, msgspec.structs.replace(wanted, num_replicas=replicas), sized=False)
+        log = found
+    assert log is not None
+    return log
+
+
+async def bootstrap(bus: Requester, *, replicas: int = 1, log_bytes_max: int = LOG_BYTES_MAX) -> None:
+    """Create LOG_1 and JOBS of a new cluster, then the rest; existing ones are left as they are, and checked."""
+    for wanted in (log_config(1, log_bytes_max), JOBS):
+        await _ensure_one(bus, msgspec.structs.replace(wanted, num_replicas=replicas), sized=False)
+    await ensure(bus, replicas)
+
+
+async def _ensure_one(bus: Requester, wanted: StreamConfig, *, sized: bool = True) -> None:
+    found = await info(bus, wanted.name)
+    if found is None:
+        created = await bus.ask(subjects.js_stream_create(wanted.name), msgspec.json.encode(wanted))
+        found = _decode(created)
+        if found.error is not None:
+            # Somebody may have been faster by a moment.
+            found = await info(bus, wanted.name) or found
+        if found.error is not None:
+            raise BusUnavailable(f"cannot create stream {wanted.name}: {found.error.description}")
+    _compare(found, wanted, sized=sized)
+
+
+def _compare(found: StreamInfo, wanted: StreamConfig, *, sized: bool = True) -> None:
+    """Raise BusUnavailable with every setting that differs; `sized` False: the operator chose max_bytes."""
+    assert found.config is not None
+    have = msgspec.structs.asdict(found.config)
+    want = msgspec.structs.asdict(wanted)
+    if not sized:
+        del want["max_bytes"]
+    other = [f"{key} is {have[key]!r}, expected {want[key]!r}" for key in want if have[key] != want[key]]
+    if other:
+        raise BusUnavailable(f"stream {wanted.name}: {'; '.join(other)}")
+
+
+def _decode(body: bytes) -> StreamInfo:
+    return msgspec.json.decode(body, type=StreamInfo)
