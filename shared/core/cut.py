@@ -130,7 +130,8 @@ def place_count(
 
     Shapes: capacity, used (N, 3), ask (3,) in `RESOURCES` order, column order ("F") preferred;
     mask, collisions, penalised (N,). `collisions` counts the allocations of this job and group on a row.
-    Scores mean what scores.py says, with its bounds on capacity. Nothing is changed. `count` beyond 2**31 - 1 is cut to it.
+    Scores and the bounds on capacity are those of scores.py. Nothing is changed. `count` beyond
+    2**31 - 1 is cut to it.
     Raises: ValueError when the ask is negative.
     """
     demand = _Demand(tuple(ask.tolist()), desired_count, algorithm, anti_affinity)

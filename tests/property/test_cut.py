@@ -23,21 +23,20 @@ def expand(placement: Placement) -> list[int]:
     return np.repeat(placement.rows, placement.counts).tolist()
 
 
+#: Mostly roomy machines and small asks, so that most examples place something; the rest is odd on purpose.
+SIZES = st.sampled_from((40, 100, 400, 1000, 20_800) * 5 + (0, 1, 7, 1 << 40))
+ASKS = st.sampled_from((1, 2, 3, 5, 9) * 7 + (0, 40, 500, 1 << 36))
+EIGHTHS = st.sampled_from((0, 1, 2, 3, 4, 5, 6) * 5 + (8, 9))
+
+
 @st.composite
-def fleets(draw: st.DrawFn, nodes_max: int = 12) -> tuple[Int64s, Int64s]:
+def fleets(draw: st.DrawFn) -> tuple[Int64s, Int64s]:
     """Draw capacity and use: a few sizes with many equals, idle, loaded, over-full and empty nodes."""
-    n = draw(st.integers(0, nodes_max))
-    sizes = draw(
-        st.lists(
-            st.tuples(*[st.sampled_from((0, 1, 7, 100, 1000, 20_800, 1 << 40))] * 3),
-            min_size=1,
-            max_size=3,
-        )
-    )
+    n = draw(st.sampled_from((*range(13), *range(4, 13))))
+    sizes = draw(st.lists(st.tuples(SIZES, SIZES, SIZES), min_size=1, max_size=4))
     capacity = np.array([draw(st.sampled_from(sizes)) for _ in range(n)], np.int64).reshape(n, 3)
-    eighths = [[draw(st.integers(0, 9)) for _ in range(3)] for _ in range(n)]
-    used = capacity * np.array(eighths, np.int64).reshape(n, 3) // 8
-    return capacity, used
+    loads = draw(st.lists(st.tuples(EIGHTHS, EIGHTHS, EIGHTHS), min_size=n, max_size=n))
+    return capacity, capacity * np.array(loads, np.int64).reshape(n, 3) // 8
 
 
 @st.composite
@@ -45,7 +44,7 @@ def problems(draw: st.DrawFn) -> Problem:
     """Draw everything `place_count` is asked."""
     capacity, used = draw(fleets())
     n = len(capacity)
-    ask = draw(st.tuples(*[st.sampled_from((0, 1, 3, 40, 500, 1 << 36))] * 3))
+    ask = draw(st.tuples(ASKS, ASKS, ASKS))
 
     def column(values: st.SearchStrategy[Any], dtype: type) -> Any:
         return np.array(draw(st.lists(values, min_size=n, max_size=n)), dtype)
@@ -53,13 +52,13 @@ def problems(draw: st.DrawFn) -> Problem:
     return {
         "capacity": capacity,
         "used": used,
-        "mask": column(st.sampled_from((True, True, True, False)), np.bool_),
+        "mask": column(st.sampled_from((True,) * 5 + (False,)), np.bool_),
         "ask": np.array(ask, np.int64),
-        "count": draw(st.sampled_from((0, 1, 2, 5, 20, 90))),
+        "count": draw(st.sampled_from((90, 40, 20, 20, 5, 2, 1, 0))),
         "collisions": column(st.sampled_from((0, 0, 0, 1, 2, 30)), np.int64),
-        "desired_count": draw(st.sampled_from((1, 2, 10, 100, 1000))),
+        "desired_count": draw(st.sampled_from((100, 10, 1000, 2, 1))),
         "algorithm": draw(st.sampled_from(ALGORITHMS)),
-        "anti_affinity": draw(st.booleans()),
+        "anti_affinity": draw(st.sampled_from((True, False))),
         "penalised": draw(st.none() | st.just(column(st.booleans(), np.bool_))),
         "lanes": (lanes := draw(st.sampled_from((1, 1, 2, 4)))),
         "lane": draw(st.integers(0, lanes - 1)),
@@ -77,7 +76,7 @@ def test_the_cut_is_scalar_greedy(problem: Problem) -> None:
     assert (placement.rows[1:] != placement.rows[:-1]).all()
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
+@settings(deadline=None, derandomize=True, max_examples=200)
 @given(problems(), st.integers(1, 7))
 def test_slices_change_nothing(problem: Problem, size: int) -> None:
     """A count cut in slices is placed as in one piece: greedy has no memory."""
