@@ -1,0 +1,309 @@
+"""What the cluster wants of this node: its projection, the job versions that it names, and what is done with both.
+
+Decides whether a projection is an order, which allocations exist here, and when the last trace of one goes. Must not
+know how a task lives (`supervise.py`). A job version is asked for once and kept while an allocation uses it.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from schemas.answers import JobVersionAnswer
+from schemas.envelope import ENCODER
+from schemas.nodes import AllocReport
+from schemas.projections import DesiredAlloc, NodeProjection, Query
+from services.agent.reports import Reports
+from services.agent.spec import PLAN_DECODER, group_plan
+from services.agent.supervise import Supervisor, Turn
+from services.agent.workload import Alloc
+from shared.bus import subjects
+from shared.core.role import Ack, Message, SetTimer, Stop
+from shared.core.tasks import (
+    AllocForgotten,
+    AllocKept,
+    Answer,
+    Ask,
+    ClusterKept,
+    JournalEntry,
+    RemoveAlloc,
+    TaskKept,
+)
+from shared.errors import CommandInvalid
+
+FETCH_FIRST_NS = 500_000_000
+FETCH_MAX_NS = 5_000_000_000
+
+_PROJECTION = msgspec.json.Decoder(NodeProjection)
+
+
+_JOB_VERSION = msgspec.json.Decoder(JobVersionAnswer)
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of an agent."""
+
+    #: directories of this many ended allocations stay, so that their logs can be read (Nomad: gc_max_allocs 50).
+    kept_allocs_max: int = 50
+
+
+class Desired:
+    """The allocations of this node and where each came from."""
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        host_id: str,
+        boot_id: str,
+        reports: Reports,
+        supervisor: Supervisor,
+        settings: Settings,
+    ) -> None:
+        self._node_id = node_id
+        self._host_id = host_id
+        self._boot_id = boot_id
+        self._reports = reports
+        self._supervisor = supervisor
+        self._settings = settings
+        self.allocs: dict[int, Alloc] = {}
+        #: ended, seen and no longer wanted: only the directories are left; oldest first.
+        self._retired: dict[int, str] = {}
+        self.cluster_id = ""
+        self.seq = 0
+        #: a projection of our cluster was heard in this life, the first at `_first_seq`.
+        self._heard = False
+        self._first_seq = 0
+        #: job versions: their text, and those asked for.
+        self._specs: dict[tuple[str, int], bytes] = {}
+        self._asked: set[str] = set()
+        self._fetch_ns = 0
+        self._fetch_pause_ns = FETCH_FIRST_NS
+        self._ignored = {"foreign": 0, "older": 0, "undecodable": 0}
+
+    def counters(self) -> dict[str, float]:
+        """Projections that were no orders, by reason."""
+        return {
+            f'caravan_agent_projections_ignored_total{{reason="{reason}"}}': count
+            for reason, count in self._ignored.items()
+        }
+
+    def report_of(self, key: int) -> AllocReport:
+        """The state of one allocation."""
+        return self.allocs[key].report()
+
+    # ---- an earlier life ----
+
+    def restore(self, journal: Sequence[JournalEntry]) -> None:
+        """Take up what the journal holds; nothing is done before `wake`."""
+        for entry in journal:
+            match entry:
+                case ClusterKept():
+                    self.cluster_id, self.seq = entry.cluster_id, entry.seq
+                case AllocKept():
+                    alloc = self.allocs.setdefault(entry.alloc.key, Alloc(entry.alloc))
+                    alloc.desired = entry.alloc
+                    alloc.held = True
+                    alloc.stopping = entry.alloc.desired != "run"
+                    if bytes(entry.plan) != b"{}":
+                        alloc.adopt_plan(PLAN_DECODER.decode(entry.plan), entry.alloc.version)
+                case TaskKept():
+                    owner = self.allocs.get(entry.key)
+                    if owner is not None and entry.task in owner.tasks:
+                        owner.tasks[entry.task].restore(entry)
+                case AllocForgotten():
+                    self.allocs.pop(entry.key, None)
+
+    def wake(self, turn: Turn) -> None:
+        """Adopt what ran. What did not run waits until a projection still wants it."""
+        for alloc in self.allocs.values():
+            self._reports.touch(alloc.key)
+            self._supervisor.recover(alloc, turn)
+            if alloc.stopping:
+                self._supervisor.stop(alloc, "stop was ordered before the restart", turn)
+            elif any(task.failed for task in alloc.tasks.values()):
+                self._supervisor.stop(alloc, "Sibling Task Failed", turn)
+
+    # ---- orders ----
+
+    def take_projection(self, message: Message, turn: Turn) -> None:
+        """Follow a projection if it is an order."""
+        turn.act(Ack(message.token))
+        try:
+            wanted = _PROJECTION.decode(message.data)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            # Counted only: an agent may not publish to the place of dead letters.
+            self._ignored["undecodable"] += 1
+            return
+        problem = self._stranger(wanted)
+        if problem:
+            turn.act(Stop(problem))
+            return
+        if wanted.node_id != self._node_id or self.cluster_id not in ("", wanted.cluster_id):
+            self._ignored["foreign"] += 1
+            return
+        if wanted.seq < self.seq:
+            self._ignored["older"] += 1
+            return
+        self._accept(wanted, turn)
+
+    def _stranger(self, wanted: NodeProjection) -> str:
+        """Say why this agent must not go on under its id; empty: it may."""
+        if wanted.node_id != self._node_id:
+            return ""
+        if self.cluster_id not in ("", wanted.cluster_id):
+            if self._heard:
+                return ""
+            return (
+                f"data directory of node {self._node_id} belongs to cluster {self.cluster_id}, "
+                f"the bus is of cluster {wanted.cluster_id}: use another directory or bus"
+            )
+        if wanted.seq < self.seq:
+            return ""
+        if wanted.host_id not in ("", self._host_id):
+            return (
+                f"node id {self._node_id} belongs to host {wanted.host_id}, this is host "
+                f"{self._host_id}: give this node another id"
+            )
+        # The last value may tell of a refusal before our time, or of somebody else who tried our id.
+        ours = wanted.boot_id != self._boot_id and self._heard and wanted.seq > self._first_seq
+        if wanted.refused and ours and not self._reports.is_registered:
+            return f"node {self._node_id} was refused: {wanted.refused}"
+        return ""
+
+    def _accept(self, wanted: NodeProjection, turn: Turn) -> None:
+        if not self._heard:
+            self._heard, self._first_seq = True, wanted.seq
+        changed = self.cluster_id != wanted.cluster_id
+        self.cluster_id, self.seq = wanted.cluster_id, wanted.seq
+        if wanted.boot_id == self._boot_id:
+            self._reports.see(wanted.reports_seen)
+        elif self._reports.is_registered:
+            # The log does not know this boot (any more): it forgot the node.
+            self._reports.register()
+        named = {one.key for one in wanted.allocations}
+        for alloc in self.allocs.values():
+            alloc.held = False
+            if alloc.key not in named and not alloc.omitted:
+                alloc.omitted = changed = True
+                self._order_stop(alloc, "the cluster wants it here no more", turn)
+        for one in wanted.allocations:
+            changed = self._want(one, turn) or changed
+        if changed:
+            turn.keep(ClusterKept(cluster_id=wanted.cluster_id, seq=wanted.seq), sync=True)
+
+    def _want(self, one: DesiredAlloc, turn: Turn) -> bool:
+        """Make one allocation as it is wanted; returns whether anything changed."""
+        alloc = self.allocs.get(one.key)
+        if alloc is None:
+            if one.key in self._retired:
+                return False
+            alloc = self.allocs[one.key] = Alloc(one)
+            self._reports.touch(one.key)
+            if one.desired != "run":
+                alloc.stopping = True
+                return True
+            self._plan(alloc, turn)
+            return True
+        changed = one != alloc.desired
+        alloc.omitted = False
+        if one.desired != "run" and not alloc.stopping:
+            alloc.desired = one
+            self._order_stop(alloc, "stopped by the cluster", turn)
+        elif changed and not alloc.stopping:
+            alloc.desired = one
+            self._plan(alloc, turn)
+        else:
+            # It may come from the journal, or have waited for a text that is still missing.
+            self._plan(alloc, turn)
+        return changed
+
+    def _order_stop(self, alloc: Alloc, reason: str, turn: Turn) -> None:
+        alloc.stopping = True
+        alloc.desired = msgspec.structs.replace(alloc.desired, desired="stop")
+        # Without the plan, which the journal has: only the order is new.
+        turn.keep(AllocKept(alloc=alloc.desired))
+        self._supervisor.stop(alloc, reason, turn)
+
+    # ---- job versions ----
+
+    def _plan(self, alloc: Alloc, turn: Turn) -> None:
+        """Give an allocation the plan of its version, asking for the text if need be, and start what may."""
+        wanted = alloc.desired
+        if alloc.stopping or alloc.error:
+            return
+        if alloc.plan_version != wanted.version:
+            text = self._specs.get((wanted.job_id, wanted.version))
+            if text is None:
+                self._ask(wanted.job_id, wanted.version, turn)
+                return
+            self._compile(alloc, text, turn)
+        self._supervisor.begin(alloc, turn)
+
+    def _compile(self, alloc: Alloc, text: bytes, turn: Turn) -> None:
+        try:
+            plan = group_plan(text, alloc.desired.group)
+        except CommandInvalid as err:
+            self._reports.touch(alloc.key)
+            if alloc.plan is None:
+                alloc.error = err.message
+            return
+        alloc.adopt_plan(plan, alloc.desired.version)
+        turn.keep(AllocKept(alloc=alloc.desired, plan=msgspec.Raw(ENCODER.encode(plan))))
+
+    def _ask(self, job_id: str, version: int, turn: Turn) -> None:
+        query = Query(id=job_id, version=version, min_seq=self.seq)
+        name = f"{version} {job_id}"
+        if name in self._asked:
+            return
+        self._asked.add(name)
+        turn.act(Ask(name=name, subject=subjects.query("job_version"), data=ENCODER.encode(query)))
+
+    def take_answer(self, answer: Answer, turn: Turn) -> None:
+        """A job version arrived, or did not."""
+        self._asked.discard(answer.name)
+        version, _, job_id = answer.name.partition(" ")
+        text = _job_text(answer.data, job_id, int(version))
+        if not text:
+            self._fetch_ns = turn.now_ns + self._fetch_pause_ns
+            self._fetch_pause_ns = min(self._fetch_pause_ns * 2, FETCH_MAX_NS)
+            turn.act(SetTimer("fetch", self._fetch_ns))
+            return
+        self._fetch_pause_ns = FETCH_FIRST_NS
+        self._specs[job_id, int(version)] = text
+        self.fetch_again(turn)
+
+    def fetch_again(self, turn: Turn) -> None:
+        """Go on with every allocation that waits for its job version."""
+        for alloc in self.allocs.values():
+            if not alloc.omitted and alloc.plan_version != alloc.desired.version:
+                self._plan(alloc, turn)
+
+    # ---- the end of an allocation ----
+
+    def tidy(self, turn: Turn) -> None:
+        """Let go of what is over: reported, seen, and no longer named by the projection."""
+        over = [
+            alloc
+            for alloc in self.allocs.values()
+            if alloc.omitted and alloc.is_dead() and self._reports.is_seen(alloc.key)
+        ]
+        for alloc in over:
+            del self.allocs[alloc.key]
+            self._reports.forget(alloc.key)
+            self._retired[alloc.key] = alloc.desired.alloc_id
+        while len(self._retired) > self._settings.kept_allocs_max:
+            key = next(iter(self._retired))
+            turn.act(RemoveAlloc(key=key, alloc_id=self._retired.pop(key)))
+            turn.keep(AllocForgotten(key=key))
+        if over:
+            used = {(one.desired.job_id, one.desired.version) for one in self.allocs.values()}
+            self._specs = {key: text for key, text in self._specs.items() if key in used}
+
+
+def _job_text(data: bytes | None, job_id: str, version: int) -> bytes:
+    """Read the answer of `query.job_version`; empty: an error, another job's, or none."""
+    try:
+        found = _JOB_VERSION.decode(data or b"")
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return b""
+    return bytes(found.spec) if (found.job_id, found.version) == (job_id, version) else b""

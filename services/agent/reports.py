@@ -1,0 +1,132 @@
+"""Numbered reports: what the log has not seen yet of this node, sent until it has.
+
+Decides what goes into which number and when it is sent again. Each report carries every state that is not seen, so
+the newest accepted one makes all earlier ones unneeded; numbers count from 1 within a boot. A resend repeats a number
+with the states that it carried, a state that changed since waits for the next number. Must not know how states come
+about. Next: `role.py`.
+"""
+
+from collections.abc import Callable
+
+from schemas.base import NodeId
+from schemas.envelope import ENCODER
+from schemas.nodes import AllocReport, NodeSpec, ReportNode
+
+#: The first goes at once; more states that come within this time travel together.
+GATHER_NS = 20_000_000
+RESEND_FIRST_NS = 500_000_000
+RESEND_MAX_NS = 5_000_000_000
+#: A message stays below 512 KiB; what does not fit waits until the log has seen the rest.
+STATES_BYTES_MAX = 400 * 1024
+
+
+class Reports:
+    """What was changed, carried and seen."""
+
+    def __init__(self, *, node_id: NodeId, host_id: str, boot_id: str, spec: NodeSpec) -> None:
+        self._node_id = node_id
+        self._host_id = host_id
+        self._boot_id = boot_id
+        self.spec = spec
+        #: number that first carried `spec`; 0: none yet, -1: seen.
+        self._spec_number = 0
+        self.number = 0
+        #: keys whose present state no number has carried, in order of change.
+        self._fresh: dict[int, None] = {}
+        #: key -> number that first carried its present state.
+        self._carried: dict[int, int] = {}
+        #: the last report had no room for all that is fresh.
+        self._full = False
+        self._sent_ns = 0
+        self._resend_ns = RESEND_FIRST_NS
+
+    @property
+    def unseen(self) -> int:
+        """How many states the log has not seen."""
+        return len(self._fresh) + len(self._carried)
+
+    def is_seen(self, key: int) -> bool:
+        """Say whether the log has seen the present state of an allocation."""
+        return key not in self._fresh and key not in self._carried
+
+    def touch(self, key: int) -> None:
+        """Note that the state of an allocation changed."""
+        self._carried.pop(key, None)
+        self._fresh[key] = None
+
+    def forget(self, key: int) -> None:
+        """Drop an allocation that is no more."""
+        self._carried.pop(key, None)
+        self._fresh.pop(key, None)
+
+    def register(self, spec: NodeSpec | None = None) -> None:
+        """Register (again), with a new fingerprint if there is one."""
+        self.spec = spec or self.spec
+        self._spec_number = 0
+
+    @property
+    def is_registered(self) -> bool:
+        """Say whether the log has seen this boot's registration."""
+        return self._spec_number == -1
+
+    def see(self, number: int) -> None:
+        """Take the log's word that everything up to `number` is seen."""
+        before = self.unseen
+        if 0 < self._spec_number <= number:
+            self._spec_number = -1
+        self._carried = {key: n for key, n in self._carried.items() if n > number}
+        if self.unseen < before:
+            self._full = False
+            self._resend_ns = RESEND_FIRST_NS
+
+    @property
+    def _has_new(self) -> bool:
+        return self._spec_number == 0 or (bool(self._fresh) and not self._full)
+
+    def hurry(self) -> None:
+        """The bus is back: what was sent may be lost, send again now."""
+        self._sent_ns = 0
+        self._resend_ns = RESEND_FIRST_NS
+
+    def due_ns(self) -> int:
+        """When the next report goes; 0: there is nothing to say."""
+        if self._has_new:
+            return max(self._sent_ns + GATHER_NS, 1)
+        if self._carried or self._spec_number > 0:
+            return self._sent_ns + self._resend_ns
+        return 0
+
+    def compose(self, report_of: Callable[[int], AllocReport], now_ns: int) -> ReportNode:
+        """Make the report that is due now."""
+        states = {key: report_of(key) for key in sorted(self._carried)}
+        if self._has_new:
+            self.number += 1
+            self._resend_ns = RESEND_FIRST_NS
+            if self._spec_number == 0:
+                self._spec_number = self.number
+            self._carry_fresh(states, report_of)
+        else:
+            self._resend_ns = min(self._resend_ns * 2, RESEND_MAX_NS)
+        self._sent_ns = now_ns
+        return ReportNode(
+            node_id=self._node_id,
+            host_id=self._host_id,
+            boot_id=self._boot_id,
+            number=self.number,
+            spec=self.spec if self._spec_number > 0 else None,
+            states=tuple(states[key] for key in sorted(states)),
+        )
+
+    def _carry_fresh(
+        self, states: dict[int, AllocReport], report_of: Callable[[int], AllocReport]
+    ) -> None:
+        size = sum(len(ENCODER.encode(state)) for state in states.values())
+        for key in list(self._fresh):
+            state = report_of(key)
+            size += len(ENCODER.encode(state))
+            if size > STATES_BYTES_MAX and states:
+                self._full = True
+                return
+            states[key] = state
+            self._carried[key] = self.number
+            del self._fresh[key]

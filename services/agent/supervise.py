@@ -1,0 +1,250 @@
+"""The life of a task: start, restart, stop, and what one task's end means for the others of its allocation.
+
+Decides every effect on tasks, and changes them. Must not know the bus: orders come from `role.py`, which follows the
+projection. Every start is in the journal before it is made (`Turn.effects`).
+"""
+
+from msgspec import DecodeError
+
+from schemas.nodes import NodeSpec
+from services.agent.environment import task_launch
+from services.agent.reports import Reports
+from services.agent.restart import judge_end
+from services.agent.workload import Alloc, Phase, Task
+from shared.core.role import Effect, SetTimer
+from shared.core.tasks import (
+    AgentEffect,
+    JournalEntry,
+    KillTask,
+    RecoverTask,
+    SignalTask,
+    StartTask,
+    TaskExited,
+    TaskGone,
+    TaskStarted,
+    TaskStartFailed,
+    WriteJournal,
+)
+
+#: A kill that shows no effect (a process the kernel holds) is repeated.
+KILL_AGAIN_NS = 5_000_000_000
+DEFAULT_KILL_SIGNAL = "SIGINT"
+
+
+class Turn:
+    """What one step does. The journal comes first, and is on disk before anything starts."""
+
+    def __init__(self, now_ns: int) -> None:
+        self.now_ns = now_ns
+        self.kept: list[JournalEntry] = []
+        self.acts: list[Effect | AgentEffect] = []
+        self._sync = False
+
+    def keep(self, *entries: JournalEntry, sync: bool = False) -> None:
+        """Write to the journal; `sync`: an effect of this step depends on it."""
+        self.kept.extend(entries)
+        self._sync = self._sync or sync
+
+    def act(self, *effects: Effect | AgentEffect) -> None:
+        """Add effects, performed in order after the journal."""
+        self.acts.extend(effects)
+
+    def effects(self) -> list[Effect | AgentEffect]:
+        """All of the step, in order."""
+        head = [WriteJournal(tuple(self.kept), self._sync)] if self.kept else []
+        return [*head, *self.acts]
+
+
+def timer_name(alloc: Alloc, task: Task) -> str:
+    """Name of a task's one timer: it waits for its restart, or for its kill."""
+    return f"task {alloc.key} {task.plan.name}"
+
+
+class Supervisor:
+    """Drives tasks; knows the node only to fill in variables."""
+
+    def __init__(self, *, node: NodeSpec, reports: Reports) -> None:
+        self.node = node
+        self._reports = reports
+        self.starts = 0
+        self.failures = 0
+
+    # ---- orders ----
+
+    def begin(self, alloc: Alloc, turn: Turn) -> None:
+        """Start every task whose turn has come."""
+        if alloc.plan is None or alloc.held or alloc.stopping:
+            return
+        for task in alloc.tasks.values():
+            if task.phase is Phase.IDLE and not task.stopping:
+                self._start(alloc, task, turn)
+
+    def recover(self, alloc: Alloc, turn: Turn) -> None:
+        """Look for what ran before the agent died."""
+        for task in alloc.tasks.values():
+            if task.phase is Phase.RECOVERING:
+                turn.act(
+                    RecoverTask(
+                        key=alloc.key,
+                        alloc_id=alloc.desired.alloc_id,
+                        task=task.plan.name,
+                        run=task.run,
+                        driver=task.plan.driver,
+                    )
+                )
+
+    def stop(self, alloc: Alloc, reason: str, turn: Turn, *, but: Task | None = None) -> None:
+        """End every task, all but one."""
+        for task in alloc.tasks.values():
+            if task is not but:
+                self._stop(alloc, task, reason, turn)
+        self._reports.touch(alloc.key)
+
+    # ---- what happened ----
+
+    def started(self, alloc: Alloc, task: Task, event: TaskStarted, turn: Turn) -> None:
+        """A run is alive."""
+        if task.phase not in (Phase.STARTING, Phase.RECOVERING):
+            return
+        task.phase = Phase.RUNNING
+        task.pid = event.pid
+        if event.adopted:
+            task.note("Recovered", f"found alive, pid {event.pid}", turn.now_ns)
+        else:
+            task.note("Started", "Task started by client", turn.now_ns)
+        self._reports.touch(alloc.key)
+        if task.stopping:
+            self._signal(alloc, task, turn)
+
+    def start_failed(self, alloc: Alloc, task: Task, event: TaskStartFailed, turn: Turn) -> None:
+        """A run did not come alive."""
+        task.note("Driver Failure", event.reason, turn.now_ns)
+        self.failures += 1
+        if event.recoverable or task.stopping:
+            self._ended(alloc, task, success=False, turn=turn)
+        else:
+            task.note("Not Restarting", "error is not recoverable", turn.now_ns)
+            self._bury(alloc, task, failed=True, turn=turn)
+
+    def exited(self, alloc: Alloc, task: Task, event: TaskExited, turn: Turn) -> None:
+        """A run ended."""
+        task.exit_code = event.exit_code
+        task.signal = event.signal
+        code = "unknown" if event.exit_code is None else event.exit_code
+        text = f"Exit Code: {code}" + (f", Signal: {event.signal}" if event.signal else "")
+        task.note("Terminated", f"{text}, {event.reason}".rstrip(", "), turn.now_ns)
+        self._ended(alloc, task, success=event.exit_code == 0, turn=turn)
+
+    def gone(self, alloc: Alloc, task: Task, event: TaskGone, turn: Turn) -> None:
+        """A run that the journal knows is not there: it never began, or ended with nobody watching."""
+        if event.started:
+            task.exit_code, task.signal = None, 0
+            task.note("Terminated", event.reason or "lost while unwatched", turn.now_ns)
+            self._ended(alloc, task, success=False, turn=turn)
+        elif task.stopping:
+            self._bury(alloc, task, failed=False, turn=turn)
+        else:
+            task.phase = Phase.IDLE
+            turn.keep(task.kept(alloc.key))
+            self._reports.touch(alloc.key)
+            self.begin(alloc, turn)
+
+    def timer(self, alloc: Alloc, task: Task, deadline_ns: int, turn: Turn) -> None:
+        """The task's timer fired: its pause is over, or its patience."""
+        if deadline_ns != task.due_ns:
+            return
+        task.due_ns = 0
+        if task.phase is Phase.WAITING:
+            task.phase = Phase.IDLE
+            task.restarts += 1
+            self.begin(alloc, turn)
+        elif task.stopping and task.phase is not Phase.DEAD:
+            turn.act(KillTask(key=alloc.key, task=task.plan.name, run=task.run))
+            self._set_timer(alloc, task, turn.now_ns + KILL_AGAIN_NS, turn)
+
+    # ---- inside ----
+
+    def _start(self, alloc: Alloc, task: Task, turn: Turn) -> None:
+        assert alloc.plan is not None
+        self._reports.touch(alloc.key)
+        try:
+            launch = task_launch(alloc.desired, alloc.plan, task.plan, self.node)
+        except DecodeError as err:
+            task.note("Failed Validation", f"driver options cannot be read: {err}", turn.now_ns)
+            self._bury(alloc, task, failed=True, turn=turn)
+            return
+        self.starts += 1
+        task.run += 1
+        task.phase = Phase.STARTING
+        task.pid = task.signal = 0
+        task.exit_code = None
+        turn.keep(task.kept(alloc.key), sync=True)
+        turn.act(
+            StartTask(
+                key=alloc.key,
+                alloc_id=alloc.desired.alloc_id,
+                task=task.plan.name,
+                run=task.run,
+                driver=task.plan.driver,
+                launch=launch,
+            )
+        )
+
+    def _stop(self, alloc: Alloc, task: Task, reason: str, turn: Turn) -> None:
+        if task.stopping or task.phase is Phase.DEAD:
+            return
+        task.stopping = True
+        task.note("Killing", reason, turn.now_ns)
+        if task.phase in (Phase.IDLE, Phase.WAITING):
+            self._bury(alloc, task, failed=False, turn=turn)
+            return
+        turn.keep(task.kept(alloc.key))
+        if task.phase is Phase.RUNNING:
+            self._signal(alloc, task, turn)
+        # A start or a recovery under way is answered first; `started` goes on from there.
+
+    def _signal(self, alloc: Alloc, task: Task, turn: Turn) -> None:
+        name = task.plan.kill_signal or DEFAULT_KILL_SIGNAL
+        turn.act(SignalTask(key=alloc.key, task=task.plan.name, run=task.run, signal=name))
+        self._set_timer(alloc, task, turn.now_ns + task.plan.kill_timeout_ns, turn)
+
+    def _ended(self, alloc: Alloc, task: Task, *, success: bool, turn: Turn) -> None:
+        task.pid = 0
+        if task.stopping:
+            task.note("Killed", "Task successfully killed", turn.now_ns)
+            self._bury(alloc, task, failed=False, turn=turn)
+            return
+        # Any 64-bit seed will do: the key is unique, the name tells an allocation's tasks apart.
+        seed = alloc.key ^ int.from_bytes(task.plan.name.encode()[-8:], "big")
+        verdict = judge_end(
+            task.plan.restart, task.count, success=success, seed=seed, now_ns=turn.now_ns
+        )
+        task.count = verdict.count
+        if not verdict.again:
+            if verdict.failed:
+                task.note("Not Restarting", verdict.reason, turn.now_ns)
+            self._bury(alloc, task, failed=verdict.failed, turn=turn)
+            return
+        task.phase = Phase.WAITING
+        seconds = verdict.delay_ns // 1_000_000 / 1000
+        task.note("Restarting", f"in {seconds} s, {verdict.reason}", turn.now_ns)
+        turn.keep(task.kept(alloc.key))
+        self._reports.touch(alloc.key)
+        self._set_timer(alloc, task, turn.now_ns + verdict.delay_ns, turn)
+
+    def _bury(self, alloc: Alloc, task: Task, *, failed: bool, turn: Turn) -> None:
+        task.phase = Phase.DEAD
+        task.failed = failed
+        task.pid = 0
+        if task.due_ns:
+            self._set_timer(alloc, task, 0, turn)
+        turn.keep(task.kept(alloc.key))
+        self._reports.touch(alloc.key)
+        if failed:
+            self.stop(alloc, "Sibling Task Failed", turn, but=task)
+        elif task.plan.leader:
+            self.stop(alloc, "Leader Task Dead", turn, but=task)
+
+    def _set_timer(self, alloc: Alloc, task: Task, at_ns: int, turn: Turn) -> None:
+        task.due_ns = at_ns
+        turn.act(SetTimer(timer_name(alloc, task), at_ns))
