@@ -1,6 +1,7 @@
 """Projections: last values of the state, published by `view` (`node.<id>`, `view.*`), and the answers of `query.*`.
 
-Every one carries `(cluster_id, seq)`; a lower seq never replaces a higher one.
+Every one carries `(cluster_id, seq)`; a lower seq never replaces a higher one. What status commands show holds all its
+fields, those with their default value too: a reader in a shell finds every key. Next: `answers.py`.
 """
 
 import msgspec
@@ -52,7 +53,7 @@ class JobProjection(Wire, frozen=True, kw_only=True):
     groups: dict[str, "GroupSummary"] = {}
 
 
-class GroupSummary(Wire, frozen=True, kw_only=True):
+class GroupSummary(Wire, frozen=True, kw_only=True, omit_defaults=False):
     """Counts of one group's allocations by client status; `desired` is the job's count."""
 
     desired: int = 0
@@ -64,7 +65,7 @@ class GroupSummary(Wire, frozen=True, kw_only=True):
     unknown: int = 0
 
 
-class NodeSummary(Wire, frozen=True, kw_only=True):
+class NodeSummary(Wire, frozen=True, kw_only=True, omit_defaults=False):
     """`view.node.<id>` and a row of `node status`. Units: MHz, MiB."""
 
     cluster_id: str = ""
@@ -81,7 +82,7 @@ class NodeSummary(Wire, frozen=True, kw_only=True):
     allocations: int = 0
 
 
-class AllocSummary(Wire, frozen=True, kw_only=True):
+class AllocSummary(Wire, frozen=True, kw_only=True, omit_defaults=False):
     """One allocation as status commands show it. `id` is the shown id; `node` the node's id."""
 
     id: str
@@ -101,7 +102,7 @@ class AllocSummary(Wire, frozen=True, kw_only=True):
     tasks: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class EvalSummary(Wire, frozen=True, kw_only=True):
+class EvalSummary(Wire, frozen=True, kw_only=True, omit_defaults=False):
     """One evaluation as status commands show it."""
 
     id: str
@@ -118,7 +119,7 @@ class EvalSummary(Wire, frozen=True, kw_only=True):
     waiting: dict[str, "WaitingSummary"] = {}
 
 
-class WaitingSummary(Wire, frozen=True, kw_only=True):
+class WaitingSummary(Wire, frozen=True, kw_only=True, omit_defaults=False):
     """Why allocations of a group wait."""
 
     n: int = 0
@@ -132,6 +133,8 @@ class Query(Wire, frozen=True, kw_only=True):
     id: str = ""
     #: list filters: job, node, status.
     job_id: str = ""
+    node_id: str = ""
+    status: str = ""
     version: int = -1
     min_seq: int = 0
     limit: int = 1000

@@ -85,15 +85,16 @@ def reconcile(
                 _want(out, group, group.count, _NONE, _NONE, state)
         return out.result()
     allocations = state.allocations
-    rows = _lose(state, rows, out, replace=job is not None and not job.stopped)
+    rows, gone = _lose(state, rows, out, replace=job is not None and not job.stopped)
     if job is None or job.stopped:
-        out.stop(_unstopped(allocations, rows), "job stopped")
+        out.stop(_unstopped(allocations, rows[~gone]), "job stopped")
         return out.result()
     names = allocations.groups.names
     of_name = {group.name: index for index, group in enumerate(job.groups)}
     refs, inverse = np.unique(allocations.group[rows], return_inverse=True)
     group_of_row = np.array([of_name.get(names[ref], -1) for ref in refs.tolist()])[inverse]
-    out.stop(_unstopped(allocations, rows[group_of_row < 0]), "group removed")
+    removed = (group_of_row < 0) & ~gone
+    out.stop(_unstopped(allocations, rows[removed]), "group removed")
     for index, group in enumerate(job.groups):
         _reconcile_group(state, job, group, rows[group_of_row == index], mask_of, out)
     return out.result()
@@ -103,17 +104,18 @@ def _unstopped(allocations: AllocationTable, rows: Rows) -> Rows:
     return rows[(allocations.desired[rows] == RUN) & ~TERMINAL[allocations.client[rows]]]
 
 
-def _lose(state: State, rows: Rows, out: _Buckets, *, replace: bool) -> Rows:
-    """Bucket what runs on nodes that are down as lost; return all rows but those that nobody will replace."""
+def _lose(state: State, rows: Rows, out: _Buckets, *, replace: bool) -> tuple[Rows, Mask]:
+    """Bucket what runs on nodes that are down as lost.
+
+    Returns the rows that matter further on, and which of them are lost: these are replaced, unless they were to stop.
+    """
     allocations, fleet = state.allocations, state.fleet
     nodes = allocations.node[rows]
-    gone = (fleet.status[nodes] == DOWN) | ~fleet.live[nodes]
-    lost = gone & ~TERMINAL[allocations.client[rows]]
+    lost = (fleet.status[nodes] == DOWN) | ~fleet.live[nodes]
+    lost &= ~TERMINAL[allocations.client[rows]]
     out.stop(rows[lost], "node is down", "lost")
-    if not replace:
-        return rows[~lost]
-    # Lost ones that were to stop anyway need no replacement.
-    return rows[~lost | (allocations.desired[rows] == RUN)]
+    matters = ~lost | (allocations.desired[rows] == RUN) if replace else ~lost
+    return rows[matters], lost[matters]
 
 
 def _reconcile_group(
@@ -164,9 +166,7 @@ def _due(state: State, rows: Rows, client: NDArray[np.int8]) -> Mask:
     return due
 
 
-def _cap(
-    allocations: AllocationTable, rows: Rows, keep: Mask, count: int, out: _Buckets
-) -> Mask:
+def _cap(allocations: AllocationTable, rows: Rows, keep: Mask, count: int, out: _Buckets) -> Mask:
     """Keep at most `count`, lowest names first; the rest stops."""
     excess = int(keep.sum()) - max(count, 0)
     if excess <= 0:

@@ -231,7 +231,9 @@ class AllocationTable:
         self._release(old)
 
     def _release(self, refs: NDArray[np.int32]) -> None:
-        for ref, count in zip(*(part.tolist() for part in np.unique(refs, return_counts=True)), strict=True):
+        for ref, count in zip(
+            *(part.tolist() for part in np.unique(refs, return_counts=True)), strict=True
+        ):
             self.groups.hold(ref, -count)
 
     def _place(self, job_id: JobId, placement: GroupPlacement, seq: int) -> None:

@@ -79,6 +79,8 @@ class EvaluationTable:
         self.by_key: dict[EvalKey, Evaluation] = {}
         #: pending and blocked ones, in order of creation.
         self.open: dict[EvalKey, None] = {}
+        #: the same by job.
+        self.open_of: dict[JobId, dict[EvalKey, None]] = {}
         #: the blocked one of a job, if any.
         self.blocked_of: dict[JobId, EvalKey] = {}
         #: ended ones, in order of their end.
@@ -154,6 +156,7 @@ class EvaluationTable:
             modify_seq=seq,
         )
         self.open[key] = None
+        self.open_of.setdefault(new.job_id, {})[key] = None
         if new.blocked is not None:
             self.blocked_of[new.job_id] = key
         self._hashes.touch(key)
@@ -166,6 +169,10 @@ class EvaluationTable:
             )
         )
         del self.open[event.key]
+        of_job = self.open_of[old.job_id]
+        del of_job[event.key]
+        if not of_job:
+            del self.open_of[old.job_id]
         self.ended[event.key] = None
         if self.blocked_of.get(old.job_id) == event.key:
             del self.blocked_of[old.job_id]

@@ -5,6 +5,7 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
+from schemas.allocations import AllocationsReported
 from schemas.base import Event, NodeId
 from schemas.envelope import ENCODER
 from schemas.nodes import (
@@ -16,7 +17,6 @@ from schemas.nodes import (
     NodeSpec,
     NodesStatusChanged,
 )
-from schemas.allocations import AllocationsReported
 from shared.core.columns import RowHashes, RowPool, Rows, grown, hash_columns
 from shared.core.feasibility import AttributeColumns, node_attributes
 

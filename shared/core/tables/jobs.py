@@ -100,6 +100,8 @@ class JobTable:
         self.by_id: dict[JobId, Job] = {}
         #: newest last, at most VERSIONS_KEPT.
         self.versions: dict[JobId, tuple[JobVersion, ...]] = {}
+        #: jobs that leave as soon as nothing of them is left.
+        self.purging: dict[JobId, None] = {}
         #: in order of seq.
         self.submissions: dict[str, Submission] = {}
         #: everything in JOBS up to here has its verdict.
@@ -129,6 +131,7 @@ class JobTable:
                 for job_id in event.job_ids:
                     del self.by_id[job_id]
                     del self.versions[job_id]
+                    self.purging.pop(job_id, None)
                     self._jobs.touch(job_id)
             case _:
                 raise AssertionError(event)
@@ -168,6 +171,7 @@ class JobTable:
             plan_seq=seq,
         )
         self.by_id[job.id] = job
+        self.purging.pop(job.id, None)
         kept = (*self.versions.get(job.id, ()), JobVersion(job.version, spec, seq))
         self.versions[job.id] = kept[-VERSIONS_KEPT:]
         self._jobs.touch(job.id)
@@ -183,6 +187,8 @@ class JobTable:
             fence=PlanFence(),
         )
         self.by_id[job.id] = job
+        if event.purge:
+            self.purging[job.id] = None
         self._jobs.touch(job.id)
         self._accept(event, seq, job)
 

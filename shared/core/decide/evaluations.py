@@ -1,0 +1,54 @@
+"""Evaluations: waking and ending what the eval broker asks for."""
+
+from schemas.base import Event
+from schemas.evaluations import (
+    EndEvaluations,
+    EvaluationEnded,
+    EvaluationsCreated,
+    EvaluationsWoken,
+    NewEvaluation,
+    WakeEvaluations,
+)
+from shared.core.state import State
+
+#: A failed evaluation is tried again by another one after this time, as in Nomad (its least delay).
+FAILED_FOLLOW_UP_NS = 60_000_000_000
+
+
+def decide_wake(state: State, command: WakeEvaluations) -> list[Event]:
+    """Wake those that are still blocked or delayed."""
+    table = state.evaluations
+    keys = []
+    for key in command.keys:
+        evaluation = table.by_key.get(key)
+        if evaluation is None or not evaluation.is_open:
+            continue
+        if evaluation.status == "blocked" or evaluation.wait_until_ns:
+            keys.append(key)
+    keys = list(dict.fromkeys(keys))
+    return [EvaluationsWoken(keys=tuple(keys), reason=command.reason)] if keys else []
+
+
+def decide_end(state: State, command: EndEvaluations, now_ns: int) -> list[Event]:
+    """End those that are still open; a failed one leaves a delayed follow-up, so that its job is not forgotten."""
+    table = state.evaluations
+    ended: list[Event] = []
+    follow_ups = []
+    for key in dict.fromkeys(command.keys):
+        evaluation = table.by_key.get(key)
+        if evaluation is None or not evaluation.is_open:
+            continue
+        ended.append(EvaluationEnded(key=key, status=command.status, reason=command.reason))
+        if command.status == "failed":
+            follow_up = NewEvaluation(
+                job_id=evaluation.job_id,
+                priority=evaluation.priority,
+                job_type=evaluation.job_type,
+                triggered_by="failed-follow-up",
+                wait_until_ns=now_ns + FAILED_FOLLOW_UP_NS,
+                previous=key,
+            )
+            follow_ups.append(follow_up)
+    if follow_ups:
+        ended.append(EvaluationsCreated(evaluations=tuple(follow_ups)))
+    return ended

@@ -1,0 +1,196 @@
+"""Forgetting: terminal entities leave the state by facts, by the policy's ages in log time.
+
+Seqs stand for times: `Horizon` says which seq was written when, from the records that went by. One pass is bounded,
+so that collecting a million rows is many small transactions and not one pause.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.allocations import AllocationsCollected
+from schemas.base import Event, JobId
+from schemas.evaluations import EvaluationsCollected
+from schemas.jobs import JobsCollected, SubmissionsCollected
+from schemas.nodes import NodesCollected
+from shared.core.columns import Rows
+from shared.core.state import State
+from shared.core.tables.allocations import COMPLETE, FAILED, RUN, TERMINAL
+from shared.core.tables.fleet import DOWN
+from shared.core.tables.jobs import Job
+
+#: Entities of one kind that one pass collects.
+PASS_MAX = 5000
+_STEP_NS = 1_000_000_000
+_KEPT = 100_000
+_NO_ROWS: Rows = np.empty(0, dtype=np.int32)
+
+
+class Horizon:
+    """Log time of past seqs, at a resolution of a second. Derived by replay, never stored."""
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[int, int]] = deque(maxlen=_KEPT)
+
+    def note(self, seq: int, t_ns: int) -> None:
+        """Remember that `seq` was written at `t_ns`."""
+        if not self._marks or t_ns - self._marks[-1][1] >= _STEP_NS:
+            self._marks.append((seq, t_ns))
+
+    def seq_at(self, t_ns: int) -> int:
+        """Newest noted seq that was written at or before `t_ns`; 0 when there is none."""
+        found = 0
+        for seq, when in self._marks:
+            if when > t_ns:
+                break
+            found = seq
+        return found
+
+
+def decide_garbage(
+    state: State, horizon: Horizon, now_ns: int, *, everything: bool = False
+) -> list[Event]:
+    """Say what leaves now. `everything`: all that is terminal, whatever its age."""
+    policy = state.policy.policy
+
+    def limit(keep_ns: int) -> int:
+        return state.seq if everything else horizon.seq_at(now_ns - keep_ns)
+
+    events: list[Event] = []
+    events += _submissions(state, limit(policy.submission_keep_ns), policy.terminal_keep_max)
+    events += _evaluations(state, limit(policy.evaluation_keep_ns), policy.terminal_keep_max)
+    rows = _allocations(state, limit(policy.allocation_keep_ns), policy.terminal_keep_max)
+    if len(rows):
+        events.append(AllocationsCollected(rows=tuple(rows.tolist())))
+    events += _jobs(state, limit(policy.job_keep_ns), policy.terminal_keep_max, rows)
+    events += _nodes(state, limit(policy.node_keep_ns))
+    return events
+
+
+def _submissions(state: State, upto: int, keep_max: int) -> list[Event]:
+    table = state.jobs.submissions
+    excess = len(table) - keep_max
+    last = 0
+    for position, entry in enumerate(table.values()):
+        if position >= PASS_MAX or (entry.seq > upto and position >= excess):
+            break
+        last = entry.seq
+    return [SubmissionsCollected(upto_seq=last)] if last else []
+
+
+def _evaluations(state: State, upto: int, keep_max: int) -> list[Event]:
+    table = state.evaluations
+    excess = len(table.ended) - keep_max
+    keys = []
+    for position, key in enumerate(table.ended):
+        old = table.by_key[key].modify_seq <= upto
+        if position >= PASS_MAX or not (old or position < excess):
+            break
+        keys.append(key)
+    return [EvaluationsCollected(keys=tuple(keys))] if keys else []
+
+
+def _allocations(state: State, upto: int, keep_max: int) -> Rows:
+    """Terminal allocations that no reconcile needs any more and that are old, too many, or purged."""
+    table = state.allocations
+    size = table.size
+    ended = np.flatnonzero(TERMINAL[table.client[:size]] & (table.key[:size] != 0))
+    if not len(ended):
+        return ended.astype(np.int32)
+    old = table.modify_seq[ended] <= upto
+    excess = len(ended) - keep_max
+    if excess > 0:
+        order = np.argsort(table.modify_seq[ended], kind="stable")
+        old[order[:excess]] = True
+    refs, inverse = np.unique(table.group[ended], return_inverse=True)
+    spent = np.array([_is_spent(state, ref) for ref in refs.tolist()], dtype=bool)[inverse]
+    # A failed one of a live job waits for its retry, or has used all of them and keeps its place.
+    spent &= (table.client[ended] != FAILED) | _by_ref(state, refs, _is_over)[inverse]
+    old |= _by_ref(state, refs, _is_purged)[inverse]
+    old &= spent | (table.desired[ended] != RUN)
+    return ended[old][:PASS_MAX].astype(np.int32)
+
+
+def _by_ref(
+    state: State, refs: NDArray[np.int32], says: Callable[[State, int], bool]
+) -> NDArray[np.bool_]:
+    return np.array([says(state, ref) for ref in refs.tolist()], dtype=bool)
+
+
+def _job_of(state: State, ref: int) -> Job | None:
+    """The job of a group reference, if that version is its newest."""
+    groups = state.allocations.groups
+    job = state.jobs.by_id.get(groups.job_ids[ref])
+    return job if job is not None and job.version == groups.versions[ref] else None
+
+
+def _is_over(state: State, ref: int) -> bool:
+    job = _job_of(state, ref)
+    return job is None or job.stopped
+
+
+def _is_spent(state: State, ref: int) -> bool:
+    """Tell whether what ended by itself may leave: a finished batch allocation of a live job would run again."""
+    job = _job_of(state, ref)
+    return job is None or job.stopped or job.job_type == "service"
+
+
+def _is_purged(state: State, ref: int) -> bool:
+    return state.allocations.groups.job_ids[ref] in state.jobs.purging
+
+
+def _jobs(state: State, upto: int, keep_max: int, leaving: Rows) -> list[Event]:
+    """Dead jobs that are old, too many, or purged; a finished batch job leaves together with its allocations."""
+    jobs = state.jobs
+    excess = len(jobs.by_id) - keep_max
+    candidates: Iterable[JobId] = jobs.by_id if upto or excess > 0 else jobs.purging
+    gone: list[JobId] = []
+    rows: list[Rows] = []
+    for job_id in candidates:
+        job = jobs.by_id[job_id]
+        if not (job.purge or job.plan_seq <= upto or len(gone) < excess):
+            continue
+        if state.evaluations.open_of.get(job_id) or len(gone) >= PASS_MAX:
+            continue
+        held = state.allocations.rows_of(job_id)
+        if len(held) and (job.stopped or not is_finished(state, job)):
+            continue
+        gone.append(job_id)
+        rows.append(np.setdiff1d(held, leaving))
+    events: list[Event] = []
+    together = np.concatenate(rows) if rows else _NO_ROWS
+    if len(together):
+        events.append(AllocationsCollected(rows=tuple(together.tolist())))
+    return [*events, JobsCollected(job_ids=tuple(gone))] if gone else []
+
+
+def is_finished(state: State, job: Job) -> bool:
+    """Tell whether a batch job has completed its count in every group."""
+    if job.job_type != "batch":
+        return False
+    table = state.allocations
+    rows = table.rows_of(job.id)
+    if not TERMINAL[table.client[rows]].all():
+        return False
+    refs = table.group[rows][table.client[rows] == COMPLETE]
+    for group in job.groups:
+        ref = table.groups.ref_of.get((job.id, job.version, group.name), -1)
+        if int((refs == ref).sum()) < group.count:
+            return False
+    return True
+
+
+def _nodes(state: State, upto: int) -> list[Event]:
+    fleet = state.fleet
+    size = fleet.size
+    down = fleet.live[:size] & (fleet.status[:size] == DOWN) & (fleet.modify_seq[:size] <= upto)
+    rows = np.flatnonzero(down)
+    if not len(rows):
+        return []
+    table = state.allocations
+    holds = np.zeros(size, dtype=bool)
+    holds[table.node[table.live_rows()]] = True
+    rows = rows[~holds[rows]][:PASS_MAX]
+    return [NodesCollected(rows=tuple(rows.tolist()))] if len(rows) else []

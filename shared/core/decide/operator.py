@@ -1,0 +1,33 @@
+"""Operators' wishes: policy and eligibility. (What forgets is garbage.py.)"""
+
+from schemas.base import Event
+from schemas.nodes import CapacityFreed, NodeEligibilityChanged
+from schemas.policy import OperatorRefused, PolicyChanged, SetEligibility, SetPolicy
+from shared.core.state import State
+
+ALGORITHMS = ("binpack", "spread")
+
+
+def decide_policy(state: State, command: SetPolicy) -> list[Event]:
+    """Change the policy, unless it is in force already."""
+    if command.policy.algorithm not in ALGORITHMS:
+        reason = f"algorithm {command.policy.algorithm!r} is not one of {', '.join(ALGORITHMS)}"
+        return [OperatorRefused(request_id=command.request_id, code="invalid", reason=reason)]
+    if command.policy == state.policy.policy:
+        return []
+    return [PolicyChanged(policy=command.policy)]
+
+
+def decide_eligibility(state: State, command: SetEligibility) -> list[Event]:
+    """Allow or forbid new allocations on a node."""
+    fleet = state.fleet
+    row = fleet.row_of.get(command.node_id)  # type: ignore[call-overload]
+    if row is None:
+        reason = f"there is no node {command.node_id!r}"
+        return [OperatorRefused(request_id=command.request_id, code="not_found", reason=reason)]
+    if bool(fleet.eligible[row]) == command.eligible:
+        return []
+    changed = NodeEligibilityChanged(row=row, eligible=command.eligible)
+    if not command.eligible:
+        return [changed]
+    return [changed, CapacityFreed(classes=(int(fleet.class_of[row]),))]
