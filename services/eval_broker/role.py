@@ -1,0 +1,369 @@
+"""The eval broker: who decides which evaluation next, and when the sleeping ones wake.
+
+Order lives here and in no stream. The broker leases pending evaluations to scheduler workers, by priority, then age,
+one of a job at a time; the log is what gives a worker its credit back. It decides no placement and writes no fact:
+waking and giving up are commands to the plan applier, sent again until the log shows them.
+
+Everything but attempts, leases and presence is derived from the replayed tables, so that a standby which wins has the
+same queue after one pass over the open evaluations. What it leases a second time, the job fence makes harmless.
+Parts: `ready.py` order, `asleep.py` blocked and delayed, `workers.py` leases, `requests.py` commands.
+"""
+
+import msgspec
+
+from schemas import envelope
+from schemas.base import EvalKey
+from schemas.envelope import ENCODER, CommandBatch
+from schemas.evaluations import (
+    EndEvaluations,
+    EvaluationEnded,
+    EvaluationsCreated,
+    EvaluationsWoken,
+    Lease,
+    Leases,
+    Presence,
+    WakeEvaluations,
+)
+from schemas.nodes import CapacityFreed
+from schemas.plans import Origin, PlanCommitted, PlanRefused
+from services.eval_broker.asleep import BlockedIndex, DelayQueue
+from services.eval_broker.counters import Counters
+from services.eval_broker.ready import ReadyQueue
+from services.eval_broker.requests import Endings, Requests
+from services.eval_broker.workers import Held, Workers
+from shared.bus import subjects
+from shared.core import role
+from shared.core.dead import dead_letter
+from shared.core.ids import make_key
+from shared.core.replica import Replica
+from shared.core.splitmix import splitmix64
+from shared.core.tables.evaluations import Evaluation
+from shared.core.waker import Waker, earliest
+from shared.errors import LogError
+
+#: Leases in one message.
+CHUNK = 64
+#: Evaluations of one job that may wait; of more, all but the newest are canceled.
+WAITING_MAX = 3
+_PRESENCE = msgspec.json.Decoder(Presence)
+
+
+class EvalBroker:
+    """Orders pending evaluations and leases them; delays, blocks and wakes. Acts only as leader."""
+
+    name = "eval_broker"
+
+    def __init__(self, *, instance: str) -> None:
+        self.instance = instance
+        self._replica = Replica(frozenset({"jobs", "evaluations", "policy"}))
+        self._waker = Waker("due")
+        self._workers = Workers()
+        self._counters = Counters()
+        self._is_leader = False
+        self._is_caught_up = False
+        #: derived from state, while this instance acts.
+        self._is_acting = False
+        self._clear()
+
+    def sources(self) -> tuple[role.Source, ...]:
+        """The log, and the workers' signs of life."""
+        return (role.Replay(), role.Listen("presence", subjects.presences("scheduler")))
+
+    @property
+    def leader_key(self) -> str:
+        """One broker acts, others replay."""
+        return self.name
+
+    @property
+    def next_seq(self) -> int:
+        """First seq not applied yet."""
+        return self._replica.next_seq
+
+    def step(self, inputs: list[role.Input], now_ns: int) -> list[role.Effect]:
+        """Follow the log, hear the workers, then lease and ask for what is due."""
+        now = self._waker.read(now_ns)
+        effects: list[role.Effect] = []
+        try:
+            for given in inputs:
+                effects += self._take(given, now, now_ns)
+        except LogError as err:
+            return [role.Stop(str(err))]
+        self._act_or_rest()
+        for instance in self._workers.silent(now):
+            self._lose(instance, counts=True)
+        if self._is_acting:
+            effects += self._act(now, now_ns)
+        return effects
+
+    def metrics(self) -> dict[str, float]:
+        """Gauges with the meanings of nomad.broker.* and nomad.blocked_evals.*, and counters."""
+        out = self._workers.outstanding
+        return self._counters.shown(
+            {
+                "ready_evaluations": self._ready.ready,
+                "unacked_evaluations": out,
+                "pending_evaluations": self._ready.behind,
+                "waiting_evaluations": len(self._delayed),
+                "cancelable_evaluations": len(self._endings),
+                "blocked_evaluations": len(self._blocked),
+                "workers_count": len(self._workers),
+                "acting_bool": int(self._is_acting),
+                "applied_seq": self._replica.seq,
+            }
+        )
+
+    # ---- inputs ----
+
+    def _take(self, given: role.Input, now: int, now_ns: int) -> list[role.Effect]:
+        match given:
+            case role.Record():
+                self._follow(given, now)
+            case role.Message():
+                return self._hear(given, now, now_ns)
+            case role.Timer():
+                self._waker.fired()
+            case role.CaughtUp():
+                self._is_caught_up = True
+            case role.LeadershipWon():
+                self._is_leader = True
+            case role.LeadershipLost():
+                self._is_leader = False
+            case _:
+                pass
+        return []
+
+    def _hear(self, message: role.Message, now: int, now_ns: int) -> list[role.Effect]:
+        try:
+            presence = _PRESENCE.decode(message.data)
+        except msgspec.MsgspecError as err:
+            self._counters.add("dead_messages_total")
+            letter = dead_letter(self, message, str(err), now_ns)
+            return [role.Send(subjects.dead(message.subject), letter)] if self._is_leader else []
+        instance = presence.instance
+        if not presence.active:
+            self._lose(instance, counts=False)
+            return []
+        self._workers.hear(instance, now)
+        for key in presence.returned:
+            if self._workers.holder(key) == instance:
+                self._counters.add("leases_returned_total")
+                self._release(key, counts=False)
+        forgotten = self._workers.forgotten(instance, now)
+        self._counters.add("leases_reminded_total", len(forgotten))
+        return [
+            self._message(instance, forgotten[at : at + CHUNK])
+            for at in range(0, len(forgotten), CHUNK)
+        ]
+
+    def _follow(self, given: role.Record, now: int) -> None:
+        record = self._replica.apply(given)
+        if record is not None and self._is_acting:
+            self._notice(record, given.seq, now)
+
+    def _notice(self, record: envelope.Record, seq: int, now: int) -> None:
+        """Bring what is derived up to date; the tables already stand after the whole record."""
+        ordinal = 0
+        for event in record.events:
+            match event:
+                case PlanCommitted():
+                    landed = bool(event.placements or event.stops or event.updates)
+                    if event.origin.part + 1 >= event.origin.parts:
+                        self._planned(event.key, event.origin, counts=not landed)
+                case EvaluationEnded():
+                    self._refresh(event.key, now)
+                case EvaluationsCreated():
+                    for _ in event.evaluations:
+                        self._refresh(EvalKey(make_key(seq, ordinal)), now)
+                        ordinal += 1
+                case EvaluationsWoken():
+                    for key in event.keys:
+                        self._refresh(key, now)
+                case PlanRefused():
+                    self._counters.add("plans_refused_total")
+                    self._planned(event.key, event.origin, counts=True)
+                case CapacityFreed():
+                    self._blocked.free(event.classes, seq)
+                case _:
+                    pass
+
+    def _planned(self, key: EvalKey, origin: Origin, *, counts: bool) -> None:
+        """Take back the lease whose plan the log shows to its end, unless that ended the evaluation.
+
+        A plan of another worker, whose lease died before, says nothing about the lease there is now.
+        """
+        if self._workers.holder(key) != origin.worker:
+            return
+        evaluation = self._replica.state.evaluations.by_key.get(key)
+        if evaluation is not None and evaluation.is_open:
+            self._release(key, counts=counts)
+
+    # ---- what is derived from state ----
+
+    def _clear(self) -> None:
+        self._ready = ReadyQueue()
+        self._blocked = BlockedIndex(self._replica.state.evaluations.freed_seq)
+        self._delayed = DelayQueue()
+        self._room_asked = Requests()
+        self._delay_asked = Requests()
+        self._endings = Endings()
+        #: how often the lease of an evaluation came to nothing.
+        self._attempts: dict[EvalKey, int] = {}
+        self._workers.forget_leases()
+
+    def _act_or_rest(self) -> None:
+        """Start to act once leadership is won and the log was read to its end; drop everything when it is lost."""
+        shall_act = self._is_leader and self._is_caught_up
+        if shall_act is self._is_acting:
+            return
+        self._is_acting = shall_act
+        self._clear()
+        if shall_act:
+            for key in self._replica.state.evaluations.open:
+                self._refresh(key, 0)
+
+    def _refresh(self, key: EvalKey, now: int) -> None:
+        """Put an evaluation where the state says that it belongs."""
+        evaluation = self._replica.state.evaluations.by_key.get(key)
+        if evaluation is None or not evaluation.is_open:
+            self._forget(key, now)
+        elif evaluation.blocked is not None:
+            self._ready.drop(key)
+            self._blocked.add(key, evaluation.priority, evaluation.blocked)
+        elif evaluation.wait_until_ns:
+            self._delayed.add(key, evaluation.wait_until_ns)
+        else:
+            self._awake(key)
+            if key not in self._endings:
+                self._queue(evaluation)
+
+    def _queue(self, evaluation: Evaluation) -> None:
+        """Let a pending evaluation be leased; where a crowd of one job waits, only the newest shall stay.
+
+        The newest is the one that a worker must have seen the most for: no older one knows more.
+        """
+        self._ready.add(evaluation.key, evaluation.job_id, evaluation.priority)
+        waiting = self._ready.waiting_of(evaluation.job_id)
+        if len(waiting) <= WAITING_MAX:
+            return
+        by_key = self._replica.state.evaluations.by_key
+        newest = max(waiting, key=lambda key: (by_key[key].min_seq, key))
+        for key in waiting:
+            if key != newest:
+                self._end(key, "canceled", "superseded")
+
+    def _awake(self, key: EvalKey) -> None:
+        if key in self._blocked:
+            self._blocked.drop(key)
+            self._room_asked.done(key)
+        elif key in self._delayed:
+            self._delayed.drop(key)
+            self._delay_asked.done(key)
+
+    def _forget(self, key: EvalKey, now: int) -> None:
+        held = self._workers.end(key)
+        if held is not None:
+            self._counters.leased(held, now)
+        self._ready.drop(key)
+        self._awake(key)
+        self._attempts.pop(key, None)
+        self._endings.done(key)
+
+    # ---- leases ----
+
+    def _lose(self, instance: str, *, counts: bool) -> None:
+        for held in self._workers.leave(instance):
+            self._hand_back(held, counts=counts)
+
+    def _release(self, key: EvalKey, *, counts: bool) -> None:
+        held = self._workers.end(key)
+        if held is not None:
+            self._hand_back(held, counts=counts)
+
+    def _hand_back(self, held: Held, *, counts: bool) -> None:
+        """Let a lease that came to nothing be given again, or give the evaluation up.
+
+        Where the log has not moved since, the bus or the applier is to blame, and the attempt does not count.
+        """
+        key = held.lease.key
+        self._ready.give_back(key)
+        if not counts or self._replica.seq <= held.given_seq:
+            return
+        attempts = self._attempts[key] = self._attempts.get(key, 0) + 1
+        if attempts >= self._replica.state.policy.policy.delivery_limit:
+            self._counters.add("evaluations_failed_total")
+            self._end(key, "failed", f"handed out {attempts} times without a plan that held")
+
+    def _end(self, key: EvalKey, status: str, reason: str) -> None:
+        self._ready.drop(key)
+        self._endings.add(key, status, reason)
+
+    def _hand_out(self, now: int) -> list[role.Effect]:
+        effects: list[role.Effect] = []
+        share = self._workers.share(self._ready.ready, CHUNK)
+        while share and self._ready.ready:
+            instance, room = self._workers.next()
+            if room <= 0:
+                break
+            leases: list[Lease] = []
+            while len(leases) < min(room, share) and (key := self._ready.take()) is not None:
+                lease = self._lease(key, instance)
+                self._workers.give(lease, instance, now, self._replica.seq)
+                leases.append(lease)
+            effects.append(self._message(instance, leases))
+            self._counters.add("leases_total", len(leases))
+        return effects
+
+    def _lease(self, key: EvalKey, instance: str) -> Lease:
+        state = self._replica.state
+        evaluation = state.evaluations.by_key[key]
+        job = state.jobs.by_id.get(evaluation.job_id)
+        # A decision on anything before the job's fence would be refused as stale.
+        min_seq = evaluation.min_seq if job is None else max(evaluation.min_seq, job.plan_seq)
+        return Lease(
+            key=key,
+            job_id=evaluation.job_id,
+            priority=evaluation.priority,
+            triggered_by=evaluation.triggered_by,
+            min_seq=min_seq,
+            lane=self._workers.lane_of[instance],
+            lanes=len(self._workers),
+            seed=splitmix64(key),
+            attempt=self._attempts.get(key, 0),
+        )
+
+    def _message(self, instance: str, leases: list[Lease]) -> role.Send:
+        body = Leases(broker=self.instance, leases=tuple(leases))
+        return role.Send(subjects.leases(instance), ENCODER.encode(body))
+
+    # ---- what is due ----
+
+    def _act(self, now: int, now_ns: int) -> list[role.Effect]:
+        for held in self._workers.overdue(now):
+            self._counters.add("leases_expired_total")
+            self._hand_back(held, counts=True)
+        effects = [*self._commands(now, now_ns), *self._hand_out(now)]
+        sleeps = self._delayed.next_ns if self._delay_asked.room else 0
+        due = earliest(
+            self._workers.next_deadline_ns,
+            self._workers.next_loss_ns,
+            self._room_asked.due_ns,
+            self._delay_asked.due_ns,
+            self._endings.due_ns,
+            self._waker.steady(sleeps) if sleeps else 0,
+        )
+        return [*effects, *self._waker.until(due)]
+
+    def _commands(self, now: int, now_ns: int) -> list[role.Effect]:
+        """Ask for what must wake or end, and again for what the log has not shown in time."""
+        room = self._blocked.take(self._room_asked.room)
+        late = self._delayed.take(now_ns, self._delay_asked.room)
+        commands: list[WakeEvaluations | EndEvaluations] = []
+        if keys := self._room_asked.ask(room, now):
+            commands.append(WakeEvaluations(keys=keys, reason="capacity freed"))
+        if keys := self._delay_asked.ask(late, now):
+            commands.append(WakeEvaluations(keys=keys, reason="its time has come"))
+        commands += self._endings.commands(now)
+        if not commands:
+            return []
+        batch = CommandBatch(sender=self.instance, commands=tuple(commands))
+        return [role.Send(subjects.command("evaluation"), ENCODER.encode(batch))]

@@ -1,0 +1,164 @@
+"""Scheduler workers as far as they are heard of, and the leases that each holds.
+
+Decides who is alive, who gets the next lease and which lane it names. Must not know what an evaluation is.
+All of it is memory: a new broker hears of the workers within half a second and leases anew, which the job fence makes
+harmless. Next: `role.py`.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+
+import msgspec
+
+from schemas.base import EvalKey
+from schemas.evaluations import Lease
+
+LEASE_NS = 5_000_000_000
+LOST_NS = 2_000_000_000
+#: A worker that is heard of and has had a lease for so long is told of it again: the message may have been lost.
+REMIND_NS = 1_500_000_000
+#: Outstanding leases: small where workers compete, so that they see each other's plans and priority stays honest.
+WINDOW_ALONE = 256
+WINDOW = 64
+
+
+class Held(msgspec.Struct, eq=False):
+    """A lease and who has it. Times are steady ns."""
+
+    lease: Lease
+    worker: str
+    given_ns: int
+    #: last seq of the log when it was given.
+    given_seq: int
+
+
+class Worker(msgspec.Struct, eq=False):
+    """One live worker."""
+
+    seen_ns: int
+    reminded_ns: int
+    #: in the order in which they were given.
+    held: dict[EvalKey, Held]
+
+
+class Workers:
+    """Live workers by instance, and every outstanding lease."""
+
+    def __init__(self) -> None:
+        self._live: dict[str, Worker] = {}
+        #: instance -> lane, in sorted order of instances.
+        self.lane_of: dict[str, int] = {}
+        self._held: dict[EvalKey, Held] = {}
+        #: in order of their deadlines; ended ones are passed over.
+        self._deadlines: deque[Held] = deque()
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    @property
+    def outstanding(self) -> int:
+        """Number of leases."""
+        return len(self._held)
+
+    def hear(self, instance: str, now_ns: int) -> None:
+        """Take note that a worker lives."""
+        worker = self._live.get(instance)
+        if worker is not None:
+            worker.seen_ns = now_ns
+            return
+        self._live[instance] = Worker(now_ns, now_ns, {})
+        self._number()
+
+    def leave(self, instance: str) -> list[Held]:
+        """Forget a worker; return the leases it had."""
+        worker = self._live.pop(instance, None)
+        if worker is None:
+            return []
+        self._number()
+        return [self._held.pop(key) for key in worker.held]
+
+    def forget_leases(self) -> None:
+        """Drop all leases: another broker gives them now, or this one starts anew."""
+        self._held = {}
+        self._deadlines.clear()
+        for worker in self._live.values():
+            worker.held = {}
+
+    def silent(self, now_ns: int) -> list[str]:
+        """Return the workers that were not heard of for too long."""
+        return [one for one, worker in self._live.items() if worker.seen_ns + LOST_NS <= now_ns]
+
+    def share(self, ready: int, chunk: int) -> int:
+        """Return how many of `ready` evaluations a worker gets in one message, at most `chunk`."""
+        free = sum(len(worker.held) < self._window for worker in self._live.values())
+        return min(chunk, -(-ready // free)) if free else 0
+
+    def next(self) -> tuple[str, int]:
+        """Return the least loaded worker and how many more leases it may have; 0: none has room."""
+        loads = ((len(worker.held), one) for one, worker in self._live.items())
+        load, instance = min(loads, default=(self._window, ""))
+        return instance, self._window - load
+
+    def give(self, lease: Lease, instance: str, now_ns: int, seq: int) -> None:
+        """Remember a lease."""
+        held = Held(lease, instance, now_ns, seq)
+        self._held[lease.key] = held
+        self._live[instance].held[lease.key] = held
+        self._deadlines.append(held)
+
+    def holder(self, key: EvalKey) -> str:
+        """Return who has the lease of an evaluation; empty: nobody."""
+        held = self._held.get(key)
+        return held.worker if held is not None else ""
+
+    def end(self, key: EvalKey) -> Held | None:
+        """Take the credit of a lease back, if there is one."""
+        held = self._held.pop(key, None)
+        if held is not None:
+            del self._live[held.worker].held[key]
+        return held
+
+    def overdue(self, now_ns: int) -> list[Held]:
+        """End the leases whose deadline has passed, and return them."""
+        ended: list[Held] = []
+        while 0 < self.next_deadline_ns <= now_ns:
+            held = self._deadlines.popleft()
+            self.end(held.lease.key)
+            ended.append(held)
+        return ended
+
+    def forgotten(self, instance: str, now_ns: int) -> list[Lease]:
+        """Return the leases that a worker, heard of just now, may never have got; once in a while."""
+        worker = self._live[instance]
+        if worker.reminded_ns + REMIND_NS > now_ns:
+            return []
+        old: list[Lease] = []
+        for held in worker.held.values():
+            if held.given_ns + REMIND_NS > now_ns:
+                break
+            old.append(held.lease)
+        if old:
+            worker.reminded_ns = now_ns
+        return old
+
+    @property
+    def next_deadline_ns(self) -> int:
+        """When the next lease ends; 0: there is none."""
+        deadlines = self._deadlines
+        while deadlines and self._held.get(deadlines[0].lease.key) is not deadlines[0]:
+            deadlines.popleft()
+        return deadlines[0].given_ns + LEASE_NS if deadlines else 0
+
+    @property
+    def next_loss_ns(self) -> int:
+        """When the next worker would be lost; 0: there is none."""
+        seen: Iterable[int] = (worker.seen_ns for worker in self._live.values())
+        first = min(seen, default=0)
+        return first + LOST_NS if first else 0
+
+    @property
+    def _window(self) -> int:
+        return WINDOW_ALONE if len(self._live) == 1 else WINDOW
+
+    def _number(self) -> None:
+        self.lane_of = {one: lane for lane, one in enumerate(sorted(self._live))}
