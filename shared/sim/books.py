@@ -1,0 +1,336 @@
+"""An independent book-keeper: what the log says, kept in plain dicts that share no code with the tables.
+
+Decides after every transaction whether the invariants of the log hold. Must not know processes, tasks or time. Where
+it and shared/core disagree about a row, a key or what a node holds, one of them is wrong, and `oracle.py` says so.
+"""
+
+import heapq
+
+from schemas import allocations, evaluations, jobs, nodes, plans
+from schemas.allocations import CLIENT_STATUSES
+from schemas.envelope import Record
+from shared.sim.findings import Ledger
+
+_KEY_SHIFT = 20
+_TERMINAL = frozenset({"complete", "failed", "lost"})
+#: From which client status an allocation may come to which; the same again is always allowed.
+_LEGAL = {
+    "pending": frozenset({"running", "complete", "failed", "lost", "unknown"}),
+    "running": frozenset({"complete", "failed", "lost", "unknown"}),
+    "unknown": frozenset({"running", "complete", "failed", "lost"}),
+    "complete": frozenset[str](),
+    "failed": frozenset[str](),
+    "lost": frozenset[str](),
+}
+Ask = tuple[int, int, int]
+
+
+class Alloc:
+    """One allocation as the log tells it."""
+
+    __slots__ = (
+        "ask",
+        "client",
+        "desired",
+        "group",
+        "index",
+        "job_id",
+        "key",
+        "node",
+        "row",
+        "version",
+    )
+
+    def __init__(self, key: int, row: int, node: int, job_id: str, group: str) -> None:
+        self.key = key
+        self.row = row
+        self.node = node
+        self.job_id = job_id
+        self.group = group
+        self.index = 0
+        self.version = 0
+        self.ask: Ask = (0, 0, 0)
+        self.desired = "run"
+        self.client = "pending"
+
+    @property
+    def is_wanted(self) -> bool:
+        """Say whether it shall run and has not ended."""
+        return self.desired == "run" and self.client not in _TERMINAL
+
+    def __repr__(self) -> str:
+        return (
+            f"{self.job_id}.{self.group}[{self.index}] v{self.version} key {self.key} row {self.row} "
+            f"node {self.node} {self.desired}/{self.client}"
+        )
+
+
+class JobBook:
+    """One job as the log tells it. `groups[version][name]` is (count, ask)."""
+
+    def __init__(self, job_id: str) -> None:
+        self.id = job_id
+        self.version = -1
+        self.job_type = ""
+        self.is_stopped = False
+        self.groups: dict[int, dict[str, tuple[int, Ask]]] = {}
+
+
+class NodeBook:
+    """One node as the log tells it."""
+
+    def __init__(self, node_id: str, capacity: Ask) -> None:
+        self.id = node_id
+        self.capacity = capacity
+        self.status = "ready"
+        self.used: list[int] = [0, 0, 0]
+
+
+class Rows:
+    """Rows as the design says: the lowest free one first."""
+
+    def __init__(self) -> None:
+        self._free: list[int] = []
+        self._high = 0
+
+    def take(self) -> int:
+        """Take the lowest free row."""
+        if self._free:
+            return heapq.heappop(self._free)
+        self._high += 1
+        return self._high - 1
+
+    def free(self, row: int) -> None:
+        """Give a row back."""
+        heapq.heappush(self._free, row)
+
+
+class Books:
+    """The cluster as the log tells it; `apply` checks while it books."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.jobs: dict[str, JobBook] = {}
+        self.nodes: dict[int, NodeBook] = {}
+        self.allocs: dict[int, Alloc] = {}
+        #: every allocation ever made, by key.
+        self.by_key: dict[int, Alloc] = {}
+        self.evals: dict[int, str] = {}
+        #: submission -> (accepted or refused, seq).
+        self.submissions: dict[str, tuple[str, int]] = {}
+        self.jobs_seq = 0
+        self.transactions = 0
+        self._rows = Rows()
+        self._node_rows = Rows()
+        self._row_of: dict[str, int] = {}
+        self._wanted: dict[tuple[str, str], set[int]] = {}
+        self._ordinals = [0, 0]
+        self._seq = 0
+
+    def apply(self, record: Record, seq: int) -> None:
+        """Book one transaction. Raises Broken."""
+        self._seq = seq
+        self._ordinals = [0, 0]
+        self.transactions += 1
+        for event in record.events:
+            match event:
+                case plans.PlanCommitted():
+                    self._plan(event)
+                case allocations.AllocationsReported():
+                    for row, code in zip(event.rows, event.statuses, strict=True):
+                        self._move(row, CLIENT_STATUSES[code])
+                case allocations.AllocationsCollected():
+                    self._collect(event)
+                case nodes.NodeRegistered() | nodes.NodesStatusChanged() | nodes.NodesCollected():
+                    self._nodes(event)
+                case _:
+                    self._evaluations(event)
+                    self._job(event)
+
+    def wanted(self, job_id: str, group: str) -> set[int]:
+        """Rows of the allocations of a group that shall run and have not ended."""
+        return self._wanted.get((job_id, group), set())
+
+    def node_id(self, alloc: Alloc) -> str:
+        """Name of the node that an allocation has."""
+        node = self.nodes.get(alloc.node)
+        return "" if node is None else node.id
+
+    # ---- jobs ----
+
+    def _job(self, event: object) -> None:
+        match event:
+            case jobs.JobRegistered():
+                self._submission(event.submission_id, "accepted")
+                self._register(event)
+            case jobs.JobStopped():
+                self._submission(event.submission_id, "accepted")
+                self.jobs[event.job_id].is_stopped = True
+            case jobs.JobEvaluated():
+                self._submission(event.submission_id, "accepted")
+            case jobs.SubmissionRefused():
+                self._submission(event.submission_id, "refused")
+            case jobs.IntakeAdvanced():
+                self.ledger.hold("submission_once", event.jobs_seq > self.jobs_seq, event)
+                self.jobs_seq = event.jobs_seq
+            case jobs.JobsCollected():
+                for job_id in event.job_ids:
+                    del self.jobs[job_id]
+            case _:
+                pass
+
+    def _submission(self, submission_id: str, status: str) -> None:
+        known = self.submissions.get(submission_id)
+        self.ledger.hold("submission_once", known is None, submission_id, known, status)
+        self.submissions[submission_id] = (status, self._seq)
+
+    def _register(self, event: jobs.JobRegistered) -> None:
+        job = self.jobs.setdefault(event.job_id, JobBook(event.job_id))
+        if event.version == job.version:
+            return
+        self.ledger.hold(
+            "legal_state_path", event.version > job.version, event.job_id, event.version
+        )
+        job.version = event.version
+        job.job_type = event.job_type
+        job.is_stopped = False
+        job.groups[event.version] = {
+            group.name: (group.count, (group.cpu_mhz, group.memory_mib, group.disk_mib))
+            for group in event.groups
+        }
+
+    # ---- nodes ----
+
+    def _nodes(
+        self, event: nodes.NodeRegistered | nodes.NodesStatusChanged | nodes.NodesCollected
+    ) -> None:
+        if isinstance(event, nodes.NodesStatusChanged):
+            for row in event.rows:
+                self.nodes[row].status = event.status
+        elif isinstance(event, nodes.NodesCollected):
+            for row in event.rows:
+                del self._row_of[self.nodes.pop(row).id]
+                self._node_rows.free(row)
+        else:
+            spec = event.spec
+            capacity = (spec.cpu_mhz, spec.memory_mib, spec.disk_mib)
+            if spec.node_id not in self._row_of:
+                fresh = self._row_of[spec.node_id] = self._node_rows.take()
+                self.nodes[fresh] = NodeBook(spec.node_id, capacity)
+            row = self._row_of[spec.node_id]
+            self.nodes[row].capacity = capacity
+            self.nodes[row].status = "ready"
+
+    # ---- evaluations ----
+
+    def _evaluations(self, event: object) -> None:
+        match event:
+            case evaluations.EvaluationsCreated():
+                for _ in event.evaluations:
+                    self.evals[self._seq << _KEY_SHIFT | self._ordinals[0]] = "open"
+                    self._ordinals[0] += 1
+            case evaluations.EvaluationsWoken():
+                for key in event.keys:
+                    self.ledger.hold("one_terminal_fact", self.evals[key] == "open", "woken", key)
+            case evaluations.EvaluationEnded():
+                was = self.evals.get(event.key)
+                self.ledger.hold("one_terminal_fact", was == "open", event.key, "was", was)
+                self.evals[event.key] = "ended"
+            case evaluations.EvaluationsCollected():
+                for key in event.keys:
+                    self.ledger.hold("one_terminal_fact", self.evals.pop(key) == "ended", key)
+            case _:
+                pass
+
+    # ---- allocations ----
+
+    def _plan(self, event: plans.PlanCommitted) -> None:
+        job = self.jobs[event.job_id]
+        before = {name: len(rows) for (of, name), rows in self._wanted.items() if of == job.id}
+        for stop in event.stops:
+            for row in stop.rows:
+                alloc = self.allocs[row]
+                self.ledger.hold("legal_state_path", alloc.job_id == job.id, "stop of", alloc)
+                alloc.desired = "stop"
+                self._count(alloc)
+                if stop.client_status:
+                    self._move(row, stop.client_status)
+        for update in event.updates:
+            for row in update.rows:
+                alloc = self.allocs[row]
+                self.ledger.hold("legal_state_path", alloc.job_id == job.id, "update of", alloc)
+                self._hold(alloc, -1)
+                alloc.version = update.version
+                alloc.ask = job.groups[update.version][update.group][1]
+                self._hold(alloc, 1)
+        touched = {row for placement in event.placements for row in self._place(job, placement)}
+        for node in sorted(touched):
+            book = self.nodes[node]
+            fits = all(used <= room for used, room in zip(book.used, book.capacity, strict=True))
+            self.ledger.hold("no_node_oversubscribed", fits, book.id, book.used, book.capacity)
+        for placement in event.placements:
+            self._check_count(job, placement.group, before.get(placement.group, 0))
+
+    def _place(self, job: JobBook, placement: plans.GroupPlacement) -> list[int]:
+        where = [
+            row for row, n in zip(placement.rows, placement.counts, strict=True) for _ in range(n)
+        ]
+        runs = placement.names
+        names = [runs[i] + n for i in range(0, len(runs), 2) for n in range(runs[i + 1])]
+        current = not job.is_stopped and placement.version == job.version
+        self.ledger.hold("count_not_exceeded", current or not where, job.id, "stale", placement)
+        for node, index in zip(where, names, strict=True):
+            book = self.nodes.get(node)
+            ready = book is not None and book.status == "ready"
+            self.ledger.hold("placed_on_ready_node", ready, node, book and book.status, job.id)
+            key = self._seq << _KEY_SHIFT | self._ordinals[1]
+            self._ordinals[1] += 1
+            alloc = Alloc(key, self._rows.take(), node, job.id, placement.group)
+            alloc.index = index
+            alloc.version = placement.version
+            alloc.ask = job.groups[placement.version][placement.group][1]
+            self.allocs[alloc.row] = self.by_key[key] = alloc
+            self._hold(alloc, 1)
+            self._count(alloc)
+        return where
+
+    def _check_count(self, job: JobBook, group: str, before: int) -> None:
+        rows = self._wanted.get((job.id, group), set())
+        limit = job.groups[job.version].get(group, (0, (0, 0, 0)))[0]
+        self.ledger.hold(
+            "count_not_exceeded",
+            len(rows) <= max(limit, before) and (len(rows) <= limit or len(rows) <= before),
+            f"{job.id}.{group} wants {limit}, has {len(rows)}, had {before}",
+        )
+        names = {self.allocs[row].index for row in rows}
+        self.ledger.hold("names_unique", len(names) == len(rows), job.id, group, sorted(names))
+
+    def _move(self, row: int, status: str) -> None:
+        alloc = self.allocs.get(row)
+        if alloc is None:
+            self.ledger.hold("legal_state_path", False, "a free row moves", row, status)
+            return
+        legal = status == alloc.client or status in _LEGAL[alloc.client]
+        self.ledger.hold("legal_state_path", legal, alloc, "to", status)
+        if status in _TERMINAL and alloc.client not in _TERMINAL:
+            self._hold(alloc, -1)
+        alloc.client = status
+        self._count(alloc)
+
+    def _hold(self, alloc: Alloc, sign: int) -> None:
+        used = self.nodes[alloc.node].used
+        for at, ask in enumerate(alloc.ask):
+            used[at] += sign * ask
+
+    def _count(self, alloc: Alloc) -> None:
+        rows = self._wanted.setdefault((alloc.job_id, alloc.group), set())
+        if alloc.is_wanted:
+            rows.add(alloc.row)
+        else:
+            rows.discard(alloc.row)
+
+    def _collect(self, event: allocations.AllocationsCollected) -> None:
+        for row in event.rows:
+            alloc = self.allocs.pop(row)
+            self.ledger.hold("legal_state_path", alloc.client in _TERMINAL, "collected", alloc)
+            self._rows.free(row)

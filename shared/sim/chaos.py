@@ -1,0 +1,201 @@
+"""Chaos: what strikes processes, nodes, clocks and the bus, and when. Every strike heals.
+
+Decides by draws which fault comes next and for how long. Must not know what a role does, only that it has a process.
+Faults of single messages are `weather.py`'s. Next: `oracle.py`.
+"""
+
+from collections.abc import Callable
+
+from shared.core.log import is_framed
+from shared.sim.bus import log_subject
+from shared.sim.drivers import Node
+from shared.sim.loop import MS, SECOND, Draws
+from shared.sim.process import Process, Site
+
+#: Strike -> weight. Over a hundred or two of them make one storm's mix.
+_WEIGHTS = (
+    ("crash", 26),
+    ("pause", 14),
+    ("partition", 14),
+    ("bus_restart", 4),
+    ("clock_set_back", 6),
+    ("agent_crash", 12),
+    ("node_death", 6),
+    ("foreign_record", 10),
+    ("leadership_lost", 8),
+)
+_TOTAL = sum(weight for _, weight in _WEIGHTS)
+_PAUSE_BETWEEN_NS = 900 * MS
+
+
+class Chaos:
+    """Strikes from `begin` until `until_ns`; what is down then comes up by itself."""
+
+    def __init__(
+        self,
+        site: Site,
+        draws: Draws,
+        *,
+        processes: list[Process],
+        nodes: list[Node],
+        forge: Callable[[int], None],
+    ) -> None:
+        self.site = site
+        self._draws = draws
+        self._processes = processes
+        self._nodes = nodes
+        self._agents = [node.process for node in nodes if node.process is not None]
+        self._forge = forge
+        self._until_ns = 0
+        self._restarts = 0
+        self._strikes: dict[str, Callable[[], bool]] = {
+            "crash": self._crash,
+            "pause": self._pause,
+            "partition": self._partition,
+            "bus_restart": self._bus_restart,
+            "clock_set_back": self._clock_set_back,
+            "agent_crash": self._agent_crash,
+            "node_death": self._node_death,
+            "foreign_record": self._foreign_record,
+            "leadership_lost": self._leadership_lost,
+        }
+
+    def skew(self) -> None:
+        """Give every process a wall clock of its own, up to 2 s off."""
+        for process in (*self._processes, *self._agents):
+            if self._draws.hit(300):
+                process.clock.skew_ns = self._draws.between(-2 * SECOND, 2 * SECOND)
+                self.site.weather.faults["clock_skewed"] += 1
+
+    def begin(self, until_ns: int) -> None:
+        """Strike from now until then."""
+        self._until_ns = until_ns
+        self.site.loop.after(self._draws.below(_PAUSE_BETWEEN_NS), self._next)
+
+    def _next(self) -> None:
+        if self.site.loop.now_ns >= self._until_ns:
+            return
+        at = self._draws.below(_TOTAL)
+        for kind, weight in _WEIGHTS:
+            at -= weight
+            if at < 0:
+                self.site.weather.faults[kind] += self._strikes[kind]()
+                break
+        self.site.loop.after(self._draws.below(_PAUSE_BETWEEN_NS), self._next)
+
+    def _one(self, among: list[Process]) -> Process | None:
+        process = among[self._draws.below(len(among))]
+        return process if process.role is not None and not process.is_paused else None
+
+    def _any(self) -> Process | None:
+        """Pick a process: a role's four times of five, else an agent."""
+        return self._one(self._processes if self._draws.below(5) else self._agents)
+
+    # ---- strikes: each says whether it hit ----
+
+    def _crash(self) -> bool:
+        process = self._one(self._processes)
+        if process is None:
+            return False
+        process.crash()
+        self.site.loop.after(self._draws.between(50 * MS, 1500 * MS), self._start, process)
+        return True
+
+    def _start(self, process: Process) -> None:
+        if process.role is None:
+            process.start()
+
+    def _pause(self) -> bool:
+        process = self._any()
+        if process is None:
+            return False
+        process.pause()
+        long = self._draws.hit(500)
+        wait = self._draws.between(2500 * MS, 5 * SECOND) if long else self._draws.below(SECOND)
+        self.site.loop.after(wait, self._resume, process, process.life)
+        return True
+
+    def _resume(self, process: Process, life: int) -> None:
+        if process.life == life and process.is_paused:
+            process.resume()
+
+    def _partition(self) -> bool:
+        process = self._any()
+        if process is None or process.is_partitioned:
+            return False
+        process.is_partitioned = True
+        process.disconnect()
+        wait = self._draws.between(300 * MS, 4 * SECOND)
+        self.site.loop.after(wait, self._heal, process)
+        return True
+
+    def _heal(self, process: Process) -> None:
+        process.is_partitioned = False
+        process.reconnect()
+
+    def _bus_restart(self) -> bool:
+        bus = self.site.bus
+        if not bus.is_up or self._restarts >= 2:
+            return False
+        self._restarts += 1
+        bus.is_up = False
+        for process in (*self._processes, *self._agents):
+            process.disconnect()
+        bus.restart()
+        self.site.loop.after(self._draws.between(100 * MS, SECOND), self._bus_up)
+        return True
+
+    def _bus_up(self) -> None:
+        self.site.bus.is_up = True
+        for process in (*self._processes, *self._agents):
+            self.site.loop.after(self._draws.below(200 * MS), process.reconnect)
+
+    def _clock_set_back(self) -> bool:
+        process = self._any()
+        if process is None:
+            return False
+        process.clock.skew_ns -= self._draws.between(SECOND // 2, 2 * SECOND)
+        return True
+
+    def _agent_crash(self) -> bool:
+        node = self._nodes[self._draws.below(len(self._nodes))]
+        assert node.process is not None
+        if node.is_dead or node.process.role is None:
+            return False
+        node.crash_agent(power_lost=False)
+        self.site.loop.after(self._draws.between(50 * MS, 1500 * MS), node.start_agent)
+        return True
+
+    def _node_death(self) -> bool:
+        node = self._nodes[self._draws.below(len(self._nodes))]
+        assert node.process is not None
+        if node.is_dead or node.process.role is None or sum(n.is_dead for n in self._nodes) > 1:
+            return False
+        node.crash_agent(power_lost=True)
+        wait = self._draws.between(SECOND, 12 * SECOND)
+        self.site.loop.after(wait, node.start_agent)
+        return True
+
+    def _foreign_record(self) -> bool:
+        """Write what an applier never wrote: noise, a publish acknowledgement, or an older epoch's record again."""
+        bus = self.site.bus
+        kind = self._draws.below(3)
+        data = (b'{"hello":"world"}', b'{"stream":"LOG_1","seq":12}')[kind % 2]
+        if kind == 2:
+            epochs = [
+                seq for seq, (subject, _) in enumerate(bus.log, 1) if subject.endswith("lease")
+            ]
+            old = bus.log[: epochs[-1] - 1] if epochs else []
+            framed = [one[1] for one in old if is_framed(one[1])]
+            if framed:
+                data = framed[self._draws.below(len(framed))]
+        self._forge(len(bus.log) + 1)
+        bus.inject(log_subject("tx"), data)
+        return True
+
+    def _leadership_lost(self) -> bool:
+        leaders = [one for one in self._processes if one.is_leader and one.role is not None]
+        if not leaders:
+            return False
+        role = leaders[self._draws.below(len(leaders))].role
+        return role is not None and self.site.bus.usurp(role.leader_key)

@@ -1,0 +1,225 @@
+"""Scripted customers: each owns one job and changes it, through either door, with retries under the same id.
+
+Decides what is asked for and remembers what was promised. Must not know how the cluster answers, only verdicts. One
+request at a time: the next begins when the last one has its verdict. Next: `chaos.py`.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from schemas.jobs import Verdict
+from shared.bus import subjects
+from shared.sim.loop import MS, SECOND, Draws
+from shared.sim.process import Site
+
+_RETRY_NS = 900 * MS
+_VERDICT = msgspec.json.Decoder(Verdict)
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """One wish: what a job shall be. `run_ms` 0: until it is stopped."""
+
+    job_id: str
+    job_type: str
+    count: int
+    cpu_mhz: int
+    run_ms: int = 0
+    #: changes the text so that running allocations have to be replaced.
+    edition: int = 0
+    #: MHz beside which nothing else counts.
+    memory_mib: int = 64
+
+    def body(self, submission_id: str) -> bytes:
+        """Write the submission in Nomad's JSON."""
+        task = {
+            "Name": "main",
+            "Driver": "raw_exec",
+            "Config": {"command": "/bin/simulated", "args": [str(self.run_ms)]},
+            "Env": {"EDITION": str(self.edition)},
+            "Resources": {"CPU": self.cpu_mhz, "MemoryMB": self.memory_mib},
+            "KillTimeout": SECOND,
+        }
+        group = {
+            "Name": "web",
+            "Count": self.count,
+            "Tasks": [task],
+            "EphemeralDisk": {"SizeMB": 10},
+            "RestartPolicy": {
+                "Attempts": 1,
+                "Interval": 10 * SECOND,
+                "Delay": SECOND // 5,
+                "Mode": "fail",
+            },
+            "ReschedulePolicy": {
+                "Unlimited": True,
+                "Attempts": 0,
+                "Delay": 5 * SECOND,
+                "MaxDelay": 5 * SECOND,
+                "DelayFunction": "constant",
+            },
+        }
+        job = {
+            "ID": self.job_id,
+            "Name": self.job_id,
+            "Type": self.job_type,
+            "Datacenters": ["*"],
+            "TaskGroups": [group],
+        }
+        return msgspec.json.encode({"Job": job, "SubmissionID": submission_id})
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """One request: `shape` of a submit, None of a stop or an evaluate."""
+
+    verb: str
+    body: bytes
+    submission_id: str
+    by_box: bool
+    shape: Shape | None = None
+    #: the same id with other content: must be refused.
+    is_conflict: bool = False
+
+
+class Customer:
+    """Owner of one job. `promised` is its last accepted wish: what must hold in the end."""
+
+    def __init__(self, site: Site, draws: Draws, first: Shape) -> None:
+        self.site = site
+        self.shape = first
+        self.promised: Wish | None = None
+        self.accepted: list[Wish] = []
+        self.is_closing = False
+        self.is_idle = False
+        self.retries = 0
+        #: hears every final verdict; asks whether a drop box's submission has one.
+        self.on_verdict: Callable[[Wish, Verdict], None] | None = None
+        self.verdict_of: Callable[[str], str] | None = None
+        self._draws = draws
+        self._number = 0
+        self._open: Wish | None = None
+        self._tries = 0
+
+    def begin(self, after_ns: int) -> None:
+        """Submit the job for the first time."""
+        self.site.loop.after(after_ns, self._next)
+
+    def close(self, *, stop: bool) -> None:
+        """Begin nothing new; with `stop`, end with a stop of the job."""
+        if stop and not self.is_closing:
+            self.is_closing = True
+            if self.is_idle and self.promised is not None:
+                self._ask(self._stop_wish())
+        self.is_closing = True
+
+    # ---- the script ----
+
+    def _next(self) -> None:
+        if self._open is not None or (self.is_closing and self._number):
+            self.is_idle = self._open is None
+            return
+        self.is_idle = False
+        self._ask(self._wish())
+
+    def _wish(self) -> Wish:
+        what = self._draws.below(100)
+        shape = self.shape
+        if self._number == 0 or what < 12:
+            return self._submit(shape)
+        if what < 52:
+            count = self._draws.between(1, 6)
+            return self._submit(msgspec.structs.replace(shape, count=count))
+        if what < 68:
+            return self._submit(msgspec.structs.replace(shape, edition=shape.edition + 1))
+        if what < 78 and self.accepted and self.accepted[-1].shape is not None:
+            return self._conflict(self.accepted[-1])
+        if what < 86:
+            return self._named("evaluate")
+        return self._stop_wish()
+
+    def _submit(self, shape: Shape) -> Wish:
+        self.shape = shape
+        name = self._fresh()
+        body = shape.body(name)
+        by_box = self._draws.hit(350)
+        return Wish(verb="submit", body=body, submission_id=name, by_box=by_box, shape=shape)
+
+    def _conflict(self, old: Wish) -> Wish:
+        assert old.shape is not None
+        other = msgspec.structs.replace(old.shape, count=old.shape.count + 1)
+        body = other.body(old.submission_id)
+        return Wish(
+            verb="submit",
+            body=body,
+            submission_id=old.submission_id,
+            by_box=False,
+            shape=other,
+            is_conflict=True,
+        )
+
+    def _stop_wish(self) -> Wish:
+        return self._named("stop")
+
+    def _named(self, verb: str) -> Wish:
+        name = self._fresh()
+        body = msgspec.json.encode({"JobID": self.shape.job_id, "SubmissionID": name})
+        return Wish(verb=verb, body=body, submission_id=name, by_box=self._draws.hit(350))
+
+    def _fresh(self) -> str:
+        self._number += 1
+        return f"{self.shape.job_id}-{self._number}"
+
+    # ---- asking ----
+
+    def _ask(self, wish: Wish) -> None:
+        self._open = wish
+        self._tries = 0
+        self._try(wish)
+
+    def _try(self, wish: Wish) -> None:
+        if self._open is not wish:
+            return
+        self._tries += 1
+        self.retries += self._tries > 1
+        site = self.site
+        if wish.by_box:
+            for delay in site.weather.hop():
+                site.loop.after(delay, self._drop, wish)
+        else:
+            subject = subjects.api_jobs(wish.verb)
+            for delay in site.weather.hop():
+                site.loop.after(delay, site.bus.publish, subject, wish.body, self._answer(wish))
+        site.loop.after(_RETRY_NS, self._try, wish)
+
+    def _drop(self, wish: Wish) -> None:
+        kept = self.site.bus.store_job(subjects.jobs(wish.verb), wish.body, wish.submission_id)
+        if kept and self._open is wish:
+            self._watch(wish)
+
+    def _watch(self, wish: Wish) -> None:
+        """Wait for the verdict of what the drop box kept, as whoever reads `view.submission.<id>` would."""
+        assert self.verdict_of is not None
+        status = self.verdict_of(wish.submission_id)
+        if self._open is wish and status:
+            self._finish(wish, Verdict(submission_id=wish.submission_id, status=status))
+        elif self._open is wish:
+            self.site.loop.after(300 * MS, self._watch, wish)
+
+    def _answer(self, wish: Wish) -> Callable[[bytes], None]:
+        def answered(data: bytes) -> None:
+            verdict = _VERDICT.decode(data)
+            if self._open is wish and verdict.status != "pending":
+                self._finish(wish, verdict)
+
+        return answered
+
+    def _finish(self, wish: Wish, verdict: Verdict) -> None:
+        self._open = None
+        if self.on_verdict is not None:
+            self.on_verdict(wish, verdict)
+        if verdict.status == "accepted":
+            self.accepted.append(wish)
+            if wish.verb != "evaluate":
+                self.promised = wish
+        pause = self._draws.between(200 * MS, 4 * SECOND)
+        self.site.loop.after(pause, self._next)

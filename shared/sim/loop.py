@@ -1,0 +1,86 @@
+"""Virtual time and chance of one simulated world: one heap of events, one counter of draws.
+
+Decides in which order things happen. Must not know what they are. Everything that is due at one instant happens in
+the order in which it was asked for, so a world is a pure function of its seed. Next: `weather.py`.
+"""
+
+import heapq
+from collections.abc import Callable
+
+from shared.core.splitmix import splitmix64
+
+#: Wall clock of every world at its start: 2026-01-01, ns since 1970.
+START_NS = 1_767_225_600_000_000_000
+MS = 1_000_000
+SECOND = 1_000_000_000
+
+
+class Draws:
+    """Draws are hashes of a counter: the n-th draw of a seed is the same for ever."""
+
+    __slots__ = ("_at",)
+
+    def __init__(self, seed: int, stream: int = 0) -> None:
+        self._at = splitmix64(splitmix64(seed) ^ stream)
+
+    def bits(self) -> int:
+        """Return 64 fresh bits."""
+        self._at += 1
+        return splitmix64(self._at)
+
+    def below(self, limit: int) -> int:
+        """Return an integer of [0, limit)."""
+        return self.bits() % limit
+
+    def between(self, low: int, high: int) -> int:
+        """Return an integer of [low, high]."""
+        return low + self.bits() % (high - low + 1)
+
+    def hit(self, per_mille: int) -> bool:
+        """Say yes `per_mille` times of a thousand."""
+        return self.bits() % 1000 < per_mille
+
+
+class Loop:
+    """One heap of (instant, order, action). `now_ns` counts from 0, the true time of the world."""
+
+    __slots__ = ("_heap", "_order", "events", "now_ns")
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+        self.events = 0
+        self._heap: list[tuple[int, int, Callable[..., None], tuple[object, ...]]] = []
+        self._order = 0
+
+    def at(self, at_ns: int, action: Callable[..., None], *args: object) -> None:
+        """Call `action(*args)` at `at_ns`, or now where that is past."""
+        self._order += 1
+        heapq.heappush(self._heap, (max(at_ns, self.now_ns), self._order, action, args))
+
+    def after(self, delay_ns: int, action: Callable[..., None], *args: object) -> None:
+        """Call `action(*args)` in `delay_ns`."""
+        self._order += 1
+        heapq.heappush(self._heap, (self.now_ns + delay_ns, self._order, action, args))
+
+    def run(self, until_ns: int) -> None:
+        """Let everything happen that is due up to `until_ns`."""
+        heap = self._heap
+        while heap and heap[0][0] <= until_ns:
+            self.now_ns, _, action, args = heapq.heappop(heap)
+            self.events += 1
+            action(*args)
+        self.now_ns = max(self.now_ns, until_ns)
+
+
+class Clock:
+    """The wall clock of one process: true time, moved by a skew that a fault may change, even backwards."""
+
+    __slots__ = ("_loop", "skew_ns")
+
+    def __init__(self, loop: Loop, skew_ns: int = 0) -> None:
+        self._loop = loop
+        self.skew_ns = skew_ns
+
+    def read(self) -> int:
+        """Return ns since 1970 as this process believes."""
+        return START_NS + self._loop.now_ns + self.skew_ns

@@ -1,0 +1,280 @@
+"""The oracle: watches log, processes, tasks and verdicts, and says which invariant broke.
+
+Decides whether the world is right, by its own books (`books.py`) and one reference state replayed from the log alone.
+Must not act on the world. Next: `world.py`.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from schemas.allocations import CLIENT_STATUSES, DESIRED_STATUSES
+from schemas.envelope import Record
+from schemas.jobs import Verdict
+from schemas.projections import NodeProjection
+from shared.core import role, tasks
+from shared.core.replica import Replica
+from shared.errors import LogError
+from shared.sim.books import Books
+from shared.sim.customers import Customer, Wish
+from shared.sim.drivers import Node, RunName
+from shared.sim.findings import Broken, Ledger
+from shared.sim.memo import Memo
+from shared.sim.process import Process, Site
+
+_PROJECTION = msgspec.json.Decoder(NodeProjection)
+_CHECKPOINT = "checkpoint"
+
+
+class _Orders:
+    """The newest projection that one life of an agent was given."""
+
+    def __init__(self) -> None:
+        self.life = 0
+        self.seq = -1
+        self.desired: dict[int, str] = {}
+
+
+class Oracle:
+    """All that must hold, held while it happens."""
+
+    def __init__(self, site: Site, memo: Memo, nodes: list[Node]) -> None:
+        self.site = site
+        self.ledger = Ledger()
+        self.books = Books(self.ledger)
+        self.reference = Replica()
+        self.forged: set[int] = set()
+        self._memo = memo
+        self._head = ""
+        self._epoch = 0
+        self._node_of = {node.node_id: node for node in nodes}
+        self._orders: dict[Process, _Orders] = {
+            node.process: _Orders() for node in nodes if node.process is not None
+        }
+        for node in nodes:
+            node.on_start = self.started
+
+    # ---- the log ----
+
+    def on_log(self, seq: int, subject: str, data: bytes) -> None:
+        """Check one record as it is written. Raises Broken."""
+        record = self._memo.decode(seq, subject, data)
+        if seq not in self.forged:
+            self._own(seq, record)
+        try:
+            self.reference.apply(role.Record(seq, subject, data))
+        except LogError as err:
+            self.ledger.hold("state_equals_log", False, err)
+        if record is not None and record.kind == _CHECKPOINT:
+            self.compare_rows()
+
+    def _own(self, seq: int, record: Record | None) -> None:
+        assert record is not None, seq
+        current = record.epoch == (seq if record.kind == "lease" else self._epoch)
+        fine = current and record.prev == self._head
+        self.ledger.hold(
+            "no_write_by_old_epoch", fine, f"epoch {record.epoch} while {self._epoch} is current"
+        )
+        self._head, self._epoch = record.sum, record.epoch
+        if record.events:
+            self.books.apply(record, seq)
+
+    def compare_rows(self) -> None:
+        """Hold the tables' rows against the books'. Raises Broken."""
+        table = self.reference.state.allocations
+        rows = self.books.allocs
+        self.ledger.hold("state_equals_log", len(table.live_rows()) == len(rows), "rows in use")
+        for row, alloc in rows.items():
+            said = (
+                int(table.key[row]),
+                int(table.node[row]),
+                DESIRED_STATUSES[table.desired[row]],
+                CLIENT_STATUSES[table.client[row]],
+            )
+            ours = (alloc.key, alloc.node, alloc.desired, alloc.client)
+            self.ledger.hold("state_equals_log", said == ours, alloc, "the table says", said)
+
+    # ---- processes ----
+
+    def stepped(
+        self, process: Process, inputs: list[role.Input], effects: list[role.Effect]
+    ) -> None:
+        """Look at one step, before its effects."""
+        self.ledger.checks["roles_go_on"] += 1
+        orders = self._orders.get(process)
+        if orders is not None:
+            self._agent_stepped(process, orders, inputs, effects)
+            return
+        for given in inputs:
+            # The role compared its tables in this step; had they differed, it would have stopped.
+            if type(given) is role.Record and given.subject.endswith(_CHECKPOINT):
+                self.ledger.checks["hashes_equal"] += 1
+
+    def ended(self, process: Process, reason: str, *, raised: bool) -> None:
+        """Hear that a role ended its process: no fault of this world is a reason to."""
+        diverged = "the checkpoint says" in reason
+        word = "raised" if raised else "stopped"
+        invariant = "hashes_equal" if diverged else "roles_go_on"
+        raise Broken(invariant, f"{process.instance} {word}: {reason}")
+
+    def _agent_stepped(
+        self,
+        process: Process,
+        orders: _Orders,
+        inputs: list[role.Input],
+        effects: Sequence[object],
+    ) -> None:
+        if orders.life != process.life:
+            orders.life, orders.seq = process.life, -1
+        for given in inputs:
+            if type(given) is role.Message:
+                projection = _PROJECTION.decode(given.data)
+                if projection.seq > orders.seq:
+                    orders.seq = projection.seq
+                    orders.desired = {one.key: one.desired for one in projection.allocations}
+        if orders.seq < 0:
+            return
+        for effect in effects:
+            if isinstance(effect, tasks.StartTask):
+                wants = orders.desired.get(effect.key) == "run"
+                self.ledger.hold("no_stale_order", wants, process.instance, "starts", effect.key)
+            elif isinstance(effect, tasks.KillTask | tasks.SignalTask):
+                wants = orders.desired.get(effect.key) == "run"
+                self.ledger.hold("no_stale_order", not wants, process.instance, "ends", effect.key)
+
+    # ---- tasks ----
+
+    def started(self, node: Node, name: RunName) -> None:
+        """Hold a start against every other run of the same allocation."""
+        key, task, number = name
+        twins = [
+            other
+            for one in self._node_of.values()
+            for other, run in one.runs.items()
+            if other[0] == key and other[1] == task and other[2] != number and run.is_alive
+        ]
+        self.ledger.hold("no_task_twice", not twins, name, "beside", twins, "on", node.node_id)
+        alloc = self.books.by_key.get(key)
+        there = alloc is not None and self.books.node_id(alloc) == node.node_id
+        self.ledger.hold("no_task_twice", there, name, "started on", node.node_id, "is", alloc)
+
+    # ---- customers ----
+
+    def on_verdict(self, wish: Wish, verdict: Verdict) -> None:
+        """Hold a verdict against the log. Raises Broken."""
+        said = self.books.submissions.get(wish.submission_id, ("", 0))[0]
+        if wish.is_conflict:
+            refused = verdict.status == "refused" and said == "accepted"
+            self.ledger.hold("submission_once", refused, wish.submission_id, verdict, said)
+            return
+        kept = said == verdict.status
+        self.ledger.hold(
+            "no_acknowledged_job_lost", kept, wish.submission_id, verdict, "log:", said
+        )
+        fine = verdict.status == "accepted" or wish.verb != "submit"
+        self.ledger.hold("no_acknowledged_job_lost", fine, wish.submission_id, verdict)
+
+    def verdict_of(self, submission_id: str) -> str:
+        """Return accepted or refused, or nothing yet."""
+        return self.books.submissions.get(submission_id, ("", 0))[0]
+
+    # ---- the end ----
+
+    def unsettled(self, customers: list[Customer], processes: list[Process]) -> str:
+        """Say what has not come to rest yet; nothing: the world has converged."""
+        for find in (
+            self._promises(customers),
+            self._jobs(),
+            self._tasks(),
+            self._replicas(processes),
+        ):
+            if find:
+                return find
+        return ""
+
+    def _promises(self, customers: list[Customer]) -> str:
+        for customer in customers:
+            if not customer.is_idle:
+                return f"{customer.shape.job_id} waits for a verdict"
+            wish = customer.promised
+            if wish is None:
+                continue
+            job = self.books.jobs.get(customer.shape.job_id)
+            if job is None:
+                self.ledger.hold(
+                    "no_acknowledged_job_lost", False, wish.submission_id, "no such job"
+                )
+                continue
+            count = job.groups[job.version]["web"][0]
+            kept = job.is_stopped if wish.shape is None else not job.is_stopped
+            kept = kept and (wish.shape is None or wish.shape.count == count)
+            self.ledger.hold(
+                "no_acknowledged_job_lost", kept, wish.submission_id, wish.shape, job.version
+            )
+        waiting = [one.seq for one in self.site.bus.jobs if one.seq > self.books.jobs_seq]
+        return f"JOBS {waiting} without a verdict" if waiting else ""
+
+    def _jobs(self) -> str:
+        for job in self.books.jobs.values():
+            for group, (count, _) in job.groups[job.version].items():
+                allocs = [
+                    self.books.allocs[row] for row in sorted(self.books.wanted(job.id, group))
+                ]
+                want = 0 if job.is_stopped else count
+                if job.job_type == "batch" and not job.is_stopped:
+                    done = {
+                        a.index
+                        for a in self.books.by_key.values()
+                        if a.job_id == job.id and a.client == "complete"
+                    }
+                    if not done >= set(range(count)):
+                        return (
+                            f"{job.id}.{group} wants {count} complete, has {sorted(done)}, {allocs}"
+                        )
+                elif len(allocs) != want or any(a.client != "running" for a in allocs):
+                    return f"{job.id}.{group} wants {want}, has {allocs}"
+        return ""
+
+    def _tasks(self) -> str:
+        wanted = {a.key: a for a in self.books.allocs.values() if a.is_wanted}
+        alive: set[int] = set()
+        for node in self._node_of.values():
+            for name in node.alive():
+                if name[0] not in wanted:
+                    return f"{node.node_id} still runs {name}: {self.books.by_key.get(name[0])}"
+                alive.add(name[0])
+        missing = [a for key, a in wanted.items() if key not in alive]
+        return f"{missing} run nowhere" if missing else ""
+
+    def _replicas(self, processes: list[Process]) -> str:
+        for process in processes:
+            if process.role is None or process.is_paused or not process.is_connected:
+                return f"{process.name} is away"
+            replica = replica_of(process.role)
+            if replica is not None and replica.next_seq != self.reference.next_seq:
+                return f"{process.name} stands at {replica.next_seq}, the log at {self.reference.next_seq}"
+        return ""
+
+    def settle(self, processes: list[Process]) -> None:
+        """Check at the end what only then can be: all replicas are one, no task runs that nobody wants."""
+        ours = self.reference.state.hashes()
+        for process in processes:
+            replica = None if process.role is None else replica_of(process.role)
+            if replica is not None:
+                theirs = replica.state.hashes()
+                differ = {name for name, digest in theirs.items() if ours[name] != digest}
+                self.ledger.hold("hashes_equal", not differ, process.instance, sorted(differ))
+        for node in self._node_of.values():
+            for name in node.alive():
+                alloc = self.books.by_key.get(name[0])
+                kept = alloc is not None and alloc.is_wanted
+                self.ledger.hold("no_orphan_task", kept, node.node_id, name, alloc)
+        self.compare_rows()
+
+
+def replica_of(one: role.Role) -> Replica | None:
+    """Find the replica that a role follows the log with."""
+    for value in vars(one).values():
+        if isinstance(value, Replica):
+            return value
+    return None
