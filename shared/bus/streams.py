@@ -23,6 +23,10 @@ MESSAGE_BYTES_MAX = _MIB
 STREAM_NOT_FOUND = 10059
 
 
+class BusRefused(BusUnavailable):
+    """The bus is there and is not the one we may work on: waiting does not help."""
+
+
 class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a stream under the server's own field names. Units: bytes, nanoseconds, -1 without bound."""
 
@@ -153,7 +157,7 @@ async def info(bus: Requester, name: str) -> StreamInfo | None:
 async def ensure(bus: Requester, replicas: int = 1, generation: int = 1) -> StreamInfo:
     """Make what may be made, check everything, and return the log's info.
 
-    Raises BusUnavailable: LOG or JOBS is missing, or a stream has other settings than ours.
+    Raises BusRefused: LOG or JOBS is missing, or a stream has other settings than ours; BusUnavailable: no answer.
     """
     for wanted in ENSURED:
         await _ensure_one(bus, msgspec.structs.replace(wanted, num_replicas=replicas))
@@ -161,7 +165,7 @@ async def ensure(bus: Requester, replicas: int = 1, generation: int = 1) -> Stre
     for wanted in (JOBS, log_config(generation)):
         found = await info(bus, wanted.name)
         if found is None:
-            raise BusUnavailable(f"stream {wanted.name} is missing: only a new cluster's bootstrap makes it")
+            raise BusRefused(f"stream {wanted.name} is missing: only a new cluster's bootstrap makes it")
         _compare(found, msgspec.structs.replace(wanted, num_replicas=replicas), sized=False)
         log = found
     assert log is not None
@@ -197,7 +201,7 @@ def _compare(found: StreamInfo, wanted: StreamConfig, *, sized: bool = True) -> 
         del want["max_bytes"]
     other = [f"{key} is {have[key]!r}, expected {want[key]!r}" for key in want if have[key] != want[key]]
     if other:
-        raise BusUnavailable(f"stream {wanted.name}: {'; '.join(other)}")
+        raise BusRefused(f"stream {wanted.name}: {'; '.join(other)}")
 
 
 def _decode(body: bytes) -> StreamInfo:

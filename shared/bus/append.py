@@ -1,0 +1,204 @@
+"""Writing: the one outstanding append with its fence and its one retry, and last values with theirs.
+
+Decides what an answer of the server means. A timeout means nothing known: a retry carries the same id, and after a refusal
+the log itself is asked whether the record that stands there is ours (one replica refuses a retry that three would
+acknowledge as duplicate). Knows no event. Next: `leader.py`.
+"""
+
+import asyncio
+import base64
+import time
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
+from shared.bus import streams, subjects
+from shared.bus.connect import header, header_block, status
+from shared.bus.inbox import Inbox
+from shared.bus.pull import Link
+from shared.bus.replay import Stored
+from shared.core.role import (
+    Append,
+    Appended,
+    AppendRefused,
+    AppendUnknown,
+    Input,
+    Put,
+    PutDone,
+    PutRefused,
+)
+
+_ANSWER_S = 2.0
+_GIVE_UP_S = 4.0
+_NOBODY_PAUSE_S = 0.2
+#: Wrong last sequence; wrong last sequence of a subject in flight.
+_CONFLICTS = frozenset({10071, 10164})
+#: The store takes nothing: bound reached or disk full; insufficient resources; storage exceeded.
+_FULL = frozenset({10077, 10023, 10047})
+
+
+class PubAck(msgspec.Struct, frozen=True):
+    """JetStream's answer to a publish."""
+
+    seq: int = 0
+    duplicate: bool = False
+    error: streams.ApiError | None = None
+
+
+class _Got(msgspec.Struct, frozen=True):
+    message: Stored | None = None
+    error: streams.ApiError | None = None
+
+
+class _GetSeq(msgspec.Struct, frozen=True):
+    seq: int
+
+
+
+PUB_ACK = msgspec.json.Decoder(PubAck)
+
+
+class _Outstanding:
+    """One append under way."""
+
+    def __init__(self, effect: Append, subject: str, stream: str) -> None:
+        self.effect = effect
+        self.subject = subject
+        self.headers = header_block(
+            nats_msg_id=effect.msg_id,
+            nats_expected_stream=stream,
+            nats_expected_last_sequence=str(effect.expected_seq),
+        )
+        self.give_up = time.monotonic() + _GIVE_UP_S
+        self.attempt = 0
+
+
+class Appender:
+    """Performs `Append`; exactly one input answers each."""
+
+    def __init__(self, link: Link, put: Callable[[Input], None], *, generation: int) -> None:
+        self._link = link
+        self._put = put
+        self._generation = generation
+        self._stream = subjects.log_stream(generation)
+        self._out: _Outstanding | None = None
+
+    def append(self, effect: Append) -> None:
+        """Send it. Raises ValueError when one is outstanding: the role's promise is broken."""
+        if self._out is not None:
+            raise ValueError("a role appended while its last append is unanswered")
+        subject = subjects.log(self._generation, effect.kind)
+        self._out = _Outstanding(effect, subject, self._stream)
+        self._send(self._out)
+
+    def resend(self) -> None:
+        """The bus is back: what was under way will not be answered on the old connection."""
+        if self._out is not None:
+            self._send(self._out)
+
+    def _send(self, out: _Outstanding) -> None:
+        out.attempt += 1
+        done = partial(self._answered, out, out.attempt)
+        self._link.bus.call(
+            out.subject, out.effect.data, done, headers=out.headers, timeout_s=_ANSWER_S
+        )
+
+    def _answered(self, out: _Outstanding, attempt: int, headers: bytes, body: bytes | None) -> None:
+        if self._out is not out:
+            return
+        if body is None or status(headers) == 503:
+            if attempt == out.attempt:
+                self._again(out)
+            return
+        ack = PUB_ACK.decode(body)
+        if ack.error is None:
+            self._finish(Appended(ack.seq))
+        elif ack.error.err_code in _CONFLICTS:
+            self._look(out, ack.error.description)
+        elif ack.error.err_code in _FULL:
+            self._finish(AppendRefused(ack.error.description, full=True))
+        elif ack.error.code < 500:
+            self._finish(AppendRefused(ack.error.description))
+        else:
+            self._finish(AppendUnknown())
+
+    def _again(self, out: _Outstanding) -> None:
+        """No answer, or nobody there: try again under the same id until it is time to say so."""
+        if time.monotonic() + _NOBODY_PAUSE_S >= out.give_up:
+            self._finish(AppendUnknown())
+            return
+        asyncio.get_running_loop().call_later(_NOBODY_PAUSE_S, self._retry, out, out.attempt)
+
+    def _retry(self, out: _Outstanding, attempt: int) -> None:
+        if self._out is out and out.attempt == attempt:
+            self._send(out)
+
+    def _look(self, out: _Outstanding, reason: str) -> None:
+        """Ask the log whether what stands at the next seq is this very record."""
+        body = msgspec.json.encode(_GetSeq(out.effect.expected_seq + 1))
+        done = partial(self._looked, out, reason)
+        self._link.bus.call(subjects.js_message_get(self._stream), body, done, timeout_s=_ANSWER_S)
+
+    def _looked(self, out: _Outstanding, reason: str, headers: bytes, body: bytes | None) -> None:
+        if self._out is not out:
+            return
+        if body is None or status(headers):
+            self._finish(AppendUnknown())
+            return
+        got = msgspec.json.decode(body, type=_Got)
+        found = got.message
+        if found is None:
+            unknown = got.error is not None and got.error.code != 404
+            self._finish(AppendUnknown() if unknown else AppendRefused(reason))
+        elif found.subject == out.subject and base64.b64decode(found.data) == out.effect.data:
+            self._finish(Appended(found.seq))
+        else:
+            self._finish(AppendRefused(reason))
+
+    def _finish(self, answer: Appended | AppendRefused | AppendUnknown) -> None:
+        self._out = None
+        self._put(answer)
+
+
+class Putter:
+    """Performs `Put`; each is answered by PutDone or PutRefused."""
+
+    def __init__(self, link: Link, inbox: Inbox) -> None:
+        self._link = link
+        self._inbox = inbox
+
+    def put(self, effect: Put) -> None:
+        """Send it."""
+        fields: dict[str, str] = {}
+        if effect.expected >= 0:
+            fields["nats_expected_last_subject_sequence"] = str(effect.expected)
+        if effect.ttl_s:
+            fields["nats_ttl"] = str(effect.ttl_s)
+        headers = header_block(**fields) if fields else b""
+        done = partial(self._answered, effect.subject)
+        self._link.bus.call(effect.subject, effect.data, done, headers=headers, timeout_s=_ANSWER_S)
+
+    def _answered(self, subject: str, headers: bytes, body: bytes | None) -> None:
+        if body is None or status(headers):
+            self._inbox.put(PutRefused(subject, 0, b""))
+            return
+        ack = PUB_ACK.decode(body)
+        if ack.error is None:
+            self._inbox.put(PutDone(subject, ack.seq))
+        elif ack.error.err_code in _CONFLICTS:
+            self._look(subject)
+        else:
+            self._inbox.put(PutRefused(subject, 0, b""))
+
+    def _look(self, subject: str) -> None:
+        """Tell the loser what stands there."""
+        ask = subjects.js_direct_get(streams.stream_of(subject), subject)
+        self._link.bus.call(ask, b"", partial(self._looked, subject), timeout_s=_ANSWER_S)
+
+    def _looked(self, subject: str, headers: bytes, body: bytes | None) -> None:
+        if body is None or status(headers):
+            self._inbox.put(PutRefused(subject, 0, b""))
+        else:
+            seq = int(header(headers, b"Nats-Sequence"))
+            self._inbox.put(PutRefused(subject, seq, body))

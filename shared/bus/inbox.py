@@ -1,0 +1,136 @@
+"""What waits for the role: inputs in the order of arrival, timers, and the messages it has not answered yet.
+
+Decides nothing about meaning: it counts, keeps and hands over. Knows neither the bus nor the role. Next: `pull.py`.
+"""
+
+import asyncio
+import heapq
+from collections.abc import Callable
+
+import msgspec
+
+from shared.core.role import Input, Message, Timer
+
+#: Unanswered requests kept at most; the oldest are forgotten first, their senders ask again.
+REQUESTS_MAX = 100_000
+
+
+class Inbox:
+    """Inputs that the next step will get, and the wake-up of the loop."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Input] = []
+        self.wake = asyncio.Event()
+        self.failure: BaseException | None = None
+
+    def put(self, one: Input) -> None:
+        """Add an input."""
+        self._waiting.append(one)
+        self.wake.set()
+
+    def take(self, most: int) -> list[Input]:
+        """Remove and return what waits, oldest first; what is too much stays for the next turn."""
+        if len(self._waiting) <= most:
+            taken, self._waiting = self._waiting, []
+        else:
+            taken, self._waiting = self._waiting[:most], self._waiting[most:]
+            self.wake.set()
+        return taken
+
+    def drop(self, unwanted: Callable[[Input], bool]) -> None:
+        """Forget waiting inputs that the role has said it does not want any more."""
+        self._waiting = [one for one in self._waiting if not unwanted(one)]
+
+    def fail(self, err: BaseException) -> None:
+        """End the shell: something happened that must not be survived."""
+        if self.failure is None:
+            self.failure = err
+        self.wake.set()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+
+class Timers:
+    """Named deadlines on the role's clock. Setting a name again replaces it."""
+
+    def __init__(self) -> None:
+        self._at: dict[str, int] = {}
+        self._heap: list[tuple[int, str]] = []
+
+    def set(self, name: str, at_ns: int) -> None:
+        """Set or, with 0, cancel."""
+        if at_ns <= 0:
+            self._at.pop(name, None)
+        elif self._at.get(name) != at_ns:
+            self._at[name] = at_ns
+            heapq.heappush(self._heap, (at_ns, name))
+
+    def next_ns(self) -> int:
+        """Earliest deadline; 0 without any."""
+        while self._heap and self._at.get(self._heap[0][1]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else 0
+
+    def due(self, now_ns: int) -> list[Timer]:
+        """Remove and return what is due, by (deadline, name)."""
+        fired: list[Timer] = []
+        while (at := self.next_ns()) and at <= now_ns:
+            _, name = heapq.heappop(self._heap)
+            del self._at[name]
+            fired.append(Timer(name, at))
+        return fired
+
+
+class Held(msgspec.Struct):
+    """A message that the role may still answer."""
+
+    message: Message
+    #: subject to answer on; empty where nobody asked.
+    reply: bytes
+    #: gives the credit back; None for sources without credit.
+    release: Callable[[], None] | None
+
+
+class Tokens:
+    """Hands out tokens and remembers what they stand for."""
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._held: dict[int, Held] = {}
+        self._requests: dict[int, None] = {}
+
+    def new(self) -> int:
+        """Return a token that was never used."""
+        self._next += 1
+        return self._next
+
+    def hold(self, message: Message, reply: bytes, release: Callable[[], None] | None) -> None:
+        """Remember a message until its token is answered."""
+        self._held[message.token] = Held(message, reply, release)
+        if release is None:
+            self._requests[message.token] = None
+            if len(self._requests) > REQUESTS_MAX:
+                oldest = next(iter(self._requests))
+                del self._requests[oldest]
+                self._held.pop(oldest, None)
+
+    def peek(self, token: int) -> Held | None:
+        """Return what the token stands for; None when it was answered or forgotten."""
+        return self._held.get(token)
+
+    def answer(self, token: int) -> Held | None:
+        """Forget the token, give its credit back, and return what it stood for."""
+        held = self._held.pop(token, None)
+        if held is not None:
+            self._requests.pop(token, None)
+            if held.release is not None:
+                held.release()
+        return held
+
+    def forget_source(self, name: str) -> None:
+        """Forget all messages of a source, without giving credit back: the source is gone."""
+        gone = [token for token, held in self._held.items() if held.message.source == name]
+        for token in gone:
+            del self._held[token]
+            self._requests.pop(token, None)

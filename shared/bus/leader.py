@@ -1,0 +1,134 @@
+"""Leadership: one key of a bucket, held for two seconds at a time, renewed twice a second.
+
+Decides when this instance may act. It is for liveness only: two writers are made impossible by the log's fence. The bucket
+has no limit markers and is written by plain publishes, because a KV client cannot renew a TTL. Next: `shell.py`.
+"""
+
+import asyncio
+import base64
+import contextlib
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from shared.bus import streams, subjects
+from shared.bus.append import PUB_ACK
+from shared.bus.connect import header_block
+from shared.bus.pull import Link
+from shared.bus.replay import Stored
+from shared.core.role import Input, LeadershipLost, LeadershipWon
+from shared.errors import BusUnavailable
+
+TTL_S = 2
+_RENEW_S = 0.5
+_COMPETE_S = 0.25
+_ANSWER_S = 0.5
+#: A renewal this old might have been missed by the server: somebody else may be next.
+_DOUBT_S = 1.5
+_RESIGNED_S = 1.0
+
+
+class _GetLast(msgspec.Struct, frozen=True):
+    last_by_subj: str
+
+
+class _Delete(msgspec.Struct, frozen=True):
+    seq: int
+    no_erase: bool = True
+
+
+class _Got(msgspec.Struct, frozen=True):
+    message: Stored | None = None
+
+
+class Leadership:
+    """Competes for one key on behalf of one instance, once `start` was called."""
+
+    def __init__(self, link: Link, put: Callable[[Input], None], *, key: str, instance: str) -> None:
+        self._link = link
+        self._put = put
+        self._subject = subjects.leader(key)
+        self._instance = instance.encode()
+        self._seq = 0
+        self._sure_at = 0.0
+        self._running: asyncio.Task[None] | None = None
+        self._not_before = 0.0
+        self.held = False
+
+    def start(self) -> None:
+        """Begin to compete; repeated calls change nothing."""
+        if self._running is None:
+            self._running = asyncio.create_task(self._run())
+
+    def resign(self) -> None:
+        """Give the key up now and compete again after a pause."""
+        self._not_before = time.monotonic() + _RESIGNED_S
+        if self.held:
+            self.held = False
+            self._give_up()
+
+    def stop(self) -> None:
+        """Compete no more; the successor need not wait for the key to die."""
+        if self._running is not None:
+            self._running.cancel()
+        if self.held:
+            self.held = False
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Delete exactly our own message: a successor's would have another seq."""
+        body = msgspec.json.encode(_Delete(self._seq))
+        self._link.bus.send(subjects.js_message_delete(streams.LEADER.name), body)
+
+    async def _run(self) -> None:
+        while True:
+            pause = _RENEW_S if self.held else _COMPETE_S
+            if time.monotonic() >= self._not_before:
+                with contextlib.suppress(BusUnavailable):
+                    await self._write()
+            if self.held and time.monotonic() - self._sure_at > _DOUBT_S:
+                self._lose()
+            await asyncio.sleep(pause)
+
+    async def _write(self) -> None:
+        """Take the key where it is free, renew it where it is ours."""
+        sent_at = time.monotonic()
+        before = self.held
+        headers = header_block(
+            nats_expected_last_subject_sequence=str(self._seq if before else 0),
+            nats_ttl=str(TTL_S),
+        )
+        _, body = await self._link.bus.request_raw(
+            self._subject, self._instance, headers=headers, timeout_s=_ANSWER_S
+        )
+        ack = PUB_ACK.decode(body)
+        if ack.error is None:
+            self._hold(ack.seq, sent_at, before=before)
+        elif before and not await self._still_ours(sent_at):
+            self._lose()
+
+    async def _still_ours(self, sent_at: float) -> bool:
+        """A renewal whose answer was lost moved the seq on: look whose value stands there."""
+        ask = subjects.js_message_get(streams.LEADER.name)
+        body = msgspec.json.encode(_GetLast(self._subject))
+        _, answer = await self._link.bus.request_raw(ask, body, timeout_s=_ANSWER_S)
+        found = msgspec.json.decode(answer, type=_Got).message
+        if found is None or base64.b64decode(found.data) != self._instance:
+            return False
+        self._hold(found.seq, sent_at, before=True)
+        return True
+
+    def _hold(self, seq: int, sent_at: float, *, before: bool) -> None:
+        self._seq, self._sure_at = seq, sent_at
+        if before and not self.held:
+            # Resigned while the answer was under way.
+            self._give_up()
+        elif not self.held:
+            self.held = True
+            self._put(LeadershipWon())
+
+    def _lose(self) -> None:
+        if self.held:
+            self.held = False
+            self._put(LeadershipLost())

@@ -1,0 +1,412 @@
+"""The shell: one loop that collects what arrived, calls the role once, and performs its effects in order.
+
+Decides when a role is called and what reconnecting means for its sources. It has no `if` about meaning and is the same
+for every role; `shared/core/role.py` says what it promises. Batches are what one turn of the event loop brought: there is
+no timer, so a lone message waits for nothing and a flood is taken in big bites. Next: `runner.py`.
+"""
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+import structlog
+
+from shared.bus import streams, subjects
+from shared.bus.append import Appender, Putter
+from shared.bus.clock import Clock
+from shared.bus.connect import BusClient, Callbacks, Login, connect, server_fsyncs, status
+from shared.bus.inbox import Inbox, Timers, Tokens
+from shared.bus.leader import Leadership
+from shared.bus.pull import Link
+from shared.bus.replay import LogReplay
+from shared.bus.sources import Listener, Puller
+from shared.core import role as r
+from shared.core.tasks import Answer, Ask
+from shared.errors import BusUnavailable, CaravanError
+
+#: One step takes at most this many inputs, so that the bus is heard in between.
+STEP_INPUTS_MAX = 4096
+_LOOK_AGAIN_S = 0.25
+#: Nobody may be answered on these: a reply there would be a message of ours in a place of the asker's choice.
+_NO_REPLY = frozenset(
+    {"log", "cmd", "eval", "node", "view", "jobs", "dead", "api", "query", "hb", "presence"}
+)
+log = structlog.get_logger()
+
+#: Performs an effect that only one role has; an awaitable is awaited before the next effect.
+Performer = Callable[[Any], Awaitable[None] | None]
+
+
+class RoleStopped(CaravanError):
+    """The role asked to stop, because going on would do harm."""
+
+
+class ShellSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a shell needs to know of its bus."""
+
+    login: Login
+    #: the system account's user, for the plan applier only: it asks whether the server fsyncs.
+    sys_login: Login | None = None
+    replicas: int = 1
+    generation: int = 1
+    #: False for agents: NODES has no streams.
+    in_core: bool = True
+    start_timeout_s: float = 10.0
+
+
+class Shell:
+    """Drives one role on NATS. `run` once; the rest may be called from the same loop at any time."""
+
+    def __init__(
+        self,
+        role: r.Role,
+        settings: ShellSettings,
+        *,
+        performers: Mapping[type, Performer] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._role = role
+        self._settings = settings
+        self._clock = clock or Clock()
+        self._inbox = Inbox()
+        self._timers = Timers()
+        self._tokens = Tokens()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._link: Link | None = None
+        self._listeners: list[Listener] = []
+        self._pullers: dict[str, Puller] = {}
+        self._replay: LogReplay | None = None
+        self._appender: Appender | None = None
+        self._putter: Putter | None = None
+        self._leadership: Leadership | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._awaiting: Callable[[], Awaitable[None]] | None = None
+        self._ending = False
+        self._perform = self._table(performers or {})
+        self._counts = dict.fromkeys(
+            ("steps", "inputs", "effects", "sends_dropped", "replies_refused", "connects"), 0
+        )
+
+    # ---- life ----
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until `stop` is set.
+
+        Raises BusUnavailable: no bus within the start time, or one that we may not work on; RoleStopped; and whatever
+        the role's own step raised.
+        """
+        watch = asyncio.create_task(self._watch(stop))
+        try:
+            await self._start()
+            while not stop.is_set():
+                await self._turn()
+        finally:
+            watch.cancel()
+            await self._end()
+
+    def inject(self, inputs: Iterable[Any]) -> None:
+        """Hand the role inputs that a performer has to report."""
+        for one in inputs:
+            self._inbox.put(one)
+
+    @property
+    def is_ready(self) -> bool:
+        """Connected, and the log replayed up to what was its end."""
+        connected = self._link is not None and self._link.bus.is_connected
+        return connected and (self._replay is None or self._replay.caught_up)
+
+    @property
+    def lag(self) -> int:
+        """Records of the log that wait at the bus."""
+        return self._replay.pending if self._replay is not None else 0
+
+    def metrics(self) -> dict[str, float]:
+        """The role's numbers and the shell's own."""
+        shown = {f"caravan_shell_{name}_total": float(n) for name, n in self._counts.items()}
+        shown["caravan_shell_ready_info"] = float(self.is_ready)
+        shown["caravan_shell_lag_records"] = float(self.lag)
+        shown["caravan_shell_waiting_inputs"] = float(len(self._inbox))
+        return {**shown, **self._role.metrics()}
+
+    # ---- the loop ----
+
+    async def _watch(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._inbox.wake.set()
+
+    async def _turn(self) -> None:
+        """Wait, collect, step, perform."""
+        await self._inbox.wake.wait()
+        self._inbox.wake.clear()
+        if self._inbox.failure is not None:
+            raise self._inbox.failure
+        now_ns = self._clock.now_ns()
+        inputs: list[Any] = self._inbox.take(STEP_INPUTS_MAX)
+        inputs += self._timers.due(now_ns)
+        if inputs:
+            self._counts["steps"] += 1
+            self._counts["inputs"] += len(inputs)
+            await self._step(inputs, now_ns)
+        self._set_alarm()
+        if self._inbox.wake.is_set():
+            await asyncio.sleep(0)
+
+    async def _step(self, inputs: list[Any], now_ns: int) -> None:
+        effects = self._role.step(inputs, now_ns)
+        self._counts["effects"] += len(effects)
+        if self._replay is not None:
+            self._replay.stepped()
+        for effect in effects:
+            waiting = self._perform[type(effect)](effect)
+            if waiting is not None and inspect.isawaitable(waiting):
+                await waiting
+
+    def _set_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        at_ns = self._timers.next_ns()
+        if at_ns:
+            delay_s = max(0, at_ns - self._clock.now_ns()) / 1e9
+            self._alarm = asyncio.get_running_loop().call_later(delay_s, self._inbox.wake.set)
+
+    # ---- connecting ----
+
+    async def _start(self) -> None:
+        """Connect, build the sources and tell the role."""
+        deadline = time.monotonic() + self._settings.start_timeout_s
+        while True:
+            try:
+                bus = await self._connect()
+                try:
+                    facts = await self._facts(bus)
+                except BaseException:
+                    await bus.end()
+                    raise
+                break
+            except BusUnavailable as err:
+                if time.monotonic() > deadline:
+                    raise
+                log.info("bus.awaited", reason=str(err))
+                await asyncio.sleep(_LOOK_AGAIN_S)
+        self._build(Link(bus))
+        await self._go(facts, fresh=True)
+
+    async def _connect(self) -> BusClient:
+        told = Callbacks(
+            lost=self._on_lost, back=self._on_back, closed=self._on_closed, error=self._on_error
+        )
+        bus = await connect(self._settings.login, told)
+        bus.on_failure = self._inbox.fail
+        return bus
+
+    def _build(self, link: Link) -> None:
+        role, own = self._role, self._settings
+        owner = f"{role.name}-{role.instance}"
+        self._link = link
+        self._appender = Appender(link, self._inbox.put, generation=own.generation)
+        self._putter = Putter(link, self._inbox)
+        for source in role.sources():
+            match source:
+                case r.Replay():
+                    stream = subjects.log_stream(own.generation)
+                    self._replay = LogReplay(link, self._inbox, stream=stream, owner=owner)
+                case r.Listen():
+                    self._listeners.append(Listener(link, self._inbox, self._tokens, source))
+                case _:
+                    self._pullers[source.name] = Puller(
+                        link, self._inbox, self._tokens, source=source, owner=owner
+                    )
+        if role.leader_key:
+            self._leadership = Leadership(
+                link, self._inbox.put, key=role.leader_key, instance=role.instance
+            )
+
+    async def _facts(self, bus: BusClient) -> r.Reconnected:
+        """Make sure of the streams and learn what the server promises."""
+        own = self._settings
+        if not own.in_core:
+            return r.Reconnected()
+        found = await streams.ensure(bus, own.replicas, own.generation)
+        fsync = await server_fsyncs(own.sys_login) if own.sys_login is not None else False
+        assert found.config is not None
+        return r.Reconnected(fsync=fsync, replicas=found.config.num_replicas)
+
+    async def _go(self, facts: r.Reconnected, *, fresh: bool) -> None:
+        """Everything is there: listen, tell the role, and let the sources run (again)."""
+        self._counts["connects"] += 1
+        for listener in self._listeners:
+            if fresh:
+                await listener.subscribe()
+            listener.look()
+        self._inbox.put(facts)
+        if self._appender is not None:
+            self._appender.resend()
+        for puller in self._pullers.values():
+            puller.reopen()
+        if self._replay is None:
+            self._compete()
+        elif self._replay.next_seq == 1:
+            self._replay.first_caught_up = self._compete
+            self._replay.rewind(self._role.next_seq)
+        else:
+            self._replay.resume()
+
+    def _compete(self) -> None:
+        """Only who has caught up may lead: a leader that replays first would leave its role without one."""
+        if self._leadership is not None:
+            self._leadership.start()
+
+    def _on_lost(self) -> None:
+        if not self._ending:
+            log.warning("bus.lost")
+
+    def _on_error(self, err: Exception) -> None:
+        if not self._ending:
+            log.warning("bus.error", reason=str(err) or type(err).__name__)
+
+    def _on_back(self) -> None:
+        self._reconnect(rebuild=False)
+
+    def _on_closed(self) -> None:
+        """The client gave up for good, which an error line of the server can make it do: build another."""
+        self._reconnect(rebuild=True)
+
+    def _reconnect(self, *, rebuild: bool) -> None:
+        if self._ending or self._link is None:
+            return
+        if self._connecting is not None:
+            self._connecting.cancel()
+        self._connecting = asyncio.create_task(self._again(rebuild=rebuild))
+
+    async def _again(self, *, rebuild: bool) -> None:
+        assert self._link is not None
+        while True:
+            try:
+                if rebuild and self._link.bus.is_closed:
+                    self._link.bus = await self._connect()
+                facts = await self._facts(self._link.bus)
+                await self._go(facts, fresh=rebuild)
+            except streams.BusRefused as err:
+                self._inbox.fail(err)
+                return
+            except BusUnavailable as err:
+                log.info("bus.awaited", reason=str(err))
+                await asyncio.sleep(_LOOK_AGAIN_S)
+            else:
+                log.info("bus.back")
+                return
+
+    async def _end(self) -> None:
+        self._ending = True
+        for task in (self._connecting, self._alarm):
+            if task is not None:
+                task.cancel()
+        for puller in self._pullers.values():
+            puller.close()
+        if self._replay is not None:
+            self._replay.stop()
+        if self._leadership is not None:
+            self._leadership.stop()
+        if self._link is not None:
+            await self._link.bus.end()
+
+    # ---- effects ----
+
+    def _table(self, performers: Mapping[type, Performer]) -> dict[type, Performer]:
+        return {
+            r.Append: self._append,
+            r.Send: self._send,
+            r.Put: self._put,
+            r.Ack: self._ack,
+            r.Nak: self._nak,
+            r.Reply: self._reply,
+            r.SetTimer: self._set_timer,
+            r.Open: self._open,
+            r.Close: self._close,
+            r.Purge: self._purge,
+            r.Rewind: self._rewind,
+            r.Resign: self._resign,
+            r.Stop: self._stop,
+            Ask: self._ask,
+            **performers,
+        }
+
+    def _append(self, effect: r.Append) -> None:
+        assert self._appender is not None
+        self._appender.append(effect)
+
+    def _send(self, effect: r.Send) -> None:
+        assert self._link is not None
+        if not self._link.bus.send(effect.subject, effect.data):
+            self._counts["sends_dropped"] += 1
+
+    def _put(self, effect: r.Put) -> None:
+        assert self._putter is not None
+        self._putter.put(effect)
+
+    def _ack(self, effect: r.Ack) -> None:
+        self._tokens.answer(effect.token)
+
+    def _nak(self, effect: r.Nak) -> None:
+        delay_s = max(0, effect.delay_ns) / 1e9
+        asyncio.get_running_loop().call_later(delay_s, self._redeliver, effect.token)
+
+    def _redeliver(self, token: int) -> None:
+        held = self._tokens.peek(token)
+        if held is not None:
+            self._inbox.put(held.message)
+
+    def _reply(self, effect: r.Reply) -> None:
+        assert self._link is not None
+        held = self._tokens.answer(effect.token)
+        if held is None or not held.reply:
+            return
+        to = held.reply.decode("ascii", "replace")
+        first = to.partition(".")[0]
+        if first in _NO_REPLY or first.startswith("$"):
+            self._counts["replies_refused"] += 1
+            log.warning("reply.refused", subject=held.message.subject, reply=to[:80])
+        elif not self._link.bus.send(to, effect.data):
+            self._counts["sends_dropped"] += 1
+
+    def _set_timer(self, effect: r.SetTimer) -> None:
+        self._timers.set(effect.name, effect.at_ns)
+
+    def _open(self, effect: r.Open) -> None:
+        self._close(r.Close(effect.name))
+        self._pullers[effect.name].open(effect.start)
+
+    def _close(self, effect: r.Close) -> None:
+        name = effect.name
+        self._pullers[name].close()
+        self._inbox.drop(lambda one: isinstance(one, r.Message) and one.source == name)
+
+    def _purge(self, effect: r.Purge) -> None:
+        self._pullers[effect.name].purge(effect.below)
+
+    def _rewind(self, effect: r.Rewind) -> None:
+        if self._replay is not None:
+            self._inbox.drop(lambda one: isinstance(one, r.Record | r.CaughtUp))
+            self._replay.rewind(effect.seq)
+
+    def _resign(self, _effect: r.Resign) -> None:
+        self._inbox.drop(lambda one: isinstance(one, r.LeadershipWon | r.LeadershipLost))
+        if self._leadership is not None:
+            self._leadership.resign()
+
+    def _stop(self, effect: r.Stop) -> None:
+        raise RoleStopped(effect.reason)
+
+    def _ask(self, effect: Ask) -> None:
+        assert self._link is not None
+
+        def done(headers: bytes, body: bytes | None) -> None:
+            answered = None if status(headers) == 503 else body
+            self._inbox.put(Answer(name=effect.name, data=answered))  # type: ignore[arg-type]
+
+        timeout_s = effect.timeout_ns / 1e9
+        self._link.bus.call(effect.subject, effect.data, done, timeout_s=timeout_s)
