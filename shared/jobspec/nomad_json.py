@@ -81,6 +81,10 @@ class Task(Json, frozen=True, kw_only=True):
     constraints: tuple[Constraint, ...] = field(name="Constraints", default=())
     restart: RestartPolicy | None = field(name="RestartPolicy", default=None)
     kill_timeout_ns: int = field(name="KillTimeout", default=5 * SECOND_NS)
+    #: empty: the agent's own user.
+    user: str = field(name="User", default="")
+    #: its end ends the others of the group.
+    leader: bool = field(name="Leader", default=False)
     #: empty: the driver's default (SIGINT; SIGTERM in containers).
     kill_signal: str = field(name="KillSignal", default="")
 

@@ -1,0 +1,136 @@
+"""Submissions of the fast door between their command and their effect in the log.
+
+Decides when a command is sent again, when its askers are told "pending", and when it is given up. Must not know what a
+command means. Everything is kept in order of its due time: one level of a dict for each waiting time, so that adding,
+answering and finding what is due cost the same however many wait.
+"""
+
+import msgspec
+
+SECOND_NS = 1_000_000_000
+#: Pauses before the first, second … resend; the last one repeats.
+RESENDS_NS = (SECOND_NS // 2, SECOND_NS, 2 * SECOND_NS, 5 * SECOND_NS)
+ANSWER_NS = 5 * SECOND_NS
+#: Sent again that long; whoever wants it still asks again under the same id.
+GIVE_UP_NS = 60 * SECOND_NS
+
+
+class Waiting(msgspec.Struct, kw_only=True, gc=False):
+    """One command that the log does not show yet."""
+
+    submission_id: str
+    digest: str
+    #: the encoded command.
+    data: bytes
+    born_ns: int
+    due_ns: int
+    answer_ns: int
+    #: messages to answer.
+    tokens: list[int]
+    #: place in RESENDS_NS.
+    level: int = 0
+
+
+class Pending:
+    """Waiting submissions by id."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, Waiting] = {}
+        #: by level, in order of `due_ns`.
+        self._levels: tuple[dict[str, Waiting], ...] = tuple({} for _ in RESENDS_NS)
+        #: those with tokens, in order of `answer_ns`.
+        self._asked: dict[str, Waiting] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def get(self, submission_id: str) -> Waiting | None:
+        """Find a waiting submission."""
+        return self._by_id.get(submission_id)
+
+    def add(
+        self, submission_id: str, digest: str, data: bytes, *, token: int | None, now_ns: int
+    ) -> None:
+        """Note a command that is being sent, and who asked for it."""
+        waiting = Waiting(
+            submission_id=submission_id,
+            digest=digest,
+            data=data,
+            born_ns=now_ns,
+            due_ns=now_ns + RESENDS_NS[0],
+            answer_ns=now_ns + ANSWER_NS,
+            tokens=[] if token is None else [token],
+        )
+        self._by_id[submission_id] = waiting
+        self._levels[0][submission_id] = waiting
+        if token is not None:
+            self._asked[submission_id] = waiting
+
+    def ask(self, waiting: Waiting, token: int, now_ns: int) -> None:
+        """Note another asker for the same submission."""
+        waiting.tokens.append(token)
+        waiting.answer_ns = now_ns + ANSWER_NS
+        self._asked.pop(waiting.submission_id, None)
+        self._asked[waiting.submission_id] = waiting
+
+    def pop(self, submission_id: str) -> Waiting | None:
+        """Take out a submission that has its effect."""
+        waiting = self._by_id.pop(submission_id, None)
+        if waiting is not None:
+            del self._levels[waiting.level][submission_id]
+            self._asked.pop(submission_id, None)
+        return waiting
+
+    def unanswered(self, now_ns: int) -> list[Waiting]:
+        """Take out of the asked those whose askers have waited long enough; they go on being sent."""
+        found = []
+        for waiting in self._asked.values():
+            if waiting.answer_ns > now_ns:
+                break
+            found.append(waiting)
+        for waiting in found:
+            del self._asked[waiting.submission_id]
+        return found
+
+    def due(self, now_ns: int) -> list[bytes]:
+        """Take the commands to be sent again, each moved to its next due time; the oldest are given up."""
+        found: list[Waiting] = []
+        for level in self._levels:
+            for waiting in level.values():
+                if waiting.due_ns > now_ns:
+                    break
+                found.append(waiting)
+        data = []
+        for waiting in found:
+            del self._levels[waiting.level][waiting.submission_id]
+            if now_ns - waiting.born_ns >= GIVE_UP_NS and not waiting.tokens:
+                del self._by_id[waiting.submission_id]
+                continue
+            waiting.level = min(waiting.level + 1, len(RESENDS_NS) - 1)
+            waiting.due_ns = now_ns + RESENDS_NS[waiting.level]
+            self._levels[waiting.level][waiting.submission_id] = waiting
+            data.append(waiting.data)
+        return data
+
+    def hurry(self, now_ns: int) -> None:
+        """Make everything due now: sends may have been lost, or the clock was set back."""
+        everything = sorted(self._by_id.values(), key=_age)
+        for level in self._levels:
+            level.clear()
+        for waiting in everything:
+            waiting.level = 0
+            waiting.due_ns = now_ns
+            waiting.born_ns = min(waiting.born_ns, now_ns)
+            waiting.answer_ns = min(waiting.answer_ns, now_ns + ANSWER_NS)
+            self._levels[0][waiting.submission_id] = waiting
+
+    def next_ns(self) -> int:
+        """Return when something is due next; 0: nothing waits."""
+        heads = [next(iter(level.values())).due_ns for level in self._levels if level]
+        if self._asked:
+            heads.append(next(iter(self._asked.values())).answer_ns)
+        return min(heads, default=0)
+
+
+def _age(waiting: Waiting) -> tuple[int, str]:
+    return waiting.born_ns, waiting.submission_id

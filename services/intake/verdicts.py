@@ -1,0 +1,87 @@
+"""Verdicts: what a submitter is told.
+
+Decides the words for every outcome. Must not know what led there nor who listens.
+"""
+
+from schemas.envelope import ENCODER
+from schemas.jobs import ErrorDetail, Verdict
+from shared.core.ids import eval_id
+from shared.core.tables.jobs import Submission as Entry
+from shared.errors import CommandInvalid
+from shared.jobspec.submission import JobInvalid, Submission
+
+
+def from_state(submission_id: str, entry: Entry, cluster_id: str) -> bytes:
+    """Tell what the log holds of a submission."""
+    error = None
+    if entry.status == "refused":
+        error = ErrorDetail(code=entry.code, message=entry.reason)
+    return ENCODER.encode(
+        Verdict(
+            submission_id=submission_id,
+            status=entry.status,
+            cluster_id=cluster_id,
+            seq=entry.seq,
+            job_id=entry.job_id,
+            version=entry.version,
+            modify_index=entry.modify_index,
+            eval_id=eval_id(entry.evaluation) if entry.evaluation else "",
+            warnings=entry.warnings,
+            error=error,
+        )
+    )
+
+
+def invalid(submission_id: str, fault: CommandInvalid) -> bytes:
+    """Refuse what is no submission, naming every fault."""
+    errors = (
+        fault.errors
+        if isinstance(fault, JobInvalid)
+        else (ErrorDetail(code=fault.code, message=fault.message, path=fault.path),)
+    )
+    return ENCODER.encode(
+        Verdict(submission_id=submission_id, status="refused", error=errors[0], errors=errors)
+    )
+
+
+def valid(submission: Submission) -> bytes:
+    """Answer `validate`: nothing was registered."""
+    return ENCODER.encode(
+        Verdict(
+            submission_id=submission.submission_id,
+            status="accepted",
+            job_id=submission.job_id,
+            warnings=submission.warnings,
+        )
+    )
+
+
+def conflict(submission_id: str, cluster_id: str) -> bytes:
+    """Refuse an id that another content was submitted under."""
+    return _refused(
+        submission_id,
+        "conflict",
+        f"submission id {submission_id!r} was used for other content",
+        cluster_id,
+    )
+
+
+def unavailable(submission_id: str, waiting: int) -> bytes:
+    """Refuse for now: too many submissions wait for the log. Nothing was kept."""
+    return _refused(
+        submission_id, "unavailable", f"{waiting} submissions wait for the log, try again later"
+    )
+
+
+def pending(submission_id: str, cluster_id: str) -> bytes:
+    """Say that the log does not show it yet: ask again under the same id."""
+    return ENCODER.encode(
+        Verdict(submission_id=submission_id, status="pending", cluster_id=cluster_id)
+    )
+
+
+def _refused(submission_id: str, code: str, message: str, cluster_id: str = "") -> bytes:
+    error = ErrorDetail(code=code, message=message)
+    return ENCODER.encode(
+        Verdict(submission_id=submission_id, status="refused", cluster_id=cluster_id, error=error)
+    )
