@@ -35,6 +35,15 @@ def shown_id(key: int, salt: int) -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
+def shown_ids(keys: NDArray[np.int64], salt: int) -> list[str]:
+    """UUID-shaped ids of many keys: equal to `shown_id` of each. Shapes: keys (N,)."""
+    raw = keys.astype(np.uint64)
+    high = splitmix64_array(raw ^ np.uint64(salt << 44))
+    low = splitmix64_array(high ^ raw)
+    texts = (f"{a:016x}{b:016x}" for a, b in zip(high.tolist(), low.tolist(), strict=True))
+    return [f"{t[:8]}-{t[8:12]}-{t[12:16]}-{t[16:20]}-{t[20:]}" for t in texts]
+
+
 def alloc_id(key: int) -> str:
     """Shown id of an allocation."""
     return shown_id(key, ALLOC_SALT)

@@ -1,0 +1,57 @@
+"""Which evaluations a job has: an index that only readers need, so it is kept beside the state and not in it."""
+
+from schemas.base import EvalKey, JobId
+from schemas.envelope import Record
+from schemas.evaluations import EvaluationEnded, EvaluationsCollected, EvaluationsCreated
+from shared.core.ids import make_key
+from shared.core.state import State
+
+
+class Histories:
+    """Keys of a job's evaluations, oldest first, as long as the state keeps them."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._of_job: dict[JobId, dict[EvalKey, None]] = {}
+        #: how many of them have not ended; no entry: none.
+        self._open: dict[JobId, int] = {}
+
+    def before(self, record: Record) -> None:
+        """Forget what the record is about to collect."""
+        for event in record.events:
+            if isinstance(event, EvaluationsCollected):
+                for key in event.keys:
+                    job_id = self._state.evaluations.by_key[key].job_id
+                    keys = self._of_job[job_id]
+                    del keys[key]
+                    if not keys:
+                        del self._of_job[job_id]
+
+    def after(self, record: Record, seq: int) -> list[JobId]:
+        """Take in what the applied record created; return the jobs it was about."""
+        ordinal = 0
+        jobs = []
+        for event in record.events:
+            if isinstance(event, EvaluationsCreated):
+                for new in event.evaluations:
+                    key = EvalKey(make_key(seq, ordinal))
+                    ordinal += 1
+                    self._of_job.setdefault(new.job_id, {})[key] = None
+                    self._open[new.job_id] = self._open.get(new.job_id, 0) + 1
+                    jobs.append(new.job_id)
+            elif isinstance(event, EvaluationEnded):
+                job_id = self._state.evaluations.by_key[event.key].job_id
+                self._open[job_id] -= 1
+                if not self._open[job_id]:
+                    del self._open[job_id]
+                jobs.append(job_id)
+        return jobs
+
+    def of_job(self, job_id: JobId, limit: int = 0) -> list[EvalKey]:
+        """Keys of a job's evaluations, newest first; `limit` 0: all."""
+        keys = list(reversed(self._of_job.get(job_id, {})))
+        return keys[:limit] if limit else keys
+
+    def has_open(self, job_id: JobId) -> bool:
+        """Tell whether one of the job's evaluations has not ended."""
+        return job_id in self._open

@@ -1,0 +1,332 @@
+"""What a state looks like from outside: rows, jobs and submissions turned into the Structs of schemas/projections.py.
+
+Decides the words of every status. Must not know who asks or when anything is published. Everything about many
+allocations is one vector pass. Next: `publishing.py`, `answers.py`.
+"""
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.allocations import CLIENT_STATUSES, DESIRED_STATUSES
+from schemas.jobs import ErrorDetail, Verdict
+from schemas.nodes import NODE_STATUSES
+from schemas.projections import (
+    AllocSummary,
+    DesiredAlloc,
+    EvalSummary,
+    GroupSummary,
+    JobProjection,
+    NodeProjection,
+    NodeSummary,
+    WaitingSummary,
+)
+from shared.core.columns import Rows
+from shared.core.ids import ALLOC_SALT, alloc_id, eval_id, key_seq, shown_ids
+from shared.core.state import State
+from shared.core.tables.allocations import (
+    COMPLETE,
+    FAILED,
+    LOST,
+    RUN,
+    RUNNING,
+    TERMINAL,
+    UNKNOWN,
+)
+from shared.core.tables.evaluations import Evaluation
+from shared.core.tables.jobs import Job
+
+RESOURCE_NAMES = ("cpu_mhz", "memory_mib", "disk_mib")
+#: Desired status that a node is told: an eviction is a stop to it.
+_ORDERS = ("run", "stop", "stop")
+
+
+# ---- nodes ----
+
+
+def desired_rows(state: State, nodes: Rows) -> Rows:
+    """Rows of the allocations that these nodes shall know of: all that have not ended. Shape: (A,), by node then row."""
+    table, size = state.allocations, state.allocations.size
+    chosen = np.zeros(max(state.fleet.size, 1), dtype=np.bool_)
+    chosen[nodes] = True
+    held = chosen[table.node[:size]] & (table.key[:size] != 0) & ~TERMINAL[table.client[:size]]
+    rows = np.flatnonzero(held).astype(np.int32)
+    return rows[np.argsort(table.node[rows], kind="stable")]
+
+
+def node_projections(state: State, nodes: Rows, rows: Rows) -> list[NodeProjection]:
+    """Desired sets of nodes. `rows`: what `desired_rows` gave for them, or for more nodes than these."""
+    table, fleet = state.allocations, state.fleet
+    owner = table.node[rows]
+    begins = np.searchsorted(owner, nodes, "left").tolist()
+    ends = np.searchsorted(owner, nodes, "right").tolist()
+    out = []
+    for node, begin, end in zip(nodes.tolist(), begins, ends, strict=True):
+        out.append(
+            NodeProjection(
+                cluster_id=state.policy.cluster_id,
+                seq=state.seq,
+                node_id=fleet.ids[node],
+                host_id=fleet.host_ids[node],
+                boot_id=fleet.boot_ids[node],
+                reports_seen=int(fleet.reports_seen[node]),
+                allocations=desired_allocs(state, rows[begin:end]),
+                refused=refusal_of(state, node),
+            )
+        )
+    return out
+
+
+def desired_allocs(state: State, rows: Rows) -> tuple[DesiredAlloc, ...]:
+    """Turn allocation rows into what their node is told."""
+    table = state.allocations
+    groups = table.groups
+    keys = table.key[rows]
+    columns = (
+        keys.tolist(),
+        rows.tolist(),
+        shown_ids(keys, ALLOC_SALT),
+        table.group[rows].tolist(),
+        table.index[rows].tolist(),
+        table.desired[rows].tolist(),
+    )
+    return tuple(
+        DesiredAlloc(
+            key=key,
+            row=row,
+            alloc_id=shown,
+            job_id=groups.job_ids[group],
+            version=groups.versions[group],
+            group=groups.names[group],
+            index=index,
+            desired=_ORDERS[desired],
+        )
+        for key, row, shown, group, index, desired in zip(*columns, strict=True)
+    )
+
+
+def refusal_of(state: State, node: int) -> str:
+    """Text about another host that asked for this node's id and was refused; empty: none did."""
+    refused = state.fleet.refused.get(state.fleet.ids[node])
+    if refused is None or refused.host_id == state.fleet.host_ids[node]:
+        return ""
+    return f"host {refused.host_id}: {refused.code}: {refused.reason}"
+
+
+def allocation_counts(state: State) -> NDArray[np.int64]:
+    """Allocations that have not ended, by fleet row. Shape: (fleet.size,)."""
+    table, size = state.allocations, state.allocations.size
+    held = (table.key[:size] != 0) & ~TERMINAL[table.client[:size]]
+    return np.bincount(table.node[:size][held], minlength=state.fleet.size).astype(np.int64)
+
+
+def node_summary(state: State, node: int, allocations: int) -> NodeSummary:
+    """One node in one line."""
+    fleet = state.fleet
+    spec = fleet.specs[node]
+    used = state.allocations.used(fleet.size)[node].tolist()
+    return NodeSummary(
+        cluster_id=state.policy.cluster_id,
+        seq=state.seq,
+        id=spec.node_id,
+        name=spec.name or spec.node_id,
+        datacenter=spec.datacenter,
+        pool=spec.node_pool,
+        node_class=spec.node_class,
+        status=NODE_STATUSES[fleet.status[node]],
+        eligibility="eligible" if fleet.eligible[node] else "ineligible",
+        capacity=dict(zip(RESOURCE_NAMES, fleet.capacity[node].tolist(), strict=True)),
+        used=dict(zip(RESOURCE_NAMES, used, strict=True)),
+        allocations=allocations,
+    )
+
+
+# ---- jobs ----
+
+
+def group_counts(state: State, job: Job) -> dict[str, GroupSummary]:
+    """Count a job's allocations by group and client status, all versions together, ended ones included."""
+    table = state.allocations
+    rows = table.rows_of(job.id)
+    refs, where = np.unique(table.group[rows], return_inverse=True)
+    width = len(CLIENT_STATUSES)
+    cells = np.bincount(where * width + table.client[rows], minlength=len(refs) * width)
+    sums: dict[str, NDArray[np.int64]] = {
+        g.name: np.zeros(width, dtype=np.int64) for g in job.groups
+    }
+    for ref, counts in zip(refs.tolist(), cells.reshape(-1, width), strict=True):
+        name = table.groups.names[ref]
+        sums[name] = sums.get(name, 0) + counts
+    wanted = {g.name: 0 if job.stopped else g.count for g in job.groups}
+    return {
+        name: GroupSummary(
+            desired=wanted.get(name, 0),
+            **dict(zip(CLIENT_STATUSES, counts.tolist(), strict=True)),
+        )
+        for name, counts in sorted(sums.items())
+    }
+
+
+def placed_counts(state: State, job: Job) -> dict[str, int]:
+    """Count, by group, the newest version's allocations that shall run and have neither failed nor got lost."""
+    table = state.allocations
+    rows = table.rows_of(job.id)
+    kept = rows[(table.desired[rows] == RUN) & ~np.isin(table.client[rows], (FAILED, LOST))]
+    out = {group.name: 0 for group in job.groups}
+    refs, counts = np.unique(table.group[kept], return_counts=True)
+    for ref, count in zip(refs.tolist(), counts.tolist(), strict=True):
+        if table.groups.versions[ref] == job.version and table.groups.names[ref] in out:
+            out[table.groups.names[ref]] += count
+    return out
+
+
+def job_status(job: Job, groups: dict[str, GroupSummary], *, has_open: bool) -> str:
+    """Say pending, running or dead, as Nomad does. Source: Nomad state_store.go getJobStatus."""
+    if job.stopped:
+        return "dead"
+    if job.job_type in {"system", "sysbatch"}:
+        return "running"
+    if any(one.pending or one.running or one.unknown for one in groups.values()):
+        return "running"
+    if has_open:
+        return "pending"
+    # Nothing runs and nobody will look at it again; a service of count 0 is dead too.
+    return "dead"
+
+
+def job_projection(state: State, job: Job, *, has_open: bool) -> JobProjection:
+    """A job in numbers."""
+    groups = group_counts(state, job)
+    return JobProjection(
+        cluster_id=state.policy.cluster_id,
+        seq=state.seq,
+        job_id=job.id,
+        version=job.version,
+        status=job_status(job, groups, has_open=has_open),
+        stopped=job.stopped,
+        modify_index=job.modify_seq,
+        groups=groups,
+    )
+
+
+# ---- submissions ----
+
+
+def verdict(state: State, submission_id: str) -> Verdict | None:
+    """What became of a submission; None: it is not known, or no more."""
+    kept = state.jobs.submissions.get(submission_id)
+    if kept is None:
+        return None
+    error = None
+    if kept.status == "refused":
+        error = ErrorDetail(code=kept.code, message=kept.reason)
+    return Verdict(
+        submission_id=submission_id,
+        status=kept.status,
+        cluster_id=state.policy.cluster_id,
+        seq=kept.seq,
+        job_id=kept.job_id,
+        version=kept.version,
+        modify_index=kept.modify_index,
+        eval_id=eval_id(kept.evaluation) if kept.evaluation else "",
+        warnings=kept.warnings,
+        error=error,
+    )
+
+
+# ---- allocations and evaluations in one line ----
+
+
+def alloc_summaries(
+    state: State, rows: Rows, *, with_tasks: bool = False
+) -> tuple[AllocSummary, ...]:
+    """Allocations in one line each, in the order of `rows`; without tasks `tasks` is `{}`."""
+    table = state.allocations
+    groups, fleet = table.groups, state.fleet
+    keys = table.key[rows]
+    out = []
+    for row, key, shown in zip(
+        rows.tolist(), keys.tolist(), shown_ids(keys, ALLOC_SALT), strict=True
+    ):
+        ref, index, node = int(table.group[row]), int(table.index[row]), int(table.node[row])
+        job_id, group = groups.job_ids[ref], groups.names[ref]
+        previous = table.previous.get(row, 0)
+        tasks = table.details.get(row, b"{}") if with_tasks else b"{}"
+        out.append(
+            AllocSummary(
+                id=shown,
+                key=key,
+                job_id=job_id,
+                group=group,
+                index=index,
+                name=f"{job_id}.{group}[{index}]",
+                node=fleet.ids[node] if node < fleet.size else "",
+                desired_status=DESIRED_STATUSES[table.desired[row]],
+                client_status=CLIENT_STATUSES[table.client[row]],
+                version=groups.versions[ref],
+                create_seq=key_seq(key),
+                modify_seq=int(table.modify_seq[row]),
+                previous=alloc_id(previous) if previous else "",
+                tasks=msgspec.Raw(tasks),
+            )
+        )
+    return tuple(out)
+
+
+def display_order(state: State, rows: Rows) -> Rows:
+    """Order allocations for people: those that have not ended first, then by group, index, newest first."""
+    table = state.allocations
+    refs, where = np.unique(table.group[rows], return_inverse=True)
+    names = [table.groups.names[ref] for ref in refs.tolist()]
+    ranks = {name: rank for rank, name in enumerate(sorted(set(names)))}
+    by_name = np.asarray([ranks[name] for name in names], dtype=np.int64)[where]
+    ended = TERMINAL[table.client[rows]]
+    return rows[np.lexsort((-table.key[rows], table.index[rows], by_name, ended))]
+
+
+def eval_summary(evaluation: Evaluation) -> EvalSummary:
+    """One evaluation in one line."""
+    waiting = evaluation.blocked.waiting if evaluation.blocked is not None else {}
+    return EvalSummary(
+        id=eval_id(evaluation.key),
+        key=evaluation.key,
+        job_id=evaluation.job_id,
+        status=evaluation.status,
+        priority=evaluation.priority,
+        job_type=evaluation.job_type,
+        triggered_by=evaluation.triggered_by,
+        reason=evaluation.reason,
+        create_seq=key_seq(evaluation.key),
+        modify_seq=evaluation.modify_seq,
+        wait_until_ns=evaluation.wait_until_ns,
+        waiting={
+            group: WaitingSummary(n=one.count, wait_class=one.wait_class, reasons=one.reasons)
+            for group, one in sorted(waiting.items())
+        },
+    )
+
+
+def why(state: State, row: int, failed_tasks: str) -> str:
+    """Say in one sentence why an allocation is as it is; `failed_tasks` names what ended badly, if anything did."""
+    table, fleet = state.allocations, state.fleet
+    node = int(table.node[row])
+    name = fleet.ids[node] if node < fleet.size else "a node that is gone"
+    client, stopping = int(table.client[row]), int(table.desired[row]) != RUN
+    job = state.jobs.by_id.get(table.groups.job_ids[table.group[row]])
+    if client == LOST:
+        return f"node {name} was not heard of any more"
+    if client == FAILED:
+        return failed_tasks or "a task failed and its restart policy gave up"
+    if client == COMPLETE:
+        return (
+            "it was told to stop, and did" if stopping else "all its tasks ended without a failure"
+        )
+    if stopping:
+        is_over = job is not None and job.stopped
+        return f"{'its job was stopped' if is_over else 'a plan replaced it'}; node {name} ends its tasks"
+    if client == RUNNING:
+        return f"node {name} runs it, placed at seq {key_seq(int(table.key[row]))}"
+    if client == UNKNOWN:
+        return f"node {name} is disconnected; nobody knows"
+    status = NODE_STATUSES[fleet.status[node]] if node < fleet.size else "gone"
+    return f"placed on node {name} ({status}), which has not reported it yet"

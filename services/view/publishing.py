@@ -1,0 +1,302 @@
+"""What of the state is published, when, and against whom: marks, pacing and the fence of last values.
+
+Decides which projections are due, that a lower (cluster_id, seq) never replaces a higher one, and how much one tick may
+cost. Must not know what made a mark (`role.py`) nor how a projection is built (`projections.py`).
+
+A subject has at most one Put on its way. Its fence is the subject seq that the last answer told; where another view was
+faster we look at what stands there and go again only if ours is newer.
+"""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+import numpy as np
+
+from schemas.base import JobId, NodeId, Wire
+from schemas.envelope import ENCODER
+from schemas.projections import JobProjection, NodeProjection, NodeSummary
+from services.view import projections
+from shared.bus import subjects
+from shared.core.columns import Rows, grown
+from shared.core.role import Effect, Put, PutDone, PutRefused
+from shared.core.state import State
+
+#: A tick publishes at most so many values of one kind …
+PUTS_PER_TICK = 1_000
+#: … and looks at so many allocations in desired sets, so that queries are answered in between (about 20 ms).
+ALLOCATIONS_PER_TICK = 20_000
+#: … and counts so many in job summaries.
+COUNTED_PER_TICK = 1_000_000
+#: Not more than so many on their way.
+FLIGHTS_MAX = 4_000
+#: A Put whose answer did not come by then was lost with its connection.
+FLIGHT_NS = 5_000_000_000
+#: Values about what has left the state, and verdicts, expire.
+GONE_TTL_S = 3_600
+
+NODE, SUMMARY, JOB, SUBMISSION, LAST_WORD = "node", "summary", "job", "submission", "last_word"
+
+
+class Stamp(Wire, frozen=True, kw_only=True):
+    """What every projection carries: the only part of a standing value that matters here."""
+
+    cluster_id: str = ""
+    seq: int = 0
+
+
+class Flight(msgspec.Struct, frozen=True):
+    """A Put on its way: what it was about, and since when."""
+
+    kind: str
+    identifier: str
+    sent_ns: int
+
+
+class Marks:
+    """What changed since it was published. Rows of the fleet as masks, the rest in order of the change."""
+
+    def __init__(self) -> None:
+        self.desired = np.zeros(0, dtype=np.bool_)
+        self.summary = np.zeros(0, dtype=np.bool_)
+        self.jobs: dict[JobId, None] = {}
+        self.submissions: dict[str, None] = {}
+        #: subject -> value of what has left the state, published once more.
+        self.last_words: dict[str, bytes] = {}
+
+    def nodes(self, rows: Rows, *, desired: bool = False, summary: bool = False) -> None:
+        """Mark fleet rows. Shape: (R,)."""
+        if len(rows):
+            size = int(rows.max()) + 1
+            self.desired = grown(self.desired, size)
+            self.summary = grown(self.summary, size)
+            self.desired[rows] |= desired
+            self.summary[rows] |= summary
+
+    def appeared(self, *values: str) -> None:
+        """Drop the last words of subjects that speak again."""
+        for subject in values:
+            self.last_words.pop(subject, None)
+
+    def everything(self, state: State) -> None:
+        """Mark all there is."""
+        live = np.flatnonzero(state.fleet.live[: state.fleet.size]).astype(np.int32)
+        self.nodes(live, desired=True, summary=True)
+        self.jobs.update(dict.fromkeys(state.jobs.by_id))
+        self.submissions.update(dict.fromkeys(state.jobs.submissions))
+
+    def pending(self) -> bool:
+        """Tell whether something is marked."""
+        some = bool(self.jobs or self.submissions or self.last_words)
+        return some or bool(self.desired.any()) or bool(self.summary.any())
+
+
+class Publisher:
+    """Turns marks into fenced Puts, a bounded number a tick."""
+
+    def __init__(self, state: State, has_open: Callable[[JobId], bool]) -> None:
+        self.marks = Marks()
+        self.published = 0
+        self.refused = 0
+        self._state = state
+        self._has_open = has_open
+        self._flights: dict[str, Flight] = {}
+        #: subject -> where it stands, as far as answers told.
+        self._stands: dict[str, int] = {}
+        #: fleet row that goes first, so that busy low rows do not keep others waiting.
+        self._turn = {NODE: 0, SUMMARY: 0}
+
+    def forget_flights(self) -> None:
+        """Forget what was on its way: the bus was away."""
+        self._flights.clear()
+
+    @property
+    def waiting(self) -> int:
+        """Number of marked values."""
+        marks = self.marks
+        rare = len(marks.jobs) + len(marks.submissions) + len(marks.last_words)
+        return rare + int(marks.desired.sum()) + int(marks.summary.sum())
+
+    def tick(self, now_ns: int) -> list[Effect]:
+        """Return what is due, within this tick's bounds."""
+        self._land_lost(now_ns)
+        out: list[Effect] = []
+        self._nodes(out, now_ns)
+        self._summaries(out, now_ns)
+        self._jobs(out, now_ns)
+        self._submissions(out, now_ns)
+        self._last_words(out, now_ns)
+        self.published += len(out)
+        return out
+
+    def answered(self, answer: PutDone | PutRefused) -> None:
+        """Learn where a subject stands; mark it again where ours is newer than what another view put there."""
+        flight = self._flights.pop(answer.subject, None)
+        self._stands[answer.subject] = answer.subject_seq
+        if flight is None:
+            return
+        if isinstance(answer, PutDone):
+            if flight.kind in {SUBMISSION, LAST_WORD}:
+                del self._stands[answer.subject]
+            return
+        self.refused += 1
+        if flight.kind == LAST_WORD:
+            # Of two views the first has said it.
+            self._stands.pop(answer.subject, None)
+        elif self._is_newer(answer.data, flight):
+            self._mark_again(flight)
+        elif flight.kind == SUBMISSION:
+            del self._stands[answer.subject]
+
+    def _is_newer(self, standing: bytes, flight: Flight) -> bool:
+        if not standing:
+            return True
+        try:
+            stamp = msgspec.json.decode(standing, type=Stamp)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return True
+        if stamp.cluster_id != self._state.policy.cluster_id:
+            return True
+        return flight.kind != SUBMISSION and stamp.seq < self._state.seq
+
+    def _mark_again(self, flight: Flight) -> None:
+        row = self._state.fleet.row_of.get(NodeId(flight.identifier))
+        match flight.kind:
+            case "node" | "summary" if row is not None:
+                rows = np.asarray([row], dtype=np.int32)
+                self.marks.nodes(rows, desired=flight.kind == NODE, summary=flight.kind == SUMMARY)
+            case "job":
+                self.marks.jobs[JobId(flight.identifier)] = None
+            case "submission":
+                self.marks.submissions[flight.identifier] = None
+            case _:
+                pass
+
+    def _land_lost(self, now_ns: int) -> None:
+        lost = []
+        for subject, flight in self._flights.items():
+            if now_ns - flight.sent_ns < FLIGHT_NS:
+                break
+            lost.append(subject)
+        for subject in lost:
+            self._mark_again(self._flights.pop(subject))
+
+    def _put(
+        self, out: list[Effect], subject: str, value: bytes, flight: Flight, ttl_s: int = 0
+    ) -> None:
+        self._flights[subject] = flight
+        out.append(Put(subject, value, self._stands.get(subject, 0), ttl_s))
+
+    def _free(self, candidates: Iterable[str], subject_of: Callable[[str], str]) -> list[str]:
+        """Take from the front, up to a tick's bound, what has no Put on its way."""
+        out: list[str] = []
+        room = min(PUTS_PER_TICK, FLIGHTS_MAX - len(self._flights))
+        for candidate in candidates:
+            if len(out) >= room:
+                break
+            if subject_of(candidate) not in self._flights:
+                out.append(candidate)
+        return out
+
+    def _free_rows(self, kind: str, subject_of: Callable[[str], str]) -> Rows:
+        """Marked rows of nodes whose turn it is, ascending."""
+        mask = self.marks.desired if kind == NODE else self.marks.summary
+        fleet = self._state.fleet
+        marked = np.flatnonzero(mask)
+        if not len(marked):
+            return marked.astype(np.int32)
+        # No wrapping round: rows at the end would wait for those at the beginning for ever.
+        behind = marked[marked >= self._turn[kind]]
+        turn = behind if len(behind) else marked
+        ids = [fleet.ids[row] for row in turn.tolist() if fleet.live[row]]
+        rows = [fleet.row_of[NodeId(one)] for one in self._free(ids, subject_of)]
+        self._turn[kind] = rows[-1] + 1 if rows else 0
+        mask[marked[~fleet.live[marked]]] = False
+        return np.sort(np.asarray(rows, dtype=np.int32))
+
+    def _nodes(self, out: list[Effect], now_ns: int) -> None:
+        chosen = self._free_rows(NODE, subjects.node)
+        if not len(chosen):
+            return
+        rows = projections.desired_rows(self._state, chosen)
+        if len(rows) > ALLOCATIONS_PER_TICK:
+            owner = self._state.allocations.node[rows]
+            upto = np.searchsorted(owner, chosen, "right")
+            kept = chosen[: max(1, int(np.searchsorted(upto, ALLOCATIONS_PER_TICK, "right")))]
+            self._turn[NODE] = int(kept[-1]) + 1
+            chosen = kept
+        self.marks.desired[chosen] = False
+        for one in projections.node_projections(self._state, chosen, rows):
+            flight = Flight(NODE, one.node_id, now_ns)
+            self._put(out, subjects.node(one.node_id), ENCODER.encode(one), flight)
+
+    def _summaries(self, out: list[Effect], now_ns: int) -> None:
+        chosen = self._free_rows(SUMMARY, subjects.view_node)
+        if not len(chosen):
+            return
+        self.marks.summary[chosen] = False
+        counts = projections.allocation_counts(self._state)
+        for row in chosen.tolist():
+            one = projections.node_summary(self._state, row, int(counts[row]))
+            flight = Flight(SUMMARY, one.id, now_ns)
+            self._put(out, subjects.view_node(one.id), ENCODER.encode(one), flight)
+
+    def _jobs(self, out: list[Effect], now_ns: int) -> None:
+        counted = 0
+        for job_id in self._free(self.marks.jobs, subjects.view_job):
+            if counted > COUNTED_PER_TICK:
+                return
+            del self.marks.jobs[JobId(job_id)]
+            job = self._state.jobs.by_id.get(JobId(job_id))
+            if job is not None:
+                counted += len(self._state.allocations.rows_of(job.id))
+                one = projections.job_projection(self._state, job, has_open=self._has_open(job.id))
+                flight = Flight(JOB, job.id, now_ns)
+                self._put(out, subjects.view_job(job.id), ENCODER.encode(one), flight)
+
+    def _submissions(self, out: list[Effect], now_ns: int) -> None:
+        for submission_id in self._free(self.marks.submissions, subjects.view_submission):
+            del self.marks.submissions[submission_id]
+            verdict = projections.verdict(self._state, submission_id)
+            if verdict is not None:
+                flight = Flight(SUBMISSION, submission_id, now_ns)
+                subject = subjects.view_submission(submission_id)
+                self._put(out, subject, ENCODER.encode(verdict), flight, GONE_TTL_S)
+
+    def _last_words(self, out: list[Effect], now_ns: int) -> None:
+        for subject in self._free(self.marks.last_words, str):
+            value = self.marks.last_words.pop(subject)
+            self._put(out, subject, value, Flight(LAST_WORD, subject, now_ns), GONE_TTL_S)
+
+
+def last_words_of_node(state: State, row: int, seq: int) -> dict[str, bytes]:
+    """Values that close a node's subjects when it leaves the state: nothing is desired of it."""
+    fleet = state.fleet
+    node_id, cluster_id = fleet.ids[row], state.policy.cluster_id
+    empty = NodeProjection(
+        cluster_id=cluster_id,
+        seq=seq,
+        node_id=node_id,
+        host_id=fleet.host_ids[row],
+        boot_id=fleet.boot_ids[row],
+        reports_seen=int(fleet.reports_seen[row]),
+    )
+    gone = NodeSummary(cluster_id=cluster_id, seq=seq, id=node_id, status="down")
+    return {
+        subjects.node(node_id): ENCODER.encode(empty),
+        subjects.view_node(node_id): ENCODER.encode(gone),
+    }
+
+
+def last_words_of_job(state: State, job_id: JobId, seq: int) -> dict[str, bytes]:
+    """The value that closes a job's subject."""
+    job = state.jobs.by_id[job_id]
+    gone = JobProjection(
+        cluster_id=state.policy.cluster_id,
+        seq=seq,
+        job_id=job_id,
+        version=job.version,
+        status="dead",
+        stopped=True,
+        modify_index=job.modify_seq,
+    )
+    return {subjects.view_job(job_id): ENCODER.encode(gone)}

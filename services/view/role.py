@@ -1,0 +1,370 @@
+"""The view: answers questions and publishes the state, so that nobody else needs to replay the log to look at it.
+
+Decides what a transaction changed for readers (marks), when they hear of it (at once, then at most every 50 ms), and
+from which state a question is answered. Order of reading: `projections.py` (what things look like), `publishing.py`
+(fence and pacing), `answers.py` (questions). Any number of views may run: the fence sorts them out.
+"""
+
+from collections import deque
+
+import msgspec
+import numpy as np
+
+from schemas.allocations import AllocationsReported
+from schemas.answers import DeadLine, ErrorAnswer
+from schemas.base import Event, JobId
+from schemas.dead import DeadLetter
+from schemas.envelope import ENCODER
+from schemas.envelope import Record as LogRecord
+from schemas.evaluations import EvaluationsWoken
+from schemas.jobs import (
+    ErrorDetail,
+    JobEvaluated,
+    JobRegistered,
+    JobsCollected,
+    JobStopped,
+    SubmissionRefused,
+)
+from schemas.nodes import (
+    NodeEligibilityChanged,
+    NodeRefused,
+    NodeRegistered,
+    NodesCollected,
+    NodesStatusChanged,
+)
+from schemas.plans import PlanCommitted
+from schemas.projections import Query
+from services.view.answers import Answers
+from services.view.histories import Histories
+from services.view.publishing import Publisher, last_words_of_job, last_words_of_node
+from shared.bus import subjects
+from shared.core.columns import Rows
+from shared.core.dead import dead_letter
+from shared.core.replica import Replica
+from shared.core.role import (
+    Ack,
+    CaughtUp,
+    Effect,
+    Input,
+    Listen,
+    Message,
+    Open,
+    PutDone,
+    PutRefused,
+    Read,
+    Reconnected,
+    Record,
+    Replay,
+    Reply,
+    Send,
+    SetTimer,
+    Source,
+    Stop,
+    Timer,
+)
+from shared.errors import CommandInvalid, LogError
+
+#: Changes are published at once, then collected for so long.
+COALESCE_NS = 50_000_000
+#: A question that names a `min_seq` waits for it so long.
+HOLD_NS = 2_000_000_000
+#: Dead letters remembered, newest last.
+DEAD_KEPT = 1_000
+QUERY_DECODER = msgspec.json.Decoder(Query)
+DEAD_DECODER = msgspec.json.Decoder(DeadLetter)
+Row = int
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A question that waits for the state to become new enough."""
+
+    message: Message
+    query: Query
+    deadline_ns: int
+
+
+class View:
+    """One view. `follow_dead`: also read the stream of dead letters, to list them."""
+
+    name = "view"
+
+    def __init__(self, *, instance: str, follow_dead: bool = False) -> None:
+        self.instance = instance
+        self._follow_dead = follow_dead
+        self._replica = Replica()
+        self._histories = Histories(self._replica.state)
+        self._publisher = Publisher(self._replica.state, self._histories.has_open)
+        self._dead: deque[DeadLine] = deque(maxlen=DEAD_KEPT)
+        self._dead_seq = 0
+        self._answers = Answers(self._replica, self._histories, self._dead)
+        self._held: list[Held] = []
+        self._is_caught_up = False
+        self._published_ns = 0
+        self._timer_ns = 0
+        self._answered = 0
+        self._invalid = 0
+
+    # ---- what a shell asks ----
+
+    def sources(self) -> tuple[Source, ...]:
+        """Say where inputs come from."""
+        dead = (Read("dead", "DEAD", subjects.DEAD_ALL),) if self._follow_dead else ()
+        return (Replay(), Listen("query", subjects.QUERIES, queue="view"), *dead)
+
+    @property
+    def leader_key(self) -> str:
+        """Every view is active."""
+        return ""
+
+    @property
+    def next_seq(self) -> int:
+        """First seq of the log that was not applied yet."""
+        return self._replica.next_seq
+
+    def metrics(self) -> dict[str, float]:
+        """Gauges and counters by Prometheus name."""
+        return {
+            "caravan_view_seq": float(self._replica.seq),
+            "caravan_view_foreign_records": float(self._replica.chain.foreign),
+            "caravan_view_checkpoints_compared": float(self._replica.checked),
+            "caravan_view_puts_total": float(self._publisher.published),
+            "caravan_view_puts_refused_total": float(self._publisher.refused),
+            "caravan_view_marks_waiting": float(self._publisher.waiting),
+            "caravan_view_queries_total": float(self._answered),
+            "caravan_view_queries_invalid_total": float(self._invalid),
+            "caravan_view_queries_held": float(len(self._held)),
+        }
+
+    def step(self, inputs: list[Input], now_ns: int) -> list[Effect]:
+        """Take what happened; publish what is due, answer what can be answered."""
+        out: list[Effect] = []
+        try:
+            for one in inputs:
+                self._take(one, now_ns, out)
+        except LogError as err:
+            return [*out, Stop(str(err))]
+        self._answer_held(now_ns, out)
+        self._publish(now_ns, out)
+        return out
+
+    # ---- inputs ----
+
+    def _take(self, one: Input, now_ns: int, out: list[Effect]) -> None:
+        match one:
+            case Record():
+                self._apply(one)
+            case Message(source="dead"):
+                self._keep_dead(one)
+                out.append(Ack(one.token))
+            case Message():
+                self._question(one, now_ns, out)
+            case PutDone() | PutRefused():
+                self._publisher.answered(one)
+            case CaughtUp():
+                if not self._is_caught_up:
+                    self._is_caught_up = True
+                    self._publisher.marks.everything(self._replica.state)
+            case Reconnected():
+                self._reconnected(out)
+            case Timer():
+                # What it was set for is looked at after every batch.
+                if one.name == "publish":
+                    self._timer_ns = 0
+            case _:
+                pass
+
+    def _reconnected(self, out: list[Effect]) -> None:
+        self._publisher.forget_flights()
+        if self._is_caught_up:
+            # Memory streams may be empty; where they are not, the fence says so.
+            self._publisher.marks.everything(self._replica.state)
+        if self._follow_dead:
+            out.append(Open("dead", self._dead_seq + 1))
+
+    def _keep_dead(self, message: Message) -> None:
+        self._dead_seq = max(self._dead_seq, message.stream_seq)
+        try:
+            letter = DEAD_DECODER.decode(message.data)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            letter = DeadLetter(
+                subject=message.subject, reason="not a dead letter of ours", at_ns=0
+            )
+        self._dead.append(
+            DeadLine(
+                id=str(message.stream_seq),
+                subject=letter.subject,
+                reason=letter.reason,
+                at=letter.at_ns,
+                size=len(letter.body_base64.rstrip("=")) * 3 // 4,
+            )
+        )
+
+    # ---- the log: what changed for readers ----
+
+    def _apply(self, record: Record) -> None:
+        seen: list[Event] = []
+
+        def before(decoded: LogRecord) -> None:
+            self._histories.before(decoded)
+            for event in decoded.events:
+                self._mark_old(event, record.seq)
+            seen.extend(decoded.events)
+
+        decoded = self._replica.apply(record, before)
+        if decoded is None:
+            return
+        if decoded.lease is not None:
+            self._answers.lease = decoded.lease
+        marks = self._publisher.marks
+        marks.jobs.update(dict.fromkeys(self._histories.after(decoded, record.seq)))
+        for event in seen:
+            self._mark_new(event)
+
+    def _mark_old(self, event: Event, seq: int) -> None:
+        """Mark by what the state held before the event: rows may be reused after it."""
+        state, marks = self._replica.state, self._publisher.marks
+        match event:
+            case PlanCommitted():
+                self._mark_allocations([row for part in event.stops for row in part.rows])
+                self._mark_allocations([row for part in event.updates for row in part.rows])
+            case AllocationsReported():
+                self._mark_allocations(event.rows)
+            case NodesCollected():
+                for row in event.rows:
+                    marks.last_words.update(last_words_of_node(state, row, seq))
+            case JobsCollected():
+                for job_id in event.job_ids:
+                    marks.last_words.update(last_words_of_job(state, job_id, seq))
+            case _:
+                pass
+
+    def _mark_allocations(self, rows: list[Row] | tuple[Row, ...]) -> None:
+        if not rows:
+            return
+        table, marks = self._replica.state.allocations, self._publisher.marks
+        at = np.asarray(rows, dtype=np.int32)
+        marks.nodes(table.node[at], desired=True, summary=True)
+        for ref in np.unique(table.group[at]).tolist():
+            marks.jobs[table.groups.job_ids[ref]] = None
+
+    def _mark_new(self, event: Event) -> None:
+        """Mark by what the event brought."""
+        state, marks = self._replica.state, self._publisher.marks
+        match event:
+            case PlanCommitted():
+                for placement in event.placements:
+                    marks.nodes(_rows(placement.rows), desired=True, summary=True)
+                marks.jobs[event.job_id] = None
+            case AllocationsReported():
+                marks.nodes(_rows(event.nodes), desired=True)
+            case NodeRegistered():
+                node_id = event.spec.node_id
+                marks.appeared(subjects.node(node_id), subjects.view_node(node_id))
+                marks.nodes(_rows((state.fleet.row_of[node_id],)), desired=True, summary=True)
+            case NodeRefused():
+                if event.node_id in state.fleet.row_of:
+                    marks.nodes(_rows((state.fleet.row_of[event.node_id],)), desired=True)
+            case NodesStatusChanged():
+                marks.nodes(_rows(event.rows), summary=True)
+            case NodeEligibilityChanged():
+                marks.nodes(_rows((event.row,)), summary=True)
+            case _:
+                self._mark_jobs(event)
+
+    def _mark_jobs(self, event: Event) -> None:
+        state, marks = self._replica.state, self._publisher.marks
+        match event:
+            case EvaluationsWoken():
+                for key in event.keys:
+                    marks.jobs[state.evaluations.by_key[key].job_id] = None
+            case JobRegistered() | JobStopped() | JobEvaluated():
+                marks.appeared(subjects.view_job(event.job_id))
+                self._mark_submission(event.submission_id, event.job_id)
+            case SubmissionRefused():
+                self._mark_submission(event.submission_id, event.job_id)
+            case _:
+                pass
+
+    def _mark_submission(self, submission_id: str, job_id: JobId) -> None:
+        marks = self._publisher.marks
+        marks.submissions[submission_id] = None
+        marks.jobs[job_id] = None
+
+    # ---- publishing ----
+
+    def _publish(self, now_ns: int, out: list[Effect]) -> None:
+        if not self._is_caught_up or not self._publisher.marks.pending():
+            return
+        due_ns = self._published_ns + COALESCE_NS
+        # A clock that was set back makes it due, too.
+        if now_ns >= due_ns or now_ns < self._published_ns:
+            out += self._publisher.tick(now_ns)
+            self._published_ns = now_ns
+            due_ns = now_ns + COALESCE_NS
+        if self._publisher.marks.pending() and self._timer_ns != due_ns:
+            self._timer_ns = due_ns
+            out.append(SetTimer("publish", due_ns))
+
+    # ---- questions ----
+
+    def _question(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        try:
+            query = QUERY_DECODER.decode(message.data or b"{}")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
+            self._invalid += 1
+            if message.reply:
+                self._refuse(message, CommandInvalid("invalid", str(err)), out)
+            else:
+                letter = dead_letter(self, message, str(err), now_ns)
+                out += [Send(subjects.dead(message.subject), letter), Ack(message.token)]
+            return
+        if not message.reply:
+            out.append(Ack(message.token))
+        elif self._is_ready(query):
+            self._answer(message, query, out)
+        else:
+            self._held.append(Held(message, query, now_ns + HOLD_NS))
+
+    def _is_ready(self, query: Query) -> bool:
+        return self._is_caught_up and self._replica.seq >= query.min_seq
+
+    def _answer(self, message: Message, query: Query, out: list[Effect]) -> None:
+        self._answered += 1
+        try:
+            answer = self._answers.answer(subjects.last_token(message.subject), query)
+        except CommandInvalid as err:
+            self._refuse(message, err, out)
+        else:
+            out.append(Reply(message.token, ENCODER.encode(answer)))
+
+    def _refuse(self, message: Message, err: CommandInvalid, out: list[Effect]) -> None:
+        detail = ErrorDetail(code=err.code, message=err.message, path=err.path)
+        answer = ErrorAnswer(error=detail, seq=self._replica.seq)
+        out.append(Reply(message.token, ENCODER.encode(answer)))
+
+    def _answer_held(self, now_ns: int, out: list[Effect]) -> None:
+        if not self._held:
+            return
+        still = []
+        for held in self._held:
+            if self._is_ready(held.query):
+                self._answer(held.message, held.query, out)
+            elif now_ns >= held.deadline_ns:
+                out.append(self._too_old(held))
+            else:
+                still.append(held)
+        self._held = still
+        if still:
+            out.append(SetTimer("held", min(held.deadline_ns for held in still)))
+
+    def _too_old(self, held: Held) -> Reply:
+        at, wanted = self._replica.seq, held.query.min_seq
+        text = f"the state is at seq {at}, {wanted} was asked for; ask again"
+        if not self._is_caught_up:
+            text = f"the log is still being replayed, at seq {at}; ask again"
+        detail = ErrorDetail(code="unavailable", message=text)
+        return Reply(held.message.token, ENCODER.encode(ErrorAnswer(error=detail, seq=at)))
+
+
+def _rows(rows: tuple[Row, ...]) -> Rows:
+    return np.asarray(rows, dtype=np.int32)
