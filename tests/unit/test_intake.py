@@ -60,7 +60,7 @@ class Story:
         self.now = 1000 * SECOND
         self.tokens = 0
         self.timer = 0
-        self.run(*self.log.start, CaughtUp(self.log.seq), Reconnected())
+        self.run(*self.log.records, CaughtUp(self.log.seq), Reconnected())
 
     def run(self, *inputs: Input, after: int = 0) -> list[Effect]:
         """Step once, `after` ns later."""
@@ -146,7 +146,7 @@ def test_a_verdict_follows_the_log() -> None:
     verdict = replies(story.run(story.log.tx(*accepted(command))))[asked.token]
     assert (verdict.status, verdict.submission_id, verdict.seq) == ("accepted", "s-1", 3)
     assert (verdict.job_id, verdict.version, verdict.modify_index) == ("hello", 0, 3)
-    assert verdict.cluster_id == "c-1"
+    assert verdict.cluster_id == "c1"
     assert len(verdict.eval_id) == 36
 
 
