@@ -3,8 +3,11 @@
 from schemas.base import Command, Event, Wire
 
 
-class Policy(Wire, frozen=True, kw_only=True):
-    """How the cluster schedules and forgets. Its hash is named by every plan made under it."""
+class Policy(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """How the cluster schedules and forgets. Its hash is named by every plan made under it.
+
+    Always written out whole: a default that a later release changes must not change an old log.
+    """
 
     #: binpack or spread.
     algorithm: str = "binpack"

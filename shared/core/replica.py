@@ -54,6 +54,12 @@ class Replica:
             self.compare(decoded, record.seq)
         return decoded
 
+    def wrote(self, seq: int, record: envelope.Record, digest: str) -> None:
+        """Take our own record, whose events the state has already, as the head of the log."""
+        self.chain.wrote(seq, record, digest)
+        if record.kind == "tx":
+            assert self.state.seq == seq, (self.state.seq, seq)
+
     def compare(self, checkpoint: envelope.Record, seq: int) -> None:
         """Compare our tables with a checkpoint's. Raises LogDamaged, StateDiverged."""
         if checkpoint.tables is None:
@@ -61,6 +67,8 @@ class Replica:
         ours = self.state.hashes()
         for name, digest in sorted(ours.items()):
             if checkpoint.tables.get(name) != digest:
-                message = f"table {name} is {digest}, the checkpoint says {checkpoint.tables.get(name)}"
+                message = (
+                    f"table {name} is {digest}, the checkpoint says {checkpoint.tables.get(name)}"
+                )
                 raise StateDiverged(seq, message)
         self.checked += 1

@@ -39,14 +39,14 @@ class State:
                 self._routes[kind] = (*self._routes.get(kind, ()), table)
 
     def apply(self, record: Record, seq: int) -> None:
-        """Apply all events of a transaction, in order. `seq` must be greater than any before."""
+        """Apply all events of a transaction, in order. `seq` must not be lower than any before."""
         self.begin(seq, record.t_ns)
         for event in record.events:
             self.evolve(event, seq)
 
     def begin(self, seq: int, t_ns: int) -> None:
-        """Enter the transaction at `seq`."""
-        assert seq > self.seq, (seq, self.seq)
+        """Enter the transaction at `seq`; again, when nothing came of it the last time."""
+        assert seq >= self.seq, (seq, self.seq)
         self.seq = seq
         self.t_ns = max(self.t_ns, t_ns)
 

@@ -1,0 +1,429 @@
+"""The plan applier: the single writer of the log.
+
+Decides when this instance holds the pen, what goes into one transaction, and what to do when an append is refused or
+unanswered. What a command becomes is decided by shared/core/decide. It evolves its state while it decides, then
+appends; it never undoes: when the log went another way it drops its state, replays, and competes again.
+
+    standby ──won──▶ candidate ──lease appended──▶ active ──lost, refused, higher epoch──▶ standby
+"""
+
+from collections.abc import Iterable
+from typing import cast
+
+import msgspec
+
+from schemas.base import Event
+from schemas.envelope import CORE_VERSION, SCHEMA_VERSION, AnyEvent, LeaseHeld
+from schemas.envelope import Record as LogRecord
+from schemas.plans import PlanCommitted, PlanRefused
+from schemas.policy import ClusterCreated, Policy
+from services.plan_applier.inbox import Inbox, Waiting
+from shared.bus import subjects
+from shared.core.dead import dead_letter
+from shared.core.decide.garbage import Horizon, decide_garbage
+from shared.core.decide.route import decide
+from shared.core.log import seal
+from shared.core.replica import Replica
+from shared.core.role import (
+    Ack,
+    Append,
+    Appended,
+    AppendRefused,
+    AppendUnknown,
+    CaughtUp,
+    Close,
+    Effect,
+    Input,
+    LeadershipLost,
+    LeadershipWon,
+    Message,
+    Open,
+    PutDone,
+    PutRefused,
+    Reconnected,
+    Record,
+    Replay,
+    Resign,
+    Rewind,
+    Send,
+    SetTimer,
+    Source,
+    Stop,
+    Timer,
+    Work,
+)
+from shared.core.state import State
+from shared.errors import CommandInvalid, LogError
+
+#: Bounds of one transaction. Commands and the events they become are of like size; the rest is headroom.
+COMMANDS_MAX = 256
+BYTES_MAX = 400 * 1024
+CHECKPOINT_EVERY = 1000
+CHECKPOINT_IDLE_NS = 1_000_000_000
+GARBAGE_EVERY_NS = 5_000_000_000
+#: Busy: wait this long after the last append for company, but only while company comes.
+LINGER_NS = 2_000_000
+LINGER_ABOVE = 1.2
+#: An append nobody answered for is looked for in the log this long before the state is rebuilt.
+UNKNOWN_NS = 1_000_000_000
+#: After a full log refused an append.
+FULL_PAUSE_NS = 1_000_000_000
+CLOCK_ALARM_NS = 5_000_000_000
+
+
+class _Pending(msgspec.Struct):
+    """The one append in flight. The state has its events already."""
+
+    seq: int
+    data: bytes
+    digest: str
+    record: LogRecord
+    tokens: list[int]
+
+
+class PlanApplier:
+    """One instance: active or standby."""
+
+    name = "plan_applier"
+    leader_key = "plan_applier"
+
+    def __init__(
+        self,
+        *,
+        instance: str,
+        cluster_id: str,
+        policy: Policy | None = None,
+        generation: int = 1,
+        require_fsync: bool = True,
+        checkpoint_every: int = CHECKPOINT_EVERY,
+    ) -> None:
+        self.instance = instance
+        self._cluster_id = cluster_id
+        self._first_policy = policy or Policy()
+        self._generation = generation
+        self._require_fsync = require_fsync
+        self._checkpoint_every = checkpoint_every
+        self.replica = Replica()
+        self._horizon = Horizon()
+        self._inbox = Inbox()
+        self._is_leader = False
+        self._is_active = False
+        self._is_caught_up = False
+        self._pending: _Pending | None = None
+        self._fsync = False
+        self._replicas = 1
+        self._since_checkpoint = 0
+        #: a second went by without a transaction.
+        self._is_idle = False
+        self._is_garbage_due = False
+        self._appended_ns = 0
+        self._pause_until_ns = 0
+        #: moving mean of commands a transaction.
+        self._mean = 1.0
+        self._counters = dict.fromkeys(
+            (
+                "transactions",
+                "commands",
+                "events",
+                "rebuilds",
+                "dead",
+                "plans_refused",
+                "plans_cut",
+            ),
+            0,
+        )
+        self._clock_off_ns = 0
+
+    def sources(self) -> tuple[Source, ...]:
+        """The log, and one queue a kind of command, opened while active."""
+        queues = (
+            Work(
+                name=kind,
+                stream="CMD",
+                subject=subjects.command_filter(kind),
+                durable=f"applier_{kind}",
+            )
+            for kind in subjects.COMMAND_KINDS
+        )
+        return (Replay(), *queues)
+
+    @property
+    def next_seq(self) -> int:
+        """First seq of the log that is not in the state."""
+        return self.replica.next_seq
+
+    def step(self, inputs: list[Input], now_ns: int) -> list[Effect]:
+        """Take what happened; when nothing is in flight, write the next record."""
+        out: list[Effect] = []
+        try:
+            for item in inputs:
+                self._take(item, now_ns, out)
+            if self._pending is None:
+                self._write(now_ns, out)
+        except LogError as err:
+            out.append(Stop(str(err)))
+        return out
+
+    def metrics(self) -> dict[str, float]:
+        """Gauges and counters; plan queue depth as in Nomad's nomad.plan.queue_depth."""
+        out = {f"caravan_plan_applier_{name}_total": float(n) for name, n in self._counters.items()}
+        for kind in subjects.COMMAND_KINDS:
+            depth = float(self._inbox.depth(kind))
+            out[f'caravan_plan_applier_queue_depth{{kind="{kind}"}}'] = depth
+        out["caravan_plan_applier_active"] = float(self._is_active)
+        out["caravan_plan_applier_epoch"] = float(self.replica.chain.epoch)
+        out["caravan_log_seq"] = float(self.replica.seq)
+        out["caravan_log_foreign_total"] = float(self.replica.chain.foreign)
+        off = abs(self._clock_off_ns)
+        out["caravan_plan_applier_clock_off_seconds"] = off / 1e9
+        out["caravan_plan_applier_clock_alarm"] = float(off > CLOCK_ALARM_NS)
+        return out
+
+    # ---- inputs ----
+
+    def _take(self, item: Input, now_ns: int, out: list[Effect]) -> None:
+        match item:
+            case Message():
+                self._receive(item, now_ns, out)
+            case Record():
+                self._follow(item, now_ns, out)
+            case Appended():
+                self._confirm(item.seq, now_ns, out)
+            case AppendRefused():
+                if item.full:
+                    self._pause_until_ns = now_ns + FULL_PAUSE_NS
+                    out.append(SetTimer("pause", self._pause_until_ns))
+                self._rebuild(out)
+            case AppendUnknown():
+                out.append(SetTimer("unknown", now_ns + UNKNOWN_NS))
+            case Timer():
+                self._fire(item, out)
+            case CaughtUp():
+                self._is_caught_up = True
+            case LeadershipWon():
+                self._is_leader = True
+            case LeadershipLost():
+                self._stand_by(out)
+                self._is_leader = False
+            case Reconnected():
+                self._reconnect(item, out)
+            case PutDone() | PutRefused():
+                pass
+
+    def _receive(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        if not self._is_active:
+            out.append(Ack(message.token))
+            return
+        try:
+            self._inbox.put(message)
+        except CommandInvalid as err:
+            self._counters["dead"] += 1
+            letter = dead_letter(self, message, err.message, now_ns)
+            out.append(Send(subjects.dead(message.subject), letter))
+            out.append(Ack(message.token))
+
+    def _follow(self, record: Record, now_ns: int, out: list[Effect]) -> None:
+        pending = self._pending
+        if pending is not None and record.seq == pending.seq:
+            if record.data == pending.data:
+                self._confirm(record.seq, now_ns, out)
+            else:
+                self._rebuild(out)
+            return
+        accepted = self.replica.apply(record)
+        if accepted is None:
+            return
+        self._horizon.note(record.seq, accepted.t_ns)
+        self._since_checkpoint = 0 if accepted.kind == "checkpoint" else self._since_checkpoint + 1
+        if accepted.kind == "lease" and self._is_active:
+            # A higher epoch than ours, and ours never comes this way.
+            self._stand_by(out)
+            out.append(Resign())
+
+    def _fire(self, timer: Timer, out: list[Effect]) -> None:
+        if timer.name == "unknown" and self._pending is not None:
+            self._rebuild(out)
+        elif timer.name == "checkpoint":
+            self._is_idle = True
+        elif timer.name == "garbage":
+            self._is_garbage_due = True
+
+    def _reconnect(self, item: Reconnected, out: list[Effect]) -> None:
+        self._fsync, self._replicas = item.fsync, item.replicas
+        if self._require_fsync and not item.fsync:
+            out.append(Stop("the bus does not fsync every write; set sync_interval: always"))
+        if self._is_active:
+            self._open(out)
+
+    # ---- the pen ----
+
+    def _confirm(self, seq: int, now_ns: int, out: list[Effect]) -> None:
+        """The append in flight is in the log."""
+        pending = self._pending
+        if pending is None or seq != pending.seq:
+            return
+        self._pending = None
+        self.replica.wrote(pending.seq, pending.record, pending.digest)
+        self._horizon.note(seq, pending.record.t_ns)
+        self._appended_ns = now_ns
+        out.append(SetTimer("unknown", 0))
+        out.extend(Ack(token) for token in pending.tokens)
+        if pending.record.kind == "lease":
+            if not self._is_leader:
+                # Leadership went while the lease was under way: whoever has it now will take the pen.
+                return
+            self._is_active = True
+            self._inbox.clear()
+            self._open(out)
+            out.append(SetTimer("garbage", now_ns + GARBAGE_EVERY_NS))
+        elif pending.record.kind == "checkpoint":
+            self._since_checkpoint = 0
+        else:
+            self._since_checkpoint += 1
+            self._counters["transactions"] += 1
+            self._counters["events"] += len(pending.record.events)
+            out.append(SetTimer("checkpoint", now_ns + CHECKPOINT_IDLE_NS))
+
+    def _open(self, out: list[Effect]) -> None:
+        out.extend(Open(kind) for kind in subjects.COMMAND_KINDS)
+
+    def _stand_by(self, out: list[Effect]) -> None:
+        if self._is_active:
+            out.extend(Close(kind) for kind in subjects.COMMAND_KINDS)
+        self._is_active = False
+        self._inbox.clear()
+
+    def _rebuild(self, out: list[Effect]) -> None:
+        """The state holds what the log does not: drop it, replay, compete again."""
+        if self._pending is None:
+            return
+        self._counters["rebuilds"] += 1
+        self._pending = None
+        self._stand_by(out)
+        self._is_caught_up = False
+        self._since_checkpoint = 0
+        self.replica = Replica()
+        self._horizon = Horizon()
+        out.append(SetTimer("unknown", 0))
+        out.append(Rewind(1))
+
+    def _write(self, now_ns: int, out: list[Effect]) -> None:
+        """Start the next append, if there is something to say and this instance may."""
+        if not (self._is_leader and self._is_caught_up) or now_ns < self._pause_until_ns:
+            return
+        if not self._is_active:
+            self._write_lease(now_ns, out)
+        elif not self.replica.state.policy.cluster_id:
+            created = ClusterCreated(cluster_id=self._cluster_id, policy=self._first_policy)
+            self._begin(now_ns)
+            self._commit([created], now_ns, out)
+        elif self._is_checkpoint_due():
+            tables = self.replica.state.hashes()
+            self._append(self._record("checkpoint", now_ns, tables=tables), [], out)
+        elif self._is_garbage_due:
+            self._write_garbage(now_ns, out)
+        elif len(self._inbox) and not self._lingers(now_ns, out):
+            self._write_commands(now_ns, out)
+
+    def _write_lease(self, now_ns: int, out: list[Effect]) -> None:
+        held = LeaseHeld(
+            holder=self.instance,
+            cluster_id=self._cluster_id,
+            fsync=self._fsync,
+            replicas=self._replicas,
+        )
+        self._append(self._record("lease", now_ns, lease=held), [], out)
+
+    def _write_garbage(self, now_ns: int, out: list[Effect]) -> None:
+        self._is_garbage_due = False
+        out.append(SetTimer("garbage", now_ns + GARBAGE_EVERY_NS))
+        events = decide_garbage(self._begin(now_ns), self._horizon, now_ns)
+        if events:
+            self._commit(events, now_ns, out)
+
+    def _write_commands(self, now_ns: int, out: list[Effect]) -> None:
+        """Decide what waits, each command on the state that the ones before it made."""
+        state = self._begin(now_ns)
+        events: list[Event] = []
+        taken: list[Waiting] = []
+        while len(self._inbox) and not events:
+            for waiting in self._inbox.take(COMMANDS_MAX, BYTES_MAX):
+                taken.append(waiting)
+                for event in decide(state, waiting.command, now_ns, self._horizon):
+                    state.evolve(event, state.seq)
+                    self._count(event)
+                    events.append(event)
+        self._counters["commands"] += len(taken)
+        self._mean += (len(taken) - self._mean) / 8
+        tokens = [waiting.token for waiting in taken if waiting.token is not None]
+        if events:
+            self._append(self._record("tx", now_ns, events=events), tokens, out)
+        else:
+            out.extend(Ack(token) for token in tokens)
+
+    def _lingers(self, now_ns: int, out: list[Effect]) -> bool:
+        """Wait a moment for company while there is much traffic: a transaction costs every replica a wake-up."""
+        due = self._appended_ns + LINGER_NS
+        if self._mean <= LINGER_ABOVE or len(self._inbox) >= COMMANDS_MAX or not now_ns < due:
+            return False
+        if due - now_ns > LINGER_NS:
+            # The clock was set back.
+            return False
+        out.append(SetTimer("linger", due))
+        return True
+
+    def _begin(self, now_ns: int) -> State:
+        state = self.replica.state
+        self._clock_off_ns = now_ns - self.replica.chain.t_ns
+        state.begin(self.replica.next_seq, self._log_time(now_ns))
+        return state
+
+    def _log_time(self, now_ns: int) -> int:
+        return max(self.replica.chain.t_ns, now_ns)
+
+    def _commit(self, events: list[Event], now_ns: int, out: list[Effect]) -> None:
+        state = self.replica.state
+        for event in events:
+            state.evolve(event, state.seq)
+        self._append(self._record("tx", now_ns, events=events), [], out)
+
+    def _count(self, event: Event) -> None:
+        if isinstance(event, PlanRefused):
+            self._counters["plans_refused"] += 1
+        elif isinstance(event, PlanCommitted) and event.cut:
+            self._counters["plans_cut"] += 1
+
+    def _record(
+        self,
+        kind: str,
+        now_ns: int,
+        *,
+        events: Iterable[Event] = (),
+        lease: LeaseHeld | None = None,
+        tables: dict[str, str] | None = None,
+    ) -> LogRecord:
+        chain = self.replica.chain
+        return LogRecord(
+            kind=kind,
+            schema=SCHEMA_VERSION,
+            core=CORE_VERSION,
+            epoch=chain.next_seq if kind == "lease" else chain.epoch,
+            prev=chain.head,
+            t_ns=self._log_time(now_ns),
+            events=cast("tuple[AnyEvent, ...]", tuple(events)),
+            lease=lease,
+            tables=tables,
+        )
+
+    def _append(self, record: LogRecord, tokens: list[int], out: list[Effect]) -> None:
+        data, digest = seal(record)
+        seq = self.replica.next_seq
+        self._pending = _Pending(seq, data, digest, record, tokens)
+        msg_id = f"{seq}-{digest}"
+        out.append(Append(kind=record.kind, data=data, expected_seq=seq - 1, msg_id=msg_id))
+
+    def _is_checkpoint_due(self) -> bool:
+        if self._is_idle:
+            self._is_idle = False
+            return self._since_checkpoint > 0
+        return self._since_checkpoint >= self._checkpoint_every
