@@ -39,12 +39,9 @@ class BlockedIndex:
     def __len__(self) -> int:
         return len(self._waiting) + len(self._due)
 
-    def __contains__(self, key: EvalKey) -> bool:
-        return key in self._waiting or key in self._due
-
     def add(self, key: EvalKey, priority: int, blocked: Blocked) -> None:
         """Take a blocked evaluation in; room may have appeared since its snapshot."""
-        if key in self:
+        if key in self._waiting or key in self._due:
             return
         if self._was_missed(blocked):
             self._due[key] = None
@@ -63,12 +60,12 @@ class BlockedIndex:
             insort(self._seen, blocked.seen_classes)
         seen[key] = None
 
-    def drop(self, key: EvalKey) -> None:
-        """Forget an evaluation: it is pending again, or ended."""
+    def drop(self, key: EvalKey) -> bool:
+        """Forget an evaluation: it is pending again, or ended. Returns whether it was here."""
         if key in self._waiting:
             self._unlist(key)
-        else:
-            self._due.pop(key, None)
+            return True
+        return self._due.pop(key, 0) is None
 
     def free(self, classes: Iterable[int], seq: int) -> None:
         """Take note that room appeared on these classes at `seq`."""
@@ -134,9 +131,6 @@ class DelayQueue:
     def __len__(self) -> int:
         return len(self._until_ns)
 
-    def __contains__(self, key: EvalKey) -> bool:
-        return key in self._until_ns
-
     @property
     def next_ns(self) -> int:
         """When the next one is due, wall time; 0: none sleeps."""
@@ -150,9 +144,9 @@ class DelayQueue:
             self._until_ns[key] = until_ns
             heappush(self._heap, (until_ns, key))
 
-    def drop(self, key: EvalKey) -> None:
-        """Forget an evaluation: it is pending again, or ended."""
-        self._until_ns.pop(key, None)
+    def drop(self, key: EvalKey) -> bool:
+        """Forget an evaluation: it is pending again, or ended. Returns whether it was here."""
+        return self._until_ns.pop(key, None) is not None
 
     def take(self, now_ns: int, limit: int) -> list[EvalKey]:
         """Return those that are due, earliest first; they are not returned again, and stay until dropped."""

@@ -23,9 +23,6 @@ class ReadyQueue:
         #: heads as (minus priority, key); an entry that is no head any more, or is out, is passed over.
         self._heap: list[tuple[int, EvalKey]] = []
 
-    def __contains__(self, key: EvalKey) -> bool:
-        return key in self._entries
-
     @property
     def ready(self) -> int:
         """Number of evaluations that `take` would give out."""
@@ -36,45 +33,55 @@ class ReadyQueue:
         """Number of evaluations that wait for another one of their job."""
         return len(self._entries) - len(self._heads)
 
-    def add(self, key: EvalKey, job_id: JobId, priority: int) -> None:
-        """Put an evaluation in; one that is known stays where it is."""
+    def add(self, key: EvalKey, job_id: JobId, priority: int) -> int:
+        """Put an evaluation in; one that is known stays where it is.
+
+        Returns how many of its job wait, 0 where it is the only one.
+        """
         if key in self._entries:
-            return
+            return 0
         self._entries[key] = (job_id, -priority)
         head = self._heads.get(job_id)
         if head is None:
-            self._lead(job_id, key)
-        elif head not in self._out and (-priority, key) < (self._entries[head][1], head):
-            self._behind.setdefault(job_id, []).append(head)
-            self._lead(job_id, key)
+            self._heads[job_id] = key
+            heappush(self._heap, (-priority, key))
+            return 0
+        is_out = head in self._out
+        line = self._behind.setdefault(job_id, [])
+        if is_out or (-priority, key) > (self._entries[head][1], head):
+            line.append(key)
         else:
-            self._behind.setdefault(job_id, []).append(key)
+            line.append(head)
+            self._lead(job_id, key)
+        return len(line) + (not is_out)
 
-    def drop(self, key: EvalKey) -> None:
-        """Forget an evaluation, handed out or not; the next of its job moves up."""
+    def drop(self, key: EvalKey) -> bool:
+        """Forget an evaluation, handed out or not; the next of its job moves up. Returns whether it was known."""
         entry = self._entries.pop(key, None)
         if entry is None:
-            return
+            return False
         self._out.pop(key, None)
         job_id = entry[0]
         if self._heads[job_id] == key:
             del self._heads[job_id]
             self._move_up(job_id)
-            return
+            return True
         self._behind[job_id].remove(key)
         if not self._behind[job_id]:
             del self._behind[job_id]
+        return True
 
-    def take(self) -> EvalKey | None:
-        """Hand out the next evaluation, None when none is ready."""
-        heap, entries = self._heap, self._entries
-        while heap:
+    def take(self, limit: int) -> list[EvalKey]:
+        """Hand out the next evaluations, at most `limit`."""
+        heap, entries, out, heads = self._heap, self._entries, self._out, self._heads
+        keys: list[EvalKey] = []
+        while heap and len(keys) < limit:
             key = heappop(heap)[1]
             entry = entries.get(key)
-            if entry is not None and key not in self._out and self._heads[entry[0]] == key:
-                self._out[key] = None
-                return key
-        return None
+            if entry is not None and key not in out and heads[entry[0]] == key:
+                out[key] = None
+                keys.append(key)
+        return keys
 
     def give_back(self, key: EvalKey) -> None:
         """Let an evaluation that was handed out, and is still pending, be handed out again."""

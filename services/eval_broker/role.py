@@ -166,9 +166,8 @@ class EvalBroker:
         for event in record.events:
             match event:
                 case PlanCommitted():
-                    landed = bool(event.placements or event.stops or event.updates)
-                    if event.origin.part + 1 >= event.origin.parts:
-                        self._planned(event.key, event.origin, counts=not landed)
+                    if event.cut or event.origin.parts > 1:
+                        self._landed(event)
                 case EvaluationEnded():
                     self._refresh(event.key, now)
                 case EvaluationsCreated():
@@ -186,8 +185,14 @@ class EvalBroker:
                 case _:
                     pass
 
+    def _landed(self, event: PlanCommitted) -> None:
+        """Give the lease of a plan back that was cut somewhere, once its last part is there."""
+        if event.origin.part + 1 >= event.origin.parts:
+            did = event.placements or event.stops or event.updates
+            self._planned(event.key, event.origin, counts=not did)
+
     def _planned(self, key: EvalKey, origin: Origin, *, counts: bool) -> None:
-        """Take back the lease whose plan the log shows to its end, unless that ended the evaluation.
+        """Take back a lease whose plan the log shows to its end, unless that ended the evaluation.
 
         A plan of another worker, whose lease died before, says nothing about the lease there is now.
         """
@@ -231,42 +236,42 @@ class EvalBroker:
             self._blocked.add(key, evaluation.priority, evaluation.blocked)
         elif evaluation.wait_until_ns:
             self._delayed.add(key, evaluation.wait_until_ns)
-        else:
+        elif key not in self._endings:
             self._awake(key)
-            if key not in self._endings:
-                self._queue(evaluation)
+            self._queue(evaluation)
 
     def _queue(self, evaluation: Evaluation) -> None:
         """Let a pending evaluation be leased; where a crowd of one job waits, only the newest shall stay.
 
         The newest is the one that a worker must have seen the most for: no older one knows more.
         """
-        self._ready.add(evaluation.key, evaluation.job_id, evaluation.priority)
-        waiting = self._ready.waiting_of(evaluation.job_id)
-        if len(waiting) <= WAITING_MAX:
+        job_id = evaluation.job_id
+        waiting = self._ready.add(evaluation.key, job_id, evaluation.priority)
+        if waiting <= WAITING_MAX:
             return
         by_key = self._replica.state.evaluations.by_key
-        newest = max(waiting, key=lambda key: (by_key[key].min_seq, key))
-        for key in waiting:
+        crowd = self._ready.waiting_of(job_id)
+        newest = max(crowd, key=lambda key: (by_key[key].min_seq, key))
+        for key in crowd:
             if key != newest:
                 self._end(key, "canceled", "superseded")
 
     def _awake(self, key: EvalKey) -> None:
-        if key in self._blocked:
-            self._blocked.drop(key)
+        """Forget that an evaluation slept."""
+        if self._blocked.drop(key):
             self._room_asked.done(key)
-        elif key in self._delayed:
-            self._delayed.drop(key)
+        elif self._delayed.drop(key):
             self._delay_asked.done(key)
 
     def _forget(self, key: EvalKey, now: int) -> None:
+        """Forget an evaluation that ended."""
         held = self._workers.end(key)
         if held is not None:
             self._counters.leased(held, now)
-        self._ready.drop(key)
-        self._awake(key)
+        if not self._ready.drop(key):
+            self._awake(key)
+            self._endings.done(key)
         self._attempts.pop(key, None)
-        self._endings.done(key)
 
     # ---- leases ----
 
@@ -304,16 +309,15 @@ class EvalBroker:
             instance, room = self._workers.next()
             if room <= 0:
                 break
-            leases: list[Lease] = []
-            while len(leases) < min(room, share) and (key := self._ready.take()) is not None:
-                lease = self._lease(key, instance)
-                self._workers.give(lease, instance, now, self._replica.seq)
-                leases.append(lease)
+            lane = self._workers.lane_of[instance]
+            keys = self._ready.take(min(room, share))
+            leases = [self._lease(key, lane) for key in keys]
+            self._workers.give(leases, instance, now, self._replica.seq)
             effects.append(self._message(instance, leases))
             self._counters.add("leases_total", len(leases))
         return effects
 
-    def _lease(self, key: EvalKey, instance: str) -> Lease:
+    def _lease(self, key: EvalKey, lane: int) -> Lease:
         state = self._replica.state
         evaluation = state.evaluations.by_key[key]
         job = state.jobs.by_id.get(evaluation.job_id)
@@ -325,7 +329,7 @@ class EvalBroker:
             priority=evaluation.priority,
             triggered_by=evaluation.triggered_by,
             min_seq=min_seq,
-            lane=self._workers.lane_of[instance],
+            lane=lane,
             lanes=len(self._workers),
             seed=splitmix64(key),
             attempt=self._attempts.get(key, 0),

@@ -99,12 +99,12 @@ class Workers:
         load, instance = min(loads, default=(self._window, ""))
         return instance, self._window - load
 
-    def give(self, lease: Lease, instance: str, now_ns: int, seq: int) -> None:
-        """Remember a lease."""
-        held = Held(lease, instance, now_ns, seq)
-        self._held[lease.key] = held
-        self._live[instance].held[lease.key] = held
-        self._deadlines.append(held)
+    def give(self, leases: list[Lease], instance: str, now_ns: int, seq: int) -> None:
+        """Remember leases that go to a worker now."""
+        fresh = {lease.key: Held(lease, instance, now_ns, seq) for lease in leases}
+        self._held.update(fresh)
+        self._live[instance].held.update(fresh)
+        self._deadlines.extend(fresh.values())
 
     def holder(self, key: EvalKey) -> str:
         """Return who has the lease of an evaluation; empty: nobody."""
