@@ -38,7 +38,9 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
     def login(self, name: str) -> tuple[str, str]:
         """Return (user, password) of a role, admin, sys or public. Raises ConfigInvalid for an unknown name."""
         if name not in self.users:
-            raise ConfigInvalid(f"no credentials for {name!r}, known are {', '.join(sorted(self.users))}")
+            raise ConfigInvalid(
+                f"no credentials for {name!r}, known are {', '.join(sorted(self.users))}"
+            )
         return name, self.users[name]
 
     def node_login(self, node_id: str) -> tuple[str, str]:

@@ -55,7 +55,6 @@ class _GetSeq(msgspec.Struct, frozen=True):
     seq: int
 
 
-
 PUB_ACK = msgspec.json.Decoder(PubAck)
 
 
@@ -104,7 +103,9 @@ class Appender:
             out.subject, out.effect.data, done, headers=out.headers, timeout_s=_ANSWER_S
         )
 
-    def _answered(self, out: _Outstanding, attempt: int, headers: bytes, body: bytes | None) -> None:
+    def _answered(
+        self, out: _Outstanding, attempt: int, headers: bytes, body: bytes | None
+    ) -> None:
         if self._out is not out:
             return
         if body is None or status(headers) == 503:

@@ -66,7 +66,11 @@ def header_block(**fields: str) -> bytes:
     for name, value in fields.items():
         if "\r" in value or "\n" in value:
             raise ValueError(f"line break in header {name}: {value!r}")
-        key = "Nats-TTL" if name == "nats_ttl" else "-".join(part.capitalize() for part in name.split("_"))
+        key = (
+            "Nats-TTL"
+            if name == "nats_ttl"
+            else "-".join(part.capitalize() for part in name.split("_"))
+        )
         lines.append(f"{key}: {value}".encode())
     return b"\r\n".join(lines) + b"\r\n\r\n"
 
@@ -109,7 +113,7 @@ class BusClient(Client):
             return
         try:
             handler(subject, reply, headers or b"", data)
-        except Exception as err:  # noqa: BLE001 - nats-py would drop it and go on with a hole.
+        except Exception as err:  # nats-py would drop it and go on with a hole.
             if self.on_failure is None:
                 raise
             self.on_failure(err)
@@ -149,7 +153,13 @@ class BusClient(Client):
         self._sweeper = asyncio.create_task(self._sweep())
 
     def call(
-        self, subject: str, data: bytes, done: Answered, *, headers: bytes = b"", timeout_s: float = 2.0
+        self,
+        subject: str,
+        data: bytes,
+        done: Answered,
+        *,
+        headers: bytes = b"",
+        timeout_s: float = 2.0,
     ) -> None:
         """Publish and hand the answer to `done`, or None when it did not come in time (or could not be sent)."""
         self._call_number += 1
@@ -255,8 +265,8 @@ async def connect(login: Login, told: Callbacks | None = None) -> BusClient:
                 ping_interval=2,
                 max_outstanding_pings=2,
                 max_reconnect_attempts=-1,
-                reconnect_time_wait=0.2,
-                connect_timeout=login.connect_timeout_s,
+                reconnect_time_wait=0.2,  # type: ignore[arg-type]
+                connect_timeout=login.connect_timeout_s,  # type: ignore[arg-type]
                 disconnected_cb=_as_coroutine(told.lost, client.discard_unsent),
                 reconnected_cb=_as_coroutine(told.back),
                 closed_cb=_as_coroutine(told.closed),
@@ -267,8 +277,8 @@ async def connect(login: Login, told: Callbacks | None = None) -> BusClient:
         await client.start_calls()
     except (TimeoutError, OSError, nats.errors.Error) as err:
         await client.end()
-        why = client.last_error or err
-        raise BusUnavailable(f"no bus at {login.url}: {why or type(err).__name__}") from err
+        why = str(client.last_error or err) or type(err).__name__
+        raise BusUnavailable(f"no bus at {login.url}: {why}") from err
     return client
 
 

@@ -45,7 +45,9 @@ class _Got(msgspec.Struct, frozen=True):
 class Leadership:
     """Competes for one key on behalf of one instance, once `start` was called."""
 
-    def __init__(self, link: Link, put: Callable[[Input], None], *, key: str, instance: str) -> None:
+    def __init__(
+        self, link: Link, put: Callable[[Input], None], *, key: str, instance: str
+    ) -> None:
         self._link = link
         self._put = put
         self._subject = subjects.leader(key)
@@ -95,29 +97,34 @@ class Leadership:
         """Take the key where it is free, renew it where it is ours."""
         sent_at = time.monotonic()
         before = self.held
+        seq = await self._publish(self._seq if before else 0)
+        if not seq and before:
+            # A bus that was started again has forgotten the key; whoever is first takes it.
+            seq = await self._ours() or await self._publish(0)
+        if seq:
+            self._hold(seq, sent_at, before=before)
+        elif before:
+            self._lose()
+
+    async def _publish(self, expected: int) -> int:
+        """Write our name, if the key stands at `expected`. Returns its new seq, or 0."""
         headers = header_block(
-            nats_expected_last_subject_sequence=str(self._seq if before else 0),
-            nats_ttl=str(TTL_S),
+            nats_expected_last_subject_sequence=str(expected), nats_ttl=str(TTL_S)
         )
         _, body = await self._link.bus.request_raw(
             self._subject, self._instance, headers=headers, timeout_s=_ANSWER_S
         )
         ack = PUB_ACK.decode(body)
-        if ack.error is None:
-            self._hold(ack.seq, sent_at, before=before)
-        elif before and not await self._still_ours(sent_at):
-            self._lose()
+        return ack.seq if ack.error is None else 0
 
-    async def _still_ours(self, sent_at: float) -> bool:
-        """A renewal whose answer was lost moved the seq on: look whose value stands there."""
+    async def _ours(self) -> int:
+        """A renewal whose answer was lost moved the seq on: return it if our name stands there, else 0."""
         ask = subjects.js_message_get(streams.LEADER.name)
         body = msgspec.json.encode(_GetLast(self._subject))
         _, answer = await self._link.bus.request_raw(ask, body, timeout_s=_ANSWER_S)
         found = msgspec.json.decode(answer, type=_Got).message
-        if found is None or base64.b64decode(found.data) != self._instance:
-            return False
-        self._hold(found.seq, sent_at, before=True)
-        return True
+        ours = found is not None and base64.b64decode(found.data) == self._instance
+        return found.seq if found is not None and ours else 0
 
     def _hold(self, seq: int, sent_at: float, *, before: bool) -> None:
         self._seq, self._sure_at = seq, sent_at

@@ -166,7 +166,9 @@ class Pull:
         answer = await bus.ask(subject, msgspec.json.encode(_Create(self._stream, config)))
         error = msgspec.json.decode(answer, type=_Created).error
         if error is not None:
-            raise BusUnavailable(f"consumer {self._consumer} on {self._stream}: {error.description}")
+            raise BusUnavailable(
+                f"consumer {self._consumer} on {self._stream}: {error.description}"
+            )
 
     async def _listen(self) -> None:
         bus = self._link.bus

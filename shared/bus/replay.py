@@ -49,7 +49,9 @@ class _MessageGot(msgspec.Struct, frozen=True):
     error: streams.ApiError | None = None
 
 
-async def read_batch(bus: BusClient, stream: str, seq: int, records: int = BATCH_RECORDS) -> list[Record]:
+async def read_batch(
+    bus: BusClient, stream: str, seq: int, records: int = BATCH_RECORDS
+) -> list[Record]:
     """Read up to a batch from `seq` on by direct get; empty at the end. Raises BusUnavailable.
 
     Any replica may answer. One with a damaged block leaves messages out: the caller checks the numbers.
@@ -189,7 +191,9 @@ class LogReplay:
             raise streams.BusRefused(f"stream {self._stream} is another one than before")
         if state.last_seq < self._highest or state.last_seq + 1 < self._next:
             seen = max(self._highest, self._next - 1)
-            raise streams.BusRefused(f"{self._stream} ends at {state.last_seq}, but {seen} was replayed")
+            raise streams.BusRefused(
+                f"{self._stream} ends at {state.last_seq}, but {seen} was replayed"
+            )
         self._created = found.created
         self._end = state.last_seq
         self._say_caught_up()
@@ -202,7 +206,9 @@ class LogReplay:
                 one = await read_one(self._link.bus, self._stream, self._next)
                 batch = [one] if one is not None else []
                 if one is None:
-                    raise BusUnavailable(f"{self._stream} has nothing at {self._next} of {self._end}")
+                    raise BusUnavailable(
+                        f"{self._stream} has nothing at {self._next} of {self._end}"
+                    )
             self._stepped.clear()
             for record in await self._whole(batch):
                 self._hand_over(record)

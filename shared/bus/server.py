@@ -174,7 +174,10 @@ class NatsServer:
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
                 break
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 0.5):
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", self.port), 0.5),
+            ):
                 return
             time.sleep(0.01)
         self.kill()
@@ -184,5 +187,3 @@ class NatsServer:
         lines = self.log_path.read_text(errors="replace").splitlines()
         told = [line for line in lines if "[FTL]" in line or "nats-server:" in line]
         return (told or lines or ["it said nothing"])[-1]
-
-

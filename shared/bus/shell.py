@@ -112,6 +112,10 @@ class Shell:
         for one in inputs:
             self._inbox.put(one)
 
+    def add_performers(self, performers: Mapping[type, Performer]) -> None:
+        """Perform effects that only this role has; before `run`."""
+        self._perform.update(performers)
+
     @property
     def is_ready(self) -> bool:
         """Connected, and the log replayed up to what was its end."""
@@ -180,20 +184,24 @@ class Shell:
         deadline = time.monotonic() + self._settings.start_timeout_s
         while True:
             try:
-                bus = await self._connect()
-                try:
-                    facts = await self._facts(bus)
-                except BaseException:
-                    await bus.end()
-                    raise
-                break
+                bus, facts = await self._connect_and_look()
             except BusUnavailable as err:
                 if time.monotonic() > deadline:
                     raise
                 log.info("bus.awaited", reason=str(err))
                 await asyncio.sleep(_LOOK_AGAIN_S)
+            else:
+                break
         self._build(Link(bus))
         await self._go(facts, fresh=True)
+
+    async def _connect_and_look(self) -> tuple[BusClient, r.Reconnected]:
+        bus = await self._connect()
+        try:
+            return bus, await self._facts(bus)
+        except BaseException:
+            await bus.end()
+            raise
 
     async def _connect(self) -> BusClient:
         told = Callbacks(

@@ -84,7 +84,10 @@ class Requester(Protocol):
 JOBS = StreamConfig(name="JOBS", subjects=(subjects.JOBS_ALL,), max_bytes=_GIB)
 CMD = StreamConfig(
     name="CMD",
-    subjects=(*(subjects.command(k) for k in subjects.COMMAND_KINDS if k != "report"), subjects.REPORTS),
+    subjects=(
+        *(subjects.command(k) for k in subjects.COMMAND_KINDS if k != "report"),
+        subjects.REPORTS,
+    ),
     retention="interest",
     storage="memory",
     max_bytes=256 * _MIB,
@@ -165,14 +168,18 @@ async def ensure(bus: Requester, replicas: int = 1, generation: int = 1) -> Stre
     for wanted in (JOBS, log_config(generation)):
         found = await info(bus, wanted.name)
         if found is None:
-            raise BusRefused(f"stream {wanted.name} is missing: only a new cluster's bootstrap makes it")
+            raise BusRefused(
+                f"stream {wanted.name} is missing: only a new cluster's bootstrap makes it"
+            )
         _compare(found, msgspec.structs.replace(wanted, num_replicas=replicas), sized=False)
         log = found
     assert log is not None
     return log
 
 
-async def bootstrap(bus: Requester, *, replicas: int = 1, log_bytes_max: int = LOG_BYTES_MAX) -> None:
+async def bootstrap(
+    bus: Requester, *, replicas: int = 1, log_bytes_max: int = LOG_BYTES_MAX
+) -> None:
     """Create LOG_1 and JOBS of a new cluster, then the rest; existing ones are left as they are, and checked."""
     for wanted in (log_config(1, log_bytes_max), JOBS):
         await _ensure_one(bus, msgspec.structs.replace(wanted, num_replicas=replicas), sized=False)
@@ -199,7 +206,9 @@ def _compare(found: StreamInfo, wanted: StreamConfig, *, sized: bool = True) -> 
     want = msgspec.structs.asdict(wanted)
     if not sized:
         del want["max_bytes"]
-    other = [f"{key} is {have[key]!r}, expected {want[key]!r}" for key in want if have[key] != want[key]]
+    other = [
+        f"{key} is {have[key]!r}, expected {want[key]!r}" for key in want if have[key] != want[key]
+    ]
     if other:
         raise BusRefused(f"stream {wanted.name}: {'; '.join(other)}")
 
