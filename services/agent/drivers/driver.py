@@ -1,0 +1,114 @@
+"""The one interface of every driver: fingerprint, start, wait, stop, signal, exec, stats, recover.
+
+Decides nothing. A driver may hang, lie or raise: `edge.py` bounds every call, so that it costs its own task alone.
+"""
+
+from typing import Any, Protocol
+
+import msgspec
+
+from services.agent.edge_home import Places
+from shared.core.tasks import TaskLaunch
+from shared.errors import CaravanError
+
+
+class StartRefused(CaravanError):
+    """A task could not be started. Not `recoverable`: trying again would fail the same way."""
+
+    def __init__(self, reason: str, *, recoverable: bool) -> None:
+        super().__init__(reason)
+        self.recoverable = recoverable
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """Which run of which task, and where it lives."""
+
+    alloc_id: str
+    task: str
+    number: int
+    places: Places
+
+
+class Exit(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run ended; `code` None: nobody knows."""
+
+    code: int | None
+    signal: int = 0
+    reason: str = ""
+
+
+class Gone(msgspec.Struct, frozen=True, kw_only=True):
+    """Nothing is there; `started` False: the run never began and never will."""
+
+    started: bool
+    reason: str = ""
+
+
+class Output(msgspec.Struct, frozen=True, kw_only=True):
+    """What a command inside a task said."""
+
+    code: int
+    stdout: bytes
+    stderr: bytes
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run uses now, children included where the kernel says so."""
+
+    cpu_ns: int
+    memory_bytes: int
+
+
+class Handle(Protocol):
+    """A run that was alive when the driver said so."""
+
+    @property
+    def pid(self) -> int:
+        """Process id of the task itself; 0: not known."""
+        ...
+
+
+class Driver(Protocol):
+    """What the edge asks of a driver. Handles are the driver's own and never shared between drivers."""
+
+    name: str
+
+    def fingerprint(self) -> dict[str, str]:
+        """Node attributes, `driver.<name>` = "1" among them; empty: not usable here."""
+        ...
+
+    async def start(self, run: Run, launch: TaskLaunch) -> Handle:
+        """Start a run. Raises StartRefused; then nothing of it is alive."""
+        ...
+
+    async def recover(self, run: Run) -> Handle | Exit | Gone:
+        """Find a run of an earlier life."""
+        ...
+
+    async def wait(self, handle: Any) -> Exit:
+        """Wait for the end, and leave nothing of the run behind."""
+        ...
+
+    async def signal(self, handle: Any, name: str) -> None:
+        """Send a signal by name. Raises ValueError for an unknown one."""
+        ...
+
+    async def stop(self, handle: Any) -> None:
+        """Kill the run and all that it started."""
+        ...
+
+    async def abandon(self, run: Run) -> None:
+        """Make sure that a start which took too long never comes alive."""
+        ...
+
+    async def leave(self, run: Run) -> None:
+        """Note that a run ends because its agent does: recovered, it counts as never begun."""
+        ...
+
+    async def exec(self, handle: Any, command: tuple[str, ...], timeout_s: float) -> Output:
+        """Run a command beside the task, in its environment and directory."""
+        ...
+
+    async def stats(self, handle: Any) -> Usage:
+        """Say what the run uses now."""
+        ...

@@ -1,0 +1,217 @@
+"""raw_exec: a task is a plain process of the agent's own user, with no isolation. Off unless the operator allows it.
+
+Decides what a task's command, environment and directories are. How it is kept is `watcher.py`'s matter.
+"""
+
+import asyncio
+import difflib
+import os
+import pwd
+import resource
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from services.agent.drivers import watcher
+from services.agent.drivers.driver import Exit, Gone, Output, Run, StartRefused, Usage
+from services.agent.drivers.process import alive, ended, kill_session, send_signal, usage
+from services.agent.drivers.watcher import Command, Watched
+from services.agent.environment import interpolate, interpolate_json
+from shared.core.tasks import TaskLaunch
+
+#: What a task inherits of the agent's environment; the rest may hold secrets of the agent.
+INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "USER", "LOGNAME", "SHELL")
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class Config(msgspec.Struct, frozen=True):
+    """The driver's options."""
+
+    command: str
+    args: tuple[str, ...] = ()
+    #: empty: the task's directory; relative: to it.
+    work_dir: str = ""
+
+
+class RawExec:
+    """The driver."""
+
+    name = "raw_exec"
+
+    def __init__(self, *, kernel_boot: str, threads: int = 4) -> None:
+        self._kernel_boot = kernel_boot
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="raw_exec")
+        self._open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._script = watcher.watcher_script()
+
+    def fingerprint(self) -> dict[str, str]:
+        """Usable where /proc is; the constructor has found the programs."""
+        return {"driver.raw_exec": "1"} if Path("/proc/self/stat").exists() else {}
+
+    async def start(self, run: Run, launch: TaskLaunch) -> Watched:
+        """Start a run, in a thread: it takes a few forks."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, self._start, run, launch)
+
+    async def recover(self, run: Run) -> Watched | Exit | Gone:
+        """Find a run of an earlier life, or make sure that it never begins."""
+        directory = _directory(run)
+        for _ in range(200):
+            found = watcher.void(directory, self._kernel_boot)
+            if found is not None:
+                return found
+            # Claimed this very moment: its first lines are being written.
+            await asyncio.sleep(0.01)
+        return Gone(started=True, reason="its start was never finished")
+
+    async def wait(self, handle: Watched) -> Exit:
+        """Wait for the watcher, or for the task itself when somebody killed the watcher."""
+        await ended(handle.watcher)
+        code = watcher.reap(handle.child)
+        found = watcher.read_exit(handle.directory)
+        if found is not None:
+            return found
+        if alive(handle.process):
+            await ended(handle.process)
+        kill_session(handle.process)
+        if code >= 0:
+            return watcher.exit_of(code)
+        return Exit(code=None, reason="exit code unknown, its watcher was killed")
+
+    async def signal(self, handle: Watched, name: str) -> None:
+        """Signal the task's group."""
+        send_signal(handle.process, name)
+
+    async def stop(self, handle: Watched) -> None:
+        """Kill the task's group; what is left of it the watcher kills."""
+        send_signal(handle.process, "SIGKILL")
+
+    async def abandon(self, run: Run) -> None:
+        """Void a start that took too long, or end what became of it."""
+        found = await self.recover(run)
+        if isinstance(found, Watched):
+            kill_session(found.process)
+            await ended(found.watcher)
+
+    async def leave(self, run: Run) -> None:
+        """Note that a run ends because its agent does: its next start is free."""
+        (_directory(run) / "left").touch()
+
+    async def exec(self, handle: Watched, command: tuple[str, ...], timeout_s: float) -> Output:
+        """Run a command in the task's environment and directory."""
+        proc = Path(f"/proc/{handle.pid}")
+        pairs = [pair.split(b"=", 1) for pair in (proc / "environ").read_bytes().split(b"\0")]
+        child = await asyncio.create_subprocess_exec(
+            *command,
+            env={os.fsdecode(pair[0]): os.fsdecode(pair[1]) for pair in pairs if len(pair) > 1},
+            cwd=(proc / "cwd").readlink(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            out, err = await asyncio.wait_for(child.communicate(), timeout_s)
+        except TimeoutError:
+            os.killpg(child.pid, 9)
+            await child.wait()
+            raise
+        return Output(code=child.returncode or 0, stdout=out, stderr=err)
+
+    async def stats(self, handle: Watched) -> Usage:
+        """Processor time and memory of the task's own process."""
+        cpu_ns, memory_bytes = usage(handle.process)
+        return Usage(cpu_ns=cpu_ns, memory_bytes=memory_bytes)
+
+    def close(self) -> None:
+        """Let go of the threads; tasks run on."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    # ---- in a thread ----
+
+    def _start(self, run: Run, launch: TaskLaunch) -> Watched:
+        _check_user(launch.user)
+        places = run.places
+        found = places.variables()
+        env = {name: os.environ[name] for name in INHERITED if name in os.environ}
+        env = {"PATH": _DEFAULT_PATH, **env, **found, **launch.env}
+        env = {name: interpolate(text, found) for name, text in env.items()}
+        config = _config(launch, env)
+        directory = _directory(run)
+        _make(run, directory)
+        command = Command(
+            argv=(_resolve(config.command, env, places.task), *config.args),
+            env=env,
+            directory=places.task / config.work_dir,
+            stdout=places.stdout,
+            stderr=places.stderr,
+        )
+        return watcher.spawn(
+            self._script,
+            directory,
+            command,
+            kernel_boot=self._kernel_boot,
+            open_files=self._open_files,
+        )
+
+
+def _directory(run: Run) -> Path:
+    return run.places.runs / str(run.number)
+
+
+def _make(run: Run, directory: Path) -> None:
+    """Make what a start needs; of earlier runs only the last is kept."""
+    places = run.places
+    try:
+        for path in (*places.directories(), directory):
+            path.mkdir(parents=True, exist_ok=True)
+        (places.task / "secrets").chmod(0o700)
+        for old in places.runs.iterdir():
+            if old.name.isdigit() and int(old.name) < run.number - 1:
+                shutil.rmtree(old, ignore_errors=True)
+    except OSError as err:
+        raise StartRefused(f"directories cannot be made: {err}", recoverable=True) from err
+
+
+def _config(launch: TaskLaunch, env: dict[str, str]) -> Config:
+    """Read the options. Raises StartRefused, and names the nearest known option for an unknown one."""
+    options = interpolate_json(msgspec.json.decode(launch.config), env)
+    known = Config.__struct_fields__
+    for name in sorted(options) if isinstance(options, dict) else ():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f", did you mean {near[0]}?" if near else f", known are {', '.join(known)}"
+            raise StartRefused(f"raw_exec has no option {name!r}{hint}", recoverable=False)
+    try:
+        found = msgspec.convert(options, Config)
+    except msgspec.ValidationError as err:
+        raise StartRefused(f"raw_exec options: {err}", recoverable=False) from err
+    if any("\0" in text for text in (found.command, *found.args, *env, *env.values())):
+        raise StartRefused("raw_exec options and environment hold no NUL", recoverable=False)
+    return found
+
+
+def _resolve(command: str, env: dict[str, str], directory: Path) -> str:
+    """Find the program: a path, or a name in the task's PATH. Raises StartRefused when there is none."""
+    if "/" in command:
+        path = directory / command
+        found = str(path) if path.is_file() and os.access(path, os.X_OK) else None
+    else:
+        found = shutil.which(command, path=env.get("PATH", "")) if command else None
+    if found is None:
+        raise StartRefused(f"command {command!r} is no program here", recoverable=False)
+    return found
+
+
+def _check_user(user: str) -> None:
+    try:
+        name = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        name = str(os.getuid())
+    if user not in ("", name):
+        raise StartRefused(
+            f"raw_exec runs tasks as {name}, the agent's user, not as {user!r}", recoverable=False
+        )

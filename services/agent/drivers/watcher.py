@@ -1,0 +1,210 @@
+"""How a plain process is started so that it outlives the agent, and its end is known whoever watches.
+
+A small shell, the watcher, leads one session and starts the task in another; the task's session is the group that is
+signalled. The watcher waits, kills what the task left in its group, and writes the exit code before it ends with it.
+Rejected: no watcher (an exit while the agent is away is lost), a watcher in Python (8 MiB a task).
+
+In `runs/<alloc>/<task>/<number>/` stand
+- `proc`, made once and never replaced: kernel boot, the watcher's and the task's line of /proc/<pid>/stat. Making it is
+  the claim: either the run began, or somebody voided it first and it never will begin;
+- `exit`: the exit code, a shell's 128 + signal for a signal, renamed into place;
+- `left`: the run was ended because its agent ended, so the next life starts it again at no charge.
+"""
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import msgspec
+
+from services.agent.drivers.driver import Exit, Gone, StartRefused
+from services.agent.drivers.process import Process, alive, exists, kill_session, parse_stat
+from shared.errors import ConfigInvalid
+
+#: A start that has not said its pid by then is given up.
+START_TIMEOUT_S = 10.0
+_VOID = "void"
+_SIGNAL_BASE = 128
+
+#: $0 run directory; then kernel boot, watcher's stat, stdout, stderr, limit of open files, command and arguments.
+_TASK = r"""
+read -r me < /proc/$$/stat
+set -C
+printf '%s\n%s\n%s\n' "$1" "$2" "$me" > "$0/proc" || exit 125
+set +C
+exec 3>&1 >>"$3" 2>>"$4"
+(echo "$me" >&3)
+exec 3>&-
+ulimit -Sn "$5"
+shift 5
+exec "$@"
+"""
+#: $1 the text above, $2 run directory, $3 kernel boot; then as above. Programs stand with their full path: PATH is
+#: the task's own.
+_WATCHER = r"""
+read -r me < /proc/$$/stat
+task=$1 run=$2 boot=$3
+shift 3
+@setsid -- /bin/sh -c "$task" "$run" "$boot" "$me" "$@"
+code=$?
+exec >&-
+{ read -r boot; read -r me; read -r pid rest; } < "$run/proc" && kill -KILL -- "-$pid"
+echo "$code" > "$run/exit.new" && @sync "$run/exit.new"
+@mv "$run/exit.new" "$run/exit"
+exit "$code"
+"""
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    """What to start, where, and where its output goes."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    directory: Path
+    stdout: Path
+    stderr: Path
+
+
+class Watched(msgspec.Struct, kw_only=True):
+    """A live run: its watcher and itself."""
+
+    directory: Path
+    watcher: Process
+    process: Process
+    #: the watcher's pid where it is our child, and must be reaped; else 0.
+    child: int = 0
+
+    @property
+    def pid(self) -> int:
+        """Process id of the task."""
+        return self.process.pid
+
+
+def watcher_script() -> str:
+    """The watcher with full paths. Raises ConfigInvalid when this machine lacks one of its programs."""
+    script = _WATCHER
+    for program in ("setsid", "sync", "mv"):
+        path = shutil.which(program)
+        if path is None:
+            raise ConfigInvalid(f"raw_exec needs the program {program}")
+        script = script.replace(f"@{program}", path)
+    return script
+
+
+def spawn(
+    script: str, directory: Path, command: Command, *, kernel_boot: str, open_files: int
+) -> Watched:
+    """Start a command under a watcher; `directory` is the run's own. Blocks until its pid is known.
+
+    Raises StartRefused; then nothing of it is alive.
+    """
+    argv = ["/bin/sh", "-c", script, "caravan-watch", _TASK, str(directory), kernel_boot]
+    argv += [str(command.stdout), str(command.stderr), str(open_files), *command.argv]
+    try:
+        child = subprocess.Popen(
+            argv,
+            cwd=command.directory,
+            env=command.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as err:
+        raise StartRefused(f"cannot be started: {err}", recoverable=True) from err
+    line, in_time = _first_line(child)
+    # It is reaped by pid when it has ended, in this life or by init: Popen shall neither wait nor warn.
+    child.returncode = 0
+    found = find(directory, kernel_boot)
+    if line and isinstance(found, Watched):
+        found.child = child.pid
+        return found
+    if line and isinstance(found, Exit):
+        # It was quicker than we: the watcher's own end is still to come, or just over.
+        lines = (directory / "proc").read_text().splitlines()
+        watcher, task = parse_stat(lines[1])[0], parse_stat(lines[2])[0]
+        return Watched(directory=directory, watcher=watcher, process=task, child=child.pid)
+    _give_up(directory, child.pid, kernel_boot)
+    reason = "its output cannot be opened" if in_time else f"hung for {START_TIMEOUT_S:.0f} s"
+    raise StartRefused(f"did not come alive: {reason}", recoverable=True)
+
+
+def _first_line(child: subprocess.Popen[bytes]) -> tuple[bytes, bool]:
+    assert child.stdout is not None
+    with child.stdout as pipe:
+        poll = select.poll()
+        poll.register(pipe, select.POLLIN)
+        # One short line, written at once: what can be read is all of it, or the end.
+        in_time = bool(poll.poll(START_TIMEOUT_S * 1000))
+        return (os.read(pipe.fileno(), 4096) if in_time else b""), in_time
+
+
+def _give_up(directory: Path, child: int, kernel_boot: str) -> None:
+    found = void(directory, kernel_boot)
+    if isinstance(found, Watched):
+        kill_session(found.process)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    reap(child)
+
+
+def reap(child: int) -> int:
+    """Reap a watcher that has ended. Returns its exit code; -1: it was killed, or is none of ours."""
+    if not child:
+        return -1
+    try:
+        return max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), -1)
+    except ChildProcessError:
+        return -1
+
+
+def find(directory: Path, kernel_boot: str) -> Watched | Exit | Gone | None:
+    """Look for a run that claimed its directory. None: no claim, or one that is being written."""
+    ended = read_exit(directory)
+    if ended is not None:
+        return ended
+    try:
+        lines = (directory / "proc").read_text().splitlines()
+    except FileNotFoundError:
+        return None
+    if lines == [_VOID]:
+        return Gone(started=False)
+    if len(lines) < 3:
+        return None
+    if lines[0] != kernel_boot:
+        return Gone(started=True, reason="the machine was restarted")
+    watcher, process = parse_stat(lines[1])[0], parse_stat(lines[2])[0]
+    if exists(watcher) or alive(process):
+        return Watched(directory=directory, watcher=watcher, process=process)
+    # It may have ended since the first look.
+    reason = "it ended while nobody watched, and so did its watcher"
+    return read_exit(directory) or Gone(started=True, reason=reason)
+
+
+def void(directory: Path, kernel_boot: str) -> Watched | Exit | Gone | None:
+    """Claim a run's directory so that it never begins; or find what claimed it before."""
+    if (directory / "left").exists():
+        return Gone(started=False)
+    directory.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError), (directory / "proc").open("x") as file:
+        file.write(f"{_VOID}\n")
+    return find(directory, kernel_boot)
+
+
+def read_exit(directory: Path) -> Exit | None:
+    """Read the end that a watcher wrote; None: it has not."""
+    try:
+        text = (directory / "exit").read_text()
+    except FileNotFoundError:
+        return None
+    return exit_of(int(text)) if text.strip().isdigit() else Exit(code=None, reason="unreadable")
+
+
+def exit_of(code: int) -> Exit:
+    """Read a shell's exit code: above 128 it names a signal."""
+    number = code - _SIGNAL_BASE
+    return Exit(code=code, signal=number if 0 < number < signal.NSIG else 0)

@@ -1,0 +1,289 @@
+"""Performs the agent's effects on a real node: journal, drivers, directories, questions.
+
+Decides nothing about tasks; it bounds drivers in time and turns whatever they do into the inputs that
+shared/core/tasks.py promises. Each run is one asyncio task, so that a driver that hangs holds up its own run alone.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any
+
+import structlog
+
+from services.agent.drivers.driver import Driver, Exit, Gone, Run, StartRefused
+from services.agent.edge_home import Home
+from shared.core.tasks import (
+    AgentInput,
+    Answer,
+    Ask,
+    KillTask,
+    RecoverTask,
+    RemoveAlloc,
+    SignalTask,
+    StartTask,
+    TaskExited,
+    TaskGone,
+    TaskStarted,
+    TaskStartFailed,
+    WriteJournal,
+)
+
+#: A driver's answer to start and recover is awaited this long; docker pulls have their own limit within it.
+DRIVER_TIMEOUT_S = 300.0
+#: Signals, kills and abandoned starts.
+DRIVER_SHORT_TIMEOUT_S = 15.0
+
+_log = structlog.get_logger()
+
+#: (subject, data, timeout in seconds) -> reply; None: nobody answered.
+AskBus = Callable[[str, bytes, float], Awaitable[bytes | None]]
+_RunKey = tuple[int, str, int]
+
+
+class Edge:
+    """One per agent, on its event loop. `inject` hands an input to the shell."""
+
+    def __init__(
+        self,
+        *,
+        home: Home,
+        drivers: Mapping[str, Driver],
+        inject: Callable[[AgentInput], None],
+        ask: AskBus,
+    ) -> None:
+        self._home = home
+        self._drivers = dict(drivers)
+        self._tell = inject
+        self._ask_bus = ask
+        self._live: dict[_RunKey, tuple[Driver, Any, Run]] = {}
+        self._work: set[asyncio.Task[None]] = set()
+        #: why the last write to the journal failed; nothing starts while it does.
+        self._journal_error = ""
+        #: tasks are ended with the agent: no start any more, and no word of their ends.
+        self._ending = False
+
+    def performers(self) -> dict[type, Callable[[Any], None]]:
+        """What the shell calls for each effect that is not the bus's."""
+        return {
+            WriteJournal: self._write,
+            StartTask: self._start,
+            RecoverTask: self._recover,
+            SignalTask: self._signal,
+            KillTask: self._kill,
+            RemoveAlloc: self._remove,
+            Ask: self._ask,
+        }
+
+    @property
+    def live(self) -> int:
+        """How many runs are alive."""
+        return len(self._live)
+
+    async def end_tasks(self, grace_s: float = 5.0) -> int:
+        """End every run because the agent ends; the next life starts them again. Returns how many there were."""
+        self._ending = True
+        ending = list(self._live.values())
+        for driver, handle, run in ending:
+            with contextlib.suppress(OSError, ValueError, TimeoutError):
+                await asyncio.wait_for(driver.leave(run), DRIVER_SHORT_TIMEOUT_S)
+                await asyncio.wait_for(driver.signal(handle, "SIGTERM"), DRIVER_SHORT_TIMEOUT_S)
+        watched = [task for task in self._work if task.get_name().startswith("run ")]
+        if watched:
+            await asyncio.wait(watched, timeout=grace_s)
+        for driver, handle, _ in list(self._live.values()):
+            with contextlib.suppress(OSError, ValueError, TimeoutError):
+                await asyncio.wait_for(driver.stop(handle), DRIVER_SHORT_TIMEOUT_S)
+        if watched:
+            await asyncio.wait(watched, timeout=grace_s)
+        return len(ending)
+
+    async def close(self) -> None:
+        """Stop watching; tasks run on."""
+        for task in list(self._work):
+            task.cancel()
+        await asyncio.gather(*self._work, return_exceptions=True)
+        self._home.close()
+
+    # ---- effects ----
+
+    def _write(self, effect: WriteJournal) -> None:
+        try:
+            self._home.journal.append(effect.entries, sync=effect.sync)
+        except OSError as err:
+            self._journal_error = f"journal cannot be written: {err}"
+            _log.error("journal.failed", error=str(err))
+        else:
+            self._journal_error = ""
+
+    def _start(self, effect: StartTask) -> None:
+        driver = self._drivers.get(effect.driver)
+        if self._ending:
+            return
+        if self._journal_error:
+            self._inject(_failed(effect, self._journal_error, recoverable=True))
+        elif driver is None:
+            reason = f"driver {effect.driver!r} is not available on this node"
+            self._inject(_failed(effect, reason, recoverable=False))
+        else:
+            self._spawn("run", self._run(driver, effect))
+
+    def _recover(self, effect: RecoverTask) -> None:
+        driver = self._drivers.get(effect.driver)
+        if driver is None:
+            # It may run all the same: nothing is claimed about it beyond that nobody can look.
+            reason = f"driver {effect.driver!r} is not available any more"
+            self._inject(_gone(effect, Gone(started=True, reason=reason)))
+        else:
+            self._spawn("run", self._find(driver, effect))
+
+    def _signal(self, effect: SignalTask) -> None:
+        live = self._live.get((effect.key, effect.task, effect.run))
+        if live is not None:
+            driver, handle, _ = live
+            self._spawn("call", self._bounded(driver.signal(handle, effect.signal), effect.task))
+
+    def _kill(self, effect: KillTask) -> None:
+        live = self._live.get((effect.key, effect.task, effect.run))
+        if live is not None:
+            driver, handle, _ = live
+            self._spawn("call", self._bounded(driver.stop(handle), effect.task))
+
+    def _remove(self, effect: RemoveAlloc) -> None:
+        work = asyncio.to_thread(self._home.remove, effect.alloc_id)
+        self._spawn("call", self._bounded(work, effect.alloc_id))
+
+    def _ask(self, effect: Ask) -> None:
+        self._spawn("call", self._question(effect))
+
+    # ---- one asyncio task each ----
+
+    def _inject(self, event: AgentInput) -> None:
+        if not self._ending:
+            self._tell(event)
+
+    def _spawn(self, kind: str, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=f"{kind} {len(self._work)}")
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+
+    async def _run(self, driver: Driver, effect: StartTask) -> None:
+        run = None
+        try:
+            run = self._run_of(effect)
+            handle = await asyncio.wait_for(driver.start(run, effect.launch), DRIVER_TIMEOUT_S)
+        except StartRefused as err:
+            self._inject(_failed(effect, str(err), recoverable=err.recoverable))
+            return
+        except TimeoutError:
+            assert run is not None
+            await self._bounded(driver.abandon(run), effect.task)
+            reason = f"driver gave no answer within {DRIVER_TIMEOUT_S:.0f} s"
+            self._inject(_failed(effect, reason, recoverable=True))
+            return
+        except Exception as err:  # noqa: BLE001 - a driver may fail in any way; its task alone pays.
+            _log.warning("driver.failed", driver=driver.name, task=effect.task, error=repr(err))
+            if run is not None:
+                await self._bounded(driver.abandon(run), effect.task)
+            self._inject(_failed(effect, repr(err), recoverable=True))
+            return
+        await self._watch(driver, handle, run, effect, adopted=False)
+
+    async def _find(self, driver: Driver, effect: RecoverTask) -> None:
+        try:
+            run = self._run_of(effect)
+            found = await asyncio.wait_for(driver.recover(run), DRIVER_TIMEOUT_S)
+        except Exception as err:  # noqa: BLE001 - as above.
+            _log.warning("driver.failed", driver=driver.name, task=effect.task, error=repr(err))
+            found = Gone(started=True, reason=f"cannot be recovered: {err!r}")
+            self._inject(_gone(effect, found))
+            return
+        if isinstance(found, Gone):
+            self._inject(_gone(effect, found))
+        elif isinstance(found, Exit):
+            self._inject(_exited(effect, found))
+        else:
+            await self._watch(driver, found, run, effect, adopted=True)
+
+    async def _watch(
+        self,
+        driver: Driver,
+        handle: Any,
+        run: Run,
+        effect: StartTask | RecoverTask,
+        *,
+        adopted: bool,
+    ) -> None:
+        key = (effect.key, effect.task, effect.run)
+        self._live[key] = (driver, handle, run)
+        self._inject(
+            TaskStarted(
+                key=effect.key,
+                task=effect.task,
+                run=effect.run,
+                pid=handle.pid,
+                adopted=adopted,
+            )
+        )
+        try:
+            end = await driver.wait(handle)
+        except asyncio.CancelledError:
+            raise
+        except Exception as err:  # noqa: BLE001 - as above.
+            await self._bounded(driver.stop(handle), effect.task)
+            end = Exit(code=None, reason=f"driver lost it: {err!r}")
+        del self._live[key]
+        self._inject(_exited(effect, end))
+
+    async def _bounded(self, work: Awaitable[None], about: str) -> None:
+        try:
+            await asyncio.wait_for(work, DRIVER_SHORT_TIMEOUT_S)
+        except Exception as err:  # noqa: BLE001 - as above; the role's timers go on.
+            _log.warning("driver.call_failed", about=about, error=repr(err))
+
+    async def _question(self, effect: Ask) -> None:
+        data = None
+        try:
+            data = await self._ask_bus(effect.subject, effect.data, effect.timeout_ns / 1e9)
+        except Exception as err:  # noqa: BLE001 - whatever the bus does, the role asks again.
+            _log.debug("question.failed", subject=effect.subject, error=repr(err))
+        self._inject(Answer(name=effect.name, data=data))
+
+    def _run_of(self, effect: StartTask | RecoverTask) -> Run:
+        return Run(
+            alloc_id=effect.alloc_id,
+            task=effect.task,
+            number=effect.run,
+            places=self._home.places(effect.alloc_id, effect.task),
+        )
+
+
+def _failed(effect: StartTask, reason: str, *, recoverable: bool) -> TaskStartFailed:
+    return TaskStartFailed(
+        key=effect.key,
+        task=effect.task,
+        run=effect.run,
+        reason=reason,
+        recoverable=recoverable,
+    )
+
+
+def _gone(effect: RecoverTask, found: Gone) -> TaskGone:
+    return TaskGone(
+        key=effect.key,
+        task=effect.task,
+        run=effect.run,
+        started=found.started,
+        reason=found.reason,
+    )
+
+
+def _exited(effect: StartTask | RecoverTask, end: Exit) -> TaskExited:
+    return TaskExited(
+        key=effect.key,
+        task=effect.task,
+        run=effect.run,
+        exit_code=end.code,
+        signal=end.signal,
+        reason=end.reason,
+    )

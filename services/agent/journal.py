@@ -1,0 +1,170 @@
+"""The agent's journal on disk: one JSON line an entry, each with its checksum, in one append-only file.
+
+Decides the format, what a torn end is, and when the file is written anew. Must not know what an entry means beyond
+which later one replaces it. A write that fails leaves the file as it was, so that the next one does not land behind
+half a line. Next: `edge_home.py`, the data directory around it.
+"""
+
+import os
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from schemas.envelope import ENCODER
+from shared.core.tasks import AllocForgotten, AllocKept, ClusterKept, JournalEntry, TaskKept
+from shared.errors import ConfigInvalid
+
+#: The file is written anew when it is larger than this and than four times what it would be then.
+COMPACT_BYTES_MIN = 1 << 20
+_NO_PLAN = b"{}"
+
+_DECODER: msgspec.json.Decoder[JournalEntry] = msgspec.json.Decoder(JournalEntry)
+
+
+class Kept:
+    """What the entries so far amount to."""
+
+    def __init__(self) -> None:
+        self._cluster: ClusterKept | None = None
+        self._allocs: dict[int, AllocKept] = {}
+        self._tasks: dict[int, dict[str, TaskKept]] = {}
+
+    def take(self, entry: JournalEntry) -> None:
+        """Follow one entry."""
+        match entry:
+            case ClusterKept():
+                self._cluster = entry
+            case AllocKept():
+                before = self._allocs.get(entry.alloc.key)
+                if before is not None and bytes(entry.plan) == _NO_PLAN:
+                    entry = AllocKept(alloc=entry.alloc, plan=before.plan)
+                self._allocs[entry.alloc.key] = entry
+            case TaskKept():
+                self._tasks.setdefault(entry.key, {})[entry.task] = entry
+            case AllocForgotten():
+                self._allocs.pop(entry.key, None)
+                self._tasks.pop(entry.key, None)
+
+    def entries(self) -> list[JournalEntry]:
+        """The shortest journal that says the same."""
+        out: list[JournalEntry] = [self._cluster] if self._cluster else []
+        for key, alloc in self._allocs.items():
+            out.append(alloc)
+            out += self._tasks.get(key, {}).values()
+        return out
+
+
+def encode_line(entry: JournalEntry) -> bytes:
+    """One entry as it stands in the file: checksum, space, JSON, newline."""
+    body = ENCODER.encode(entry)
+    return b"%08x %b\n" % (zlib.crc32(body), body)
+
+
+def decode_lines(data: bytes, where: str) -> tuple[list[JournalEntry], int]:
+    """Read a journal. Returns its entries and how many bytes of `data` are whole; the rest is a torn end.
+
+    Raises ConfigInvalid: a damaged line before the last, or an entry that a newer release wrote.
+    """
+    entries: list[JournalEntry] = []
+    at = 0
+    while (end := data.find(b"\n", at)) >= 0:
+        line = data[at:end]
+        if not _holds(line):
+            if data.find(b"\n", end + 1) >= 0:
+                raise ConfigInvalid(f"{where} is damaged at byte {at}: its checksum does not hold")
+            break
+        try:
+            entries.append(_DECODER.decode(line[9:]))
+        except msgspec.MsgspecError as err:
+            raise ConfigInvalid(f"{where} was written by a newer release: {err}") from err
+        at = end + 1
+    return entries, at
+
+
+def _holds(line: bytes) -> bool:
+    try:
+        return line[8:9] == b" " and int(line[:8], 16) == zlib.crc32(line[9:])
+    except ValueError:
+        return False
+
+
+class Journal:
+    """The open file. One writer: `edge_home.py` holds the lock."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        data = path.read_bytes() if path.exists() else b""
+        self.entries, self._size = decode_lines(data, str(path))
+        self.torn_bytes = len(data) - self._size
+        self._kept = Kept()
+        for entry in self.entries:
+            self._kept.take(entry)
+        self._fd = self._open()
+        os.ftruncate(self._fd, self._size)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+    def append(self, entries: Iterable[JournalEntry], *, sync: bool) -> None:
+        """Write entries, and wait for the disk if `sync`. Raises OSError; then nothing of them is kept."""
+        entries = tuple(entries)
+        data = b"".join(encode_line(entry) for entry in entries)
+        try:
+            self._write(data)
+            if sync:
+                os.fdatasync(self._fd)
+        except OSError:
+            os.ftruncate(self._fd, self._size)
+            raise
+        self._size += len(data)
+        for entry in entries:
+            self._kept.take(entry)
+        if self._size > COMPACT_BYTES_MIN:
+            self._compact()
+
+    def _write(self, data: bytes) -> None:
+        while data:
+            data = data[os.write(self._fd, data) :]
+
+    def _open(self) -> int:
+        return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def _compact(self) -> None:
+        data = b"".join(encode_line(entry) for entry in self._kept.entries())
+        if self._size < 4 * len(data):
+            return
+        fresh = self.path.with_suffix(".new")
+        try:
+            write_durably(fresh, data)
+        except OSError:
+            # No room for a second copy: the long one serves.
+            fresh.unlink(missing_ok=True)
+            return
+        fresh.replace(self.path)
+        sync_directory(self.path.parent)
+        os.close(self._fd)
+        self._fd = self._open()
+        self._size = len(data)
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Write a file, and wait for the disk."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        while data:
+            data = data[os.write(fd, data) :]
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_directory(path: Path) -> None:
+    """Wait until names in a directory are on disk."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
