@@ -110,6 +110,9 @@ class PlanApplier:
         self._is_active = False
         self._is_caught_up = False
         self._pending: _Pending | None = None
+        #: the replay may show a record before its append is answered; the next append waits for the answer.
+        self._is_unanswered = False
+        self._is_rewinding = False
         self._fsync = False
         self._replicas = 1
         self._since_checkpoint = 0
@@ -158,7 +161,7 @@ class PlanApplier:
         try:
             for item in inputs:
                 self._take(item, now_ns, out)
-            if self._pending is None:
+            if self._pending is None and not self._is_unanswered:
                 self._write(now_ns, out)
         except LogError as err:
             out.append(Stop(str(err)))
@@ -187,19 +190,13 @@ class PlanApplier:
                 self._receive(item, now_ns, out)
             case Record():
                 self._follow(item, now_ns, out)
-            case Appended():
-                self._confirm(item.seq, now_ns, out)
-            case AppendRefused():
-                if item.full:
-                    self._pause_until_ns = now_ns + FULL_PAUSE_NS
-                    out.append(SetTimer("pause", self._pause_until_ns))
-                self._rebuild(out)
-            case AppendUnknown():
-                out.append(SetTimer("unknown", now_ns + UNKNOWN_NS))
+            case Appended() | AppendRefused() | AppendUnknown():
+                self._answered(item, now_ns, out)
             case Timer():
                 self._fire(item, out)
             case CaughtUp():
-                self._is_caught_up = True
+                # One from before a rewind says nothing about the state that is built anew.
+                self._is_caught_up = self.replica.seq >= item.seq
             case LeadershipWon():
                 self._is_leader = True
             case LeadershipLost():
@@ -209,6 +206,21 @@ class PlanApplier:
                 self._reconnect(item, out)
             case PutDone() | PutRefused():
                 pass
+
+    def _answered(
+        self, item: Appended | AppendRefused | AppendUnknown, now_ns: int, out: list[Effect]
+    ) -> None:
+        """Take the one answer to the one append; the replay may have been faster."""
+        self._is_unanswered = False
+        if isinstance(item, Appended):
+            self._confirm(item.seq, now_ns, out)
+        elif isinstance(item, AppendRefused):
+            if item.full:
+                self._pause_until_ns = now_ns + FULL_PAUSE_NS
+                out.append(SetTimer("pause", self._pause_until_ns))
+            self._rebuild(out)
+        elif self._pending is not None:
+            out.append(SetTimer("unknown", now_ns + UNKNOWN_NS))
 
     def _receive(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         if not self._is_active:
@@ -230,6 +242,10 @@ class PlanApplier:
             else:
                 self._rebuild(out)
             return
+        if self._is_rewinding and record.seq != self.replica.next_seq:
+            # On its way before the rewind.
+            return
+        self._is_rewinding = False
         accepted = self.replica.apply(record)
         if accepted is None:
             return
@@ -238,6 +254,7 @@ class PlanApplier:
         if accepted.kind == "lease" and self._is_active:
             # A higher epoch than ours, and ours never comes this way.
             self._stand_by(out)
+            self._is_leader = False
             out.append(Resign())
 
     def _fire(self, timer: Timer, out: list[Effect]) -> None:
@@ -305,6 +322,7 @@ class PlanApplier:
         self.replica = Replica()
         self._horizon = Horizon()
         out.append(SetTimer("unknown", 0))
+        self._is_rewinding = True
         out.append(Rewind(1))
 
     def _write(self, now_ns: int, out: list[Effect]) -> None:
@@ -419,6 +437,7 @@ class PlanApplier:
         data, digest = seal(record)
         seq = self.replica.next_seq
         self._pending = _Pending(seq, data, digest, record, tokens)
+        self._is_unanswered = True
         msg_id = f"{seq}-{digest}"
         out.append(Append(kind=record.kind, data=data, expected_seq=seq - 1, msg_id=msg_id))
 

@@ -180,17 +180,15 @@ class Chaos:
         """Write what an applier never wrote: noise, a publish acknowledgement, or an older epoch's record again."""
         bus = self.site.bus
         kind = self._draws.below(3)
-        data = (b'{"hello":"world"}', b'{"stream":"LOG_1","seq":12}')[kind % 2]
+        noise = (b'{"hello":"world"}', b'{"stream":"LOG_1","seq":12}')[kind % 2]
+        forged = (log_subject("tx"), noise)
         if kind == 2:
-            epochs = [
-                seq for seq, (subject, _) in enumerate(bus.log, 1) if subject.endswith("lease")
-            ]
-            old = bus.log[: epochs[-1] - 1] if epochs else []
-            framed = [one[1] for one in old if is_framed(one[1])]
-            if framed:
-                data = framed[self._draws.below(len(framed))]
+            leases = [n for n, (subject, _) in enumerate(bus.log) if subject.endswith("lease")]
+            old = [one for one in bus.log[: leases[-1] if leases else 0] if is_framed(one[1])]
+            if old:
+                forged = old[self._draws.below(len(old))]
         self._forge(len(bus.log) + 1)
-        bus.inject(log_subject("tx"), data)
+        bus.inject(*forged)
         return True
 
     def _leadership_lost(self) -> bool:

@@ -1,16 +1,165 @@
-"""Planted bugs, by name."""
+"""Planted bugs, by name: each breaks one promise of the design, and a check that cannot find it proves nothing.
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+Decides nothing; replaces a function of the product while one world runs and puts it back after. The product knows
+nothing of this file. A bug that is planted here must be found by `check.py` within 200 seeds.
+"""
 
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from typing import Any
+
+from schemas.envelope import ENCODER, Record
+from schemas.jobs import Verdict
+from shared.core.role import Reply
 from shared.sim.process import Site
 
-MUTANTS: dict[str, object] = {}
+#: Replaces an attribute of an object, module or class until the world ends.
+Patch = Callable[[object, str, object], None]
+
+
+def _of(module: str, name: str) -> Any:
+    return getattr(import_module(module), name)
+
+
+def _ack_before_append(patch: Patch, _site: Site) -> None:
+    """Intake answers before the log holds anything."""
+    intake = _of("services.intake.role", "Intake")
+    plain = intake._ask  # noqa: SLF001
+
+    def ask(self: Any, submission: Any, submission_id: str, message: Any) -> None:
+        plain(self, submission, submission_id, message)
+        verdict = Verdict(submission_id=submission_id, status="accepted")
+        self._effects.append(Reply(message.token, ENCODER.encode(verdict)))
+
+    patch(intake, "_ask", ask)
+
+
+def _no_job_fence(patch: Patch, _site: Site) -> None:
+    """The applier takes plans made on any snapshot, for any evaluation."""
+    patch(import_module("shared.core.decide.plans"), "_check_fences", lambda *_: None)
+
+
+def _skip_dedup(patch: Patch, _site: Site) -> None:
+    """The applier does not look whether it decided a submission before."""
+    route = import_module("shared.core.decide.route")
+    plain = route.decide_submission
+
+    def decide(state: Any, command: Any) -> Any:
+        known = state.jobs.submissions
+        held = known.pop(getattr(command, "submission_id", ""), None)
+        events = plain(state, command)
+        if held is not None:
+            known[command.submission_id] = held
+        return events
+
+    patch(route, "decide_submission", decide)
+
+
+def _two_leaders(patch: Patch, site: Site) -> None:
+    """Everybody who asks is leader, and the log takes records from anybody at any seq."""
+    bus = site.bus
+    patch(bus, "lead", lambda *_: True)
+    patch(bus, "append", lambda subject, data, *_: bus.inject(subject, data))
+
+
+def _lost_wakeup(patch: Patch, _site: Site) -> None:
+    """The broker forgets to wake what waits for room."""
+    patch(_of("services.eval_broker.asleep", "BlockedIndex"), "take", lambda *_: [])
+
+
+def _ignore_epoch(patch: Patch, _site: Site) -> None:
+    """Replicas take records of an older epoch for facts."""
+    chain = _of("shared.core.log", "Chain")
+    plain = chain.accept
+
+    def accept(self: Any, seq: int, subject: str, data: bytes) -> Record | None:
+        record: Record | None = self._decode(seq, subject, data)
+        if record is None or record.epoch >= self.epoch:
+            record = plain(self, seq, subject, data)
+            return record
+        self.next_seq = seq + 1
+        self.accepted += 1
+        return record
+
+    patch(chain, "accept", accept)
+
+
+def _stale_projection(patch: Patch, _site: Site) -> None:
+    """The agent obeys whatever projection comes last, however old."""
+    desired = _of("services.agent.desired", "Desired")
+    plain = desired.take_projection
+
+    def take(self: Any, message: Any, turn: Any) -> None:
+        self.seq = 0
+        plain(self, message, turn)
+
+    patch(desired, "take_projection", take)
+
+
+def _drop_report(patch: Patch, _site: Site) -> None:
+    """The agent takes a report for seen once it was sent."""
+    reports = _of("services.agent.reports", "Reports")
+    plain = reports.compose
+
+    def compose(self: Any, *args: Any) -> Any:
+        report = plain(self, *args)
+        self._carried.clear()
+        return report
+
+    patch(reports, "compose", compose)
+
+
+def _reuse_row_early(patch: Patch, _site: Site) -> None:
+    """An allocation's row is free as soon as it ended, not when it was collected."""
+    table = _of("shared.core.tables.allocations", "AllocationTable")
+    terminal = _of("shared.core.tables.allocations", "TERMINAL")
+    plain = table._set_client  # noqa: SLF001
+
+    def set_client(self: Any, rows: Any, codes: Any, seq: int) -> None:
+        ended = rows[terminal[codes] & ~terminal[self.client[rows]]]
+        plain(self, rows, codes, seq)
+        self._pool.free(ended)
+
+    patch(table, "_set_client", set_client)
+
+
+def _wall_clock_in_core(patch: Patch, site: Site) -> None:
+    """A table looks at the clock while it applies a fact."""
+    fleet = _of("shared.core.tables.fleet", "FleetTable")
+    plain = fleet._changed  # noqa: SLF001
+
+    def changed(self: Any, rows: Any, seq: int) -> None:
+        plain(self, rows, seq)
+        self.modify_seq[rows] += site.loop.now_ns // 1_000_000_000
+
+    patch(fleet, "_changed", changed)
+
+
+MUTANTS: dict[str, Callable[[Patch, Site], None]] = {
+    "ack-before-append": _ack_before_append,
+    "no-job-fence": _no_job_fence,
+    "skip-dedup": _skip_dedup,
+    "two-leaders": _two_leaders,
+    "lost-wakeup": _lost_wakeup,
+    "ignore-epoch": _ignore_epoch,
+    "stale-projection": _stale_projection,
+    "drop-report": _drop_report,
+    "reuse-row-early": _reuse_row_early,
+    "wall-clock-in-core": _wall_clock_in_core,
+}
 
 
 @contextmanager
 def planted(name: str, site: Site) -> Iterator[None]:
-    """Plant nothing."""
-    assert not name or name in MUTANTS, name
-    del site
-    yield
+    """Run with one bug planted; the empty name plants none. Raises KeyError for an unknown one."""
+    with ExitStack() as undo:
+
+        def patch(owner: object, attribute: str, value: object) -> None:
+            # An instance's own attribute hides the class's: putting the bound method back is as good as none.
+            undo.callback(setattr, owner, attribute, getattr(owner, attribute))
+            setattr(owner, attribute, value)
+
+        if name:
+            MUTANTS[name](patch, site)
+        yield
