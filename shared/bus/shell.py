@@ -181,19 +181,20 @@ class Shell:
 
     async def _start(self) -> None:
         """Connect, build the sources and tell the role."""
+        bus, facts = await self._patiently()
+        self._build(Link(bus))
+        await self._go(facts, fresh=True)
+
+    async def _patiently(self) -> tuple[BusClient, r.Reconnected]:
         deadline = time.monotonic() + self._settings.start_timeout_s
         while True:
             try:
-                bus, facts = await self._connect_and_look()
+                return await self._connect_and_look()
             except BusUnavailable as err:
                 if time.monotonic() > deadline:
                     raise
                 log.info("bus.awaited", reason=str(err))
                 await asyncio.sleep(_LOOK_AGAIN_S)
-            else:
-                break
-        self._build(Link(bus))
-        await self._go(facts, fresh=True)
 
     async def _connect_and_look(self) -> tuple[BusClient, r.Reconnected]:
         bus = await self._connect()
