@@ -1,0 +1,286 @@
+"""Heartbeat: silence becomes absence after five missed heartbeats, and never because the monitor was deaf."""
+
+import msgspec
+import pytest
+
+from schemas import nodes
+from schemas.dead import DeadLetter
+from schemas.envelope import COMMANDS_DECODER, ENCODER
+from schemas.nodes import (
+    ChangeLiveness,
+    NodeRegistered,
+    NodesCollected,
+    NodeSpec,
+    NodesStatusChanged,
+)
+from services.heartbeat.role import NODES_MAX, Heartbeat
+from services.heartbeat.silence import Settings
+from shared.bus import subjects
+from shared.core.role import (
+    CaughtUp,
+    Effect,
+    Input,
+    LeadershipLost,
+    LeadershipWon,
+    Message,
+    Reconnected,
+    Send,
+    SetTimer,
+    Stop,
+    Timer,
+)
+from tests.unit.written_log import WrittenLog
+
+SECOND = 1_000_000_000
+TICK = SECOND // 10
+
+
+class Story:
+    """A leading monitor, a fleet that beats every second, and a clock that moves in ticks."""
+
+    def __init__(
+        self, count: int, *, applied: bool = True, settings: Settings | None = None
+    ) -> None:
+        self.role = Heartbeat(instance="heartbeat-1", settings=settings)
+        self.log = WrittenLog()
+        self.now = 1_000 * SECOND
+        self.timer = 0
+        #: the plan applier does what it is asked.
+        self.applied = applied
+        self.ids = [f"node.{n}" for n in range(count)]
+        self.silent: set[str] = set()
+        self.boots = dict.fromkeys(self.ids, "boot-1")
+        #: (time, status, node) in order of asking.
+        self.asked: list[tuple[int, str, str]] = []
+        registered = [self.log.tx(self.registration(one)) for one in self.ids]
+        self.run(*self.log.records[:2], *registered, CaughtUp(self.log.seq), LeadershipWon())
+        self.start = self.now
+
+    def registration(self, node_id: str, boot_id: str = "boot-1") -> NodeRegistered:
+        spec = NodeSpec(node_id=nodes.NodeId(node_id), cpu_mhz=1000, memory_mib=1000)
+        return NodeRegistered(spec=spec, host_id="h", boot_id=boot_id)
+
+    def beat(self, node_id: str) -> Message:
+        beat = nodes.Heartbeat(node_id=nodes.NodeId(node_id), boot_id=self.boots[node_id], seq=7)
+        return Message("heartbeats", subjects.heartbeat(node_id), ENCODER.encode(beat), token=0)
+
+    def run(self, *inputs: Input) -> list[Effect]:
+        """Step now."""
+        effects = self.role.step(list(inputs), self.now)
+        for effect in effects:
+            if isinstance(effect, SetTimer):
+                self.timer = effect.at_ns
+            elif isinstance(effect, Send) and effect.subject == subjects.command("liveness"):
+                self._ask(effect.data)
+        return effects
+
+    def _ask(self, data: bytes) -> None:
+        for command in COMMANDS_DECODER.decode(data).commands:
+            assert isinstance(command, ChangeLiveness)
+            self.asked += [(self.now - self.start, command.status, one) for one in command.node_ids]
+            if self.applied:
+                row_of = self.role._replica.state.fleet.row_of
+                rows = tuple(row_of[one] for one in command.node_ids)
+                self.run(self.log.tx(NodesStatusChanged(rows=rows, status=command.status)))
+
+    def live(self, seconds: float) -> None:
+        """Let time pass in ticks: heartbeats on whole seconds, the timer when it is due."""
+        for _ in range(round(seconds * 10)):
+            self.now += TICK
+            inputs: list[Input] = []
+            if (self.now - self.start) % SECOND == 0:
+                inputs += [self.beat(one) for one in self.ids if one not in self.silent]
+            if self.timer and self.timer <= self.now:
+                inputs.append(Timer("scan", self.timer))
+                self.timer = 0
+            if inputs:
+                self.run(*inputs)
+
+    def down(self) -> list[str]:
+        return [node for _, status, node in self.asked if status == "down"]
+
+
+def test_a_silent_node_is_down_after_five_missed_heartbeats() -> None:
+    """Who falls silent is asked to be down five seconds after the last heartbeat, the others are left alone."""
+    story = Story(10)
+    story.live(2)
+    story.silent = {"node.3"}
+    story.live(20)
+    assert story.asked == [(7 * SECOND, "down", "node.3")]
+
+
+def test_a_beating_fleet_is_left_alone() -> None:
+    """As long as every node beats nothing is asked for."""
+    story = Story(10)
+    story.live(60)
+    assert story.asked == []
+
+
+def test_a_node_that_beats_again_is_ready_again() -> None:
+    """A node that is down in the log and beats under the boot the log knows is asked to be ready."""
+    story = Story(10)
+    story.silent = {"node.3"}
+    story.live(10)
+    story.silent = set()
+    story.live(10)
+    assert [(status, node) for _, status, node in story.asked] == [
+        ("down", "node.3"),
+        ("ready", "node.3"),
+    ]
+
+
+def test_another_boot_is_no_sign_of_life() -> None:
+    """Heartbeats under a boot that the log does not know keep no node alive and bring none back."""
+    story = Story(10)
+    story.boots["node.3"] = "boot-2"
+    story.live(10)
+    assert story.down() == ["node.3"]
+    assert {status for _, status, _ in story.asked} == {"down"}
+    story.run(story.log.tx(story.registration("node.3", "boot-2")))
+    story.asked.clear()
+    story.live(10)
+    assert story.asked == []
+
+
+def test_commands_are_sent_again_until_the_log_shows_them() -> None:
+    """Without an effect in the log the command goes out every half second; with it, no more."""
+    story = Story(10, applied=False)
+    story.silent = {"node.3"}
+    story.live(6.5)
+    times = [at / SECOND for at, _, _ in story.asked]
+    assert times == [5.0, 5.5, 6.0, 6.5]
+    row = story.role._replica.state.fleet.row_of[nodes.NodeId("node.3")]
+    story.run(story.log.tx(NodesStatusChanged(rows=(row,), status="down")))
+    story.asked.clear()
+    story.live(5)
+    assert story.asked == []
+
+
+@pytest.mark.parametrize("told", [LeadershipWon(), Reconnected(), CaughtUp(1)])
+def test_a_fresh_start_gives_everybody_a_fresh_deadline(told: Input) -> None:
+    """After leadership, a reconnect or a replay no silence from before counts."""
+    story = Story(10)
+    story.silent = {"node.3"}
+    story.live(4.5)
+    story.run(told)
+    story.live(4.5)
+    assert story.asked == []
+    story.live(1)
+    assert story.down() == ["node.3"]
+
+
+def test_a_pause_of_the_monitor_is_not_the_nodes_silence() -> None:
+    """A monitor that stood still longer than the deadline declares nobody when it goes on."""
+    story = Story(2)
+    story.live(3)
+    story.now += 30 * SECOND
+    story.run(Timer("scan", story.timer))
+    story.live(60)
+    assert story.asked == []
+
+
+def test_heartbeats_in_the_same_step_count_before_the_scan() -> None:
+    """Heartbeats that arrive together with the timer are heard first, whatever their order."""
+    story = Story(1)
+    story.now += 5 * SECOND
+    story.run(Timer("scan", story.timer), story.beat("node.0"))
+    assert story.asked == []
+
+
+def test_mass_silence_waits_three_heartbeats_more() -> None:
+    """When more than a fifth falls silent at once nobody is declared for three heartbeats; who beats again is spared."""
+    story = Story(10)
+    story.live(2)
+    story.silent = set(story.ids[:3])
+    story.live(7.9)
+    assert story.asked == []
+    story.silent = {"node.1"}
+    story.live(10)
+    assert story.down() == ["node.1"]
+
+
+def test_mass_silence_is_declared_at_a_bounded_pace() -> None:
+    """After the wait at most N nodes a second are declared, and in the end all of them."""
+    story = Story(100, settings=Settings(mass_nodes_per_s=20))
+    story.silent = set(story.ids)
+    story.live(8)
+    assert story.asked == []
+    story.live(1)
+    assert 15 <= len(story.asked) <= 20
+    story.live(2)
+    assert len(story.asked) <= 60
+    story.live(3)
+    assert sorted(story.down()) == sorted(story.ids)
+
+
+def test_a_few_of_a_small_fleet_are_no_mass() -> None:
+    """In a fleet of three one silent node is declared without the extra wait."""
+    story = Story(3)
+    story.silent = {"node.0"}
+    story.live(5)
+    assert story.down() == ["node.0"]
+
+
+def test_only_the_leader_speaks() -> None:
+    """A standby listens and asks for nothing; it has no timer either."""
+    story = Story(10)
+    story.run(LeadershipLost())
+    assert story.timer == 0
+    story.silent = {"node.3"}
+    story.live(20)
+    assert story.asked == []
+
+
+def test_nobody_is_declared_before_the_log_was_read() -> None:
+    """A monitor that leads before it caught up asks for nothing."""
+    role = Heartbeat(instance="h")
+    effects = role.step([LeadershipWon(), Timer("scan", 1)], 100 * SECOND)
+    assert not [one for one in effects if isinstance(one, Send | SetTimer)]
+
+
+def test_a_collected_row_is_forgotten_and_reused() -> None:
+    """A node that left the state is not declared, and the next one in its row is watched under its own name."""
+    story = Story(10)
+    story.silent = {"node.9"}
+    story.live(6)
+    story.run(story.log.tx(NodesCollected(rows=(9,))))
+    story.run(story.log.tx(story.registration("late")))
+    story.asked.clear()
+    story.run(story.beat("node.9"))
+    story.live(10)
+    assert story.asked == [(11 * SECOND, "down", "late")]
+
+
+def test_what_is_no_heartbeat_becomes_a_dead_letter() -> None:
+    """Garbage on a heartbeat subject is put aside, a few a second, and keeps nobody alive."""
+    story = Story(10)
+    garbage = Message("heartbeats", subjects.heartbeat("node.3"), b"\xff{", token=0)
+    effects = story.run(*[garbage] * 100)
+    letters = [one for one in effects if isinstance(one, Send)]
+    assert 0 < len(letters) <= 10
+    letter = msgspec.json.decode(letters[0].data, type=DeadLetter)
+    assert letter.subject == subjects.heartbeat("node.3")
+    stranger = msgspec.structs.replace(story.beat("node.3"), subject=subjects.heartbeat("else"))
+    assert not [one for one in story.run(stranger) if isinstance(one, Send)]
+
+
+def test_many_nodes_are_asked_for_in_parts() -> None:
+    """A fleet that comes back at once is named in commands of bounded length."""
+    count = NODES_MAX + 10
+    story = Story(0)
+    story.ids = [f"n{n}" for n in range(count)]
+    story.boots = dict.fromkeys(story.ids, "boot-1")
+    story.run(story.log.tx(*[story.registration(one) for one in story.ids]))
+    story.run(story.log.tx(NodesStatusChanged(rows=tuple(range(count)), status="down")))
+    effects = story.run(*[story.beat(one) for one in story.ids])
+    sizes = [len(one.data) for one in effects if isinstance(one, Send)]
+    assert len(sizes) == 2
+    assert len(story.asked) == count
+    assert {status for _, status, _ in story.asked} == {"ready"}
+
+
+def test_a_damaged_log_stops_the_role() -> None:
+    """A gap in the log stops the process instead of guessing."""
+    story = Story(1)
+    story.log.tx(NodesCollected(rows=()))
+    assert any(isinstance(one, Stop) for one in story.run(story.log.tx(NodesCollected(rows=()))))
