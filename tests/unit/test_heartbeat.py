@@ -246,8 +246,9 @@ def test_a_collected_row_is_forgotten_and_reused() -> None:
     story.run(story.log.tx(NodesCollected(rows=(9,))))
     story.run(story.log.tx(story.registration("late")))
     story.asked.clear()
+    story.live(2)
     story.run(story.beat("node.9"))
-    story.live(10)
+    story.live(8)
     assert story.asked == [(11 * SECOND, "down", "late")]
 
 

@@ -423,6 +423,17 @@ def test_drop_box_credit_comes_back_with_the_logged_position() -> None:
     assert purged == [Purge("jobs", 2)]
 
 
+def test_a_message_read_twice_is_asked_for_once() -> None:
+    """A message at or below the newest position taken gives its credit back and nothing else."""
+    story = Story()
+    story.lead()
+    story.run(story.drop(5, a_body()))
+    twice = story.drop(5, a_body())
+    effects = story.run(twice)
+    assert not commands(effects)
+    assert Ack(twice.token) in effects
+
+
 def test_bad_messages_of_the_drop_box_are_put_aside() -> None:
     """What cannot be read becomes a dead letter and a skip in its place; the ones behind it go on."""
     story = Story()
