@@ -6,8 +6,12 @@ import pytest
 
 from tests.tidy.tree import report, sources
 
-#: A call that fails the test by itself: `then`, `expect_…`, `assert_…`, `check_…`, pytest.raises and warns.
-ASSERTING = ("assert", "check", "expect", "then", "raises", "warns", "fail", "run_state_machine")
+#: A call that fails the test by itself: `then`, `expect_…`, `check_…`, pytest.raises, or a wait for a level, which
+#: fails when its time is up.
+ASSERTING = (
+    *("assert", "check", "expect", "then", "raises", "warns", "fail", "run_state_machine"),
+    *("until", "wait", "eventually"),
+)
 
 
 def collected(tree: ast.Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
