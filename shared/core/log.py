@@ -33,7 +33,8 @@ def seal(record: Record) -> tuple[bytes, str]:
 
 def is_framed(data: bytes) -> bool:
     """Tell whether the bytes look like a record of ours, right or damaged."""
-    return data.startswith(_FRAME) and data[-_TAIL : -_TAIL + len(_SUM)] == _SUM
+    has_sum = data[-_TAIL : -_TAIL + len(_SUM)] == _SUM and data.endswith(b'"}')
+    return has_sum and data.startswith(_FRAME)
 
 
 class Chain:
@@ -105,6 +106,8 @@ class Chain:
             record = RECORD_DECODER.decode(data)
         except msgspec.ValidationError as err:
             raise UnknownEvent(seq, f"{err}; written by a newer release, upgrade") from err
+        except msgspec.DecodeError as err:
+            raise LogDamaged(seq, f"its checksum holds, and it does not decode: {err}") from err
         if not subject.endswith(f".{record.kind}"):
             raise LogDamaged(seq, f"a {record.kind} on subject {subject}")
         return record

@@ -40,11 +40,11 @@ class Horizon:
             self._marks.append((seq, t_ns))
 
     def seq_at(self, t_ns: int) -> int:
-        """Newest noted seq that was written at or before `t_ns`; 0 when there is none."""
+        """Newest seq written at or before `t_ns`, to the resolution; 0 when there is none."""
         found = 0
         for seq, when in self._marks:
             if when > t_ns:
-                break
+                return max(found, seq - 1) if found else 0
             found = seq
         return found
 

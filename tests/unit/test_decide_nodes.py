@@ -1,0 +1,157 @@
+"""Registration, liveness and reports against the state."""
+
+import msgspec
+import pytest
+
+from schemas.allocations import AllocationsReported
+from schemas.evaluations import EvaluationsCreated
+from schemas.jobs import ReschedulePolicy
+from schemas.nodes import CapacityFreed, ChangeLiveness, NodeRefused, NodeRegistered
+from shared.core.decide.nodes import CAPACITY_MAX, reschedule_delay_ns
+from tests.builders import Cluster, group, join, register
+
+
+def running(count: int = 1) -> Cluster:
+    """One node that runs a job."""
+    world = Cluster()
+    world.do(join("n1"))
+    world.run(register("app", group(count=count)))
+    world.report("n1", *((row, "running") for row in world.rows()))
+    return world
+
+
+def test_a_node_joins_once() -> None:
+    """The first report registers and frees capacity; a resend of the same number is nothing."""
+    world = Cluster()
+    registered, freed = world.do(join("n1"))
+    assert isinstance(registered, NodeRegistered) and freed == CapacityFreed(classes=(0,))
+    assert world.do(join("n1")) == []
+
+
+def test_another_host_under_the_same_id_is_refused_once() -> None:
+    """While the node is up its id belongs to its host; the refusal is not repeated for a resend."""
+    world = Cluster()
+    world.do(join("n1"))
+    (refused,) = world.do(join("n1", host="other"))
+    assert isinstance(refused, NodeRefused) and refused.code == "conflict"
+    assert world.do(join("n1", host="other", number=2)) == []
+    assert world.state.fleet.host_ids[0] == "host-n1"
+
+
+def test_a_dead_nodes_id_can_be_taken_over() -> None:
+    """When the node is down another host may register under its id."""
+    world = Cluster()
+    world.do(join("n1"))
+    world.do(ChangeLiveness(node_ids=("n1",), status="down", seen_seq=world.state.seq))
+    assert isinstance(world.do(join("n1", host="other"))[0], NodeRegistered)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"cpu_mhz": 0},
+        {"memory_mib": 0},
+        {"memory_mib": 2**40},
+        {"cpu_mhz": -5},
+        {"disk_mib": CAPACITY_MAX + 1},
+    ],
+)
+def test_nonsense_capacities_are_refused(wrong: dict[str, int]) -> None:
+    """A fingerprint outside the limits is refused with the limits."""
+    world = Cluster()
+    (refused,) = world.do(join("n1", **wrong))
+    assert isinstance(refused, NodeRefused) and "it must be" in refused.reason
+    assert not world.state.fleet.row_of
+
+
+def test_a_node_may_shrink_below_its_use() -> None:
+    """What runs stays, nothing new comes."""
+    world = running(5)
+    world.shrinks = True
+    world.do(join("n1", number=9, cpu_mhz=200))
+    world.run(register("more"))
+    assert len(world.rows()) == 5 and world.rows("more") == []
+
+
+def test_a_report_for_another_nodes_allocation_is_ignored() -> None:
+    """A node speaks only for its own allocations."""
+    world = running()
+    world.do(join("n2"))
+    events = world.report("n2", (world.rows()[0], "failed"))
+    assert events == [AllocationsReported(nodes=(1,), numbers=(2,))]
+    assert len(world.rows()) == 1
+
+
+def test_a_wrong_key_for_a_row_is_ignored() -> None:
+    """A report about a row that means another allocation now changes nothing."""
+    world = running()
+    row = world.rows()[0]
+    table = world.state.allocations
+    before = int(table.client[row])
+    from schemas.nodes import AllocReport
+
+    entry = AllocReport(key=int(table.key[row]) + 1, row=row, status="failed")
+    world.report("n1", states=(entry, AllocReport(key=1, row=10**6, status="failed")))
+    assert int(table.client[row]) == before
+
+
+def test_an_old_report_number_is_nothing() -> None:
+    """Reports are numbered; what was seen before is no event."""
+    world = running()
+    row = world.rows()[0]
+    assert world.report("n1", (row, "failed"), number=1) == []
+
+
+def test_another_boot_must_register_first() -> None:
+    """A report of a boot that the log does not know is ignored."""
+    world = running()
+    assert world.report("n1", (world.rows()[0], "failed"), boot_id="b2", number=99) == []
+
+
+def test_a_terminal_allocation_stays_terminal() -> None:
+    """A late running after the end is not a legal path."""
+    world = running()
+    row = world.rows()[0]
+    world.report("n1", (row, "complete"))
+    world.report("n1", (row, "running"))
+    assert int(world.state.allocations.client[row]) == 2
+    assert not world.state.allocations.usage.any()
+
+
+def test_failures_share_one_delayed_evaluation() -> None:
+    """Failures whose delays fall into one window make one evaluation."""
+    world = running(3)
+    rows = world.rows()
+    first = world.report("n1", (rows[0], "failed"))
+    assert isinstance(first[-1], EvaluationsCreated)
+    second = world.later(-2).report("n1", (rows[1], "failed"))
+    assert not any(isinstance(event, EvaluationsCreated) for event in second)
+    third = world.later(60).report("n1", (rows[2], "failed"))
+    assert any(isinstance(event, EvaluationsCreated) for event in third)
+
+
+def test_liveness_is_decided_once_and_not_against_news() -> None:
+    """A node that registered after the monitor looked is left alone; a repeat is nothing."""
+    world = running()
+    command = ChangeLiveness(node_ids=("n1", "unknown"), status="down", seen_seq=world.state.seq)
+    stale = msgspec.structs.replace(command, seen_seq=1)
+    assert world.do(stale) == []
+    assert len(world.do(command)) == 2
+    assert world.do(command) == []
+    back = world.do(ChangeLiveness(node_ids=("n1",), status="ready", seen_seq=0))
+    assert isinstance(back[-1], CapacityFreed)
+
+
+def test_reschedule_delays_follow_the_policy() -> None:
+    """Constant, exponential and Fibonacci delays, their cap, and the end of attempts."""
+    second = 1_000_000_000
+
+    def delays(**fields: object) -> list[float | None]:
+        policy = ReschedulePolicy(delay_ns=5 * second, max_delay_ns=60 * second, **fields)  # type: ignore[arg-type]
+        found = [reschedule_delay_ns(policy, done) for done in range(6)]
+        return [None if delay is None else delay / second for delay in found]
+
+    assert delays(delay_function="constant") == [5] * 6
+    assert delays(delay_function="exponential") == [5, 10, 20, 40, 60, 60]
+    assert delays(delay_function="fibonacci") == [5, 5, 10, 15, 25, 40]
+    assert delays(delay_function="constant", unlimited=False, attempts=2)[2:] == [None] * 4

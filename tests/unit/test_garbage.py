@@ -1,0 +1,123 @@
+"""Forgetting: what is terminal leaves by facts, in log time, and frees its row."""
+
+from schemas.base import Event
+from schemas.policy import CollectGarbage, Policy
+from shared.core.decide.garbage import decide_garbage
+from tests.builders import SECOND, Cluster, group, join, register, stop
+
+HOUR = 3_600
+
+
+def world_with_one_node(**policy: int) -> Cluster:
+    world = Cluster(policy=Policy(**policy))
+    world.do(join("n1"))
+    return world
+
+
+def collect(world: Cluster) -> list[Event]:
+    events = decide_garbage(world.state, world.horizon, world.now_ns)
+    world.apply(*events)
+    return events
+
+
+def finish(world: Cluster, status: str, job_id: str = "app") -> None:
+    world.report("n1", *((row, status) for row in world.rows(job_id, alive=False)))
+
+
+def test_nothing_leaves_before_its_time() -> None:
+    """Terminal entities stay for the policy's age."""
+    world = world_with_one_node()
+    world.run(register("app"))
+    world.do(stop("app"))
+    world.schedule()
+    finish(world, "complete")
+    world.later(60).do(register("tick"))
+    assert collect(world) == []
+
+
+def test_after_their_age_rows_are_free_again_and_reused_lowest_first() -> None:
+    """A collected allocation's row is the next one given."""
+    world = world_with_one_node()
+    world.run(register("app", group(count=3)))
+    world.do(stop("app"))
+    world.schedule()
+    finish(world, "complete")
+    world.later(2 * HOUR).do(register("tick"))
+    assert collect(world)
+    assert world.state.allocations.rows_of("app").tolist() == []
+    world.schedule("tick")
+    assert world.rows("tick") == [0]
+    assert "s-app-1" not in world.state.jobs.submissions
+
+
+def test_a_finished_batch_job_does_not_run_again_because_it_was_collected() -> None:
+    """Its allocations leave together with the job, never before it."""
+    world = world_with_one_node()
+    world.run(register("app", job_type="batch"))
+    finish(world, "complete")
+    world.later(2 * HOUR).do(register("tick"))
+    collect(world)
+    assert len(world.rows("app", alive=False)) == 1
+    world.later(3 * HOUR).do(register("tock"))
+    collect(world)
+    assert "app" not in world.state.jobs.by_id
+    assert world.rows("app", alive=False) == []
+
+
+def test_a_failed_allocation_that_waits_for_its_retry_stays() -> None:
+    """Collecting it would forget that it waits."""
+    world = world_with_one_node(allocation_keep_ns=SECOND)
+    world.run(register("app"))
+    finish(world, "failed")
+    world.later(20).do(register("tick"))
+    collect(world)
+    assert len(world.rows("app", alive=False)) == 1
+
+
+def test_a_purged_job_leaves_as_soon_as_nothing_of_it_runs() -> None:
+    """Purge does not wait for the age."""
+    world = world_with_one_node()
+    world.run(register("app"))
+    world.do(stop("app", purge=True))
+    world.schedule()
+    collect(world)
+    assert "app" in world.state.jobs.by_id
+    finish(world, "complete")
+    collect(world)
+    collect(world)
+    assert "app" not in world.state.jobs.by_id
+    assert not world.state.allocations.groups.ref_of
+
+
+def test_too_many_leave_before_their_time() -> None:
+    """More than terminal_keep_max of a kind are not kept, whatever their age."""
+    world = world_with_one_node(terminal_keep_max=2)
+    for number in range(4):
+        world.do(stop(f"no-{number}", submission_id=f"x{number}"))
+    collect(world)
+    assert list(world.state.jobs.submissions) == ["x2", "x3"]
+
+
+def test_everything_terminal_leaves_when_an_operator_says_so() -> None:
+    """`system gc` does not look at ages."""
+    world = world_with_one_node()
+    world.run(register("app"))
+    world.do(stop("app"))
+    world.schedule()
+    finish(world, "complete")
+    world.do(CollectGarbage(request_id="r"))
+    world.do(CollectGarbage(request_id="r"))
+    assert not world.state.jobs.by_id and not world.state.evaluations.by_key
+
+
+def test_old_versions_groups_are_forgotten_when_nothing_points_to_them() -> None:
+    """A hundred versions of a job leave no trace but the newest."""
+    world = world_with_one_node()
+    for number in range(100):
+        world.do(
+            register(
+                "app", group(digest=f"d{number}"), salt=number + 100, submission_id=f"s{number}"
+            )
+        )
+    assert len(world.state.allocations.groups.ref_of) == 1
+    assert len(world.state.allocations.groups.names) <= 2
