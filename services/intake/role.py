@@ -63,7 +63,11 @@ COMMAND_BYTES_MAX = 440 * 1024
 #: A clock set back by more than this makes everything due again.
 CLOCK_BACK_NS = 100_000_000
 
+#: Pause between closing the drop box and reading it again.
+REOPEN_NS = 500_000_000
+
 _TIMER = "intake"
+_REOPEN = "open"
 _API = "api"
 _BOX = "jobs"
 _VERDICTS = (JobRegistered, JobStopped, JobEvaluated, SubmissionRefused)
@@ -83,6 +87,7 @@ class Intake:
         self._box = Box()
         self._leads = False
         self._caught_up = False
+        self._closing = False
         self._now_ns = 0
         self._armed_ns = 0
         self._made_ids = 0
@@ -150,10 +155,14 @@ class Intake:
                 self._leads = False
                 if self._box.is_open:
                     self._box.close()
-                    self._effects.append(Close(_BOX))
+                    self._closing = True
+                    self._effects += [Close(_BOX), SetTimer(_REOPEN, self._now_ns + REOPEN_NS)]
             case Reconnected():
+                # The shell goes on reading behind what it delivered; only sends may be lost.
                 self._pending.hurry(self._now_ns)
-                self._box.close()
+                self._box.hurry(self._now_ns)
+            case Timer(name=name) if name == _REOPEN:
+                self._closing = False
                 self._open()
             case Timer():
                 self._armed_ns = 0
@@ -275,8 +284,12 @@ class Intake:
     # ---- the drop box ----
 
     def _open(self) -> None:
-        """Read the drop box from behind the logged position, once leading on a state that is up to date."""
-        if self._leads and self._caught_up and not self._box.is_open:
+        """Read the drop box from behind the logged position, once leading on a state that is up to date.
+
+        Not at once after a close: a message of the earlier reading that is still on its way to us would be taken for
+        the first one, and those before it be skipped.
+        """
+        if self._leads and self._caught_up and not (self._box.is_open or self._closing):
             self._effects.append(Open(_BOX, self._box.open(self._replica.state.jobs.jobs_seq)))
 
     def _dropped(self, message: Message) -> None:

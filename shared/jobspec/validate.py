@@ -1,7 +1,7 @@
 """Validation: every fault of a typed job at once, each with its path.
 
 Decides what is a possible job. Must not know the cluster: a driver or a datacenter that nobody has is no fault, the job
-waits and says why. Limits are constants here, documented in docs/jobs.md. Next: `unbuilt.py`, `compiling.py`.
+waits and says why. Limits are constants here. Next: `unbuilt.py`, `compiling.py`.
 """
 
 from collections.abc import Iterable

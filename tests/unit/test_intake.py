@@ -458,16 +458,30 @@ def test_bad_messages_of_the_drop_box_are_put_aside() -> None:
     assert third.jobs_prev == 2
 
 
-def test_a_reconnect_reads_the_drop_box_again_and_sends_again() -> None:
-    """After the bus was away everything on the way is sent again, and the drop box read from the log's position."""
+def test_a_reconnect_sends_again_and_reads_on() -> None:
+    """After the bus was away all that is on the way is sent again at once; reading goes on behind it."""
     story = Story()
     story.lead()
-    asked = story.ask(a_body(submission_id="s-1"))
-    story.run(asked, story.drop(1, a_body()))
+    story.run(story.ask(a_body(submission_id="s-1")), story.drop(1, a_body()))
     effects = story.run(Reconnected())
-    assert Open("jobs", 1) in effects
-    assert [one.submission_id for one in registers(effects)] == ["s-1"]
-    assert len(registers(story.run(story.drop(1, a_body())))) == 1
+    assert [one.submission_id for one in registers(effects)] == ["s-1", "jobs-1"]
+    assert not [one for one in effects if isinstance(one, Open)]
+    (command,) = registers(story.run(story.drop(2, a_body())))
+    assert command.jobs_prev == 1
+
+
+def test_the_drop_box_is_not_reopened_in_one_breath() -> None:
+    """Leadership lost and won at once: late messages of the first reading are not taken for the next one's."""
+    story = Story()
+    story.lead()
+    story.run(story.drop(1, a_body()))
+    effects = story.run(LeadershipLost(), LeadershipWon())
+    assert Close("jobs") in effects
+    assert not [one for one in effects if isinstance(one, Open)]
+    late = story.drop(7, a_body())
+    assert not commands(story.run(late))
+    assert Open("jobs", 1) in story.run(Timer("open", story.now), after=SECOND)
+    assert [one.jobs_seq for one in registers(story.run(story.drop(1, a_body())))] == [1]
 
 
 def test_a_clock_set_back_delays_nothing() -> None:

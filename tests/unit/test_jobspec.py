@@ -41,7 +41,9 @@ def read(job: dict[str, Any], **around: Any) -> Submission:
 def faults(job: dict[str, Any]) -> dict[str, str]:
     with pytest.raises(JobInvalid) as caught:
         read(job)
-    return {one.path: one.message for one in caught.value.errors}
+    found = {one.path: one.message for one in caught.value.errors}
+    assert len(found) == len(caught.value.errors), "a path is named twice"
+    return found
 
 
 def groups(job: dict[str, Any]) -> tuple[GroupSpec, ...]:
