@@ -120,7 +120,8 @@ class PlanApplier:
         self._is_idle = False
         self._is_garbage_due = False
         self._appended_ns = 0
-        self._pause_until_ns = 0
+        #: the log was full a moment ago.
+        self._is_paused = False
         #: moving mean of commands a transaction.
         self._mean = 1.0
         self._counters = dict.fromkeys(
@@ -216,8 +217,8 @@ class PlanApplier:
             self._confirm(item.seq, now_ns, out)
         elif isinstance(item, AppendRefused):
             if item.full:
-                self._pause_until_ns = now_ns + FULL_PAUSE_NS
-                out.append(SetTimer("pause", self._pause_until_ns))
+                self._is_paused = True
+                out.append(SetTimer("pause", now_ns + FULL_PAUSE_NS))
             self._rebuild(out)
         elif self._pending is not None:
             out.append(SetTimer("unknown", now_ns + UNKNOWN_NS))
@@ -260,6 +261,8 @@ class PlanApplier:
     def _fire(self, timer: Timer, out: list[Effect]) -> None:
         if timer.name == "unknown" and self._pending is not None:
             self._rebuild(out)
+        elif timer.name == "pause":
+            self._is_paused = False
         elif timer.name == "checkpoint":
             self._is_idle = True
         elif timer.name == "garbage":
@@ -327,7 +330,7 @@ class PlanApplier:
 
     def _write(self, now_ns: int, out: list[Effect]) -> None:
         """Start the next append, if there is something to say and this instance may."""
-        if not (self._is_leader and self._is_caught_up) or now_ns < self._pause_until_ns:
+        if self._is_paused or not (self._is_leader and self._is_caught_up):
             return
         if not self._is_active:
             self._write_lease(now_ns, out)
