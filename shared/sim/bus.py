@@ -7,6 +7,7 @@ every subscription. Methods happen at the bus, at the present instant. Next: `pr
 
 from collections import deque
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from shared.bus import subjects
@@ -88,6 +89,7 @@ class _Reader:
         self.arrival_ns = 0
 
 
+@lru_cache(maxsize=1 << 14)
 def matches(pattern: str, subject: str) -> bool:
     """Tell whether a subject matches a pattern with `*` and `>`."""
     left, right = pattern.split("."), subject.split(".")

@@ -97,6 +97,7 @@ class Customer:
         self.verdict_of: Callable[[str], str] | None = None
         self._draws = draws
         self._number = 0
+        self._stops_last = False
         self._open: Wish | None = None
         self._tries = 0
 
@@ -106,20 +107,21 @@ class Customer:
 
     def close(self, *, stop: bool) -> None:
         """Begin nothing new; with `stop`, end with a stop of the job."""
-        if stop and not self.is_closing:
-            self.is_closing = True
-            if self.is_idle and self.promised is not None:
-                self._ask(self._stop_wish())
         self.is_closing = True
+        self._stops_last = stop
 
     # ---- the script ----
 
     def _next(self) -> None:
-        if self._open is not None or (self.is_closing and self._number):
-            self.is_idle = self._open is None
+        if self._open is not None:
             return
-        self.is_idle = False
-        self._ask(self._wish())
+        if not self.is_closing or not self._number:
+            self._ask(self._wish())
+        elif self._stops_last:
+            self._stops_last = False
+            self._ask(self._stop_wish())
+        else:
+            self.is_idle = True
 
     def _wish(self) -> Wish:
         what = self._draws.below(100)

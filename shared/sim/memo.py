@@ -3,7 +3,7 @@
 Decides nothing: the checksum and the decoding of shared/core/log.py, remembered by the bytes themselves.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from schemas.envelope import Record
@@ -30,7 +30,7 @@ class Memo:
 
 
 @contextmanager
-def remembered() -> Iterator[Memo]:
+def remembered() -> Generator[Memo]:
     """Let every chain of this process share one memory of decoded records."""
     plain: Decode = Chain._decode  # noqa: SLF001
     memo = Memo(plain)

@@ -4,7 +4,7 @@ Decides nothing; replaces a function of the product while one world runs and put
 nothing of this file. A bug that is planted here must be found by `check.py` within 200 seeds.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from typing import Any
@@ -37,7 +37,11 @@ def _ack_before_append(patch: Patch, _site: Site) -> None:
 
 def _no_job_fence(patch: Patch, _site: Site) -> None:
     """The applier takes plans made on any snapshot, for any evaluation."""
-    patch(import_module("shared.core.decide.plans"), "_check_fences", lambda *_: None)
+
+    def pass_all(*_: object) -> None:
+        """Refuse nothing."""
+
+    patch(import_module("shared.core.decide.plans"), "_check_fences", pass_all)
 
 
 def _skip_dedup(patch: Patch, _site: Site) -> None:
@@ -59,13 +63,24 @@ def _skip_dedup(patch: Patch, _site: Site) -> None:
 def _two_leaders(patch: Patch, site: Site) -> None:
     """Everybody who asks is leader, and the log takes records from anybody at any seq."""
     bus = site.bus
-    patch(bus, "lead", lambda *_: True)
-    patch(bus, "append", lambda subject, data, *_: bus.inject(subject, data))
+
+    def lead(*_: object) -> bool:
+        return True
+
+    def append(subject: str, data: bytes, *_: object) -> int:
+        return bus.inject(subject, data)
+
+    patch(bus, "lead", lead)
+    patch(bus, "append", append)
 
 
 def _lost_wakeup(patch: Patch, _site: Site) -> None:
     """The broker forgets to wake what waits for room."""
-    patch(_of("services.eval_broker.asleep", "BlockedIndex"), "take", lambda *_: [])
+
+    def take(*_: object) -> list[int]:
+        return []
+
+    patch(_of("services.eval_broker.asleep", "BlockedIndex"), "take", take)
 
 
 def _ignore_epoch(patch: Patch, _site: Site) -> None:
@@ -76,8 +91,7 @@ def _ignore_epoch(patch: Patch, _site: Site) -> None:
     def accept(self: Any, seq: int, subject: str, data: bytes) -> Record | None:
         record: Record | None = self._decode(seq, subject, data)
         if record is None or record.epoch >= self.epoch:
-            record = plain(self, seq, subject, data)
-            return record
+            return plain(self, seq, subject, data)  # type: ignore[no-any-return]
         self.next_seq = seq + 1
         self.accepted += 1
         return record
@@ -151,7 +165,7 @@ MUTANTS: dict[str, Callable[[Patch, Site], None]] = {
 
 
 @contextmanager
-def planted(name: str, site: Site) -> Iterator[None]:
+def planted(name: str, site: Site) -> Generator[None]:
     """Run with one bug planted; the empty name plants none. Raises KeyError for an unknown one."""
     with ExitStack() as undo:
 

@@ -30,9 +30,22 @@ class _Orders:
     """The newest projection that one life of an agent was given."""
 
     def __init__(self) -> None:
-        self.life = 0
+        self.begin(0)
+
+    def begin(self, life: int) -> None:
+        """Begin a life that was told nothing."""
+        self.life = life
         self.seq = -1
-        self.desired: dict[int, str] = {}
+        self.wanted: frozenset[int] = frozenset()
+
+    def follow(self, data: bytes) -> bool:
+        """Take a projection; an older one is no order."""
+        projection = _PROJECTION.decode(data)
+        if projection.seq < self.seq:
+            return False
+        self.seq = projection.seq
+        self.wanted = frozenset(a.key for a in projection.allocations if a.desired == "run")
+        return True
 
 
 class Oracle:
@@ -125,21 +138,20 @@ class Oracle:
         effects: Sequence[object],
     ) -> None:
         if orders.life != process.life:
-            orders.life, orders.seq = process.life, -1
+            orders.begin(process.life)
+        # One step may take several projections: what any of them wants may start, what any omits may end.
+        some, every = orders.wanted, orders.wanted
         for given in inputs:
-            if type(given) is role.Message:
-                projection = _PROJECTION.decode(given.data)
-                if projection.seq > orders.seq:
-                    orders.seq = projection.seq
-                    orders.desired = {one.key: one.desired for one in projection.allocations}
+            if type(given) is role.Message and orders.follow(given.data):
+                some, every = some | orders.wanted, every & orders.wanted
         if orders.seq < 0:
             return
         for effect in effects:
             if isinstance(effect, tasks.StartTask):
-                wants = orders.desired.get(effect.key) == "run"
+                wants = effect.key in some
                 self.ledger.hold("no_stale_order", wants, process.instance, "starts", effect.key)
             elif isinstance(effect, tasks.KillTask | tasks.SignalTask):
-                wants = orders.desired.get(effect.key) == "run"
+                wants = effect.key in every
                 self.ledger.hold("no_stale_order", not wants, process.instance, "ends", effect.key)
 
     # ---- tasks ----

@@ -16,14 +16,17 @@ FAILED_FOLLOW_UP_NS = 60_000_000_000
 
 
 def decide_wake(state: State, command: WakeEvaluations) -> list[Event]:
-    """Wake those that are still blocked or delayed."""
+    """Wake those that are still blocked, or delayed until now by log time.
+
+    The broker's clock may be ahead of the log's: a delayed one that it wakes too soon would find nothing due, and end.
+    """
     table = state.evaluations
     keys = []
     for key in command.keys:
         evaluation = table.by_key.get(key)
         if evaluation is None or not evaluation.is_open:
             continue
-        if evaluation.status == "blocked" or evaluation.wait_until_ns:
+        if evaluation.status == "blocked" or 0 < evaluation.wait_until_ns <= state.t_ns:
             keys.append(key)
     keys = list(dict.fromkeys(keys))
     return [EvaluationsWoken(keys=tuple(keys), reason=command.reason)] if keys else []
