@@ -188,7 +188,7 @@ def test_heartbeats_in_the_same_step_count_before_the_scan() -> None:
 
 
 def test_mass_silence_waits_three_heartbeats_more() -> None:
-    """When more than a fifth falls silent at once nobody is declared for three heartbeats; who beats again is spared."""
+    """When over a fifth falls silent at once, three heartbeats more are awaited; who beats again is spared."""
     story = Story(10)
     story.live(2)
     story.silent = set(story.ids[:3])
