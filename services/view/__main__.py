@@ -1,0 +1,18 @@
+"""Wiring of the view: settings, role, shell. Run by `caravan run view`."""
+
+import sys
+
+from services.view.role import View
+from shared.bus.instances import log_settings, new_instance
+from shared.bus.runner import run_role, run_settings
+
+
+def main() -> int:
+    """Run until a signal; returns the exit code. Raises ConfigInvalid for settings that cannot be used."""
+    settings = run_settings()
+    log_settings("view", settings, level=settings.log_level)
+    return run_role(View(instance=new_instance("view"), follow_dead=True), settings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
