@@ -55,7 +55,12 @@ integration *args:
 bench *args:
     caravan bench {{ args }}
 
-# rewrite the golden expectations, then look at the diff
+# rewrite what is generated from schemas/: JSON Schema, AsyncAPI, docs/events.md, docs/subjects.md
+schemas:
+    python -m schemas.generate
+    python -m services.view.asyncapi
+
+# rewrite the golden expectations, then look at the diff; of records and schemas it only takes additions
 bless *args:
     CARAVAN_BLESS=1 pytest tests/golden {{ args }}
 

@@ -1,7 +1,5 @@
 """Evaluations: requests to reconsider one job, and their leases."""
 
-import msgspec
-
 from schemas.base import Command, EvalKey, Event, JobId, Wire
 
 EVAL_STATUSES = ("pending", "blocked", "complete", "failed", "canceled")
@@ -109,7 +107,7 @@ class Lease(Wire, frozen=True, kw_only=True):
 
 
 class Leases(Wire, frozen=True, kw_only=True):
-    """At most 64 leases for one worker. `broker` and `number` only explain."""
+    """At most 64 leases for one worker. `broker` only explains."""
 
     broker: str
     leases: tuple[Lease, ...]
@@ -124,6 +122,3 @@ class Presence(Wire, frozen=True, kw_only=True):
     #: false: leaving, hand my leases to others.
     active: bool = True
     returned: tuple[EvalKey, ...] = ()
-
-
-BLOCKED_JSON = msgspec.json.Encoder(order="deterministic")

@@ -122,17 +122,6 @@ class JobsCollected(Event, frozen=True, kw_only=True, tag="jobs.collected"):
     job_ids: tuple[JobId, ...]
 
 
-type_events = (
-    JobRegistered
-    | JobStopped
-    | JobEvaluated
-    | SubmissionRefused
-    | IntakeAdvanced
-    | SubmissionsCollected
-    | JobsCollected
-)
-
-
 # ---- commands (cmd.job) ----
 
 
@@ -189,7 +178,7 @@ class SkipSubmission(Command, frozen=True, kw_only=True, tag="skip_submission"):
 
 
 class ErrorDetail(Wire, frozen=True, kw_only=True):
-    """A refusal in words. `code` is stable: invalid, conflict, not_found, too_large, unavailable, …"""
+    """A refusal in words. `code` is stable: invalid, conflict, not_found, too_large, unavailable and others."""
 
     code: str
     message: str

@@ -77,8 +77,7 @@ class CapacityFreed(Event, frozen=True, kw_only=True, tag="capacity.freed"):
 class ChangeLiveness(Command, frozen=True, kw_only=True, tag="change_liveness"):
     """The heartbeat monitor saw nodes fall silent or come back. Natural key: (node, its status now).
 
-    `deadline_ns` is the log time before which a node must have been heard; a node that registered after
-    `seen_seq` is left alone.
+    A node that registered after `seen_seq` is left alone.
     """
 
     node_ids: tuple[NodeId, ...]

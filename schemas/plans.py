@@ -75,7 +75,7 @@ class PlanCommitted(Event, frozen=True, kw_only=True, tag="plan.committed"):
 
 
 class PlanRefused(Event, frozen=True, kw_only=True, tag="plan.refused"):
-    """A plan was refused whole: `stale`, `evaluation_ended`, `unknown_row`, `capacity` (all_at_once), …"""
+    """A plan was refused whole: `stale`, `evaluation_ended`, `unknown_row`, `capacity` (all_at_once) or others."""
 
     key: EvalKey
     job_id: JobId
