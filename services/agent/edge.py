@@ -1,4 +1,4 @@
-"""Performs the agent's effects on a real node: journal, drivers, directories, questions.
+"""Performs the agent's effects on a real node: journal, drivers, directories.
 
 Decides nothing about tasks; it bounds drivers in time and turns whatever they do into the inputs that
 shared/core/tasks.py promises. Each run is one asyncio task, so that a driver that hangs holds up its own run alone.
@@ -15,8 +15,6 @@ from services.agent.drivers.driver import Driver, Exit, Gone, Run, StartRefused
 from services.agent.edge_home import Home
 from shared.core.tasks import (
     AgentInput,
-    Answer,
-    Ask,
     KillTask,
     RecoverTask,
     RemoveAlloc,
@@ -36,8 +34,6 @@ DRIVER_SHORT_TIMEOUT_S = 15.0
 
 _log = structlog.get_logger()
 
-#: (subject, data, timeout in seconds) -> reply; None: nobody answered.
-AskBus = Callable[[str, bytes, float], Awaitable[bytes | None]]
 _RunKey = tuple[int, str, int]
 
 
@@ -50,12 +46,10 @@ class Edge:
         home: Home,
         drivers: Mapping[str, Driver],
         inject: Callable[[AgentInput], None],
-        ask: AskBus,
     ) -> None:
         self._home = home
         self._drivers = dict(drivers)
         self._tell = inject
-        self._ask_bus = ask
         self._live: dict[_RunKey, tuple[Driver, Any, Run]] = {}
         self._work: set[asyncio.Task[None]] = set()
         #: why the last write to the journal failed; nothing starts while it does.
@@ -72,7 +66,6 @@ class Edge:
             SignalTask: self._signal,
             KillTask: self._kill,
             RemoveAlloc: self._remove,
-            Ask: self._ask,
         }
 
     @property
@@ -81,21 +74,13 @@ class Edge:
         return len(self._live)
 
     async def end_tasks(self, grace_s: float = 5.0) -> int:
-        """End every run because the agent ends; the next life starts them again. Returns how many there were."""
+        """End every run because the agent ends; the next life starts them again. Returns how many there were.
+
+        May be called on another loop than the one the runs were watched on, when that is over.
+        """
         self._ending = True
         ending = list(self._live.values())
-        for driver, handle, run in ending:
-            with contextlib.suppress(OSError, ValueError, TimeoutError):
-                await asyncio.wait_for(driver.leave(run), DRIVER_SHORT_TIMEOUT_S)
-                await asyncio.wait_for(driver.signal(handle, "SIGTERM"), DRIVER_SHORT_TIMEOUT_S)
-        watched = [task for task in self._work if task.get_name().startswith("run ")]
-        if watched:
-            await asyncio.wait(watched, timeout=grace_s)
-        for driver, handle, _ in list(self._live.values()):
-            with contextlib.suppress(OSError, ValueError, TimeoutError):
-                await asyncio.wait_for(driver.stop(handle), DRIVER_SHORT_TIMEOUT_S)
-        if watched:
-            await asyncio.wait(watched, timeout=grace_s)
+        await asyncio.gather(*(self._end(*one, grace_s) for one in ending))
         return len(ending)
 
     async def close(self) -> None:
@@ -152,9 +137,6 @@ class Edge:
     def _remove(self, effect: RemoveAlloc) -> None:
         work = asyncio.to_thread(self._home.remove, effect.alloc_id)
         self._spawn("call", self._bounded(work, effect.alloc_id))
-
-    def _ask(self, effect: Ask) -> None:
-        self._spawn("call", self._question(effect))
 
     # ---- one asyncio task each ----
 
@@ -235,19 +217,20 @@ class Edge:
         del self._live[key]
         self._inject(_exited(effect, end))
 
-    async def _bounded(self, work: Awaitable[None], about: str) -> None:
+    async def _end(self, driver: Driver, handle: Any, run: Run, grace_s: float) -> None:
+        await self._bounded(driver.leave(run), run.task)
+        await self._bounded(driver.signal(handle, "SIGTERM"), run.task)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(driver.wait(handle), grace_s)
+            return
+        await self._bounded(driver.stop(handle), run.task)
+        await self._bounded(driver.wait(handle), run.task)
+
+    async def _bounded(self, work: Awaitable[object], about: str) -> None:
         try:
             await asyncio.wait_for(work, DRIVER_SHORT_TIMEOUT_S)
         except Exception as err:  # noqa: BLE001 - as above; the role's timers go on.
             _log.warning("driver.call_failed", about=about, error=repr(err))
-
-    async def _question(self, effect: Ask) -> None:
-        data = None
-        try:
-            data = await self._ask_bus(effect.subject, effect.data, effect.timeout_ns / 1e9)
-        except Exception as err:  # noqa: BLE001 - whatever the bus does, the role asks again.
-            _log.debug("question.failed", subject=effect.subject, error=repr(err))
-        self._inject(Answer(name=effect.name, data=data))
 
     def _run_of(self, effect: StartTask | RecoverTask) -> Run:
         return Run(

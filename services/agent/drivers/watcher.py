@@ -52,7 +52,7 @@ shift 3
 @setsid -- /bin/sh -c "$task" "$run" "$boot" "$me" "$@"
 code=$?
 exec >&-
-{ read -r boot; read -r me; read -r pid rest; } < "$run/proc" && kill -KILL -- "-$pid"
+{ read -r boot; read -r me; read -r pid rest; } < "$run/proc" && kill -s KILL -- "-$pid"
 echo "$code" > "$run/exit.new" && @sync "$run/exit.new"
 @mv "$run/exit.new" "$run/exit"
 exit "$code"

@@ -1,0 +1,150 @@
+"""Wiring of an agent: settings, data directory, drivers, fingerprint, role, shell."""
+
+import asyncio
+import contextlib
+import os
+import resource
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import structlog
+
+from services.agent.drivers.driver import Driver
+from services.agent.drivers.raw_exec import RawExec
+from services.agent.edge import Edge
+from services.agent.edge_home import Home
+from services.agent.fingerprint import Naming, Reserved, node_spec, read_facts
+from services.agent.role import Agent
+from shared.bus.runner import run_role, run_settings, set_up_logging
+from shared.bus.shell import Performer, Shell
+from shared.core.role import Role
+from shared.errors import CaravanError, ConfigInvalid
+
+_PREFIX = "CARAVAN_AGENT_"
+log = structlog.get_logger()
+
+
+class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What only an agent reads, from `CARAVAN_AGENT_*`."""
+
+    node_id: str
+    data_dir: str
+    #: empty: the host's name.
+    name: str = ""
+    datacenter: str = "dc1"
+    node_pool: str = "default"
+    node_class: str = ""
+    #: `key=value,key=value`.
+    meta: str = ""
+    #: plain processes as the agent's user, without isolation: off unless the operator wants it.
+    raw_exec: bool = False
+    #: on SIGTERM, end the tasks too; else they run on, and the next agent adopts them.
+    end_tasks: bool = False
+    #: what the node needs for itself.
+    reserved_cpu_mhz: int = 0
+    reserved_memory_mib: int = 0
+    reserved_disk_mib: int = 0
+    #: 0: by fingerprint.
+    cpu_mhz: int = 0
+    memory_mib: int = 0
+
+
+def agent_settings(environ: Mapping[str, str]) -> AgentSettings:
+    """Read the settings. Raises ConfigInvalid."""
+    given = {
+        name: environ[key]
+        for name in AgentSettings.__struct_fields__
+        if (key := _PREFIX + name.upper()) in environ
+    }
+    try:
+        found = msgspec.convert(given, AgentSettings, strict=False)
+    except msgspec.ValidationError as err:
+        raise ConfigInvalid(f"{_PREFIX}* settings: {err}") from err
+    if not found.node_id or not found.data_dir:
+        raise ConfigInvalid(f"{_PREFIX}NODE_ID and {_PREFIX}DATA_DIR must name something")
+    return found
+
+
+def _naming(own: AgentSettings) -> Naming:
+    pairs = [pair.partition("=") for pair in own.meta.split(",") if pair]
+    return Naming(
+        node_id=own.node_id,
+        name=own.name,
+        datacenter=own.datacenter,
+        node_pool=own.node_pool,
+        node_class=own.node_class,
+        meta={name.strip(): value.strip() for name, _, value in pairs},
+    )
+
+
+def _drivers(own: AgentSettings, home: Home) -> dict[str, Driver]:
+    drivers: list[Driver] = [RawExec(kernel_boot=home.kernel_boot)] if own.raw_exec else []
+    return {driver.name: driver for driver in drivers}
+
+
+def _agent(own: AgentSettings, home: Home, drivers: Mapping[str, Driver]) -> Agent:
+    found: dict[str, str] = {}
+    for driver in drivers.values():
+        found |= driver.fingerprint()
+    reserved = Reserved(
+        cpu_mhz=own.reserved_cpu_mhz,
+        memory_mib=own.reserved_memory_mib,
+        disk_mib=own.reserved_disk_mib,
+    )
+    spec = node_spec(read_facts(home.top), _naming(own), drivers=found, reserved=reserved)
+    spec = msgspec.structs.replace(
+        spec,
+        cpu_mhz=own.cpu_mhz or spec.cpu_mhz,
+        memory_mib=own.memory_mib or spec.memory_mib,
+    )
+    return Agent(
+        node_id=own.node_id,
+        instance=f"{own.node_id}-{home.boot_id[:8]}",
+        host_id=home.host_id,
+        boot_id=home.boot_id,
+        spec=spec,
+        journal=home.journal.entries,
+    )
+
+
+def _allow_many_files() -> None:
+    """Each live run takes a descriptor; tasks themselves keep the limit that the agent was given."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def main() -> int:
+    """Run an agent until a signal; returns the exit code."""
+    try:
+        settings = run_settings()
+        own = agent_settings(os.environ)
+        set_up_logging(settings.log_level)
+        home = Home(Path(own.data_dir), own.node_id)
+        drivers = _drivers(own, home)
+        agent = _agent(own, home, drivers)
+    except CaravanError as err:
+        log.critical("service.stopped", reason=str(err), error=type(err).__name__)
+        return 1
+    _allow_many_files()
+    if home.journal.torn_bytes:
+        log.warning("journal.torn", dropped_bytes=home.journal.torn_bytes)
+    edges: list[Edge] = []
+
+    def performers_of(shell: Shell) -> Mapping[type, Performer]:
+        edge = Edge(home=home, drivers=drivers, inject=lambda one: shell.inject([one]))
+        edges.append(edge)
+        return edge.performers()
+
+    code = run_role(cast("Role", agent), settings, node_id=own.node_id, performers_of=performers_of)
+    if code == 0 and own.end_tasks:
+        for edge in edges:
+            log.info("tasks.ended", count=asyncio.run(edge.end_tasks()))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,181 @@
+"""An agent on a real node without a bus: the role, its edge and a shell of thirty lines.
+
+`python agent_node.py DIR` is one as a process of its own, to be killed: projections come in on stdin, one JSON a line,
+reports go out on stdout. The job of every version is the one in DIR/job.json.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from schemas.answers import JobVersionAnswer
+from schemas.envelope import COMMANDS_DECODER, ENCODER
+from schemas.nodes import NodeSpec
+from schemas.projections import DesiredAlloc, NodeProjection, Query
+from services.agent.drivers.raw_exec import RawExec
+from services.agent.edge import Edge
+from services.agent.edge_home import Home
+from services.agent.role import Agent
+from shared.core.ids import alloc_id
+from shared.core.role import Message, Send, SetTimer, Stop, Timer
+from shared.core.tasks import Answer, Ask
+
+NODE = "n1"
+
+
+def sh(script: str, name: str = "main", **more: Any) -> dict[str, Any]:
+    """A raw_exec task that runs a shell script."""
+    config = {"command": "/bin/sh", "args": ["-c", script]}
+    return {"Name": name, "Driver": "raw_exec", "Config": config, **more}
+
+
+def job(*tasks: dict[str, Any], kind: str = "service", **group: Any) -> dict[str, Any]:
+    """A job `j` with one group `g` that fails at once."""
+    policy = {"Attempts": 0, "Mode": "fail"}
+    one = {"Name": "g", "RestartPolicy": policy, "Tasks": list(tasks), **group}
+    return {"ID": "j", "Name": "jay", "Type": kind, "TaskGroups": [one], "Meta": {"owner": "me"}}
+
+
+def wanted(key: int) -> DesiredAlloc:
+    """An allocation of the job."""
+    shown = alloc_id(key)
+    return DesiredAlloc(
+        key=key, row=key, alloc_id=shown, job_id="j", version=0, group="g", index=key
+    )
+
+
+def projection(seq: int, *keys: int) -> bytes:
+    """What view would publish."""
+    allocs = tuple(wanted(key) for key in keys)
+    said = NodeProjection(cluster_id="c1", seq=seq, node_id=NODE, allocations=allocs)
+    return ENCODER.encode(said)
+
+
+class Node:
+    """A node with an agent on it."""
+
+    def __init__(self, top: Path, spec: dict[str, Any]) -> None:
+        self.home = Home(top, NODE)
+        self.spec = spec
+        self.states: dict[int, Any] = {}
+        self.stopped = ""
+        self.changed = asyncio.Event()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._inbox: list[Any] = []
+        self._awake = False
+        driver = RawExec(kernel_boot=self.home.kernel_boot)
+        self.edge = Edge(home=self.home, drivers={driver.name: driver}, inject=self.put)
+        self._performers = {**self.edge.performers(), Ask: self._answer}
+        self.agent = Agent(
+            node_id=NODE,
+            instance="i1",
+            host_id=self.home.host_id,
+            boot_id=self.home.boot_id,
+            spec=NodeSpec(node_id=NODE, name="one"),  # type: ignore[arg-type]
+            journal=self.home.journal.entries,
+        )
+
+    def put(self, one: Any) -> None:
+        """Hand an input to the role, with whatever else this turn of the loop brings."""
+        self._inbox.append(one)
+        if not self._awake:
+            self._awake = True
+            asyncio.get_running_loop().call_soon(self.turn)
+
+    def hear(self, data: bytes) -> None:
+        """A projection arrives."""
+        self.put(Message("projection", "", data, token=0))
+
+    def turn(self) -> None:
+        """One step of the role."""
+        self._awake = False
+        inputs, self._inbox = self._inbox, []
+        for effect in self.agent.step(inputs, time.time_ns()):
+            if type(effect) in self._performers:
+                self._performers[type(effect)](effect)
+            elif isinstance(effect, SetTimer):
+                self._set_timer(effect)
+            elif isinstance(effect, Send) and "report" in effect.subject:
+                self._read_report(effect.data)
+            elif isinstance(effect, Stop):
+                self.stopped = effect.reason
+        self.changed.set()
+
+    def _set_timer(self, effect: SetTimer) -> None:
+        if effect.name in self._timers:
+            self._timers.pop(effect.name).cancel()
+        if effect.at_ns:
+            delay_s = max(effect.at_ns - time.time_ns(), 0) / 1e9
+            fired = Timer(effect.name, effect.at_ns)
+            loop = asyncio.get_running_loop()
+            self._timers[effect.name] = loop.call_later(delay_s, self.put, fired)
+
+    def _read_report(self, data: bytes) -> None:
+        for command in COMMANDS_DECODER.decode(data).commands:
+            for state in command.states:  # type: ignore[union-attr]
+                self.states[state.key] = state
+
+    def _answer(self, ask: Ask) -> None:
+        query = msgspec.json.decode(ask.data, type=Query)
+        text = msgspec.Raw(ENCODER.encode(self.spec))
+        found = JobVersionAnswer(seq=1, job_id=query.id, version=query.version, spec=text)
+        self.put(Answer(name=ask.name, data=ENCODER.encode(found)))
+
+    async def until(self, check: Any, timeout_s: float = 20.0) -> None:
+        """Wait for a level. Raises TimeoutError with the states that there are."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not check():
+                    self.changed.clear()
+                    await self.changed.wait()
+        except TimeoutError:
+            raise TimeoutError(f"states: {self.states}") from None
+
+    def status(self, key: int = 1) -> str:
+        """Client status of an allocation as last reported."""
+        return self.states[key].status if key in self.states else ""
+
+    def task(self, key: int = 1, name: str = "main") -> Any:
+        """State of a task as last reported."""
+        return self.states[key].tasks[name]
+
+    async def close(self) -> None:
+        """The agent goes, its tasks stay."""
+        for timer in self._timers.values():
+            timer.cancel()
+        await self.edge.close()
+
+    def output(self, key: int = 1, name: str = "main") -> str:
+        """What a task wrote to stdout."""
+        path = self.home.places(alloc_id(key), name).stdout
+        return path.read_text() if path.exists() else ""
+
+
+async def _serve(top: Path) -> None:
+    node = Node(top, json.loads((top / "job.json").read_text()))
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=1 << 22)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    read_report = node._read_report
+
+    def tell(data: bytes) -> None:
+        read_report(data)
+        os.write(1, data + b"\n")
+
+    node._read_report = tell  # type: ignore[method-assign]
+    node.turn()
+    async for line in reader:
+        node.hear(line)
+    await node.close()
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_serve(Path(sys.argv[1])))

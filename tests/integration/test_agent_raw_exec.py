@@ -1,0 +1,252 @@
+"""raw_exec with real processes: start, environment, logs, signals, ends, and nothing left behind."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from shared.core.ids import alloc_id
+from tests.integration.agent_node import Node, job, projection, sh
+
+
+@contextlib.asynccontextmanager
+async def a_node(top: Path, spec: dict[str, Any]) -> AsyncIterator[Node]:
+    """A node; whatever still runs on it at the end is killed."""
+    node = Node(top, spec)
+    node.turn()
+    try:
+        yield node
+    finally:
+        await node.edge.end_tasks(grace_s=0.1)
+        await node.close()
+
+
+def strangers(top: Path) -> list[int]:
+    """Processes that work below a directory, or were started with it in their command line."""
+    found = []
+    for process in psutil.process_iter(["pid", "cmdline", "cwd"]):
+        texts = [*(process.info["cmdline"] or ()), process.info["cwd"] or ""]
+        if any(str(top) in text for text in texts) and process.pid != os.getpid():
+            found.append(process.pid)
+    return found
+
+
+def group_exists(group: int) -> bool:
+    """Say whether a process group has members, zombies included."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def level(check: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    """Wait for what no event tells of: files and processes that are not ours."""
+    async with asyncio.timeout(timeout_s):
+        while not check():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def run(top: Path, spec: dict[str, Any], status: str) -> Node:
+    """Run one allocation until it has a status; then end all."""
+    async with a_node(top, spec) as node:
+        node.hear(projection(5, 1))
+        await node.until(lambda: node.status() == status)
+        return node
+
+
+@pytest.mark.asyncio
+async def test_a_task_runs_and_stops(tmp_path: Path) -> None:
+    """A wanted task runs under its pid, writes to its log, and ends by its kill signal when it is omitted."""
+    script = 'trap "echo bye; exit 0" INT; echo hello; while :; do sleep 0.1; done'
+    async with a_node(tmp_path, job(sh(script))) as node:
+        node.hear(projection(5, 1))
+        await node.until(lambda: node.status() == "running")
+        assert psutil.pid_exists(node.task().pid)
+        await level(lambda: "hello" in node.output())
+        node.hear(projection(6))
+        await node.until(lambda: node.status() == "complete")
+        assert node.output() == "hello\nbye\n"
+        assert node.task().exit_code == 0
+    await level(lambda: not strangers(tmp_path))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("script", "status", "code", "number"),
+    [
+        ("exit 0", "complete", 0, 0),
+        ("exit 3", "failed", 3, 0),
+        ("kill -TERM $$", "failed", 143, 15),
+        ("kill -KILL $$", "failed", 137, 9),
+    ],
+)
+async def test_an_end_is_reported_as_it_was(
+    tmp_path: Path, script: str, status: str, code: int, number: int
+) -> None:
+    """Exit codes and signals of a batch task arrive as they were."""
+    node = await run(tmp_path, job(sh(script), kind="batch"), status)
+    assert (node.task().exit_code, node.task().signal) == (code, number)
+
+
+@pytest.mark.asyncio
+async def test_a_task_that_ignores_signals_is_killed(tmp_path: Path) -> None:
+    """A task whose whole group ignores its kill signal is killed after kill_timeout, children included."""
+    script = 'trap "" INT TERM; (trap "" INT TERM; sleep 300) & echo up; wait; sleep 300'
+    spec = job(sh(script, KillSignal="SIGTERM", KillTimeout=200_000_000))
+    async with a_node(tmp_path, spec) as node:
+        node.hear(projection(5, 1))
+        await node.until(lambda: node.status() == "running")
+        await level(lambda: "up" in node.output())
+        group = node.task().pid
+        node.hear(projection(6))
+        await node.until(lambda: node.status() == "complete")
+        assert node.task().signal == signal.SIGKILL
+        await level(lambda: not group_exists(group))
+
+
+@pytest.mark.asyncio
+async def test_what_a_task_leaves_behind_is_killed(tmp_path: Path) -> None:
+    """A process left in the background by a task that exits does not outlive it."""
+    await run(tmp_path, job(sh("sleep 300 & exit 0"), kind="batch"), "complete")
+    await level(lambda: not strangers(tmp_path))
+
+
+@pytest.mark.asyncio
+async def test_the_environment_is_nomads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nomad's variables and directories are there, references are resolved, the agent's own secrets are not."""
+    monkeypatch.setenv("CARAVAN_NATS_URL", "nats://user:secret@127.0.0.1")
+    task = sh(
+        "env; echo cwd=$PWD; echo text=${NOMAD_TASK_DIR}; touch $NOMAD_ALLOC_DIR/data/x",
+        Env={"MINE": "${NOMAD_JOB_NAME}-${node.unique.name}", "DIR": "${NOMAD_SECRETS_DIR}/k"},
+        Meta={"my-key": "v"},
+        Resources={"CPU": 150, "MemoryMB": 64},
+    )
+    node = await run(tmp_path, job(task, kind="batch"), "complete")
+    seen = dict(line.split("=", 1) for line in node.output().splitlines() if "=" in line)
+    top = tmp_path / "alloc" / seen["NOMAD_ALLOC_ID"]
+    assert seen["NOMAD_ALLOC_DIR"] == str(top / "alloc")
+    assert seen["text"] == seen["NOMAD_TASK_DIR"] == str(top / "main" / "local")
+    assert seen["cwd"] == str(top / "main")
+    assert seen["DIR"] == str(top / "main" / "secrets" / "k")
+    assert seen["MINE"] == "jay-one"
+    assert seen["NOMAD_ALLOC_NAME"] == "j.g[1]"
+    assert (seen["NOMAD_CPU_LIMIT"], seen["NOMAD_MEMORY_LIMIT"]) == ("150", "64")
+    assert (seen["NOMAD_META_owner"], seen["NOMAD_META_MY_KEY"]) == ("me", "v")
+    assert (top / "alloc" / "data" / "x").exists()
+    assert (top / "main" / "secrets").stat().st_mode & 0o777 == 0o700
+    assert "secret@" not in node.output()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("task", "says"),
+    [
+        ({"Config": {"command": "no-such-program"}}, "no program"),
+        ({"Config": {"command": "/etc/passwd"}}, "no program"),
+        ({"Config": {}}, "command"),
+        ({"Config": {"comand": "x"}}, "did you mean command?"),
+        ({"Config": {"command": "sleep", "args": "300"}}, "args"),
+        ({"Driver": "docker"}, "not available"),
+        ({"User": "nobody"}, "not as 'nobody'"),
+    ],
+)
+async def test_a_start_that_cannot_work_fails_at_once(
+    tmp_path: Path, task: dict[str, Any], says: str
+) -> None:
+    """A start that no retry would mend fails the task with its reason, whatever the restart policy says."""
+    spec = job({**sh("sleep 300"), **task}, RestartPolicy={"Attempts": 9, "Delay": 10**12})
+    node = await run(tmp_path, spec, "failed")
+    assert says in "".join(event.message for event in node.task().events)
+    assert node.task().restarts == 0
+
+
+@pytest.mark.asyncio
+async def test_a_hanging_start_costs_its_task_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task whose log is a pipe that nobody reads never comes alive; another one does, and nothing is left."""
+    monkeypatch.setattr("services.agent.drivers.watcher.START_TIMEOUT_S", 0.5)
+    async with a_node(tmp_path, job(sh("sleep 300", "good"), sh("sleep 300", "bad"))) as node:
+        pipe = node.home.places(alloc_id(1), "bad").stdout
+        pipe.parent.mkdir(parents=True)
+        os.mkfifo(pipe)
+        node.hear(projection(5, 1))
+        await node.until(lambda: node.status() == "failed")
+        assert "hung" in node.task(name="bad").events[-2].message
+        assert any(event.kind == "Started" for event in node.task(name="good").events)
+        await node.until(lambda: node.task(name="good").state == "dead")
+    await level(lambda: not strangers(tmp_path))
+
+
+@pytest.mark.asyncio
+async def test_a_failed_task_ends_its_siblings(tmp_path: Path) -> None:
+    """When one task of an allocation fails for good, the others are ended."""
+    spec = job(sh("exit 1", "bad"), sh("sleep 300", "good"))
+    async with a_node(tmp_path, spec) as node:
+        node.hear(projection(5, 1))
+        await node.until(lambda: 1 in node.states and node.task(name="good").state == "dead")
+        assert node.status() == "failed"
+        assert not node.task(name="good").failed
+
+
+@pytest.mark.asyncio
+async def test_a_restart_is_a_new_run(tmp_path: Path) -> None:
+    """A task that fails is started again by its policy, as often as it says, into the same log."""
+    policy = {"Attempts": 2, "Delay": 1000, "Interval": 3600 * 10**9, "Mode": "fail"}
+    spec = job(sh("echo run; exit 1"), RestartPolicy=policy)
+    node = await run(tmp_path, spec, "failed")
+    assert node.output() == "run\n" * 3
+    assert node.task().restarts == 2
+
+
+@pytest.mark.asyncio
+async def test_a_full_journal_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A journal that cannot be written is a reason for the task's failure, and nothing runs that it does not hold."""
+    spec = job(sh("echo ran; sleep 300"))
+    async with a_node(tmp_path, spec) as node:
+
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(node.home.journal, "_write", full)
+        node.hear(projection(5, 1))
+        await node.until(lambda: node.status() == "failed")
+        assert "No space left" in "".join(event.message for event in node.task().events)
+        assert not node.output()
+        assert not node.edge.live
+
+
+@pytest.mark.asyncio
+async def test_exec_and_stats_look_inside(tmp_path: Path) -> None:
+    """A command beside a task has its environment and directory; its use is told."""
+    async with a_node(tmp_path, job(sh("sleep 300"))) as node:
+        node.hear(projection(5, 1))
+        await node.until(lambda: node.status() == "running")
+        driver, handle, _ = next(iter(node.edge._live.values()))
+        said = await driver.exec(handle, ("sh", "-c", "echo $NOMAD_JOB_NAME; pwd; exit 4"), 10)
+        lines = said.stdout.decode().split()
+        assert (said.code, lines[0], Path(lines[1]).name) == (4, "jay", "main")
+        assert (await driver.stats(handle)).memory_bytes > 0
+
+
+@pytest.mark.asyncio
+async def test_many_starts_leave_nothing(tmp_path: Path) -> None:
+    """Starts and ends leave no process and no open file behind."""
+    async with a_node(tmp_path, job(sh("exit 0"), kind="batch")) as node:
+        node.hear(projection(5, 1))
+        await node.until(lambda: node.status() == "complete")
+        before = psutil.Process().num_fds()
+        node.hear(projection(6, *range(1, 41)))
+        await node.until(lambda: all(node.status(key) == "complete" for key in range(1, 41)), 60)
+        assert psutil.Process().num_fds() <= before
+        assert node.edge.live == 0
+    await level(lambda: not strangers(tmp_path))
