@@ -19,7 +19,7 @@ from schemas.jobs import GroupSpec
 from schemas.plans import InPlace, Stops
 from shared.core.columns import Rows
 from shared.core.state import State
-from shared.core.tables.allocations import COMPLETE, FAILED, RUN, STOP, TERMINAL, AllocationTable
+from shared.core.tables.allocations import COMPLETE, FAILED, RUN, STOP, TERMINAL
 from shared.core.tables.fleet import DOWN
 from shared.core.tables.jobs import Job
 
@@ -52,173 +52,164 @@ class Reconciled(msgspec.Struct, frozen=True, eq=False):
     wants: tuple[Want, ...]
 
 
-class _Buckets:
-    """Rows of one plan by what happens to them."""
+class _Pass:
+    """One comparison: rows go into buckets."""
 
-    def __init__(self) -> None:
-        self.stops: list[tuple[Rows, str, str]] = []
+    def __init__(self, state: State, job: Job | None, mask_of: Callable[[GroupSpec], Mask]) -> None:
+        self.state = state
+        self.job = job
+        self.mask_of = mask_of
+        self.stops: list[Stops] = []
         self.updates: list[InPlace] = []
         self.wants: list[Want] = []
+
+    @property
+    def is_live(self) -> bool:
+        """Tell whether the job wants anything."""
+        return self.job is not None and not self.job.stopped
 
     def stop(self, rows: Rows, reason: str, client_status: str = "") -> None:
         """Put rows into a stop bucket."""
         if len(rows):
-            self.stops.append((rows, reason, client_status))
+            names = tuple(rows.tolist())
+            self.stops.append(Stops(rows=names, reason=reason, client_status=client_status))
 
-    def result(self) -> Reconciled:
-        """Freeze."""
-        stops = tuple(
-            Stops(rows=tuple(rows.tolist()), reason=reason, client_status=status)
-            for rows, reason, status in self.stops
+    def stop_running(self, rows: Rows, reason: str) -> None:
+        """Stop those of the rows that are to run and did not end."""
+        table = self.state.allocations
+        self.stop(rows[(table.desired[rows] == RUN) & ~TERMINAL[table.client[rows]]], reason)
+
+    def lose(self, rows: Rows) -> tuple[Rows, Mask]:
+        """Bucket what runs on nodes that are down as lost.
+
+        Returns the rows that matter further on, and which of them are lost: these are replaced, unless they were to
+        stop anyway.
+        """
+        table = self.state.allocations
+        lost = self._is_gone(table.node[rows]) & ~TERMINAL[table.client[rows]]
+        self.stop(rows[lost], "node is down", "lost")
+        matters = ~lost | (table.desired[rows] == RUN) if self.is_live else ~lost
+        return rows[matters], lost[matters]
+
+    def compare(self, job: Job, group: GroupSpec, rows: Rows) -> None:
+        """Bucket the rows of one group that is in the job."""
+        table = self.state.allocations
+        rows = rows[table.desired[rows] != STOP]
+        client, nodes = table.client[rows], table.node[rows]
+        ended, failed = TERMINAL[client], client == FAILED
+        lost = ~ended & self._is_gone(nodes)
+        alive = ~ended & ~lost
+        same, current = self._versions(job, group, rows)
+        if not current[alive].all():
+            # A new version may forbid the node that an allocation runs on.
+            same &= current | ~alive | self.mask_of(group)[nodes]
+        # A failed one of the present digest waits for its time or for ever; under another it makes room.
+        waits = failed & same & ~self._is_due(rows, failed)
+        is_batch = job.job_type == "batch"
+        done = (client == COMPLETE) & current if is_batch else np.zeros(len(rows), dtype=bool)
+        kept = self._cap(rows, (alive & same) | waits, group.count - int(done.sum()))
+        self._update(job, group, rows[kept & alive & ~current])
+        self.stop(rows[alive & ~same], "job changed")
+        self.stop(rows[failed & ~waits], "replaced")
+        missing = group.count - int(kept.sum()) - int(done.sum())
+        replaced = lost | (alive & ~same) | (failed & ~waits)
+        self.want(group, missing, rows[kept | done], rows[replaced])
+
+    def want(self, group: GroupSpec, missing: int, staying: Rows, replaced: Rows) -> None:
+        """Ask for allocations: replacements first, under their old names where those are below the count."""
+        if missing <= 0:
+            return
+        table = self.state.allocations
+        taken = np.zeros(group.count, dtype=bool)
+        held = table.index[staying]
+        taken[held[held < group.count]] = True
+        replaced = replaced[np.lexsort((replaced, table.index[replaced]))][:missing]
+        names = np.full(missing, -1, dtype=np.int64)
+        for position, name in enumerate(table.index[replaced].tolist()):
+            if name < group.count and not taken[name]:
+                names[position] = name
+                taken[name] = True
+        unnamed = np.flatnonzero(names < 0)
+        names[unnamed] = np.flatnonzero(~taken)[: len(unnamed)]
+        failed = table.client[replaced] == FAILED
+        pad = (0, missing - len(replaced))
+        avoid = np.where(failed, table.node[replaced], -1).astype(np.int64)
+        want = Want(
+            group=group,
+            count=missing,
+            names=names,
+            previous=np.pad(table.key[replaced], pad),
+            reschedules=np.pad(table.reschedules[replaced].astype(np.int64) + failed, pad),
+            avoid=np.pad(avoid, pad, constant_values=-1),
+            staying=staying[~TERMINAL[table.client[staying]]],
         )
-        return Reconciled(stops, tuple(self.updates), tuple(self.wants))
+        self.wants.append(want)
+
+    def _is_gone(self, nodes: NDArray[np.int32]) -> Mask:
+        fleet = self.state.fleet
+        gone: Mask = (fleet.status[nodes] == DOWN) | ~fleet.live[nodes]
+        return gone
+
+    def _versions(self, job: Job, group: GroupSpec, rows: Rows) -> tuple[Mask, Mask]:
+        """Which rows run what the group says now, and which run it under the newest version."""
+        groups = self.state.allocations.groups
+        refs, inverse = np.unique(self.state.allocations.group[rows], return_inverse=True)
+        same = [groups.digests[ref] == group.digest for ref in refs.tolist()]
+        current = [groups.versions[ref] == job.version for ref in refs.tolist()]
+        return np.array(same, dtype=bool)[inverse], np.array(current, dtype=bool)[inverse]
+
+    def _is_due(self, rows: Rows, failed: Mask) -> Mask:
+        """Which failed rows may be replaced now, by log time."""
+        due = np.zeros(len(rows), dtype=bool)
+        at_ns = self.state.allocations.reschedule_at_ns
+        for position in np.flatnonzero(failed).tolist():
+            due[position] = 0 < at_ns.get(int(rows[position]), 0) <= self.state.t_ns
+        return due
+
+    def _cap(self, rows: Rows, keep: Mask, count: int) -> Mask:
+        """Keep at most `count`, lowest names first; the rest stops."""
+        excess = int(keep.sum()) - max(count, 0)
+        if excess <= 0:
+            return keep
+        positions = np.flatnonzero(keep)
+        names = self.state.allocations.index[rows[positions]]
+        by_name = positions[np.lexsort((rows[positions], names))]
+        leaving = by_name[len(by_name) - excess :]
+        kept = keep.copy()
+        kept[leaving] = False
+        self.stop(rows[np.sort(leaving)], "not needed")
+        return kept
+
+    def _update(self, job: Job, group: GroupSpec, rows: Rows) -> None:
+        if len(rows):
+            names = tuple(rows.tolist())
+            self.updates.append(InPlace(rows=names, group=group.name, version=job.version))
 
 
 def reconcile(
     state: State, job: Job | None, rows: Rows, mask_of: Callable[[GroupSpec], Mask]
 ) -> Reconciled:
     """Compare a job with its allocation rows. `mask_of` gives a group's feasible nodes, ready or not."""
-    out = _Buckets()
-    if not len(rows):
-        if job is not None and not job.stopped:
-            for group in job.groups:
-                _want(out, group, group.count, _NONE, _NONE, state)
-        return out.result()
-    allocations = state.allocations
-    rows, gone = _lose(state, rows, out, replace=job is not None and not job.stopped)
-    if job is None or job.stopped:
-        out.stop(_unstopped(allocations, rows[~gone]), "job stopped")
-        return out.result()
-    names = allocations.groups.names
-    of_name = {group.name: index for index, group in enumerate(job.groups)}
-    refs, inverse = np.unique(allocations.group[rows], return_inverse=True)
-    group_of_row = np.array([of_name.get(names[ref], -1) for ref in refs.tolist()])[inverse]
-    removed = (group_of_row < 0) & ~gone
-    out.stop(_unstopped(allocations, rows[removed]), "group removed")
-    for index, group in enumerate(job.groups):
-        _reconcile_group(state, job, group, rows[group_of_row == index], mask_of, out)
-    return out.result()
-
-
-def _unstopped(allocations: AllocationTable, rows: Rows) -> Rows:
-    return rows[(allocations.desired[rows] == RUN) & ~TERMINAL[allocations.client[rows]]]
-
-
-def _lose(state: State, rows: Rows, out: _Buckets, *, replace: bool) -> tuple[Rows, Mask]:
-    """Bucket what runs on nodes that are down as lost.
-
-    Returns the rows that matter further on, and which of them are lost: these are replaced, unless they were to stop.
-    """
-    allocations, fleet = state.allocations, state.fleet
-    nodes = allocations.node[rows]
-    lost = (fleet.status[nodes] == DOWN) | ~fleet.live[nodes]
-    lost &= ~TERMINAL[allocations.client[rows]]
-    out.stop(rows[lost], "node is down", "lost")
-    matters = ~lost | (allocations.desired[rows] == RUN) if replace else ~lost
-    return rows[matters], lost[matters]
-
-
-def _reconcile_group(
-    state: State,
-    job: Job,
-    group: GroupSpec,
-    rows: Rows,
-    mask_of: Callable[[GroupSpec], Mask],
-    out: _Buckets,
-) -> None:
-    allocations, fleet = state.allocations, state.fleet
-    rows = rows[allocations.desired[rows] != STOP]
-    client = allocations.client[rows]
-    ended = TERMINAL[client]
-    nodes = allocations.node[rows]
-    lost = ~ended & ((fleet.status[nodes] == DOWN) | ~fleet.live[nodes])
-    refs = allocations.group[rows]
-    digests, versions = allocations.groups.digests, allocations.groups.versions
-    distinct, inverse = np.unique(refs, return_inverse=True)
-    same = np.array([digests[r] == group.digest for r in distinct.tolist()], dtype=bool)[inverse]
-    current = np.array([versions[r] == job.version for r in distinct.tolist()], dtype=bool)[inverse]
-    due = _due(state, rows, client)
-    # A failed one of the present digest waits for its time or for ever; under another digest it makes room.
-    failed_stays = (client == FAILED) & same & ~due
-    done = (client == COMPLETE) & current if job.job_type == "batch" else np.zeros(len(rows), bool)
-    alive = ~ended & ~lost
-    if not current[alive].all():
-        infeasible = alive & ~current & ~mask_of(group)[nodes]
-        same &= ~infeasible
-    keep = (alive & same) | failed_stays | done
-    replaced = lost | (alive & ~same) | ((client == FAILED) & ~failed_stays)
-    kept = _cap(allocations, rows, keep & ~done, group.count - int(done.sum()), out)
-    _update(allocations, job, group, rows[kept & alive & ~current], out)
-    out.stop(rows[alive & ~same], "job changed")
-    out.stop(rows[(client == FAILED) & ~failed_stays], "replaced")
-    missing = group.count - int(kept.sum()) - int(done.sum())
-    if missing > 0:
-        _want(out, group, missing, rows[kept | done], rows[replaced], state)
-
-
-def _due(state: State, rows: Rows, client: NDArray[np.int8]) -> Mask:
-    """Failed rows whose reschedule time has come, by log time."""
-    due = np.zeros(len(rows), dtype=bool)
-    at_ns = state.allocations.reschedule_at_ns
-    for position in np.flatnonzero(client == FAILED).tolist():
-        when = at_ns.get(int(rows[position]), 0)
-        due[position] = 0 < when <= state.t_ns
-    return due
-
-
-def _cap(allocations: AllocationTable, rows: Rows, keep: Mask, count: int, out: _Buckets) -> Mask:
-    """Keep at most `count`, lowest names first; the rest stops."""
-    excess = int(keep.sum()) - max(count, 0)
-    if excess <= 0:
-        return keep
-    positions = np.flatnonzero(keep)
-    by_name = positions[np.lexsort((rows[positions], allocations.index[rows[positions]]))]
-    leaving = by_name[len(by_name) - excess :]
-    kept = keep.copy()
-    kept[leaving] = False
-    out.stop(rows[np.sort(leaving)], "not needed")
-    return kept
-
-
-def _update(
-    allocations: AllocationTable, job: Job, group: GroupSpec, rows: Rows, out: _Buckets
-) -> None:
+    out = _Pass(state, job, mask_of)
     if len(rows):
-        update = InPlace(rows=tuple(rows.tolist()), group=group.name, version=job.version)
-        out.updates.append(update)
+        _compare(out, rows)
+    elif job is not None and out.is_live:
+        for group in job.groups:
+            out.want(group, group.count, _NONE, _NONE)
+    return Reconciled(tuple(out.stops), tuple(out.updates), tuple(out.wants))
 
 
-def _want(
-    out: _Buckets, group: GroupSpec, missing: int, staying: Rows, replaced: Rows, state: State
-) -> None:
-    """Ask for `missing` allocations: replacements first, under their old names where those are below the count."""
-    if missing <= 0:
+def _compare(out: _Pass, rows: Rows) -> None:
+    rows, gone = out.lose(rows)
+    job = out.job
+    if job is None or job.stopped:
+        out.stop_running(rows[~gone], "job stopped")
         return
-    allocations = state.allocations
-    taken = np.zeros(group.count, dtype=bool)
-    held = allocations.index[staying]
-    taken[held[held < group.count]] = True
-    replaced = replaced[np.lexsort((replaced, allocations.index[replaced]))][:missing]
-    names = np.full(missing, -1, dtype=np.int64)
-    for position, name in enumerate(allocations.index[replaced].tolist()):
-        if name < group.count and not taken[name]:
-            names[position] = name
-            taken[name] = True
-    unnamed = np.flatnonzero(names < 0)
-    names[unnamed] = np.flatnonzero(~taken)[: len(unnamed)]
-    failed = allocations.client[replaced] == FAILED
-    pad = missing - len(replaced)
-    previous = np.pad(allocations.key[replaced], (0, pad))
-    counted = allocations.reschedules[replaced].astype(np.int64) + failed
-    avoid = np.where(failed, allocations.node[replaced], -1)
-    out.wants.append(
-        Want(
-            group=group,
-            count=missing,
-            names=names,
-            previous=previous,
-            reschedules=np.pad(counted, (0, pad)),
-            avoid=np.pad(avoid, (0, pad), constant_values=-1).astype(np.int64),
-            staying=staying[~TERMINAL[allocations.client[staying]]],
-        )
-    )
+    table = out.state.allocations
+    position = {group.name: index for index, group in enumerate(job.groups)}
+    refs, inverse = np.unique(table.group[rows], return_inverse=True)
+    names = [position.get(table.groups.names[ref], -1) for ref in refs.tolist()]
+    group_of = np.array(names, dtype=np.int64)[inverse]
+    out.stop_running(rows[(group_of < 0) & ~gone], "group removed")
+    for index, group in enumerate(job.groups):
+        out.compare(job, group, rows[group_of == index])

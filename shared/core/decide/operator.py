@@ -1,4 +1,4 @@
-"""Operators' wishes: policy and eligibility. (What forgets is garbage.py.)"""
+"""Operators' wishes: policy and eligibility. What forgets is in garbage.py."""
 
 from schemas.base import Event
 from schemas.nodes import CapacityFreed, NodeEligibilityChanged

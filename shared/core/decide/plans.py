@@ -15,7 +15,6 @@ from schemas.plans import GroupPlacement, PlanCommitted, PlanRefused, SubmitPlan
 from shared.core.state import State
 from shared.core.tables.allocations import TERMINAL, expand_runs, pack_runs
 from shared.core.tables.fleet import DOWN
-from shared.core.tables.jobs import Job
 
 
 class _Refused(Exception):
@@ -32,11 +31,7 @@ def decide_plan(state: State, plan: SubmitPlan) -> list[Event]:
     if not is_next(state, plan):
         return []
     try:
-        _check_fences(state, plan)
-        _check_rows(state, plan)
-        kept, cut = _fit(state, plan)
-        if cut and plan.all_at_once:
-            raise _Refused("capacity", f"{_total(cut)} allocations do not fit, and all must")
+        committed = _commit(state, plan)
     except _Refused as refusal:
         refused = PlanRefused(
             key=plan.key,
@@ -47,7 +42,18 @@ def decide_plan(state: State, plan: SubmitPlan) -> list[Event]:
             placements=tuple(_bare(placement) for placement in plan.placements),
         )
         return [refused]
-    committed = PlanCommitted(
+    return [committed, *_ending(state, plan, was_cut=bool(committed.cut))]
+
+
+def _commit(state: State, plan: SubmitPlan) -> PlanCommitted:
+    _check_fences(state, plan)
+    _check_stops(state, plan)
+    for placement in plan.placements:
+        _check_placement(state, plan, placement)
+    kept, cut = _fit(state, plan)
+    if cut and plan.all_at_once:
+        raise _Refused("capacity", f"{_total(cut)} allocations do not fit, and all must")
+    return PlanCommitted(
         key=plan.key,
         job_id=plan.job_id,
         origin=plan.origin,
@@ -57,7 +63,6 @@ def decide_plan(state: State, plan: SubmitPlan) -> list[Event]:
         cut=cut,
         decision=plan.decision,
     )
-    return [committed, *_ending(state, plan, was_cut=bool(cut))]
 
 
 def is_next(state: State, plan: SubmitPlan) -> bool:
@@ -99,10 +104,9 @@ def _check_fences(state: State, plan: SubmitPlan) -> None:
         raise _Refused("stale", "the job is stopped")
 
 
-def _check_rows(state: State, plan: SubmitPlan) -> None:
-    """Refuse a plan that names rows which are not what its worker saw."""
-    allocations, fleet = state.allocations, state.fleet
-    job = state.jobs.by_id.get(plan.job_id)
+def _check_stops(state: State, plan: SubmitPlan) -> None:
+    """Refuse a plan that stops or updates rows which are not what its worker saw."""
+    allocations = state.allocations
     mine = allocations.rows_of(plan.job_id)
     named = [stop.rows for stop in plan.stops] + [update.rows for update in plan.updates]
     for part in named:
@@ -120,17 +124,23 @@ def _check_rows(state: State, plan: SubmitPlan) -> None:
     for update in plan.updates:
         if TERMINAL[allocations.client[np.asarray(update.rows, dtype=np.int64)]].any():
             raise _Refused("stale", "updates an allocation that ended")
-        _check_group(job, update.group, update.version)
-    for placement in plan.placements:
-        _check_group(job, placement.group, placement.version)
-        rows = np.asarray(placement.rows, dtype=np.int64)
-        counts = np.asarray(placement.counts, dtype=np.int64)
-        if len(rows) != len(counts) or (counts < 1).any():
-            raise _Refused("invalid", "rows and counts do not agree")
-        if len(expand_runs(placement.names)) != counts.sum():
-            raise _Refused("invalid", "names and counts do not agree")
-        if len(rows) and not (rows.min() >= 0 and rows.max() < fleet.size):
-            raise _Refused("unknown_row", f"no node has row {int(rows.max())}")
+        _check_group(state, plan, update.group, update.version)
+
+
+def _check_placement(state: State, plan: SubmitPlan, placement: GroupPlacement) -> None:
+    _check_group(state, plan, placement.group, placement.version)
+    rows = np.asarray(placement.rows, dtype=np.int64)
+    counts = np.asarray(placement.counts, dtype=np.int64)
+    if len(rows) != len(counts) or (counts < 1).any():
+        raise _Refused("invalid", "rows and counts do not agree")
+    if len(rows) and not (rows.min() >= 0 and rows.max() < state.fleet.size):
+        raise _Refused("unknown_row", f"no node has row {int(rows.max())}")
+    total = int(counts.sum())
+    if sum(placement.names[1::2]) != total or len(placement.names) % 2:
+        raise _Refused("invalid", "names and counts do not agree")
+    for column in (placement.previous, placement.reschedules):
+        if column and len(column) != total:
+            raise _Refused("invalid", "columns and counts do not agree")
 
 
 def _are_gone(state: State, nodes: NDArray[np.int32]) -> bool:
@@ -138,7 +148,8 @@ def _are_gone(state: State, nodes: NDArray[np.int32]) -> bool:
     return bool(((fleet.status[nodes] == DOWN) | ~fleet.live[nodes]).all())
 
 
-def _check_group(job: Job | None, group: str, version: int) -> None:
+def _check_group(state: State, plan: SubmitPlan, group: str, version: int) -> None:
+    job = state.jobs.by_id.get(plan.job_id)
     if job is None or version != job.version or all(g.name != group for g in job.groups):
         raise _Refused("stale", f"group {group!r} of version {version} is not the job's")
 

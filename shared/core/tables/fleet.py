@@ -103,7 +103,8 @@ class FleetTable:
     def ready(self) -> NDArray[np.bool_]:
         """Mask of nodes that may take new allocations. Shape: (size,)."""
         size = self.size
-        return self.live[:size] & self.eligible[:size] & (self.status[:size] == READY)
+        mask: NDArray[np.bool_] = self.live[:size] & self.eligible[:size]
+        return mask & np.equal(self.status[:size], READY)
 
     def digest(self) -> str:
         """Hash of the table, 16 hex digits."""
@@ -115,7 +116,7 @@ class FleetTable:
         columns = (
             self._spec_hash,
             self.status,
-            self.eligible,
+            self.eligible.view(np.int8),
             self.reports_seen,
             self.row_seq,
             self.modify_seq,
