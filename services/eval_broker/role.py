@@ -134,8 +134,8 @@ class EvalBroker:
 
     def _hear(self, message: role.Message, now: int, now_ns: int) -> list[role.Effect]:
         try:
-            presence = _PRESENCE.decode(message.data)
-        except msgspec.MsgspecError as err:
+            presence = _read(message)
+        except (ValueError, RecursionError) as err:
             self._counters.add("dead_messages_total")
             letter = dead_letter(self, message, str(err), now_ns)
             return [role.Send(subjects.dead(message.subject), letter)] if self._is_leader else []
@@ -371,3 +371,11 @@ class EvalBroker:
             return []
         batch = CommandBatch(sender=self.instance, commands=tuple(commands))
         return [role.Send(subjects.command("evaluation"), ENCODER.encode(batch))]
+
+
+def _read(message: role.Message) -> Presence:
+    """Read a sign of life. Raises ValueError, also where it came on another worker's subject."""
+    presence = _PRESENCE.decode(message.data)
+    if subjects.presence("scheduler", presence.instance) != message.subject:
+        raise ValueError(f"{presence.instance!r} shows life on {message.subject}")
+    return presence

@@ -44,6 +44,19 @@ class WrittenLog:
         ]
         return self.tx(*events)
 
+    def job_of(self, job_id: str, *groups: str) -> role.Record:
+        """Register one job with these groups."""
+        some = tuple(GroupSpec(name=one, cpu_mhz=1) for one in groups)
+        return self.tx(
+            JobRegistered(
+                submission_id=f"s-{self.seq}",
+                digest="d",
+                job_id=JobId(job_id),
+                version=0,
+                groups=some,
+            )
+        )
+
     def nodes(self, count: int, cpu_mhz: int = 4000) -> role.Record:
         """Register nodes in one transaction."""
         specs = [

@@ -1,0 +1,37 @@
+"""What a scheduler worker counts: names of its metrics, with the meanings of nomad.worker.*.
+
+`leases` is worker.dequeue_eval, `wait_seconds` worker.wait_for_index, `decided` worker.invoke_scheduler, `submitted`
+worker.submit_plan. How long deciding takes is not known here: a role has no clock, its shell times the steps.
+"""
+
+_PREFIX = "caravan_scheduler_"
+
+
+class Counters:
+    """Sums since the start of the process."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = dict.fromkeys(
+            (
+                "dead_messages_total",
+                "evaluations_decided_total",
+                "evaluations_failed_total",
+                "leases_returned_total",
+                "leases_total",
+                "placements_proposed_total",
+                "plans_cut_total",
+                "plans_refused_total",
+                "plans_resent_total",
+                "plans_submitted_total",
+                "wait_seconds_sum",
+            ),
+            0,
+        )
+
+    def add(self, name: str, amount: float = 1) -> None:
+        """Count."""
+        self._sums[name] += amount
+
+    def shown(self, gauges: dict[str, int]) -> dict[str, float]:
+        """Return all sums and the given gauges under their full names."""
+        return {_PREFIX + name: value for name, value in {**self._sums, **gauges}.items()}

@@ -1,0 +1,96 @@
+"""The overlay: what a worker's own plans hold that the log does not show yet.
+
+Decides what counts as used when the next plan is made: the replayed use, plus every allocation that this worker has
+proposed and whose fate the log has not told. Without it most plans would pick the same nodes again and be refused.
+It must not know why a plan was made or how it is sent. Stops free nothing here: a stopped allocation holds its
+resources until its client says that it ended.
+
+It can be rebuilt from the log alone: at the decision of plan k on a snapshot, it holds the worker's plans below k
+that the log shows, committed or refused, only after that snapshot.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.base import JobId
+from schemas.plans import GroupPlacement
+from shared.core.columns import grown
+from shared.core.state import State
+
+Matrix = NDArray[np.int64]
+_NO_ROWS = np.empty(0, dtype=np.intp)
+_NO_HELD = np.empty((0, 3), dtype=np.int64)
+
+
+class Overlay:
+    """Resources held by unconfirmed plans. Shapes: N fleet rows, resources in the order of the fleet's columns."""
+
+    def __init__(self) -> None:
+        self._delta: Matrix = np.zeros((0, 3), dtype=np.int64)
+        #: plan number and part -> fleet rows (P,) and what is held there (P, 3).
+        self._parts: dict[tuple[int, int], tuple[NDArray[np.intp], Matrix]] = {}
+        #: allocations in all parts.
+        self.allocations = 0
+        self._counts: dict[tuple[int, int], int] = {}
+        #: the last sum, and the seq of the state that it holds for.
+        self._sum: Matrix | None = None
+        self._sum_seq = 0
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def used(self, state: State) -> Matrix:
+        """Held resources of every fleet row, unconfirmed plans included. Shape: (N, 3). Do not write to it.
+
+        Brought up to date by `add`; the whole is summed once for each seq at which it is asked for.
+        """
+        size = state.fleet.size
+        replayed = state.allocations.used(size)
+        if not self._parts:
+            return replayed
+        if self._sum is None or self._sum_seq != state.seq or len(self._sum) != size:
+            self._delta = grown(self._delta, size)
+            self._sum = replayed + self._delta[:size]
+            self._sum_seq = state.seq
+        return self._sum
+
+    def add(
+        self,
+        state: State,
+        job_id: JobId,
+        placements: tuple[GroupPlacement, ...],
+        *,
+        number: int,
+        part: int,
+    ) -> None:
+        """Hold what a part of a plan asks for, by the asks of its groups in `state`."""
+        groups = state.allocations.groups
+        rows: list[NDArray[np.intp]] = [_NO_ROWS]
+        held: list[Matrix] = [_NO_HELD]
+        count = 0
+        for placement in placements:
+            ask = groups.ask[groups.ref_of[job_id, placement.version, placement.group]]
+            counts = np.asarray(placement.counts, dtype=np.int64)
+            rows.append(np.asarray(placement.rows, dtype=np.intp))
+            held.append(counts[:, None] * ask)
+            count += int(counts.sum())
+        if not count:
+            return
+        entry = (np.concatenate(rows), np.concatenate(held))
+        assert 0 <= entry[0].min() <= entry[0].max() < state.fleet.size, "a row that is no node"
+        self._delta = grown(self._delta, state.fleet.size)
+        np.add.at(self._delta, *entry)
+        if self._sum is not None:
+            np.add.at(self._sum, *entry)
+        self._parts[number, part] = entry
+        self._counts[number, part] = count
+        self.allocations += count
+
+    def settle(self, number: int, part: int) -> None:
+        """Let go of a part: the log told its fate."""
+        entry = self._parts.pop((number, part), None)
+        if entry is None:
+            return
+        np.subtract.at(self._delta, *entry)
+        self._sum = None
+        self.allocations -= self._counts.pop((number, part))

@@ -1,0 +1,166 @@
+"""Cutting a proposal into parts that fit a transaction.
+
+Decides where a plan may be cut: between groups, and inside a group that is too large by itself between allocations, a
+stop always beside its replacement; what ends the evaluation comes last. A plan that must land whole is never cut.
+It must not know numbers, workers or the bus: `outbox.py` gives them. Almost every plan is one part, and costs one
+encoding.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.envelope import ENCODER
+from schemas.plans import GroupPlacement, InPlace, Stops
+from shared.core.place import Proposal
+from shared.core.state import State
+from shared.core.tables.allocations import expand_runs, pack_runs
+
+#: Encoded size that a part stays below, a few per cent of envelope aside.
+PART_BYTES_MAX = 400_000
+#: Beyond this no transaction holds it.
+WHOLE_BYTES_MAX = 480_000
+#: What a row of a stop or update, and an allocation with its replaced one and its stop, take at the most.
+_ROW_BYTES_MAX = 10
+_PLACED_BYTES_MAX = 64
+
+
+class TooLargeError(Exception):
+    """A proposal that must land whole is larger than any transaction."""
+
+
+class Piece(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What must stay together."""
+
+    stops: tuple[Stops, ...] = ()
+    updates: tuple[InPlace, ...] = ()
+    placements: tuple[GroupPlacement, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """Encoded size."""
+        return len(ENCODER.encode(self))
+
+
+def cut(proposal: Proposal, state: State, bytes_max: int = PART_BYTES_MAX) -> list[Proposal]:
+    """Return the parts of a proposal in order. Raises TooLargeError."""
+    whole = len(ENCODER.encode(proposal))
+    if whole <= bytes_max:
+        return [proposal]
+    if proposal.all_at_once:
+        if whole > WHOLE_BYTES_MAX:
+            raise TooLargeError(f"{whole} bytes must land at once, {WHOLE_BYTES_MAX} can")
+        return [proposal]
+    pieces = [
+        small for piece in _by_group(proposal, state) for small in _slices(piece, state, bytes_max)
+    ]
+    tail = msgspec.structs.replace(proposal, stops=(), updates=(), placements=())
+    parts: list[Piece] = []
+    sizes: list[int] = []
+    for piece in pieces:
+        size = piece.bytes
+        if parts and sizes[-1] + size <= bytes_max:
+            parts[-1], sizes[-1] = _joined((parts[-1], piece)), sizes[-1] + size
+        else:
+            parts.append(piece)
+            sizes.append(size)
+    if sizes[-1] + len(ENCODER.encode(tail)) > bytes_max:
+        parts.append(Piece())
+    open_ended = Proposal(end="")
+    return [
+        msgspec.structs.replace(
+            tail if part is parts[-1] else open_ended,
+            stops=part.stops,
+            updates=part.updates,
+            placements=part.placements,
+        )
+        for part in parts
+    ]
+
+
+def _by_group(proposal: Proposal, state: State) -> list[Piece]:
+    """Take a proposal apart by the group that each stop, update and placement belongs to, in order of names."""
+    names, refs = state.allocations.groups.names, state.allocations.group
+    by_name: dict[str, list[Piece]] = {}
+    for stop in proposal.stops:
+        rows: dict[str, list[int]] = {}
+        for row in stop.rows:
+            rows.setdefault(names[refs[row]], []).append(row)
+        for name, some in rows.items():
+            part = msgspec.structs.replace(stop, rows=tuple(some))
+            by_name.setdefault(name, []).append(Piece(stops=(part,)))
+    for update in proposal.updates:
+        by_name.setdefault(update.group, []).append(Piece(updates=(update,)))
+    for placement in proposal.placements:
+        by_name.setdefault(placement.group, []).append(Piece(placements=(placement,)))
+    return [_joined(by_name[name]) for name in sorted(by_name)]
+
+
+def _joined(pieces: Iterable[Piece]) -> Piece:
+    some = list(pieces)
+    return Piece(
+        stops=tuple(stop for piece in some for stop in piece.stops),
+        updates=tuple(update for piece in some for update in piece.updates),
+        placements=tuple(placement for piece in some for placement in piece.placements),
+    )
+
+
+def _slices(piece: Piece, state: State, bytes_max: int) -> list[Piece]:
+    """Cut one group: stops and updates that nothing replaces by rows, the rest by allocations placed."""
+    if piece.bytes <= bytes_max:
+        return [piece]
+    rows_max = max(bytes_max // _ROW_BYTES_MAX, 1)
+    placed_max = max(bytes_max // _PLACED_BYTES_MAX, 1)
+    keys = state.allocations.key
+    previous = [key for placement in piece.placements for key in placement.previous]
+    slices = [
+        Piece(updates=(msgspec.structs.replace(update, rows=rows),))
+        for update in piece.updates
+        for rows in _chunks(update.rows, rows_max)
+    ]
+    for stop in piece.stops:
+        free = _rows_with(stop, keys, previous, replaced=False)
+        slices += [
+            Piece(stops=(msgspec.structs.replace(stop, rows=rows),))
+            for rows in _chunks(free, rows_max)
+        ]
+    for placement in piece.placements:
+        for start in range(0, sum(placement.counts), placed_max):
+            part = _between(placement, start, start + placed_max)
+            beside = [
+                msgspec.structs.replace(stop, rows=rows)
+                for stop in piece.stops
+                if (rows := _rows_with(stop, keys, part.previous, replaced=True))
+            ]
+            slices.append(Piece(stops=tuple(beside), placements=(part,)))
+    return slices
+
+
+def _chunks(rows: tuple[int, ...], size: int) -> Iterable[tuple[int, ...]]:
+    return (rows[at : at + size] for at in range(0, len(rows), size))
+
+
+def _rows_with(
+    stop: Stops, keys: NDArray[np.int64], previous: Sequence[int], *, replaced: bool
+) -> tuple[int, ...]:
+    """Rows of a stop whose allocation is, or is not, among those replaced."""
+    rows = np.asarray(stop.rows, dtype=np.int64)
+    among = np.isin(keys[rows], np.asarray(previous, dtype=np.int64))
+    return tuple(rows[among == replaced].tolist())
+
+
+def _between(placement: GroupPlacement, start: int, end: int) -> GroupPlacement:
+    """Take the allocations [start, end) of a placement, in its order."""
+    rows = np.repeat(np.asarray(placement.rows, dtype=np.int64), placement.counts)[start:end]
+    starts = np.flatnonzero(np.diff(rows, prepend=-1))
+    return GroupPlacement(
+        group=placement.group,
+        version=placement.version,
+        rows=tuple(rows[starts].tolist()),
+        counts=tuple(np.diff(starts, append=len(rows)).tolist()),
+        names=pack_runs(expand_runs(placement.names)[start:end]),
+        previous=placement.previous[start:end],
+        reschedules=placement.reschedules[start:end],
+    )
