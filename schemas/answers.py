@@ -154,7 +154,7 @@ class Counts(Wire, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class ClusterAnswer(Answer, frozen=True, kw_only=True):
-    """`query.cluster`; `tables` (table -> hash) only where the query's id is `hashes`. Times: log time, ns since 1970."""
+    """`query.cluster`; `tables` (table -> hash) only where the query's id is `hashes`. `t_ns`: log time."""
 
     t_ns: int = 0
     counts: Counts = Counts()

@@ -6,7 +6,7 @@ EVAL_STATUSES = ("pending", "blocked", "complete", "failed", "canceled")
 
 
 class Blocked(Wire, frozen=True, kw_only=True):
-    """What a blocked evaluation waits for: room on one of these computed classes, or a class unseen at `seen_classes`."""
+    """What a blocked evaluation waits for: room on one of these computed classes, or a class not seen yet."""
 
     #: computed classes (small ints given by the fleet) whose nodes are feasible, sorted.
     classes: tuple[int, ...] = ()
