@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 
 import msgspec
-import nats.errors
 from nats.aio.client import Client
 from nats.aio.subscription import Subscription
 
@@ -234,52 +233,78 @@ class Callbacks(msgspec.Struct, frozen=True, kw_only=True):
     error: Callable[[Exception], None] | None = None
 
 
-def _as_coroutine(call: Callable[[], None] | None, first: Callable[[], None] | None = None):  # type: ignore[no-untyped-def]  # noqa: ANN202
-    async def run() -> None:
-        for one in (first, call):
-            if one is not None:
-                one()
-
-    return run
-
-
 async def connect(login: Login, told: Callbacks | None = None) -> BusClient:
-    """Connect once; afterwards the client reconnects for ever by itself. Raises BusUnavailable."""
+    """Connect once, each server tried once; afterwards the client reconnects for ever by itself.
+
+    Raises BusUnavailable with the reason, within the timeout; a refused port or password is told at once.
+    """
     told = told or Callbacks()
     client = BusClient()
+    servers = login.url.split(",")
+    faults: list[Exception] = []
+    failed = asyncio.Event()
+    connected = False
 
     async def error(err: Exception) -> None:
-        if told.error is not None:
+        if not connected:
+            faults.append(err)
+            if len(faults) >= len(servers):
+                failed.set()
+        elif told.error is not None:
             told.error(err)
 
-    try:
-        await asyncio.wait_for(
-            client.connect(
-                login.url,
-                name=login.name,
-                user=login.user or None,
-                password=login.password or None,
-                inbox_prefix=login.inbox or (f"_INBOX.{login.user}" if login.user else "_INBOX"),
-                # Nothing is buffered while away: a late write would surprise everybody.
-                pending_size=0,
-                ping_interval=2,
-                max_outstanding_pings=2,
-                max_reconnect_attempts=-1,
-                reconnect_time_wait=0.2,  # type: ignore[arg-type]
-                connect_timeout=login.connect_timeout_s,  # type: ignore[arg-type]
-                disconnected_cb=_as_coroutine(told.lost, client.discard_unsent),
-                reconnected_cb=_as_coroutine(told.back),
-                closed_cb=_as_coroutine(told.closed),
-                error_cb=error,
-            ),
-            login.connect_timeout_s,
+    async def lost() -> None:
+        client.discard_unsent()
+        if connected and told.lost is not None:
+            told.lost()
+
+    async def back() -> None:
+        if told.back is not None:
+            told.back()
+
+    async def closed() -> None:
+        if connected and told.closed is not None:
+            told.closed()
+
+    trying = asyncio.create_task(
+        client.connect(
+            servers,
+            name=login.name,
+            user=login.user or None,
+            password=login.password or None,
+            inbox_prefix=login.inbox or (f"_INBOX.{login.user}" if login.user else "_INBOX"),
+            # Nothing is buffered while away: a late write would surprise everybody.
+            pending_size=0,
+            ping_interval=2,
+            max_outstanding_pings=2,
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=0.2,  # type: ignore[arg-type]
+            connect_timeout=login.connect_timeout_s,  # type: ignore[arg-type]
+            disconnected_cb=lost,
+            reconnected_cb=back,
+            closed_cb=closed,
+            error_cb=error,
         )
+    )
+    refused = asyncio.create_task(failed.wait())
+    done, pending = await asyncio.wait(
+        {trying, refused}, timeout=login.connect_timeout_s, return_when=asyncio.FIRST_COMPLETED
+    )
+    for task in pending:
+        task.cancel()
+    if pending:
+        await asyncio.wait(pending)
+    if trying in done and trying.exception() is None:
+        connected = True
         await client.start_calls()
-    except (TimeoutError, OSError, nats.errors.Error) as err:
-        await client.end()
-        why = str(client.last_error or err) or type(err).__name__
-        raise BusUnavailable(f"no bus at {login.url}: {why}") from err
-    return client
+        return client
+    fault = trying.exception() if trying in done else None
+    fault = faults[-1] if faults else fault
+    await client.end()
+    why = (
+        str(fault) or type(fault).__name__ if fault else f"no answer in {login.connect_timeout_s} s"
+    )
+    raise BusUnavailable(f"no bus at {login.url}: {why}") from fault
 
 
 async def server_fsyncs(login: Login) -> bool:

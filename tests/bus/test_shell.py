@@ -358,10 +358,10 @@ def test_stop_ends_the_shell(bus: Bus) -> None:
     async def story() -> None:
         await bus.bootstrap()
         toy = Toy()
+        shell = Shell(toy, bus.settings("view"))
+        toy.play(shell, r.Stop("enough"))
         with pytest.raises(RoleStopped, match="enough"):
-            async with bus.shell(toy, "view") as shell:
-                toy.play(shell, r.Stop("enough"))
-                await until(lambda: toy.of(r.Timer))
+            await shell.run(asyncio.Event())
 
     run(story())
 
@@ -406,11 +406,10 @@ def test_two_appliers_cannot_both_write(bus: Bus) -> None:
         one, two = Applier("one", always=True), Applier("two", always=True)
         wanted = [b"%d" % number for number in range(400)]
         async with bus.shell(one) as first, bus.shell(two) as second:
-            for start in range(0, 400, 4):
-                batch = [r.Message("plan", PLAN, data, 0) for data in wanted[start : start + 4]]
-                first.inject(batch)
-                second.inject(batch)
-                await asyncio.sleep(0)
+            await until(lambda: first.is_ready and second.is_ready)
+            batch = [r.Message("plan", PLAN, data, 0) for data in wanted]
+            first.inject(batch)
+            second.inject(reversed(batch))
             await until(lambda: len(one.written) == 400 == len(two.written))
         assert sorted(b",".join(one.log).split(b",")) == sorted(wanted)
         assert one.log == two.log

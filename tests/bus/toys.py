@@ -163,7 +163,7 @@ class Applier:
         self.waiting = dict.fromkeys(fresh)
         if self.leads and self._caught_up and not self._asked and fresh:
             self._asked = self.next_seq
-            body = b",".join(fresh[:50])
+            body = b",".join(fresh[:10])
             name = f"{self.instance}-{self.next_seq}"
             effects.append(r.Append("tx", body, self.next_seq - 1, name))
         return effects

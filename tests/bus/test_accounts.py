@@ -1,0 +1,240 @@
+"""The walls of the bus under attack: numbers are those of the attack table in the design's reference (31, 32, 33, 35)."""
+
+import asyncio
+import stat
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from shared.bus import accounts, streams, subjects
+from shared.bus.connect import BusClient, Login, status
+from shared.bus.replay import read_batch
+from shared.errors import BusUnavailable, ConfigInvalid
+from tests.bus.toys import Bus, run, until
+
+pytestmark = pytest.mark.bus
+
+TX = subjects.log(1, "tx")
+
+
+async def state_of_all(admin: BusClient) -> dict[str, tuple[int, int]]:
+    """(first, last) seq of every stream."""
+    found = {}
+    for name in ("LOG_1", "JOBS", *(one.name for one in streams.ENSURED)):
+        info = await streams.info(admin, name)
+        found[name] = (info.state.first_seq, info.state.last_seq) if info else (-1, -1)
+    return found
+
+
+async def settled(*clients: BusClient) -> None:
+    """Wait until the server has handled everything that was sent."""
+    for client in clients:
+        await client.flush()
+
+
+def public(bus: Bus) -> Login:
+    """A client without credentials, as bash has it."""
+    return Login(url=bus.server.url)
+
+
+def test_a_node_speaks_only_for_itself(bus: Bus) -> None:
+    """31: n1 cannot report, heartbeat or write a projection as n2; its own report and heartbeat arrive."""
+
+    async def story() -> None:
+        await bus.bootstrap()
+        errors: list[str] = []
+        async with bus.client() as admin, bus.client(bus.node_login("n1"), errors) as n1:
+            heard: list[bytes] = []
+            await admin.listen(">", lambda subject, *_: heard.append(subject))
+            await settled(admin)
+            before = await state_of_all(admin)
+            heard.clear()
+            stolen = (subjects.report("n2"), subjects.heartbeat("n2"), subjects.node("n2"))
+            commands = [subjects.command(kind) for kind in subjects.COMMAND_KINDS]
+            for subject in (*stolen, *commands, TX, subjects.leases("w"), subjects.view_job("j")):
+                n1.send(subject, b"forged")
+            await settled(n1)
+            n1.send(subjects.heartbeat("n1"), b"alive")
+            await until(lambda: subjects.heartbeat("n1").encode() in heard)
+            foreign = [name for name in heard if not name.startswith((b"hb.n1", b"$JS", b"_"))]
+            assert foreign == []
+            assert await state_of_all(admin) == before
+            assert len(errors) == len(stolen) + len(commands) + 3
+
+    run(story())
+
+
+@pytest.mark.parametrize("who", ["public", "node"])
+def test_a_reply_subject_reaches_no_stream(bus: Bus, who: str) -> None:
+    """32: an answer that is asked for on `log.1.tx`, `cmd.job` or `node.n2` is stored in no stream of CORE."""
+
+    async def story() -> None:
+        await bus.bootstrap()
+        login = public(bus) if who == "public" else bus.node_login("n1")
+        async with bus.client() as admin, bus.client(login) as thief:
+            await admin.request_raw(subjects.node("n1"), b"projection")
+            await admin.request_raw(TX, b"fact")
+            before = await state_of_all(admin)
+            traps = [TX, subjects.command("job"), subjects.node("n2"), "$KV.LEADER.plan_applier"]
+            asks = [subjects.jobs("submit"), subjects.js_direct_get("NODE", subjects.node("n1"))]
+            asks += [subjects.heartbeat("n1"), subjects.js_direct_get("LOG_1")]
+            for trap in traps:
+                for ask in asks:
+                    thief.send(ask, b'{"seq":1,"batch":1}', trap.encode())
+            await settled(thief, admin)
+            if who == "public":
+                while (await state_of_all(admin))["JOBS"] != (1, len(traps)):
+                    await settled(admin)
+            # Behind whatever came before it, each trapped stream takes exactly one more.
+            for trap in traps:
+                await admin.request_raw(trap, b"barrier")
+            after = await state_of_all(admin)
+        for name in ("LOG_1", "CMD", "NODE", "KV_LEADER"):
+            assert after[name][1] == before[name][1] + 1, name
+
+    run(story())
+
+
+def test_a_node_reads_only_its_own_projection(bus: Bus) -> None:
+    """33: n1 gets its own projection, live and by direct get, and no other, by no way of asking."""
+
+    async def story() -> None:
+        await bus.bootstrap()
+        errors: list[str] = []
+        async with bus.client() as admin, bus.client(bus.node_login("n1"), errors) as n1:
+            heard: list[tuple[bytes, bytes]] = []
+
+            def on_message(subject: bytes, _reply: bytes, _headers: bytes, data: bytes) -> None:
+                heard.append((subject, data))
+
+            for subject in (
+                subjects.node("n1"),
+                subjects.node("n2"),
+                subjects.NODES,
+                ">",
+                "_INBOX.>",
+            ):
+                await n1.listen(subject, on_message)
+            await settled(n1)
+            await admin.request_raw(subjects.node("n2"), b"secret")
+            await admin.request_raw(subjects.node("n1"), b"mine")
+            await until(lambda: heard)
+            own = subjects.js_direct_get("NODE", subjects.node("n1"))
+            smuggled = msgspec.json.encode({"last_by_subj": subjects.node("n2")})
+            assert (await n1.request_raw(own, b""))[1] == b"mine"
+            assert (await n1.request_raw(own, smuggled))[1] in (b"mine", b"")
+            for ask in (
+                subjects.js_direct_get("NODE", subjects.node("n2")),
+                subjects.js_direct_get("NODE"),
+                subjects.js_direct_get("LOG_1"),
+                subjects.js_message_get("NODE"),
+                subjects.js_consumer_create("NODE", "x"),
+                subjects.js_stream_info("NODE"),
+            ):
+                with pytest.raises(BusUnavailable):
+                    await n1.request_raw(ask, smuggled, timeout_s=0.3)
+            await settled(n1, admin)
+        assert {data for _, data in heard} == {b"mine"}
+        assert len(errors) == 4 + 6
+
+    run(story())
+
+
+@pytest.mark.parametrize("who", ["public", "node", *accounts.ROLES])
+def test_nobody_drops_what_happened(bus: Bus, who: str) -> None:
+    """35: no user but admin deletes, purges, empties or changes a stream; the applier neither."""
+
+    async def story() -> None:
+        await bus.bootstrap()
+        logins = {"public": public(bus), "node": bus.node_login("n1")}
+        async with bus.client() as admin, bus.client(logins.get(who) or bus.login(who)) as thief:
+            for number in range(3):
+                await admin.request_raw(TX, b"%d" % number)
+                await admin.request_raw(subjects.jobs("submit"), b"{}")
+            before = await state_of_all(admin)
+            config = msgspec.json.encode(streams.log_config(1, 1))
+            names = ("LOG_1", "JOBS", "CMD", "KV_LEADER")
+            for name in names:
+                for verb in ("DELETE", "UPDATE", "RESTORE", "SNAPSHOT", "MSG.DELETE", "PURGE"):
+                    allowed = (name, verb) in {("KV_LEADER", "MSG.DELETE"), ("JOBS", "PURGE")}
+                    if not allowed or who in ("public", "node"):
+                        body = config if verb == "UPDATE" else b'{"seq":2}'
+                        thief.send(f"$JS.API.STREAM.{verb}.{name}", body)
+            if who != "plan_applier":
+                thief.send(TX, b"forged")
+            await settled(thief, admin)
+            assert await state_of_all(admin) == before
+
+    run(story())
+
+
+def test_the_public_may_ask_read_and_submit(bus: Bus) -> None:
+    """A client without credentials submits, asks, reads the log and follows projections."""
+
+    async def story() -> None:
+        await bus.bootstrap()
+        async with bus.client(public(bus)) as anyone, bus.client("view") as view:
+            _, ack = await anyone.request_raw(subjects.jobs("submit"), b"{}")
+            assert msgspec.json.decode(ack) == {"stream": "JOBS", "seq": 1}
+            async with bus.client("plan_applier") as applier:
+                await applier.request_raw(TX, b"fact")
+            assert [one.data for one in await read_batch(anyone, "LOG_1", 1)] == [b"fact"]
+            job = subjects.view_job("a/b c")
+            heard: list[bytes] = []
+            await anyone.listen(subjects.VIEWS, lambda _s, _r, _h, data: heard.append(data))
+            await settled(anyone)
+            await view.request_raw(job, b"seen")
+            await until(lambda: heard == [b"seen"])
+            headers, body = await anyone.request_raw(subjects.js_direct_get("VIEW", job), b"")
+            assert (status(headers), body) == (0, b"seen")
+
+    run(story())
+
+
+def test_a_wrong_password_is_told(bus: Bus) -> None:
+    """A wrong password is refused at once, not retried until a timeout."""
+
+    async def story() -> None:
+        login = Login(url=bus.server.url, user="view", password="guessed")
+        with pytest.raises(BusUnavailable, match="Authorization Violation"):
+            async with bus.client(login):
+                pass
+
+    run(story())
+
+
+def test_a_node_joins_a_running_bus(bus: Bus) -> None:
+    """A new node's user works after a reload; clients that are connected stay."""
+
+    async def story() -> None:
+        await bus.bootstrap()
+        async with bus.client("view") as view:
+            grown = bus.credentials.with_node("rack/7")
+            await asyncio.to_thread(bus.server.reload, grown)
+            bus.credentials = grown
+            while True:
+                try:
+                    async with bus.client(bus.node_login("rack/7")) as node:
+                        await node.flush()
+                    break
+                except BusUnavailable:
+                    await asyncio.sleep(0.02)
+            assert view.is_connected
+            assert view.stats["reconnects"] == 0
+
+    run(story())
+
+
+def test_credentials_are_kept_from_others(tmp_path: Path) -> None:
+    """The credentials file is readable by its owner only, comes back as written, and a broken one is named."""
+    path = tmp_path / "credentials.json"
+    made = accounts.new_credentials(("n1",))
+    accounts.write_credentials(path, made)
+    accounts.write_credentials(path, made)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert accounts.read_credentials(path) == made
+    assert len(set(made.users.values())) == len(made.users)
+    path.write_text("{")
+    with pytest.raises(ConfigInvalid, match=r"credentials\.json"):
+        accounts.read_credentials(path)
