@@ -290,10 +290,8 @@ def test_one_bad_job_harms_no_other() -> None:
 def test_a_proposal_that_cannot_be_held_fails_too() -> None:
     """A proposal for a group or row that does not exist fails its evaluation and leaves nothing in the overlay."""
 
-    def wild(*_: object, **__: object) -> Proposal:
-        return Proposal(placements=(one_on(0), one_on(77)))
-
-    story = Story(wild)
+    good = tuple(one_on(0) for _ in range(9000))
+    story = Story(lambda *_, **__: Proposal(placements=(*good, one_on(77))))
     story.lease(1)
     assert [type(one) for one in story.commands] == [EndEvaluations]
     assert story.metric("overlay_allocations") == 0
@@ -467,3 +465,14 @@ def test_parts_share_a_number_and_settle_one_by_one() -> None:
     assert story.metric("overlay_allocations") == 0
     story.wait(SECOND)
     assert not story.plans
+
+
+def test_a_seen_part_is_not_sent_again() -> None:
+    """A resend carries only the parts that the log lacks."""
+    big = Proposal(placements=tuple(one_on(0, 1, "g") for _ in range(9000)))
+    story = Story(lambda *_, **__: big)
+    story.lease(1)
+    first, *rest = story.plans
+    story.tx(*committed(first, ends=False))
+    story.wait(500 * MS)
+    assert story.plans == rest
