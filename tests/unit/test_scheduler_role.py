@@ -289,7 +289,6 @@ def test_one_bad_job_harms_no_other() -> None:
 
 def test_a_proposal_that_cannot_be_held_fails_too() -> None:
     """A proposal for a group or row that does not exist fails its evaluation and leaves nothing in the overlay."""
-
     good = tuple(one_on(0) for _ in range(9000))
     story = Story(lambda *_, **__: Proposal(placements=(*good, one_on(77))))
     story.lease(1)
