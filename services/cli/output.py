@@ -43,7 +43,7 @@ class CliError(CaravanError):
     def as_object(self) -> dict[str, dict[str, str | int]]:
         """The error as CONTRACTS want it: path, file and line only where they are known."""
         error: dict[str, str | int] = {"code": self.code, "message": self.message}
-        rest = {"path": self.path, "file": self.file, "line": self.line}
+        rest: dict[str, str | int] = {"path": self.path, "file": self.file, "line": self.line}
         return {"error": {**error, **{key: value for key, value in rest.items() if value}}}
 
 
