@@ -32,6 +32,8 @@ from shared.errors import CommandInvalid
 
 FETCH_FIRST_NS = 500_000_000
 FETCH_MAX_NS = 5_000_000_000
+#: Name of the question what the projection is now.
+LOOK = "projection"
 
 _PROJECTION = msgspec.json.Decoder(NodeProjection)
 
@@ -128,8 +130,18 @@ class Desired:
     def take_projection(self, message: Message, turn: Turn) -> None:
         """Follow a projection if it is an order."""
         turn.act(Ack(message.token))
+        self._take_value(message.data, turn)
+
+    def look(self, turn: Turn) -> None:
+        """Ask what the projection is now: a push may be lost, and the next one comes only with the next change."""
+        if LOOK not in self._asked:
+            self._asked.add(LOOK)
+            subject = subjects.js_direct_get("NODE", subjects.node(self._node_id))
+            turn.act(Ask(name=LOOK, subject=subject, data=b""))
+
+    def _take_value(self, data: bytes, turn: Turn) -> None:
         try:
-            wanted = _PROJECTION.decode(message.data)
+            wanted = _PROJECTION.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             # Counted only: an agent may not publish to the place of dead letters.
             self._ignored["undecodable"] += 1
@@ -259,8 +271,12 @@ class Desired:
         turn.act(Ask(name=name, subject=subjects.query("job_version"), data=ENCODER.encode(query)))
 
     def take_answer(self, answer: Answer, turn: Turn) -> None:
-        """A job version arrived, or did not."""
+        """A job version arrived, or did not; or what was looked for."""
         self._asked.discard(answer.name)
+        if answer.name == LOOK:
+            if answer.data:
+                self._take_value(answer.data, turn)
+            return
         version, _, job_id = answer.name.partition(" ")
         text = _job_text(answer.data, job_id, int(version))
         if not text:

@@ -88,6 +88,11 @@ class Reports:
         self._sent_ns = 0
         self._resend_ns = RESEND_FIRST_NS
 
+    @property
+    def is_unheard(self) -> bool:
+        """Say whether a report went three times without a word from the log."""
+        return self._resend_ns >= 4 * RESEND_FIRST_NS
+
     def due_ns(self) -> int:
         """When the next report goes; 0: there is nothing to say."""
         if self._has_new:

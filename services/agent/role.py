@@ -40,6 +40,8 @@ from shared.core.tasks import (
 )
 
 HEARTBEAT_NS = 1_000_000_000
+#: How often an agent looks whether it missed a projection, without any sign of it.
+LOOK_NS = 30_000_000_000
 
 
 class Agent:
@@ -90,6 +92,7 @@ class Agent:
             self._awake = True
             self._desired.wake(turn)
             self._beat(turn)
+            turn.act(SetTimer("look", now_ns + LOOK_NS))
         for one in inputs:
             self._take(one, turn)
         self._desired.tidy(turn)
@@ -136,6 +139,9 @@ class Agent:
         kind, _, rest = timer.name.partition(" ")
         if kind == "heartbeat":
             self._beat(turn)
+        elif kind == "look":
+            self._desired.look(turn)
+            turn.act(SetTimer("look", turn.now_ns + LOOK_NS))
         elif kind == "fetch":
             self._desired.fetch_again(turn)
         elif kind == "report":
@@ -184,6 +190,8 @@ class Agent:
             batch = CommandBatch(sender=self.instance, commands=(report,))
             turn.act(Send(subjects.report(self.node_id), ENCODER.encode(batch)))
             due_ns = self._reports.due_ns()
+            if self._reports.is_unheard:
+                self._desired.look(turn)
         if due_ns != self._report_timer_ns:
             self._report_timer_ns = due_ns
             turn.act(SetTimer("report", due_ns))

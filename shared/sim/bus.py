@@ -16,6 +16,7 @@ from shared.sim.loop import SECOND, Loop
 from shared.sim.weather import Weather
 
 LEADERSHIP_TTL_NS = 2 * SECOND
+_DIRECT_GET = subjects.js_direct_get("NODE", " ").rstrip()
 #: How a requester hears the answer.
 Answer = Callable[[bytes], None]
 
@@ -242,6 +243,13 @@ class Bus:
             self._turn += 1
             member, listen = takers[self._turn % len(takers)]
             self._hand(member, Delivery(listen.name, subject, data, answer, 0, msg_id))
+
+    def request(self, subject: str, data: bytes, answer: Answer) -> None:
+        """Publish a request; one for a last value is answered here, as JetStream does."""
+        if subject.startswith(_DIRECT_GET) and self.is_up:
+            answer(self.value(subject.removeprefix(_DIRECT_GET)).data)
+        else:
+            self.publish(subject, data, answer)
 
     def _hand(self, member: Member, delivery: Delivery) -> None:
         for delay in self.weather.hop():

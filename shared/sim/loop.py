@@ -7,26 +7,35 @@ the order in which it was asked for, so a world is a pure function of its seed. 
 import heapq
 from collections.abc import Callable
 
-from shared.core.splitmix import splitmix64
+import numpy as np
+
+from shared.core.splitmix import splitmix64, splitmix64_array
 
 #: Wall clock of every world at its start: 2026-01-01, ns since 1970.
 START_NS = 1_767_225_600_000_000_000
 MS = 1_000_000
 SECOND = 1_000_000_000
+_AHEAD = 64
+_MASK = (1 << 64) - 1
 
 
 class Draws:
     """Draws are hashes of a counter: the n-th draw of a seed is the same for ever."""
 
-    __slots__ = ("_at",)
+    __slots__ = ("_at", "_ready")
 
     def __init__(self, seed: int, stream: int = 0) -> None:
         self._at = splitmix64(splitmix64(seed) ^ stream)
+        #: the next draws, last first: hashed many at a time.
+        self._ready: list[int] = []
 
     def bits(self) -> int:
         """Return 64 fresh bits."""
-        self._at += 1
-        return splitmix64(self._at)
+        if not self._ready:
+            counters = np.arange(_AHEAD, 0, -1, dtype=np.uint64) + np.uint64(self._at)
+            self._ready = splitmix64_array(counters).tolist()
+            self._at = (self._at + _AHEAD) & _MASK
+        return self._ready.pop()
 
     def below(self, limit: int) -> int:
         """Return an integer of [0, limit)."""

@@ -349,8 +349,8 @@ class Process:
         self.site.loop.after(effect.timeout_ns, asked.answer, None)
         if self.is_connected:
             for delay in self.site.weather.hop():
-                publish = self.site.bus.publish
-                self.site.loop.after(delay, publish, effect.subject, effect.data, asked.answer)
+                request = self.site.bus.request
+                self.site.loop.after(delay, request, effect.subject, effect.data, asked.answer)
 
     # ---- effects: the log ----
 

@@ -65,6 +65,7 @@ class Story:
         **settings: Any,
     ) -> None:
         self.job: dict[str, Any] | None = job or job_json()
+        self.value: bytes | None = None
         self.journal = list(journal)
         self.boot = boot
         self.now_ns = START_NS
@@ -106,7 +107,9 @@ class Story:
         return self
 
     def answer(self, ask: tasks.Ask) -> tasks.Answer:
-        """What view says about a job version."""
+        """What view says about a job version; the projection itself comes by `hear`, or by `value`."""
+        if ask.name == "projection":
+            return tasks.Answer(name=ask.name, data=self.value)
         version, _, job_id = ask.name.partition(" ")
         spec = msgspec.Raw(ENCODER.encode(self.job))
         found = JobVersionAnswer(seq=1, job_id=job_id, version=int(version), spec=spec)
