@@ -39,7 +39,9 @@ class _Orders:
         self.wanted: frozenset[int] = frozenset()
 
     def follow(self, data: bytes) -> bool:
-        """Take a projection; an older one is no order."""
+        """Take a projection; an older one is no order, nor is nothing."""
+        if not data:
+            return False
         projection = _PROJECTION.decode(data)
         if projection.seq < self.seq:
             return False
@@ -134,7 +136,7 @@ class Oracle:
         self,
         process: Process,
         orders: _Orders,
-        inputs: list[role.Input],
+        inputs: Sequence[object],
         effects: Sequence[object],
     ) -> None:
         if orders.life != process.life:
@@ -142,7 +144,7 @@ class Oracle:
         # One step may take several projections: what any of them wants may start, what any omits may end.
         some, every = orders.wanted, orders.wanted
         for given in inputs:
-            if type(given) is role.Message and orders.follow(given.data):
+            if orders.follow(_value_of(given)):
                 some, every = some | orders.wanted, every & orders.wanted
         if orders.seq < 0:
             return
@@ -282,6 +284,15 @@ class Oracle:
                 kept = alloc is not None and alloc.is_wanted
                 self.ledger.hold("no_orphan_task", kept, node.node_id, name, alloc)
         self.compare_rows()
+
+
+def _value_of(given: object) -> bytes:
+    """Return the projection in an agent's input, pushed or asked for."""
+    if isinstance(given, role.Message):
+        return given.data
+    if isinstance(given, tasks.Answer) and given.name == "projection":
+        return given.data or b""
+    return b""
 
 
 def replica_of(one: role.Role) -> Replica | None:
