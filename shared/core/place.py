@@ -153,19 +153,20 @@ class _Scratch:
         """Place a want as far as there is room: first what avoids a node, then the rest."""
         usable = mask & self._ready
         collisions = self._collisions(want)
-        avoiding = int((want.avoid >= 0).sum())
+        if want.avoid is None:
+            placed = self._cut(want.group, want.count, usable, collisions, None)
+            return [_columns(job, want, placed, None)] if placed.placed else []
         out: list[GroupPlacement] = []
-        order = np.argsort(want.avoid < 0, kind="stable")
-        for part in (order[:avoiding], order[avoiding:]):
+        # Those that avoid a node are placed as one count that avoids all their nodes, then the rest.
+        for part in (np.flatnonzero(want.avoid >= 0), np.flatnonzero(want.avoid < 0)):
             if not len(part):
                 continue
-            penalised = None
-            if want.avoid[part[0]] >= 0:
-                penalised = np.zeros(self._size, dtype=bool)
-                penalised[want.avoid[part]] = True
+            avoided = want.avoid[part]
+            penalised = np.zeros(self._size, dtype=bool)
+            penalised[avoided[avoided >= 0]] = True
             placed = self._cut(want.group, len(part), usable, collisions, penalised)
             if placed.placed:
-                out.append(_columns(job, want, part[: placed.placed], placed))
+                out.append(_columns(job, want, placed, part[: placed.placed]))
                 np.add.at(collisions, placed.rows, placed.counts)
         return out
 
@@ -227,18 +228,29 @@ def _ask(group: GroupSpec) -> NDArray[np.int64]:
     return np.array((group.cpu_mhz, group.memory_mib, group.disk_mib), dtype=np.int64)
 
 
-def _columns(job: Job, want: Want, part: NDArray[np.intp], placed: Placement) -> GroupPlacement:
-    """Write a placement as columns; `part` are the want's positions in order of placement."""
-    previous, reschedules = want.previous[part], want.reschedules[part]
+def _columns(
+    job: Job, want: Want, placed: Placement, part: NDArray[np.intp] | None
+) -> GroupPlacement:
+    """Write a placement as columns; `part` are the want's positions in order of placement, None: from the first on."""
+    which = slice(0, placed.placed) if part is None else part
+    names = want.names[which]
     return GroupPlacement(
         group=want.group.name,
         version=job.version,
         rows=tuple(placed.rows.tolist()),
         counts=tuple(placed.counts.tolist()),
-        names=pack_runs(want.names[part]),
-        previous=tuple(previous.tolist()) if previous.any() else (),
-        reschedules=tuple(reschedules.tolist()) if reschedules.any() else (),
+        names=pack_runs(names),
+        previous=_unless_zero(want.previous, which),
+        reschedules=_unless_zero(want.reschedules, which),
     )
+
+
+def _unless_zero(
+    column: NDArray[np.int64] | None, which: slice | NDArray[np.intp]
+) -> tuple[int, ...]:
+    if column is None or not column[which].any():
+        return ()
+    return tuple(column[which].tolist())
 
 
 def _blocked(

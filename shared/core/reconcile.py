@@ -31,17 +31,17 @@ class Want(msgspec.Struct, frozen=True, eq=False):
     """Allocations of one group to place. Shapes: names, previous, reschedules, avoid (count,).
 
     `previous` is the key that each replaces (0: none) and `avoid` the node row it just failed on (-1: none).
-    Replacements come first.
+    Replacements come first; where there are none these columns are None.
     """
 
     group: GroupSpec
     count: int
     names: NDArray[np.int64]
-    previous: NDArray[np.int64]
-    reschedules: NDArray[np.int64]
-    avoid: NDArray[np.int64]
     #: rows of the group that stay on their nodes: what anti-affinity counts.
     staying: Rows
+    previous: NDArray[np.int64] | None = None
+    reschedules: NDArray[np.int64] | None = None
+    avoid: NDArray[np.int64] | None = None
 
 
 class Reconciled(msgspec.Struct, frozen=True, eq=False):
@@ -120,30 +120,44 @@ class _Pass:
         if missing <= 0:
             return
         table = self.state.allocations
-        taken = np.zeros(group.count, dtype=bool)
-        held = table.index[staying]
-        taken[held[held < group.count]] = True
         replaced = replaced[np.lexsort((replaced, table.index[replaced]))][:missing]
+        names = self._names(group, missing, staying, replaced)
+        staying = staying[~TERMINAL[table.client[staying]]]
+        if not len(replaced):
+            self.wants.append(Want(group, missing, names, staying))
+            return
+        failed = table.client[replaced] == FAILED
+        pad = (0, missing - len(replaced))
+        avoid = np.where(failed, table.node[replaced], -1).astype(np.int64)
+        want = Want(
+            group,
+            missing,
+            names,
+            staying,
+            previous=np.pad(table.key[replaced], pad),
+            reschedules=np.pad(table.reschedules[replaced].astype(np.int64) + failed, pad),
+            avoid=np.pad(avoid, pad, constant_values=-1),
+        )
+        self.wants.append(want)
+
+    def _names(
+        self, group: GroupSpec, missing: int, staying: Rows, replaced: Rows
+    ) -> NDArray[np.int64]:
+        """Name what is missing. Shape: (missing,)."""
+        if not len(staying) and not len(replaced):
+            return np.arange(missing, dtype=np.int64)
+        index = self.state.allocations.index
+        taken = np.zeros(group.count, dtype=bool)
+        held = index[staying]
+        taken[held[held < group.count]] = True
         names = np.full(missing, -1, dtype=np.int64)
-        for position, name in enumerate(table.index[replaced].tolist()):
+        for position, name in enumerate(index[replaced].tolist()):
             if name < group.count and not taken[name]:
                 names[position] = name
                 taken[name] = True
         unnamed = np.flatnonzero(names < 0)
         names[unnamed] = np.flatnonzero(~taken)[: len(unnamed)]
-        failed = table.client[replaced] == FAILED
-        pad = (0, missing - len(replaced))
-        avoid = np.where(failed, table.node[replaced], -1).astype(np.int64)
-        want = Want(
-            group=group,
-            count=missing,
-            names=names,
-            previous=np.pad(table.key[replaced], pad),
-            reschedules=np.pad(table.reschedules[replaced].astype(np.int64) + failed, pad),
-            avoid=np.pad(avoid, pad, constant_values=-1),
-            staying=staying[~TERMINAL[table.client[staying]]],
-        )
-        self.wants.append(want)
+        return names
 
     def _is_gone(self, nodes: NDArray[np.int32]) -> Mask:
         fleet = self.state.fleet

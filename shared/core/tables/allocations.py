@@ -199,7 +199,7 @@ class AllocationTable:
             self.reschedules,
             self.modify_seq,
         )
-        return np.where(self.key[rows] != 0, hash_columns(rows, columns), np.uint64(0))
+        return hash_columns(rows, columns, self.key[rows] != 0)
 
     def _hash_rare(self, row: int) -> int:
         entry = (self.previous.get(row), self.details.get(row), self.reschedule_at_ns.get(row))
@@ -328,8 +328,12 @@ def expand_runs(runs: tuple[int, ...]) -> NDArray[np.int64]:
 
 def pack_runs(numbers: NDArray[np.integer]) -> tuple[int, ...]:
     """Turn numbers into start, length, … runs of consecutive ones, in their order."""
-    if not len(numbers):
+    count = len(numbers)
+    if not count:
         return ()
+    first = int(numbers[0])
+    if int(numbers[-1]) - first == count - 1 and (numbers == np.arange(first, first + count)).all():
+        return (first, count)
     starts = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 2) != 1)
     lengths = np.diff(starts, append=len(numbers))
     return tuple(np.column_stack((numbers[starts], lengths)).ravel().tolist())

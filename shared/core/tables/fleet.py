@@ -122,7 +122,7 @@ class FleetTable:
             self.modify_seq,
             self.class_of,
         )
-        return np.where(self.live[rows], hash_columns(rows, columns), np.uint64(0))
+        return hash_columns(rows, columns, self.live[rows])
 
     def _register(self, event: NodeRegistered, seq: int) -> None:
         spec = event.spec
