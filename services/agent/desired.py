@@ -186,6 +186,7 @@ class Desired:
         if not self._heard:
             self._heard, self._first_seq = True, wanted.seq
         changed = self.cluster_id != wanted.cluster_id
+        before = self.seq
         self.cluster_id, self.seq = wanted.cluster_id, wanted.seq
         if wanted.boot_id == self._boot_id:
             self._reports.see(wanted.reports_seen)
@@ -200,8 +201,10 @@ class Desired:
                 self._order_stop(alloc, "the cluster wants it here no more", turn)
         for one in wanted.allocations:
             changed = self._want(one, turn) or changed
-        if changed:
-            turn.keep(ClusterKept(cluster_id=wanted.cluster_id, seq=wanted.seq), sync=True)
+        if changed or wanted.seq > before:
+            # Without waiting for the disk where nothing hangs on it: a kill of the agent loses no write.
+            mark = ClusterKept(cluster_id=wanted.cluster_id, seq=wanted.seq)
+            turn.keep(mark, sync=changed)
 
     def _want(self, one: DesiredAlloc, turn: Turn) -> bool:
         """Make one allocation as it is wanted; returns whether anything changed."""

@@ -12,8 +12,10 @@ from schemas.base import NodeId
 from schemas.envelope import ENCODER
 from schemas.nodes import AllocReport, NodeSpec, ReportNode
 
-#: The first goes at once; more states that come within this time travel together.
+#: The first goes at once; more states that come within this time travel together. After a big report it is longer.
 GATHER_NS = 20_000_000
+#: A node says at most 2 MB a second, however much changes while the log sees none of it.
+GATHER_NS_PER_BYTE = 500
 RESEND_FIRST_NS = 500_000_000
 RESEND_MAX_NS = 5_000_000_000
 #: A message stays below 512 KiB; what does not fit waits until the log has seen the rest.
@@ -37,6 +39,7 @@ class Reports:
         self._carried: dict[int, int] = {}
         #: the last report had no room for all that is fresh.
         self._full = False
+        self._gather_ns = GATHER_NS
         self._sent_ns = 0
         self._resend_ns = RESEND_FIRST_NS
 
@@ -51,13 +54,18 @@ class Reports:
 
     def touch(self, key: int) -> None:
         """Note that the state of an allocation changed."""
-        self._carried.pop(key, None)
+        self._drop(key)
         self._fresh[key] = None
 
     def forget(self, key: int) -> None:
         """Drop an allocation that is no more."""
-        self._carried.pop(key, None)
+        self._drop(key)
         self._fresh.pop(key, None)
+
+    def _drop(self, key: int) -> None:
+        if self._carried.pop(key, 0):
+            # What it took in the message is free again.
+            self._full = False
 
     def register(self, spec: NodeSpec | None = None) -> None:
         """Register (again), with a new fingerprint if there is one."""
@@ -96,7 +104,7 @@ class Reports:
     def due_ns(self) -> int:
         """When the next report goes; 0: there is nothing to say."""
         if self._has_new:
-            return max(self._sent_ns + GATHER_NS, 1)
+            return max(self._sent_ns + self._gather_ns, 1)
         if self._carried or self._spec_number > 0:
             return self._sent_ns + self._resend_ns
         return 0
@@ -128,10 +136,12 @@ class Reports:
         size = sum(len(ENCODER.encode(state)) for state in states.values())
         for key in list(self._fresh):
             state = report_of(key)
-            size += len(ENCODER.encode(state))
-            if size > STATES_BYTES_MAX and states:
+            more = len(ENCODER.encode(state))
+            if size + more > STATES_BYTES_MAX and states:
                 self._full = True
-                return
+                break
+            size += more
             states[key] = state
             self._carried[key] = self.number
             del self._fresh[key]
+        self._gather_ns = max(GATHER_NS, size * GATHER_NS_PER_BYTE)

@@ -45,7 +45,7 @@ def judge_end(
         return RestartVerdict(
             again=False, failed=True, delay_ns=0, reason="policy allows no restarts", count=count
         )
-    if now_ns >= count.interval_start_ns + plan.interval_ns:
+    if not count.attempts or now_ns >= count.interval_start_ns + plan.interval_ns:
         count = RestartCount(attempts=0, interval_start_ns=now_ns)
     attempt = count.attempts + 1
     count = msgspec.structs.replace(count, attempts=attempt)
