@@ -212,10 +212,11 @@ class Desired:
         if alloc is None:
             if one.key in self._retired:
                 return False
+            # Pending is what the log knows of it: there is nothing to report before something happens.
             alloc = self.allocs[one.key] = Alloc(one)
-            self._reports.touch(one.key)
             if one.desired != "run":
                 alloc.stopping = True
+                self._reports.touch(one.key)
                 return True
             self._plan(alloc, turn)
             return True

@@ -166,7 +166,6 @@ class Supervisor:
 
     def _start(self, alloc: Alloc, task: Task, turn: Turn) -> None:
         assert alloc.plan is not None
-        self._reports.touch(alloc.key)
         try:
             launch = task_launch(alloc.desired, alloc.plan, task.plan, self.node)
         except DecodeError as err:

@@ -123,6 +123,10 @@ class Node:
                 self.states[state.key] = state
 
     def _answer(self, ask: Ask) -> None:
+        if not ask.data:
+            # It looks for its projection: nothing is kept here.
+            self.put(Answer(name=ask.name))
+            return
         query = msgspec.json.decode(ask.data, type=Query)
         text = msgspec.Raw(ENCODER.encode(self.spec))
         found = JobVersionAnswer(seq=1, job_id=query.id, version=query.version, spec=text)
