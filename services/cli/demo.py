@@ -1,0 +1,246 @@
+"""`caravan demo`: everything once, for real, and nothing left behind.
+
+Decides the story: start a cluster in a temporary directory, run a job with two groups, kill one of its processes and see
+it come back, stop the job, take all down, look for leftovers. Every step waits for a level, bounded in time.
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+
+from schemas.answers import AllocAnswer, JobAnswer
+from schemas.projections import AllocSummary, Query
+from services.cli import lines
+from services.cli.allocs import log_path
+from services.cli.asking import ask
+from services.cli.children import processes_of
+from services.cli.cluster import Cluster, ClusterSettings
+from services.cli.jobs import submit, wait_ended, wait_evaluation
+from services.cli.output import CliError, Output, short
+from services.cli.up import wait_ready
+from shared.bus.client import Client
+from shared.errors import BusUnavailable
+
+_READY_S = 20.0
+_STEP_S = 15.0
+_POLL_S = 0.03
+_TAIL_LINES = 2
+
+
+class AllocShown(msgspec.Struct, frozen=True, kw_only=True):
+    """An allocation at the end of the story."""
+
+    id: str
+    group: str
+    status: str
+    exit_code: int | None
+
+
+class Story(msgspec.Struct, kw_only=True):
+    """What `--json` prints; filled as it happens."""
+
+    job: str = ""
+    allocations: tuple[AllocShown, ...] = ()
+    ran: bool = False
+    restarted: bool = False
+    stopped: bool = False
+    left_running: int = 0
+    t_first_running_s: float = 0.0
+    t_total_s: float = 0.0
+    ok: bool = False
+
+
+def demo(out: Output, *, keep: bool) -> int:
+    """Tell the story; exit 1 unless every part of it came true."""
+    began_s = time.monotonic()
+    story = Story()
+    folder = Path(tempfile.mkdtemp(prefix="caravan-demo-"))
+    cluster = Cluster(ClusterSettings(data_dir=folder / "data", schedulers=2), out.progress)
+    problem: Exception | None = None
+    try:
+        problem = _play(out, cluster, story, began_s)
+    finally:
+        _take_down(out, cluster, story, folder, keep=keep)
+    story.t_total_s = round(time.monotonic() - began_s, 2)
+    is_clean = not story.left_running and (keep or not folder.exists())
+    story.ok = problem is None and story.ran and story.restarted and story.stopped and is_clean
+    if problem is not None:
+        out.progress(f"failed: {problem}")
+    out.result(story)
+    if story.ok:
+        text = f"\nok: ran, restarted, stopped, nothing left, in {story.t_total_s:.1f} s"
+        out.line(text, "green")
+    else:
+        out.line("\nthe demo did not come to its end", "red")
+    if keep:
+        out.progress(f"kept: {folder}")
+    return 0 if story.ok else 1
+
+
+def _play(out: Output, cluster: Cluster, story: Story, began_s: float) -> Exception | None:
+    """Run the story; what went wrong is returned, so that everything is taken down and told in order."""
+    try:
+        out.progress("starting a bus, all services and one node")
+        cluster.start()
+        out.progress(f"  {len(cluster.pids())} processes, bus at {cluster.url}")
+        asyncio.run(
+            _with_client(cluster, lambda client: _tell(out, client, cluster, story, began_s))
+        )
+    except (CliError, BusUnavailable, OSError) as err:
+        return err
+    return None
+
+
+async def _with_client(cluster: Cluster, work: Callable[[Client], Awaitable[None]]) -> None:
+    if not await wait_ready(cluster.url, cluster.settings.agents, _READY_S, threading.Event()):
+        raise CliError("unavailable", f"the cluster was not ready after {_READY_S:.0f} s")
+    async with Client(cluster.url) as client:
+        await work(client)
+
+
+async def _tell(
+    out: Output, client: Client, cluster: Cluster, story: Story, began_s: float, /
+) -> None:
+    body = job_body()
+    out.progress("submitting a job with two groups")
+    verdict = await submit(client, "submit", body)
+    story.job = verdict.job_id
+    await wait_evaluation(client, verdict.eval_id, verdict.seq)
+    await _wait_running(client, story, began_s)
+    await _show(out, client, cluster, story.job)
+    out.progress("killing one of its processes")
+    await _kill_one(out, client, story)
+    out.progress("stopping the job")
+    stopping = msgspec.json.encode({"JobID": story.job, "SubmissionID": "demo-stop"})
+    verdict = await submit(client, "stop", stopping)
+    story.stopped, _ = await wait_ended(client, story.job, verdict.seq, _STEP_S)
+    story.allocations = await _endings(client, story.job)
+    for one in story.allocations:
+        code = "no exit code" if one.exit_code is None else f"exit code {one.exit_code}"
+        out.progress(f"  {short(one.id)} {one.group}: {one.status}, {code}")
+
+
+def job_body() -> bytes:
+    """Two groups of shell processes that would run for ever: the job of examples/two-groups.nomad.json."""
+    tick = 'n=0; while true; do n=$((n+1)); echo "$NOMAD_ALLOC_NAME tick $n"; sleep 0.2; done'
+    hello = 'echo "hello from $NOMAD_TASK_NAME, process $$"; exec sleep 3600'
+    groups = [_group("clock", 2, "tick", tick), _group("greeter", 1, "hello", hello)]
+    job = {"ID": "two-groups", "Type": "service", "Datacenters": ["dc1"], "TaskGroups": groups}
+    return msgspec.json.encode({"Job": job, "SubmissionID": "demo-run"})
+
+
+def _group(name: str, count: int, task: str, script: str) -> dict[str, object]:
+    restart = {"Attempts": 10, "Interval": 600_000_000_000, "Delay": 200_000_000, "Mode": "delay"}
+    config = {"command": "/bin/sh", "args": ["-c", script]}
+    resources = {"CPU": 50, "MemoryMB": 32}
+    tasks = [{"Name": task, "Driver": "raw_exec", "Config": config, "Resources": resources}]
+    return {"Name": name, "Count": count, "RestartPolicy": restart, "Tasks": tasks}
+
+
+async def _wait_running(client: Client, story: Story, began_s: float) -> None:
+    """Wait until all allocations run; note when the first one did."""
+    deadline = time.monotonic() + _STEP_S
+    while True:
+        answer = await ask(client, "job", JobAnswer, Query(id=story.job))
+        running = sum(one.running for one in answer.groups.values())
+        if running and not story.t_first_running_s:
+            story.t_first_running_s = round(time.monotonic() - began_s, 2)
+        if running == sum(one.desired for one in answer.groups.values()):
+            story.ran = True
+            return
+        if time.monotonic() > deadline:
+            text = f"{lines.alive(answer.groups)} allocations run after {_STEP_S:.0f} s"
+            raise CliError("timeout", text)
+        await asyncio.sleep(_POLL_S)
+
+
+async def _running(client: Client, job_id: str) -> list[AllocAnswer]:
+    answer = await ask(client, "job", JobAnswer, Query(id=job_id))
+    found = [one for one in answer.allocations if one.client_status == "running"]
+    return [await ask(client, "alloc", AllocAnswer, Query(id=one.id)) for one in found]
+
+
+async def _show(out: Output, client: Client, cluster: Cluster, job_id: str) -> None:
+    """Show processes and what they wrote last."""
+    for answer in await _running(client, job_id):
+        one = answer.allocation
+        for name, task in sorted(answer.tasks.items()):
+            out.progress(f"  {short(one.id)} {one.name}: task {name}, pid {task.pid}")
+            path = log_path(cluster.agent_dir(one.node), one.id, name, "stdout")
+            for line in await _wait_lines(path):
+                out.progress(f"      | {line}")
+
+
+async def _wait_lines(path: Path) -> list[str]:
+    """Wait until a file has a line; return its last ones."""
+    deadline = time.monotonic() + 2.0
+    while time.monotonic() < deadline:
+        text = await asyncio.to_thread(_read, path)
+        if "\n" in text:
+            return text.splitlines()[-_TAIL_LINES:]
+        await asyncio.sleep(_POLL_S)
+    return []
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+async def _kill_one(out: Output, client: Client, story: Story) -> None:
+    """Kill the process of one task, wait until its task runs again as another process."""
+    victim = (await _running(client, story.job))[0]
+    name = min(victim.tasks)
+    task = victim.tasks[name]
+    if task.pid <= 1:
+        raise CliError("failed", f"task {name} runs without a known pid")
+    os.kill(task.pid, signal.SIGKILL)
+    deadline = time.monotonic() + _STEP_S
+    while time.monotonic() < deadline:
+        now = (await ask(client, "alloc", AllocAnswer, Query(id=victim.allocation.id))).tasks[name]
+        if now.restarts > task.restarts and now.state == "running" and now.pid != task.pid:
+            story.restarted = True
+            text = f"task {name}: pid {task.pid} killed, runs again as pid {now.pid}"
+            out.progress(f"  {short(victim.allocation.id)} {text}")
+            return
+        await asyncio.sleep(_POLL_S)
+    raise CliError("timeout", f"task {name} did not run again within {_STEP_S:.0f} s")
+
+
+async def _endings(client: Client, job_id: str) -> tuple[AllocShown, ...]:
+    answer = await ask(client, "job", JobAnswer, Query(id=job_id))
+    return tuple([await _ending(client, one) for one in answer.allocations])
+
+
+async def _ending(client: Client, one: AllocSummary) -> AllocShown:
+    tasks = (await ask(client, "alloc", AllocAnswer, Query(id=one.id))).tasks
+    code = next((task.exit_code for _, task in sorted(tasks.items())), None)
+    return AllocShown(id=one.id, group=one.group, status=one.client_status, exit_code=code)
+
+
+def _take_down(out: Output, cluster: Cluster, story: Story, folder: Path, *, keep: bool) -> None:
+    """Stop everything, and look for what was left; a second Ctrl-C must not cut this short."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        out.progress("taking everything down")
+        cluster.stop()
+        deadline = time.monotonic() + 2.0
+        while (left := processes_of(folder)) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        story.left_running = len(left)
+        for pid in left:
+            out.progress(f"  left running: pid {pid}")
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        signal.signal(signal.SIGINT, before)

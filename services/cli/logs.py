@@ -1,0 +1,241 @@
+"""`caravan log` and `caravan replay`: read the log itself, by direct get, and prove what it says.
+
+Decides what counts as proof: the chain of every accepted record, and every checkpoint's hashes against a state rebuilt
+from nothing but the events. Must not know what an event does.
+"""
+
+import asyncio
+from datetime import UTC, datetime
+
+import msgspec
+
+from schemas.answers import ClusterAnswer
+from schemas.envelope import RECORD_DECODER
+from schemas.envelope import Record as LogRecord
+from schemas.plans import PlanCommitted
+from schemas.projections import Query
+from services.cli import events
+from services.cli.asking import ask, with_bus
+from services.cli.output import CliError, Column, Output
+from shared.bus.client import Client
+from shared.core.counts import count_state
+from shared.core.log import is_framed
+from shared.core.replica import Replica
+from shared.core.role import Record
+from shared.errors import BusUnavailable, LogDamaged, LogError, StateDiverged
+
+#: Records looked at to find the last events.
+_TAIL_RECORDS_MAX = 5_000
+
+
+# ---- tail ----
+
+
+def tail(out: Output, *, count: int, follow: bool) -> int:
+    """Print the last events, and with `follow` what comes."""
+
+    async def work(client: Client) -> int:
+        last = await _last_seq(client)
+        first = max(1, last - min(max(count, 0), _TAIL_RECORDS_MAX) + 1)
+        found = [
+            line async for record in client.read_log(first) for line in events.of_record(record)
+        ]
+        shown = found[-count:] if count > 0 else []
+        if not follow:
+            seqs = [one.seq for one in shown] or [0]
+            out.result({"events": shown, "first_seq": seqs[0], "last_seq": seqs[-1]})
+        for one in shown:
+            _print(out, one, follow=follow)
+        if follow:
+            begin = found[-1].seq + 1 if found else last + 1
+            async for record in client.follow_log(begin):
+                for one in events.of_record(record):
+                    _print(out, one, follow=True)
+        return 0
+
+    return with_bus(work)
+
+
+def _print(out: Output, line: events.EventLine, *, follow: bool) -> None:
+    if follow:
+        out.result(line)
+    if not out.is_json:
+        head = f"{line.seq:>7} {events.clock(line.t_ns)} "
+        out.line(
+            f"{out.paint(head, 'dim')}{out.paint(line.type.ljust(24), 'cyan')} {line.text}".rstrip()
+        )
+
+
+async def _last_seq(client: Client) -> int:
+    """Where the log ends, as far as the view knows."""
+    return (await ask(client, "cluster", ClusterAnswer, Query())).seq
+
+
+# ---- verify ----
+
+
+class Decisions(msgspec.Struct, frozen=True, kw_only=True):
+    """Plans decided again from their snapshot; none yet: placing again comes with a later release."""
+
+    checked: int = 0
+    equal: int = 0
+    other_version: int = 0
+
+
+class Proof(msgspec.Struct, kw_only=True):
+    """What `log verify` prints; filled while reading."""
+
+    ok: bool = False
+    first_seq: int = 0
+    last_seq: int = 0
+    transactions: int = 0
+    events: int = 0
+    placements: int = 0
+    foreign: int = 0
+    checkpoints: int = 0
+    tables: dict[str, str] = {}
+    head: str = ""
+    decisions: Decisions = Decisions()
+    problem: str = ""
+
+    def count(self, record: LogRecord) -> None:
+        """Count one accepted record."""
+        self.transactions += bool(record.events)
+        self.events += len(record.events)
+        for event in record.events:
+            if isinstance(event, PlanCommitted):
+                self.placements += sum(sum(one.counts) for one in event.placements)
+
+
+def verify(out: Output) -> int:
+    """Read the whole log and prove it. Exit 0: proven, 1: another state than a checkpoint's, 2: damaged."""
+    proof, replica = Proof(), Replica()
+
+    async def work(client: Client) -> int:
+        expected = 0
+        try:
+            expected = await asyncio.wait_for(_last_seq(client), 2.0)
+        except (TimeoutError, CliError):
+            out.progress("no view answers: whether the end of the log is missing cannot be told")
+        try:
+            async for record in client.read_log():
+                _prove(proof, replica, record)
+                if record.seq % 100_000 == 0:
+                    out.progress(f"{record.seq} records")
+        except StateDiverged as err:
+            proof.problem = str(err)
+            return 1
+        except LogError as err:
+            proof.problem = str(err)
+            return 2
+        except BusUnavailable as err:
+            if not proof.last_seq:
+                raise
+            proof.problem = f"record {proof.last_seq + 1} cannot be read: {err}"
+            return 2
+        if proof.last_seq < expected:
+            proof.problem = f"the log ends at {proof.last_seq}, the view has seen {expected}"
+            return 2
+        proof.ok = True
+        return 0
+
+    code = with_bus(work)
+    proof.head, proof.foreign = replica.chain.head, replica.chain.foreign
+    proof.checkpoints, proof.tables = replica.checked, replica.state.hashes()
+    out.result(proof)
+    out.fields(
+        [
+            ("Records", f"{proof.first_seq} to {proof.last_seq}, {proof.foreign} foreign"),
+            (
+                "Transactions",
+                f"{proof.transactions}, {proof.events} events, {proof.placements} placements",
+            ),
+            (
+                "Checkpoints",
+                f"{proof.checkpoints}, all equal" if code != 1 else str(proof.checkpoints),
+            ),
+            ("Head", proof.head),
+        ]
+    )
+    out.table([Column("TABLE"), Column("HASH")], sorted(proof.tables.items()), "State")
+    out.line(
+        "\nthe log is sound" if proof.ok else f"\n{proof.problem}", "green" if proof.ok else "red"
+    )
+    return code
+
+
+def _prove(proof: Proof, replica: Replica, record: Record) -> None:
+    """Apply one record. Raises LogError."""
+    if not proof.first_seq:
+        proof.first_seq = record.seq
+        if record.seq != 1:
+            raise LogDamaged(1, f"missing: the log begins at {record.seq}")
+    decoded = replica.apply(record)
+    proof.last_seq = record.seq
+    if decoded is not None:
+        proof.count(decoded)
+
+
+# ---- replay ----
+
+
+def replay(out: Output, *, to: str) -> int:
+    """Rebuild the state as it was at a seq, or at a moment of log time."""
+    last, until_ns = _moment(to)
+
+    async def work(client: Client) -> Replica:
+        replica = Replica()
+        async for record in client.read_log(1, last):
+            if until_ns and _is_later(record, until_ns):
+                break
+            replica.apply(record)
+        return replica
+
+    replica = with_bus(work)
+    if last and replica.seq < last:
+        raise CliError("not_found", f"the log ends at {replica.seq}, asked for {last}")
+    counts = count_state(replica.state)
+    tables = replica.state.hashes()
+    when = events.iso(replica.chain.t_ns)
+    out.result({"seq": replica.seq, "time": when, "tables": tables, "counts": counts})
+    living = {name: n for name, n in counts.allocations.items() if n}
+    out.fields(
+        [
+            ("Seq", str(replica.seq)),
+            ("Time", when),
+            ("Jobs", str(counts.jobs)),
+            ("Nodes", str(counts.nodes)),
+            ("Allocations", ", ".join(f"{n} {name}" for name, n in living.items()) or "0"),
+            ("Evaluations", str(counts.evaluations)),
+        ]
+    )
+    out.table([Column("TABLE"), Column("HASH")], sorted(tables.items()), "State")
+    return 0
+
+
+def _moment(to: str) -> tuple[int, int]:
+    """Turn `--to` into (last seq, moment in ns); 0: no bound. Raises CliError."""
+    if not to:
+        return 0, 0
+    if to.isdigit():
+        if int(to) < 1:
+            raise CliError("usage", "--to: the first seq is 1")
+        return int(to), 0
+    try:
+        when = datetime.fromisoformat(to)
+    except ValueError as err:
+        raise CliError(
+            "usage", f"--to is a seq or a time as 2026-01-31T12:00:00, was {to!r}"
+        ) from err
+    when = when if when.tzinfo is not None else when.astimezone()
+    return 0, int(when.astimezone(UTC).timestamp() * 1e6) * 1000
+
+
+def _is_later(record: Record, until_ns: int) -> bool:
+    """Tell whether a record of ours was written after a moment; a foreign one tells no time."""
+    if not is_framed(record.data):
+        return False
+    try:
+        return RECORD_DECODER.decode(record.data).t_ns > until_ns
+    except msgspec.DecodeError:
+        return False
