@@ -1,0 +1,101 @@
+"""A fleet without agents: registers nodes and sends their heartbeats, as their agents would, from one process.
+
+`python -m bench.fleet DATA_DIR URL`; the nodes stand in DATA_DIR/fleet.json. Runs until it is killed. A registration is
+sent again until the log shows it; a heartbeat goes once a second for each node, spread over the second.
+"""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from bench.observer import Observer, observing
+from schemas.envelope import ENCODER, CommandBatch
+from schemas.nodes import Heartbeat, NodeSpec, ReportNode
+from shared.bus import accounts, subjects
+from shared.bus.connect import BusClient, Callbacks, Login, connect
+
+BOOT = "boot-1"
+HOST = "host-of-"
+_SLICES = 40
+_RESEND_S = 0.5
+_AT_ONCE = 500
+
+
+def n1_standard_8(count: int, classes: int = 5) -> list[NodeSpec]:
+    """The fleet of the million container challenge: 8 x 2.6 GHz, 30 GB, in classes by turns."""
+    return [
+        NodeSpec(
+            node_id=f"n{number:05d}",
+            name=f"n{number:05d}",
+            node_class=f"class_{number % classes + 1}",
+            cpu_mhz=20_800,
+            memory_mib=30_720,
+            disk_mib=102_400,
+            attributes={"driver.raw_exec": "1", "kernel.name": "linux"},
+        )
+        for number in range(count)
+    ]
+
+
+def registration(spec: NodeSpec) -> bytes:
+    """The first report of a node."""
+    report = ReportNode(
+        node_id=spec.node_id, host_id=f"{HOST}{spec.node_id}", boot_id=BOOT, number=1, spec=spec
+    )
+    return ENCODER.encode(CommandBatch(sender=f"agent-{spec.node_id}", commands=(report,)))
+
+
+async def register(bus: BusClient, observer: Observer, nodes: Sequence[NodeSpec]) -> None:
+    """Send registrations until the log shows them all."""
+    while True:
+        known = observer.state.fleet.row_of
+        missing = [spec for spec in nodes if spec.node_id not in known]
+        if not missing:
+            return
+        for start in range(0, len(missing), _AT_ONCE):
+            for spec in missing[start : start + _AT_ONCE]:
+                bus.send(subjects.report(spec.node_id), registration(spec))
+            await asyncio.sleep(0)
+        waited = 0.0
+        while waited < _RESEND_S and missing[-1].node_id not in observer.state.fleet.row_of:
+            await asyncio.sleep(0.02)
+            waited += 0.02
+
+
+async def beat(bus: BusClient, nodes: Sequence[NodeSpec]) -> None:
+    """Send heartbeats for ever."""
+    beats = [
+        (
+            subjects.heartbeat(spec.node_id),
+            ENCODER.encode(Heartbeat(node_id=spec.node_id, boot_id=BOOT)),
+        )
+        for spec in nodes
+    ]
+    slices = [beats[at::_SLICES] for at in range(_SLICES)]
+    loop = asyncio.get_running_loop()
+    due = loop.time()
+    while True:
+        for part in slices:
+            for subject, data in part:
+                bus.send(subject, data)
+            due = max(due + 1 / _SLICES, loop.time())
+            await asyncio.sleep(max(0.0, due - loop.time()))
+
+
+async def _main(data_dir: Path, url: str) -> None:
+    nodes = msgspec.json.decode((data_dir / "fleet.json").read_bytes(), type=list[NodeSpec])
+    user, password = accounts.read_credentials(data_dir / "credentials.json").login(accounts.ADMIN)
+    login = Login(url=url, name="fleet", user=user, password=password)
+    errors = Callbacks(error=lambda err: print(err, file=sys.stderr))
+    bus = await connect(login, errors)
+    beating = asyncio.create_task(beat(bus, nodes))
+    async with observing(login) as observer:
+        await register(bus, observer, nodes)
+    await beating
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(Path(sys.argv[1]), sys.argv[2]))

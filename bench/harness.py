@@ -1,0 +1,205 @@
+"""A whole cluster for a benchmark or a fault test: real processes, a fleet without agents, an observer of the log.
+
+Decides how benchmarks set up and what they may claim: the bus fsyncs, every role is a process with its own permissions,
+jobs come in by the public door, and what counts is what a replaying process sees. Nodes are registered and kept alive by
+messages as their agents would send them, by one process for the whole fleet. Next: `observer.py`, `fleet.py`.
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from bench.observer import Observer, observing
+from schemas.nodes import NodeSpec
+from services.cli.cluster import Cluster, ClusterSettings
+from shared.bus import accounts, streams, subjects
+from shared.bus.client import Client
+from shared.bus.connect import BusClient, Login, connect
+from shared.bus.server import NatsServer
+
+ROOT = Path(__file__).parents[1]
+READY_S = 30.0
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Harness(Cluster):
+    """A cluster as `caravan up` runs it, whose bus can be held down and whose roles can be profiled."""
+
+    def __init__(self, settings: ClusterSettings) -> None:
+        super().__init__(settings, self._note)
+        self.notes: list[str] = []
+        self.is_bus_held = False
+        self._fleet: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._fleet is not None:
+            self._fleet.kill()
+            self._fleet.wait()
+        self.stop()
+
+    @property
+    def server(self) -> NatsServer:
+        """The embedded server."""
+        assert self._server is not None
+        return self._server
+
+    @property
+    def credentials(self) -> accounts.Credentials:
+        """Everybody's passwords."""
+        return accounts.read_credentials(self.data_dir / "credentials.json")
+
+    def login(self, name: str) -> Login:
+        """Login of a role, admin or sys."""
+        user, password = self.credentials.login(name)
+        return Login(url=self.url, user=user, password=password)
+
+    @asynccontextmanager
+    async def connection(self, name: str = "admin") -> AsyncIterator[BusClient]:
+        """A raw connection as a role or admin."""
+        client = await connect(self.login(name))
+        try:
+            yield client
+        finally:
+            await client.end()
+
+    @asynccontextmanager
+    async def observer(self) -> AsyncIterator[Observer]:
+        """Replay the log in this loop, whole state, and follow it."""
+        async with observing(self.login("admin")) as found:
+            yield found
+
+    def client(self) -> Client:
+        """A client of the public, without credentials."""
+        return Client(self.url)
+
+    def start_fleet(self, nodes: list[NodeSpec]) -> None:
+        """Register these nodes and send their heartbeats, from one process, until the end."""
+        path = self.data_dir / "fleet.json"
+        path.write_bytes(msgspec.json.encode(nodes))
+        with (self.data_dir / "logs" / "fleet.log").open("ab") as log:
+            self._fleet = subprocess.Popen(
+                [sys.executable, "-m", "bench.fleet", str(self.data_dir), self.url],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def members(self) -> dict[str, int]:
+        """Pids of what belongs to the product, by name."""
+        return self.pids()
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Signal one process of the cluster, the bus included."""
+        os.kill(self.pids()[name], number)
+
+    def hold_bus(self) -> None:
+        """Stop the server gently and keep it down."""
+        self.is_bus_held = True
+        self.server.stop()
+
+    def release_bus(self) -> None:
+        """Let the supervisor start the server again."""
+        self.is_bus_held = False
+
+    async def log_state(self) -> streams.StreamState:
+        """What LOG_1 holds, as the server says."""
+        async with self.connection() as bus:
+            found = await streams.info(bus, subjects.log_stream(1))
+        assert found is not None
+        return found.state
+
+    def _note(self, line: str) -> None:
+        self.notes.append(line)
+
+    def _plan(self) -> list:  # type: ignore[type-arg]
+        children = super()._plan()
+        folder = os.environ.get("CARAVAN_PROFILE", "")
+        for child in children:
+            if folder:
+                where = str(Path(folder) / f"{child.name}.prof")
+                profiled = ("-m", "cProfile", "-o", where, "-m", "services.cli", "run", child.role)
+                child._command = (sys.executable, *profiled)  # noqa: SLF001
+        return children
+
+    def _watch_bus(self, now_s: float) -> bool:
+        return False if self.is_bus_held else super()._watch_bus(now_s)
+
+    def _write_state(self) -> None:
+        """Not a cluster that the command line of this machine's user should find."""
+
+
+def run_in(
+    story: Callable[[Harness], Awaitable[None]], settings: Mapping[str, int] | None = None
+) -> None:
+    """Run a story against a fresh cluster in a temporary directory."""
+    folder = Path(tempfile.mkdtemp(prefix="caravan-"))
+    try:
+        own = {"agents": 0, "appliers": 1, "schedulers": 1, **(settings or {})}
+        with Harness(ClusterSettings(data_dir=folder / "data", **own)) as cluster:  # type: ignore[arg-type]
+            asyncio.run(_limited(story, cluster))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _limited(story: Callable[[Harness], Awaitable[None]], cluster: Harness) -> None:
+    await story(cluster)
+
+
+# ---- what processes take ----
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """CPU seconds since the start, and resident MiB, by process."""
+
+    cpu_s: dict[str, float]
+    rss_mib: dict[str, float]
+
+
+def usage(pids: Mapping[str, int]) -> Usage:
+    """Read /proc; a process that is gone is left out."""
+    cpu_s: dict[str, float] = {}
+    rss_mib: dict[str, float] = {}
+    for name, pid in {**pids, "bench": os.getpid()}.items():
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        cpu_s[name] = (int(fields[11]) + int(fields[12])) / _TICKS
+        rss_mib[name] = int(fields[21]) * _PAGE / (1 << 20)
+    return Usage(cpu_s, rss_mib)
+
+
+def between(before: Usage, after: Usage) -> dict[str, float]:
+    """CPU seconds by process between two looks; a process that was restarted counts from its start."""
+    return {
+        name: round(spent - before.cpu_s.get(name, 0.0), 2)
+        for name, spent in after.cpu_s.items()
+        if spent >= before.cpu_s.get(name, 0.0)
+    }
+
+
+async def until(holds: Callable[[], object], what: str, within_s: float = READY_S) -> None:
+    """Wait for a level. Raises TimeoutError that names it."""
+    deadline = time.monotonic() + within_s
+    while not holds():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {within_s} s: {what}")
+        await asyncio.sleep(0.005)

@@ -1,0 +1,114 @@
+"""Who watches: a role without decisions that replays everything and notes when it saw what.
+
+Decides what "visible in a replaying service" means: applied to a whole state in the shell that every service uses. It
+checks every checkpoint as they all do, so a run that ends proves that the replayed state is the live one.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from schemas.envelope import Record as LogRecord
+from schemas.plans import PlanCommitted, PlanRefused
+from shared.bus.connect import Login
+from shared.bus.shell import Shell, ShellSettings
+from shared.core.replica import Replica
+from shared.core.role import CaughtUp, Effect, Input, Record, Replay, Source, Stop
+from shared.core.state import State
+from shared.errors import LogError
+
+
+class Observer:
+    """The whole state, and the moments at which placements appeared in it. Times: time.perf_counter."""
+
+    name = "observer"
+    leader_key = ""
+
+    def __init__(self) -> None:
+        self.instance = "observer"
+        self.replica = Replica()
+        self.is_caught_up = False
+        self.failure = ""
+        #: (time, placements seen so far), one for each step that saw any.
+        self.seen: list[tuple[float, int]] = []
+        self.placed = 0
+        self.refused: list[PlanRefused] = []
+        self.cut = 0
+        #: job -> when its first placement was seen.
+        self.first_of: dict[str, float] = {}
+        self.changed = asyncio.Event()
+
+    @property
+    def state(self) -> State:
+        """State at the head of what was delivered."""
+        return self.replica.state
+
+    @property
+    def next_seq(self) -> int:
+        """First seq not applied yet."""
+        return self.replica.next_seq
+
+    def sources(self) -> tuple[Source, ...]:
+        """The log."""
+        return (Replay(),)
+
+    def metrics(self) -> dict[str, float]:
+        """None."""
+        return {}
+
+    def step(self, inputs: list[Input], now_ns: int) -> list[Effect]:
+        """Apply what came."""
+        del now_ns
+        before = self.placed
+        for one in inputs:
+            if isinstance(one, Record):
+                try:
+                    decoded = self.replica.apply(one)
+                except LogError as err:
+                    self.failure = str(err)
+                    self.changed.set()
+                    return [Stop(str(err))]
+                if decoded is not None:
+                    self._look(decoded)
+            elif isinstance(one, CaughtUp):
+                self.is_caught_up = True
+        if self.placed != before:
+            self.seen.append((time.perf_counter(), self.placed))
+        self.changed.set()
+        return []
+
+    def _look(self, record: LogRecord) -> None:
+        for event in record.events:
+            if isinstance(event, PlanCommitted):
+                if event.job_id not in self.first_of and event.placements:
+                    self.first_of[event.job_id] = time.perf_counter()
+                self.placed += sum(sum(part.counts) for part in event.placements)
+                self.cut += len(event.cut)
+            elif isinstance(event, PlanRefused):
+                self.refused.append(event)
+
+    def time_of(self, placements: int) -> float:
+        """When so many placements had been seen."""
+        return next((at for at, count in self.seen if count >= placements), float("inf"))
+
+
+@asynccontextmanager
+async def observing(login: Login) -> AsyncIterator[Observer]:
+    """Run an observer in this loop; it has caught up with the log when this returns.
+
+    Raises RuntimeError at the end when the log could not be followed.
+    """
+    role = Observer()
+    shell = Shell(role, ShellSettings(login=login))
+    stop = asyncio.Event()
+    running = asyncio.create_task(shell.run(stop))
+    try:
+        while not role.is_caught_up and not running.done():
+            await asyncio.sleep(0.005)
+        yield role
+    finally:
+        stop.set()
+        await asyncio.gather(running, return_exceptions=True)
+    if role.failure:
+        raise RuntimeError(f"the observer stopped: {role.failure}")
