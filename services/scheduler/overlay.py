@@ -18,8 +18,6 @@ from shared.core.columns import grown
 from shared.core.state import State
 
 Matrix = NDArray[np.int64]
-_NO_ROWS = np.empty(0, dtype=np.intp)
-_NO_HELD = np.empty((0, 3), dtype=np.int64)
 
 
 class Overlay:
@@ -65,19 +63,22 @@ class Overlay:
     ) -> None:
         """Hold what a part of a plan asks for, by the asks of its groups in `state`."""
         groups = state.allocations.groups
-        rows: list[NDArray[np.intp]] = [_NO_ROWS]
-        held: list[Matrix] = [_NO_HELD]
+        rows: list[NDArray[np.intp]] = []
+        held: list[Matrix] = []
         count = 0
         for placement in placements:
             ask = groups.ask[groups.ref_of[job_id, placement.version, placement.group]]
-            counts = np.asarray(placement.counts, dtype=np.int64)
-            rows.append(np.asarray(placement.rows, dtype=np.intp))
-            held.append(counts[:, None] * ask)
-            count += int(counts.sum())
+            rows.append(np.array(placement.rows, dtype=np.intp))
+            held.append(np.array(placement.counts, dtype=np.int64)[:, None] * ask)
+            count += sum(placement.counts)
+            assert min(placement.rows, default=0) >= 0, "a row that is no node"
+            assert max(placement.rows, default=-1) < state.fleet.size, "a row that is no node"
         if not count:
             return
-        entry = (np.concatenate(rows), np.concatenate(held))
-        assert 0 <= entry[0].min() <= entry[0].max() < state.fleet.size, "a row that is no node"
+        # Nearly every plan is one placement.
+        entry = (
+            (rows[0], held[0]) if len(rows) == 1 else (np.concatenate(rows), np.concatenate(held))
+        )
         self._delta = grown(self._delta, state.fleet.size)
         np.add.at(self._delta, *entry)
         if self._sum is not None:

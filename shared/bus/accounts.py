@@ -146,7 +146,9 @@ def _own_publish(role: str) -> tuple[str, ...]:
         case "eval_broker":
             return (subjects.command("evaluation"), subjects.LEASES)
         case "scheduler":
-            return (subjects.command("plan"), *_reads(streams.EVAL.name))
+            # Evaluations only to fail those that cannot be decided.
+            commands = subjects.command("plan"), subjects.command("evaluation")
+            return (*commands, *_reads(streams.EVAL.name))
         case "plan_applier":
             logs = tuple(subjects.log_all(g) for g in GENERATIONS)
             return (*logs, *_reads(streams.CMD.name))
