@@ -124,6 +124,7 @@ class Books:
         self._node_rows = Rows()
         self._row_of: dict[str, int] = {}
         self._wanted: dict[tuple[str, str], set[int]] = {}
+        self._of_group: dict[tuple[str, str], list[Alloc]] = {}
         self._ordinals = [0, 0]
         self._seq = 0
 
@@ -155,6 +156,17 @@ class Books:
         """Name of the node that an allocation has."""
         node = self.nodes.get(alloc.node)
         return "" if node is None else node.id
+
+    def of_group(self, job: JobBook, group: str) -> list[Alloc]:
+        """Every allocation that a group ever had, oldest first."""
+        return self._of_group.get((job.id, group), [])
+
+    def done(self, job: JobBook, group: str) -> int:
+        """Count the completed allocations of a batch job's present version."""
+        return sum(
+            alloc.client == "complete" and alloc.version == job.version
+            for alloc in self.of_group(job, group)
+        )
 
     # ---- jobs ----
 
@@ -290,6 +302,7 @@ class Books:
             alloc.version = placement.version
             alloc.ask = job.groups[placement.version][placement.group][1]
             self.allocs[alloc.row] = self.by_key[key] = alloc
+            self._of_group.setdefault((job.id, placement.group), []).append(alloc)
             self._hold(alloc, 1)
             self._count(alloc)
         return where
@@ -297,9 +310,11 @@ class Books:
     def _check_count(self, job: JobBook, group: str, before: int) -> None:
         rows = self._wanted.get((job.id, group), set())
         limit = job.groups[job.version].get(group, (0, (0, 0, 0)))[0]
+        if job.job_type == "batch":
+            limit = max(0, limit - self.done(job, group))
         self.ledger.hold(
             "count_not_exceeded",
-            len(rows) <= max(limit, before) and (len(rows) <= limit or len(rows) <= before),
+            len(rows) <= max(limit, before),
             f"{job.id}.{group} wants {limit}, has {len(rows)}, had {before}",
         )
         names = {self.allocs[row].index for row in rows}

@@ -25,7 +25,7 @@ _WEIGHTS = (
     ("leadership_lost", 8),
 )
 _TOTAL = sum(weight for _, weight in _WEIGHTS)
-_PAUSE_BETWEEN_NS = 900 * MS
+_PAUSE_BETWEEN_NS = 700 * MS
 
 
 class Chaos:

@@ -236,17 +236,12 @@ class Oracle:
                 ]
                 want = 0 if job.is_stopped else count
                 if job.job_type == "batch" and not job.is_stopped:
-                    done = {
-                        a.index
-                        for a in self.books.by_key.values()
-                        if a.job_id == job.id and a.client == "complete"
-                    }
-                    if not done >= set(range(count)):
-                        return (
-                            f"{job.id}.{group} wants {count} complete, has {sorted(done)}, {allocs}"
-                        )
+                    done = self.books.done(job, group)
+                    if done < count:
+                        return f"{job.id}.{group} wants {count} complete, has {done}, {allocs}"
                 elif len(allocs) != want or any(a.client != "running" for a in allocs):
-                    return f"{job.id}.{group} wants {want}, has {allocs}"
+                    story = [a for a in self.books.of_group(job, group) if a.desired == "run"]
+                    return f"{job.id}.{group} wants {want}, has {story}"
         return ""
 
     def _tasks(self) -> str:

@@ -18,7 +18,7 @@ COMPETE_NS = 250 * MS
 #: A holder that could not renew for so long gives up by itself, before the bus forgets it.
 RENEW_LOST_NS = 1_500 * MS
 _RECONNECT_NS = 40 * MS
-_STEP_DELAY_MASK = 0x3FFFF
+_STEP_DELAY_MASK = 0xFFFFF
 
 
 class Performer(Protocol):

@@ -24,7 +24,7 @@ from shared.sim.roster import NODES, ROLES, agent_builder, builder
 from shared.sim.weather import Weather
 
 STORM_BEGINS_NS = 1 * SECOND
-STORM_ENDS_NS = 22 * SECOND
+STORM_ENDS_NS = 16 * SECOND
 #: After the storm the world must come to rest within this; rescheduling alone waits 5 s and a node's loss 6 s.
 CALM_MAX_NS = 60 * SECOND
 _LOOK_NS = 500 * MS
