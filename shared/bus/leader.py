@@ -61,7 +61,7 @@ class Leadership:
     def start(self) -> None:
         """Begin to compete; repeated calls change nothing."""
         if self._running is None:
-            self._running = asyncio.create_task(self._run())
+            self._running = self._link.spawn(self._run())
 
     def resign(self) -> None:
         """Give the key up now and compete again after a pause."""

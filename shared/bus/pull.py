@@ -7,7 +7,8 @@ two and a half heartbeats, a deleted consumer, a jump of the consumer's own coun
 import asyncio
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import msgspec
 
@@ -21,6 +22,9 @@ _SECOND_NS = 1_000_000_000
 _EXPIRES_S = 30
 _HEARTBEAT_S = 1
 _SILENCE_S = 2.5
+#: A shared consumer keeps what is sent while nobody pulls for so long; one of a dead worker must not stay for ever.
+_DURABLE_IDLE_NS = 300 * _SECOND_NS
+_OWN_IDLE_NS = 10 * _SECOND_NS
 _BACKOFF_FIRST_S, _BACKOFF_MAX_S = 0.05, 1.0
 
 _names = itertools.count(1)
@@ -66,8 +70,20 @@ class Position(msgspec.Struct, frozen=True):
 class Link:
     """The present connection; a new one takes its place when the client had to be rebuilt."""
 
-    def __init__(self, bus: BusClient) -> None:
+    def __init__(self, bus: BusClient, fail: Callable[[BaseException], None] | None = None) -> None:
         self.bus = bus
+        self._fail = fail
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run beside the loop. What it raises ends the shell: a source that died in silence would be a hole."""
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        err = None if task.cancelled() else task.exception()
+        if err is not None and self._fail is not None:
+            self._fail(err)
 
 
 #: Takes position, subject, headers, body.
@@ -120,7 +136,7 @@ class Pull:
         self._unlisten()
         if self._opening is not None:
             self._opening.cancel()
-        self._opening = asyncio.create_task(self._open())
+        self._opening = self._link.spawn(self._open())
 
     def close(self) -> None:
         """Stop at once."""
@@ -158,7 +174,7 @@ class Pull:
             deliver_policy="all" if self._durable else "by_start_sequence",
             opt_start_seq=0 if self._durable else max(1, self._start()),
             filter_subject=self._subject,
-            inactive_threshold=0 if self._durable else 10 * _SECOND_NS,
+            inactive_threshold=_DURABLE_IDLE_NS if self._durable else _OWN_IDLE_NS,
             num_replicas=0 if self._durable else 1,
             mem_storage=True,
         )

@@ -134,12 +134,12 @@ class LogReplay:
         self._next = max(1, seq)
         self.caught_up = False
         self._unstepped = 0
-        self._running = asyncio.create_task(self._run())
+        self._running = self._link.spawn(self._run())
 
     def resume(self) -> None:
         """Go on behind the last record, after the bus was away."""
         self.stop()
-        self._running = asyncio.create_task(self._run())
+        self._running = self._link.spawn(self._run())
 
     def stop(self) -> None:
         """Deliver nothing more."""
@@ -162,9 +162,8 @@ class LogReplay:
             try:
                 await self._look()
                 await self._catch_up()
-            except streams.BusRefused as err:
-                self._inbox.fail(err)
-                return
+            except streams.BusRefused:
+                raise
             except BusUnavailable:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 1.0)

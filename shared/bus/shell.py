@@ -8,7 +8,7 @@ no timer, so a lone message waits for nothing and a flood is taken in big bites.
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -29,7 +29,7 @@ from shared.errors import BusUnavailable, CaravanError
 
 #: One step takes at most this many inputs, so that the bus is heard in between.
 STEP_INPUTS_MAX = 4096
-_LOOK_AGAIN_S = 0.25
+_LOOK_AGAIN_S, _LOOK_AGAIN_S_MAX = 0.25, 2.0
 #: Nobody may be answered on these: a reply there would be a message of ours in a place of the asker's choice.
 _NO_REPLY = frozenset(
     {"log", "cmd", "eval", "node", "view", "jobs", "dead", "api", "query", "hb", "presence"}
@@ -83,7 +83,6 @@ class Shell:
         self._putter: Putter | None = None
         self._leadership: Leadership | None = None
         self._connecting: asyncio.Task[None] | None = None
-        self._awaiting: Callable[[], Awaitable[None]] | None = None
         self._ending = False
         self._perform = self._table(performers or {})
         self._counts = dict.fromkeys(
@@ -99,8 +98,15 @@ class Shell:
         the role's own step raised.
         """
         watch = asyncio.create_task(self._watch(stop))
+        self._connecting = self._spawn(self._start())
         try:
-            await self._start()
+            if self._settings.in_core:
+                await asyncio.wait({self._connecting, watch}, return_when=asyncio.FIRST_COMPLETED)
+                self._raise_failure()
+            else:
+                # An agent minds its tasks whether there is a bus or not.
+                await self._step([], self._clock.now_ns())
+                self._set_alarm()
             while not stop.is_set():
                 await self._turn()
         finally:
@@ -145,8 +151,7 @@ class Shell:
         """Wait, collect, step, perform."""
         await self._inbox.wake.wait()
         self._inbox.wake.clear()
-        if self._inbox.failure is not None:
-            raise self._inbox.failure
+        self._raise_failure()
         now_ns = self._clock.now_ns()
         inputs: list[Any] = self._inbox.take(STEP_INPUTS_MAX)
         inputs += self._timers.due(now_ns)
@@ -157,6 +162,10 @@ class Shell:
         self._set_alarm()
         if self._inbox.wake.is_set():
             await asyncio.sleep(0)
+
+    def _raise_failure(self) -> None:
+        if self._inbox.failure is not None:
+            raise self._inbox.failure
 
     async def _step(self, inputs: list[Any], now_ns: int) -> None:
         effects = self._role.step(inputs, now_ns)
@@ -182,19 +191,22 @@ class Shell:
     async def _start(self) -> None:
         """Connect, build the sources and tell the role."""
         bus, facts = await self._patiently()
-        self._build(Link(bus))
-        await self._go(facts, fresh=True)
+        self._build(Link(bus, self._inbox.fail))
+        await self._go(facts)
 
     async def _patiently(self) -> tuple[BusClient, r.Reconnected]:
+        """Try until it works; a role in CORE gives up after its start time, an agent never."""
         deadline = time.monotonic() + self._settings.start_timeout_s
+        pause_s = _LOOK_AGAIN_S
         while True:
             try:
                 return await self._connect_and_look()
             except BusUnavailable as err:
-                if time.monotonic() > deadline:
+                if self._settings.in_core and time.monotonic() > deadline:
                     raise
                 log.info("bus.awaited", reason=str(err))
-                await asyncio.sleep(_LOOK_AGAIN_S)
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, _LOOK_AGAIN_S_MAX)
 
     async def _connect_and_look(self) -> tuple[BusClient, r.Reconnected]:
         bus = await self._connect()
@@ -244,12 +256,11 @@ class Shell:
         assert found.config is not None
         return r.Reconnected(fsync=fsync, replicas=found.config.num_replicas)
 
-    async def _go(self, facts: r.Reconnected, *, fresh: bool) -> None:
+    async def _go(self, facts: r.Reconnected) -> None:
         """Everything is there: listen, tell the role, and let the sources run (again)."""
         self._counts["connects"] += 1
         for listener in self._listeners:
-            if fresh:
-                await listener.subscribe()
+            await listener.subscribe()
             listener.look()
         self._inbox.put(facts)
         if self._appender is not None:
@@ -268,6 +279,16 @@ class Shell:
         """Only who has caught up may lead: a leader that replays first would leave its role without one."""
         if self._leadership is not None:
             self._leadership.start()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        err = None if task.cancelled() else task.exception()
+        if err is not None:
+            self._inbox.fail(err)
 
     def _on_lost(self) -> None:
         if not self._ending:
@@ -289,7 +310,7 @@ class Shell:
             return
         if self._connecting is not None:
             self._connecting.cancel()
-        self._connecting = asyncio.create_task(self._again(rebuild=rebuild))
+        self._connecting = self._spawn(self._again(rebuild=rebuild))
 
     async def _again(self, *, rebuild: bool) -> None:
         assert self._link is not None
@@ -298,10 +319,9 @@ class Shell:
                 if rebuild and self._link.bus.is_closed:
                     self._link.bus = await self._connect()
                 facts = await self._facts(self._link.bus)
-                await self._go(facts, fresh=rebuild)
-            except streams.BusRefused as err:
-                self._inbox.fail(err)
-                return
+                await self._go(facts)
+            except streams.BusRefused:
+                raise
             except BusUnavailable as err:
                 log.info("bus.awaited", reason=str(err))
                 await asyncio.sleep(_LOOK_AGAIN_S)
@@ -349,8 +369,7 @@ class Shell:
         self._appender.append(effect)
 
     def _send(self, effect: r.Send) -> None:
-        assert self._link is not None
-        if not self._link.bus.send(effect.subject, effect.data):
+        if self._link is None or not self._link.bus.send(effect.subject, effect.data):
             self._counts["sends_dropped"] += 1
 
     def _put(self, effect: r.Put) -> None:
@@ -411,11 +430,13 @@ class Shell:
         raise RoleStopped(effect.reason)
 
     def _ask(self, effect: Ask) -> None:
-        assert self._link is not None
-
         def done(headers: bytes, body: bytes | None) -> None:
-            answered = None if status(headers) == 503 else body
-            self._inbox.put(Answer(name=effect.name, data=answered))  # type: ignore[arg-type]
+            # A status is no answer: nobody listens, or nothing is there.
+            answered = None if status(headers) else body
+            self.inject([Answer(name=effect.name, data=answered)])
 
-        timeout_s = effect.timeout_ns / 1e9
-        self._link.bus.call(effect.subject, effect.data, done, timeout_s=timeout_s)
+        if self._link is None:
+            asyncio.get_running_loop().call_soon(done, b"", None)
+        else:
+            timeout_s = effect.timeout_ns / 1e9
+            self._link.bus.call(effect.subject, effect.data, done, timeout_s=timeout_s)

@@ -9,7 +9,7 @@ from functools import partial
 import msgspec
 
 from shared.bus import streams, subjects
-from shared.bus.connect import header, status
+from shared.bus.connect import BusClient, header, status
 from shared.bus.inbox import Inbox, Tokens
 from shared.bus.pull import Link, Position, Pull
 from shared.core.role import Listen, Message, Read, Work
@@ -27,10 +27,14 @@ class Listener:
         self._inbox = inbox
         self._tokens = tokens
         self._source = source
+        self._subscribed: BusClient | None = None
 
     async def subscribe(self) -> None:
-        """Subscribe on a fresh connection; a connection that only reconnects does it by itself."""
-        await self._link.bus.listen(self._source.subject, self._on_message, self._source.queue)
+        """Subscribe, once a client: one that reconnects does it again by itself."""
+        bus = self._link.bus
+        if self._subscribed is not bus:
+            await bus.listen(self._source.subject, self._on_message, self._source.queue)
+            self._subscribed = bus
 
     def look(self) -> None:
         """Deliver the last value that was published while nobody listened."""

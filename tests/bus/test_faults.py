@@ -12,6 +12,7 @@ from shared.bus.pull import Link
 from shared.bus.replay import LogReplay, read_batch
 from shared.bus.shell import Shell
 from shared.core import role as r
+from shared.core.tasks import Answer, Ask
 from shared.errors import BusUnavailable
 from tests.bus.toys import Applier, Bus, Toy, run, until
 
@@ -274,5 +275,28 @@ def test_a_replica_that_leaves_records_out_is_corrected(bus: Bus) -> None:
             damaged = [r.Record(seq, TX, b"%d" % seq) for seq in (4, 5, 7)]
             whole = await replay._whole(damaged)
         assert [(one.seq, one.data) for one in whole] == [(n, b"%d" % n) for n in range(2, 8)]
+
+    run(story())
+
+
+def test_an_agent_works_without_a_bus(bus: Bus) -> None:
+    """An agent's first step comes before any bus, its timers fire, and it connects when the bus is there."""
+
+    async def story() -> None:
+        await bus.bootstrap()
+        await asyncio.to_thread(bus.server.stop)
+        toy = Toy(r.Listen("projection", subjects.node("n1")))
+        toy._effects.append(r.SetTimer("tick", 1))
+        async with bus.shell(toy, bus.node_settings("n1")) as shell:
+            await until(lambda: toy.of(r.Timer))
+            assert toy.batches[0] == 0
+            toy.play(
+                shell, r.Send(subjects.heartbeat("n1"), b"x"), Ask(name="a", subject="q", data=b"")
+            )
+            await until(lambda: toy.of(Answer))
+            assert toy.of(Answer) == [Answer(name="a", data=None)]
+            assert not toy.of(r.Reconnected)
+            await asyncio.to_thread(bus.server.start)
+            await until(lambda: toy.of(r.Reconnected))
 
     run(story())
