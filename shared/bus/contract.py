@@ -1,0 +1,317 @@
+"""What every subject carries: who says it, who hears it, which message, kept where and how long.
+
+Decides nothing at run time: it is the one description from which docs/subjects.md (here) and schemas/asyncapi.json
+(services/view/asyncapi.py) are written, and tests hold it against subjects.py and streams.py. Knows no bus client.
+"""
+
+import msgspec
+
+from schemas.answers import ErrorAnswer
+from schemas.base import Wire
+from schemas.catalogue import ANSWERS
+from schemas.dead import DeadLetter
+from schemas.envelope import CommandBatch, Record
+from schemas.evaluations import Leases, Presence
+from schemas.jobs import Verdict
+from schemas.nodes import Heartbeat
+from schemas.projections import JobProjection, NodeProjection, NodeSummary, Query
+from schemas.submissions import JobNamed, JobSubmission, KeptAck
+from shared.bus import subjects
+
+ANYBODY = "anybody, in any language"
+
+
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
+    """One row: a subject, or a family of them with `{parameters}`."""
+
+    #: of the function in subjects.py that builds it.
+    made_by: str
+    address: str
+    says: str
+    hears: str
+    carries: type[Wire]
+    #: empty: nobody is answered.
+    answers: tuple[type[Wire], ...] = ()
+    #: empty: core NATS, never stored.
+    stream: str = ""
+    kept: str = "not kept"
+    what: str
+
+
+class Pattern(msgspec.Struct, frozen=True, kw_only=True):
+    """A name of subjects.py that is no subject of its own: a wildcard, a stream's name, the server's API."""
+
+    name: str
+    what: str
+
+
+def _shape(subject: str) -> str:
+    """Turn the capital tokens of a subject that was built with sample ids into parameters."""
+    tokens = [f"{{{one.lower()}}}" if one.isupper() else one for one in subject.split(".")]
+    return ".".join(tokens)
+
+
+def _log() -> tuple[Subject, ...]:
+    what = {
+        "tx": "A transaction: events that happened together.",
+        "lease": "Who took the pen: the epoch of all records behind it.",
+        "checkpoint": "The hashes of all tables at this seq.",
+    }
+    return tuple(
+        Subject(
+            made_by="log",
+            address=subjects.log(0, kind).replace("0", "{generation}"),
+            says="plan_applier",
+            hears="every role and `caravan log`, by replay",
+            carries=Record,
+            stream="LOG_{generation}",
+            kept="for ever, fsynced, nothing deleted; full: refused",
+            what=what[kind],
+        )
+        for kind in subjects.LOG_KINDS
+    )
+
+
+def _jobs() -> tuple[Subject, ...]:
+    verbs = {
+        "submit": "Register a job, or a new version of it.",
+        "stop": "Stop a job.",
+        "evaluate": "Look at a job again.",
+        "validate": "Say what is wrong with a job; nothing is registered.",
+    }
+    dropped = tuple(
+        Subject(
+            made_by="jobs",
+            address=subjects.jobs(verb),
+            says=ANYBODY,
+            hears="intake, from the position that the log knows",
+            carries=JobSubmission if verb == "submit" else JobNamed,
+            answers=(KeptAck,),
+            stream="JOBS",
+            kept="until its verdict is in the log, fsynced; at most 1 GiB, then refused",
+            what=f"{verbs[verb]} Drop box: the answer means kept, the verdict is on `view.submission.<id>`.",
+        )
+        for verb in subjects.JOB_VERBS
+    )
+    asked = tuple(
+        Subject(
+            made_by="api_jobs",
+            address=subjects.api_jobs(verb),
+            says=ANYBODY,
+            hears="intake, one of the queue group",
+            carries=JobSubmission if verb in ("submit", "validate") else JobNamed,
+            answers=(Verdict,),
+            what=f"{verbs[verb]} The answer is the verdict; pending: ask again under the same id.",
+        )
+        for verb in subjects.API_JOB_VERBS
+    )
+    return dropped + asked
+
+
+def _commands() -> tuple[Subject, ...]:
+    senders = {
+        "plan": ("scheduler", "Plans to commit."),
+        "evaluation": ("eval_broker", "Evaluations to wake or to end."),
+        "job": ("intake", "Submissions that are valid as such."),
+        "operator": ("intake, view", "What an operator asked for."),
+        "liveness": ("heartbeat", "Nodes that fell silent or came back."),
+        "report": (
+            "the agent of that node",
+            "Registration, and every state not yet seen in the log.",
+        ),
+    }
+    return tuple(
+        Subject(
+            made_by="report" if kind == "report" else "command",
+            address=_shape(subjects.report("NODE") if kind == "report" else subjects.command(kind)),
+            says=senders[kind][0],
+            hears="plan_applier",
+            carries=CommandBatch,
+            stream="CMD",
+            kept="in memory until delivered; at most 256 MiB, then refused; the sender keeps it, too",
+            what=f"{senders[kind][1]} Sent again until the log shows the effect or the refusal.",
+        )
+        for kind in subjects.COMMAND_KINDS
+    )
+
+
+def _queries() -> tuple[Subject, ...]:
+    asks = {"job_version": "agents, " + ANYBODY}
+    return tuple(
+        Subject(
+            made_by="query",
+            address=subjects.query(noun),
+            says=asks.get(noun, ANYBODY),
+            hears="view, one of the queue group",
+            carries=Query,
+            answers=(ANSWERS[noun], ErrorAnswer),
+            what="A question about the state, at least as new as `min_seq`.",
+        )
+        for noun in subjects.QUERY_NOUNS
+    )
+
+
+def _values() -> tuple[Subject, ...]:
+    """Last values of the state."""
+
+    def value(made_by: str, subject: str, carries: type[Wire], **other: str) -> Subject:
+        return Subject(
+            made_by=made_by,
+            address=_shape(subject),
+            says="view",
+            hears=other.get("hears", ANYBODY),
+            carries=carries,
+            stream="NODE" if made_by == "node" else "VIEW",
+            kept=other.get("kept", "in memory, the last value; an hour once it left the state"),
+            what=other["what"],
+        )
+
+    return (
+        value(
+            "node",
+            subjects.node("NODE"),
+            NodeProjection,
+            hears="the agent of that node",
+            what="All that the node should run. What it omits shall not run.",
+        ),
+        value("view_job", subjects.view_job("JOB"), JobProjection, what="A job in numbers."),
+        value("view_node", subjects.view_node("NODE"), NodeSummary, what="A node in numbers."),
+        value(
+            "view_submission",
+            subjects.view_submission("SUBMISSION"),
+            Verdict,
+            kept="in memory, one hour",
+            what="The verdict of a submission.",
+        ),
+    )
+
+
+def _signs() -> tuple[Subject, ...]:
+    return (
+        Subject(
+            made_by="leases",
+            address=_shape(subjects.leases("WORKER")),
+            says="eval_broker",
+            hears="that scheduler worker",
+            carries=Leases,
+            stream="EVAL",
+            kept="in memory until delivered; at most 64 MiB, then refused; leased again after 5 s",
+            what="Evaluations handed to one worker for a time.",
+        ),
+        Subject(
+            made_by="heartbeat",
+            address=_shape(subjects.heartbeat("NODE")),
+            says="the agent of that node, every second",
+            hears="heartbeat",
+            carries=Heartbeat,
+            what="The node is there. A change of its state is an event, silence is not.",
+        ),
+        Subject(
+            made_by="presence",
+            address=_shape(subjects.presence("ROLE", "INSTANCE")),
+            says="that instance, every half second",
+            hears="eval_broker",
+            carries=Presence,
+            what="The instance is there, has replayed so far, and hands these leases back.",
+        ),
+        Subject(
+            made_by="dead",
+            address=_shape(subjects.dead("SUBJECT")),
+            says="any role",
+            hears="view, to answer `query.dead`",
+            carries=DeadLetter,
+            stream="DEAD",
+            kept="7 days, at most 1 GiB, the oldest leave first",
+            what="A message that nobody could read, with the reason.",
+        ),
+    )
+
+
+SUBJECTS: tuple[Subject, ...] = (
+    *_log(),
+    *_jobs(),
+    *_commands(),
+    *_queries(),
+    *_values(),
+    *_signs(),
+)
+
+PATTERNS: tuple[Pattern, ...] = tuple(
+    Pattern(name=name, what=what)
+    for name, what in (
+        ("log_all", "all records of a generation: what LOG_n holds"),
+        ("log_stream", "name of a generation's stream"),
+        ("JOBS_ALL", "the drop box: what JOBS holds"),
+        ("API_JOBS_ALL", "the asked door: what intake listens on"),
+        ("api", "operator verbs (`operator`, `node`, `system`, `dead`); nobody answers them yet"),
+        ("API_ALL", "everything asked: what PUBLIC may publish"),
+        ("command_filter", "what the applier's consumer of a command kind reads"),
+        ("REPORTS", "reports of all nodes"),
+        ("LEASES", "leases of all workers: what EVAL holds"),
+        ("NODES", "projections of all nodes: what NODE holds"),
+        ("VIEWS", "everything published for readers: what VIEW holds"),
+        ("HEARTBEATS", "heartbeats of all nodes"),
+        ("PRESENCES", "signs of life of all instances"),
+        ("presences", "signs of life of a role's instances"),
+        ("QUERIES", "all questions: what view listens on"),
+        ("DEAD_ALL", "all dead letters: what DEAD holds"),
+        ("last_token", "where ids stand in a subject"),
+        (
+            "leader",
+            "who holds a leadership: a key of KV_LEADER, in memory, gone after 2 s without renewal",
+        ),
+        ("LEADERS", "all leaderships: what KV_LEADER holds"),
+        ("js_stream_info", "JetStream: settings and state of a stream"),
+        (
+            "js_stream_create",
+            "JetStream: create a stream; each role in CORE ensures the memory streams",
+        ),
+        ("js_stream_purge", "JetStream: intake drops what has its verdict"),
+        ("js_message_get", "JetStream: one message from the stream's leader"),
+        ("js_message_delete", "JetStream: give a leadership up"),
+        ("js_direct_get", "JetStream: read LOG, NODE and VIEW from any replica"),
+        ("js_consumer_create", "JetStream: a consumer of one's own"),
+        ("js_consumer_next", "JetStream: pull messages"),
+        ("SYS_JETSTREAM", "the plan applier asks the server whether it fsyncs"),
+    )
+)
+
+
+def markdown() -> str:
+    """Write docs/subjects.md."""
+    out = [
+        "# Subjects",
+        "",
+        "<!-- Written by `python -m services.view.asyncapi` from shared/bus/contract.py; a test compares. -->",
+        "",
+        "Every subject is built in `shared/bus/subjects.py` and nowhere else. Ids enter a subject as one reversible",
+        "token (`shared/bus/names.py`): letters, digits, `-` and `_` as they are, any other byte as `~XX`. All bodies",
+        "are JSON: [events.md](events.md), [schemas/json](../schemas/json), and as AsyncAPI",
+        "[schemas/asyncapi.json](../schemas/asyncapi.json). Streams are declared in `shared/bus/streams.py`; who may",
+        "say or hear what is enforced by the server's accounts (`shared/bus/accounts.py`).",
+        "",
+        "| subject | who says it | who hears it | message | answer | stream | kept | built by |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for one in SUBJECTS:
+        answer = " or ".join(_link(struct) for struct in one.answers) or "none"
+        cells = (
+            f"`{one.address}`",
+            one.says,
+            one.hears,
+            _link(one.carries),
+            answer,
+            one.stream or "none",
+            one.kept,
+            f"`{one.made_by}`",
+        )
+        out.append(f"| {' | '.join(cells)} |")
+    out += ["", "## What each is for", "", "| subject | |", "|---|---|"]
+    out += [f"| `{one.address}` | {one.what} |" for one in SUBJECTS]
+    out += ["", "## The other names of subjects.py", "", "| name | |", "|---|---|"]
+    out += [f"| `{one.name}` | {one.what} |" for one in PATTERNS]
+    return "\n".join(out) + "\n"
+
+
+def _link(struct: type[Wire]) -> str:
+    return f"[{struct.__name__}](events.md#{struct.__name__.lower()})"

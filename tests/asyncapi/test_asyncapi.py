@@ -1,0 +1,175 @@
+"""The AsyncAPI document: current, whole, and accepted by the official parser."""
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from schemas import generate
+from services.view import asyncapi
+from shared.bus import contract, subjects
+
+HERE = Path(__file__).parent
+#: The parser and what it needs, installed once per lock; git ignores it.
+CACHE = generate.ROOT / ".cache" / "asyncapi"
+
+
+def test_generated_files_are_current() -> None:
+    """schemas/asyncapi.json and docs/subjects.md are what the contract says; `just schemas` writes them again."""
+    made = asyncapi.produce()
+    stale = [
+        name
+        for name, text in made.items()
+        if (generate.ROOT / name).read_text(encoding="utf-8") != text
+    ]
+    assert stale == []
+
+
+def test_every_subject_is_described() -> None:
+    """Every function and constant of subjects.py stands in docs/subjects.md, and nothing that is not there."""
+    listed = (subjects.LOG_KINDS, subjects.COMMAND_KINDS, subjects.JOB_VERBS)
+    listed += (subjects.API_JOB_VERBS, subjects.QUERY_NOUNS)
+    there = {
+        name
+        for name, value in vars(subjects).items()
+        if not name.startswith("_")
+        and value not in listed
+        and (isinstance(value, str) or getattr(value, "__module__", "") == subjects.__name__)
+    }
+    described = {one.made_by for one in contract.SUBJECTS} | {one.name for one in contract.PATTERNS}
+    assert described == there
+    page = (generate.ROOT / asyncapi.SUBJECTS_MD).read_text(encoding="utf-8")
+    assert [name for name in sorted(there) if f"`{name}`" not in page] == []
+
+
+def test_every_kind_is_described() -> None:
+    """Every verb, noun and kind that subjects.py lists has a row of its own."""
+    addresses = [one.address for one in contract.SUBJECTS]
+    assert len(addresses) == len(set(addresses))
+    wanted = {
+        *(subjects.jobs(verb) for verb in subjects.JOB_VERBS),
+        *(subjects.api_jobs(verb) for verb in subjects.API_JOB_VERBS),
+        *(subjects.query(noun) for noun in subjects.QUERY_NOUNS),
+        *(subjects.command(kind) for kind in subjects.COMMAND_KINDS if kind != "report"),
+    }
+    assert wanted <= set(addresses)
+    assert len([one for one in contract.SUBJECTS if one.made_by == "log"]) == 3
+
+
+def test_streams_hold_what_the_contract_says() -> None:
+    """A subject's stream in the contract is the one whose declaration takes it, and core subjects have none."""
+    from shared.bus import streams
+
+    declared = {
+        one.name.replace("_1", "_{generation}"): [
+            wanted.replace("log.1.", "log.{generation}.") for wanted in one.subjects
+        ]
+        for one in (streams.log_config(1), streams.JOBS, *streams.ENSURED)
+    }
+    for row in contract.SUBJECTS:
+        takes = [name for name, wanted in declared.items() if any(map(fits(row), wanted))]
+        assert takes == ([row.stream] if row.stream else []), row.address
+
+
+def fits(row: contract.Subject) -> Callable[[str], bool]:
+    """Tell whether a stream's pattern takes the subjects of a row."""
+
+    def taken(pattern: str) -> bool:
+        text = re.escape(pattern).replace(r"\*", r"[^.]+").replace(">", ".+")
+        return re.fullmatch(text, row.address) is not None
+
+    return taken
+
+
+def test_every_reference_leads_somewhere() -> None:
+    """Every $ref of the document names a part of it."""
+    document = asyncapi.document()
+
+    def refs(node: object) -> list[str]:
+        if isinstance(node, dict):
+            own = [node["$ref"]] if isinstance(node.get("$ref"), str) else []
+            return own + [one for value in node.values() for one in refs(value)]
+        return [one for value in node for one in refs(value)] if isinstance(node, list) else []
+
+    found = refs(document)
+    assert found
+    for ref in found:
+        at = document
+        for token in ref.removeprefix("#/").split("/"):
+            assert token in at, ref
+            at = at[token]
+
+
+def test_the_lock_names_no_address() -> None:
+    """Where packages come from is the installing machine's choice; each is held by its hash."""
+    lock = json.loads((HERE / "package-lock.json").read_text())
+    packages = {name: one for name, one in lock["packages"].items() if name}
+    assert [name for name, one in packages.items() if "integrity" not in one] == []
+    assert "://" not in (HERE / "package-lock.json").read_text()
+
+
+def parser_folder() -> Path:
+    """Install the parser where that can be done; skips, saying why, where it cannot."""
+    npm = shutil.which("npm")
+    if shutil.which("node") is None or npm is None:
+        pytest.skip("NOT CHECKED by the official AsyncAPI parser: no node and npm here")
+    digest = hashlib.sha256((HERE / "package-lock.json").read_bytes()).hexdigest()[:16]
+    folder = CACHE / digest
+    if folder.exists():
+        return folder
+    CACHE.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(dir=CACHE))
+    for name in ("package.json", "package-lock.json"):
+        shutil.copy(HERE / name, fresh)
+    command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+    try:
+        done = subprocess.run(
+            command, cwd=fresh, capture_output=True, text=True, timeout=150, check=False
+        )
+        failure = done.stderr[-300:] if done.returncode else ""
+    except subprocess.TimeoutExpired:
+        failure = "it took longer than 150 s"
+    if failure:
+        shutil.rmtree(fresh, ignore_errors=True)
+        pytest.skip(
+            f"NOT CHECKED by the official AsyncAPI parser: it cannot be installed: {failure}"
+        )
+    try:
+        fresh.rename(folder)
+    except OSError:
+        # Another run was faster.
+        shutil.rmtree(fresh, ignore_errors=True)
+    return folder
+
+
+def parse(file: Path) -> dict:
+    command = ["node", str(HERE / "check.mjs"), str(parser_folder()), str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.timeout(300)
+def test_the_official_parser_accepts_it() -> None:
+    """The AsyncAPI project's own parser finds no error and no warning, and sees every channel."""
+    told = parse(generate.ROOT / asyncapi.ASYNCAPI_JSON)
+    assert [one for one in told["diagnostics"] if one["severity"] <= 1] == []
+    asked = [one for one in contract.SUBJECTS if one.answers]
+    assert told["channels"] == len(contract.SUBJECTS) + len(asked)
+    assert told["operations"] == len(contract.SUBJECTS)
+
+
+@pytest.mark.timeout(300)
+def test_the_official_parser_can_refuse(tmp_path: Path) -> None:
+    """A document with a dangling channel is an error to the same check."""
+    broken = asyncapi.document()
+    broken["operations"]["query_job"]["channel"]["$ref"] = "#/channels/nowhere"
+    file = tmp_path / "broken.json"
+    file.write_text(json.dumps(broken))
+    assert [one for one in parse(file)["diagnostics"] if one["severity"] == 0]
