@@ -97,16 +97,15 @@ class EvalBroker:
 
     def metrics(self) -> dict[str, float]:
         """Gauges with the meanings of nomad.broker.* and nomad.blocked_evals.*, and counters."""
-        out = self._workers.outstanding
         return self._counters.shown(
             {
                 "ready_evaluations": self._ready.ready,
-                "unacked_evaluations": out,
+                "unacked_evaluations": len(self._workers),
                 "pending_evaluations": self._ready.behind,
                 "waiting_evaluations": len(self._delayed),
                 "cancelable_evaluations": len(self._endings),
                 "blocked_evaluations": len(self._blocked),
-                "workers_count": len(self._workers),
+                "workers_count": len(self._workers.lane_of),
                 "acting_bool": int(self._is_acting),
                 "applied_seq": self._replica.seq,
             }
@@ -330,7 +329,7 @@ class EvalBroker:
             triggered_by=evaluation.triggered_by,
             min_seq=min_seq,
             lane=lane,
-            lanes=len(self._workers),
+            lanes=len(self._workers.lane_of),
             seed=splitmix64(key),
             attempt=self._attempts.get(key, 0),
         )
@@ -348,8 +347,7 @@ class EvalBroker:
         effects = [*self._commands(now, now_ns), *self._hand_out(now)]
         sleeps = self._delayed.next_ns if self._delay_asked.room else 0
         due = earliest(
-            self._workers.next_deadline_ns,
-            self._workers.next_loss_ns,
+            self._workers.due_ns,
             self._room_asked.due_ns,
             self._delay_asked.due_ns,
             self._endings.due_ns,

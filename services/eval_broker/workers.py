@@ -6,12 +6,12 @@ harmless. Next: `role.py`.
 """
 
 from collections import deque
-from collections.abc import Iterable
 
 import msgspec
 
 from schemas.base import EvalKey
 from schemas.evaluations import Lease
+from shared.core.waker import earliest
 
 LEASE_NS = 5_000_000_000
 LOST_NS = 2_000_000_000
@@ -53,11 +53,7 @@ class Workers:
         self._deadlines: deque[Held] = deque()
 
     def __len__(self) -> int:
-        return len(self._live)
-
-    @property
-    def outstanding(self) -> int:
-        """Number of leases."""
+        """Number of outstanding leases; that of workers is the length of `lane_of`."""
         return len(self._held)
 
     def hear(self, instance: str, now_ns: int) -> None:
@@ -121,7 +117,7 @@ class Workers:
     def overdue(self, now_ns: int) -> list[Held]:
         """End the leases whose deadline has passed, and return them."""
         ended: list[Held] = []
-        while 0 < self.next_deadline_ns <= now_ns:
+        while 0 < self._next_deadline_ns <= now_ns:
             held = self._deadlines.popleft()
             self.end(held.lease.key)
             ended.append(held)
@@ -142,19 +138,17 @@ class Workers:
         return old
 
     @property
-    def next_deadline_ns(self) -> int:
-        """When the next lease ends; 0: there is none."""
+    def due_ns(self) -> int:
+        """When the next lease ends or the next worker is lost, if nothing is heard; 0: never."""
+        seen = min((worker.seen_ns for worker in self._live.values()), default=0)
+        return earliest(self._next_deadline_ns, seen + LOST_NS if seen else 0)
+
+    @property
+    def _next_deadline_ns(self) -> int:
         deadlines = self._deadlines
         while deadlines and self._held.get(deadlines[0].lease.key) is not deadlines[0]:
             deadlines.popleft()
         return deadlines[0].given_ns + LEASE_NS if deadlines else 0
-
-    @property
-    def next_loss_ns(self) -> int:
-        """When the next worker would be lost; 0: there is none."""
-        seen: Iterable[int] = (worker.seen_ns for worker in self._live.values())
-        first = min(seen, default=0)
-        return first + LOST_NS if first else 0
 
     @property
     def _window(self) -> int:

@@ -1,8 +1,9 @@
 """Cutting a proposal into parts that fit a transaction.
 
 Decides where a plan may be cut: between groups, and inside a group that is too large by itself between allocations, a
-stop always beside its replacement; what ends the evaluation comes last. A plan that must land whole is never cut.
-It must not know numbers, workers or the bus: `outbox.py` gives them. Almost every plan is one part, which a count of its numbers shows.
+stop always beside its replacement; what ends the evaluation comes last. A plan that must land whole is never cut. It
+must not know numbers, workers or the bus: `outbox.py` gives them. Almost every plan is one part, which a count of its
+numbers shows.
 """
 
 from collections.abc import Iterable, Sequence
