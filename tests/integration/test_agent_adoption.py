@@ -204,7 +204,8 @@ async def test_tasks_ended_with_their_agent_start_again(tmp_path: Path) -> None:
         await level(lambda: node.output() == "run\nrun\n")
 
 
-def test_a_start_that_was_voided_never_begins(tmp_path: Path) -> None:
+@pytest.mark.asyncio
+async def test_a_start_that_was_voided_never_begins(tmp_path: Path) -> None:
     """Once a recovery has claimed a run, the watcher that comes too late starts nothing."""
     assert watcher.void(tmp_path, "boot") == watcher.Gone(started=False)
     command = watcher.Command(
@@ -214,10 +215,10 @@ def test_a_start_that_was_voided_never_begins(tmp_path: Path) -> None:
         stdout=tmp_path / "out",
         stderr=tmp_path / "err",
     )
+    script = watcher.watcher_script()
+    child = watcher.begin(script, tmp_path, command, kernel_boot="boot", open_files=64)
     with pytest.raises(watcher.StartRefused):
-        watcher.spawn(
-            watcher.watcher_script(), tmp_path, command, kernel_boot="boot", open_files=64
-        )
+        await watcher.came_alive(tmp_path, child, "boot")
     assert not (tmp_path / "ran").exists()
 
 

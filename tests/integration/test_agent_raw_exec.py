@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
+from services.agent.drivers import watcher
 from shared.core.ids import alloc_id
 from tests.integration.agent_node import Node, job, projection, sh
 
@@ -171,18 +172,36 @@ async def test_a_start_that_cannot_work_fails_at_once(
 async def test_a_hanging_start_costs_its_task_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A task whose log is a pipe that nobody reads never comes alive; another one does, and nothing is left."""
-    monkeypatch.setattr("services.agent.drivers.watcher.START_TIMEOUT_S", 0.5)
+    """A start that stops in the middle is given up and killed; one beside it comes alive."""
+    monkeypatch.setattr(watcher, "START_TIMEOUT_S", 0.5)
+    hang = "case $0 in */bad/*) kill -STOP $$ ;; esac\nexec 3>&1"
+    monkeypatch.setattr(watcher, "_TASK", watcher._TASK.replace("exec 3>&1", hang))
     async with a_node(tmp_path, job(sh("sleep 300", "good"), sh("sleep 300", "bad"))) as node:
-        pipe = node.home.places(alloc_id(1), "bad").stdout
-        pipe.parent.mkdir(parents=True)
-        os.mkfifo(pipe)
         node.hear(projection(5, 1))
         await node.until(lambda: node.status() == "failed")
-        assert "hung" in node.task(name="bad").events[-2].message
+        assert "hung" in node.task(name="bad").events[0].message
         assert any(event.kind == "Started" for event in node.task(name="good").events)
         await node.until(lambda: node.task(name="good").state == "dead")
     await level(lambda: not strangers(tmp_path))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("swap", ["pipe", "link"])
+async def test_a_log_that_is_no_file_is_not_opened(tmp_path: Path, swap: str) -> None:
+    """A pipe or a link in the place of a task's log is neither waited for nor written through."""
+    async with a_node(tmp_path, job(sh("echo text"))) as node:
+        log = node.home.places(alloc_id(1), "main").stdout
+        log.parent.mkdir(parents=True)
+        target = tmp_path / "target"
+        target.touch()
+        if swap == "pipe":
+            os.mkfifo(log)
+        else:
+            log.symlink_to(target)
+        node.hear(projection(5, 1))
+        await node.until(lambda: node.status() == "failed")
+        assert "no plain file" in node.task().events[0].message
+        assert not target.read_text()
 
 
 @pytest.mark.asyncio

@@ -54,7 +54,8 @@ class RawExec:
     async def start(self, run: Run, launch: TaskLaunch) -> Watched:
         """Start a run, in a thread: it takes a few forks."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, self._start, run, launch)
+        child = await loop.run_in_executor(self._pool, self._begin, run, launch)
+        return await watcher.came_alive(_directory(run), child, self._kernel_boot)
 
     async def recover(self, run: Run) -> Watched | Exit | Gone:
         """Find a run of an earlier life, or make sure that it never begins."""
@@ -132,7 +133,7 @@ class RawExec:
 
     # ---- in a thread ----
 
-    def _start(self, run: Run, launch: TaskLaunch) -> Watched:
+    def _begin(self, run: Run, launch: TaskLaunch) -> subprocess.Popen[bytes]:
         _check_user(launch.user)
         places = run.places
         found = places.variables()
@@ -149,7 +150,7 @@ class RawExec:
             stdout=places.stdout,
             stderr=places.stderr,
         )
-        return watcher.spawn(
+        return watcher.begin(
             self._script,
             directory,
             command,
@@ -165,6 +166,10 @@ def _directory(run: Run) -> Path:
 def _make(run: Run, directory: Path) -> None:
     """Make what a start needs; of earlier runs only the last is kept."""
     places = run.places
+    for path in (places.stdout, places.stderr):
+        # A task owns this directory: what it puts in the way of its log, a pipe or a link, is not written to.
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            raise StartRefused(f"log {path.name} is no plain file", recoverable=False)
     try:
         for path in (*places.directories(), directory):
             path.mkdir(parents=True, exist_ok=True)

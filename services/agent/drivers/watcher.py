@@ -11,9 +11,9 @@ In `runs/<alloc>/<task>/<number>/` stand
 - `left`: the run was ended because its agent ended, so the next life starts it again at no charge.
 """
 
+import asyncio
 import contextlib
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -95,12 +95,12 @@ def watcher_script() -> str:
     return script
 
 
-def spawn(
+def begin(
     script: str, directory: Path, command: Command, *, kernel_boot: str, open_files: int
-) -> Watched:
-    """Start a command under a watcher; `directory` is the run's own. Blocks until its pid is known.
+) -> subprocess.Popen[bytes]:
+    """Start a watcher; `directory` is the run's own. Its stdout tells when the task is alive: `came_alive`.
 
-    Raises StartRefused; then nothing of it is alive.
+    Raises StartRefused; then nothing was started.
     """
     argv = ["/bin/sh", "-c", script, "caravan-watch", _TASK, str(directory), kernel_boot]
     argv += [str(command.stdout), str(command.stderr), str(open_files), *command.argv]
@@ -116,31 +116,44 @@ def spawn(
         )
     except (OSError, ValueError) as err:
         raise StartRefused(f"cannot be started: {err}", recoverable=True) from err
-    line, in_time = _first_line(child)
     # It is reaped by pid when it has ended, in this life or by init: Popen shall neither wait nor warn.
     child.returncode = 0
-    found = find(directory, kernel_boot)
-    if line and isinstance(found, Watched):
-        found.child = child.pid
-        return found
-    if line and isinstance(found, Exit):
+    return child
+
+
+async def came_alive(directory: Path, child: subprocess.Popen[bytes], kernel_boot: str) -> Watched:
+    """Wait until a task is alive. Raises StartRefused; then nothing of it is, nor will be."""
+    try:
+        async with asyncio.timeout(START_TIMEOUT_S):
+            line = await _first_line(child)
+        reason = "its output cannot be opened"
+    except TimeoutError:
+        line, reason = b"", f"hung for {START_TIMEOUT_S:g} s"
+    found = find(directory, kernel_boot) if line else None
+    if isinstance(found, Exit):
         # It was quicker than we: the watcher's own end is still to come, or just over.
         lines = (directory / "proc").read_text().splitlines()
         watcher, task = parse_stat(lines[1])[0], parse_stat(lines[2])[0]
-        return Watched(directory=directory, watcher=watcher, process=task, child=child.pid)
-    _give_up(directory, child.pid, kernel_boot)
-    reason = "its output cannot be opened" if in_time else f"hung for {START_TIMEOUT_S:.0f} s"
+        found = Watched(directory=directory, watcher=watcher, process=task)
+    if isinstance(found, Watched):
+        found.child = child.pid
+        return found
+    await asyncio.to_thread(_give_up, directory, child.pid, kernel_boot)
     raise StartRefused(f"did not come alive: {reason}", recoverable=True)
 
 
-def _first_line(child: subprocess.Popen[bytes]) -> tuple[bytes, bool]:
+async def _first_line(child: subprocess.Popen[bytes]) -> bytes:
     assert child.stdout is not None
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
     with child.stdout as pipe:
-        poll = select.poll()
-        poll.register(pipe, select.POLLIN)
+        loop.add_reader(pipe.fileno(), told.set)
+        try:
+            await told.wait()
+        finally:
+            loop.remove_reader(pipe.fileno())
         # One short line, written at once: what can be read is all of it, or the end.
-        in_time = bool(poll.poll(START_TIMEOUT_S * 1000))
-        return (os.read(pipe.fileno(), 4096) if in_time else b""), in_time
+        return os.read(pipe.fileno(), 4096)
 
 
 def _give_up(directory: Path, child: int, kernel_boot: str) -> None:
