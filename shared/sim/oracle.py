@@ -12,6 +12,7 @@ from schemas.allocations import CLIENT_STATUSES, DESIRED_STATUSES
 from schemas.envelope import Record
 from schemas.jobs import Verdict
 from schemas.projections import NodeProjection
+from shared.bus import subjects
 from shared.core import role, tasks
 from shared.core.replica import Replica
 from shared.errors import LogError
@@ -22,6 +23,7 @@ from shared.sim.findings import Broken, Ledger
 from shared.sim.memo import Memo
 from shared.sim.process import Process, Site
 
+_VERDICT = msgspec.json.Decoder(Verdict)
 _PROJECTION = msgspec.json.Decoder(NodeProjection)
 _CHECKPOINT = "checkpoint"
 
@@ -199,8 +201,10 @@ class Oracle:
         for find in (
             self._promises(customers),
             self._jobs(),
+            self._evaluations(),
             self._tasks(),
             self._replicas(processes),
+            self._projections(),
         ):
             if find:
                 return find
@@ -242,6 +246,29 @@ class Oracle:
                 elif len(allocs) != want or any(a.client != "running" for a in allocs):
                     story = [a for a in self.books.of_group(job, group) if a.desired == "run"]
                     return f"{job.id}.{group} wants {want}, has {story}"
+        return ""
+
+    def _evaluations(self) -> str:
+        table = self.reference.state.evaluations
+        ready = [k for k in table.open if table.by_key[k].status == "pending"]
+        ready = [k for k in ready if not table.by_key[k].wait_until_ns]
+        return f"evaluations {ready} wait for a worker" if ready else ""
+
+    def _projections(self) -> str:
+        """Compare what stands in NODE and VIEW with the books."""
+        value = self.site.bus.value
+        for row, node in self.books.nodes.items():
+            orders = _Orders()
+            orders.follow(value(subjects.node(node.id)).data)
+            wanted = {a.key for a in self.books.allocs.values() if a.is_wanted and a.node == row}
+            if orders.wanted != wanted:
+                return (
+                    f"projection of {node.id} wants {sorted(orders.wanted)}, not {sorted(wanted)}"
+                )
+        for submission_id, (status, _) in self.books.submissions.items():
+            data = value(subjects.view_submission(submission_id)).data
+            if not data or _VERDICT.decode(data).status != status:
+                return f"no verdict stands for {submission_id}, it is {status}"
         return ""
 
     def _tasks(self) -> str:
