@@ -115,7 +115,8 @@ async def test_a_task_that_ignores_signals_is_killed(tmp_path: Path) -> None:
 @pytest.mark.asyncio
 async def test_what_a_task_leaves_behind_is_killed(tmp_path: Path) -> None:
     """A process left in the background by a task that exits does not outlive it."""
-    await run(tmp_path, job(sh("sleep 300 & exit 0"), kind="batch"), "complete")
+    node = await run(tmp_path, job(sh("sleep 300 & exit 0"), kind="batch"), "complete")
+    assert node.task().exit_code == 0
     await level(lambda: not strangers(tmp_path))
 
 
