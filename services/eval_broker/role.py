@@ -12,9 +12,10 @@ Parts: `ready.py` order, `asleep.py` blocked and delayed, `workers.py` leases, `
 import msgspec
 
 from schemas import envelope
-from schemas.base import EvalKey
+from schemas.base import EvalKey, JobId
 from schemas.envelope import ENCODER, CommandBatch
 from schemas.evaluations import (
+    Blocked,
     EndEvaluations,
     EvaluationEnded,
     EvaluationsCreated,
@@ -88,7 +89,7 @@ class EvalBroker:
                 effects += self._take(given, now, now_ns)
         except LogError as err:
             return [role.Stop(str(err))]
-        self._act_or_rest()
+        self._act_or_rest(now)
         for instance in self._workers.silent(now):
             self._lose(instance, counts=True)
         if self._is_acting:
@@ -213,8 +214,9 @@ class EvalBroker:
         #: how often the lease of an evaluation came to nothing.
         self._attempts: dict[EvalKey, int] = {}
         self._workers.forget_leases()
+        self._counters.clear()
 
-    def _act_or_rest(self) -> None:
+    def _act_or_rest(self, now: int) -> None:
         """Start to act once leadership is won and the log was read to its end; drop everything when it is lost."""
         shall_act = self._is_leader and self._is_caught_up
         if shall_act is self._is_acting:
@@ -223,7 +225,7 @@ class EvalBroker:
         self._clear()
         if shall_act:
             for key in self._replica.state.evaluations.open:
-                self._refresh(key, 0)
+                self._refresh(key, now)
 
     def _refresh(self, key: EvalKey, now: int) -> None:
         """Put an evaluation where the state says that it belongs."""
@@ -233,11 +235,23 @@ class EvalBroker:
         elif evaluation.blocked is not None:
             self._ready.drop(key)
             self._blocked.add(key, evaluation.priority, evaluation.blocked)
+            self._counters.blocked(key, *self._ask(evaluation.job_id, evaluation.blocked))
         elif evaluation.wait_until_ns:
             self._delayed.add(key, evaluation.wait_until_ns)
         elif key not in self._endings:
             self._awake(key)
             self._queue(evaluation)
+            self._counters.ready(key, now)
+
+    def _ask(self, job_id: JobId, blocked: Blocked) -> tuple[int, int]:
+        """MHz and MiB of what a blocked evaluation could not place."""
+        job = self._replica.state.jobs.by_id.get(job_id)
+        asks = [
+            (one.cpu_mhz * waiting.count, one.memory_mib * waiting.count)
+            for one in (job.groups if job is not None else ())
+            if (waiting := blocked.waiting.get(one.name)) is not None
+        ]
+        return sum(cpu for cpu, _ in asks), sum(memory for _, memory in asks)
 
     def _queue(self, evaluation: Evaluation) -> None:
         """Let a pending evaluation be leased; where a crowd of one job waits, only the newest shall stay.
@@ -259,14 +273,13 @@ class EvalBroker:
         """Forget that an evaluation slept."""
         if self._blocked.drop(key):
             self._room_asked.done(key)
+            self._counters.unblocked(key)
         elif self._delayed.drop(key):
             self._delay_asked.done(key)
 
     def _forget(self, key: EvalKey, now: int) -> None:
         """Forget an evaluation that ended."""
-        held = self._workers.end(key)
-        if held is not None:
-            self._counters.leased(held, now)
+        self._counters.ended(key, self._workers.end(key), now)
         if not self._ready.drop(key):
             self._awake(key)
             self._endings.done(key)
@@ -313,7 +326,7 @@ class EvalBroker:
             leases = [self._lease(key, lane) for key in keys]
             self._workers.give(leases, instance, now, self._replica.seq)
             effects.append(self._message(instance, leases))
-            self._counters.add("leases_total", len(leases))
+            self._counters.leased(keys, now)
         return effects
 
     def _lease(self, key: EvalKey, lane: int) -> Lease:
@@ -358,7 +371,9 @@ class EvalBroker:
     def _commands(self, now: int, now_ns: int) -> list[role.Effect]:
         """Ask for what must wake or end, and again for what the log has not shown in time."""
         room = self._blocked.take(self._room_asked.room)
-        late = self._delayed.take(now_ns, self._delay_asked.room)
+        # The log's clock may be ahead of ours.
+        log_ns = max(now_ns, self._replica.state.t_ns)
+        late = self._delayed.take(log_ns, self._delay_asked.room)
         commands: list[WakeEvaluations | EndEvaluations] = []
         if keys := self._room_asked.ask(room, now):
             commands.append(WakeEvaluations(keys=keys, reason="capacity freed"))

@@ -14,6 +14,7 @@ from schemas.evaluations import (
     Leases,
     NewEvaluation,
     Presence,
+    Waiting,
     WakeEvaluations,
 )
 from schemas.nodes import CapacityFreed
@@ -485,11 +486,13 @@ def test_a_clock_set_back_stops_nothing() -> None:
 def test_what_does_not_decode_is_kept() -> None:
     """An undecodable sign of life goes to the dead letters, is counted, and harms nobody."""
     story = Story()
-    bad = role.Message("presence", subjects.presence("scheduler", "x"), b"{", token=7)
-    story.step(bad, Story.sign("w1"))
+    subject = subjects.presence("scheduler", "x")
+    bad = role.Message("presence", subject, b"{", token=7)
+    forged = role.Message("presence", subject, Story.sign("w2").data, token=8)
+    story.step(bad, forged, Story.sign("w1"))
     dead = [one for one in story.effects if isinstance(one, role.Send)]
-    assert [one.subject for one in dead] == [subjects.dead(bad.subject)]
-    assert story.metric("dead_messages_total") == 1
+    assert [one.subject for one in dead] == [subjects.dead(subject)] * 2
+    assert story.metric("dead_messages_total") == 2
     assert story.metric("workers_count") == 1
 
 
@@ -499,3 +502,41 @@ def test_a_damaged_log_stops_the_broker() -> None:
     story.log.tx()
     story.step(story.log.tx())
     assert isinstance(story.effects[0], role.Stop)
+
+
+def test_a_clock_behind_the_log_s_does_not_delay() -> None:
+    """A delayed evaluation is woken when the log's time has come, however late the broker's clock is."""
+    story = Story()
+    until = story.now_ns + SECOND
+    story.tx(
+        EvaluationsCreated(evaluations=(NewEvaluation(job_id=JobId("a"), wait_until_ns=until),))
+    )
+    key = EvalKey(make_key(story.log.seq, 0))
+    story.step(story.log.tx(CapacityFreed(classes=(0,)), t_ns=until))
+    assert [one.keys for one in story.commands] == [(key,)]
+
+
+def test_what_blocked_jobs_ask_for_is_shown() -> None:
+    """The sum of what blocked evaluations could not place is a gauge, and goes with them."""
+    story = Story()
+    story.step(story.log.jobs("a", "b", count=9))
+    for job_id, count in (("a", 2), ("b", 3)):
+        blocked = Blocked(classes=(0,), seen_classes=1, waiting={"g": Waiting(count=count)})
+        record, key = story.log.blocked(job_id, blocked)
+        story.step(record)
+    assert story.metric("blocked_cpu_mhz") == 500
+    assert story.metric("blocked_memory_mib") == 5 * 64
+    story.tx(EvaluationsWoken(keys=(key,)))
+    assert story.metric("blocked_cpu_mhz") == 200
+
+
+def test_times_in_the_queue_are_counted() -> None:
+    """Waiting runs from being ready to the lease, processing from the lease to the end in the log."""
+    story = Story()
+    [key] = story.create("a")
+    story.now_ns += SECOND
+    story.hear("w1")
+    story.now_ns += 2 * SECOND
+    story.step(story.log.tx(ended(key)), story.sign("w1"))
+    assert story.metric("wait_seconds_sum") == 1
+    assert story.metric("process_seconds_sum") == 2
