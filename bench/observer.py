@@ -105,7 +105,11 @@ async def observing(login: Login) -> AsyncIterator[Observer]:
     running = asyncio.create_task(shell.run(stop))
     try:
         while not role.is_caught_up and not running.done():
-            await asyncio.sleep(0.005)
+            role.changed.clear()
+            await asyncio.wait(
+                {running, asyncio.ensure_future(role.changed.wait())},
+                return_when=asyncio.FIRST_COMPLETED,
+            )
         yield role
     finally:
         stop.set()

@@ -18,12 +18,13 @@ from bench.observer import Observer
 from bench.outcome import Outcome, Run, merge
 from schemas.jobs import Verdict
 from shared.bus import subjects
-from shared.bus.connect import BusClient, connect
+from shared.bus.connect import BusClient
 from shared.core.invariants import check
 from shared.core.replica import Replica
 from shared.core.role import Record
 
 NODES = 5_000
+RUNS = 5
 JOBS = 1_000
 GROUPS = 5
 COUNT = 200

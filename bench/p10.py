@@ -18,6 +18,7 @@ from shared.core.scores import Algorithm, Int64s
 from shared.core.splitmix import splitmix64_array
 from tests.property.reference import greedy
 
+RUNS: Final = 5
 NODES: Final = 5_000
 COUNT: Final = 1_000
 #: Calls in one run; a run's figure is their median.

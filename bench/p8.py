@@ -19,6 +19,7 @@ from shared.bus.connect import BusClient
 from shared.core.invariants import check
 
 JOBS = 1_000
+RUNS = 5
 GAP_S = 0.02
 
 
