@@ -26,6 +26,8 @@ from shared.sim.process import Process, Site
 _VERDICT = msgspec.json.Decoder(Verdict)
 _PROJECTION = msgspec.json.Decoder(NodeProjection)
 _CHECKPOINT = "checkpoint"
+#: What a table or the books raise over a fact that cannot be.
+_IMPOSSIBLE = (LogError, AssertionError, LookupError, ValueError, TypeError)
 
 
 class _Orders:
@@ -80,8 +82,10 @@ class Oracle:
             if seq not in self.forged:
                 self._own(seq, record)
             self.reference.apply(role.Record(seq, subject, data))
-        except LogError as err:
-            self.ledger.hold("state_equals_log", False, err)
+        except _IMPOSSIBLE as err:
+            self.ledger.hold(
+                "state_equals_log", False, f"record {seq}: {type(err).__name__}: {err}"
+            )
         if subject.endswith(_CHECKPOINT):
             self.compare_rows()
 

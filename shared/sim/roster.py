@@ -23,6 +23,8 @@ ROLES = (
     ("view", "View", 1),
 )
 NODES = 10
+#: Far more often than in earnest: every replica proves itself several times a world.
+CHECKPOINT_EVERY = 60
 #: Units: MHz, MiB.
 NODE_CPU_MHZ = 4000
 NODE_MEMORY_MIB = 8192
@@ -31,7 +33,9 @@ NODE_MEMORY_MIB = 8192
 def builder(module: str, name: str) -> Callable[[str], role.Role]:
     """Return what makes a life of a role."""
     made = getattr(import_module(f"services.{module}.role"), name)
-    settings = {"cluster_id": CLUSTER_ID} if module == "plan_applier" else {}
+    settings: dict[str, object] = {}
+    if module == "plan_applier":
+        settings = {"cluster_id": CLUSTER_ID, "checkpoint_every": CHECKPOINT_EVERY}
 
     def build(instance: str) -> role.Role:
         one: role.Role = made(instance=instance, **settings)

@@ -24,7 +24,7 @@ from shared.sim.roster import NODES, ROLES, agent_builder, builder
 from shared.sim.weather import Weather
 
 STORM_BEGINS_NS = 1 * SECOND
-STORM_ENDS_NS = 16 * SECOND
+STORM_ENDS_NS = 14 * SECOND
 #: After the storm the world must come to rest within this; rescheduling alone waits 5 s and a node's loss 6 s.
 CALM_MAX_NS = 60 * SECOND
 _LOOK_NS = 500 * MS
@@ -115,7 +115,7 @@ class World:
         for customer in self.customers:
             customer.on_verdict = oracle.on_verdict
             customer.verdict_of = oracle.verdict_of
-            customer.begin(self._draws.between(100 * MS, 4 * SECOND))
+            customer.begin(self._draws.between(100 * MS, 2 * SECOND))
         loop.run(STORM_BEGINS_NS)
         self.weather.stormy = True
         for node in self.nodes:
