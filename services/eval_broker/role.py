@@ -176,6 +176,7 @@ class EvalBroker:
                         ordinal += 1
                 case EvaluationsWoken():
                     for key in event.keys:
+                        self._awake(key)
                         self._refresh(key, now)
                 case PlanRefused():
                     self._counters.add("plans_refused_total")
@@ -239,7 +240,6 @@ class EvalBroker:
         elif evaluation.wait_until_ns:
             self._delayed.add(key, evaluation.wait_until_ns)
         elif key not in self._endings:
-            self._awake(key)
             self._queue(evaluation)
             self._counters.ready(key, now)
 
