@@ -13,7 +13,7 @@ from schemas.envelope import RECORD_DECODER
 from schemas.envelope import Record as LogRecord
 from schemas.evaluations import EvaluationEnded, EvaluationsCreated, EvaluationsWoken
 from schemas.jobs import JobRegistered, JobStopped, SubmissionRefused
-from schemas.nodes import NodeRefused, NodeRegistered, NodesStatusChanged
+from schemas.nodes import CapacityFreed, NodeRefused, NodeRegistered, NodesStatusChanged
 from schemas.plans import GroupPlacement, PlanCommitted, PlanRefused
 from schemas.policy import ClusterCreated
 from shared.core.ids import eval_id
@@ -95,6 +95,8 @@ def _of_nodes(event: Event) -> str:
         case NodesStatusChanged():
             reason = f" ({event.reason})" if event.reason else ""
             return f"{_some(len(event.rows), 'node')} {event.status}{reason}"
+        case CapacityFreed():
+            return f"on nodes of class {', '.join(str(one) for one in event.classes)}"
         case _:
             return ""
 

@@ -33,7 +33,13 @@ class Story:
         self._append("lease", lease=LeaseHeld(holder="a1", cluster_id="c1", fsync=True))
         self._append("tx", ClusterCreated(cluster_id="c1"))
 
-    def _append(self, kind: str, *events: Event, lease: LeaseHeld | None = None) -> int:
+    def _append(
+        self,
+        kind: str,
+        *events: Event,
+        lease: LeaseHeld | None = None,
+        tables: dict[str, str] | None = None,
+    ) -> int:
         seq = len(self.records) + 1
         record = LogRecord(
             kind=kind,
@@ -44,6 +50,7 @@ class Story:
             t_ns=seq,
             events=events,
             lease=lease,
+            tables=tables,
         )
         data, self._head = seal(record)
         self.records.append(Record(seq, subjects.log(1, kind), data))
@@ -52,6 +59,10 @@ class Story:
     def log(self, *events: Event) -> int:
         """Write a transaction; return its seq."""
         return self._append("tx", *events)
+
+    def checkpoint(self, tables: dict[str, str]) -> int:
+        """Write a checkpoint; return its seq."""
+        return self._append("checkpoint", tables=tables)
 
     def node(self, node_id: str, **spec: str | int) -> int:
         spec_ = NodeSpec(node_id=NodeId(node_id), cpu_mhz=4000, memory_mib=4096, **spec)
