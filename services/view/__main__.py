@@ -2,6 +2,7 @@
 
 import sys
 
+from services.view.edge import carry
 from services.view.role import View
 from shared.bus.instances import log_settings, new_instance
 from shared.bus.runner import run_role, run_settings
@@ -11,7 +12,8 @@ def main() -> int:
     """Run until a signal; returns the exit code. Raises ConfigInvalid for settings that cannot be used."""
     settings = run_settings()
     log_settings("view", settings, level=settings.log_level)
-    return run_role(View(instance=new_instance("view"), follow_dead=True), settings)
+    view = View(instance=new_instance("view"), follow_dead=True)
+    return run_role(view, settings, carriers={"query": carry})
 
 
 if __name__ == "__main__":

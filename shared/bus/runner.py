@@ -20,6 +20,7 @@ from shared.bus.accounts import read_credentials
 from shared.bus.connect import Login
 from shared.bus.health import Health, HealthServer
 from shared.bus.shell import Performer, Shell, ShellSettings
+from shared.bus.sources import Carrier
 from shared.core.role import Role
 from shared.errors import CaravanError, ConfigInvalid
 
@@ -115,7 +116,7 @@ def set_up_logging(level: str = "info") -> None:
 
 #: Builds what performs a role's own effects; gets the shell to inject what they report.
 PerformersOf = Callable[[Shell], Mapping[type, Performer]]
-#: Runs beside the shell in the same loop, e.g. FastStream's edges.
+#: Runs beside the shell in the same loop.
 Beside = Callable[[Shell], Awaitable[None]]
 
 
@@ -126,13 +127,17 @@ def run_role(
     node_id: str = "",
     performers_of: PerformersOf | None = None,
     beside: Beside | None = None,
+    carriers: Mapping[str, Carrier] | None = None,
 ) -> int:
-    """Run a role until a signal; returns the exit code. `node_id` for agents, whose user is their node's."""
+    """Run a role until a signal; returns the exit code.
+
+    `node_id` is for agents, whose user is their node's; `carriers` are for Listen sources that FastStream carries.
+    """
     set_up_logging(settings.log_level)
     structlog.contextvars.bind_contextvars(service=role.name, instance=role.instance)
     try:
         own = shell_settings(settings, role.name, node_id)
-        shell = Shell(role, own)
+        shell = Shell(role, own, carriers=carriers)
         if performers_of is not None:
             shell.add_performers(performers_of(shell))
         work = _serve(role, shell, settings, beside)

@@ -22,7 +22,7 @@ from shared.bus.inbox import Inbox, Timers, Tokens
 from shared.bus.leader import Leadership
 from shared.bus.pull import Link
 from shared.bus.replay import LogReplay
-from shared.bus.sources import Listener, Puller
+from shared.bus.sources import Carrier, Listener, Puller
 from shared.core import role as r
 from shared.core.tasks import Answer, Ask
 from shared.errors import BusUnavailable, CaravanError
@@ -66,6 +66,7 @@ class Shell:
         settings: ShellSettings,
         *,
         performers: Mapping[type, Performer] | None = None,
+        carriers: Mapping[str, Carrier] | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._role = role
@@ -77,6 +78,8 @@ class Shell:
         self._alarm: asyncio.TimerHandle | None = None
         self._link: Link | None = None
         self._listeners: list[Listener] = []
+        #: who subscribes for a Listen source, by its name; for all others we do.
+        self._carriers = carriers or {}
         self._pullers: dict[str, Puller] = {}
         self._replay: LogReplay | None = None
         self._appender: Appender | None = None
@@ -236,7 +239,10 @@ class Shell:
                     stream = subjects.log_stream(own.generation)
                     self._replay = LogReplay(link, self._inbox, stream=stream, owner=owner)
                 case r.Listen():
-                    self._listeners.append(Listener(link, self._inbox, self._tokens, source))
+                    carrier = self._carriers.get(source.name)
+                    self._listeners.append(
+                        Listener(link, self._inbox, self._tokens, source=source, carrier=carrier)
+                    )
                 case _:
                     self._pullers[source.name] = Puller(
                         link, self._inbox, self._tokens, source=source, owner=owner

@@ -4,12 +4,13 @@ Decides how their messages get tokens and credit. Knows no meaning. Next: `shell
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import msgspec
 
 from shared.bus import streams, subjects
-from shared.bus.connect import BusClient, header, status
+from shared.bus.connect import BusClient, Handler, header, status
 from shared.bus.inbox import Inbox, Tokens
 from shared.bus.pull import Link, Position, Pull
 from shared.core.role import Listen, Message, Read, Work
@@ -18,23 +19,39 @@ from shared.core.role import Listen, Message, Read, Work
 PROJECTION = "projection"
 _AGAIN_S = 0.5
 
+#: Subscribes in its own way, once a client, and hands each message over as subject, reply, header block and body.
+Carrier = Callable[[BusClient, Listen, Handler], Awaitable[None]]
+
 
 class Listener:
-    """A core subscription."""
+    """A core subscription; with `carrier`, one that is made and read elsewhere in this process."""
 
-    def __init__(self, link: Link, inbox: Inbox, tokens: Tokens, source: Listen) -> None:
+    def __init__(
+        self,
+        link: Link,
+        inbox: Inbox,
+        tokens: Tokens,
+        *,
+        source: Listen,
+        carrier: Carrier | None = None,
+    ) -> None:
         self._link = link
         self._inbox = inbox
         self._tokens = tokens
         self._source = source
+        self._carrier = carrier
         self._subscribed: BusClient | None = None
 
     async def subscribe(self) -> None:
         """Subscribe, once a client: one that reconnects does it again by itself."""
         bus = self._link.bus
-        if self._subscribed is not bus:
+        if self._subscribed is bus:
+            return
+        if self._carrier is not None:
+            await self._carrier(bus, self._source, self._on_message)
+        else:
             await bus.listen(self._source.subject, self._on_message, self._source.queue)
-            self._subscribed = bus
+        self._subscribed = bus
 
     def look(self) -> None:
         """Deliver the last value that was published while nobody listened."""
