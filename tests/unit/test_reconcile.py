@@ -120,6 +120,21 @@ def test_a_failed_one_is_replaced_when_its_time_has_come_and_elsewhere() -> None
     assert world.nodes_of() != [failed_on]
 
 
+def test_one_that_failed_while_its_job_was_stopped_is_replaced_when_the_job_comes_back() -> None:
+    """A job that returns before its stop was planned gets its whole count, what failed meanwhile included."""
+    world = cluster()
+    world.run(register("app", group(count=2)))
+    row, name = world.rows()[0], world.nodes_of()[0]
+    world.do(stop("app"))
+    events = world.report(name, (row, "failed"))
+    assert not [one for one in events if isinstance(one, EvaluationsCreated)]
+    world.do(register("app", group(count=2), salt=1, submission_id="s2"))
+    world.later(1)
+    event = committed(world.schedule())
+    assert sum(event.placements[0].counts) == 1
+    assert len(world.rows()) == 2
+
+
 def test_used_up_attempts_leave_the_failed_one_in_its_place() -> None:
     """Without attempts left nothing is placed and nothing stops, until another version comes."""
     world = cluster()

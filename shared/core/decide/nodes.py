@@ -134,8 +134,8 @@ def _states(state: State, report: ReportNode, row: int, now_ns: int) -> list[Eve
             frees = True
             if allocations.desired[at] == RUN:
                 due = _retry_at(state, at, code, now_ns)
-                if due:
-                    retry_ns = due if code == FAILED else 0
+                retry_ns = due if code == FAILED else 0
+                if due and not _is_stopped(state, job_id):
                     retries[job_id] = min(due, retries.get(job_id, due))
         rows.append(at)
         codes.append(code)
@@ -176,8 +176,11 @@ def _retry_at(state: State, row: int, code: int, now_ns: int) -> int:
     groups = allocations.groups
     ref = int(allocations.group[row])
     job = state.jobs.by_id.get(groups.job_ids[ref])
-    if job is None or job.stopped:
+    if job is None:
         return 0
+    if job.stopped:
+        # No one waits for it now. Should the job come back before its stop was planned, it is due at once.
+        return now_ns
     if code == COMPLETE:
         return now_ns if job.job_type == "service" else 0
     for group in job.groups:
@@ -185,6 +188,11 @@ def _retry_at(state: State, row: int, code: int, now_ns: int) -> int:
             delay = reschedule_delay_ns(group.reschedule, int(allocations.reschedules[row]))
             return 0 if delay is None else now_ns + delay
     return 0
+
+
+def _is_stopped(state: State, job_id: JobId) -> bool:
+    job = state.jobs.by_id.get(job_id)
+    return job is None or job.stopped
 
 
 def reschedule_delay_ns(policy: ReschedulePolicy, done: int) -> int | None:
