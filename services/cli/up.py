@@ -55,8 +55,8 @@ def up(
         _welcome(out, cluster, is_ready=ready)
         ending.wait()
     finally:
-        tasks = "their tasks run on" if keep_tasks else "their tasks end with them"
-        out.progress(f"stopping {len(cluster.children)} services; agents: {tasks}")
+        tasks = "tasks run on for the next up" if keep_tasks else "tasks end first"
+        out.progress(f"stopping {len(cluster.pids())} processes; {tasks}")
         killed = cluster.stop()
         out.progress("stopped" + (f"; {killed} services had to be killed" if killed else ""))
     return 0

@@ -1,0 +1,247 @@
+"""Every command against a real cluster of `caravan up`: its JSON keys are those of docs/cli.md, its exit code is right."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.cli.children import processes_of
+from services.cli.commands import COMMANDS
+from shared.bus import subjects
+from shared.bus.client import Client
+
+pytestmark = pytest.mark.bus
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples" / "two-groups.nomad.json"
+
+
+class Up:
+    """A running `caravan up`, and commands asked of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.data_dir = folder / "data"
+        self.env = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
+        self.env.pop("CARAVAN_NATS_URL", None)
+        words = [
+            "up",
+            "--port",
+            "0",
+            "--data-dir",
+            str(self.data_dir),
+            "--schedulers",
+            "1",
+            "--json",
+        ]
+        self.log = (folder / "up.log").open("wb")
+        self.process = subprocess.Popen(
+            self._command(*words), env=self.env, stdout=subprocess.PIPE, stderr=self.log
+        )
+        assert self.process.stdout is not None
+        self.said: dict[str, Any] = json.loads(self.process.stdout.readline())
+        self.env["CARAVAN_NATS_URL"] = self.said["url"]
+
+    def _command(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "services.cli", *words]
+
+    def run(self, *words: str) -> tuple[int, dict[str, Any]]:
+        """Run a command with --json; stdout must be one line."""
+        done = subprocess.run(
+            self._command(*words, "--json"),
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        lines = done.stdout.splitlines()
+        assert len(lines) == 1, (done.stdout, done.stderr)
+        return done.returncode, json.loads(lines[0])
+
+    def documented(self, *words: str) -> dict[str, Any]:
+        """Run a command that must succeed, and compare its keys with the documented ones."""
+        code, answer = self.run(*words)
+        assert code == 0, answer
+        command = next(c for c in COMMANDS if c.words == words[: len(c.words)])
+        assert set(answer) == set(command.keys)
+        return answer
+
+    def until(self, holds: Callable[[], bool], what: str) -> None:
+        """Wait for a level, at most 20 s."""
+        deadline = time.monotonic() + 20
+        while not holds():
+            assert time.monotonic() < deadline, what
+            time.sleep(0.1)
+
+    def end(self) -> int:
+        """Ctrl-C."""
+        self.process.send_signal(signal.SIGINT)
+        code = self.process.wait(30)
+        self.log.close()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        return code
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """One cluster for the whole file; tests use jobs of their own."""
+    one = Up(tmp_path_factory.mktemp("up"))
+    yield one
+    if one.process.poll() is None:
+        one.end()
+    assert not processes_of(one.data_dir)
+
+
+def job_file(folder: Path, job_id: str, **changes: Any) -> str:
+    """The example under another id, with changes to its first group."""
+    body = json.loads(EXAMPLE.read_text(encoding="utf-8"))
+    body["Job"]["ID"] = job_id
+    body["Job"]["TaskGroups"][0] |= changes
+    path = folder / f"{job_id}.json"
+    path.write_text(json.dumps(body), encoding="utf-8")
+    return str(path)
+
+
+def test_a_job_from_run_to_stop(up: Up, tmp_path: Path) -> None:
+    """A job runs, is shown by every status command under the documented keys, writes output, and stops."""
+    ran = up.documented("job", "run", job_file(tmp_path, "life"))
+    assert (ran["eval_status"], ran["placed"], ran["waiting"]) == (
+        "complete",
+        {"clock": 2, "greeter": 1},
+        {},
+    )
+    up.until(lambda: _running(up, "life") == 3, "three allocations run")
+    job = up.documented("job", "status", "life")
+    assert job["job"]["status"] == "running"
+    first = job["allocations"][0]
+    contract = {"id", "group", "index", "node", "desired_status", "client_status", "version"}
+    assert contract <= set(first)
+    alloc = up.documented("alloc", "status", first["id"][:13])
+    assert {"state", "restarts", "events"} <= set(alloc["tasks"]["tick"])
+    up.until(lambda: bool(up.run("alloc", "logs", first["id"], "tick")[1].get("text")), "output")
+    assert "tick 1" in up.documented("alloc", "logs", first["id"])["text"]
+    assert up.documented("eval", "status", ran["eval_id"])["evaluation"]["job_id"] == "life"
+    assert up.documented("eval", "list")["total"] >= 1
+    nodes = up.documented("node", "status")["nodes"]
+    assert {"id", "name", "datacenter", "pool", "class", "status", "eligibility"} <= set(nodes[0])
+    assert {"capacity", "used", "allocations"} <= set(nodes[0])
+    stopped = up.documented("job", "stop", "life")
+    assert stopped["stopped"] is True
+    assert up.run("job", "status", "life")[1]["job"]["status"] == "dead"
+
+
+def _running(up: Up, job_id: str) -> int:
+    return sum(group["running"] for group in up.run("job", "status", job_id)[1]["groups"].values())
+
+
+def test_what_finds_no_place_waits(up: Up, tmp_path: Path) -> None:
+    """A job too large is accepted, says what waits and why, and ends with exit 2."""
+    constraint = [{"LTarget": "${node.datacenter}", "Operand": "=", "RTarget": "mars"}]
+    code, answer = up.run("job", "run", job_file(tmp_path, "mars", Constraints=constraint))
+    assert code == 2
+    assert answer["placed"] == {"clock": 0, "greeter": 1}
+    assert answer["waiting"]["clock"]["n"] == 2
+    assert answer["waiting"]["clock"]["reasons"]
+    up.documented("job", "stop", "mars", "--purge")
+
+
+def test_refusals_have_stable_codes(up: Up, tmp_path: Path) -> None:
+    """Unknown things, taken indexes and ambiguous words are errors with exit 1 and a code."""
+    for code, words in (
+        ("not_found", ("job", "status", "nobody")),
+        ("not_found", ("job", "stop", "nobody")),
+        ("not_found", ("node", "status", "nobody")),
+        ("not_found", ("alloc", "status", "ffffffffffff")),
+        ("invalid", ("eval", "status", "zz")),
+        ("conflict", ("job", "run", job_file(tmp_path, "cas"), "--check-index", "7")),
+    ):
+        exit_code, answer = up.run(*words)
+        assert (exit_code, answer["error"]["code"]) == (1, code), words
+        assert answer["error"]["message"]
+
+
+def test_the_log_is_proven_and_replayed(up: Up) -> None:
+    """The log of a living cluster verifies, tails, and replays to the state that the view hashes."""
+    proof = up.run("log", "verify")[1]
+    assert proof["ok"], proof["problem"]
+    assert set(next(c.keys for c in COMMANDS if c.words == ("log", "verify"))) <= set(proof)
+    tail = up.documented("log", "tail", "-n", "3")
+    assert len(tail["events"]) <= 3
+    live = up.documented("operator", "status", "--hashes")
+    assert live["fsync"] is True
+    again = up.documented("replay", "--to", str(live["seq"]))
+    assert again["tables"] == live["tables"]
+    assert up.run("replay", "--to", "999999")[1]["error"]["code"] == "not_found"
+
+
+async def _publish(url: str, subject: str, body: bytes) -> None:
+    async with Client(url) as client:
+        client.publish(subject, body)
+        await client.bus.flush()
+
+
+def test_dead_letters_are_listed(up: Up) -> None:
+    """What nobody can read in the drop box becomes a dead letter that `dead list` shows."""
+    import asyncio
+
+    asyncio.run(_publish(up.said["url"], subjects.jobs("submit"), b"{no json"))
+    up.until(lambda: up.run("dead", "list")[1]["total"] > 0, "a dead letter")
+    message = up.documented("dead", "list")["messages"][0]
+    assert set(message) == {"id", "subject", "reason", "at", "size"}
+    assert message["subject"] == subjects.jobs("submit")
+
+
+def test_killed_services_come_back(up: Up, tmp_path: Path) -> None:
+    """After kill -9 of both appliers and of the bus, a job runs again, and the log is sound."""
+    state = json.loads((up.data_dir / "up.json").read_text())
+    for name in ("plan_applier-1", "plan_applier-2", "bus"):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(state["services"][name], signal.SIGKILL)
+
+    def placed() -> bool:
+        code, answer = up.run(
+            "job", "run", job_file(tmp_path, "after"), "--submission-id", "after-1"
+        )
+        return code == 0 and answer["placed"] == {"clock": 2, "greeter": 1}
+
+    up.until(placed, "a job is placed again")
+    assert up.run("log", "verify")[1]["ok"]
+
+
+def test_one_up_a_directory_and_a_port(up: Up, tmp_path: Path) -> None:
+    """A second `up` on the directory, or on the port, is refused in one line."""
+    code, answer = up.run("up", "--port", "0", "--data-dir", str(up.data_dir))
+    assert (code, answer["error"]["code"]) == (1, "config")
+    port = up.said["url"].rpartition(":")[2]
+    code, answer = up.run("up", "--port", port, "--data-dir", str(tmp_path / "other"))
+    assert (code, "in use" in answer["error"]["message"]) == (1, True)
+
+
+def test_ctrl_c_leaves_nothing(up: Up) -> None:
+    """SIGINT ends tasks, services and bus, and says so; nothing of the directory runs any more."""
+    assert up.end() == 0
+    assert not processes_of(up.data_dir)
+    said = (up.data_dir.parent / "up.log").read_text()
+    assert said.splitlines()[-1] == "stopped"
+
+
+def test_demo(tmp_path: Path) -> None:
+    """The demo comes to its end: ran, restarted, stopped, nothing left; one object on stdout."""
+    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "services.cli", "demo", "--json"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=90, check=False)
+    story = json.loads(done.stdout)
+    assert done.returncode == 0, done.stderr
+    assert set(story) == set(next(c.keys for c in COMMANDS if c.words == ("demo",)))
+    assert (story["ran"], story["restarted"], story["stopped"]) == (True, True, True)
+    assert (story["left_running"], story["ok"]) == (0, True)
+    assert {one["status"] for one in story["allocations"]} == {"complete"}
+    assert not list(tmp_path.glob("caravan-demo-*"))
