@@ -59,7 +59,7 @@ class Inbox:
         """Queue the commands of a message. Raises CommandInvalid: nothing of it was queued."""
         try:
             batch = COMMANDS_DECODER.decode(message.data)
-        except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as err:
+        except (msgspec.MsgspecError, ValueError, RecursionError) as err:
             raise CommandInvalid("invalid", f"does not decode: {err}") from err
         if not batch.commands:
             raise CommandInvalid("invalid", "a batch without commands")

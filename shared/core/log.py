@@ -106,7 +106,7 @@ class Chain:
             record = RECORD_DECODER.decode(data)
         except msgspec.ValidationError as err:
             raise UnknownEvent(seq, f"{err}; written by a newer release, upgrade") from err
-        except msgspec.DecodeError as err:
+        except (ValueError, RecursionError) as err:
             raise LogDamaged(seq, f"its checksum holds, and it does not decode: {err}") from err
         if not subject.endswith(f".{record.kind}"):
             raise LogDamaged(seq, f"a {record.kind} on subject {subject}")

@@ -258,9 +258,16 @@ def _blocked(
 ) -> tuple[NewEvaluation, ...]:
     if not waiting:
         return ()
+    escaped = any(
+        "unique." in constraint.left + constraint.right
+        for group in job.groups
+        if group.name in waiting
+        for constraint in group.constraints
+    )
     blocked = Blocked(
         classes=tuple(np.flatnonzero(classes).tolist()),
-        seen_classes=len(state.fleet.classes),
+        # What a class cannot tell (a node's own name) may be met by any node that comes.
+        seen_classes=0 if escaped else len(state.fleet.classes),
         snapshot_seq=state.seq,
         waiting=waiting,
     )

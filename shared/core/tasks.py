@@ -17,6 +17,7 @@ What a performer promises:
 import msgspec
 
 from schemas.base import Wire
+from schemas.nodes import TaskEvent
 from schemas.projections import DesiredAlloc
 
 # ---- the journal: what an agent knows after it was killed ----
@@ -38,7 +39,7 @@ class AllocKept(Wire, frozen=True, kw_only=True, tag_field="kind", tag="alloc"):
 
 
 class TaskKept(Wire, frozen=True, kw_only=True, tag_field="kind", tag="task"):
-    """Where a task stands; the last one of (key, task) counts. Written before a start and when a task is dead."""
+    """Where a task stands; the last one of (key, task) counts. On disk before a start; else written when it changes."""
 
     key: int
     task: str
@@ -55,6 +56,8 @@ class TaskKept(Wire, frozen=True, kw_only=True, tag_field="kind", tag="task"):
     interval_start_ns: int = 0
     exit_code: int | None = None
     signal: int = 0
+    #: its life so far, for people.
+    events: tuple[TaskEvent, ...] = ()
 
 
 class AllocForgotten(Wire, frozen=True, kw_only=True, tag_field="kind", tag="forgotten"):

@@ -236,9 +236,10 @@ def test_what_does_not_decode_or_does_not_belong_goes_to_dead() -> None:
     spoofed = Message("report", "cmd.report.n2", bench.send(join("n1")).data, token=2)
     bad = Message("job", "cmd.job", b'{"sender":"x","commands":[{"type":"boom"}]}', token=3)
     deep = Message("job", "cmd.job", b"[" * 100_000, token=4)
-    effects = bench.settle(smuggled, spoofed, bad, deep)
-    assert sum(isinstance(e, Send) and e.subject.startswith("dead.") for e in effects) == 4
-    assert {e.token for e in effects if isinstance(e, Ack)} == {1, 2, 3, 4}
+    not_text = Message("job", "cmd.job", b'{"sender":"\xff\xfe"}', token=5)
+    effects = bench.settle(smuggled, spoofed, bad, deep, not_text)
+    assert sum(isinstance(e, Send) and e.subject.startswith("dead.") for e in effects) == 5
+    assert {e.token for e in effects if isinstance(e, Ack)} == {1, 2, 3, 4, 5}
     assert len(bench.log) == before
 
 

@@ -1,7 +1,7 @@
 """What a job wants against what there is: the buckets of reconcile, through place and the applier's decision."""
 
 from schemas.evaluations import EvaluationsCreated, WakeEvaluations
-from schemas.jobs import ReschedulePolicy
+from schemas.jobs import Constraint, ReschedulePolicy
 from schemas.nodes import ChangeLiveness
 from schemas.plans import PlanCommitted
 from tests.builders import SECOND, Cluster, group, join, register, stop
@@ -197,3 +197,12 @@ def test_too_large_and_infeasible_are_told_apart() -> None:
         for name in ("big", "odd")
     ]
     assert classes == ["never_fits", "misconfigured"]
+
+
+def test_a_constraint_on_one_node_is_woken_by_any_class() -> None:
+    """A computed class leaves out what is unique, so a job that asks for it waits for every class."""
+    world = cluster("n1")
+    only = Constraint(left="${node.unique.name}", right="n7")
+    world.run(register("app", group(constraints=(only,))))
+    blocked = world.state.evaluations.by_key[world.state.evaluations.blocked_of["app"]].blocked
+    assert blocked is not None and blocked.seen_classes == 0
