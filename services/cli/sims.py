@@ -11,6 +11,9 @@ from shared.sim.check import run_check
 from shared.sim.mutants import MUTANTS
 from shared.sim.world import Outcome
 
+#: Of a single seed that fails, so many last transitions are shown.
+TRACE_LINES = 60
+
 
 def check(out: Output, *, seeds: int, seed: int, mutant: str, processes: int) -> int:
     """Run worlds from `seed` on, and say what they have shown."""
@@ -23,6 +26,8 @@ def check(out: Output, *, seeds: int, seed: int, mutant: str, processes: int) ->
     def progress(outcome: Outcome) -> None:
         nonlocal done
         done += 1
+        for line in outcome.trace[-TRACE_LINES:] if outcome.invariant else ():
+            out.progress(line)
         if outcome.invariant:
             out.progress(
                 f"seed {outcome.seed}: {outcome.invariant} at seq {outcome.seq}: {outcome.detail}"

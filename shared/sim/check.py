@@ -58,8 +58,8 @@ def run_check(
 ) -> CheckResult:
     """Run `seeds` worlds from `first_seed` on; with a mutant, until one finds it.
 
-    `progress` hears every outcome, in the order of seeds. `clock_ns` measures the speed. Raises KeyError for an
-    unknown mutant.
+    `progress` hears every outcome, in the order of seeds; that of a single seed comes with its trace. `clock_ns`
+    measures the speed. Raises KeyError for an unknown mutant.
     """
     began_ns = clock_ns() if clock_ns is not None else 0
     outcomes: list[Outcome] = []
@@ -74,7 +74,10 @@ def run_check(
 
 
 def _outcomes(seeds: range, mutant: str, processes: int) -> Iterator[Outcome]:
-    if processes < 2 or len(seeds) < 2:
+    if len(seeds) == 1:
+        yield World(seeds[0], trace=True, mutant=mutant).run()
+        return
+    if processes < 2:
         for seed in seeds:
             yield one_world(seed, mutant)
         return

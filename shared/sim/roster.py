@@ -19,7 +19,7 @@ ROLES = (
     ("intake", "Intake", 2),
     ("eval_broker", "EvalBroker", 2),
     ("scheduler", "Scheduler", 2),
-    ("heartbeat", "Heartbeat", 1),
+    ("heartbeat", "Heartbeat", 2),
     ("view", "View", 1),
 )
 NODES = 10

@@ -24,7 +24,7 @@ class Toy:
     def sources(self) -> tuple[role.Source, ...]:
         return self._sources
 
-    def step(self, inputs: list[role.Input], now_ns: int) -> list[role.Effect]:  # noqa: ARG002
+    def step(self, inputs: list[role.Input], now_ns: int) -> list[role.Effect]:
         self.heard += inputs
         said, self.say = self.say, []
         if self.acks:

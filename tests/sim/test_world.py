@@ -67,6 +67,15 @@ def test_a_planted_bug_is_gone_afterwards() -> None:
     assert World(5).run() == before
 
 
+def test_a_failing_seed_tells_its_story() -> None:
+    """A look at one seed hands its trace over, one line a transition, up to where it broke."""
+    heard: list[Outcome] = []
+    result = run_check(1, 1, "ack-before-append", heard.append)
+    (told,) = heard
+    assert (result.seed, told.invariant) == (1, "no_acknowledged_job_lost")
+    assert any("Reply" in line for line in told.trace)
+
+
 def test_an_unknown_mutant_is_an_error() -> None:
     """A misspelt mutant is not a passed check."""
     with pytest.raises(KeyError):
