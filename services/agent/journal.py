@@ -5,6 +5,7 @@ which later one replaces it. A write that fails leaves the file as it was, so th
 half a line. Next: `edge_home.py`, the data directory around it.
 """
 
+import contextlib
 import os
 import zlib
 from collections.abc import Iterable
@@ -101,6 +102,10 @@ class Journal:
         self._kept = Kept()
         for entry in self.entries:
             self._kept.take(entry)
+        #: entries that could not be written are in `_kept` alone.
+        self._behind = False
+        #: how long the file was when it was last written anew.
+        self._rewritten_size = 0
         self._fd = self._open()
         os.ftruncate(self._fd, self._size)
 
@@ -109,21 +114,31 @@ class Journal:
         os.close(self._fd)
 
     def append(self, entries: Iterable[JournalEntry], *, sync: bool) -> None:
-        """Write entries, and wait for the disk if `sync`. Raises OSError; then nothing of them is kept."""
+        """Write entries, and wait for the disk if `sync`.
+
+        Raises OSError; the file is then as it was, and the next write that succeeds holds these entries, too: a task's
+        entry must never stand in a file that lacks its allocation's.
+        """
         entries = tuple(entries)
+        for entry in entries:
+            self._kept.take(entry)
+        if self._behind:
+            self._rewrite()
+            return
         data = b"".join(encode_line(entry) for entry in entries)
         try:
             self._write(data)
             if sync:
                 os.fdatasync(self._fd)
         except OSError:
+            self._behind = True
             os.ftruncate(self._fd, self._size)
             raise
         self._size += len(data)
-        for entry in entries:
-            self._kept.take(entry)
-        if self._size > COMPACT_BYTES_MIN:
-            self._compact()
+        if self._size > max(COMPACT_BYTES_MIN, 4 * self._rewritten_size):
+            # Without room for a second copy the long one serves.
+            with contextlib.suppress(OSError):
+                self._rewrite()
 
     def _write(self, data: bytes) -> None:
         while data:
@@ -132,22 +147,20 @@ class Journal:
     def _open(self) -> int:
         return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
-    def _compact(self) -> None:
+    def _rewrite(self) -> None:
         data = b"".join(encode_line(entry) for entry in self._kept.entries())
-        if self._size < 4 * len(data):
-            return
         fresh = self.path.with_suffix(".new")
         try:
             write_durably(fresh, data)
         except OSError:
-            # No room for a second copy: the long one serves.
             fresh.unlink(missing_ok=True)
-            return
+            raise
         fresh.replace(self.path)
         sync_directory(self.path.parent)
         os.close(self._fd)
         self._fd = self._open()
-        self._size = len(data)
+        self._size = self._rewritten_size = len(data)
+        self._behind = False
 
 
 def write_durably(path: Path, data: bytes) -> None:

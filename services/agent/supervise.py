@@ -112,6 +112,7 @@ class Supervisor:
             task.note("Recovered", f"found alive, pid {event.pid}", turn.now_ns)
         else:
             task.note("Started", "Task started by client", turn.now_ns)
+        turn.keep(task.kept(alloc.key))
         self._reports.touch(alloc.key)
         if task.stopping:
             self._signal(alloc, task, turn)

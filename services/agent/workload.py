@@ -82,6 +82,7 @@ class Task:
             interval_start_ns=self.count.interval_start_ns,
             exit_code=self.exit_code,
             signal=self.signal,
+            events=tuple(self.events),
         )
 
     def restore(self, kept: TaskKept) -> None:
@@ -97,6 +98,7 @@ class Task:
         )
         self.exit_code = kept.exit_code
         self.signal = kept.signal
+        self.events = list(kept.events)
 
 
 class Alloc:

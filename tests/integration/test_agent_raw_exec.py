@@ -238,6 +238,7 @@ async def test_a_full_journal_starts_nothing(
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(node.home.journal, "_write", full)
+        monkeypatch.setattr("services.agent.journal.write_durably", full)
         node.hear(projection(5, 1))
         await node.until(lambda: node.status() == "failed")
         assert "No space left" in "".join(event.message for event in node.task().events)

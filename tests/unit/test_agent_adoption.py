@@ -22,7 +22,9 @@ def test_what_ran_is_looked_for_and_not_started() -> None:
     assert (asked.key, asked.task, asked.run, asked.driver) == (7, "main", 1, "raw_exec")
     story.started(adopted=True).hear(6, alloc())
     assert not story.starts()
-    assert story.state().tasks["main"].pid == 101
+    task = story.state().tasks["main"]
+    assert task.pid == 101
+    assert [event.kind for event in task.events] == ["Started", "Recovered"]
 
 
 def test_an_adopted_task_is_stopped_only_by_an_order() -> None:
@@ -162,28 +164,32 @@ def test_a_newer_releases_entry_is_refused() -> None:
         decode_lines(b"%08x %b\n" % (zlib.crc32(body), body), "journal")
 
 
-def test_a_failed_write_leaves_no_half_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A disk that fills up in the middle of a line leaves the file as it was; later entries are whole."""
+def test_a_failed_write_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that fills up in the middle of a line leaves the file as it was; the next write holds what it missed."""
     import os
 
-    first, second = lived().journal[:2]
+    entries = lived().journal
+    wanted = Kept()
+    for entry in entries:
+        wanted.take(entry)
     journal = Journal(tmp_path / "journal")
-    journal.append([first], sync=True)
+    journal.append(entries[:1], sync=True)
+    whole = (tmp_path / "journal").read_bytes()
     real = os.write
 
     def half(fd: int, data: bytes) -> int:
         real(fd, data[: len(data) // 2])
         raise OSError(28, "No space left on device")
 
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "write", half)
-        with pytest.raises(OSError, match="No space"):
-            journal.append([second], sync=True)
-    journal.append([second], sync=True)
+    for entry in entries[1:-1]:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "write", half)
+            with pytest.raises(OSError, match="No space"):
+                journal.append([entry], sync=True)
+        assert (tmp_path / "journal").read_bytes() == whole
+    journal.append(entries[-1:], sync=True)
     journal.close()
-    assert Journal(tmp_path / "journal").entries == [first, second]
+    assert Journal(tmp_path / "journal").entries == wanted.entries()
 
 
 def test_a_long_journal_is_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

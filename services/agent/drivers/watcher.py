@@ -115,7 +115,9 @@ def begin(
             start_new_session=True,
         )
     except (OSError, ValueError) as err:
-        raise StartRefused(f"cannot be started: {err}", recoverable=True) from err
+        # ValueError: a variable's name holds "=", which no retry mends.
+        again = isinstance(err, OSError)
+        raise StartRefused(f"cannot be started: {err}", recoverable=again) from err
     # It is reaped by pid when it has ended, in this life or by init: Popen shall neither wait nor warn.
     child.returncode = 0
     return child
