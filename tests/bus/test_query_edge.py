@@ -1,4 +1,4 @@
-"""Questions carried by FastStream: the role sees and answers what it would without it, through every loss of the bus."""
+"""Questions carried by FastStream: the role sees and answers what it would without it, also after a loss of the bus."""
 
 import asyncio
 import contextlib
