@@ -68,6 +68,19 @@ def new_credentials(node_ids: tuple[str, ...] = ()) -> Credentials:
     return made
 
 
+def environment_credentials(node_ids: tuple[str, ...]) -> Credentials:
+    """Name where the server finds passwords in its environment: `$CARAVAN_NATS_PASSWORD_<USER>`.
+
+    Each must begin with a letter: the server reads a value that looks like a number as one.
+    """
+    prefix = "$CARAVAN_NATS_PASSWORD_"
+    names = (*ROLES, ADMIN, SYS, PUBLIC)
+    return Credentials(
+        users={name: prefix + name.upper() for name in names},
+        nodes={node: prefix + node.upper().replace("-", "_") for node in node_ids},
+    )
+
+
 def write_credentials(path: Path, credentials: Credentials) -> None:
     """Write the file so that nobody but its owner ever could read it."""
     fresh = path.with_name(f"{path.name}.new")
@@ -217,6 +230,8 @@ def public_user(password: str) -> User:
             subjects.API_ALL,
             subjects.QUERIES,
             *(subjects.js_direct_get(subjects.log_stream(g)) for g in GENERATIONS),
+            # Who reads the log must be able to tell whether its end is missing.
+            *(subjects.js_stream_info(subjects.log_stream(g)) for g in GENERATIONS),
             subjects.js_direct_get(streams.NODE.name, subjects.NODES),
             subjects.js_direct_get(streams.VIEW.name),
             subjects.js_direct_get(streams.VIEW.name, subjects.VIEWS),
@@ -243,6 +258,7 @@ def _exports() -> list[str]:
         subjects.QUERIES,
         subjects.REPORTS,
         subjects.HEARTBEATS,
+        *(subjects.js_stream_info(subjects.log_stream(g)) for g in GENERATIONS),
         subjects.js_direct_get(streams.NODE.name, subjects.NODES),
         subjects.js_direct_get(streams.VIEW.name, subjects.VIEWS),
     )
@@ -278,7 +294,9 @@ def _list(items: tuple[str, ...]) -> str:
 
 
 def _user(user: User) -> str:
-    login = f'user: "{user.name}", password: "{user.password}"'
+    # `$NAME` is looked up in the server's environment, and must not be quoted for that.
+    secret = user.password if user.password.startswith("$") else f'"{user.password}"'
+    login = f'user: "{user.name}", password: {secret}'
     if user.publish is None or user.subscribe is None:
         return f"{{ {login} }}"
     allowed = f"publish: {_list(user.publish)}, subscribe: {_list(user.subscribe)}"

@@ -210,7 +210,12 @@ class BusClient(Client):
             late = [key for key, (deadline, _) in self._calls.items() if deadline <= now]
             for key in late:
                 _, done = self._calls.pop(key)
-                done(b"", None)
+                try:
+                    done(b"", None)
+                except Exception as err:
+                    if self.on_failure is None:
+                        raise
+                    self.on_failure(err)
 
     # ---- life ----
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 import msgspec
+import structlog
 
 from shared.bus import streams, subjects
 from shared.bus.append import PUB_ACK
@@ -27,6 +28,7 @@ _ANSWER_S = 0.5
 #: A renewal this old might have been missed by the server: somebody else may be next.
 _DOUBT_S = 1.5
 _RESIGNED_S = 1.0
+log = structlog.get_logger()
 
 
 class _GetLast(msgspec.Struct, frozen=True):
@@ -133,9 +135,11 @@ class Leadership:
             self._give_up()
         elif not self.held:
             self.held = True
+            log.info("leadership.won")
             self._put(LeadershipWon())
 
     def _lose(self) -> None:
         if self.held:
             self.held = False
+            log.warning("leadership.lost")
             self._put(LeadershipLost())
