@@ -250,10 +250,12 @@ def test_a_gap_is_read_again_then_shown(bus: Bus) -> None:
             await admin.ask(subjects.js_message_delete("LOG_1"), b'{"seq":3}')
             inbox = Inbox()
             replay = LogReplay(Link(admin), inbox, stream="LOG_1", owner="toy")
-            replay.rewind(1)
+            # As a damaged replica shows it, that states all five.
+            replay._end = 5
+            reading = asyncio.create_task(replay._catch_up())
             await until(lambda: len(inbox) == 5)
             replay.stepped()
-            replay.stop()
+            await reading
         taken = inbox.take(10)
         assert [one.seq for one in taken] == [1, 2, 4, 5, 5]
         assert taken[-1] == r.CaughtUp(5)
