@@ -1,6 +1,7 @@
 """Child processes: started, looked after, restarted, ended by pid; and those that an earlier life left behind.
 
-Decides how soon what dies comes back: after 0.1 s, doubling to 5 s, from the start again once it ran for ten. Knows no role.
+Decides how soon what dies comes back: after 0.1 s, doubling to 5 s, from the start again once it ran for ten.
+Knows no role.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""A whole cluster on this machine: one data directory, one bus, every role a child process that is restarted when it dies.
+"""A whole cluster on this machine: one data directory, one bus, every role a child that is restarted when it dies.
 
 Decides layout and order: lock, identity, bus, roles; and back in reverse, tasks first. Must not know what a role does.
 Used by `up.py` and `demo.py`. Supervision runs in a thread of its own, so that whoever uses it can wait for anything.

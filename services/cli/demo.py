@@ -1,7 +1,7 @@
 """`caravan demo`: everything once, for real, and nothing left behind.
 
-Decides the story: start a cluster in a temporary directory, run a job with two groups, kill one of its processes and see
-it come back, stop the job, take all down, look for leftovers. Every step waits for a level, bounded in time.
+Decides the story: start a cluster in a temporary directory, run a job with two groups, kill one of its processes and
+see it come back, stop the job, take all down, look for leftovers. Every step waits for a level, bounded in time.
 """
 
 import asyncio
@@ -92,7 +92,9 @@ def _play(out: Output, cluster: Cluster, story: Story, began_s: float) -> Except
         cluster.start()
         out.progress(f"  {len(cluster.pids())} processes, bus at {cluster.url}")
         asyncio.run(
-            _with_client(cluster, lambda client: _tell(out, client, cluster, story, began_s))
+            _with_client(
+                cluster, lambda client: _tell(out, client, cluster, story, began_s=began_s)
+            )
         )
     except (CliError, BusUnavailable, OSError) as err:
         return err
@@ -107,7 +109,7 @@ async def _with_client(cluster: Cluster, work: Callable[[Client], Awaitable[None
 
 
 async def _tell(
-    out: Output, client: Client, cluster: Cluster, story: Story, began_s: float, /
+    out: Output, client: Client, cluster: Cluster, story: Story, *, began_s: float
 ) -> None:
     body = job_body()
     out.progress("submitting a job with two groups")

@@ -18,7 +18,6 @@ from services.cli.output import CliError, Column, Output, short
 from shared.bus import subjects
 from shared.bus.client import Client
 from shared.errors import BusUnavailable
-from shared.jobspec.load import load_file
 
 #: How long a person waits for an evaluation before the command goes on without.
 WAIT_S = 60.0
@@ -29,6 +28,8 @@ _ENDED = frozenset(EVAL_STATUSES) - {"pending", "blocked"}
 
 def run(out: Output, *, file: str, detach: bool, check_index: int, submission_id: str) -> int:
     """Submit a job file; wait until its evaluation ended, and say what found a place."""
+    from shared.jobspec.load import load_file
+
     loaded = load_file(_read(file), file)
     if loaded.errors:
         first = loaded.errors[0]
@@ -216,6 +217,8 @@ def status(out: Output, *, job_id: str, limit: int, verbose: bool) -> int:
 
 def validate(out: Output, *, file: str) -> int:
     """Check a job file without a bus."""
+    from shared.jobspec.load import load_file
+
     loaded = load_file(_read(file), file)
     ok = not loaded.errors
     errors = [{"path": e.path, "line": e.line, "message": e.message} for e in loaded.errors]

@@ -45,7 +45,7 @@ _ORDERS = ("run", "stop", "stop")
 
 
 def desired_rows(state: State, nodes: Rows) -> Rows:
-    """Rows of the allocations that these nodes shall know of: all that have not ended. Shape: (A,), by node then row."""
+    """Rows of the allocations that these nodes shall know of: what has not ended. Shape: (A,), by node, then row."""
     table, size = state.allocations, state.allocations.size
     chosen = np.zeros(max(state.fleet.size, 1), dtype=np.bool_)
     chosen[nodes] = True

@@ -181,7 +181,7 @@ class Publisher:
             self._mark_again(self._flights.pop(subject))
 
     def _put(
-        self, out: list[Effect], subject: str, value: bytes, flight: Flight, ttl_s: int = 0
+        self, out: list[Effect], subject: str, value: bytes, flight: Flight, *, ttl_s: int = 0
     ) -> None:
         self._flights[subject] = flight
         out.append(Put(subject, value, self._stands.get(subject, 0), ttl_s))
@@ -260,12 +260,12 @@ class Publisher:
             if verdict is not None:
                 flight = Flight(SUBMISSION, submission_id, now_ns)
                 subject = subjects.view_submission(submission_id)
-                self._put(out, subject, ENCODER.encode(verdict), flight, GONE_TTL_S)
+                self._put(out, subject, ENCODER.encode(verdict), flight, ttl_s=GONE_TTL_S)
 
     def _last_words(self, out: list[Effect], now_ns: int) -> None:
         for subject in self._free(self.marks.last_words, str):
             value = self.marks.last_words.pop(subject)
-            self._put(out, subject, value, Flight(LAST_WORD, subject, now_ns), GONE_TTL_S)
+            self._put(out, subject, value, Flight(LAST_WORD, subject, now_ns), ttl_s=GONE_TTL_S)
 
 
 def last_words_of_node(state: State, row: int, seq: int) -> dict[str, bytes]:

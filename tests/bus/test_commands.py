@@ -1,4 +1,4 @@
-"""Every command against a real cluster of `caravan up`: its JSON keys are those of docs/cli.md, its exit code is right."""
+"""Every command against a real cluster of `caravan up`: JSON keys as in docs/cli.md, and the right exit code."""
 
 import contextlib
 import json
