@@ -5,11 +5,14 @@ Ids follow Nomad (dots, slashes, any case), so they never enter a subject or a p
 slash or a `..` segment. Different ids have different tokens and `token_id(id_token(x)) == x`.
 """
 
+from functools import lru_cache
+
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
 #: A subject may be long, a file name may not: 255 bytes on every common file system.
 TOKEN_BYTES_MAX = 240
 
 
+@lru_cache(maxsize=1 << 14)
 def id_token(identifier: str) -> str:
     """Return the token of an id. Raises ValueError for the empty id and for one whose token is too long."""
     if not identifier:

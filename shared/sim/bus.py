@@ -226,9 +226,12 @@ class Bus:
             return
         route = self._routes.get(subject)
         if route is None:
+            head = subject.partition(".")[0]
+            listens = [one for one in self._listens if one[1].subject.startswith(head)]
+            queues = [one for one in self._queues.values() if one.pattern.startswith(head)]
             route = self._routes[subject] = (
-                [one for one in self._listens if matches(one[1].subject, subject)],
-                [queue for queue in self._queues.values() if matches(queue.pattern, subject)],
+                [one for one in listens if matches(one[1].subject, subject)],
+                [queue for queue in queues if matches(queue.pattern, subject)],
             )
         for queue in route[1]:
             queue.waiting.append((subject, data, msg_id))
