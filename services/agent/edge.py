@@ -157,6 +157,11 @@ class Edge:
         except StartRefused as err:
             self._inject(_failed(effect, str(err), recoverable=err.recoverable))
             return
+        except ValueError as err:
+            if run is not None:
+                await self._bounded(driver.abandon(run), effect.task)
+            self._inject(_failed(effect, str(err), recoverable=False))
+            return
         except TimeoutError:
             assert run is not None
             await self._bounded(driver.abandon(run), effect.task)

@@ -8,6 +8,8 @@ about. Next: `role.py`.
 
 from collections.abc import Callable
 
+import msgspec
+
 from schemas.base import NodeId
 from schemas.envelope import ENCODER
 from schemas.nodes import AllocReport, NodeSpec, ReportNode
@@ -111,7 +113,7 @@ class Reports:
 
     def compose(self, report_of: Callable[[int], AllocReport], now_ns: int) -> ReportNode:
         """Make the report that is due now."""
-        states = {key: report_of(key) for key in sorted(self._carried)}
+        states = {key: _bounded(report_of(key)) for key in sorted(self._carried)}
         if self._has_new:
             self.number += 1
             self._resend_ns = RESEND_FIRST_NS
@@ -135,7 +137,7 @@ class Reports:
     ) -> None:
         size = sum(len(ENCODER.encode(state)) for state in states.values())
         for key in list(self._fresh):
-            state = report_of(key)
+            state = _bounded(report_of(key))
             more = len(ENCODER.encode(state))
             if size + more > STATES_BYTES_MAX and states:
                 self._full = True
@@ -145,3 +147,16 @@ class Reports:
             self._carried[key] = self.number
             del self._fresh[key]
         self._gather_ns = max(GATHER_NS, size * GATHER_NS_PER_BYTE)
+
+
+def _bounded(state: AllocReport) -> AllocReport:
+    """Leave the tasks' lives out of a report that would not fit alone: hundreds of tasks with ten lines each."""
+    if len(state.tasks) * 10 < STATES_BYTES_MAX // 1024:
+        return state
+    if len(ENCODER.encode(state)) <= STATES_BYTES_MAX:
+        return state
+    short = {
+        name: msgspec.structs.replace(task, events=task.events[-1:] if task.failed else ())
+        for name, task in state.tasks.items()
+    }
+    return msgspec.structs.replace(state, tasks=short)

@@ -240,3 +240,33 @@ def test_a_data_directory_has_one_agent(tmp_path: Path) -> None:
     identity.write_bytes(identity.read_bytes().replace(b'"format":1', b'"format":2'))
     with pytest.raises(ConfigInvalid, match="format 2, this release knows 1"):
         Home(tmp_path, NODE)
+
+
+def test_a_removed_allocation_leaves_nothing(tmp_path: Path) -> None:
+    """Removing an allocation deletes its directories and runs; what its links point to stays."""
+    home = Home(tmp_path / "data", NODE)
+    (tmp_path / "precious").mkdir()
+    for name in ("a1", "a2"):
+        places = home.places(name, "main")
+        for path in places.directories():
+            path.mkdir(parents=True)
+        (places.task / "link").symlink_to(tmp_path / "precious")
+    home.remove("a1")
+    assert [path.name for path in (home.top / "alloc").iterdir()] == ["a2"]
+    assert [path.name for path in (home.top / "runs").iterdir()] == ["a2"]
+    assert (tmp_path / "precious").exists()
+    home.close()
+
+
+@pytest.mark.parametrize("name", ["..", "../x", "a/b", "*", "alloc", " "])
+def test_no_name_leaves_its_directory(tmp_path: Path, name: str) -> None:
+    """Whatever a task or an allocation is called, its places are below the data directory, its own alone."""
+    home = Home(tmp_path, NODE)
+    places, other = home.places(name, name), home.places(name, "main")
+    for path in (*places.directories(), places.stdout):
+        assert path.resolve().is_relative_to(
+            tmp_path.resolve() / path.relative_to(tmp_path).parts[0]
+        )
+        assert ".." not in path.parts
+    assert places.task not in (places.shared, other.task)
+    home.close()

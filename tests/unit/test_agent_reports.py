@@ -120,6 +120,20 @@ def test_a_flood_stays_below_the_message_limit() -> None:
     assert seen == set(range(1, 121))
 
 
+def test_an_allocation_of_very_many_tasks_fits() -> None:
+    """One allocation whose tasks' lives would not fit into a message is reported without them, failed ones' last line kept."""
+    names = [f"task-{n}" for n in range(300)]
+    job = job_json(*(task_json(name) for name in names), restart={"Attempts": 2, "Delay": 1000})
+    story = Story(job=job).hear(5, alloc())
+    for run in (1, 2, 3):
+        reason = {"key": 7, "run": run, "reason": "x" * 490}
+        story.step(*(tasks.TaskStartFailed(task=name, **reason) for name in names)).wait(1)  # type: ignore[arg-type]
+    sent = [one for one in story.done if isinstance(one, Send)]
+    assert max(len(one.data) for one in sent) < 512 * 1024
+    (state,) = story.wait(6).reports()[-1].states
+    assert (state.status, len(state.tasks)) == ("failed", 300)
+
+
 def test_the_bus_is_back_reports_go_at_once() -> None:
     """After a reconnect what is unseen is sent at once, however long the pauses had become."""
     story = Story(heard=False).wait(60)
