@@ -5,7 +5,9 @@ from nothing but the events. Must not know what an event does.
 """
 
 import asyncio
+import os
 from datetime import UTC, datetime
+from pathlib import Path
 
 import msgspec
 
@@ -14,10 +16,12 @@ from schemas.envelope import RECORD_DECODER
 from schemas.envelope import Record as LogRecord
 from schemas.plans import PlanCommitted
 from schemas.projections import Query
-from services.cli import events
-from services.cli.asking import ask, with_bus
+from services.cli import events, running_ups
+from services.cli.asking import ask, bus_url, with_bus
 from services.cli.output import CliError, Column, Output
+from shared.bus import accounts, streams, subjects
 from shared.bus.client import Client
+from shared.bus.connect import Login, connect
 from shared.core.counts import count_state
 from shared.core.log import is_framed
 from shared.core.replica import Replica
@@ -112,11 +116,12 @@ def verify(out: Output) -> int:
     proof, replica = Proof(), Replica()
 
     async def work(client: Client) -> int:
-        expected = 0
+        state = await _log_state(out)
+        expected = state.last_seq
         try:
-            expected = await asyncio.wait_for(_last_seq(client), 2.0)
+            expected = max(expected, await asyncio.wait_for(_last_seq(client), 2.0))
         except (TimeoutError, CliError):
-            out.progress("no view answers: whether the end of the log is missing cannot be told")
+            out.progress("no view answers: what it has seen before is not compared")
         try:
             async for record in client.read_log():
                 _prove(proof, replica, record)
@@ -133,8 +138,9 @@ def verify(out: Output) -> int:
                 raise
             proof.problem = f"record {proof.last_seq + 1} cannot be read: {err}"
             return 2
-        if proof.last_seq < expected:
-            proof.problem = f"the log ends at {proof.last_seq}, the view has seen {expected}"
+        if proof.last_seq < expected or state.damage:
+            ends = f"the log can be read up to {proof.last_seq}, {expected} were written"
+            proof.problem = state.damage or ends
             return 2
         proof.ok = True
         return 0
@@ -162,6 +168,27 @@ def verify(out: Output) -> int:
         "\nthe log is sound" if proof.ok else f"\n{proof.problem}", "green" if proof.ok else "red"
     )
     return code
+
+
+async def _log_state(out: Output) -> streams.StreamState:
+    """Ask the server what the log holds and what of it was lost, where we have credentials for that."""
+    url = bus_url()
+    known = [Path(one.data_dir) for one in running_ups.all_running() if one.url == url]
+    path = os.environ.get("CARAVAN_CREDENTIALS") or (
+        str(known[-1] / "credentials.json") if known else ""
+    )
+    if not path:
+        out.progress("without CARAVAN_CREDENTIALS the server does not tell whether the end is lost")
+        return streams.StreamState()
+    user, password = accounts.read_credentials(Path(path)).login("view")
+    bus = await connect(Login(url=url, user=user, password=password))
+    try:
+        found = await streams.info(bus, subjects.log_stream(1), lost=True)
+    finally:
+        await bus.end()
+    if found is None:
+        raise BusUnavailable(f"stream {subjects.log_stream(1)} is missing")
+    return found.state
 
 
 def _prove(proof: Proof, replica: Replica, record: Record) -> None:

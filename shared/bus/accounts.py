@@ -230,8 +230,6 @@ def public_user(password: str) -> User:
             subjects.API_ALL,
             subjects.QUERIES,
             *(subjects.js_direct_get(subjects.log_stream(g)) for g in GENERATIONS),
-            # Who reads the log must be able to tell whether its end is missing.
-            *(subjects.js_stream_info(subjects.log_stream(g)) for g in GENERATIONS),
             subjects.js_direct_get(streams.NODE.name, subjects.NODES),
             subjects.js_direct_get(streams.VIEW.name),
             subjects.js_direct_get(streams.VIEW.name, subjects.VIEWS),
@@ -258,7 +256,6 @@ def _exports() -> list[str]:
         subjects.QUERIES,
         subjects.REPORTS,
         subjects.HEARTBEATS,
-        *(subjects.js_stream_info(subjects.log_stream(g)) for g in GENERATIONS),
         subjects.js_direct_get(streams.NODE.name, subjects.NODES),
         subjects.js_direct_get(streams.VIEW.name, subjects.VIEWS),
     )

@@ -20,7 +20,8 @@ from shared.errors import BusUnavailable
 
 BATCH_RECORDS = 1024
 BATCH_BYTES = 8 << 20
-TAIL_CREDIT = 1024
+#: Records are transactions of up to 512 KiB: this many must fit into what the server keeps for a slow reader.
+TAIL_CREDIT = 128
 #: A server that has begun to answer and then says nothing for this long is asked again.
 _ANSWER_S = 3.0
 
@@ -182,7 +183,7 @@ class LogReplay:
 
     async def _look(self) -> None:
         """Find the end of the log, and make sure that it is the log we know."""
-        found = await streams.info(self._link.bus, self._stream)
+        found = await streams.info(self._link.bus, self._stream, lost=True)
         if found is None:
             raise streams.BusRefused(f"stream {self._stream} is missing")
         state = found.state
@@ -193,6 +194,9 @@ class LogReplay:
             raise streams.BusRefused(
                 f"{self._stream} ends at {state.last_seq}, but {seen} was replayed"
             )
+        if state.missing or (state.damage and not self._highest):
+            # Who has replayed all that is there knows that only an unacknowledged write was torn.
+            raise streams.BusRefused(f"{self._stream} is damaged: {state.damage}")
         self._created = found.created
         self._end = state.last_seq
         self._say_caught_up()

@@ -47,6 +47,12 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
     deny_purge: bool = False
 
 
+class LostData(msgspec.Struct, frozen=True):
+    """What the server could not read of a stream's files when it started, and cut away."""
+
+    bytes: int = 0
+
+
 class StreamState(msgspec.Struct, frozen=True):
     """What a stream holds. An empty one has first_seq = last_seq + 1."""
 
@@ -54,6 +60,25 @@ class StreamState(msgspec.Struct, frozen=True):
     bytes: int = 0
     first_seq: int = 0
     last_seq: int = 0
+    #: told until the server is started again, and only to who asks for it.
+    lost: LostData | None = None
+
+    @property
+    def missing(self) -> int:
+        """Number of messages that are gone from a stream from which nothing may be deleted."""
+        expected = self.last_seq - self.first_seq + 1 if self.last_seq else 0
+        return expected - self.messages
+
+    @property
+    def damage(self) -> str:
+        """Say what is wrong with a stream from which nothing may be deleted; empty: nothing."""
+        if self.missing:
+            found = f"{self.messages} messages between {self.first_seq} and {self.last_seq}"
+            return f"it holds {found}, {self.missing} are missing"
+        if self.lost is not None and self.lost.bytes:
+            cut = f"the server cut away {self.lost.bytes} damaged bytes"
+            return f"{cut} when it started; the log now ends at {self.last_seq}"
+        return ""
 
 
 class ApiError(msgspec.Struct, frozen=True):
@@ -147,9 +172,13 @@ def stream_of(subject: str) -> str:
     return {"node": NODE.name, "view": VIEW.name}[subject.partition(".")[0]]
 
 
-async def info(bus: Requester, name: str) -> StreamInfo | None:
-    """Describe a stream; None where it does not exist. Raises BusUnavailable."""
-    answer = _decode(await bus.ask(subjects.js_stream_info(name), b""))
+async def info(bus: Requester, name: str, *, lost: bool = False) -> StreamInfo | None:
+    """Describe a stream; None where it does not exist. `lost`: ask also what the server lost of it.
+
+    Raises BusUnavailable.
+    """
+    body = b'{"deleted_details":true}' if lost else b""
+    answer = _decode(await bus.ask(subjects.js_stream_info(name), body))
     if answer.error is None:
         return answer
     if answer.error.err_code == STREAM_NOT_FOUND:
