@@ -75,6 +75,24 @@ async def ask(client: Client, noun: str, answer: type[S], query: Query) -> S:
     return msgspec.json.decode(raw, type=answer)
 
 
+def ask_pages(noun: str, answer: type[S], query: Query, field: str) -> S:
+    """Ask for a list, again from where the last answer was cut, until `limit` or everything is there."""
+
+    async def work(client: Client) -> S:
+        first = await ask(client, noun, answer, query)
+        items = list(getattr(first, field))
+        wanted = min(query.limit, first.total)  # type: ignore[attr-defined]
+        while len(items) < wanted:
+            rest = msgspec.structs.replace(query, offset=len(items), limit=wanted - len(items))
+            page = getattr(await ask(client, noun, answer, rest), field)
+            if not page:
+                break
+            items += page
+        return msgspec.structs.replace(first, **{field: tuple(items)})
+
+    return with_bus(work)
+
+
 def ask_once(noun: str, answer: type[S], query: Query) -> S:
     """Connect and ask one question. Raises CliError."""
     return with_bus(lambda client: ask(client, noun, answer, query))

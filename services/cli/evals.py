@@ -3,13 +3,14 @@
 from schemas.answers import EvalAnswer, EvalsAnswer
 from schemas.projections import Query
 from services.cli import lines
-from services.cli.asking import ask_once
+from services.cli.asking import ask_once, ask_pages
 from services.cli.output import Output, short
 
 
 def list_all(out: Output, *, job: str, status: str, limit: int, verbose: bool) -> int:
     """List evaluations, newest first."""
-    answer = ask_once("evals", EvalsAnswer, Query(job_id=job, status=status, limit=limit))
+    query = Query(job_id=job, status=status, limit=limit)
+    answer = ask_pages("evals", EvalsAnswer, query, "evaluations")
     out.result(answer)
     lines.evaluations(out, answer.evaluations, "", verbose=verbose)
     lines.footer(out, len(answer.evaluations), answer.total, "evaluations")

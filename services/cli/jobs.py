@@ -13,7 +13,7 @@ from schemas.evaluations import EVAL_STATUSES
 from schemas.jobs import Verdict
 from schemas.projections import EvalSummary, Query
 from services.cli import lines
-from services.cli.asking import ask, ask_once, with_bus
+from services.cli.asking import ask, ask_once, ask_pages, with_bus
 from services.cli.output import CliError, Column, Output, short
 from shared.bus import subjects
 from shared.bus.client import Client
@@ -192,7 +192,7 @@ async def wait_ended(
 def status(out: Output, *, job_id: str, limit: int, verbose: bool) -> int:
     """List jobs, or show one."""
     if not job_id:
-        answer = ask_once("jobs", JobsAnswer, Query(limit=limit))
+        answer = ask_pages("jobs", JobsAnswer, Query(limit=limit), "jobs")
         out.result(answer)
         rows = [
             (job.id, job.job_type, job.status, lines.alive(job.groups), job.priority, job.version)

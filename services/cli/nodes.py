@@ -3,14 +3,14 @@
 from schemas.answers import NodeAnswer, NodesAnswer
 from schemas.projections import NodeSummary, Query
 from services.cli import lines
-from services.cli.asking import ask_once
+from services.cli.asking import ask_once, ask_pages
 from services.cli.output import Column, Output
 
 
 def status(out: Output, *, node_id: str, limit: int, verbose: bool) -> int:
     """List nodes, or show one."""
     if not node_id:
-        answer = ask_once("nodes", NodesAnswer, Query(limit=limit))
+        answer = ask_pages("nodes", NodesAnswer, Query(limit=limit), "nodes")
         out.result(answer)
         _table(out, answer.nodes)
         lines.footer(out, len(answer.nodes), answer.total, "nodes")

@@ -1,7 +1,7 @@
 """Answers of `query.<noun>`: one function a noun, from the state to a Struct of schemas/answers.py.
 
 Decides what a question finds, and which questions are refused. Must not know tokens, timers or subjects: `role.py`
-holds a request until the state is new enough. Lists are cut at `limit`, 10,000 at the most.
+holds a request until the state is new enough, and bounds `limit`: lists are cut at it.
 """
 
 from collections import deque
@@ -323,7 +323,7 @@ class Answers:
 def _window(query: Query) -> slice:
     """Say which part of a list a query wants to see."""
     start = max(query.offset, 0)
-    return slice(start, start + min(max(query.limit, 0), LIMIT_MAX))
+    return slice(start, start + query.limit)
 
 
 def _page(items: Sequence[T], query: Query) -> tuple[T, ...]:

@@ -34,7 +34,7 @@ from schemas.nodes import (
 )
 from schemas.plans import PlanCommitted
 from schemas.projections import Query
-from services.view.answers import Answers
+from services.view.answers import LIMIT_MAX, Answers
 from services.view.histories import Histories
 from services.view.publishing import Publisher, last_words_of_job, last_words_of_node
 from shared.bus import subjects
@@ -68,6 +68,8 @@ from shared.errors import CommandInvalid, LogError
 COALESCE_NS = 50_000_000
 #: A question that names a `min_seq` waits for it so long.
 HOLD_NS = 2_000_000_000
+#: A message of the bus holds 1 MiB.
+ANSWER_BYTES_MAX = 900 * 1024
 #: Dead letters remembered, newest last.
 DEAD_KEPT = 1_000
 QUERY_DECODER = msgspec.json.Decoder(Query)
@@ -331,11 +333,20 @@ class View:
     def _answer(self, message: Message, query: Query, out: list[Effect]) -> None:
         self._answered += 1
         try:
-            answer = self._answers.answer(subjects.last_token(message.subject), query)
+            data = self._encode(subjects.last_token(message.subject), query)
         except CommandInvalid as err:
             self._refuse(message, err, out)
         else:
-            out.append(Reply(message.token, ENCODER.encode(answer)))
+            out.append(Reply(message.token, data))
+
+    def _encode(self, noun: str, query: Query) -> bytes:
+        """Answer with as much of a list as fits a message; its `total` tells that there is more."""
+        query = msgspec.structs.replace(query, limit=min(max(query.limit, 0), LIMIT_MAX))
+        while True:
+            data = ENCODER.encode(self._answers.answer(noun, query))
+            if len(data) <= ANSWER_BYTES_MAX or query.limit <= 1:
+                return data
+            query = msgspec.structs.replace(query, limit=query.limit // 2)
 
     def _refuse(self, message: Message, err: CommandInvalid, out: list[Effect]) -> None:
         detail = ErrorDetail(code=err.code, message=err.message, path=err.path)

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -21,6 +20,7 @@ from services.cli.cluster import Cluster, ClusterSettings
 from services.cli.commands import COMMANDS, GROUPS, Command
 from services.cli.main import main, overview, parser_of
 from services.cli.output import Column, Output
+from shared.bus import streams
 from shared.bus.server import free_port
 from shared.core.role import Record
 from shared.errors import ConfigInvalid
@@ -239,8 +239,8 @@ class FakeClient:
     async def request_bytes(self, subject: str, body: bytes, timeout_s: float = 0) -> bytes:
         return msgspec.json.encode({"seq": self.seen})
 
-    async def log_state(self) -> SimpleNamespace:
-        return SimpleNamespace(last_seq=self.seen, damage="")
+    async def log_state(self, out: Output) -> streams.StreamState:
+        return streams.StreamState(last_seq=self.seen)
 
     async def read_log(self, first: int = 1, last: int = 0):  # noqa: ANN201
         for record in self.records:
@@ -268,6 +268,7 @@ def run_on(
     """Run a command on a log in memory; return exit code and object."""
     client = FakeClient(records, len(small_log()))
     monkeypatch.setattr(logs, "with_bus", lambda work: asyncio.run(work(client)))
+    monkeypatch.setattr(logs, "_log_state", client.log_state, raising=False)
     code = main([*words, "--json"])
     return code, json.loads(capsys.readouterr().out)
 

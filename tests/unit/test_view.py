@@ -319,6 +319,22 @@ def test_lists() -> None:
     assert story.ask("evals", status="pending")["total"] == 1
 
 
+def test_answers_fit_a_message() -> None:
+    """A list that would be too long for the bus is cut, with its whole length told; the rest can be asked for."""
+    story = Story()
+    for number in range(3000):
+        story.node(f"n{number:04}", node_class="x" * 300)
+    story.start()
+    seen: list[str] = []
+    while len(seen) < 3000:
+        answer = story.ask("nodes", limit=3000, offset=len(seen))
+        assert len(msgspec.json.encode(answer)) < 1 << 20
+        assert answer["total"] == 3000
+        assert answer["nodes"]
+        seen += [one["id"] for one in answer["nodes"]]
+    assert seen == sorted(set(seen))
+
+
 def test_cluster_answer() -> None:
     """The cluster says who leads, whether the bus fsyncs, how much there is, and its hashes when asked."""
     story = small()
