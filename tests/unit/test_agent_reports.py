@@ -121,7 +121,7 @@ def test_a_flood_stays_below_the_message_limit() -> None:
 
 
 def test_an_allocation_of_very_many_tasks_fits() -> None:
-    """One allocation whose tasks' lives would not fit into a message is reported without them, failed ones' last line kept."""
+    """One allocation whose tasks' lives fill more than a message is reported without them."""
     names = [f"task-{n}" for n in range(300)]
     job = job_json(*(task_json(name) for name in names), restart={"Attempts": 2, "Delay": 1000})
     story = Story(job=job).hear(5, alloc())
