@@ -240,7 +240,7 @@ class FakeClient:
         return msgspec.json.encode({"seq": self.seen})
 
     async def log_state(self, out: Output) -> streams.StreamState:
-        return streams.StreamState(last_seq=self.seen)
+        return streams.StreamState(messages=self.seen, first_seq=1, last_seq=self.seen)
 
     async def read_log(self, first: int = 1, last: int = 0):  # noqa: ANN201
         for record in self.records:
