@@ -120,7 +120,7 @@ def place(
         stops=wanted.stops,
         updates=wanted.updates,
         all_at_once=job.all_at_once,
-        follow_ups=_blocked(state, job, assignment, waiting, classes),
+        follow_ups=_blocked(state, job, assignment, waiting=waiting, classes=classes),
         decision=_record(fleet, waiting),
     )
 
@@ -154,7 +154,7 @@ class _Scratch:
         usable = mask & self._ready
         collisions = self._collisions(want)
         if want.avoid is None:
-            placed = self._cut(want.group, want.count, usable, collisions, None)
+            placed = self._cut(want.group, want.count, usable=usable, collisions=collisions)
             return [_columns(job, want, placed, None)] if placed.placed else []
         out: list[GroupPlacement] = []
         # Those that avoid a node are placed as one count that avoids all their nodes, then the rest.
@@ -164,7 +164,9 @@ class _Scratch:
             avoided = want.avoid[part]
             penalised = np.zeros(self._size, dtype=bool)
             penalised[avoided[avoided >= 0]] = True
-            placed = self._cut(want.group, len(part), usable, collisions, penalised)
+            placed = self._cut(
+                want.group, len(part), usable=usable, collisions=collisions, penalised=penalised
+            )
             if placed.placed:
                 out.append(_columns(job, want, placed, part[: placed.placed]))
                 np.add.at(collisions, placed.rows, placed.counts)
@@ -174,9 +176,10 @@ class _Scratch:
         self,
         group: GroupSpec,
         count: int,
+        *,
         usable: Mask,
         collisions: NDArray[np.int64],
-        penalised: Mask | None,
+        penalised: Mask | None = None,
     ) -> Placement:
         policy = self._state.policy.policy
         ask = _ask(group)
@@ -254,7 +257,12 @@ def _unless_zero(
 
 
 def _blocked(
-    state: State, job: Job, assignment: Assignment, waiting: dict[str, Waiting], classes: Mask
+    state: State,
+    job: Job,
+    assignment: Assignment,
+    *,
+    waiting: dict[str, Waiting],
+    classes: Mask,
 ) -> tuple[NewEvaluation, ...]:
     if not waiting:
         return ()

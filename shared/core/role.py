@@ -33,7 +33,7 @@ class Listen(msgspec.Struct, frozen=True):
 
 
 class Work(msgspec.Struct, frozen=True):
-    """A durable consumer without acknowledgements on a memory stream, shared by successive holders; opened by `Open`."""
+    """A durable consumer without acks on a memory stream, shared by successive holders; opened by `Open`."""
 
     name: str
     stream: str
