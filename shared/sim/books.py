@@ -187,7 +187,7 @@ class Books:
                 self.jobs_seq = event.jobs_seq
             case jobs.JobsCollected():
                 for job_id in event.job_ids:
-                    del self.jobs[job_id]
+                    self._forget(job_id)
             case _:
                 pass
 
@@ -210,6 +210,15 @@ class Books:
             group.name: (group.count, (group.cpu_mhz, group.memory_mib, group.disk_mib))
             for group in event.groups
         }
+
+    def _forget(self, job_id: str) -> None:
+        """Let a job go; nothing of it may be left."""
+        job = self.jobs.pop(job_id)
+        left = [alloc for alloc in self.allocs.values() if alloc.job_id == job_id]
+        self.ledger.hold("forgotten_when_over", not left, job_id, "is forgotten before", left)
+        for groups in job.groups.values():
+            for name in groups:
+                self._of_group.pop((job_id, name), None)
 
     # ---- nodes ----
 
@@ -257,7 +266,13 @@ class Books:
     # ---- allocations ----
 
     def _plan(self, event: plans.PlanCommitted) -> None:
-        job = self.jobs[event.job_id]
+        job = self.jobs.get(event.job_id)
+        if job is None:
+            asks = event.placements or event.updates or event.stops
+            self.ledger.hold(
+                "count_not_exceeded", not asks, event.job_id, "is gone, planned", event
+            )
+            return
         before = {name: len(rows) for (of, name), rows in self._wanted.items() if of == job.id}
         for stop in event.stops:
             for row in stop.rows:
@@ -347,5 +362,5 @@ class Books:
     def _collect(self, event: allocations.AllocationsCollected) -> None:
         for row in event.rows:
             alloc = self.allocs.pop(row)
-            self.ledger.hold("legal_state_path", alloc.client in _TERMINAL, "collected", alloc)
+            self.ledger.hold("forgotten_when_over", alloc.client in _TERMINAL, alloc)
             self._rows.free(row)

@@ -13,6 +13,7 @@ INVARIANTS = (
     "submission_once",
     "no_acknowledged_job_lost",
     "one_terminal_fact",
+    "forgotten_when_over",
     "no_write_by_old_epoch",
     "state_equals_log",
     "hashes_equal",

@@ -223,9 +223,9 @@ class Oracle:
                 continue
             job = self.books.jobs.get(customer.shape.job_id)
             if job is None:
-                self.ledger.hold(
-                    "no_acknowledged_job_lost", False, wish.submission_id, "no such job"
-                )
+                # Forgotten: right where nothing of it was to run any more.
+                over = wish.shape is None or wish.shape.job_type == "batch"
+                self.ledger.hold("no_acknowledged_job_lost", over, wish.submission_id, "is gone")
                 continue
             count = job.groups[job.version]["web"][0]
             kept = job.is_stopped if wish.shape is None else not job.is_stopped
@@ -269,7 +269,8 @@ class Oracle:
                 return (
                     f"projection of {node.id} wants {sorted(orders.wanted)}, not {sorted(wanted)}"
                 )
-        for submission_id, (status, _) in self.books.submissions.items():
+        for submission_id in self.reference.state.jobs.submissions:
+            status = self.verdict_of(submission_id)
             data = value(subjects.view_submission(submission_id)).data
             if not data or _VERDICT.decode(data).status != status:
                 return f"no verdict stands for {submission_id}, it is {status}"

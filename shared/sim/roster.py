@@ -9,8 +9,10 @@ from importlib import import_module
 
 from schemas.base import NodeId
 from schemas.nodes import NodeSpec
+from schemas.policy import Policy
 from shared.core import role
 from shared.sim.drivers import Node
+from shared.sim.loop import SECOND
 
 CLUSTER_ID = "simulated"
 #: module and class of each role that follows the log, and how many of it run.
@@ -21,6 +23,12 @@ ROLES = (
     ("scheduler", "Scheduler", 2),
     ("heartbeat", "Heartbeat", 2),
     ("view", "View", 1),
+)
+#: What ended is forgotten within seconds, so that rows are used again while everything else goes on.
+FORGETFUL = Policy(
+    evaluation_keep_ns=3 * SECOND,
+    allocation_keep_ns=3 * SECOND,
+    job_keep_ns=6 * SECOND,
 )
 NODES = 10
 #: Far more often than in earnest: every replica proves itself several times a world.
@@ -35,7 +43,11 @@ def builder(module: str, name: str) -> Callable[[str], role.Role]:
     made = getattr(import_module(f"services.{module}.role"), name)
     settings: dict[str, object] = {}
     if module == "plan_applier":
-        settings = {"cluster_id": CLUSTER_ID, "checkpoint_every": CHECKPOINT_EVERY}
+        settings = {
+            "cluster_id": CLUSTER_ID,
+            "checkpoint_every": CHECKPOINT_EVERY,
+            "policy": FORGETFUL,
+        }
 
     def build(instance: str) -> role.Role:
         one: role.Role = made(instance=instance, **settings)
