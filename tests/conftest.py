@@ -22,6 +22,7 @@ MARKER_OF_FOLDER = {
     "bus": "bus",
     "integration": "bus",
     "e2e": "bus",
+    "faults": "bus",
     "bench": "bench",
 }
 

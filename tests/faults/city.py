@@ -1,0 +1,150 @@
+"""What every story of faults needs: a running cluster, somebody who watches its log, jobs, and proof at the end."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from bench.harness import ROOT, Harness, until
+from bench.observer import Observer
+from schemas.answers import DeadAnswer
+from schemas.jobs import Verdict
+from shared.bus import subjects
+from shared.bus.client import Client
+from shared.core.invariants import check
+from shared.core.tables.allocations import RUN, TERMINAL
+from shared.errors import BusUnavailable
+
+#: A story that takes longer has failed.
+PATIENCE_S = 40.0
+
+
+class City:
+    """A cluster with an observer and a client of the public, inside one loop."""
+
+    def __init__(self, cluster: Harness, observer: Observer, public: Client) -> None:
+        self.cluster = cluster
+        self.observer = observer
+        self.public = public
+
+    # ---- jobs ----
+
+    async def submit(self, body: bytes, verb: str = "submit") -> Verdict:
+        """Ask until there is a verdict, under one id, as a careful submitter does."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                answer = await self.ask(body, verb)
+                if answer is not None and answer.status != "pending":
+                    return answer
+                await asyncio.sleep(0.05)
+
+    async def ask(
+        self, body: bytes, verb: str = "submit", timeout_s: float = 1.0
+    ) -> Verdict | None:
+        """Ask once; None: nobody answered in time."""
+        try:
+            data = await self.public.request_bytes(subjects.api_jobs(verb), body, timeout_s)
+        except BusUnavailable:
+            return None
+        return msgspec.json.decode(data, type=Verdict)
+
+    async def lives(self, name: str) -> None:
+        """The services go on: a fresh job is accepted and placed."""
+        verdict = await self.submit(body_of(name))
+        assert verdict.status == "accepted", verdict
+        await until(lambda: self.held(name) == 1, f"{name} is placed", PATIENCE_S)
+
+    def held(self, job_id: str) -> int:
+        """Allocations of a job that shall run and have not ended, as the observer sees them."""
+        table = self.observer.state.allocations
+        rows = table.rows_of(job_id)  # type: ignore[arg-type]
+        return int(np.count_nonzero((table.desired[rows] == RUN) & ~TERMINAL[table.client[rows]]))
+
+    # ---- what must hold ----
+
+    async def proven(self) -> dict[str, Any]:
+        """No invariant is broken, and `caravan log verify` proves the log."""
+        assert not self.observer.failure, self.observer.failure
+        assert check(self.observer.state) == []
+        code, found = await asyncio.to_thread(verify, self.cluster)
+        assert (code, found["ok"], found["problem"]) == (0, True, "")
+        return found
+
+    async def dead_letters(self, subject: str) -> list[str]:
+        """Reasons of the dead letters that came on a subject, as the view knows them."""
+        answer = await self.public.request(subjects.query("dead"), {"limit": 1000})
+        found = msgspec.convert(answer, DeadAnswer)
+        return [one.reason for one in found.messages if one.subject == subject]
+
+    @property
+    def active_applier(self) -> str:
+        """Name of the child that holds the pen, by the pid in its lease."""
+        pid = int(self.observer.replica.chain.holder.split("-")[1])
+        return next(name for name, one in self.cluster.pids().items() if one == pid)
+
+
+@asynccontextmanager
+async def watched(cluster: Harness) -> AsyncIterator[City]:
+    """Look at a cluster that has nodes and whose appliers have one active."""
+    async with cluster.observer() as observer, cluster.client() as public:
+        await until(lambda: observer.state.fleet.ready().sum() > 0, "nodes are ready", PATIENCE_S)
+        yield City(cluster, observer, public)
+
+
+def play(story: Coroutine[Any, Any, None]) -> None:
+    """Run a story in a fresh loop."""
+    asyncio.run(story)
+
+
+def body_of(name: str, *, count: int = 1, submission: str = "", **more: object) -> bytes:
+    """A submission of one group of sleeping tasks."""
+    task = {
+        "Name": "task",
+        "Driver": "raw_exec",
+        "Config": {"command": "/bin/sleep", "args": ["3600"]},
+        "Resources": {"CPU": 20, "MemoryMB": 15},
+    }
+    group = {"Name": "g", "Count": count, "EphemeralDisk": {"SizeMB": 10}, "Tasks": [task]}
+    job = {"ID": name, "Name": name, "TaskGroups": [group]}
+    return json.dumps({"Job": job, "SubmissionID": submission or f"s-{name}", **more}).encode()
+
+
+def verify(cluster: Harness, url: str = "") -> tuple[int, dict[str, Any]]:
+    """Run `caravan log verify --json`; returns the exit code and the object."""
+    env = {
+        **os.environ,
+        "CARAVAN_NATS_URL": url or cluster.url,
+        "CARAVAN_CREDENTIALS": str(cluster.data_dir / "credentials.json"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "services.cli", "log", "verify", "--json"],
+        env=env,
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    return done.returncode, json.loads(done.stdout)
+
+
+def metrics(cluster: Harness, name: str) -> dict[str, float]:
+    """What a process shows on /metrics."""
+    port = int((cluster.data_dir / "logs" / f"{name}.port").read_text())
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        lines = answer.read().decode().splitlines()
+    pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    return {key: float(value) for key, value in pairs}
+
+
+def log_files(folder: Path) -> list[Path]:
+    """Block files of LOG_1 below a server's data directory."""
+    return sorted(folder.rglob("LOG_1/msgs/*.blk"))

@@ -1,0 +1,31 @@
+"""One cluster for all stories that leave it whole: two appliers, two workers, twenty nodes that only send heartbeats."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.fleet import n1_standard_8
+from bench.harness import Harness
+from services.cli.cluster import ClusterSettings
+from tests.faults.city import watched
+
+NODES = 20
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+    """A running cluster with users for the nodes `n1` and `n2`, which nobody runs."""
+    folder: Path = tmp_path_factory.mktemp("faults")
+    settings = ClusterSettings(data_dir=folder / "data", agents=0, schedulers=2, appliers=2)
+    with Harness(settings) as running:
+        running.server.reload(running.credentials.with_node("n1").with_node("n2"))
+        running.start_fleet(n1_standard_8(NODES))
+
+        async def ready() -> None:
+            async with watched(running) as city:
+                await city.lives("first")
+
+        asyncio.run(ready())
+        yield running
