@@ -112,7 +112,8 @@ class Bus:
         self.boot = 1
         self.log: list[tuple[str, bytes]] = []
         self.jobs: list[Stored] = []
-        self.dead = 0
+        #: LOG takes nothing until then.
+        self.full_until_ns = 0
         self._on_log: list[Callable[[int, str, bytes], None]] = []
         self._append_ids: dict[str, int] = {}
         self._jobs_seq = 0

@@ -23,6 +23,7 @@ _WEIGHTS = (
     ("node_death", 6),
     ("foreign_record", 10),
     ("leadership_lost", 8),
+    ("log_full", 3),
 )
 _TOTAL = sum(weight for _, weight in _WEIGHTS)
 _PAUSE_BETWEEN_NS = 700 * MS
@@ -58,6 +59,7 @@ class Chaos:
             "node_death": self._node_death,
             "foreign_record": self._foreign_record,
             "leadership_lost": self._leadership_lost,
+            "log_full": self._log_full,
         }
 
     def skew(self) -> None:
@@ -197,3 +199,7 @@ class Chaos:
             return False
         role = leaders[self._draws.below(len(leaders))].role
         return role is not None and self.site.bus.usurp(role.leader_key)
+
+    def _log_full(self) -> bool:
+        self.site.bus.full_until_ns = self.site.loop.now_ns + self._draws.below(SECOND)
+        return True

@@ -84,7 +84,9 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 class Customer:
     """Owner of one job. `promised` is its last accepted wish: what must hold in the end."""
 
-    def __init__(self, site: Site, draws: Draws, first: Shape) -> None:
+    def __init__(
+        self, site: Site, draws: Draws, first: Shape, counts: tuple[int, int] = (1, 6)
+    ) -> None:
         self.site = site
         self.shape = first
         self.promised: Wish | None = None
@@ -96,6 +98,7 @@ class Customer:
         self.on_verdict: Callable[[Wish, Verdict], None] | None = None
         self.verdict_of: Callable[[str], str] | None = None
         self._draws = draws
+        self._counts = counts
         self._number = 0
         self._stops_last = False
         self._open: Wish | None = None
@@ -129,7 +132,7 @@ class Customer:
         if self._number == 0 or what < 12:
             return self._submit(shape)
         if what < 52:
-            count = self._draws.between(1, 6)
+            count = self._draws.between(*self._counts)
             return self._submit(msgspec.structs.replace(shape, count=count))
         if what < 68:
             return self._submit(msgspec.structs.replace(shape, edition=shape.edition + 1))

@@ -375,10 +375,17 @@ class Process:
         bus, effect = self.site.bus, flight.effect
         if not bus.is_up or bus.boot != flight.boot:
             return
-        seq = bus.append(log_subject(effect.kind), effect.data, effect.expected_seq, effect.msg_id)
+        answer: role.Input
+        if self.site.loop.now_ns < bus.full_until_ns:
+            answer = role.AppendRefused("maximum bytes exceeded", full=True)
+        else:
+            subject = log_subject(effect.kind)
+            seq = bus.append(subject, effect.data, effect.expected_seq, effect.msg_id)
+            answer = role.Appended(seq or 0)
+            if seq is None:
+                answer = role.AppendRefused("wrong last sequence")
         if flight.is_ack_lost or flight.session != self.session:
             return
-        answer = role.AppendRefused("wrong last sequence") if seq is None else role.Appended(seq)
         flush = self.site.weather.calm_hop() + self.site.draws.below(2 * MS)
         self.site.loop.after(flush, self._answer_append, flight, answer)
 

@@ -21,6 +21,7 @@ STRIKES = (
     "node_death",
     "foreign_record",
     "leadership_lost",
+    "log_full",
     "task_failed",
     "journal_tail_lost",
 )

@@ -24,7 +24,7 @@ from shared.sim.roster import NODES, ROLES, agent_builder, builder
 from shared.sim.weather import Weather
 
 STORM_BEGINS_NS = 1 * SECOND
-STORM_ENDS_NS = 14 * SECOND
+STORM_ENDS_NS = 12 * SECOND
 #: After the storm the world must come to rest within this; rescheduling alone waits 5 s and a node's loss 6 s.
 CALM_MAX_NS = 60 * SECOND
 _LOOK_NS = 500 * MS
@@ -84,6 +84,7 @@ class World:
         if n == _SERVICES + _BATCHES:
             # Asks for most of the fleet, so that others have to wait until it goes.
             shape = Shape(job_id="service-big", job_type="service", count=9, cpu_mhz=3000)
+            return Customer(self.site, Draws(self.seed, 200 + n), shape, (8, 10))
         return Customer(self.site, Draws(self.seed, 200 + n), shape)
 
     def run(self) -> Outcome:
