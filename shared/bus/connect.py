@@ -84,6 +84,7 @@ class BusClient(Client):
         self._calls: dict[bytes, tuple[float, Answered]] = {}
         self._call_number = 0
         self._call_prefix = b""
+        self._flushes = False
         self._sweeper: asyncio.Task[None] | None = None
         self.on_failure: Callable[[BaseException], None] | None = None
         self.dropped = 0
@@ -123,7 +124,7 @@ class BusClient(Client):
     def send(self, subject: str, data: bytes, reply: bytes = b"", headers: bytes = b"") -> bool:
         """Publish without waiting. False: dropped, because the bus is away or does not read, or it is too large."""
         fits = len(data) + len(headers) <= self._max_payload
-        if not self.is_connected or self._pending_data_size > _UNSENT_BYTES_MAX or not fits:
+        if not self.is_connected or not fits or self._unsent() > _UNSENT_BYTES_MAX:
             self.dropped += 1
             return False
         if not _SUBJECT.fullmatch(subject):
@@ -137,11 +138,25 @@ class BusClient(Client):
         return True
 
     def _write(self, frame: bytes) -> None:
+        """Queue a frame; all that one turn of the loop queued is written at once, at its end."""
         self._pending.append(frame)
         self._pending_data_size += len(frame)
-        kicks = self._flush_queue
-        if kicks is not None and kicks.empty():
-            kicks.put_nowait(asyncio.get_running_loop().create_future())
+        if not self._flushes:
+            self._flushes = True
+            asyncio.get_running_loop().call_soon(self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._flushes = False
+        if self.is_connected and self._transport is not None and self._pending:
+            self._transport.writelines(self._pending)
+            self._pending = []
+            self._pending_data_size = 0
+
+    def _unsent(self) -> int:
+        """Bytes that the server has not taken yet."""
+        writer = getattr(self._transport, "_io_writer", None)
+        buffered = 0 if writer is None else writer.transport.get_write_buffer_size()
+        return self._pending_data_size + int(buffered)
 
     async def _send_ping(self, future: asyncio.Future[Any] | None = None) -> None:
         """Ping behind what waits to be written; nats-py's own overtakes it, and `flush` would be no barrier."""
