@@ -68,7 +68,7 @@ def cut(proposal: Proposal, state: State, bytes_max: int = PART_BYTES_MAX) -> li
         else:
             parts.append(piece)
             sizes.append(size)
-    if sizes[-1] + len(ENCODER.encode(tail)) > bytes_max:
+    if not parts or sizes[-1] + len(ENCODER.encode(tail)) > bytes_max:
         parts.append(Piece())
     open_ended = Proposal(end="")
     return [

@@ -20,7 +20,7 @@ from services.scheduler.counters import Counters
 from services.scheduler.inbox import LeaseInbox, Waiting
 from services.scheduler.outbox import Failures, Outbox
 from services.scheduler.overlay import Overlay
-from services.scheduler.parts import cut
+from services.scheduler.parts import PART_BYTES_MAX, cut
 from shared.bus import subjects
 from shared.core import place as core
 from shared.core import role
@@ -52,8 +52,15 @@ class Scheduler:
 
     name = "scheduler"
 
-    def __init__(self, *, instance: str, decide: Decide = core.place) -> None:
+    def __init__(
+        self,
+        *,
+        instance: str,
+        decide: Decide = core.place,
+        part_bytes_max: int = PART_BYTES_MAX,
+    ) -> None:
         self.instance = instance
+        self._part_bytes_max = part_bytes_max
         self._decide = decide
         self._replica = Replica(frozenset({"fleet", "jobs", "allocations", "policy"}))
         self._waker = Waker("due")
@@ -201,7 +208,7 @@ class Scheduler:
             proposal = self._decide(
                 snapshot, assignment, seed=lease.seed, lane=lease.lane, lanes=lease.lanes
             )
-            parts = cut(proposal, state)
+            parts = cut(proposal, state, self._part_bytes_max)
             for part, some in enumerate(parts):
                 self._overlay.add(state, lease.job_id, some.placements, number=number, part=part)
         except Exception as err:  # noqa: BLE001 - a worker must outlive one bad job; the log keeps the reason.

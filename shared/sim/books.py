@@ -257,6 +257,9 @@ class Books:
                 was = self.evals.get(event.key)
                 self.ledger.hold("one_terminal_fact", was == "open", event.key, "was", was)
                 self.evals[event.key] = "ended"
+                # A worker outlives what it cannot decide; here that is a finding.
+                decided = event.status != "failed" or event.reason.startswith("handed out")
+                self.ledger.hold("roles_go_on", decided, event)
             case evaluations.EvaluationsCollected():
                 for key in event.keys:
                     self.ledger.hold("one_terminal_fact", self.evals.pop(key) == "ended", key)

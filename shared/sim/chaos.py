@@ -20,7 +20,7 @@ _WEIGHTS = (
     ("bus_restart", 4),
     ("clock_set_back", 6),
     ("agent_crash", 12),
-    ("node_death", 6),
+    ("node_death", 8),
     ("foreign_record", 10),
     ("leadership_lost", 8),
     ("log_full", 3),
@@ -128,6 +128,9 @@ class Chaos:
         process.is_partitioned = True
         process.disconnect()
         wait = self._draws.between(300 * MS, 4 * SECOND)
+        if process in self._agents:
+            # Often long enough that the node is taken for dead while its tasks run on.
+            wait *= 3
         self.site.loop.after(wait, self._heal, process)
         return True
 
@@ -174,7 +177,7 @@ class Chaos:
         if node.is_dead or node.process.role is None or sum(n.is_dead for n in self._nodes) > 1:
             return False
         node.crash_agent(power_lost=True)
-        wait = self._draws.between(SECOND, 12 * SECOND)
+        wait = self._draws.between(2 * SECOND, 12 * SECOND)
         self.site.loop.after(wait, node.start_agent)
         return True
 

@@ -30,6 +30,8 @@ FORGETFUL = Policy(
     allocation_keep_ns=3 * SECOND,
     job_keep_ns=6 * SECOND,
 )
+#: Small enough that a plan of some allocations travels in parts.
+PART_BYTES_MAX = 250
 NODES = 10
 #: Far more often than in earnest: every replica proves itself several times a world.
 CHECKPOINT_EVERY = 60
@@ -48,6 +50,9 @@ def builder(module: str, name: str) -> Callable[[str], role.Role]:
             "checkpoint_every": CHECKPOINT_EVERY,
             "policy": FORGETFUL,
         }
+
+    elif module == "scheduler":
+        settings = {"part_bytes_max": PART_BYTES_MAX}
 
     def build(instance: str) -> role.Role:
         one: role.Role = made(instance=instance, **settings)

@@ -418,6 +418,14 @@ def test_a_plan_that_must_land_whole_is_not_cut() -> None:
     assert cut(whole, replica.state, 2_000) == [whole]
 
 
+def test_a_plan_that_only_ends_its_evaluation_is_one_part() -> None:
+    """What places, stops and updates nothing is one part, however long its record of the decision."""
+    _, replica = job_of("a")
+    record = msgspec.Raw(ENCODER.encode("x" * 3_000))
+    whole = Proposal(decision=record)
+    assert cut(whole, replica.state, 2_000) == [whole]
+
+
 def test_a_replacement_stays_with_its_stop() -> None:
     """A group too large by itself is cut between allocations, each stop in the part of what replaces it."""
     log, replica = job_of("a")
