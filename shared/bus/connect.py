@@ -180,14 +180,15 @@ class BusClient(Client):
         *,
         headers: bytes = b"",
         timeout_s: float = 2.0,
-    ) -> None:
-        """Publish and hand the answer to `done`, or None when it did not come in time (or could not be sent)."""
+    ) -> bool:
+        """Publish and hand the answer to `done`, or None when it did not come in time (False: could not be sent)."""
         self._call_number += 1
         reply = self._call_prefix + b"%d" % self._call_number
         if not self.send(subject, data, reply, headers):
             asyncio.get_running_loop().call_soon(done, b"", None)
-            return
+            return False
         self._calls[reply] = (time.monotonic() + timeout_s, done)
+        return True
 
     async def request_raw(
         self, subject: str, data: bytes, *, headers: bytes = b"", timeout_s: float = 2.0
@@ -201,8 +202,11 @@ class BusClient(Client):
             if not answer.done():
                 answer.set_result((head, body))
 
-        self.call(subject, data, done, headers=headers, timeout_s=timeout_s)
+        sent = self.call(subject, data, done, headers=headers, timeout_s=timeout_s)
         head, body = await answer
+        if not sent:
+            why = f"the bus is away, does not read, or {len(data)} bytes are too many"
+            raise BusUnavailable(f"cannot ask on {subject}: {why}")
         if body is None:
             raise BusUnavailable(f"no answer on {subject} within {timeout_s} s")
         if status(head) == 503:

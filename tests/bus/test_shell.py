@@ -416,3 +416,41 @@ def test_two_appliers_cannot_both_write(bus: Bus) -> None:
         assert one.refused + two.refused > 0
 
     run(story())
+
+
+def test_too_large_a_message_harms_nobody(bus: Bus) -> None:
+    """A message above the server's limit is dropped and counted; the server never sees it, the connection stays."""
+
+    async def story() -> None:
+        await bus.bootstrap()
+        toy = Toy()
+        async with bus.shell(toy) as shell:
+            await until(lambda: shell.is_ready)
+            toy.play(shell, r.Send(PLAN, b"x" * 2_000_000))
+            await until(lambda: shell.metrics()["caravan_shell_sends_dropped_total"] == 1)
+            await shell_flushed(shell)
+            assert shell.is_ready
+        assert len(toy.of(r.Reconnected)) == 1
+        async with bus.client() as admin:
+            with pytest.raises(BusUnavailable, match="2000000 bytes are too many"):
+                await admin.request_raw(PLAN, b"x" * 2_000_000)
+
+    run(story())
+
+
+def test_a_flush_is_a_barrier(bus: Bus) -> None:
+    """Who has subscribed and flushed hears everything that is published afterwards."""
+
+    async def story() -> None:
+        async with bus.client() as listener, bus.client() as speaker:
+            for number in range(50):
+                heard: list[bytes] = []
+                subject = f"barrier.{number}"
+                await listener.listen(subject, lambda *got, heard=heard: heard.append(got[3]))
+                await listener.flush()
+                speaker.send(subject, b"x")
+                await speaker.flush()
+                await listener.flush()
+                assert heard == [b"x"], number
+
+    run(story())
