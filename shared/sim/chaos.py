@@ -49,6 +49,8 @@ class Chaos:
         self._forge = forge
         self._until_ns = 0
         self._restarts = 0
+        #: indexes of what was forged: a copy of a lease among them begins no epoch.
+        self._forged: set[int] = set()
         self._strikes: dict[str, Callable[[], bool]] = {
             "crash": self._crash,
             "pause": self._pause,
@@ -188,10 +190,15 @@ class Chaos:
         noise = (b'{"hello":"world"}', b'{"stream":"LOG_1","seq":12}')[kind % 2]
         forged = (log_subject("tx"), noise)
         if kind == 2:
-            leases = [n for n, (subject, _) in enumerate(bus.log) if subject.endswith("lease")]
+            leases = [
+                n
+                for n, (subject, _) in enumerate(bus.log)
+                if subject.endswith("lease") and n not in self._forged
+            ]
             old = [one for one in bus.log[: leases[-1] if leases else 0] if is_framed(one[1])]
             if old:
                 forged = old[self._draws.below(len(old))]
+        self._forged.add(len(bus.log))
         self._forge(len(bus.log) + 1)
         bus.inject(*forged)
         return True
