@@ -69,6 +69,19 @@ class Harness(Cluster):
         user, password = self.credentials.login(name)
         return Login(url=self.url, user=user, password=password)
 
+    def add_nodes(self, *node_ids: str) -> None:
+        """Make users for nodes that no agent of ours runs."""
+        known = self.credentials
+        for node_id in node_ids:
+            known = known.with_node(node_id)
+        accounts.write_credentials(self.data_dir / "credentials.json", known)
+        self.server.reload(known)
+
+    def node_login(self, node_id: str) -> Login:
+        """Login of a node's agent."""
+        user, password = self.credentials.node_login(node_id)
+        return Login(url=self.url, user=user, password=password)
+
     @asynccontextmanager
     async def connection(self, name: str = "admin") -> AsyncIterator[BusClient]:
         """A raw connection as a role or admin."""

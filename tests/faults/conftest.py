@@ -20,7 +20,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
     folder: Path = tmp_path_factory.mktemp("faults")
     settings = ClusterSettings(data_dir=folder / "data", agents=0, schedulers=2, appliers=2)
     with Harness(settings) as running:
-        running.server.reload(running.credentials.with_node("n1").with_node("n2"))
+        running.add_nodes("n1", "n2")
         running.start_fleet(n1_standard_8(NODES))
 
         async def ready() -> None:
