@@ -1,10 +1,12 @@
 """Who may say and hear what: accounts, users and permissions, rendered as the server's config text.
 
-Decides the walls of the bus. CORE holds JetStream and the roles, NODES the agents, PUBLIC everybody else; they are joined
-by exports and imports only, because inside one account any publisher writes into a stream by naming it as reply subject.
-Inside CORE each role has its own user, and only plan_applier publishes to the log. Next: `server.py`.
+Decides the walls of the bus. CORE holds JetStream and the roles, NODES the agents, PUBLIC everybody else;
+they are joined by exports and imports only, because inside one account any publisher writes into a stream by
+naming it as reply subject. Inside CORE each role has its own user, and only plan_applier publishes to the
+log. Next: `server.py`.
 
-A node that joins later gets its user by `Credentials.with_node`, a rewritten config and a SIGHUP (`NatsServer.reload`).
+A node that joins later gets its user by `Credentials.with_node`, a rewritten config and a SIGHUP
+(`NatsServer.reload`).
 """
 
 import os

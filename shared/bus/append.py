@@ -1,8 +1,8 @@
 """Writing: the one outstanding append with its fence and its one retry, and last values with theirs.
 
-Decides what an answer of the server means. A timeout means nothing known: a retry carries the same id, and after a refusal
-the log itself is asked whether the record that stands there is ours (one replica refuses a retry that three would
-acknowledge as duplicate). Knows no event. Next: `leader.py`.
+Decides what an answer of the server means. A timeout means nothing known: a retry carries the same id, and
+after a refusal the log itself is asked whether the record that stands there is ours (one replica refuses a
+retry that three would acknowledge as duplicate). Knows no event. Next: `leader.py`.
 """
 
 import asyncio

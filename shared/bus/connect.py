@@ -1,8 +1,9 @@
 """The connection: nats-py's client with a short way in and out for bytes, and the rules that keep it honest.
 
-Decides how bytes reach handlers: synchronously, headers unparsed, no queue between (a queue drops when it is full, and a
-task per message breaks batching). Decides that nothing is kept for later while the bus is away: a write that its sender
-has given up on must not appear in the log afterwards. Knows no role and no stream. Next: `sources.py`.
+Decides how bytes reach handlers: synchronously, headers unparsed, no queue between (a queue drops when it is
+full, and a task per message breaks batching). Decides that nothing is kept for later while the bus is away: a
+write that its sender has given up on must not appear in the log afterwards. Knows no role and no stream.
+Next: `sources.py`.
 """
 
 import asyncio
@@ -268,37 +269,46 @@ async def connect(login: Login, told: Callbacks | None = None) -> BusClient:
 
     Raises BusUnavailable with the reason, within the timeout; a refused port or password is told at once.
     """
-    told = told or Callbacks()
     client = BusClient()
-    servers = login.url.split(",")
-    faults: list[Exception] = []
-    failed = asyncio.Event()
-    connected = False
+    attempt = _Attempt(client, told or Callbacks(), servers=login.url.split(","))
+    trying = asyncio.create_task(attempt.connect(login))
+    refused = asyncio.create_task(attempt.failed.wait())
+    done, pending = await asyncio.wait(
+        {trying, refused}, timeout=login.connect_timeout_s, return_when=asyncio.FIRST_COMPLETED
+    )
+    for task in pending:
+        task.cancel()
+    if pending:
+        await asyncio.wait(pending)
+    if trying in done and trying.exception() is None:
+        attempt.connected = True
+        await client.start_calls()
+        return client
+    fault = attempt.faults[-1] if attempt.faults else None
+    if fault is None and trying in done:
+        fault = trying.exception()
+    await client.end()
+    why = f"no answer in {login.connect_timeout_s} s"
+    if fault is not None:
+        why = str(fault) or type(fault).__name__
+    raise BusUnavailable(f"no bus at {login.url}: {why}") from fault
 
-    async def error(err: Exception) -> None:
-        if not connected:
-            faults.append(err)
-            if len(faults) >= len(servers):
-                failed.set()
-        elif told.error is not None:
-            told.error(err)
 
-    async def lost() -> None:
-        client.discard_unsent()
-        if connected and told.lost is not None:
-            told.lost()
+class _Attempt:
+    """The first connection of a client: until it stands, its owner is told nothing."""
 
-    async def back() -> None:
-        if told.back is not None:
-            told.back()
+    def __init__(self, client: BusClient, told: Callbacks, *, servers: list[str]) -> None:
+        self._client = client
+        self._told = told
+        self._servers = servers
+        self.faults: list[BaseException] = []
+        self.failed = asyncio.Event()
+        self.connected = False
 
-    async def closed() -> None:
-        if connected and told.closed is not None:
-            told.closed()
-
-    trying = asyncio.create_task(
-        client.connect(
-            servers,
+    async def connect(self, login: Login) -> None:
+        """Try each server, under the rules of this module."""
+        await self._client.connect(
+            self._servers,
             name=login.name,
             user=login.user or None,
             password=login.password or None,
@@ -310,31 +320,32 @@ async def connect(login: Login, told: Callbacks | None = None) -> BusClient:
             max_reconnect_attempts=-1,
             reconnect_time_wait=0.2,  # type: ignore[arg-type]
             connect_timeout=login.connect_timeout_s,  # type: ignore[arg-type]
-            disconnected_cb=lost,
-            reconnected_cb=back,
-            closed_cb=closed,
-            error_cb=error,
+            disconnected_cb=self._lost,
+            reconnected_cb=self._back,
+            closed_cb=self._closed,
+            error_cb=self._error,
         )
-    )
-    refused = asyncio.create_task(failed.wait())
-    done, pending = await asyncio.wait(
-        {trying, refused}, timeout=login.connect_timeout_s, return_when=asyncio.FIRST_COMPLETED
-    )
-    for task in pending:
-        task.cancel()
-    if pending:
-        await asyncio.wait(pending)
-    if trying in done and trying.exception() is None:
-        connected = True
-        await client.start_calls()
-        return client
-    fault = trying.exception() if trying in done else None
-    fault = faults[-1] if faults else fault
-    await client.end()
-    why = (
-        str(fault) or type(fault).__name__ if fault else f"no answer in {login.connect_timeout_s} s"
-    )
-    raise BusUnavailable(f"no bus at {login.url}: {why}") from fault
+
+    async def _error(self, err: Exception) -> None:
+        if not self.connected:
+            self.faults.append(err)
+            if len(self.faults) >= len(self._servers):
+                self.failed.set()
+        elif self._told.error is not None:
+            self._told.error(err)
+
+    async def _lost(self) -> None:
+        self._client.discard_unsent()
+        if self.connected and self._told.lost is not None:
+            self._told.lost()
+
+    async def _back(self) -> None:
+        if self._told.back is not None:
+            self._told.back()
+
+    async def _closed(self) -> None:
+        if self.connected and self._told.closed is not None:
+            self._told.closed()
 
 
 async def server_fsyncs(login: Login) -> bool:

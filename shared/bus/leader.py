@@ -1,7 +1,8 @@
 """Leadership: one key of a bucket, held for two seconds at a time, renewed twice a second.
 
-Decides when this instance may act. It is for liveness only: two writers are made impossible by the log's fence. The bucket
-has no limit markers and is written by plain publishes, because a KV client cannot renew a TTL. Next: `shell.py`.
+Decides when this instance may act. It is for liveness only: two writers are made impossible by the log's
+fence. The bucket has no limit markers and is written by plain publishes, because a KV client cannot renew a
+TTL. Next: `shell.py`.
 """
 
 import asyncio

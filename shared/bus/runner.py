@@ -1,7 +1,7 @@
 """A process around one role: settings, logging, signals, health, shell, exit code.
 
-Decides how a process starts and ends: 0 after SIGTERM or SIGINT, 1 when going on would do harm. Services call `run_role`
-from their `__main__.py`. Knows no role by name.
+Decides how a process starts and ends: 0 after SIGTERM or SIGINT, 1 when going on would do harm. Services call
+`run_role` from their `__main__.py`. Knows no role by name.
 """
 
 import asyncio

@@ -1,8 +1,9 @@
 """The shell: one loop that collects what arrived, calls the role once, and performs its effects in order.
 
-Decides when a role is called and what reconnecting means for its sources. It has no `if` about meaning and is the same
-for every role; `shared/core/role.py` says what it promises. Batches are what one turn of the event loop brought: there is
-no timer, so a lone message waits for nothing and a flood is taken in big bites. Next: `runner.py`.
+Decides when a role is called and what reconnecting means for its sources. It has no `if` about meaning and is
+the same for every role; `shared/core/role.py` says what it promises. Batches are what one turn of the event
+loop brought: there is no timer, so a lone message waits for nothing and a flood is taken in big bites. Next:
+`runner.py`.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The walls of the bus under attack: numbers are those of the attack table in the design's reference (31, 32, 33, 35)."""
+"""The walls of the bus under attack; numbers are those of the attack table (31, 32, 33, 35)."""
 
 import asyncio
 import stat

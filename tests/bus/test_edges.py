@@ -68,7 +68,7 @@ def test_a_client_without_a_bus_is_told_within_its_time() -> None:
 
 
 def test_the_client_asks_and_reads(bus: Bus) -> None:
-    """JSON in, JSON out; the log comes whole from any seq to any seq; a projection is followed from its present value."""
+    """JSON in, JSON out; the log comes whole; a projection is followed from its present value."""
 
     async def story() -> None:
         await bus.bootstrap()
@@ -146,7 +146,7 @@ def test_a_family_is_typed_once() -> None:
 
 
 def test_settings_come_from_the_environment(tmp_path: Path) -> None:
-    """Each service finds its own login in the credentials file; only the applier gets the system's; nonsense is named."""
+    """Each service finds its own login, only the applier the system's; nonsense is named."""
     path = tmp_path / "credentials.json"
     credentials = accounts.new_credentials(("n1",))
     accounts.write_credentials(path, credentials)
