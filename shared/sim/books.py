@@ -41,7 +41,7 @@ class Alloc:
         "version",
     )
 
-    def __init__(self, key: int, row: int, node: int, job_id: str, group: str) -> None:
+    def __init__(self, key: int, row: int, node: int, *, job_id: str, group: str) -> None:
         self.key = key
         self.row = row
         self.node = node
@@ -315,7 +315,7 @@ class Books:
             self.ledger.hold("placed_on_ready_node", ready, node, book and book.status, job.id)
             key = self._seq << _KEY_SHIFT | self._ordinals[1]
             self._ordinals[1] += 1
-            alloc = Alloc(key, self._rows.take(), node, job.id, placement.group)
+            alloc = Alloc(key, self._rows.take(), node, job_id=job.id, group=placement.group)
             alloc.index = index
             alloc.version = placement.version
             alloc.ask = job.groups[placement.version][placement.group][1]

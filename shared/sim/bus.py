@@ -2,7 +2,7 @@
 
 Decides who gets a message and what the log takes. Must not know what a message means, nor when it arrives (the hops
 are `weather.py`'s). Kept over a restart: LOG and JOBS. Lost with it: memory streams, last values, leaderships and
-every subscription. Methods happen at the bus, at the present instant. Next: `process.py`.
+every subscription. Methods happen at the bus, at the present instant. Beside it: `stores.py`. Next: `process.py`.
 """
 
 from collections import deque
@@ -12,10 +12,10 @@ from typing import NamedTuple, Protocol
 
 from shared.bus import subjects
 from shared.core.role import Listen, Read, Work
-from shared.sim.loop import SECOND, Loop
+from shared.sim.loop import Loop
+from shared.sim.stores import LastValues, Leaderships, Log, Value
 from shared.sim.weather import Weather
 
-LEADERSHIP_TTL_NS = 2 * SECOND
 _DIRECT_GET = subjects.js_direct_get("NODE", " ").rstrip()
 #: How a requester hears the answer.
 Answer = Callable[[bytes], None]
@@ -59,14 +59,6 @@ class Stored(NamedTuple):
     msg_id: str
 
 
-class Value(NamedTuple):
-    """One last value; expires_ns 0: never."""
-
-    seq: int
-    data: bytes
-    expires_ns: int
-
-
 class _Queue:
     """A durable consumer of a memory stream: messages until delivered, and who has it open."""
 
@@ -103,30 +95,26 @@ def matches(pattern: str, subject: str) -> bool:
 
 
 class Bus:
-    """One server. `log[i]` is the record at seq i + 1."""
+    """One server."""
 
     def __init__(self, loop: Loop, weather: Weather) -> None:
         self.loop = loop
         self.weather = weather
         self.is_up = True
         self.boot = 1
-        self.log: list[tuple[str, bytes]] = []
+        self.log = Log()
+        self.values = LastValues(loop)
+        self.leaderships = Leaderships(loop)
         self.jobs: list[Stored] = []
-        #: LOG takes nothing until then.
-        self.full_until_ns = 0
-        self._on_log: list[Callable[[int, str, bytes], None]] = []
-        self._append_ids: dict[str, int] = {}
         self._jobs_seq = 0
         self._job_ids: dict[str, int] = {}
-        self._values: dict[str, Value] = {}
-        self._value_seq = 0
         self._followers: dict[str, Member] = {}
         self._listens: list[tuple[Member, Listen]] = []
         self._queues: dict[str, _Queue] = {}
         self._readers: list[_Reader] = []
-        self._leases: dict[str, tuple[str, int]] = {}
         self._routes: dict[str, tuple[list[tuple[Member, Listen]], list[_Queue]]] = {}
         self._turn = 0
+        self.log.watch(self._grew)
 
     # ---- connections ----
 
@@ -149,9 +137,9 @@ class Bus:
     def restart(self) -> None:
         """Lose what is in memory; every connection ends (the processes are told by who calls this)."""
         self.boot += 1
-        self._values.clear()
+        self.values.clear()
+        self.leaderships.clear()
         self._queues.clear()
-        self._leases.clear()
         self._listens.clear()
         self._followers.clear()
         self._readers.clear()
@@ -251,7 +239,7 @@ class Bus:
     def request(self, subject: str, data: bytes, answer: Answer) -> None:
         """Publish a request; one for a last value is answered here, as JetStream does."""
         if subject.startswith(_DIRECT_GET) and self.is_up:
-            answer(self.value(subject.removeprefix(_DIRECT_GET)).data)
+            answer(self.values.get(subject.removeprefix(_DIRECT_GET)).data)
         else:
             self.publish(subject, data, answer)
 
@@ -277,72 +265,13 @@ class Bus:
         """Drop the messages of JOBS below a seq."""
         self.jobs = [stored for stored in self.jobs if stored.seq >= below]
 
-    # ---- the log ----
+    def put(self, subject: str, data: bytes, expected: int, ttl_s: int) -> tuple[bool, Value]:
+        """Store a last value, and push it to whoever listens. Returns done, and what stands now."""
+        done, value = self.values.put(subject, data, expected, ttl_s)
+        if done:
+            self.publish(subject, data)
+        return done, value
 
-    def watch_log(self, watcher: Callable[[int, str, bytes], None]) -> None:
-        """Call `watcher(seq, subject, data)` for every record, before any process can see it."""
-        self._on_log.append(watcher)
-
-    def append(self, subject: str, data: bytes, expected_seq: int, msg_id: str) -> int | None:
-        """Append if the log is at `expected_seq`. Returns the seq, that of the first copy for a known id, or None."""
-        known = self._append_ids.get(msg_id)
-        if known is not None:
-            return known
-        if expected_seq != len(self.log):
-            return None
-        seq = self.inject(subject, data)
-        self._append_ids[msg_id] = seq
-        return seq
-
-    def inject(self, subject: str, data: bytes) -> int:
-        """Append without any fence, as a forger on the server could."""
-        self.log.append((subject, data))
-        seq = len(self.log)
-        for watcher in self._on_log:
-            watcher(seq, subject, data)
+    def _grew(self, _seq: int, _subject: str, _data: bytes) -> None:
         for member in self._followers.values():
             member.log_grew()
-        return seq
-
-    # ---- last values and leadership ----
-
-    def put(self, subject: str, data: bytes, expected: int, ttl_s: int) -> tuple[bool, Value]:
-        """Store a last value if its subject stands at `expected` (-1: whatever). Returns done, and what stands now."""
-        now = self.loop.now_ns
-        value = self.value(subject)
-        if expected not in (-1, value.seq):
-            return False, value
-        self._value_seq += 1
-        value = Value(self._value_seq, data, now + ttl_s * SECOND if ttl_s else 0)
-        self._values[subject] = value
-        self.publish(subject, data)
-        return True, value
-
-    def value(self, subject: str) -> Value:
-        """Return a last value; seq 0 and no data: there is none."""
-        value = self._values.get(subject)
-        if value is None or 0 < value.expires_ns <= self.loop.now_ns:
-            return Value(0, b"", 0)
-        return value
-
-    def lead(self, key: str, holder: str) -> bool:
-        """Take or renew a leadership. Returns whether `holder` has it now."""
-        held = self._leases.get(key)
-        if held is not None and held[0] != holder and held[1] > self.loop.now_ns:
-            return False
-        self._leases[key] = (holder, self.loop.now_ns + LEADERSHIP_TTL_NS)
-        return True
-
-    def release(self, key: str, holder: str) -> None:
-        """Give a leadership up, if `holder` has it."""
-        if self._leases.get(key, ("", 0))[0] == holder:
-            del self._leases[key]
-
-    def usurp(self, key: str) -> bool:
-        """Take a leadership away from whoever has it, who does not hear of it. Returns whether somebody had it."""
-        return self._leases.pop(key, None) is not None
-
-
-def log_subject(kind: str) -> str:
-    """Subject of a record of the first generation."""
-    return subjects.log(1, kind)

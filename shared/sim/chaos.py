@@ -7,10 +7,10 @@ Faults of single messages are `weather.py`'s. Next: `oracle.py`.
 from collections.abc import Callable
 
 from shared.core.log import is_framed
-from shared.sim.bus import log_subject
 from shared.sim.drivers import Node
 from shared.sim.loop import MS, SECOND, Draws
 from shared.sim.process import Process, Site
+from shared.sim.stores import log_subject
 
 #: Strike -> weight. Over a hundred or two of them make one storm's mix.
 _WEIGHTS = (
@@ -185,22 +185,22 @@ class Chaos:
 
     def _foreign_record(self) -> bool:
         """Write what an applier never wrote: noise, a publish acknowledgement, or an older epoch's record again."""
-        bus = self.site.bus
+        log = self.site.bus.log
         kind = self._draws.below(3)
         noise = (b'{"hello":"world"}', b'{"stream":"LOG_1","seq":12}')[kind % 2]
         forged = (log_subject("tx"), noise)
         if kind == 2:
             leases = [
                 n
-                for n, (subject, _) in enumerate(bus.log)
+                for n, (subject, _) in enumerate(log.records)
                 if subject.endswith("lease") and n not in self._forged
             ]
-            old = [one for one in bus.log[: leases[-1] if leases else 0] if is_framed(one[1])]
+            old = [one for one in log.records[: leases[-1] if leases else 0] if is_framed(one[1])]
             if old:
                 forged = old[self._draws.below(len(old))]
-        self._forged.add(len(bus.log))
-        self._forge(len(bus.log) + 1)
-        bus.inject(*forged)
+        self._forged.add(len(log.records))
+        self._forge(len(log.records) + 1)
+        log.inject(*forged)
         return True
 
     def _leadership_lost(self) -> bool:
@@ -208,8 +208,8 @@ class Chaos:
         if not leaders:
             return False
         role = leaders[self._draws.below(len(leaders))].role
-        return role is not None and self.site.bus.usurp(role.leader_key)
+        return role is not None and self.site.bus.leaderships.usurp(role.leader_key)
 
     def _log_full(self) -> bool:
-        self.site.bus.full_until_ns = self.site.loop.now_ns + self._draws.below(SECOND)
+        self.site.bus.log.full_until_ns = self.site.loop.now_ns + self._draws.below(SECOND)
         return True

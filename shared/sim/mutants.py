@@ -64,14 +64,14 @@ def _two_leaders(patch: Patch, site: Site) -> None:
     """Everybody who asks is leader, and the log takes records from anybody at any seq."""
     bus = site.bus
 
-    def lead(*_: object) -> bool:
+    def take(*_: object) -> bool:
         return True
 
     def append(subject: str, data: bytes, *_: object) -> int:
-        return bus.inject(subject, data)
+        return bus.log.inject(subject, data)
 
-    patch(bus, "lead", lead)
-    patch(bus, "append", append)
+    patch(bus.leaderships, "take", take)
+    patch(bus.log, "append", append)
 
 
 def _lost_wakeup(patch: Patch, _site: Site) -> None:

@@ -260,11 +260,13 @@ class Oracle:
 
     def _projections(self) -> str:
         """Compare what stands in NODE and VIEW with the books."""
-        value = self.site.bus.value
+        value = self.site.bus.values.get
         for row, node in self.books.nodes.items():
             orders = _Orders()
             orders.follow(value(subjects.node(node.id)).data)
-            wanted = {a.key for a in self.books.allocs.values() if a.is_wanted and a.node == row}
+            wanted = frozenset(
+                a.key for a in self.books.allocs.values() if a.is_wanted and a.node == row
+            )
             if orders.wanted != wanted:
                 return (
                     f"projection of {node.id} wants {sorted(orders.wanted)}, not {sorted(wanted)}"

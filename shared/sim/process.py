@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from shared.core import role, tasks
-from shared.sim.bus import Bus, Delivery, log_subject
+from shared.sim.bus import Bus, Delivery
 from shared.sim.loop import MS, SECOND, Clock, Draws, Loop
+from shared.sim.stores import log_subject
 from shared.sim.weather import Weather
 
 APPEND_TIMEOUT_NS = 400 * MS
@@ -188,7 +189,7 @@ class Process:
         for name, start in self._opened.items():
             self._attach(name, start)
         for listen in self._listens:
-            if listen.name == "projection" and (data := bus.value(listen.subject).data):
+            if listen.name == "projection" and (data := bus.values.get(listen.subject).data):
                 self.deliver(Delivery(listen.name, listen.subject, data), MS)
         if self._replays:
             self.log_grew()
@@ -208,7 +209,7 @@ class Process:
             if self.is_connected:
                 self.log_grew()
             return
-        log = self.site.bus.log
+        log = self.site.bus.log.records
         for at in range(self._log_at, len(log) + 1):
             subject, data = log[at - 1]
             self._take(role.Record(at, subject, data))
@@ -376,11 +377,11 @@ class Process:
         if not bus.is_up or bus.boot != flight.boot:
             return
         answer: role.Input
-        if self.site.loop.now_ns < bus.full_until_ns:
+        if self.site.loop.now_ns < bus.log.full_until_ns:
             answer = role.AppendRefused("maximum bytes exceeded", full=True)
         else:
             subject = log_subject(effect.kind)
-            seq = bus.append(subject, effect.data, effect.expected_seq, effect.msg_id)
+            seq = bus.log.append(subject, effect.data, effect.expected_seq, effect.msg_id)
             answer = role.Appended(seq or 0)
             if seq is None:
                 answer = role.AppendRefused("wrong last sequence")
@@ -479,7 +480,7 @@ class Process:
     def _resign(self, _effect: role.Resign) -> None:
         assert self.role is not None
         if self.is_connected:
-            self.site.bus.release(self.role.leader_key, self.instance)
+            self.site.bus.leaderships.release(self.role.leader_key, self.instance)
         self.is_leader = False
         self._renewed_ns = self.site.loop.now_ns + SECOND
 
@@ -500,7 +501,7 @@ class Process:
             if self.is_leader and now - self._renewed_ns > RENEW_LOST_NS:
                 self._lead(leads=False)
             return
-        leads = self.site.bus.lead(self.role.leader_key, self.instance)
+        leads = self.site.bus.leaderships.take(self.role.leader_key, self.instance)
         if leads:
             self._renewed_ns = now
         if leads is not self.is_leader:

@@ -101,7 +101,7 @@ class World:
         site, loop = self.site, self.site.loop
         self.oracle = oracle
         site.observer = self
-        site.bus.watch_log(oracle.on_log)
+        site.bus.log.watch(oracle.on_log)
         chaos = Chaos(
             site,
             Draws(self.seed, 4),
@@ -158,7 +158,7 @@ class World:
     def _outcome(self, oracle: Oracle, memo: Memo, found: Broken | None) -> Outcome:
         del memo
         digest = blake2b(digest_size=16)
-        for _, data in self.site.bus.log:
+        for _, data in self.site.bus.log.records:
             digest.update(data)
         for line in self.lines or ():
             digest.update(line.encode())
@@ -166,7 +166,7 @@ class World:
             seed=self.seed,
             invariant="" if found is None else found.invariant,
             detail="" if found is None else found.detail,
-            seq=len(self.site.bus.log),
+            seq=len(self.site.bus.log.records),
             at_ns=self.site.loop.now_ns,
             transactions=oracle.books.transactions,
             steps=self.steps,

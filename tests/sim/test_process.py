@@ -101,7 +101,7 @@ def test_an_append_is_fenced_and_answered_once() -> None:
     poke(second, append(0, "x"))
     where.loop.run(2 * SECOND)
     assert toy(second).of(role.Appended) == [role.Appended(1)]
-    assert len(where.bus.log) == 1
+    assert len(where.bus.log.records) == 1
 
 
 def test_an_append_without_a_bus_is_unknown() -> None:
@@ -110,7 +110,7 @@ def test_an_append_without_a_bus_is_unknown() -> None:
     process = run(where, "writer", role.Replay(), say=[append(0, "x")])
     where.loop.run(2 * SECOND)
     assert toy(process).of(role.AppendUnknown) == [role.AppendUnknown()]
-    assert where.bus.log == []
+    assert where.bus.log.records == []
 
 
 def test_a_lost_acknowledgement_is_unknown_and_stored() -> None:
@@ -122,7 +122,7 @@ def test_a_lost_acknowledgement_is_unknown_and_stored() -> None:
     poke(process, append(0, "x"))
     where.loop.run(SECOND)
     assert [type(one) for one in toy(process).heard[3:]] == [role.Record, role.AppendUnknown]
-    assert len(where.bus.log) == 1
+    assert len(where.bus.log.records) == 1
 
 
 def test_a_crash_forgets_and_the_log_remembers() -> None:
@@ -130,7 +130,7 @@ def test_a_crash_forgets_and_the_log_remembers() -> None:
     where = site()
     process = run(where, "writer", role.Replay())
     where.loop.run(50 * MS)
-    where.bus.inject("log", b"1")
+    where.bus.log.inject("log", b"1")
     toy(process).say = [role.SetTimer("late", START_NS + 10 * SECOND)]
     where.loop.run(SECOND)
     process.crash()
@@ -232,7 +232,7 @@ def test_last_values_are_fenced() -> None:
     where.loop.run(SECOND)
     done, refused = toy(process).of(role.PutDone)[0], toy(process).of(role.PutRefused)[0]
     assert done.subject_seq == refused.subject_seq == 1
-    assert refused.data == where.bus.value("node.a").data
+    assert refused.data == where.bus.values.get("node.a").data
 
 
 def test_leadership_moves_when_its_holder_falls_silent() -> None:
