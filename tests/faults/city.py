@@ -85,6 +85,16 @@ class City:
         found = msgspec.convert(answer, DeadAnswer)
         return [one.reason for one in found.messages if one.subject == subject]
 
+    async def buried(self, subject: str, count: int) -> None:
+        """Wait until so many dead letters of a subject are known; more would be wrong."""
+        found: list[str] = []
+        for _ in range(int(PATIENCE_S / 0.1)):
+            found = await self.dead_letters(subject)
+            if len(found) >= count:
+                break
+            await asyncio.sleep(0.1)
+        assert len(found) == count, (subject, found)
+
     @property
     def active_applier(self) -> str:
         """Name of the child that holds the pen, by the pid in its lease."""
