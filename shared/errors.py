@@ -23,6 +23,8 @@ class CommandInvalid(CaravanError):
         self.code = code
         self.message = message
         self.path = path
+        #: the submission's own id, where that much could be read.
+        self.submission_id = ""
 
 
 class LogError(CaravanError):

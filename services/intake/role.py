@@ -225,7 +225,8 @@ class Intake:
                 return
         except CommandInvalid as fault:
             self._counts["invalid"] += 1
-            self._answer(message, verdicts.invalid(message.msg_id, fault))
+            named = fault.submission_id or message.msg_id
+            self._answer(message, verdicts.invalid(named, fault))
             return
         cluster_id = self._replica.chain.cluster_id
         known = entry or waiting

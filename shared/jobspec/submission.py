@@ -78,9 +78,13 @@ def read_submission(body: bytes, verb: str) -> Submission:
         _check_id(submission_id, "SubmissionID")
     elif submission_id != "":
         raise CommandInvalid("invalid", "must be text", "SubmissionID")
-    if verb in JOB_VERBS:
-        return _read_job(value, verb, submission_id)
-    return _read_named(value, text, verb, submission_id)
+    try:
+        if verb in JOB_VERBS:
+            return _read_job(value, verb, submission_id)
+        return _read_named(value, text, verb, submission_id)
+    except CommandInvalid as fault:
+        fault.submission_id = submission_id
+        raise
 
 
 def read_job(value: JsonObject) -> tuple[Job, bytes]:

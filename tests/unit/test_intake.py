@@ -319,6 +319,18 @@ def test_all_faults_are_in_the_verdict() -> None:
     assert paths == ["Job.ID", "Job.Priority", "Job.TaskGroups"]
 
 
+def test_a_refusal_names_the_submission() -> None:
+    """A body refused for its faults is refused under the id that it gave itself, else under its header's."""
+    story = Story()
+    own = story.ask(b'{"Job":{"ID":"a b"},"SubmissionID":"mine"}', msg_id="header")
+    header = story.ask(b'{"Job":{"ID":"a b"}}', msg_id="header")
+    unreadable = story.ask(b"{")
+    stop = story.ask(b'{"JobID":"","SubmissionID":"mine-too"}', "stop")
+    found = replies(story.run(own, header, unreadable, stop))
+    ids = [found[one.token].submission_id for one in (own, header, unreadable, stop)]
+    assert ids == ["mine", "header", "", "mine-too"]
+
+
 def test_validate_and_unknown_verbs_ask_for_nothing() -> None:
     """`validate` is answered without a command, an unknown verb is refused."""
     story = Story()
