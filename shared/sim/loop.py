@@ -15,26 +15,28 @@ from shared.core.splitmix import splitmix64, splitmix64_array
 START_NS = 1_767_225_600_000_000_000
 MS = 1_000_000
 SECOND = 1_000_000_000
-_AHEAD = 64
+_AHEAD_MAX = 512
 _MASK = (1 << 64) - 1
 
 
 class Draws:
     """Draws are hashes of a counter: the n-th draw of a seed is the same for ever."""
 
-    __slots__ = ("_at", "_ready")
+    __slots__ = ("_ahead", "_at", "_ready")
 
     def __init__(self, seed: int, stream: int = 0) -> None:
         self._at = splitmix64(splitmix64(seed) ^ stream)
         #: the next draws, last first: hashed many at a time.
         self._ready: list[int] = []
+        self._ahead = 8
 
     def bits(self) -> int:
         """Return 64 fresh bits."""
         if not self._ready:
-            counters = np.arange(_AHEAD, 0, -1, dtype=np.uint64) + np.uint64(self._at)
+            counters = np.arange(self._ahead, 0, -1, dtype=np.uint64) + np.uint64(self._at)
             self._ready = splitmix64_array(counters).tolist()
-            self._at = (self._at + _AHEAD) & _MASK
+            self._at = (self._at + self._ahead) & _MASK
+            self._ahead = min(self._ahead * 4, _AHEAD_MAX)
         return self._ready.pop()
 
     def below(self, limit: int) -> int:

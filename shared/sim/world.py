@@ -28,7 +28,7 @@ STORM_ENDS_NS = 12 * SECOND
 #: After the storm the world must come to rest within this; rescheduling alone waits 5 s and a node's loss 6 s.
 CALM_MAX_NS = 60 * SECOND
 _LOOK_NS = 500 * MS
-_SERVICES = 5
+_SERVICES = 4
 _BATCHES = 2
 
 
