@@ -4,22 +4,22 @@ Decides: what a constraint, a datacenter pattern, a node pool and a driver mean 
 Must not know: capacity, scores, jobs; which nodes are ready. cut.py takes the conjunction of the masks.
 
 Attributes are dictionary-coded columns: an operator is asked once for each distinct value, and its verdicts
-are spread by the rows' codes. So an operator is one scalar function in `OPERATORS`, and nothing else.
+are spread by the rows' codes. So an operator is one scalar function in operators.py, and nothing else.
 
 Meanings are Nomad's (scheduler/feasible.go resolveTarget and checkConstraint, Node.IsInAnyDC, Node.IsInPool):
 a target is interpolated only if it starts with `${`; what a node does not have is the empty string, not found;
 `=` needs both sides found, `!=` does not.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Final
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from schemas.nodes import NodeSpec
+from shared.core.operators import OPERATORS, TRUE, Operand
 
 Mask = NDArray[np.bool_]
 Codes = NDArray[np.int32]
@@ -28,8 +28,8 @@ DATACENTER: Final = "node.datacenter"
 POOL: Final = "node.pool"
 #: The pool every node is in.
 ALL_POOLS: Final = "all"
-#: What Go's strconv.ParseBool takes for true; a driver's attribute is read by it.
-_TRUE: Final = frozenset(("1", "t", "T", "true", "TRUE", "True"))
+#: The one region there is.
+REGION: Final = "global"
 
 
 class UnknownOperatorError(ValueError):
@@ -38,31 +38,6 @@ class UnknownOperatorError(ValueError):
     def __init__(self, operator: str) -> None:
         super().__init__(f"constraint operator {operator!r} is not one of {sorted(OPERATORS)}")
         self.operator = operator
-
-
-class Operand(msgspec.Struct, frozen=True):
-    """One side of a constraint on one node: its text, and whether the node has it at all."""
-
-    text: str
-    found: bool = True
-
-
-def _equal(left: Operand, right: Operand) -> bool:
-    return left.found and right.found and left.text == right.text
-
-
-def _differ(left: Operand, right: Operand) -> bool:
-    return left.text != right.text
-
-
-#: Every operator that one node alone can answer, in each of its spellings.
-OPERATORS: Final[Mapping[str, Callable[[Operand, Operand], bool]]] = {
-    "=": _equal,
-    "==": _equal,
-    "is": _equal,
-    "!=": _differ,
-    "not": _differ,
-}
 
 
 class _Column:
@@ -172,6 +147,7 @@ def node_attributes(spec: NodeSpec) -> dict[str, str]:
         DATACENTER: spec.datacenter,
         "node.class": spec.node_class,
         POOL: spec.node_pool,
+        "node.region": REGION,
     }
     attributes = {f"attr.{name}": value for name, value in spec.attributes.items()}
     return fixed | attributes | {f"meta.{name}": value for name, value in spec.meta.items()}
@@ -228,7 +204,7 @@ def driver_mask(columns: AttributeColumns, driver: str) -> Mask:
     codes = columns.codes(name)
     if codes is None:
         return np.zeros(columns.rows, np.bool_)
-    return _spread([value in _TRUE for value in columns.values(name)], codes)
+    return _spread([value in TRUE for value in columns.values(name)], codes)
 
 
 def glob_matches(pattern: str, text: str) -> bool:

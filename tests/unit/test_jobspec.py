@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from schemas.jobs import EvaluateJob, GroupSpec, RegisterJob, StopJob
-from shared.core.feasibility import OPERATORS
+from shared.core.operators import OPERATORS
 from shared.errors import CommandInvalid
 from shared.jobspec.defaults import restart_of
 from shared.jobspec.load import load_file
