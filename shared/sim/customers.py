@@ -30,8 +30,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     #: MHz beside which nothing else counts.
     memory_mib: int = 64
 
-    def body(self, submission_id: str) -> bytes:
-        """Write the submission in Nomad's JSON."""
+    def body(self, submission_id: str, index: int = 0) -> bytes:
+        """Write the submission in Nomad's JSON; with `index`, only for a job that stands there."""
         task = {
             "Name": "main",
             "Driver": "raw_exec",
@@ -66,7 +66,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
             "Datacenters": ["*"],
             "TaskGroups": [group],
         }
-        return msgspec.json.encode({"Job": job, "SubmissionID": submission_id})
+        fence = {"EnforceIndex": True, "JobModifyIndex": index} if index else {}
+        return msgspec.json.encode({"Job": job, "SubmissionID": submission_id, **fence})
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +102,8 @@ class Customer:
         self._counts = counts
         self._number = 0
         self._stops_last = False
+        #: modify index of the job, as far as the last verdict told.
+        self._index = 0
         self._open: Wish | None = None
         self._tries = 0
 
@@ -145,7 +148,9 @@ class Customer:
     def _submit(self, shape: Shape) -> Wish:
         self.shape = shape
         name = self._fresh()
-        body = shape.body(name)
+        # Nobody else changes this job: where it stood at the last verdict it stands now.
+        index = self._index if self._draws.hit(300) else 0
+        body = shape.body(name, index)
         by_box = self._draws.hit(350)
         return Wish(verb="submit", body=body, submission_id=name, by_box=by_box, shape=shape)
 
@@ -163,11 +168,12 @@ class Customer:
         )
 
     def _stop_wish(self) -> Wish:
-        return self._named("stop")
+        return self._named("stop", purges=self._draws.hit(300))
 
-    def _named(self, verb: str) -> Wish:
+    def _named(self, verb: str, *, purges: bool = False) -> Wish:
         name = self._fresh()
-        body = msgspec.json.encode({"JobID": self.shape.job_id, "SubmissionID": name})
+        more = {"Purge": True} if purges else {}
+        body = msgspec.json.encode({"JobID": self.shape.job_id, "SubmissionID": name, **more})
         return Wish(verb=verb, body=body, submission_id=name, by_box=self._draws.hit(350))
 
     def _fresh(self) -> str:
@@ -224,6 +230,8 @@ class Customer:
             self.on_verdict(wish, verdict)
         if verdict.status == "accepted":
             self.accepted.append(wish)
+            is_live = wish.shape is not None and wish.shape.job_type == "service"
+            self._index = verdict.modify_index if is_live else 0
             if wish.verb != "evaluate":
                 self.promised = wish
         pause = self._draws.between(200 * MS, 4 * SECOND)
