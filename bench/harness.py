@@ -1,8 +1,8 @@
 """A whole cluster for a benchmark or a fault test: real processes, a fleet without agents, an observer of the log.
 
-Decides how benchmarks set up and what they may claim: the bus fsyncs, every role is a process with its own permissions,
-jobs come in by the public door, and what counts is what a replaying process sees. Nodes are registered and kept alive by
-messages as their agents would send them, by one process for the whole fleet. Next: `observer.py`, `fleet.py`.
+Decides how benchmarks set up and what they may claim: the bus fsyncs, every role is a process with its own
+permissions, jobs come in by the public door, and what counts is what a replaying process sees. Nodes are registered and
+kept alive by messages as their agents would send them, by one process for the whole fleet. Next: `observer.py`, `fleet.py`.
 """
 
 import asyncio
@@ -27,6 +27,7 @@ from shared.bus import accounts, streams, subjects
 from shared.bus.client import Client
 from shared.bus.connect import BusClient, Login, connect
 from shared.bus.server import NatsServer
+from shared.errors import BusUnavailable
 
 ROOT = Path(__file__).parents[1]
 READY_S = 30.0
@@ -76,6 +77,7 @@ class Harness(Cluster):
             known = known.with_node(node_id)
         accounts.write_credentials(self.data_dir / "credentials.json", known)
         self.server.reload(known)
+        asyncio.run(self._until_known(node_ids[-1]))
 
     def node_login(self, node_id: str) -> Login:
         """Login of a node's agent."""
@@ -138,6 +140,17 @@ class Harness(Cluster):
             found = await streams.info(bus, subjects.log_stream(1))
         assert found is not None
         return found.state
+
+    async def _until_known(self, node_id: str) -> None:
+        """The server takes changed users over a moment after it was told."""
+        for _ in range(100):
+            try:
+                await (await connect(self.node_login(node_id))).end()
+            except BusUnavailable:
+                await asyncio.sleep(0.05)
+            else:
+                return
+        raise TimeoutError(f"the server never took over the user of {node_id}")
 
     def _note(self, line: str) -> None:
         self.notes.append(line)

@@ -1,4 +1,4 @@
-"""One cluster for all stories that leave it whole: two appliers, two workers, twenty nodes that only send heartbeats."""
+"""One cluster for all stories that leave it whole: two appliers, two workers, twenty nodes without agents."""
 
 import asyncio
 from collections.abc import Iterator

@@ -14,7 +14,7 @@ VICTIMS = ("eval_broker", "scheduler-1", "applier", "intake", "bus", "view", "he
 
 
 def test_kill_9_loses_and_doubles_nothing(cluster: Harness) -> None:
-    """After kill -9 of each role and of the bus during 200 jobs each job has exactly its count, and the log is proven."""
+    """After kill -9 of each role and of the bus during 200 jobs each has exactly its count, and the log is proven."""
 
     async def story() -> None:
         async with watched(cluster) as city:
