@@ -131,6 +131,7 @@ class View:
             "caravan_view_checkpoints_compared": float(self._replica.checked),
             "caravan_view_puts_total": float(self._publisher.published),
             "caravan_view_puts_refused_total": float(self._publisher.refused),
+            "caravan_view_values_too_large_total": float(self._publisher.too_large),
             "caravan_view_marks_waiting": float(self._publisher.waiting),
             "caravan_view_queries_total": float(self._answered),
             "caravan_view_queries_invalid_total": float(self._invalid),
