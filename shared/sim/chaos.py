@@ -26,6 +26,7 @@ _WEIGHTS = (
     ("log_full", 3),
 )
 _TOTAL = sum(weight for _, weight in _WEIGHTS)
+HOUR_NS = 3600 * SECOND
 _PAUSE_BETWEEN_NS = 700 * MS
 
 
@@ -65,11 +66,16 @@ class Chaos:
         }
 
     def skew(self) -> None:
-        """Give every process a wall clock of its own, up to 2 s off."""
+        """Give every process a wall clock of its own, up to 2 s off; now and then one is an hour off."""
         for process in (*self._processes, *self._agents):
             if self._draws.hit(300):
                 process.clock.skew_ns = self._draws.between(-2 * SECOND, 2 * SECOND)
                 self.site.weather.faults["clock_skewed"] += 1
+        if self._draws.hit(250):
+            everyone = [*self._processes, *self._agents]
+            victim = everyone[self._draws.below(len(everyone))]
+            victim.clock.skew_ns = HOUR_NS * (1 if self._draws.hit(500) else -1)
+            self.site.weather.faults["clock_hour_off"] += 1
 
     def begin(self, until_ns: int) -> None:
         """Strike from now until then."""

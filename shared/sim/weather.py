@@ -16,6 +16,7 @@ STRIKES = (
     "partition",
     "bus_restart",
     "clock_skewed",
+    "clock_hour_off",
     "clock_set_back",
     "agent_crash",
     "node_death",
