@@ -21,6 +21,9 @@ from shared.errors import ConfigInvalid
 
 ROLES = ("intake", "eval_broker", "scheduler", "plan_applier", "heartbeat", "view")
 ADMIN, SYS, PUBLIC = "admin", "sys", "public"
+#: Beside the config of servers in containers, and included by it: the only part of it that is secret.
+PASSWORDS_FILE = "passwords.conf"
+ROUTE, ROUTE_PASSWORD, ROUTES = "route", "$CARAVAN_NATS_PASSWORD_ROUTE", "$CARAVAN_NATS_ROUTES"
 #: Exports name the log's generations one by one: a wildcard would be a token of its own.
 GENERATIONS = range(1, 65)
 
@@ -71,16 +74,36 @@ def new_credentials(node_ids: tuple[str, ...] = ()) -> Credentials:
 
 
 def environment_credentials(node_ids: tuple[str, ...]) -> Credentials:
-    """Name where the server finds passwords in its environment: `$CARAVAN_NATS_PASSWORD_<USER>`.
+    """Name where the server finds passwords: `$CARAVAN_NATS_PASSWORD_<USER>`, `$CARAVAN_NATS_NODE_<ID>`.
 
-    Each must begin with a letter: the server reads a value that looks like a number as one.
+    `render_passwords` gives the values; ids are small letters, digits and dashes.
+
+    In its environment each would have to begin with a letter: the server reads what looks like a number as one.
     """
     prefix = "$CARAVAN_NATS_PASSWORD_"
     names = (*ROLES, ADMIN, SYS, PUBLIC)
     return Credentials(
         users={name: prefix + name.upper() for name in names},
-        nodes={node: prefix + node.upper().replace("-", "_") for node in node_ids},
+        nodes={node: f"$CARAVAN_NATS_NODE_{node.upper().replace('-', '_')}" for node in node_ids},
     )
+
+
+def render_passwords(credentials: Credentials, servers: tuple[str, ...] = ()) -> str:
+    """Render the values of the names in `environment_credentials`; with `servers` (host names) also their routes.
+
+    Nothing more: the server refuses a name that its config does not use.
+    """
+    named = environment_credentials(tuple(credentials.nodes))
+    pairs = [(name, credentials.users[user]) for user, name in named.users.items()]
+    pairs += [(name, credentials.nodes[node]) for node, name in sorted(named.nodes.items())]
+    if servers:
+        pairs.append((ROUTE_PASSWORD, credentials.users[ROUTE]))
+    lines = [f'{name.removeprefix("$")}: "{secret}"' for name, secret in pairs]
+    if servers:
+        secret = credentials.users[ROUTE]
+        routes = _list(tuple(f"nats://{ROUTE}:{secret}@{host}:6222" for host in servers))
+        lines.append(f"{ROUTES.removeprefix('$')}: {routes}")
+    return "\n".join(lines) + "\n"
 
 
 def write_credentials(path: Path, credentials: Credentials) -> None:

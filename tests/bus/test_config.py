@@ -1,9 +1,11 @@
 """The server's config: what is committed is what the code renders, and the server takes it."""
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from shared.bus import accounts, server
@@ -22,16 +24,36 @@ def test_the_committed_config_is_the_rendered_one() -> None:
     assert COMPOSE.read_text() == rendered
 
 
-def test_the_server_takes_the_committed_config(tmp_path: Path) -> None:
-    """nats-server parses it with every password in its environment, and refuses it without them."""
-    known = accounts.environment_credentials(NODES)
-    names = [one.removeprefix("$") for one in (*known.users.values(), *known.nodes.values())]
-    command = [server.find_binary(), "-t", "-c", str(COMPOSE)]
-    environ = {name: f"p{number}" for number, name in enumerate(names)}
+@pytest.mark.parametrize("servers", [1, 3])
+def test_the_server_takes_the_config_with_its_passwords(tmp_path: Path, servers: int) -> None:
+    """nats-server parses it, alone or as one of three, with the passwords beside it, and refuses it without."""
+    known = accounts.new_credentials(NODES)
+    users = {**known.users, accounts.ROUTE: "0123e4"}
+    hosts = tuple(f"nats-{number}" for number in range(1, servers + 1)) if servers > 1 else ()
+    named = msgspec.structs.replace(known, users=users)
+    (tmp_path / "nats.conf").write_text(server.render_compose(NODES, servers))
+    command = [server.find_binary(), "-t", "-c", str(tmp_path / "nats.conf")]
+    environ = {"CARAVAN_SERVER_NAME": "nats-1"}
+    secret = tmp_path / accounts.PASSWORDS_FILE
+    secret.write_text(accounts.render_passwords(named, hosts))
     taken = subprocess.run(command, env=environ, capture_output=True, check=False)
     assert taken.returncode == 0, taken.stderr
-    refused = subprocess.run(command, env={}, capture_output=True, check=False)
+    secret.write_text("")
+    refused = subprocess.run(command, env=environ, capture_output=True, check=False)
     assert refused.returncode != 0
+
+
+def test_the_config_for_containers_holds_no_secret() -> None:
+    """Every password in it is a name; values stand in the other file alone, as text and never as a number."""
+    known = accounts.new_credentials(NODES)
+    rendered = server.render_compose(NODES, 3)
+    told = re.findall(r"password: (\S+?)[,\s]", rendered)
+    assert told
+    assert all(one.startswith("$CARAVAN_NATS_") for one in told)
+    passwords = accounts.render_passwords(known)
+    assert all(
+        f'"{secret}"' in passwords for secret in (*known.users.values(), *known.nodes.values())
+    )
 
 
 def test_nobody_without_a_password_enters_a_container() -> None:
