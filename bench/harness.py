@@ -1,8 +1,8 @@
 """A whole cluster for a benchmark or a fault test: real processes, a fleet without agents, an observer of the log.
 
 Decides how benchmarks set up and what they may claim: the bus fsyncs, every role is a process with its own
-permissions, jobs come in by the public door, and what counts is what a replaying process sees. Nodes are registered and
-kept alive by messages as their agents would send them, by one process for the whole fleet. Next: `observer.py`, `fleet.py`.
+permissions, jobs come in by the public door, and what counts is what a replaying process sees. Nodes are registered
+and kept alive by messages as their agents would send them, by one process for the whole fleet. Next: `observer.py`, `fleet.py`.
 """
 
 import asyncio

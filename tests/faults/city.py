@@ -81,19 +81,28 @@ class City:
 
     async def dead_letters(self, subject: str) -> list[str]:
         """Reasons of the dead letters that came on a subject, as the view knows them."""
-        answer = await self.public.request(subjects.query("dead"), {"limit": 1000})
+        async with asyncio.timeout(PATIENCE_S):
+            while (answer := await self._asked("dead")) is None:
+                await asyncio.sleep(0.1)
         found = msgspec.convert(answer, DeadAnswer)
         return [one.reason for one in found.messages if one.subject == subject]
 
+    async def _asked(self, noun: str) -> dict[str, Any] | None:
+        """Ask the view once; None: it is not there."""
+        try:
+            return await self.public.request(subjects.query(noun), {"limit": 1000}, 1.0)
+        except BusUnavailable:
+            return None
+
     async def buried(self, subject: str, count: int) -> None:
-        """Wait until so many dead letters of a subject are known; more would be wrong."""
-        found: list[str] = []
+        """Wait until so many dead letters of a subject are known."""
+        found = 0
         for _ in range(int(PATIENCE_S / 0.1)):
-            found = await self.dead_letters(subject)
-            if len(found) >= count:
-                break
+            found = len(await self.dead_letters(subject))
+            if found >= count:
+                return
             await asyncio.sleep(0.1)
-        assert len(found) == count, (subject, found)
+        raise AssertionError(f"{found} dead letters of {subject}, expected {count}")
 
     @property
     def active_applier(self) -> str:
