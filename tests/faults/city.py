@@ -81,9 +81,12 @@ class City:
 
     async def dead_letters(self, subject: str) -> list[str]:
         """Reasons of the dead letters that came on a subject, as the view knows them."""
-        async with asyncio.timeout(PATIENCE_S):
-            while (answer := await self._asked("dead")) is None:
-                await asyncio.sleep(0.1)
+        answer: dict[str, Any] | None = None
+        for _ in range(int(PATIENCE_S / 0.1)):
+            answer = await self._asked("dead")
+            if answer is not None:
+                break
+            await asyncio.sleep(0.1)
         found = msgspec.convert(answer, DeadAnswer)
         return [one.reason for one in found.messages if one.subject == subject]
 
