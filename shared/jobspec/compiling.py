@@ -19,6 +19,8 @@ _GROUP_IN_PLACE = frozenset(
         *("Migrate", "Scaling", "Tasks"),
     )
 )
+#: What a group without tasks needs of a node.
+GATEWAY_DRIVER = "connect_gateway"
 _TASK_IN_PLACE = frozenset(("Constraints", "Affinities"))
 
 
@@ -40,7 +42,7 @@ def group_digest(group: JsonObject, job_meta: JsonObject | None) -> str:
         task
         if _TASK_IN_PLACE.isdisjoint(task)
         else {key: item for key, item in task.items() if key not in _TASK_IN_PLACE}
-        for task in group["Tasks"]
+        for task in group.get("Tasks", ())
     ]
     if job_meta:
         kept["JobMeta"] = job_meta
@@ -54,8 +56,11 @@ def _compile(job: Job, group: TaskGroup, digest: str) -> jobs.GroupSpec:
         cpu_mhz += task.resources.cpu_mhz
         memory_mib += task.resources.memory_mib
         constraints += task.constraints
-    if len(group.tasks) == 1:
-        drivers: tuple[str, ...] = (group.tasks[0].driver,)
+    if not group.tasks:
+        # Only a gateway: nobody runs it yet, so the group waits and says why.
+        drivers: tuple[str, ...] = (GATEWAY_DRIVER,)
+    elif len(group.tasks) == 1:
+        drivers = (group.tasks[0].driver,)
     else:
         drivers = tuple(sorted({task.driver for task in group.tasks}))
     plain = job.reschedule is None and group.reschedule is None

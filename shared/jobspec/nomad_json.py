@@ -1,84 +1,109 @@
-"""Nomad's JSON job, typed: the fields we act on, under Nomad's names, with Nomad's defaults.
+"""Nomad's JSON job, typed: every block and parameter under Nomad's names, with Nomad's defaults.
 
-Decides names, types, units and defaults. What stands in a job beside these fields is kept in the spec as it is and
-named in a warning (`unbuilt.py`). Durations are whole nanoseconds, as in Nomad's JSON; defaults that depend on the
-job's type are None here and resolved in `defaults.py`. Roles and agents read stored specs with `JOB_DECODER`.
-Next: `validate.py`.
+Decides names, types, units and defaults of job, group and task; the blocks in them stand in nomad_*.py by family. What
+of it is acted on is in `built.py`; the rest is kept in the spec and named in a warning (`unbuilt.py`). Durations are
+whole nanoseconds, as in Nomad's JSON; defaults that depend on the job's type are None here and resolved in
+`defaults.py`. Roles and agents read stored specs with `JOB_DECODER`. Next: `validate.py`.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import msgspec
 from msgspec import field
 
-SECOND_NS = 1_000_000_000
+from shared.jobspec.nomad_base import EMPTY, HOUR_NS, MINUTE_NS, SECOND_NS, Json
+from shared.jobspec.nomad_placement import (
+    Affinity,
+    Constraint,
+    EphemeralDisk,
+    Network,
+    Resources,
+    Spread,
+    VolumeMount,
+    VolumeRequest,
+)
+from shared.jobspec.nomad_policies import (
+    Disconnect,
+    MigrateStrategy,
+    Multiregion,
+    Parameterized,
+    Periodic,
+    ReschedulePolicy,
+    RestartPolicy,
+    Scaling,
+    Schedule,
+    Ui,
+    UpdateStrategy,
+)
+from shared.jobspec.nomad_services import Identity, Service
+from shared.jobspec.nomad_tasks import (
+    Action,
+    Artifact,
+    Consul,
+    CsiPlugin,
+    DispatchPayload,
+    Lifecycle,
+    LogConfig,
+    Secret,
+    Template,
+    Vault,
+)
 
-_EMPTY = msgspec.Raw(b"{}")
-
-
-class Json(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A block of a job. Fields without a place here are ignored in decoding.
-
-    Out of the garbage collector's sight (gc=False): decoded values are trees, and thousands are decoded a second.
-    """
-
-
-class Constraint(Json, frozen=True, kw_only=True):
-    """`left operator right`; both sides may hold `${…}` references."""
-
-    left: str = field(name="LTarget", default="")
-    operator: str = field(name="Operand", default="=")
-    right: str = field(name="RTarget", default="")
-
-
-class Resources(Json, frozen=True, kw_only=True):
-    """What one task asks for."""
-
-    cpu_mhz: int = field(name="CPU", default=100)
-    memory_mib: int = field(name="MemoryMB", default=300)
-    #: 0: no limit above `memory_mib`; -1: unlimited.
-    memory_max_mib: int = field(name="MemoryMaxMB", default=0)
-
-
-class EphemeralDisk(Json, frozen=True, kw_only=True):
-    """Disk of one allocation: scheduled, not enforced."""
-
-    size_mib: int = field(name="SizeMB", default=300)
-
-
-class RestartPolicy(Json, frozen=True, kw_only=True):
-    """How an agent restarts a task in place. None: the default of the job's type, see `restart_of`."""
-
-    attempts: int | None = field(name="Attempts", default=None)
-    interval_ns: int | None = field(name="Interval", default=None)
-    delay_ns: int | None = field(name="Delay", default=None)
-    #: fail or delay.
-    mode: str | None = field(name="Mode", default=None)
-
-
-class ReschedulePolicy(Json, frozen=True, kw_only=True):
-    """When a failed allocation is replaced elsewhere. None: the default of the type, see `reschedule_of`."""
-
-    attempts: int | None = field(name="Attempts", default=None)
-    interval_ns: int | None = field(name="Interval", default=None)
-    delay_ns: int | None = field(name="Delay", default=None)
-    #: constant, exponential or fibonacci.
-    delay_function: str | None = field(name="DelayFunction", default=None)
-    max_delay_ns: int | None = field(name="MaxDelay", default=None)
-    unlimited: bool | None = field(name="Unlimited", default=None)
+__all__ = [
+    "HOUR_NS",
+    "JOB_DECODER",
+    "MINUTE_NS",
+    "SECOND_NS",
+    "Affinity",
+    "Constraint",
+    "EphemeralDisk",
+    "Job",
+    "Json",
+    "LogConfig",
+    "MigrateStrategy",
+    "ReschedulePolicy",
+    "Resources",
+    "RestartPolicy",
+    "Spread",
+    "Task",
+    "TaskGroup",
+    "UpdateStrategy",
+    "config_of",
+    "meta_of",
+]
 
 
 class Task(Json, frozen=True, kw_only=True):
     """One process or container."""
 
+    HCL: ClassVar[Mapping[str, str]] = {
+        "Constraints": "constraint",
+        "Affinities": "affinity",
+        "RestartPolicy": "restart",
+        "LogConfig": "logs",
+        "Services": "service",
+        "Templates": "template",
+        "Artifacts": "artifact",
+        "VolumeMounts": "volume_mount",
+        "Secrets": "secret",
+        "CSIPluginConfig": "csi_plugin",
+        "ScalingPolicies": "scaling",
+        "Actions": "action",
+        "Identities": "identity",
+        "Identity": "default_identity",
+    }
+    LABEL: ClassVar[str] = "Name"
+
     name: str = field(name="Name", default="")
     driver: str = field(name="Driver", default="")
     #: the driver's own matter, as JSON.
-    config: msgspec.Raw = field(name="Config", default=_EMPTY)
+    config: msgspec.Raw = field(name="Config", default=EMPTY)
     env: dict[str, str] = field(name="Env", default_factory=dict)
     meta: dict[str, str] = field(name="Meta", default_factory=dict)
     resources: Resources = field(name="Resources", default=Resources())
     constraints: tuple[Constraint, ...] = field(name="Constraints", default=())
+    affinities: tuple[Affinity, ...] = field(name="Affinities", default=())
     restart: RestartPolicy | None = field(name="RestartPolicy", default=None)
     kill_timeout_ns: int = field(name="KillTimeout", default=5 * SECOND_NS)
     #: empty: the agent's own user.
@@ -87,23 +112,83 @@ class Task(Json, frozen=True, kw_only=True):
     leader: bool = field(name="Leader", default=False)
     #: empty: the driver's default (SIGINT; SIGTERM in containers).
     kill_signal: str = field(name="KillSignal", default="")
+    #: pause between leaving the services and the kill signal.
+    shutdown_delay_ns: int = field(name="ShutdownDelay", default=0)
+    lifecycle: Lifecycle | None = field(name="Lifecycle", default=None)
+    logs: LogConfig = field(name="LogConfig", default=LogConfig())
+    services: tuple[Service, ...] = field(name="Services", default=())
+    templates: tuple[Template, ...] = field(name="Templates", default=())
+    artifacts: tuple[Artifact, ...] = field(name="Artifacts", default=())
+    volume_mounts: tuple[VolumeMount, ...] = field(name="VolumeMounts", default=())
+    dispatch_payload: DispatchPayload | None = field(name="DispatchPayload", default=None)
+    vault: Vault | None = field(name="Vault", default=None)
+    consul: Consul | None = field(name="Consul", default=None)
+    secrets: tuple[Secret, ...] = field(name="Secrets", default=())
+    identity: Identity | None = field(name="Identity", default=None)
+    identities: tuple[Identity, ...] = field(name="Identities", default=())
+    actions: tuple[Action, ...] = field(name="Actions", default=())
+    scaling: tuple[Scaling, ...] = field(name="ScalingPolicies", default=())
+    schedule: Schedule | None = field(name="Schedule", default=None)
+    csi_plugin: CsiPlugin | None = field(name="CSIPluginConfig", default=None)
+    kind: str = field(name="Kind", default="")
 
 
 class TaskGroup(Json, frozen=True, kw_only=True):
     """Tasks that share one node; `count` of them are wanted."""
 
+    HCL: ClassVar[Mapping[str, str]] = {
+        "Tasks": "task",
+        "Constraints": "constraint",
+        "Affinities": "affinity",
+        "Spreads": "spread",
+        "Volumes": "volume",
+        "RestartPolicy": "restart",
+        "ReschedulePolicy": "reschedule",
+        "Networks": "network",
+        "Services": "service",
+    }
+    LABEL: ClassVar[str] = "Name"
+
     name: str = field(name="Name", default="")
     count: int = field(name="Count", default=1)
     tasks: tuple[Task, ...] = field(name="Tasks", default=())
     constraints: tuple[Constraint, ...] = field(name="Constraints", default=())
+    affinities: tuple[Affinity, ...] = field(name="Affinities", default=())
+    spreads: tuple[Spread, ...] = field(name="Spreads", default=())
     ephemeral_disk: EphemeralDisk = field(name="EphemeralDisk", default=EphemeralDisk())
+    networks: tuple[Network, ...] = field(name="Networks", default=())
+    volumes: dict[str, VolumeRequest] = field(name="Volumes", default_factory=dict)
     restart: RestartPolicy | None = field(name="RestartPolicy", default=None)
     reschedule: ReschedulePolicy | None = field(name="ReschedulePolicy", default=None)
+    update: UpdateStrategy | None = field(name="Update", default=None)
+    migrate: MigrateStrategy | None = field(name="Migrate", default=None)
+    disconnect: Disconnect | None = field(name="Disconnect", default=None)
+    scaling: Scaling | None = field(name="Scaling", default=None)
+    services: tuple[Service, ...] = field(name="Services", default=())
+    shutdown_delay_ns: int = field(name="ShutdownDelay", default=0)
+    #: batch and sysbatch: how long an allocation may run; None: for ever.
+    max_run_duration_ns: int | None = field(name="MaxRunDuration", default=None)
+    consul: Consul | None = field(name="Consul", default=None)
     meta: dict[str, str] = field(name="Meta", default_factory=dict)
+    #: of old files; `disconnect` has these now.
+    stop_after_client_disconnect_ns: int | None = field(
+        name="StopAfterClientDisconnect", default=None
+    )
+    max_client_disconnect_ns: int | None = field(name="MaxClientDisconnect", default=None)
+    prevent_reschedule_on_lost: bool = field(name="PreventRescheduleOnLost", default=False)
 
 
 class Job(Json, frozen=True, kw_only=True):
     """What a submitter wants to run."""
+
+    HCL: ClassVar[Mapping[str, str]] = {
+        "TaskGroups": "group",
+        "Constraints": "constraint",
+        "Affinities": "affinity",
+        "Spreads": "spread",
+        "ParameterizedJob": "parameterized",
+    }
+    LABEL: ClassVar[str] = "ID"
 
     id: str = field(name="ID", default="")
     #: for people; empty: the id.
@@ -111,13 +196,23 @@ class Job(Json, frozen=True, kw_only=True):
     type: str = field(name="Type", default="service")
     #: 0: the default, 50.
     priority: int = field(name="Priority", default=50)
+    region: str = field(name="Region", default="global")
+    namespace: str = field(name="Namespace", default="default")
     #: globs allowed.
     datacenters: tuple[str, ...] = field(name="Datacenters", default=("*",))
     node_pool: str = field(name="NodePool", default="default")
     all_at_once: bool = field(name="AllAtOnce", default=False)
     constraints: tuple[Constraint, ...] = field(name="Constraints", default=())
+    affinities: tuple[Affinity, ...] = field(name="Affinities", default=())
+    spreads: tuple[Spread, ...] = field(name="Spreads", default=())
     groups: tuple[TaskGroup, ...] = field(name="TaskGroups", default=())
+    update: UpdateStrategy | None = field(name="Update", default=None)
+    migrate: MigrateStrategy | None = field(name="Migrate", default=None)
     reschedule: ReschedulePolicy | None = field(name="Reschedule", default=None)
+    periodic: Periodic | None = field(name="Periodic", default=None)
+    parameterized: Parameterized | None = field(name="ParameterizedJob", default=None)
+    multiregion: Multiregion | None = field(name="Multiregion", default=None)
+    ui: Ui | None = field(name="UI", default=None)
     meta: dict[str, str] = field(name="Meta", default_factory=dict)
 
 

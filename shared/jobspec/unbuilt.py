@@ -1,23 +1,17 @@
 """What a job says that nothing acts on yet: kept in the spec, named in one warning, never a refusal.
 
-Decides by the keys of the decoded JSON: a key that no field of `nomad_json.py` reads is unbuilt, unless its value says
-nothing (empty, zero, false, or the default that Nomad writes itself). Next: `compiling.py`.
+Decides by the keys of the decoded JSON: a key that is no field is unknown, one that `built.py` does not name is
+unbuilt, unless its value says nothing (empty, zero, false, or the default). Next: `compiling.py`.
 """
 
+from difflib import get_close_matches
 from typing import Any
 
-import msgspec
-
-from shared.jobspec.nomad_json import (
-    Constraint,
-    EphemeralDisk,
-    Job,
-    ReschedulePolicy,
-    Resources,
-    RestartPolicy,
-    Task,
-    TaskGroup,
-)
+from shared.jobspec.built import BUILT, BUILT_TYPES
+from shared.jobspec.nomad_base import Json
+from shared.jobspec.nomad_json import Job
+from shared.jobspec.nomad_placement import Constraint
+from shared.jobspec.shapes import Field, Shape, shape_of
 from shared.jobspec.strict import JsonObject
 from shared.jobspec.validate import LATER_OPERATORS
 
@@ -28,76 +22,99 @@ _SERVER_WRITTEN = frozenset(
     (
         *("Status", "StatusDescription", "Stable", "Version", "SubmitTime", "CreateIndex"),
         *("ModifyIndex", "JobModifyIndex", "ParentID", "NomadTokenID", "ConsulToken"),
-        *("VaultToken", "Dispatched", "VersionTag"),
+        *("VaultToken", "Dispatched", "VersionTag", "Stop", "Payload", "DispatchIdempotencyToken"),
+        *("ConsulNamespace", "VaultNamespace"),
     )
 )
-#: Values that change nothing.
-_DEFAULTS = {"Region": "global", "Namespace": "default"}
-_TYPES_BUILT = frozenset(("service", "batch"))
 
 
-def _names(struct: type[msgspec.Struct]) -> frozenset[str]:
-    return frozenset(field.encode_name for field in msgspec.structs.fields(struct))
+class _Plan:
+    """What to look at in a block: `quiet` keys need no look, `inner` ones are blocks that are acted on."""
+
+    def __init__(self, struct: type[Json]) -> None:
+        self.shape: Shape = shape_of(struct)
+        built = BUILT.get(struct, frozenset(self.shape.by_json))
+        self.inner = {
+            field.json: field
+            for field in self.shape.fields
+            if field.json in built and field.inner is not None
+        }
+        self.quiet = built - self.inner.keys()
+        if struct is Job:
+            self.quiet |= _SERVER_WRITTEN
 
 
-_JOB = _names(Job)
-_JOB_SILENT = _JOB | _SERVER_WRITTEN
-_GROUP = _names(TaskGroup)
-_TASK = _names(Task)
-_Blocks = tuple[tuple[str, frozenset[str]], ...]
-_JOB_BLOCKS: _Blocks = (("Reschedule", _names(ReschedulePolicy)),)
-_GROUP_BLOCKS: _Blocks = (
-    ("EphemeralDisk", _names(EphemeralDisk)),
-    ("RestartPolicy", _names(RestartPolicy)),
-    ("ReschedulePolicy", _names(ReschedulePolicy)),
-)
-_TASK_BLOCKS: _Blocks = (
-    ("Resources", _names(Resources)),
-    ("RestartPolicy", _names(RestartPolicy)),
-)
-_CONSTRAINT = _names(Constraint)
+_PLANS: dict[type[Json], _Plan] = {}
 
 
 def warnings_of(job: Job, value: JsonObject) -> tuple[str, ...]:
     """Name everything in a valid job that is kept but not acted on: no warning, or one."""
-    found: list[str] = []
-    if not _JOB.issuperset(value):
-        _stray(found, value, _JOB_SILENT, "Job")
-    if job.type not in _TYPES_BUILT:
-        found.append(f"Job.Type {job.type}")
-    _blocks(found, value, _JOB_BLOCKS, "Job")
-    for at, group in enumerate(value["TaskGroups"]):
-        path = f"Job.TaskGroups[{at}]"
-        if not _GROUP.issuperset(group):
-            _stray(found, group, _GROUP, path)
-        _blocks(found, group, _GROUP_BLOCKS, path)
-        for number, task in enumerate(group["Tasks"]):
-            here = f"{path}.Tasks[{number}]"
-            if not _TASK.issuperset(task):
-                _stray(found, task, _TASK, here)
-            _blocks(found, task, _TASK_BLOCKS, here)
-    if not found:
-        return ()
+    unbuilt: list[str] = []
+    unknown: list[str] = []
+    if job.type not in BUILT_TYPES:
+        unbuilt.append(f"Job.Type {job.type}")
+    _look(Job, value, "Job", (unbuilt, unknown))
+    parts = []
+    if unbuilt:
+        parts.append("kept, not acted on yet: " + _listed(unbuilt))
+    if unknown:
+        parts.append("kept, but known to nobody: " + _listed(unknown))
+    return ("; ".join(parts),) if parts else ()
+
+
+def _listed(found: list[str]) -> str:
     rest = f" and {len(found) - NAMED_MAX} more" if len(found) > NAMED_MAX else ""
-    return (f"kept, not acted on yet: {', '.join(found[:NAMED_MAX])}{rest}",)
+    return ", ".join(found[:NAMED_MAX]) + rest
 
 
-def _blocks(found: list[str], parent: JsonObject, blocks: _Blocks, path: str) -> None:
-    for name, known in blocks:
-        block = parent.get(name)
-        if block and not known.issuperset(block):
-            _stray(found, block, known, f"{path}.{name}")
-    if "Constraints" not in parent:
+def _look(
+    struct: type[Json], block: JsonObject, path: str, into: tuple[list[str], list[str]]
+) -> None:
+    """Look through one block and the blocks inside it that are acted on."""
+    plan = _PLANS.get(struct)
+    if plan is None:
+        plan = _PLANS[struct] = _Plan(struct)
+    if struct is Constraint and block.get("Operand") in LATER_OPERATORS:
+        into[0].append(f"{path} {block['Operand']}")
+    if plan.quiet.issuperset(block):
         return
-    for at, constraint in enumerate(parent["Constraints"]):
-        if constraint.get("Operand") in LATER_OPERATORS:
-            found.append(f"{path}.Constraints[{at}] {constraint['Operand']}")
-        if not _CONSTRAINT.issuperset(constraint):
-            _stray(found, constraint, _CONSTRAINT, f"{path}.Constraints[{at}]")
-
-
-def _stray(found: list[str], block: JsonObject, known: frozenset[str], path: str) -> None:
     for key in sorted(block):
-        value: Any = block[key]
-        if key not in known and value and _DEFAULTS.get(key) != value:
-            found.append(f"{path}.{key[:60]}")
+        if key in plan.quiet:
+            continue
+        field = plan.inner.get(key)
+        if field is not None:
+            _inside(field, block[key], f"{path}.{key}", into)
+            continue
+        field = plan.shape.by_json.get(key)
+        if field is None:
+            if block[key]:
+                near = get_close_matches(key[:60], plan.shape.by_json, 1)
+                into[1].append(f"{path}.{key[:60]}" + (f" (is it {near[0]}?)" if near else ""))
+        elif not _says_nothing(field, block[key]):
+            into[0].append(f"{path}.{key}")
+
+
+def _inside(field: Field, value: Any, path: str, into: tuple[list[str], list[str]]) -> None:
+    """Look through the blocks of a field that is acted on."""
+    assert field.inner is not None
+    if field.kind == "block":
+        _look(field.inner, value, path, into)
+        return
+    pairs = sorted(value.items()) if field.kind == "labelled" else enumerate(value)
+    for at, block in pairs:
+        _look(field.inner, block, f"{path}[{at}]", into)
+
+
+def _says_nothing(field: Field, value: Any) -> bool:
+    """Tell whether a value asks for nothing that is not so anyway."""
+    if not value or value == field.default:
+        return True
+    if field.kind != "block" or field.inner is None or not isinstance(value, dict):
+        return False
+    if field.default is None:
+        return False
+    shape = shape_of(field.inner)
+    return all(
+        key in shape.by_json and _says_nothing(shape.by_json[key], item)
+        for key, item in value.items()
+    )

@@ -91,6 +91,14 @@ def faults_of(job: Job) -> tuple[ErrorDetail, ...]:
     return tuple(faults.found)
 
 
+def has_gateway(group: TaskGroup) -> bool:
+    """Tell whether a mesh gateway is all that a group is there for: its task is not written in the job."""
+    return any(
+        service.connect is not None and service.connect.gateway is not None
+        for service in group.services
+    )
+
+
 def _groups(faults: Faults, job: Job) -> None:
     if not job.groups:
         faults.add("Job.TaskGroups", "a job needs at least one task group")
@@ -124,7 +132,7 @@ def _group(faults: Faults, job: Job, group: TaskGroup, path: str) -> None:
         _reschedule(faults, group.reschedule, f"{path}.ReschedulePolicy")
     if group.reschedule is not None or job.reschedule is not None:
         _resolved_reschedule(faults, job, group, f"{path}.ReschedulePolicy")
-    if not group.tasks:
+    if not group.tasks and not has_gateway(group):
         faults.add(f"{path}.Tasks", "a task group needs at least one task")
     if len(group.tasks) > TASKS_MAX:
         faults.add(f"{path}.Tasks", f"{len(group.tasks)} tasks, at most {TASKS_MAX} are allowed")

@@ -1,0 +1,42 @@
+"""What of a job something acts on today. Who builds a behaviour adds its fields here, and docs/jobs.md follows.
+
+A field that is not here is kept in the spec and named in a warning. Blocks inside a field are looked up by their own
+Struct: a field whose block has no entry is acted on as a whole. Next: `unbuilt.py`.
+"""
+
+from shared.jobspec.nomad_base import Json
+from shared.jobspec.nomad_json import Job, Task, TaskGroup
+from shared.jobspec.nomad_placement import Constraint, EphemeralDisk, Resources
+from shared.jobspec.nomad_policies import ReschedulePolicy, RestartPolicy
+
+#: Struct -> JSON names of the fields that are acted on.
+BUILT: dict[type[Json], frozenset[str]] = {
+    Job: frozenset(
+        (
+            *("ID", "Name", "Type", "Priority", "Datacenters", "NodePool", "AllAtOnce"),
+            *("Constraints", "TaskGroups", "Reschedule", "Meta"),
+        )
+    ),
+    TaskGroup: frozenset(
+        (
+            *("Name", "Count", "Tasks", "Constraints", "EphemeralDisk", "RestartPolicy"),
+            *("ReschedulePolicy", "Meta"),
+        )
+    ),
+    Task: frozenset(
+        (
+            *("Name", "Driver", "Config", "Env", "Meta", "Resources", "Constraints"),
+            *("RestartPolicy", "KillTimeout", "User", "Leader", "KillSignal"),
+        )
+    ),
+    Constraint: frozenset(("LTarget", "Operand", "RTarget")),
+    EphemeralDisk: frozenset(("SizeMB",)),
+    Resources: frozenset(("CPU", "MemoryMB", "MemoryMaxMB")),
+    RestartPolicy: frozenset(("Attempts", "Interval", "Delay", "Mode")),
+    ReschedulePolicy: frozenset(
+        ("Attempts", "Interval", "Delay", "DelayFunction", "MaxDelay", "Unlimited")
+    ),
+}
+
+#: Job types whose whole meaning is built.
+BUILT_TYPES = frozenset(("service", "batch"))

@@ -1,0 +1,46 @@
+"""Durations as people write them: `30s`, `1h30m`, `1.5h`, `100ms`.
+
+Decides Go's syntax, which Nomad's files use. Results are whole nanoseconds.
+"""
+
+import re
+from decimal import Decimal
+
+_UNITS = {
+    "ns": 1,
+    "us": 1000,
+    "µs": 1000,
+    "μs": 1000,
+    "ms": 1_000_000,
+    "s": 1_000_000_000,
+    "m": 60_000_000_000,
+    "h": 3_600_000_000_000,
+}
+_PART = re.compile(r"(\d{1,18}(?:\.\d{0,18})?|\.\d{1,18})(ns|us|µs|μs|ms|s|m|h)")
+_INT64_MAX = 2**63 - 1
+
+
+class Misread(ValueError):
+    """A text that is no duration."""
+
+
+def nanoseconds(text: str) -> int:
+    """Read a duration. Raises Misread."""
+    rest = text.strip()
+    sign = -1 if rest.startswith("-") else 1
+    rest = rest.removeprefix("-" if sign < 0 else "+")
+    if rest == "0":
+        return 0
+    total = Decimal(0)
+    at = 0
+    while at < len(rest):
+        found = _PART.match(rest, at)
+        if found is None:
+            break
+        total += Decimal(found[1]) * _UNITS[found[2]]
+        at = found.end()
+    if not rest or at < len(rest):
+        raise Misread(f"{text[:40]!r} is no duration like 30s, 5m or 1h30m")
+    if total > _INT64_MAX:
+        raise Misread(f"{text[:40]!r} is too long")
+    return sign * int(total)

@@ -1,0 +1,350 @@
+"""HCL expressions, by recursive descent.
+
+Decides what an expression is; `templates.py` cuts texts and calls back for the expressions in them. New lines mean
+nothing between the tokens of an expression: nothing that may follow one could go on with it, except in objects, whose
+items they separate. Linear in the text; nesting is bounded by DEPTH_MAX.
+"""
+
+from shared.jobspec.hcl.errors import DEPTH_MAX, HclFault
+from shared.jobspec.hcl.lexing import Lexer
+from shared.jobspec.hcl.templates import Templates
+from shared.jobspec.hcl.tree import (
+    Binary,
+    Call,
+    Conditional,
+    For,
+    GetAttr,
+    Index,
+    ListOf,
+    Literal,
+    Node,
+    ObjectOf,
+    Splat,
+    Traversal,
+    Unary,
+)
+
+#: operator -> how tightly it binds.
+_BINDING = {
+    "||": 1,
+    "&&": 2,
+    "==": 3,
+    "!=": 3,
+    "<": 4,
+    ">": 4,
+    "<=": 4,
+    ">=": 4,
+    "+": 5,
+    "-": 5,
+    "*": 6,
+    "/": 6,
+    "%": 6,
+}
+_CONSTANTS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
+_DIGITS_MAX = 60
+
+
+class Expressions(Lexer):
+    """Every method starts at its first token and ends at the token behind it."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__(source)
+        self.templates = Templates(self)
+        self._depth = 0
+
+    def expression(self) -> Node:
+        """Parse one expression."""
+        self.down()
+        at = self.at
+        found = self._binary(1)
+        if self.is_mark("?"):
+            self.next()
+            yes = self.expression()
+            self.expect(":")
+            found = Conditional(at, found, yes, self.expression())
+        self.up()
+        return found
+
+    def _binary(self, lowest: int) -> Node:
+        """Climb precedences from `lowest` up."""
+        at = self.at
+        left = self._unary()
+        while self.kind == "mark" and (binding := _BINDING.get(self.text, 0)) >= lowest:
+            operator = self.text
+            self.next()
+            left = Binary(at, operator, left, self._binary(binding + 1))
+        return left
+
+    def _unary(self) -> Node:
+        if self.is_mark("-") or self.is_mark("!"):
+            at, operator = self.at, self.text
+            self.down()
+            self.next()
+            operand = self._unary()
+            self.up()
+            return Unary(at, operator, operand)
+        return self._postfix()
+
+    def _postfix(self) -> Node:
+        """Parse a term and what is taken from it."""
+        at = self.at
+        if self.kind == "name" and self.text not in _CONSTANTS:
+            found = self._named()
+        else:
+            found = self._term()
+        steps = 0
+        while self.is_mark(".") or (self.is_mark("[") and not self.is_fresh):
+            found = self._step(at, found)
+            steps += 1
+            if steps > DEPTH_MAX:
+                raise HclFault(f"more than {DEPTH_MAX} steps", at)
+        return found
+
+    def _named(self) -> Node:
+        """Parse a function call, or a name with its constant steps."""
+        at, name, ended = self.at, self.text, self.place
+        self.next()
+        if self.is_mark("(") and self.at == ended:
+            return self._call(at, name)
+        if self.is_mark("::"):
+            raise HclFault(f"functions of other systems ({name[:40]}::…) are not known here", at)
+        steps: list[str | int] = []
+        while len(steps) < DEPTH_MAX and self._is_constant_step():
+            step, ended = self._constant_step()
+            steps.append(step)
+        return Traversal(at, name, tuple(steps), self.source[at:ended])
+
+    def _is_constant_step(self) -> bool:
+        """Tell whether `.name`, `.0`, `["key"]` or `[0]` follows, without going there."""
+        if self.is_mark("."):
+            return self.source[self.place : self.place + 1] not in {"*", ""}
+        if not self.is_mark("[") or self.is_fresh:
+            return False
+        ended = self.source.find("]", self.place, self.place + 200)
+        inner = self.source[self.place : ended].strip() if ended > 0 else ""
+        if inner.isascii() and inner.isdecimal():
+            return len(inner) < 10
+        quoted = len(inner) > 1 and inner[0] == inner[-1] == '"'
+        return quoted and not any(mark in inner[1:-1] for mark in '"\\$%\n')
+
+    def _constant_step(self) -> tuple[str | int, int]:
+        """Take a step that is there: the step, and the offset behind it."""
+        if self.is_mark("["):
+            ended = self.source.index("]", self.place)
+            inner = self.source[self.place : ended].strip()
+            self.place = ended + 1
+            self.next()
+            return (inner[1:-1] if inner[0] == '"' else int(inner)), ended + 1
+        digits = self.digits()
+        if digits is not None:
+            ended = self.place
+            self.next()
+            return digits, ended
+        self.next()
+        name, ended = self.text, self.place
+        if self.kind != "name":
+            raise self.unexpected("a name after the dot")
+        self.next()
+        return name, ended
+
+    def _step(self, at: int, source: Node) -> Node:
+        """Parse one `.name`, `.0`, `.*`, `[key]` or `[*]` behind a term."""
+        if self.is_mark("."):
+            if (digits := self.digits()) is not None:
+                self.next()
+                return Index(at, source, Literal(at, digits))
+            self.next()
+            if self.is_mark("*"):
+                return self._splat(at, source, is_attribute=True)
+            return GetAttr(at, source, self.name("a name after the dot"))
+        self.next()
+        if self.is_mark("*"):
+            self.next()
+            if not self.is_mark("]"):
+                raise self.unexpected("] after *")
+            return self._splat(at, source, is_attribute=False)
+        key = self.expression()
+        self.expect("]")
+        return Index(at, source, key)
+
+    def _splat(self, at: int, source: Node, *, is_attribute: bool) -> Node:
+        """Parse what is taken from each element, from the closing mark of the splat on."""
+        self.next()
+        steps: list[str | Node] = []
+        while self.is_mark(".") or (self.is_mark("[") and not is_attribute and not self.is_fresh):
+            if len(steps) == DEPTH_MAX:
+                raise HclFault(f"more than {DEPTH_MAX} steps", at)
+            if self.is_mark("["):
+                self.next()
+                steps.append(self.expression())
+                self.expect("]")
+            elif (digits := self.digits()) is not None:
+                self.next()
+                steps.append(Literal(at, digits))
+            else:
+                self.next()
+                steps.append(self.name("a name after the dot"))
+        return Splat(at, source, tuple(steps))
+
+    def _term(self) -> Node:
+        at, kind, text = self.at, self.kind, self.text
+        if kind == "number":
+            self.next()
+            return Literal(at, number_of(text, at))
+        if kind == "name" and text in _CONSTANTS:
+            self.next()
+            return Literal(at, _CONSTANTS[text])
+        if kind == "heredoc":
+            found = self.templates.heredoc()
+            self.next()
+            return found
+        if self.is_mark('"'):
+            found = self.templates.quoted()
+            self.next()
+            return found
+        if self.is_mark("("):
+            self.next()
+            found = self.expression()
+            self.expect(")")
+            return found
+        if self.is_mark("["):
+            return self._list()
+        if self.is_mark("{"):
+            return self._object()
+        raise self.unexpected("a value")
+
+    def _call(self, at: int, name: str) -> Node:
+        self.next()
+        arguments: list[Node] = []
+        is_expanded = False
+        while not self.is_mark(")"):
+            arguments.append(self.expression())
+            if self.is_mark("..."):
+                is_expanded = True
+                self.next()
+            if is_expanded or not self.is_mark(","):
+                break
+            self.next()
+        self.expect(")")
+        return Call(at, name, tuple(arguments), is_expanded)
+
+    def _list(self) -> Node:
+        at = self.at
+        self.next()
+        if self.kind == "name" and self.text == "for":
+            return self._for(at, "]")
+        items: list[Node] = []
+        while not self.is_mark("]"):
+            items.append(self.expression())
+            if not self.is_mark(","):
+                break
+            self.next()
+        self.expect("]")
+        return ListOf(at, tuple(items))
+
+    def _object(self) -> Node:
+        at = self.at
+        self.next()
+        if self.kind == "name" and self.text == "for" and not self._is_key():
+            return self._for(at, "}")
+        items: list[tuple[Node, Node]] = []
+        while not self.is_mark("}"):
+            items.append(self._item())
+            if self.is_mark(","):
+                self.next()
+            elif not (self.is_fresh or self.is_mark("}")):
+                raise self.unexpected("a comma, a new line or }")
+        self.expect("}")
+        return ObjectOf(at, tuple(items))
+
+    def _item(self) -> tuple[Node, Node]:
+        """Parse one `key = value`: a plain name is a key, `(expression)` is worked out."""
+        if self.kind == "name" and self._is_key():
+            key: Node = Literal(self.at, self.text)
+            self.next()
+        else:
+            key = self.expression()
+        if not (self.is_mark("=") or self.is_mark(":")):
+            raise self.unexpected("= after the key of an object")
+        self.next()
+        return key, self.expression()
+
+    def _is_key(self) -> bool:
+        """Tell whether the current name is followed by = or :, as the key of an object is."""
+        rest = self.source[self.place : self.place + 200].lstrip(" \t")
+        return rest[:1] in {"=", ":"} and rest[:2] not in {"==", "=>", "::"}
+
+    def _for(self, at: int, closed_by: str) -> Node:
+        """Parse from the word `for` to the closing bracket."""
+        self.next()
+        key, value, source = self.for_intro()
+        self.expect(":")
+        result = self.expression()
+        result_key = None
+        if closed_by == "}":
+            result_key = result
+            self.expect("=>")
+            result = self.expression()
+        is_grouped = self.is_mark("...")
+        if is_grouped:
+            self.next()
+        test = None
+        if self.kind == "name" and self.text == "if":
+            self.next()
+            test = self.expression()
+        self.expect(closed_by)
+        return For(at, key, value, source, result_key, result, test, is_grouped)
+
+    def for_intro(self) -> tuple[str, str, Node]:
+        """Parse `k, v in source` or `v in source`."""
+        key, value = "", self.name("a name")
+        if self.is_mark(","):
+            self.next()
+            key, value = value, self.name("a name")
+        if self.kind != "name" or self.text != "in":
+            raise self.unexpected("in")
+        self.next()
+        return key, value, self.expression()
+
+    # ---- small steps ----
+
+    def down(self) -> None:
+        """Go one level deeper."""
+        self._depth += 1
+        if self._depth > DEPTH_MAX:
+            raise HclFault(f"nested deeper than {DEPTH_MAX} levels", self.at)
+
+    def up(self) -> None:
+        """Come back from one level."""
+        self._depth -= 1
+
+    def name(self, wanted: str) -> str:
+        """Take a plain name."""
+        if self.kind != "name":
+            raise self.unexpected(wanted)
+        name = self.text
+        self.next()
+        return name
+
+    def expect(self, text: str) -> None:
+        """Take this mark."""
+        if not self.is_mark(text):
+            raise self.unexpected(text)
+        self.next()
+
+    def unexpected(self, wanted: str) -> HclFault:
+        """Make the fault of a token that is not what was wanted."""
+        shown = "the end of the text" if self.kind == "end" else repr(self.text.strip()[:40])
+        return HclFault(f"expected {wanted}, found {shown}", self.at)
+
+
+def number_of(text: str, at: int) -> int | float:
+    """Read a number as written; whole ones stay whole. Raises HclFault beyond 60 digits."""
+    if len(text) > _DIGITS_MAX:
+        raise HclFault(f"number with more than {_DIGITS_MAX} digits", at)
+    if text.isdecimal():
+        return int(text)
+    found = float(text)
+    if found in {float("inf"), float("-inf")}:
+        raise HclFault("number is too large", at)
+    return int(found) if found.is_integer() and abs(found) < 2**53 else found

@@ -1,0 +1,206 @@
+"""Where a task may run and what it asks for: constraints, affinities, spreads, resources, networks, volumes.
+
+Nomad's names and defaults. Next: `nomad_json.py`.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from msgspec import field
+
+from shared.jobspec.nomad_base import Json
+
+_TARGETS = {"LTarget": "attribute", "RTarget": "value", "Operand": "operator"}
+
+
+class Constraint(Json, frozen=True, kw_only=True):
+    """`left operator right`; both sides may hold `${…}` references."""
+
+    HCL: ClassVar[Mapping[str, str]] = _TARGETS
+
+    left: str = field(name="LTarget", default="")
+    operator: str = field(name="Operand", default="=")
+    right: str = field(name="RTarget", default="")
+
+
+class Affinity(Json, frozen=True, kw_only=True):
+    """A wish: nodes that satisfy it score higher, with a negative weight lower."""
+
+    HCL: ClassVar[Mapping[str, str]] = _TARGETS
+
+    left: str = field(name="LTarget", default="")
+    operator: str = field(name="Operand", default="=")
+    right: str = field(name="RTarget", default="")
+    #: -100 to 100, not 0.
+    weight: int = field(name="Weight", default=50)
+
+
+class SpreadTarget(Json, frozen=True, kw_only=True):
+    """The share of the allocations that nodes with this value shall have."""
+
+    LABEL: ClassVar[str] = "Value"
+
+    value: str = field(name="Value", default="")
+    percent: int = field(name="Percent", default=0)
+
+
+class Spread(Json, frozen=True, kw_only=True):
+    """Spread allocations over the values of an attribute; without targets evenly."""
+
+    HCL: ClassVar[Mapping[str, str]] = {"SpreadTarget": "target"}
+
+    attribute: str = field(name="Attribute", default="")
+    #: 1 to 100.
+    weight: int = field(name="Weight", default=50)
+    targets: tuple[SpreadTarget, ...] = field(name="SpreadTarget", default=())
+
+
+class Device(Json, frozen=True, kw_only=True):
+    """Whole device instances: `type`, `vendor/type` or `vendor/type/model`."""
+
+    LABEL: ClassVar[str] = "Name"
+
+    name: str = field(name="Name", default="")
+    count: int = field(name="Count", default=1)
+    constraints: tuple[Constraint, ...] = field(name="Constraints", default=())
+    affinities: tuple[Affinity, ...] = field(name="Affinities", default=())
+
+
+class Numa(Json, frozen=True, kw_only=True):
+    """How reserved cores lie to each other: none, prefer or require."""
+
+    affinity: str = field(name="Affinity", default="none")
+    devices: tuple[str, ...] = field(name="Devices", default=())
+
+
+class Port(Json, frozen=True, kw_only=True):
+    """A port by its label. `static` 0: any free one."""
+
+    HCL: ClassVar[Mapping[str, str]] = {"Value": "static"}
+    LABEL: ClassVar[str] = "Label"
+
+    label: str = field(name="Label", default="")
+    static: int = field(name="Value", default=0)
+    #: port inside the network namespace; 0: the same, -1: the one it got.
+    to: int = field(name="To", default=0)
+    host_network: str = field(name="HostNetwork", default="")
+    ignore_collision: bool = field(name="IgnoreCollision", default=False)
+
+
+class Dns(Json, frozen=True, kw_only=True):
+    """The resolver of a network namespace."""
+
+    servers: tuple[str, ...] = field(name="Servers", default=())
+    searches: tuple[str, ...] = field(name="Searches", default=())
+    options: tuple[str, ...] = field(name="Options", default=())
+
+
+class Cni(Json, frozen=True, kw_only=True):
+    """Arguments for a CNI plugin."""
+
+    args: dict[str, str] = field(name="Args", default_factory=dict)
+
+
+class Network(Json, frozen=True, kw_only=True):
+    """A network of a group, or of a task as old files have it."""
+
+    HCL: ClassVar[Mapping[str, str]] = {
+        "DynamicPorts": "port",
+        "ReservedPorts": "reserved_ports",
+        "MBits": "mbits",
+    }
+
+    #: host, bridge, none or cni/NAME.
+    mode: str = field(name="Mode", default="host")
+    device: str = field(name="Device", default="")
+    cidr: str = field(name="CIDR", default="")
+    ip: str = field(name="IP", default="")
+    hostname: str = field(name="Hostname", default="")
+    #: no longer acted on by Nomad either.
+    bandwidth_mbits: int = field(name="MBits", default=0)
+    dns: Dns | None = field(name="DNS", default=None)
+    reserved_ports: tuple[Port, ...] = field(name="ReservedPorts", default=())
+    dynamic_ports: tuple[Port, ...] = field(name="DynamicPorts", default=())
+    cni: Cni | None = field(name="CNI", default=None)
+
+
+class Resources(Json, frozen=True, kw_only=True):
+    """What one task asks for."""
+
+    HCL: ClassVar[Mapping[str, str]] = {
+        "MemoryMB": "memory",
+        "MemoryMaxMB": "memory_max",
+        "DiskMB": "disk",
+        "SecretsMB": "secrets",
+        "Networks": "network",
+        "Devices": "device",
+        "IOPS": "iops",
+        "Custom": "custom",
+    }
+
+    cpu_mhz: int = field(name="CPU", default=100)
+    #: whole cores instead of a share; 0: none.
+    cores: int = field(name="Cores", default=0)
+    memory_mib: int = field(name="MemoryMB", default=300)
+    #: 0: no limit above `memory_mib`; -1: unlimited.
+    memory_max_mib: int = field(name="MemoryMaxMB", default=0)
+    #: of old files; `ephemeral_disk` of the group counts.
+    disk_mib: int = field(name="DiskMB", default=0)
+    iops: int = field(name="IOPS", default=0)
+    secrets_mib: int = field(name="SecretsMB", default=0)
+    networks: tuple[Network, ...] = field(name="Networks", default=())
+    devices: tuple[Device, ...] = field(name="Devices", default=())
+    numa: Numa | None = field(name="NUMA", default=None)
+    #: resources that a cluster defines itself: name -> amount.
+    custom: dict[str, int] = field(name="Custom", default_factory=dict)
+
+
+class EphemeralDisk(Json, frozen=True, kw_only=True):
+    """Disk of one allocation: scheduled, not enforced."""
+
+    HCL: ClassVar[Mapping[str, str]] = {"SizeMB": "size"}
+
+    size_mib: int = field(name="SizeMB", default=300)
+    #: prefer the node where the data of the replaced allocation lies.
+    sticky: bool = field(name="Sticky", default=False)
+    #: copy the data when the node changes.
+    migrate: bool = field(name="Migrate", default=False)
+
+
+class MountOptions(Json, frozen=True, kw_only=True):
+    """How a CSI volume is mounted."""
+
+    HCL: ClassVar[Mapping[str, str]] = {"FSType": "fs_type"}
+
+    fs_type: str = field(name="FSType", default="")
+    mount_flags: tuple[str, ...] = field(name="MountFlags", default=())
+
+
+class VolumeRequest(Json, frozen=True, kw_only=True):
+    """A volume that a group asks for."""
+
+    LABEL: ClassVar[str] = "Name"
+
+    name: str = field(name="Name", default="")
+    #: host or csi.
+    type: str = field(name="Type", default="host")
+    source: str = field(name="Source", default="")
+    read_only: bool = field(name="ReadOnly", default=False)
+    sticky: bool = field(name="Sticky", default=False)
+    access_mode: str = field(name="AccessMode", default="")
+    attachment_mode: str = field(name="AttachmentMode", default="")
+    mount_options: MountOptions | None = field(name="MountOptions", default=None)
+    #: each allocation has its own: the source with its index.
+    per_alloc: bool = field(name="PerAlloc", default=False)
+
+
+class VolumeMount(Json, frozen=True, kw_only=True):
+    """Where a task sees a volume of its group."""
+
+    HCL: ClassVar[Mapping[str, str]] = {"SELinuxLabel": "selinux_label"}
+
+    volume: str = field(name="Volume", default="")
+    destination: str = field(name="Destination", default="")
+    read_only: bool = field(name="ReadOnly", default=False)
+    propagation_mode: str = field(name="PropagationMode", default="private")
+    selinux_label: str = field(name="SELinuxLabel", default="")
