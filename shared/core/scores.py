@@ -87,17 +87,30 @@ def anti_affinity_scores(collisions: Int64s, desired_count: int) -> Int64s:
     return np.maximum((-SCALE * (collisions + 1)) // max(desired_count, 1), -SCALE)
 
 
-def mean_scores(
+def affinity_scores(matches: Sequence[NDArray[np.bool_]], weights: Sequence[int]) -> Int64s:
+    """Score nodes by the affinities they match: sum of matched weights over the sum of all, without signs.
+
+    Shapes: matches (N,) each, one for each weight; result (N,). Range: [-SCALE, SCALE]. Where it is 0 the
+    scorer does not apply. Source: Nomad rank.go NodeAffinityIterator.
+    """
+    total = np.zeros(len(matches[0]), np.int64)
+    for match, weight in zip(matches, weights, strict=True):
+        total += match * weight
+    return total * SCALE // max(sum(map(abs, weights)), 1)
+
+
+def sum_scores(
     fit: Int64s,
     *,
     collisions: Int64s | None = None,
     desired_count: int = 1,
     penalised: NDArray[np.bool_] | None = None,
-) -> Int64s:
-    """Return the mean of the scorers that apply to each node; arguments broadcast.
+    affinity: Int64s | None = None,
+) -> tuple[Int64s, Int64s | None]:
+    """Return the sum of the scorers that apply to each node, and how many do beside the fit (None: none anywhere).
 
     Anti-affinity applies where `collisions` (None: the scorer is off) is positive; the reschedule
-    penalty of -1 where `penalised`.
+    penalty of -1 where `penalised`; node affinity where it is not 0. Arguments broadcast.
     """
     total = fit
     scorers: Int64s | None = None
@@ -108,9 +121,32 @@ def mean_scores(
     if penalised is not None:
         total = total - SCALE * penalised
         scorers = penalised.astype(np.int64) if scorers is None else scorers + penalised
+    if affinity is not None:
+        total = total + affinity
+        applies = affinity != 0
+        scorers = applies.astype(np.int64) if scorers is None else scorers + applies
+    return total, scorers
+
+
+def mean_scores(
+    fit: Int64s,
+    *,
+    collisions: Int64s | None = None,
+    desired_count: int = 1,
+    penalised: NDArray[np.bool_] | None = None,
+    affinity: Int64s | None = None,
+) -> Int64s:
+    """Return the floored mean of the scorers that apply to each node; arguments as of `sum_scores`."""
+    total, scorers = sum_scores(
+        fit,
+        collisions=collisions,
+        desired_count=desired_count,
+        penalised=penalised,
+        affinity=affinity,
+    )
     if scorers is None:
         return total
-    if penalised is None or collisions is None:
+    if (collisions is not None) + (penalised is not None) + (affinity is not None) == 1:
         # One or two scorers: the shift is the floor division, at a quarter of its price.
         return total >> scorers
     return total // (scorers + 1)
@@ -141,6 +177,8 @@ def node_scores(
     algorithm: Algorithm,
     anti_affinity: bool,
     penalised: bool = False,
+    affinity: int = 0,
+    spread: int = 0,
 ) -> dict[str, int]:
     """Name every scorer that applies to one node, with its value; `mean_score` of the values ranks it.
 
@@ -151,7 +189,50 @@ def node_scores(
         scores["job-anti-affinity"] = anti_affinity_score(collisions, desired_count)
     if penalised:
         scores["node-reschedule-penalty"] = -SCALE
+    if affinity:
+        scores["node-affinity"] = affinity
+    if spread:
+        scores["allocation-spread"] = spread
     return scores
+
+
+def affinity_score(matches: Sequence[bool], weights: Sequence[int]) -> int:
+    """`affinity_scores` of one node."""
+    matched = sum(weight for match, weight in zip(matches, weights, strict=True) if match)
+    return matched * SCALE // max(sum(abs(weight) for weight in weights), 1)
+
+
+#: Sums of spread boosts are kept within this: a key has 31 bits for a score, Nomad's formulas know no bound.
+SPREAD_MAX: Final = 1024 * SCALE
+
+
+def even_boost(current: int, used: Sequence[int]) -> int:
+    """Boost of one value of a spread without targets. `used`: allocations on each value in use, all positive.
+
+    Source: Nomad spread.go evenSpreadScoreBoost.
+    """
+    if not used:
+        return 0
+    least, most = min(used), max(used)
+    if current != least:
+        return (least - current) * SCALE // least
+    return -SCALE if least == most else (most - least) * SCALE // least
+
+
+def target_boost(current: int, percent_count: int, weight: int, weights: int) -> int:
+    """Boost of one value of a spread with targets; `percent_count` is its percent times the group's count.
+
+    (desired - (current + 1)) / desired, times the block's share of the weights; -1 where nothing is desired.
+    Source: Nomad spread.go SpreadIterator.Next.
+    """
+    if not percent_count:
+        return -SCALE
+    return (percent_count - 100 * (current + 1)) * weight * SCALE // (percent_count * weights)
+
+
+def spread_score(boosts: Sequence[int]) -> int:
+    """Sum the boosts of all blocks for one node: the scorer `allocation-spread`, absent where it is 0."""
+    return min(max(sum(boosts), -SPREAD_MAX), SPREAD_MAX)
 
 
 def mean_score(scores: Sequence[int]) -> int:

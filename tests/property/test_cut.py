@@ -7,8 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.core import cut
-from shared.core.cut import Placement, place_count
+from shared.core import coupled, cut
+from shared.core.coupling import Coupling, Distinct, Even, Targets
+from shared.core.cut import place_count
+from shared.core.heads import Placement
+from shared.core.pow10 import SCALE
 from shared.core.scores import Algorithm, Int64s
 from tests.property.reference import greedy
 
@@ -39,6 +42,41 @@ def fleets(draw: st.DrawFn) -> tuple[Int64s, Int64s]:
     return capacity, capacity * np.array(loads, np.int64).reshape(n, 3) // 8
 
 
+#: Sums that meet a floor from both sides, and equal ones.
+AFFINITIES = st.sampled_from((0, 0, SCALE, -SCALE, SCALE // 2, 1, -1, 2, SCALE // 3))
+
+
+@st.composite
+def couplings(draw: st.DrawFn, n: int) -> Coupling:
+    """Draw one to three blocks over a few values, some of them in use; code 0 is absence."""
+    weights = draw(st.integers(1, 150))
+    blocks = []
+    for kind in draw(st.lists(st.sampled_from("eettd"), min_size=1, max_size=3)):
+        values = draw(st.sampled_from((2, 3, 4, 6)))
+        codes = np.array(
+            draw(st.lists(st.integers(0, values - 1), min_size=n, max_size=n)), np.int32
+        )
+        held = st.lists(st.sampled_from((0, 0, 0, 1, 2, 7)), min_size=values, max_size=values)
+        counts = np.array(draw(held), np.int64)
+        if kind == "e":
+            blocks.append(Even(codes, counts))
+        elif kind == "d":
+            blocks.append(Distinct(codes, counts, draw(st.integers(1, 4))))
+        else:
+            shares = st.sampled_from((0, 10, 100, 330, 900, 2000))
+            desired = np.array(draw(st.lists(shares, min_size=values, max_size=values)), np.int64)
+            weight = draw(st.integers(1, weights))
+            blocks.append(Targets(codes, counts, desired, weight, weights))
+    return Coupling(tuple(blocks))
+
+
+@st.composite
+def coupled_problems(draw: st.DrawFn) -> Problem:
+    """Draw a problem whose nodes depend on each other; a small count may take either way."""
+    problem = draw(problems())
+    return problem | {"coupling": draw(couplings(len(problem["mask"])))}
+
+
 @st.composite
 def problems(draw: st.DrawFn) -> Problem:
     """Draw everything `place_count` is asked."""
@@ -60,6 +98,8 @@ def problems(draw: st.DrawFn) -> Problem:
         "algorithm": draw(st.sampled_from(ALGORITHMS)),
         "anti_affinity": draw(st.sampled_from((True, False))),
         "penalised": draw(st.none() | st.just(column(st.booleans(), np.bool_))),
+        "affinity": draw(st.none() | st.just(column(AFFINITIES, np.int64))),
+        "limit": draw(st.sampled_from((None, None, column(st.integers(0, 3), np.int64)))),
         "lanes": (lanes := draw(st.sampled_from((1, 1, 2, 4)))),
         "lane": draw(st.integers(0, lanes - 1)),
     }
@@ -74,6 +114,18 @@ def test_the_cut_is_scalar_greedy(problem: Problem) -> None:
     assert placement.placed == placement.counts.sum()
     assert (placement.counts > 0).all()
     assert (placement.rows[1:] != placement.rows[:-1]).all()
+
+
+@pytest.mark.parametrize("few", [0, 1000])
+@settings(deadline=None, derandomize=True, max_examples=500)
+@given(problem=coupled_problems())
+def test_the_coupled_cut_is_scalar_greedy(problem: Problem, few: int) -> None:
+    """Under spreads and distinct properties every placement is greedy's, by buckets and by passes alike."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coupled, "_FEW", few)
+        placement = place_count(**problem)
+    assert expand(placement) == greedy(**problem)
+    assert placement.placed == placement.counts.sum()
 
 
 @settings(deadline=None, derandomize=True, max_examples=200)

@@ -1,0 +1,225 @@
+"""Coupling: what makes nodes depend on each other, as counts by value of an attribute.
+
+Decides the boost that each value of a spread attribute gives, which values a distinct property leaves open, and how
+both change with every placement. Must not know rows' room or scores: coupled.py takes rows value by value.
+
+A value is a code of the attribute's column; code 0 means that a node lacks it: it scores -1 in every spread block, and
+is closed to every distinct property. Counts are of the group's allocations that stay, for a distinct property of the
+job those of all its groups. Formulas: scores.py, whose scalar twins the property tests compare.
+"""
+
+from typing import Final, Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.core.pow10 import SCALE
+from shared.core.scores import SPREAD_MAX, Int64s, even_boost, target_boost
+
+Codes = NDArray[np.int32]
+#: Keeps one product of codes below int64.
+_VALUES_MAX: Final = 1 << 20
+
+
+class Even(msgspec.Struct, frozen=True, eq=False):
+    """A spread block without targets: every value in use is worth as much. Shapes: codes (N,), counts (V,)."""
+
+    codes: Codes
+    counts: Int64s
+
+
+class Targets(msgspec.Struct, frozen=True, eq=False):
+    """A spread block with targets. Shapes: codes (N,), counts, percent_counts (V,).
+
+    `percent_counts`: percent times the group's count, 0 where nothing is desired.
+    """
+
+    codes: Codes
+    counts: Int64s
+    percent_counts: Int64s
+    weight: int
+    weights: int
+
+
+class Distinct(msgspec.Struct, frozen=True, eq=False):
+    """At most `most` allocations on nodes that share a value. Shapes: codes (N,), counts (V,)."""
+
+    codes: Codes
+    counts: Int64s
+    most: int
+
+
+Block = Even | Targets | Distinct
+
+
+class Coupling(msgspec.Struct, frozen=True, eq=False):
+    """All blocks of one group."""
+
+    blocks: tuple[Block, ...]
+
+    def begin(self) -> "Tally":
+        """Return counts that may change."""
+        return Tally(self)
+
+
+class Rule(Protocol):
+    """One block under way: counts as a plain list, boosts kept up to date."""
+
+    #: boost of each value; None: closed.
+    boosts: list[int | None]
+
+    def take(self, code: int) -> bool:
+        """Count one more on a value. True: boosts of other values changed too."""
+        ...
+
+
+class _EvenRule:
+    def __init__(self, block: Even) -> None:
+        self._counts: list[int] = block.counts.tolist()
+        self._counts[0] = 0
+        #: how many values have this many allocations.
+        self._having: dict[int, int] = {}
+        for count in self._counts:
+            if count:
+                self._having[count] = self._having.get(count, 0) + 1
+        self._least = min(self._having, default=0)
+        self._most = max(self._having, default=0)
+        self.boosts: list[int | None] = []
+        self._refresh()
+
+    def take(self, code: int) -> bool:
+        if not code:
+            return False
+        having = self._having
+        old = self._counts[code]
+        self._counts[code] = new = old + 1
+        having[new] = having.get(new, 0) + 1
+        least, most = self._least, max(self._most, new)
+        if old:
+            having[old] -= 1
+            if old == least and not having[old]:
+                least = new
+        else:
+            least = 1
+        if (least, most) != (self._least, self._most):
+            self._least, self._most = least, most
+            self._refresh()
+            return True
+        self.boosts[code] = even_boost(new, (least, most))
+        return False
+
+    def _refresh(self) -> None:
+        used = (self._least, self._most) if self._most else ()
+        boost_of = {count: even_boost(count, used) for count in (*self._having, 0)}
+        self.boosts = [boost_of[count] for count in self._counts]
+        self.boosts[0] = -SCALE
+
+
+class _TargetsRule:
+    def __init__(self, block: Targets) -> None:
+        self._counts: list[int] = block.counts.tolist()
+        self._desired: list[int] = block.percent_counts.tolist()
+        self._weight, self._weights = block.weight, block.weights
+        self.boosts: list[int | None] = [self._boost(code) for code in range(len(self._counts))]
+        self.boosts[0] = -SCALE
+
+    def take(self, code: int) -> bool:
+        if code:
+            self._counts[code] += 1
+            self.boosts[code] = self._boost(code)
+        return False
+
+    def _boost(self, code: int) -> int:
+        return target_boost(self._counts[code], self._desired[code], self._weight, self._weights)
+
+
+class _DistinctRule:
+    def __init__(self, block: Distinct) -> None:
+        self._counts: list[int] = block.counts.tolist()
+        self._most = block.most
+        self.boosts: list[int | None] = [
+            0 if count < self._most else None for count in self._counts
+        ]
+        self.boosts[0] = None
+
+    def take(self, code: int) -> bool:
+        self._counts[code] += 1
+        if self._counts[code] >= self._most:
+            self.boosts[code] = None
+        return False
+
+
+def _rule(block: Block) -> Rule:
+    match block:
+        case Even():
+            return _EvenRule(block)
+        case Targets():
+            return _TargetsRule(block)
+        case Distinct():
+            return _DistinctRule(block)
+
+
+class Tally:
+    """Counts under way, and combinations of values: nodes of one combination always have one boost.
+
+    Combinations are numbered over the rows given to `combine`.
+    """
+
+    def __init__(self, coupling: Coupling) -> None:
+        self._blocks = coupling.blocks
+        self._rules = [_rule(block) for block in coupling.blocks]
+        #: block -> combination -> code.
+        self._codes: list[list[int]] = []
+        #: block -> code -> combinations.
+        self._having: list[dict[int, list[int]]] = []
+        #: combination -> boost, the sum over all blocks; None: closed.
+        self.boosts: list[int | None] = []
+
+    def combine(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Number the combinations of values on these rows. Shapes: rows, result (H,)."""
+        columns = [block.codes.take(rows).astype(np.int64) for block in self._blocks]
+        joint = columns[0]
+        for block, column in zip(self._blocks[1:], columns[1:], strict=True):
+            joint = joint * len(block.counts) + column
+            if len(self._blocks) > 2:
+                # Numbers stay small, however many blocks there are.
+                joint = np.unique(joint, return_inverse=True)[1].astype(np.int64)
+        first, of_row = np.unique(joint, return_index=True, return_inverse=True)[1:]
+        self._codes = [column.take(first).tolist() for column in columns]
+        self._having = []
+        for codes in self._codes:
+            having: dict[int, list[int]] = {}
+            for number, code in enumerate(codes):
+                having.setdefault(code, []).append(number)
+            self._having.append(having)
+        self.boosts = [self._boost(number) for number in range(len(first))]
+        return of_row.astype(np.intp)
+
+    def take(self, number: int) -> list[int] | None:
+        """Count one more on a combination. Returns the combinations to look at again; None: all of them."""
+        all_changed = False
+        touched = [number]
+        for rule, codes, having in zip(self._rules, self._codes, self._having, strict=True):
+            code = codes[number]
+            all_changed |= rule.take(code)
+            sharing = having[code]
+            if len(sharing) > 1:
+                touched += sharing
+        if all_changed:
+            self.boosts = [self._boost(one) for one in range(len(self.boosts))]
+            return None
+        if len(touched) > 1:
+            touched = list(dict.fromkeys(touched))
+        for one in touched:
+            self.boosts[one] = self._boost(one)
+        return touched
+
+    def _boost(self, number: int) -> int | None:
+        total = 0
+        for rule, codes in zip(self._rules, self._codes, strict=True):
+            boost = rule.boosts[codes[number]]
+            if boost is None:
+                return None
+            total += boost
+        return min(max(total, -SPREAD_MAX), SPREAD_MAX)

@@ -1,0 +1,209 @@
+"""Heads: the rows that can take one more allocation of a group, and what its next ones would score there.
+
+Decides fit and marginal scores of one demand on columns of the fleet: the score of the k-th allocation on a row,
+as far as that row alone tells. Must not know in which order rows are taken: cut.py, coupled.py and sampled.py do.
+"""
+
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.core.scores import CPU, MEMORY, Algorithm, Int64s, fit_of_free, mean_scores, sum_scores
+
+Mask = NDArray[np.bool_]
+
+#: Rows stand in the low half of a key. Scores need 31 bits of the high one.
+ROW_BITS: Final = 32
+ROW_MASK: Final = (1 << ROW_BITS) - 1
+
+
+class Placement(msgspec.Struct, frozen=True, eq=False):
+    """Where allocations went: `counts[i]` of them on `rows[i]`, run after run in greedy order.
+
+    Neighbouring runs have different rows; a row may come back later. Shapes: rows, counts int32 (runs,).
+    """
+
+    rows: NDArray[np.int32]
+    counts: NDArray[np.int32]
+    #: The sum of `counts`; less than asked for when the rest fits nowhere.
+    placed: int
+
+
+class Demand(msgspec.Struct, frozen=True, eq=False):
+    """What is placed."""
+
+    ask: tuple[int, ...]
+    desired_count: int
+    algorithm: Algorithm
+    anti_affinity: bool
+
+    @property
+    def is_rising(self) -> bool:
+        """Does no row ever score lower with one more on it?"""
+        return self.algorithm == "binpack" and not self.anti_affinity
+
+
+class Nodes(msgspec.Struct, frozen=True, eq=False):
+    """Where it may be placed; shapes as of `place_count`."""
+
+    capacity: Int64s
+    used: Int64s
+    mask: Mask
+    collisions: Int64s
+    penalised: Mask | None = None
+    #: score by node affinity, 0 where none applies.
+    affinity: Int64s | None = None
+    #: how many more a row may take for reasons other than room.
+    limit: Int64s | None = None
+
+    def only(self, mask: Mask) -> "Nodes":
+        """Return the same nodes, open where `mask` is set too."""
+        return msgspec.structs.replace(self, mask=self.mask & mask)
+
+
+class Heads(msgspec.Struct, frozen=True, eq=False):
+    """The rows that can take one more, ascending, and what their marginal scores depend on.
+
+    Shapes: all (H,). `free` before the next allocation; capacities at least 1.
+    """
+
+    rows: NDArray[np.intp]
+    free_cpu_mhz: Int64s
+    free_memory_mib: Int64s
+    capacity_cpu_mhz: Int64s
+    capacity_memory_mib: Int64s
+    collisions: Int64s | None
+    penalised: Mask | None
+    affinity: Int64s | None
+
+    def take(self, index: NDArray[np.intp]) -> "Heads":
+        """Return only the heads at `index`."""
+        return Heads(
+            self.rows.take(index),
+            self.free_cpu_mhz.take(index),
+            self.free_memory_mib.take(index),
+            self.capacity_cpu_mhz.take(index),
+            self.capacity_memory_mib.take(index),
+            None if self.collisions is None else self.collisions.take(index),
+            None if self.penalised is None else self.penalised.take(index),
+            None if self.affinity is None else self.affinity.take(index),
+        )
+
+
+def heads_of(demand: Demand, nodes: Nodes) -> Heads:
+    """Find the rows where one more fits, and gather their columns."""
+    capacity, fits = nodes.capacity, nodes.mask
+    if nodes.limit is not None:
+        fits = fits & (nodes.limit > 0)
+    free = [capacity[:, d] - nodes.used[:, d] for d in range(len(demand.ask))]
+    for left, ask in zip(free, demand.ask, strict=True):
+        fits = fits & (left >= ask)
+    rows = np.flatnonzero(fits)
+    collisions = nodes.collisions.take(rows) if demand.anti_affinity else None
+    penalised = None if nodes.penalised is None else nodes.penalised.take(rows)
+    affinity = None if nodes.affinity is None else nodes.affinity.take(rows)
+    return Heads(
+        rows,
+        free[CPU].take(rows),
+        free[MEMORY].take(rows),
+        np.maximum(capacity[:, CPU].take(rows), 1),
+        np.maximum(capacity[:, MEMORY].take(rows), 1),
+        None if collisions is None else collisions.astype(np.int64, copy=False),
+        None if penalised is None or not penalised.any() else penalised,
+        None if affinity is None or not affinity.any() else affinity,
+    )
+
+
+def marginal_scores(demand: Demand, heads: Heads, index: int | Int64s) -> Int64s:
+    """Score the allocation number `index` (from 0) on each head; a column of indexes gives a block."""
+    return mean_scores(
+        _marginal_fit(demand, heads, index),
+        collisions=_collisions(heads, index),
+        desired_count=demand.desired_count,
+        penalised=heads.penalised,
+        affinity=heads.affinity,
+    )
+
+
+def marginal_sums(demand: Demand, heads: Heads) -> tuple[Int64s, Int64s]:
+    """Return the sum of the scorers for the next allocation on each head, and how many apply. Shapes: (H,)."""
+    total, scorers = sum_scores(
+        _marginal_fit(demand, heads, 0),
+        collisions=_collisions(heads, 0),
+        desired_count=demand.desired_count,
+        penalised=heads.penalised,
+        affinity=heads.affinity,
+    )
+    return total, np.ones(len(heads.rows), np.int64) if scorers is None else scorers + 1
+
+
+def _marginal_fit(demand: Demand, heads: Heads, index: int | Int64s) -> Int64s:
+    return fit_of_free(
+        heads.free_cpu_mhz - (index + 1) * demand.ask[CPU],
+        heads.free_memory_mib - (index + 1) * demand.ask[MEMORY],
+        heads.capacity_cpu_mhz,
+        heads.capacity_memory_mib,
+        algorithm=demand.algorithm,
+    )
+
+
+def _collisions(heads: Heads, index: int | Int64s) -> Int64s | None:
+    collisions = heads.collisions
+    if collisions is None:
+        return None
+    if isinstance(index, int) and not np.count_nonzero(collisions):
+        # A group that is nowhere yet, the common case: the scorer applies to no head.
+        return collisions + index if index else None
+    return collisions + index
+
+
+def room_of(demand: Demand, nodes: Nodes, rows: NDArray[np.intp], count: int) -> Int64s:
+    """Return how many more fit on each of `rows`, at most `count`."""
+    room = np.full(len(rows), count, np.int64)
+    for d, ask in enumerate(demand.ask):
+        if ask:
+            free = nodes.capacity[:, d].take(rows) - nodes.used[:, d].take(rows)
+            np.minimum(room, free // ask, out=room)
+    if nodes.limit is not None:
+        np.minimum(room, nodes.limit.take(rows), out=room)
+    return room
+
+
+def loaded(demand: Demand, nodes: Nodes, part: Placement) -> Nodes:
+    """Return the nodes with `part` on them."""
+    used, collisions = nodes.used.copy(order="K"), nodes.collisions.copy()
+    np.add.at(collisions, part.rows, part.counts)
+    np.add.at(used, part.rows, part.counts[:, None] * np.array(demand.ask))
+    limit = nodes.limit
+    if limit is not None:
+        limit = limit.copy()
+        np.subtract.at(limit, part.rows, part.counts)
+    return msgspec.structs.replace(nodes, used=used, collisions=collisions, limit=limit)
+
+
+def runs_of(rows: NDArray[np.integer]) -> Placement:
+    """Turn one row an allocation, in order, into runs of equal rows."""
+    rows = rows.astype(np.int32)
+    starts = np.flatnonzero(np.diff(rows, prepend=-1))
+    counts = np.diff(starts, append=len(rows)).astype(np.int32)
+    return Placement(rows[starts], counts, len(rows))
+
+
+def join(parts: list[Placement]) -> Placement:
+    """Chain placements; runs of one row that meet at a seam become one."""
+    parts = [part for part in parts if part.placed]
+    if len(parts) <= 1:
+        return parts[0] if parts else EMPTY
+    rows = np.concatenate([part.rows for part in parts])
+    counts = np.concatenate([part.counts for part in parts])
+    starts = np.flatnonzero(np.diff(rows, prepend=-1))
+    return Placement(
+        rows[starts], np.add.reduceat(counts, starts), sum(part.placed for part in parts)
+    )
+
+
+EMPTY: Final = Placement(np.empty(0, np.int32), np.empty(0, np.int32), 0)
+for _constant in (EMPTY.rows, EMPTY.counts):
+    _constant.setflags(write=False)
