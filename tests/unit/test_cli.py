@@ -75,7 +75,7 @@ def test_the_overview_lists_everything(capsys: pytest.CaptureFixture[str]) -> No
     assert all(f"  {ids(command)} " in text for command in COMMANDS)
     for group in GROUPS:
         assert main([group]) == 0
-        words = {line.split()[0] for line in overview(group).splitlines() if line.startswith("  ")}
+        words = set(re.findall(r"^  (\w+)", overview(group), re.MULTILINE))
         assert words == {group}
 
 
