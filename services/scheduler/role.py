@@ -33,6 +33,8 @@ from shared.errors import LogError
 PRESENCE_NS = 500_000_000
 #: Decisions of one step: what one message of plans holds, so that the applier works while the next are made.
 DECISIONS_MAX = 64
+#: Task groups of one step, the first of each job not counted: jobs of many groups are sent after a few milliseconds too.
+GROUPS_MAX = 32
 _REASON_CHARS_MAX = 500
 _LEASES = msgspec.json.Decoder(Leases)
 
@@ -194,7 +196,16 @@ class Scheduler:
     # ---- deciding ----
 
     def _decide_ready(self, now: int) -> None:
-        for waiting in self._inbox.take(self._replica.seq, DECISIONS_MAX):
+        decisions, groups = 0, 0
+        jobs = self._replica.state.jobs.by_id
+        while decisions < DECISIONS_MAX and groups < GROUPS_MAX:
+            taken = self._inbox.take(self._replica.seq, 1)
+            if not taken:
+                return
+            waiting = taken[0]
+            job = jobs.get(waiting.lease.job_id)
+            decisions += 1
+            groups += len(job.groups) - 1 if job is not None else 0
             self._counters.add("wait_seconds_sum", (now - waiting.came_ns) / 1e9)
             self._plan(waiting, now)
 
