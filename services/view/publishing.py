@@ -29,6 +29,9 @@ ALLOCATIONS_PER_TICK = 20_000
 COUNTED_PER_TICK = 1_000_000
 #: A message of the bus, headers left out; about 5,000 allocations on one node.
 VALUE_BYTES_MAX = 1_000_000
+#: What a value and an allocation in it cost, measured.
+PUT_NS = 25_000
+ALLOCATION_NS = 1_200
 #: Not more than so many on their way.
 FLIGHTS_MAX = 4_000
 #: A Put whose answer did not come by then was lost with its connection.
@@ -99,6 +102,8 @@ class Publisher:
         self.marks = Marks()
         self.published = 0
         self.refused = 0
+        #: about what the last tick took of one processor.
+        self.cost_ns = 0
         self.too_large = 0
         self._state = state
         self._has_open = has_open
@@ -123,12 +128,14 @@ class Publisher:
         """Return what is due, within this tick's bounds."""
         self._land_lost(now_ns)
         out: list[Effect] = []
+        self.cost_ns = 0
         self._nodes(out, now_ns)
         self._summaries(out, now_ns)
         self._jobs(out, now_ns)
         self._submissions(out, now_ns)
         self._last_words(out, now_ns)
         self.published += len(out)
+        self.cost_ns += len(out) * PUT_NS
         return out
 
     def answered(self, answer: PutDone | PutRefused) -> None:
@@ -232,6 +239,7 @@ class Publisher:
             self._turn[NODE] = int(kept[-1]) + 1
             chosen = kept
         self.marks.desired[chosen] = False
+        self.cost_ns += min(len(rows), ALLOCATIONS_PER_TICK) * ALLOCATION_NS
         for one in projections.node_projections(self._state, chosen, rows):
             flight = Flight(NODE, one.node_id, now_ns)
             self._put(out, subjects.node(one.node_id), ENCODER.encode(one), flight)

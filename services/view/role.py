@@ -66,6 +66,9 @@ from shared.errors import CommandInvalid, LogError
 
 #: Changes are published at once, then collected for so long.
 COALESCE_NS = 50_000_000
+#: While plans keep coming a tick's work is at most this part of the time: what it says is old at once, and whoever
+#: places needs the processor.
+PLANNING_SHARE = 4
 #: A question that names a `min_seq` waits for it so long.
 HOLD_NS = 2_000_000_000
 #: A message of the bus holds 1 MiB.
@@ -102,6 +105,9 @@ class View:
         self._held: list[Held] = []
         self._is_caught_up = False
         self._published_ns = 0
+        self._pause_ns = COALESCE_NS
+        #: placements came since the last tick.
+        self._is_planning = False
         self._timer_ns = 0
         self._answered = 0
         self._invalid = 0
@@ -255,6 +261,7 @@ class View:
         state, marks = self._replica.state, self._publisher.marks
         match event:
             case PlanCommitted():
+                self._is_planning = True
                 for placement in event.placements:
                     marks.nodes(_rows(placement.rows), desired=True, summary=True)
                 marks.jobs[event.job_id] = None
@@ -298,12 +305,15 @@ class View:
     def _publish(self, now_ns: int, out: list[Effect]) -> None:
         if not self._is_caught_up or not self._publisher.marks.pending():
             return
-        due_ns = self._published_ns + COALESCE_NS
+        due_ns = self._published_ns + self._pause_ns
         # A clock that was set back makes it due, too.
         if now_ns >= due_ns or now_ns < self._published_ns:
             out += self._publisher.tick(now_ns)
             self._published_ns = now_ns
-            due_ns = now_ns + COALESCE_NS
+            busy_ns = PLANNING_SHARE * self._publisher.cost_ns if self._is_planning else 0
+            self._pause_ns = max(COALESCE_NS, busy_ns)
+            self._is_planning = False
+            due_ns = now_ns + self._pause_ns
         if self._publisher.marks.pending() and self._timer_ns != due_ns:
             self._timer_ns = due_ns
             out.append(SetTimer("publish", due_ns))

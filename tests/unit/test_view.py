@@ -115,6 +115,24 @@ def test_changes_are_collected_for_50_ms() -> None:
     assert set(story.land(fired)) == {subjects.view_node("n1"), subjects.view_node("n2")}
 
 
+def test_much_to_publish_yields_to_planning() -> None:
+    """While plans keep coming a tick that cost much is followed by a longer pause; without plans by the usual one."""
+    story = Story()
+    rows = [story.node(f"n{number}") - 1 for number in range(300)]
+    story.job("j", count=300)
+    story.land(story.start())
+    story.land(story.later())
+    for is_planning in (True, False):
+        for row in range(len(rows)):
+            if is_planning:
+                story.plan("j", (row,))
+            else:
+                story.log(NodesStatusChanged(rows=(row,), status="down"))
+        assert len(story.land(story.later(ms=500))) >= 300
+        story.log(NodesStatusChanged(rows=(0,), status="ready"))
+        assert bool(story.land(story.later(ms=51))) is not is_planning
+
+
 def test_a_value_waits_for_the_one_before_it() -> None:
     """A subject never has two Puts on its way, and the second is fenced by the answer to the first."""
     story = small()
