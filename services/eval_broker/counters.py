@@ -6,6 +6,7 @@ another evaluation of their job, waiting sleep until a time, cancelable shall en
 
 from schemas.base import EvalKey
 from services.eval_broker.workers import Held
+from shared.core.histogram import Histogram
 
 _PREFIX = "caravan_eval_broker_"
 
@@ -23,13 +24,11 @@ class Counters:
                 "leases_returned_total",
                 "leases_total",
                 "plans_refused_total",
-                "process_count",
-                "process_seconds_sum",
-                "wait_count",
-                "wait_seconds_sum",
             ),
             0,
         )
+        self._process = Histogram(_PREFIX + "process_seconds")
+        self._wait = Histogram(_PREFIX + "wait_seconds")
         self._ready_ns: dict[EvalKey, int] = {}
         #: MHz and MiB.
         self._blocked: dict[EvalKey, tuple[int, int]] = {}
@@ -51,18 +50,15 @@ class Counters:
 
     def leased(self, keys: list[EvalKey], now_ns: int) -> None:
         """Count leases: the time from being ready to being handed out (broker.wait_time)."""
-        ready_ns = self._ready_ns
-        waited = sum(now_ns - ready_ns.pop(key, now_ns) for key in keys)
         self._sums["leases_total"] += len(keys)
-        self._sums["wait_count"] += len(keys)
-        self._sums["wait_seconds_sum"] += waited / 1e9
+        for key in keys:
+            self._wait.observe(now_ns - self._ready_ns.pop(key, now_ns))
 
     def ended(self, key: EvalKey, held: Held | None, now_ns: int) -> None:
         """Count an end: the time from handing out to the log's word (broker.process_time)."""
         self._ready_ns.pop(key, None)
         if held is not None:
-            self._sums["process_count"] += 1
-            self._sums["process_seconds_sum"] += max(now_ns - held.given_ns, 0) / 1e9
+            self._process.observe(now_ns - held.given_ns)
 
     def blocked(self, key: EvalKey, cpu_mhz: int, memory_mib: int) -> None:
         """Count what an evaluation waits for (blocked_evals.cpu and .memory)."""
@@ -82,4 +78,5 @@ class Counters:
             "blocked_memory_mib": self._blocked_sum[1],
         }
         shown = {**self._sums, **blocked, **gauges}
-        return {_PREFIX + name: value for name, value in shown.items()}
+        named = {_PREFIX + name: float(value) for name, value in shown.items()}
+        return {**named, **self._wait.shown(), **self._process.shown()}

@@ -22,6 +22,7 @@ from shared.bus import subjects
 from shared.core.dead import dead_letter
 from shared.core.decide.garbage import Horizon, decide_garbage
 from shared.core.decide.route import decide
+from shared.core.histogram import Histogram
 from shared.core.log import seal
 from shared.core.replica import Replica
 from shared.core.role import (
@@ -136,6 +137,8 @@ class PlanApplier:
             ),
             0,
         )
+        self._durable = Histogram("caravan_plan_applier_append_seconds")
+        self._sent_ns = 0
         self._clock_off_ns = 0
 
     def sources(self) -> tuple[Source, ...]:
@@ -163,6 +166,7 @@ class PlanApplier:
             for item in inputs:
                 self._take(item, now_ns, out)
             if self._pending is None and not self._is_unanswered:
+                self._sent_ns = now_ns
                 self._write(now_ns, out)
         except LogError as err:
             out.append(Stop(str(err)))
@@ -181,7 +185,7 @@ class PlanApplier:
         off = abs(self._clock_off_ns)
         out["caravan_plan_applier_clock_off_seconds"] = off / 1e9
         out["caravan_plan_applier_clock_alarm"] = float(off > CLOCK_ALARM_NS)
-        return out
+        return {**out, **self._durable.shown()}
 
     # ---- inputs ----
 
@@ -283,6 +287,7 @@ class PlanApplier:
         if pending is None or seq != pending.seq:
             return
         self._pending = None
+        self._durable.observe(now_ns - self._sent_ns)
         self.replica.wrote(pending.seq, pending.record, pending.digest)
         self._horizon.note(seq, pending.record.t_ns)
         self._appended_ns = now_ns

@@ -27,18 +27,29 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def exposition(metrics: dict[str, float]) -> str:
-    """Render metrics by full name (labels included), sorted; `_total` are counters, the rest gauges."""
+    """Render metrics by full name (labels included), families sorted.
+
+    `_total` are counters, families with a `_bucket` histograms (in the order they came: bounds rise), the rest gauges.
+    """
+    histograms = {name.partition("_bucket{")[0] for name in metrics if "_bucket{" in name}
+    families: dict[str, list[str]] = {}
+    for name in metrics:
+        families.setdefault(_family(name, histograms), []).append(name)
     lines: list[str] = []
-    last = ""
-    for name in sorted(metrics, key=lambda one: (one.partition("{")[0], one)):
-        family = name.partition("{")[0]
-        if family != last:
-            kind = "counter" if family.endswith("_total") else "gauge"
-            lines.append(f"# TYPE {family} {kind}")
-            last = family
-        value = float(metrics[name])
-        lines.append(f"{name} {int(value) if value.is_integer() else repr(value)}")
+    for family, names in sorted(families.items()):
+        kind = "histogram" if family in histograms else "gauge"
+        kind = "counter" if family.endswith("_total") else kind
+        lines.append(f"# TYPE {family} {kind}")
+        for name in names if family in histograms else sorted(names):
+            value = float(metrics[name])
+            lines.append(f"{name} {int(value) if value.is_integer() else repr(value)}")
     return "\n".join(lines) + "\n"
+
+
+def _family(name: str, histograms: set[str]) -> str:
+    bare = name.partition("{")[0]
+    base = bare.rpartition("_")[0]
+    return base if base in histograms and bare.endswith(("_bucket", "_sum", "_count")) else bare
 
 
 class HealthServer:

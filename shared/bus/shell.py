@@ -25,6 +25,7 @@ from shared.bus.pull import Link
 from shared.bus.replay import LogReplay
 from shared.bus.sources import Carrier, Listener, Puller
 from shared.core import role as r
+from shared.core.histogram import Histogram
 from shared.core.tasks import Answer, Ask
 from shared.errors import BusUnavailable, CaravanError
 
@@ -89,8 +90,9 @@ class Shell:
         self._connecting: asyncio.Task[None] | None = None
         self._ending = False
         self._perform = self._table(performers or {})
+        self._steps = Histogram("caravan_shell_step_seconds")
         self._counts = dict.fromkeys(
-            ("steps", "inputs", "effects", "sends_dropped", "replies_refused", "connects"), 0
+            ("inputs", "effects", "sends_dropped", "replies_refused", "connects"), 0
         )
 
     # ---- life ----
@@ -143,7 +145,7 @@ class Shell:
         shown["caravan_shell_ready_info"] = float(self.is_ready)
         shown["caravan_shell_lag_records"] = float(self.lag)
         shown["caravan_shell_waiting_inputs"] = float(len(self._inbox))
-        return {**shown, **self._role.metrics()}
+        return {**shown, **self._steps.shown(), **self._role.metrics()}
 
     # ---- the loop ----
 
@@ -160,7 +162,6 @@ class Shell:
         inputs: list[Any] = self._inbox.take(STEP_INPUTS_MAX)
         inputs += self._timers.due(now_ns)
         if inputs:
-            self._counts["steps"] += 1
             self._counts["inputs"] += len(inputs)
             await self._step(inputs, now_ns)
         self._set_alarm()
@@ -172,7 +173,9 @@ class Shell:
             raise self._inbox.failure
 
     async def _step(self, inputs: list[Any], now_ns: int) -> None:
+        began_ns = time.perf_counter_ns()
         effects = self._role.step(inputs, now_ns)
+        self._steps.observe(time.perf_counter_ns() - began_ns)
         self._counts["effects"] += len(effects)
         if self._replay is not None:
             self._replay.stepped()

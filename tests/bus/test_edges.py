@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from shared.bus.client import Client
 from shared.bus.health import Health, HealthServer, exposition
 from shared.bus.runner import run_settings, shell_settings
 from shared.core import role as r
+from shared.core.histogram import Histogram
 from shared.errors import BusUnavailable, ConfigInvalid
 from tests.bus.toys import Bus, Toy, run, until
 
@@ -220,3 +222,18 @@ def test_a_process_that_must_not_go_on_says_so(bus: Bus, tmp_path: Path) -> None
     assert done.returncode == 1
     assert (last["event"], last["level"]) == ("service.stopped", "critical")
     assert "JOBS is missing" in last["reason"]
+
+
+def test_a_histogram_is_one_family_with_rising_bounds() -> None:
+    """Buckets, sum and count stand under one TYPE line, bounds in rising order, what is longest in +Inf."""
+    took = Histogram("caravan_toy_step_seconds")
+    for duration_ns in (0, 3_000_000, 60_000_000_000, -5):
+        took.observe(duration_ns)
+    shown = exposition({"caravan_toy_step_seconds_else": 1.0, **took.shown()})
+    assert shown.count("# TYPE caravan_toy_step_seconds histogram\n") == 1
+    bounds = [float(one) for one in re.findall(r'_bucket\{le="([^"]+)"\}', shown)]
+    assert bounds == sorted(bounds)
+    assert 'caravan_toy_step_seconds_bucket{le="0.005"} 3\n' in shown
+    assert 'caravan_toy_step_seconds_bucket{le="+Inf"} 4\n' in shown
+    assert "caravan_toy_step_seconds_sum 60.003\n" in shown
+    assert "# TYPE caravan_toy_step_seconds_else gauge\n" in shown
