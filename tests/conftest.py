@@ -24,6 +24,7 @@ MARKER_OF_FOLDER = {
     "e2e": "bus",
     "faults": "bus",
     "bench": "bench",
+    "compose": "compose",
 }
 
 

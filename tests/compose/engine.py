@@ -70,10 +70,13 @@ def find_engine() -> Engine:
     """Use the engine that runs here, else start one. Raises NoEngineError."""
     url = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
     folder = Path(tempfile.mkdtemp(prefix="caravan-engine-"))
+    if url.startswith("unix://") and not Path(url.removeprefix("unix://")).exists():
+        return _start(folder)
+    engine = Engine(url, None, folder)
     try:
-        engine = Engine(url, None, folder)
         engine.client.ping()
     except (docker.errors.DockerException, OSError):
+        engine.client.close()
         return _start(folder)
     return engine
 
@@ -83,7 +86,6 @@ def _start(folder: Path) -> Engine:
         raise NoEngineError("no container engine answers; start one, or run as root on Linux")
     if not shutil.which("dockerd"):
         _install()
-    log = (folder / "dockerd.log").open("wb")
     options = {
         "data-root": folder / "data",
         "exec-root": folder / "run",
@@ -95,14 +97,15 @@ def _start(folder: Path) -> Engine:
         "ip6tables": "false",
         "ip-masq": "false",
     }
-    process = subprocess.Popen(
-        ["dockerd", *(f"--{name}={value}" for name, value in options.items())],
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        start_new_session=True,
-        preexec_fn=_leave_network,  # noqa: PLW1509 - nothing else runs in a thread here.
-    )
+    with (folder / "dockerd.log").open("wb") as log:
+        process = subprocess.Popen(
+            ["dockerd", *(f"--{name}={value}" for name, value in options.items())],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=_leave_network,  # noqa: PLW1509 - nothing else runs in a thread here.
+        )
     deadline = time.monotonic() + 20
     while not (folder / "sock").exists():
         if process.poll() is not None or time.monotonic() > deadline:
