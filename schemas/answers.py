@@ -8,6 +8,7 @@ import msgspec
 
 from schemas.base import Wire
 from schemas.jobs import ErrorDetail, Verdict
+from schemas.policy import Policy
 from schemas.projections import AllocSummary, EvalSummary, GroupSummary, NodeSummary
 
 
@@ -76,6 +77,87 @@ class JobVersionAnswer(Answer, frozen=True, kw_only=True):
     job_id: str
     version: int
     spec: msgspec.Raw
+
+
+class VersionLine(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """One version of a job: its canonical text and the seq of its registration."""
+
+    version: int
+    seq: int
+    spec: msgspec.Raw
+
+
+class JobVersionsAnswer(Answer, frozen=True, kw_only=True):
+    """`query.job_versions`, newest first, as far back as texts are kept."""
+
+    job_id: str
+    versions: tuple[VersionLine, ...] = ()
+    total: int = 0
+
+
+class FieldChange(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """One field that differs between two texts of a job. `kind`: added, removed or edited; values are JSON."""
+
+    kind: str
+    path: str
+    old: msgspec.Raw = msgspec.Raw(b"null")
+    new: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class GroupPlan(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """What a plan would do to one group, in allocations."""
+
+    #: new ones, replacements of failed or lost ones among them.
+    place: int = 0
+    stop: int = 0
+    #: stopped and started again under the new version.
+    destructive: int = 0
+    #: go on under the new version.
+    in_place: int = 0
+    lost: int = 0
+    ignore: int = 0
+
+
+class NodePlan(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """Where a plan would place. `score`: of the first allocation there, in [-1, 1]."""
+
+    node: str
+    count: int = 0
+    score: float = 0.0
+
+
+class UnplacedLine(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """How many of a group would find no place, and why."""
+
+    n: int
+    wait_class: str = msgspec.field(name="class", default="capacity")
+    reasons: tuple[str, ...] = ()
+
+
+class PlanAnswer(Answer, frozen=True, kw_only=True):
+    """`query.plan`: what registering a job would do. Nothing is kept."""
+
+    job_id: str
+    version: int = 0
+    #: the check-and-set index to submit with.
+    modify_index: int = 0
+    #: whether anything would change.
+    changes: bool = False
+    diff: tuple[FieldChange, ...] = ()
+    groups: dict[str, GroupPlan] = {}
+    nodes: tuple[NodePlan, ...] = ()
+    #: allocations of others that would be stopped for it.
+    victims: tuple[str, ...] = ()
+    unplaced: dict[str, UnplacedLine] = {}
+    warnings: tuple[str, ...] = ()
+
+
+class PolicyAnswer(Answer, frozen=True, kw_only=True):
+    """`query.policy`: how the cluster schedules and forgets."""
+
+    policy: Policy
+    policy_hash: str = ""
+    modify_index: int = 0
 
 
 class NodesAnswer(Answer, frozen=True, kw_only=True):

@@ -13,7 +13,17 @@ from typing import Any, get_args
 
 import msgspec
 
-from schemas import answers, dead, envelope, evaluations, jobs, nodes, projections, submissions
+from schemas import (
+    answers,
+    dead,
+    envelope,
+    evaluations,
+    jobs,
+    nodes,
+    operator,
+    projections,
+    submissions,
+)
 from schemas.base import Command, Event, Wire
 
 #: Replies of `query.<noun>` by noun.
@@ -21,6 +31,9 @@ ANSWERS: dict[str, type[Wire]] = {
     "jobs": answers.JobsAnswer,
     "job": answers.JobAnswer,
     "job_version": answers.JobVersionAnswer,
+    "job_versions": answers.JobVersionsAnswer,
+    "plan": answers.PlanAnswer,
+    "policy": answers.PolicyAnswer,
     "nodes": answers.NodesAnswer,
     "node": answers.NodeAnswer,
     "allocs": answers.AllocsAnswer,
@@ -44,10 +57,17 @@ MESSAGES: tuple[type[Wire], ...] = (
     projections.NodeSummary,
     submissions.JobSubmission,
     submissions.JobNamed,
+    submissions.JobText,
     submissions.KeptAck,
     jobs.Verdict,
+    jobs.ParsedJob,
     projections.Query,
+    projections.PlanQuery,
     *ANSWERS.values(),
+    operator.PolicyWish,
+    operator.EligibilityWish,
+    operator.CollectWish,
+    operator.OperatorVerdict,
     answers.ErrorAnswer,
     dead.DeadLetter,
 )

@@ -201,3 +201,14 @@ class Verdict(Wire, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     error: ErrorDetail | None = None
     errors: tuple[ErrorDetail, ...] = ()
+
+
+class ParsedJob(Wire, frozen=True, kw_only=True):
+    """The answer to `api.jobs.parse`. `status`: accepted or refused; nothing is registered or kept."""
+
+    status: str
+    #: Nomad's JSON, for `JobSubmission.Job`; null when refused.
+    job: msgspec.Raw = msgspec.Raw(b"null")
+    warnings: tuple[str, ...] = ()
+    error: ErrorDetail | None = None
+    errors: tuple[ErrorDetail, ...] = ()

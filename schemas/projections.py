@@ -139,3 +139,11 @@ class Query(Wire, frozen=True, kw_only=True):
     min_seq: int = 0
     limit: int = 1000
     offset: int = 0
+
+
+class PlanQuery(Wire, frozen=True, kw_only=True):
+    """A request on `query.plan`: what would registering this job do?"""
+
+    #: the job in Nomad's JSON shape, as in JobSubmission.
+    job: msgspec.Raw = msgspec.field(name="Job")
+    min_seq: int = 0

@@ -22,6 +22,15 @@ class JobSubmission(Wire, frozen=True, kw_only=True, rename="pascal"):
     job_modify_index: int = 0
 
 
+class JobText(Wire, frozen=True, kw_only=True, rename="pascal"):
+    """Turn a job file into the JSON that `submit` takes: `parse`. The file's text alone, without JSON, is taken too."""
+
+    #: HCL, at most 512 KiB. Functions that read files are refused.
+    job_hcl: str = msgspec.field(name="JobHCL")
+    #: values for the file's variables, written as a file of variables.
+    variables: str = ""
+
+
 class JobNamed(Wire, frozen=True, kw_only=True, rename="pascal"):
     """Do something to a job that is there: `stop` and `evaluate`."""
 

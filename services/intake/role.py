@@ -51,6 +51,7 @@ from shared.core.role import (
 )
 from shared.errors import CommandInvalid, LogError
 from shared.jobspec.identifiers import id_fault
+from shared.jobspec.load import parse_request
 from shared.jobspec.submission import Submission, command_of, read_submission
 
 #: More waiting submissions than this are turned away: nothing is kept, the submitter asks again.
@@ -69,6 +70,7 @@ REOPEN_NS = 500_000_000
 _TIMER = "intake"
 _REOPEN = "open"
 _API = "api"
+_PARSE = "parse"
 _BOX = "jobs"
 _VERDICTS = (JobRegistered, JobStopped, JobEvaluated, SubmissionRefused)
 
@@ -96,7 +98,11 @@ class Intake:
         self._outbox: list[bytes] = []
         self._effects: list[Effect] = []
         self._counts = dict.fromkeys(
-            ("submissions", "invalid", "refused", "resends", "dead_letters", "pending_replies"), 0
+            (
+                *("submissions", "invalid", "refused", "resends", "dead_letters"),
+                *("pending_replies", "parsed"),
+            ),
+            0,
         )
 
     @property
@@ -211,6 +217,9 @@ class Intake:
 
     def _asked(self, message: Message) -> None:
         """Give a request its verdict, at once where the log is not needed."""
+        if subjects.last_token(message.subject) == _PARSE:
+            self._parse(message)
+            return
         self._counts["submissions"] += 1
         try:
             submission = read_submission(message.data, subjects.last_token(message.subject))
@@ -241,6 +250,16 @@ class Intake:
                 self._pending.ask(waiting, message.token, self._now_ns)
                 return
             data = b""
+        self._answer(message, data)
+
+    def _parse(self, message: Message) -> None:
+        """Turn a job file into JSON: bounded in size and steps, so that nobody waits long behind it."""
+        self._counts["parsed"] += 1
+        try:
+            data = verdicts.parsed(parse_request(message.data))
+        except CommandInvalid as fault:
+            self._counts["invalid"] += 1
+            data = verdicts.unparsed(fault)
         self._answer(message, data)
 
     def _answer(self, message: Message, data: bytes) -> None:

@@ -3,11 +3,14 @@
 Decides the words for every outcome. Must not know what led there nor who listens.
 """
 
+import msgspec
+
 from schemas.envelope import ENCODER
-from schemas.jobs import ErrorDetail, Verdict
+from schemas.jobs import ErrorDetail, ParsedJob, Verdict
 from shared.core.ids import eval_id
 from shared.core.tables.jobs import Submission as Entry
 from shared.errors import CommandInvalid
+from shared.jobspec.load import Parsed
 from shared.jobspec.submission import JobInvalid, Submission
 
 
@@ -32,13 +35,22 @@ def from_state(submission_id: str, entry: Entry, cluster_id: str) -> bytes:
     )
 
 
+def parsed(found: Parsed) -> bytes:
+    """Give the JSON of a job file."""
+    return ENCODER.encode(
+        ParsedJob(status="accepted", job=msgspec.Raw(found.job), warnings=found.warnings)
+    )
+
+
+def unparsed(fault: CommandInvalid) -> bytes:
+    """Refuse a job file, naming every fault."""
+    errors = _details(fault)
+    return ENCODER.encode(ParsedJob(status="refused", error=errors[0], errors=errors))
+
+
 def invalid(submission_id: str, fault: CommandInvalid) -> bytes:
     """Refuse what is no submission, naming every fault."""
-    errors = (
-        fault.errors
-        if isinstance(fault, JobInvalid)
-        else (ErrorDetail(code=fault.code, message=fault.message, path=fault.path),)
-    )
+    errors = _details(fault)
     return ENCODER.encode(
         Verdict(submission_id=submission_id, status="refused", error=errors[0], errors=errors)
     )
@@ -78,6 +90,12 @@ def pending(submission_id: str, cluster_id: str) -> bytes:
     return ENCODER.encode(
         Verdict(submission_id=submission_id, status="pending", cluster_id=cluster_id)
     )
+
+
+def _details(fault: CommandInvalid) -> tuple[ErrorDetail, ...]:
+    if isinstance(fault, JobInvalid):
+        return fault.errors
+    return (ErrorDetail(code=fault.code, message=fault.message, path=fault.path),)
 
 
 def _refused(submission_id: str, code: str, message: str, cluster_id: str = "") -> bytes:

@@ -12,10 +12,11 @@ from schemas.catalogue import ANSWERS
 from schemas.dead import DeadLetter
 from schemas.envelope import CommandBatch, Record
 from schemas.evaluations import Leases, Presence
-from schemas.jobs import Verdict
+from schemas.jobs import ParsedJob, Verdict
 from schemas.nodes import Heartbeat
-from schemas.projections import JobProjection, NodeProjection, NodeSummary, Query
-from schemas.submissions import JobNamed, JobSubmission, KeptAck
+from schemas.operator import CollectWish, EligibilityWish, OperatorVerdict, PolicyWish
+from schemas.projections import JobProjection, NodeProjection, NodeSummary, PlanQuery, Query
+from schemas.submissions import JobNamed, JobSubmission, JobText, KeptAck
 from shared.bus import subjects
 
 ANYBODY = "anybody, in any language"
@@ -78,6 +79,12 @@ def _jobs() -> tuple[Subject, ...]:
         "stop": "Stop a job.",
         "evaluate": "Look at a job again.",
         "validate": "Say what is wrong with a job; nothing is registered.",
+        "parse": "Turn a job file into JSON; nothing is registered.",
+    }
+    carried: dict[str, type[Wire]] = {
+        "submit": JobSubmission,
+        "validate": JobSubmission,
+        "parse": JobText,
     }
     dropped = tuple(
         Subject(
@@ -99,9 +106,11 @@ def _jobs() -> tuple[Subject, ...]:
             address=subjects.api_jobs(verb),
             says=ANYBODY,
             hears="intake, one of the queue group",
-            carries=JobSubmission if verb in ("submit", "validate") else JobNamed,
-            answers=(Verdict,),
-            what=f"{verbs[verb]} The answer is the verdict; pending: ask again under the same id.",
+            carries=carried.get(verb, JobNamed),
+            answers=(ParsedJob,) if verb == "parse" else (Verdict,),
+            what=verbs[verb]
+            if verb == "parse"
+            else f"{verbs[verb]} The answer is the verdict; pending: ask again under the same id.",
         )
         for verb in subjects.API_JOB_VERBS
     )
@@ -135,6 +144,27 @@ def _commands() -> tuple[Subject, ...]:
     )
 
 
+def _operators() -> tuple[Subject, ...]:
+    wishes: dict[str, tuple[type[Wire], str]] = {
+        "set_policy": (PolicyWish, "Change how the cluster schedules and forgets."),
+        "set_eligibility": (EligibilityWish, "Allow or forbid new allocations on a node."),
+        "gc": (CollectWish, "Forget everything that ended."),
+    }
+    return tuple(
+        Subject(
+            made_by="api",
+            address=subjects.api(noun, verb),
+            says=ANYBODY,
+            hears="view, one of the queue group",
+            carries=wishes[verb][0],
+            answers=(OperatorVerdict,),
+            what=f"{wishes[verb][1]} Answered once the log shows it; pending: ask again.",
+        )
+        for noun, verbs in subjects.OPERATOR_VERBS.items()
+        for verb in verbs
+    )
+
+
 def _queries() -> tuple[Subject, ...]:
     asks = {"job_version": "agents, " + ANYBODY}
     return tuple(
@@ -143,9 +173,11 @@ def _queries() -> tuple[Subject, ...]:
             address=subjects.query(noun),
             says=asks.get(noun, ANYBODY),
             hears="view, one of the queue group",
-            carries=Query,
+            carries=PlanQuery if noun == "plan" else Query,
             answers=(ANSWERS[noun], ErrorAnswer),
-            what="A question about the state, at least as new as `min_seq`.",
+            what="What registering a job would do; nothing is kept."
+            if noun == "plan"
+            else "A question about the state, at least as new as `min_seq`.",
         )
         for noun in subjects.QUERY_NOUNS
     )
@@ -231,6 +263,7 @@ SUBJECTS: tuple[Subject, ...] = (
     *_log(),
     *_jobs(),
     *_commands(),
+    *_operators(),
     *_queries(),
     *_values(),
     *_signs(),
@@ -243,7 +276,6 @@ PATTERNS: tuple[Pattern, ...] = tuple(
         ("log_stream", "name of a generation's stream"),
         ("JOBS_ALL", "the drop box: what JOBS holds"),
         ("API_JOBS_ALL", "the asked door: what intake listens on"),
-        ("api", "operator verbs (`operator`, `node`, `system`, `dead`); nobody answers them yet"),
         ("API_ALL", "everything asked: what PUBLIC may publish"),
         ("command_filter", "what the applier's consumer of a command kind reads"),
         ("REPORTS", "reports of all nodes"),

@@ -9,11 +9,14 @@ LOG_KINDS = ("tx", "lease", "checkpoint")
 #: Order in which the plan applier drains them.
 COMMAND_KINDS = ("plan", "evaluation", "job", "operator", "liveness", "report")
 JOB_VERBS = ("submit", "stop", "evaluate")
-API_JOB_VERBS = (*JOB_VERBS, "validate")
+API_JOB_VERBS = (*JOB_VERBS, "validate", "parse")
 QUERY_NOUNS = (
     "jobs",
     "job",
     "job_version",
+    "job_versions",
+    "plan",
+    "policy",
     "nodes",
     "node",
     "allocs",
@@ -57,8 +60,16 @@ def api_jobs(verb: str) -> str:
 API_JOBS_ALL = "api.jobs.*"
 
 
+#: noun -> verbs of operators.
+OPERATOR_VERBS = {
+    "operator": ("set_policy",),
+    "node": ("set_eligibility",),
+    "system": ("gc",),
+}
+
+
 def api(noun: str, verb: str) -> str:
-    """Operator verbs: noun is operator, node, system or dead."""
+    """Operator verbs: noun is operator, node or system; verb `*`: all of a noun."""
     return f"api.{noun}.{verb}"
 
 

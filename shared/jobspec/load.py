@@ -13,6 +13,7 @@ import orjson
 
 from schemas.base import JobId
 from schemas.jobs import ErrorDetail, RegisterJob
+from schemas.submissions import JobText
 from shared.errors import CommandInvalid
 from shared.jobspec.json_places import lines_of, nearest
 from shared.jobspec.strict import JsonObject, canonical, read_object
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 #: A job file in its own language; what it means may be 256 KiB.
 FILE_BYTES_MAX = 1024 * 1024
+#: What a role parses for others, while they wait.
+PARSE_BYTES_MAX = 512 * 1024
 _SUFFIXES = {
     ".json": "json",
     ".yaml": "yaml",
@@ -73,12 +76,13 @@ def load_file(
     var_files: Sequence[tuple[str, bytes]] = (),
     env: Mapping[str, str] | None = None,
     read_file: Callable[[str], bytes] | None = None,
+    seed: str = "",
 ) -> Loaded:
     """Read the content of the job file called `name`.
 
     `variables` are those of `-var`, `var_files` names and contents in order, `env` the environment, of which
     NOMAD_VAR_* and CARAVAN_VAR_* are looked at. `read_file` answers `file()`: it raises OSError or ValueError for what
-    it does not give.
+    it does not give. `seed` is what `uuidv4()` draws from; empty: it is refused.
     """
     kind = kind_of_file(content, name)
     if len(content) > FILE_BYTES_MAX:
@@ -98,13 +102,32 @@ def load_file(
 
     if kind == "hcl":
         outside = Given(
-            variables=variables or {}, var_files=given, env=env or {}, read_file=read_file
+            variables=variables or {},
+            var_files=given,
+            env=env or {},
+            read_file=read_file,
+            seed=seed,
         )
         return _loaded(reading.read_hcl(text, outside), name)
     return _loaded(reading.read_structured(text, kind), name)
 
 
-def parse_text(text: str, *, variables: str = "", steps: int = 0) -> Parsed:
+def parse_request(body: bytes) -> Parsed:
+    """Answer `api.jobs.parse`: HCL as it is, or in a JobText. Raises CommandInvalid (JobInvalid where there are more)."""
+    if len(body) > PARSE_BYTES_MAX:
+        raise CommandInvalid("too_large", f"{len(body)} bytes, at most {PARSE_BYTES_MAX} are read")
+    try:
+        if body.lstrip()[:1] != b"{":
+            return parse_text(body.decode())
+        asked = msgspec.json.decode(body, type=JobText)
+    except UnicodeDecodeError as err:
+        raise CommandInvalid("invalid", "is not UTF-8") from err
+    except msgspec.DecodeError as err:
+        raise CommandInvalid("invalid", f"malformed JSON: {err}") from err
+    return parse_text(asked.job_hcl, variables=asked.variables)
+
+
+def parse_text(text: str, *, variables: str = "") -> Parsed:
     """Turn HCL into Nomad's JSON, without files. `variables` is the text of a file of variables.
 
     Raises JobInvalid with all faults. The job is not validated.
@@ -112,11 +135,7 @@ def parse_text(text: str, *, variables: str = "", steps: int = 0) -> Parsed:
     from shared.jobspec import reading  # noqa: PLC0415
     from shared.jobspec.hcl.document import Given  # noqa: PLC0415
 
-    if len(text) > FILE_BYTES_MAX:
-        raise CommandInvalid("too_large", f"{len(text)} characters, at most {FILE_BYTES_MAX}")
     given = Given(var_files=[("variables", variables)] if variables else [])
-    if steps:
-        given = msgspec.structs.replace(given, steps=steps)
     read = reading.read_hcl(text, given)
     if read.faults or read.mapped is None:
         raise JobInvalid(tuple(_details(read, "")))

@@ -7,6 +7,7 @@ waits and says why. Limits are constants here. Next: `unbuilt.py`, `compiling.py
 from collections.abc import Iterable
 
 from schemas.jobs import JOB_TYPES, ErrorDetail
+from shared.core.operators import DISTINCT, OPERATORS, right_fault
 from shared.jobspec.defaults import reschedule_of, restart_of
 from shared.jobspec.identifiers import id_fault, name_fault
 from shared.jobspec.nomad_json import (
@@ -38,16 +39,10 @@ FAULTS_MAX = 100
 
 RESTART_MODES = ("fail", "delay")
 DELAY_FUNCTIONS = ("constant", "exponential", "fibonacci")
-#: Operators that feasibility answers today (held equal to shared/core/feasibility.py by a test).
-BUILT_OPERATORS = frozenset(("=", "==", "is", "!=", "not"))
+#: Operators that feasibility answers.
+BUILT_OPERATORS = frozenset(OPERATORS)
 #: Operators of Nomad that are kept, and named in a warning.
-LATER_OPERATORS = frozenset(
-    (
-        *(">", ">=", "<", "<=", "regexp", "version", "semver", "is_set", "is_not_set"),
-        *("set_contains", "set_contains_all", "set_contains_any"),
-        *("distinct_hosts", "distinct_property"),
-    )
-)
+LATER_OPERATORS = DISTINCT
 _BRACE = ord("{")
 _NO_LEFT = frozenset(("distinct_hosts",))
 
@@ -179,6 +174,8 @@ def _constraints(faults: Faults, constraints: Iterable[Constraint], path: str) -
             faults.add(f"{here}.Operand", f"unknown operator {one.operator!r}")
         elif not one.left and one.operator not in _NO_LEFT:
             faults.add(f"{here}.LTarget", "must not be empty")
+        if text := right_fault(one.operator, one.right):
+            faults.add(f"{here}.RTarget", text)
 
 
 def _restart(

@@ -42,6 +42,8 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     env: Mapping[str, str] = {}
     read_file: Callable[[str], bytes] | None = None
     steps: int = STEPS_MAX
+    #: what uuidv4() draws from; empty: it is refused.
+    seed: str = ""
 
 
 class Made(msgspec.Struct, frozen=True):
@@ -65,6 +67,7 @@ class Document:
             {"var": self._variable, "local": self._local},
             read_file=given.read_file,
             steps=given.steps,
+            seed=given.seed,
         )
         self._plain = World({}, steps=given.steps)
         self._variables: dict[str, Value] = {}

@@ -63,10 +63,13 @@ class World:
         *,
         read_file: Callable[[str], bytes] | None = None,
         steps: int = STEPS_MAX,
+        seed: str = "",
     ) -> None:
         self.roots: dict[str, Root] = dict(roots or {})
         self.read_file = read_file
         self.steps = steps
+        self.seed = seed
+        self.drawn = 0
         #: texts of references that stay for the node, in the order met.
         self.kept: dict[str, int] = {}
 

@@ -264,6 +264,9 @@ class Expressions(Lexer):
             self.next()
         else:
             key = self.expression()
+        if self.is_mark("{"):
+            # Old files have blocks in objects.
+            return key, self._object()
         if not (self.is_mark("=") or self.is_mark(":")):
             raise self.unexpected("= after the key of an object")
         self.next()
@@ -272,7 +275,7 @@ class Expressions(Lexer):
     def _is_key(self) -> bool:
         """Tell whether the current name is followed by = or :, as the key of an object is."""
         rest = self.source[self.place : self.place + 200].lstrip(" \t")
-        return rest[:1] in {"=", ":"} and rest[:2] not in {"==", "=>", "::"}
+        return rest[:1] in {"=", ":", "{"} and rest[:2] not in {"==", "=>", "::"}
 
     def _for(self, at: int, closed_by: str) -> Node:
         """Parse from the word `for` to the closing bracket."""

@@ -20,6 +20,8 @@ class World(Protocol):
     """What the functions here need of `evaluate.World`."""
 
     read_file: Callable[[str], bytes] | None
+    seed: str
+    drawn: int
 
     def value(self, node: Node, names: Mapping[str, Value] = ...) -> Value:
         """Work out an expression."""
@@ -27,7 +29,6 @@ class World(Protocol):
 
 #: name -> why Nomad has it and we do not.
 REFUSED = {
-    "uuidv4": "is another value each time; uuidv5(namespace, name) is not",
     "bcrypt": "is another value each time",
     "rsadecrypt": "would put a private key into a job file",
     "timeadd": "works on times, and nothing gives one here",
@@ -132,3 +133,12 @@ def _basename(path: Value) -> Value:
 def _dirname(path: Value) -> Value:
     """Give a path without its last part."""
     return dirname(as_text(path).rstrip("/")) or "."
+
+
+@function("uuidv4", needs_world=True)
+def _uuidv4(world: World) -> Value:
+    """Give another UUID at each use and each submission."""
+    if not world.seed:
+        raise HclFault("is another value each time and not offered here; uuidv5(…) is")
+    world.drawn += 1
+    return functions_code.uuid_of(f"{world.seed}/{world.drawn}".encode(), version=4)

@@ -150,8 +150,13 @@ def _uuidv5(namespace: Value, name: Value) -> Value:
     if not _UUID.fullmatch(space):
         raise HclFault(f"{shown(text)} is neither dns, url, oid, x500 nor a UUID")
     made = bytes.fromhex(space) + as_text(name).encode()
-    digest = bytearray(hashlib.sha1(made, usedforsecurity=False).digest()[:16])
-    digest[6] = digest[6] & 0x0F | 0x50
+    return uuid_of(made, version=5)
+
+
+def uuid_of(content: bytes, *, version: int) -> str:
+    """Make a UUID of the hash of some content."""
+    digest = bytearray(hashlib.sha1(content, usedforsecurity=False).digest()[:16])
+    digest[6] = digest[6] & 0x0F | version << 4
     digest[8] = digest[8] & 0x3F | 0x80
     found = digest.hex()
     return "-".join((found[:8], found[8:12], found[12:16], found[16:20], found[20:]))

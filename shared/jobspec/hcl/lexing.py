@@ -1,8 +1,8 @@
 """Tokens of an HCL text, one at a time, and its heredocs.
 
 Decides where a token ends; each look is one match of one pattern at the current place, so reading is linear in the
-text. A new line is no token but a mark on the token behind it (`is_fresh`): only bodies and objects care. Strings are no
-tokens either: only `templates.py` knows what stands inside one. Bounded by TOKENS_MAX.
+text. A new line is no token but a mark on the token behind it (`is_fresh`): only bodies and objects care. Texts are
+no tokens either: only `templates.py` knows what stands inside one. Bounded by TOKENS_MAX.
 """
 
 import re
@@ -17,7 +17,7 @@ _TOKEN = re.compile(
     r"""
     (?P<name>[^\W\d][\w-]*)
     |(?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)
-    |(?P<heredoc><<(?P<trim>-?)(?P<marker>[^\W\d][\w.-]*)[ \t]*\r?\n)
+    |(?P<heredoc><<(?P<trim>-?)[ \t]*(?P<marker>[^\W\d][\w.-]*)[ \t]*\r?\n)
     |(?P<mark>&&|\|\||==|!=|<=|>=|=>|\.\.\.|::|[-+*/%<>=!?:.,(){}\[\]"~])
     |(?P<end>\Z)
     """,

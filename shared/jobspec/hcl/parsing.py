@@ -1,6 +1,8 @@
 """HCL text to tree: bodies and blocks; expressions come from `expressions.py`.
 
-Decides what a file is. One fault ends it: what follows a syntax fault means nothing.
+Decides what a file is. One fault ends it: what follows a syntax fault means nothing. More is read than HCL2 allows,
+where old job files have it and it can mean but one thing: several attributes on a line, commas between them, dots in
+their names.
 """
 
 from shared.jobspec.hcl.errors import HclFault
@@ -43,7 +45,7 @@ class _Bodies(Expressions):
             if self.kind == "end":
                 raise HclFault(f"block {block[:40]!r} is not closed by }}", opened_at)
             at = self.at
-            name = self._word("an attribute or a block")
+            name = self._key("an attribute or a block")
             if self.is_mark("="):
                 if name in names:
                     raise HclFault(f"{name[:40]!r} is set twice", at)
@@ -52,9 +54,17 @@ class _Bodies(Expressions):
                 attributes.append(Attribute(name, self.expression(), at))
             else:
                 blocks.append(self._block(name, at))
-            if not (self.is_fresh or self.kind == "end" or (block and self.is_mark("}"))):
-                raise self.unexpected("a new line")
+            if self.is_mark(","):
+                self.next()
         return Body(tuple(attributes), tuple(blocks))
+
+    def _key(self, wanted: str) -> str:
+        """Take the name of an attribute or block; old files have dots in it."""
+        name = self._word(wanted)
+        while self.is_mark("."):
+            self.next()
+            name += "." + self.name("a name after the dot")
+        return name
 
     def _word(self, wanted: str) -> str:
         """Take a name, plain or quoted."""

@@ -79,10 +79,10 @@ class Pattern:
         for at in range(start, len(text) + 1):
             seen: set[int] = set()
             active: list[tuple[int, tuple[int, ...]]] = []
-            for place, marks in threads:
-                self._follow(place, marks, text, at, (seen, active))
+            for thread in threads:
+                self._follow(thread, text, at, (seen, active))
             if best is None:
-                self._follow(0, blank, text, at, (seen, active))
+                self._follow((0, blank), text, at, (seen, active))
             charge(len(seen) + 1)
             threads = []
             for place, marks in active:
@@ -98,15 +98,14 @@ class Pattern:
 
     def _follow(
         self,
-        place: int,
-        marks: tuple[int, ...],
+        thread: tuple[int, tuple[int, ...]],
         text: str,
         at: int,
         into: tuple[set[int], list[tuple[int, tuple[int, ...]]]],
     ) -> None:
         """Add a thread, past all that takes no character; the first to reach a place keeps it."""
         seen, active = into
-        waiting = [(place, marks)]
+        waiting = [thread]
         while waiting:
             place, marks = waiting.pop()
             if place in seen:

@@ -134,7 +134,7 @@ def _text(found: re.Match[str]) -> str:
         return text
     if text[1] in _ESCAPES:
         return _ESCAPES[text[1]]
-    code = int(text, 0)
+    code = int(text[2:], base=16)  # noqa: FURB166 - behind the backslash stands u, no 0x
     if code > _CODE_POINT_MAX or 0xD800 <= code <= 0xDFFF:
         raise HclFault(f"{text} is no character", found.start())
     return chr(code)

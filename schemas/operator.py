@@ -1,0 +1,55 @@
+"""Bodies of the operator verbs `api.operator|node|system.<verb>`, as an operator's tool in any language writes them.
+
+Decides nothing: `view` reads them and asks the plan applier until the log shows the effect or the refusal. Asking
+again is harmless: each verb says what shall be, not what to add to it.
+"""
+
+import msgspec
+
+from schemas.base import Wire
+from schemas.jobs import ErrorDetail
+from schemas.policy import Policy
+
+
+class PolicyWish(Wire, frozen=True, kw_only=True):
+    """`api.operator.set_policy`: change some fields of the policy, the others stay."""
+
+    #: name and value of each field of Policy that shall change.
+    change: dict[str, str | int | bool]
+    #: names the wish in a refusal; empty: made up.
+    request_id: str = ""
+    #: check and set: refuse unless the policy in force has this hash.
+    policy_hash: str = ""
+
+
+class EligibilityWish(Wire, frozen=True, kw_only=True):
+    """`api.node.set_eligibility`: allow or forbid new allocations on a node."""
+
+    #: the node's id, the one beginning of it that fits, or its name.
+    node_id: str
+    eligible: bool
+    request_id: str = ""
+
+
+class CollectWish(Wire, frozen=True, kw_only=True):
+    """`api.system.gc`: forget now everything that ended, whatever its age."""
+
+    request_id: str = ""
+
+
+class OperatorVerdict(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """The answer to an operator verb. `status`: accepted, refused or pending (not in the log yet: ask again)."""
+
+    request_id: str
+    status: str
+    cluster_id: str = ""
+    seq: int = 0
+    #: false: it was so already.
+    changed: bool = False
+    #: system.gc: how many of each kind left the state.
+    collected: dict[str, int] = msgspec.field(default_factory=dict)
+    #: node.set_eligibility: which node was meant.
+    node_id: str = ""
+    #: operator.set_policy: the policy now in force.
+    policy: Policy | None = None
+    error: ErrorDetail | None = None
