@@ -12,8 +12,10 @@ Each combination offers its best head; a heap holds the offers. A placement chan
 shares a value with it; where least or most of an even spread moves, all combinations offer anew.
 """
 
+from bisect import bisect_right
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
+from operator import neg
 from typing import Final
 
 import numpy as np
@@ -44,6 +46,8 @@ _SCORERS: Final = 8
 _SUM_MAX: Final = 8 * SCALE
 _CLOSED: Final = -(1 << 62)
 _NO_OFFER: Final = 1 << 62
+#: Up to this many combinations the least offer is looked for, beyond a heap holds them.
+_FEW_OFFERS: Final = 64
 
 
 def place_coupled(demand: Demand, nodes: Nodes, tally: Tally, count: int) -> Placement:
@@ -52,12 +56,34 @@ def place_coupled(demand: Demand, nodes: Nodes, tally: Tally, count: int) -> Pla
     if not len(heads.rows) or count <= 0:
         return EMPTY
     of_head = tally.combine(heads.rows)
+    if count == 1:
+        return _take_one(demand, heads, tally, of_head)
     room = room_of(demand, nodes, heads.rows, count)
     if count <= _FEW:
         taken = _take_few(demand, heads, tally, of_head=of_head, room=room, count=count)
     else:
         taken = _Buckets(demand, heads, tally, of_head=of_head, room=room).take(count)
     return runs_of(heads.rows[taken]) if taken else EMPTY
+
+
+def _take_one(demand: Demand, heads: Heads, tally: Tally, of_head: NDArray[np.intp]) -> Placement:
+    """Place a single allocation: one pass."""
+    sums, scorers = marginal_sums(demand, heads)
+    best = _best(sums, scorers, tally, of_head)
+    if best < 0:
+        return EMPTY
+    tally.take(int(of_head[best]))
+    return runs_of(heads.rows[best : best + 1])
+
+
+def _best(sums: Int64s, scorers: Int64s, tally: Tally, of_head: NDArray[np.intp]) -> int:
+    """Return the head with the highest mean, the lowest of equals; -1: all are closed."""
+    boosts = np.array([_CLOSED if one is None else one for one in tally.boosts], np.int64)
+    scores = sums + boosts.take(of_head)
+    scores //= scorers + (boosts != 0).take(of_head)
+    best = int(scores.argmax())
+    # A closed combination stays far below every score, whatever it is divided by.
+    return -1 if scores[best] < _CLOSED // (2 * _SCORERS) else best
 
 
 def _take_few(
@@ -75,12 +101,8 @@ def _take_few(
     taken: list[int] = []
     left: dict[int, int] = {}
     while True:
-        boosts = np.array([_CLOSED if one is None else one for one in tally.boosts], np.int64)
-        boost = boosts.take(of_head)
-        scores = (sums + boost) // (scorers + (boost != 0))
-        # A closed combination stays far below every score, whatever it is divided by.
-        best = int(scores.argmax())
-        if scores[best] < _CLOSED // (2 * _SCORERS):
+        best = _best(sums, scorers, tally, of_head)
+        if best < 0:
             return taken
         taken.append(best)
         if len(taken) == count:
@@ -148,9 +170,11 @@ class Marginal:
 class _Bucket:
     """Heads of one combination that as many scorers apply to, in levels of equal sums."""
 
-    __slots__ = ("at", "end", "levels", "scorers", "tops")
+    __slots__ = ("at", "end", "head", "is_near", "levels", "number", "scorers", "top", "tops")
 
-    def __init__(self, scorers: int, at: int = 0, end: int = 0) -> None:
+    def __init__(self, number: int, scorers: int, at: int = 0, end: int = 0) -> None:
+        #: the combination.
+        self.number = number
         self.scorers = scorers
         #: heads not looked at yet, as a range of the sorted ones.
         self.at = at
@@ -159,6 +183,23 @@ class _Bucket:
         self.levels: dict[int, list[int]] = {}
         #: a heap of negated sums; some are stale.
         self.tops: list[int] = []
+        #: the highest sum, the lowest head that has it, and whether another sum is so near that a floor may
+        #: make it equal. No head: -1.
+        self.top = 0
+        self.head = -1
+        self.is_near = False
+
+    def offer(self, boost: int) -> int:
+        """Return the best head under a boost as a key, least first."""
+        divisor = self.scorers + 1 if boost else self.scorers
+        score = (self.top + boost) // divisor
+        head = self.head
+        if self.is_near:
+            levels = self.levels
+            for lower in range(score * divisor - boost, self.top):
+                if lower in levels and levels[lower][0] < head:
+                    head = levels[lower][0]
+        return (-score << ROW_BITS) + head
 
 
 class _Buckets:
@@ -181,85 +222,97 @@ class _Buckets:
         order = ((bucket_of << ROW_BITS) + (_SUM_MAX - sums)).argsort(kind="stable")
         self._sorted_heads: list[int] = order.tolist()
         self._sorted_sums: list[int] = sums.take(order).tolist()
-        self._of_head: list[int] = of_head.tolist()
         self._sum_of: list[int] = sums.tolist()
-        self._scorers_of: list[int] = scorers.tolist()
         self._room: list[int] = room.tolist()
         self._taken_of: list[int] = [0] * len(room)
-        #: combination -> its buckets.
-        self._buckets: list[list[_Bucket]] = [[] for _ in tally.boosts]
+        #: combination -> its buckets, by their number of scorers.
+        self._buckets: list[dict[int, _Bucket]] = [{} for _ in tally.boosts]
+        self._bucket_of = self._fill(bucket_of, order)
+
+    def _fill(self, bucket_of: NDArray[np.intp], order: NDArray[np.intp]) -> list[_Bucket]:
+        """Make the buckets. Returns the bucket of each head."""
         ordered = bucket_of.take(order)
-        starts = np.flatnonzero(np.diff(ordered, prepend=-1)).tolist()
-        for at, end in zip(starts, [*starts[1:], len(order)], strict=True):
-            combination, number = divmod(int(ordered[at]), _SCORERS)
-            self._buckets[combination].append(_Bucket(number, at, end))
+        starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+        made = []
+        for at, end in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
+            number, scorers = divmod(int(ordered[at]), _SCORERS)
+            bucket = self._buckets[number][scorers] = _Bucket(number, scorers, at, end)
+            self._settle(bucket)
+            made.append(bucket)
+        index = np.searchsorted(ordered[starts], bucket_of)
+        return [made[at] for at in index.tolist()]
 
     def take(self, count: int) -> list[int]:
         """Return up to `count` heads in greedy order."""
-        offers = [self._offer(number) for number in range(len(self._buckets))]
-        heap = offers.copy()
-        heapify(heap)
+        tally, bucket_of, move = self._tally, self._bucket_of, self._move
+        offers = self._offers()
+        is_few = len(offers) <= _FEW_OFFERS
+        heap = self._heap(offers)
         taken: list[int] = []
-        of_head, take_one, tally = self._of_head, self._take_head, self._tally.take
         while True:
-            offer = heap[0]
+            offer = min(offers) if is_few else _first(heap, offers, bucket_of)
             if offer == _NO_OFFER:
                 return taken
             head = offer & ROW_MASK
-            number = of_head[head]
-            if offers[number] != offer:
-                heappop(heap)
-                continue
             taken.append(head)
             if len(taken) == count:
                 return taken
-            take_one(head, number)
-            touched = tally(number)
+            number = bucket_of[head].number
+            move(head)
+            touched = tally.take(number)
             if touched is None:
-                offers = [self._offer(one) for one in range(len(offers))]
-                heap = offers.copy()
-                heapify(heap)
+                offers = self._offers()
+                heap = self._heap(offers)
                 continue
             for one in touched:
-                offer = self._offer(one)
-                if offer != offers[one]:
-                    offers[one] = offer
+                offers[one] = offer = self._offer(one)
+                if not is_few:
                     heappush(heap, offer)
+
+    def _offers(self) -> list[int]:
+        return [self._offer(number) for number in range(len(self._buckets))]
+
+    def _heap(self, offers: list[int]) -> list[int]:
+        if len(offers) <= _FEW_OFFERS:
+            return []
+        heap = offers.copy()
+        heapify(heap)
+        return heap
 
     def _offer(self, number: int) -> int:
         """Return the best head of a combination as a key, least first."""
         boost = self._tally.boosts[number]
         best = _NO_OFFER
-        if boost is None:
-            return best
-        for bucket in self._buckets[number]:
-            top = self._top(bucket)
-            if top is None:
-                continue
-            levels = bucket.levels
-            divisor = bucket.scorers + 1 if boost else bucket.scorers
-            score = (top + boost) // divisor
-            head = levels[top][0]
-            for lower in range(score * divisor - boost, top):
-                if lower in levels and levels[lower][0] < head:
-                    head = levels[lower][0]
-            offer = (-score << ROW_BITS) + head
-            best = min(best, offer)
+        if boost is not None:
+            for bucket in self._buckets[number].values():
+                if bucket.head >= 0:
+                    offer = bucket.offer(boost)
+                    if offer < best:  # noqa: PLR1730 - the hottest line; min() costs three times as much.
+                        best = offer
         return best
 
-    def _top(self, bucket: _Bucket) -> int | None:
-        """Return the highest sum of a bucket, with all levels near it laid out; None: it is empty."""
+    def _settle(self, bucket: _Bucket) -> None:
+        """Find the top of a bucket, and lay out all levels near it."""
         tops, levels = bucket.tops, bucket.levels
         while tops and -tops[0] not in levels:
             heappop(tops)
+        if bucket.at < bucket.end:
+            self._lay_out(bucket)
+        if not tops:
+            bucket.head = -1
+            return
+        bucket.top = top = -tops[0]
+        bucket.head = levels[top][0]
+        # The second of a heap is one of its next two; a stale one only costs time.
+        bucket.is_near = any(-one > top - _SCORERS for one in tops[1:3])
+
+    def _lay_out(self, bucket: _Bucket) -> None:
+        tops, levels, sums = bucket.tops, bucket.levels, self._sorted_sums
         at, end = bucket.at, bucket.end
-        sums = self._sorted_sums
         while at < end and (not tops or sums[at] > -tops[0] - _SCORERS):
             start, level = at, sums[at]
-            at += 1
-            while at < end and sums[at] == level:
-                at += 1
-            bucket.at = at
+            # A level of thousands of equal heads is one slice.
+            at = bisect_right(sums, -level, start, end, key=neg)
             more = self._sorted_heads[start:at]
             if level in levels:
                 levels[level] += more
@@ -267,33 +320,45 @@ class _Buckets:
             else:
                 levels[level] = more
                 heappush(tops, -level)
-        return -tops[0] if tops else None
+        bucket.at = at
 
-    def _take_head(self, head: int, number: int) -> None:
+    def _move(self, head: int) -> None:
         """Take one allocation off a head: it comes back with its next score, if it has room."""
-        scorers, level = self._scorers_of[head], self._sum_of[head]
-        buckets = self._buckets[number]
-        for bucket in buckets:
-            if bucket.scorers == scorers:
-                heap = bucket.levels[level]
-                heappop(heap)
-                if not heap:
-                    del bucket.levels[level]
-                break
+        bucket, level = self._bucket_of[head], self._sum_of[head]
+        heap = bucket.levels[level]
+        heappop(heap)
+        if heap:
+            bucket.head = heap[0] if level == bucket.top else bucket.head
+        else:
+            del bucket.levels[level]
+            if level == bucket.top:
+                self._settle(bucket)
         self._taken_of[head] = index = self._taken_of[head] + 1
         if index >= self._room[head]:
             return
         level, scorers = self._marginal.score(head, index)
-        self._sum_of[head], self._scorers_of[head] = level, scorers
-        for bucket in buckets:
-            if bucket.scorers == scorers:
-                break
-        else:
-            bucket = _Bucket(scorers)
-            buckets.append(bucket)
-        heap = bucket.levels.get(level)
-        if heap is None:
-            bucket.levels[level] = [head]
-            heappush(bucket.tops, -level)
-        else:
-            heappush(heap, head)
+        self._sum_of[head] = level
+        if scorers != bucket.scorers:
+            buckets = self._buckets[bucket.number]
+            if scorers not in buckets:
+                buckets[scorers] = _Bucket(bucket.number, scorers)
+            self._bucket_of[head] = bucket = buckets[scorers]
+        found = bucket.levels.get(level)
+        if found is not None:
+            heappush(found, head)
+            if level == bucket.top:
+                bucket.head = found[0]
+            return
+        bucket.levels[level] = [head]
+        heappush(bucket.tops, -level)
+        if bucket.head < 0 or level > bucket.top - _SCORERS:
+            self._settle(bucket)
+
+
+def _first(heap: list[int], offers: list[int], bucket_of: list[_Bucket]) -> int:
+    """Return the least offer that still stands."""
+    while True:
+        offer = heap[0]
+        if offer == _NO_OFFER or offers[bucket_of[offer & ROW_MASK].number] == offer:
+            return offer
+        heappop(heap)

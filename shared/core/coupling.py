@@ -8,6 +8,7 @@ is closed to every distinct property. Counts are of the group's allocations that
 job those of all its groups. Formulas: scores.py, whose scalar twins the property tests compare.
 """
 
+from collections.abc import Iterable, Iterator
 from typing import Final, Protocol
 
 import msgspec
@@ -15,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.core.pow10 import SCALE
-from shared.core.scores import SPREAD_MAX, Int64s, even_boost, target_boost
+from shared.core.scores import Int64s, even_boost, target_boost
 
 Codes = NDArray[np.int32]
-#: Keeps one product of codes below int64.
-_VALUES_MAX: Final = 1 << 20
+#: Up to this many possible combinations are numbered by a table, more by sorting.
+_TABLE_MAX: Final = 1 << 16
 
 
 class Even(msgspec.Struct, frozen=True, eq=False):
@@ -98,8 +99,10 @@ class _EvenRule:
         least, most = self._least, max(self._most, new)
         if old:
             having[old] -= 1
-            if old == least and not having[old]:
-                least = new
+            if not having[old]:
+                del having[old]
+                if old == least:
+                    least = new
         else:
             least = 1
         if (least, most) != (self._least, self._most):
@@ -178,48 +181,79 @@ class Tally:
 
     def combine(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
         """Number the combinations of values on these rows. Shapes: rows, result (H,)."""
-        columns = [block.codes.take(rows).astype(np.int64) for block in self._blocks]
-        joint = columns[0]
+        columns = [block.codes.take(rows) for block in self._blocks]
+        joint, size = columns[0], len(self._blocks[0].counts)
         for block, column in zip(self._blocks[1:], columns[1:], strict=True):
-            joint = joint * len(block.counts) + column
-            if len(self._blocks) > 2:
+            if size * len(block.counts) > _TABLE_MAX:
                 # Numbers stay small, however many blocks there are.
-                joint = np.unique(joint, return_inverse=True)[1].astype(np.int64)
-        first, of_row = np.unique(joint, return_index=True, return_inverse=True)[1:]
+                distinct, numbers = np.unique(joint, return_inverse=True)
+                joint, size = numbers, len(distinct)
+            joint = joint.astype(np.int64) * len(block.counts) + column
+            size *= len(block.counts)
+        of_row, first = _numbered(joint, size)
         self._codes = [column.take(first).tolist() for column in columns]
         self._having = []
-        for codes in self._codes:
-            having: dict[int, list[int]] = {}
-            for number, code in enumerate(codes):
-                having.setdefault(code, []).append(number)
-            self._having.append(having)
-        self.boosts = [self._boost(number) for number in range(len(first))]
-        return of_row.astype(np.intp)
+        if len(columns) > 1:
+            for codes in self._codes:
+                having: dict[int, list[int]] = {}
+                for number, code in enumerate(codes):
+                    having.setdefault(code, []).append(number)
+                self._having.append(having)
+        self.boosts = self._all_boosts()
+        return of_row
 
     def take(self, number: int) -> list[int] | None:
         """Count one more on a combination. Returns the combinations to look at again; None: all of them."""
+        if len(self._rules) == 1:
+            code = self._codes[0][number]
+            if self._rules[0].take(code):
+                self.boosts = self._all_boosts()
+                return None
+            self.boosts[number] = self._rules[0].boosts[code]
+            return [number]
         all_changed = False
-        touched = [number]
+        touched: list[int] = []
         for rule, codes, having in zip(self._rules, self._codes, self._having, strict=True):
             code = codes[number]
             all_changed |= rule.take(code)
-            sharing = having[code]
-            if len(sharing) > 1:
-                touched += sharing
+            touched += having[code]
         if all_changed:
-            self.boosts = [self._boost(one) for one in range(len(self.boosts))]
+            self.boosts = self._all_boosts()
             return None
-        if len(touched) > 1:
-            touched = list(dict.fromkeys(touched))
+        touched = list(dict.fromkeys(touched))
         for one in touched:
-            self.boosts[one] = self._boost(one)
+            self.boosts[one] = _sum([rule.boosts[codes[one]] for rule, codes in self._pairs()])
         return touched
 
-    def _boost(self, number: int) -> int | None:
-        total = 0
-        for rule, codes in zip(self._rules, self._codes, strict=True):
-            boost = rule.boosts[codes[number]]
-            if boost is None:
-                return None
-            total += boost
-        return min(max(total, -SPREAD_MAX), SPREAD_MAX)
+    def _pairs(self) -> Iterator[tuple[Rule, list[int]]]:
+        return zip(self._rules, self._codes, strict=True)
+
+    def _all_boosts(self) -> list[int | None]:
+        by_block = [[rule.boosts[code] for code in codes] for rule, codes in self._pairs()]
+        if len(by_block) == 1:
+            return by_block[0]
+        return [_sum(boosts) for boosts in zip(*by_block, strict=True)]
+
+
+def _sum(boosts: Iterable[int | None]) -> int | None:
+    """Sum boosts; None, where one of them is: closed."""
+    total = 0
+    for boost in boosts:
+        if boost is None:
+            return None
+        total += boost
+    return total
+
+
+def _numbered(joint: NDArray[np.integer], size: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Number distinct values from 0. Returns the number of each element, and the first element of each number."""
+    if size > _TABLE_MAX:
+        _, first, numbers = np.unique(joint, return_index=True, return_inverse=True)
+        return numbers, first
+    table = np.full(size, -1, np.intp)
+    # Of elements with one value, the last one assigned is the first one there is.
+    table[joint[::-1]] = np.arange(len(joint) - 1, -1, -1)
+    present = np.flatnonzero(table >= 0)
+    first = table[present]
+    table[present] = np.arange(len(present))
+    return table.take(joint), first

@@ -202,8 +202,8 @@ def affinity_score(matches: Sequence[bool], weights: Sequence[int]) -> int:
     return matched * SCALE // max(sum(abs(weight) for weight in weights), 1)
 
 
-#: Sums of spread boosts are kept within this: a key has 31 bits for a score, Nomad's formulas know no bound.
-SPREAD_MAX: Final = 1024 * SCALE
+#: One boost is kept within this: a key has 31 bits for a score, and Nomad's formulas know no bound.
+BOOST_MAX: Final = 128 * SCALE
 
 
 def even_boost(current: int, used: Sequence[int]) -> int:
@@ -215,8 +215,8 @@ def even_boost(current: int, used: Sequence[int]) -> int:
         return 0
     least, most = min(used), max(used)
     if current != least:
-        return (least - current) * SCALE // least
-    return -SCALE if least == most else (most - least) * SCALE // least
+        return max((least - current) * SCALE // least, -BOOST_MAX)
+    return -SCALE if least == most else min((most - least) * SCALE // least, BOOST_MAX)
 
 
 def target_boost(current: int, percent_count: int, weight: int, weights: int) -> int:
@@ -227,12 +227,8 @@ def target_boost(current: int, percent_count: int, weight: int, weights: int) ->
     """
     if not percent_count:
         return -SCALE
-    return (percent_count - 100 * (current + 1)) * weight * SCALE // (percent_count * weights)
-
-
-def spread_score(boosts: Sequence[int]) -> int:
-    """Sum the boosts of all blocks for one node: the scorer `allocation-spread`, absent where it is 0."""
-    return min(max(sum(boosts), -SPREAD_MAX), SPREAD_MAX)
+    missing = percent_count - 100 * (current + 1)
+    return max(missing * weight * SCALE // (percent_count * weights), -BOOST_MAX)
 
 
 def mean_score(scores: Sequence[int]) -> int:

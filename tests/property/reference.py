@@ -14,7 +14,6 @@ from shared.core.scores import (
     even_boost,
     mean_score,
     node_scores,
-    spread_score,
     target_boost,
 )
 from shared.core.splitmix import splitmix64
@@ -46,7 +45,7 @@ class Counts:
             else:
                 desired = int(block.percent_counts[code])
                 boosts.append(target_boost(counts[code], desired, block.weight, block.weights))
-        return spread_score(boosts)
+        return sum(boosts)
 
     def take(self, row: int) -> None:
         for block, counts in zip(self.blocks, self.counts, strict=True):
