@@ -1,19 +1,18 @@
 """One simulated process: the shell that collects inputs, calls `step`, and performs effects on the in-memory bus.
 
 Keeps the promises of shared/core/role.py and nothing more. Must not know what a role does. What an agent asks of its
-node is performed by `drivers.py`, through `Performer`. Next: `chaos.py`.
+node is performed by `drivers.py`, through `Performer`. Beside it: `writes.py`. Next: `chaos.py`.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from shared.core import role, tasks
 from shared.sim.bus import Bus, Delivery
 from shared.sim.loop import MS, SECOND, Clock, Draws, Loop
-from shared.sim.stores import log_subject
 from shared.sim.weather import Weather
+from shared.sim.writes import Asked, Writer
 
-APPEND_TIMEOUT_NS = 400 * MS
 RENEW_NS = 500 * MS
 COMPETE_NS = 250 * MS
 #: A holder that could not renew for so long gives up by itself, before the bus forgets it.
@@ -55,17 +54,6 @@ class Site:
         self.observer: Observer | None = None
 
 
-class _Flight(NamedTuple):
-    """An append on its way, and the life and connection that wait for its answer."""
-
-    life: int
-    session: int
-    number: int
-    boot: int
-    effect: role.Append
-    is_ack_lost: bool
-
-
 class Process:
     """A named place where lives of one role follow each other."""
 
@@ -105,8 +93,7 @@ class Process:
         self._is_fetching = False
         self._announces = False
         self._is_caught_up = False
-        self._append_no = 0
-        self._is_appending = False
+        self._writer = Writer(self, self.site.bus, self.site.weather, self.site.draws)
         self._renewed_ns = 0
         self._sources: dict[str, role.Listen | role.Work | role.Read] = {}
         self._listens: tuple[role.Listen, ...] = ()
@@ -346,7 +333,7 @@ class Process:
 
     def _ask(self, effect: tasks.Ask) -> None:
         """Send a request; the first answer, or the timeout, is the one that counts."""
-        asked = _Asked(self, effect)
+        asked = Asked(self, effect.name)
         self.site.loop.after(effect.timeout_ns, asked.answer, None)
         if self.is_connected:
             for delay in self.site.weather.hop():
@@ -356,73 +343,18 @@ class Process:
     # ---- effects: the log ----
 
     def _append(self, effect: role.Append) -> None:
-        site = self.site
-        if self._is_appending and site.observer is not None:
-            site.observer.ended(self, "a second append while one is in flight", raised=True)
-        self._is_appending = True
-        self._append_no += 1
-        fate = site.weather.append() if self.is_connected else ""
-        flight = _Flight(
-            self.life, self.session, self._append_no, site.bus.boot, effect, fate == "ack_lost"
-        )
-        site.loop.after(APPEND_TIMEOUT_NS, self._answer_append, flight, role.AppendUnknown())
-        if self.is_connected and fate != "append_lost":
-            delay = site.weather.calm_hop()
-            if fate == "append_late":
-                delay += APPEND_TIMEOUT_NS + site.draws.below(300 * MS)
-            site.loop.after(delay, self._append_at_bus, flight)
+        if self._writer.is_appending and self.site.observer is not None:
+            self.site.observer.ended(self, "a second append while one is in flight", raised=True)
+        self._writer.append(effect)
 
-    def _append_at_bus(self, flight: "_Flight") -> None:
-        bus, effect = self.site.bus, flight.effect
-        if not bus.is_up or bus.boot != flight.boot:
-            return
-        answer: role.Input
-        if self.site.loop.now_ns < bus.log.full_until_ns:
-            answer = role.AppendRefused("maximum bytes exceeded", full=True)
-        else:
-            subject = log_subject(effect.kind)
-            seq = bus.log.append(subject, effect.data, effect.expected_seq, effect.msg_id)
-            answer = role.Appended(seq or 0)
-            if seq is None:
-                answer = role.AppendRefused("wrong last sequence")
-        if flight.is_ack_lost or flight.session != self.session:
-            return
-        flush = self.site.weather.calm_hop() + self.site.draws.below(2 * MS)
-        self.site.loop.after(flush, self._answer_append, flight, answer)
-
-    def _answer_append(self, flight: "_Flight", answer: role.Input) -> None:
-        if (flight.life, flight.number) != (self.life, self._append_no) or not self._is_appending:
-            return
-        if flight.session != self.session and not isinstance(answer, role.AppendUnknown):
-            return
-        self._is_appending = False
-        self._take(answer)
+    def _put(self, effect: role.Put) -> None:
+        self._writer.put(effect)
 
     def _rewind(self, effect: role.Rewind) -> None:
         self._log_at = effect.seq
         self._inbox = [one for one in self._inbox if not isinstance(one, role.Record)]
         self._announces = True
         self.log_grew()
-
-    # ---- effects: last values ----
-
-    def _put(self, effect: role.Put) -> None:
-        self.site.loop.after(
-            self.site.weather.calm_hop(), self._put_at_bus, self.site.bus.boot, self.life, effect
-        )
-
-    def _put_at_bus(self, boot: int, life: int, effect: role.Put) -> None:
-        bus = self.site.bus
-        answer: role.Input = role.PutRefused(effect.subject, 0, b"")
-        delay = APPEND_TIMEOUT_NS
-        if bus.is_up and bus.boot == boot and life == self.life and self.is_connected:
-            done, value = bus.put(effect.subject, effect.data, effect.expected, effect.ttl_s)
-            if not self.site.weather.put_is_lost():
-                delay = self.site.weather.calm_hop()
-                answer = role.PutRefused(effect.subject, value.seq, value.data)
-                if done:
-                    answer = role.PutDone(effect.subject, value.seq)
-        self.site.loop.after(delay, self.take, life, answer)
 
     # ---- effects: timers, sources, leadership, the end ----
 
@@ -539,20 +471,3 @@ def _told(err: Exception) -> str:
         last = last.tb_next
     where = "" if last is None else f" ({last.tb_frame.f_code.co_filename}:{last.tb_lineno})"
     return f"{type(err).__name__}: {err}{where}"
-
-
-class _Asked:
-    """One request of an agent, answered once."""
-
-    def __init__(self, process: Process, effect: tasks.Ask) -> None:
-        self._process = process
-        self._life = process.life
-        self._name = effect.name
-        self._is_open = True
-
-    def answer(self, data: bytes | None) -> None:
-        """Hand the first answer in."""
-        if self._is_open:
-            self._is_open = False
-            given = tasks.Answer(name=self._name, data=data)
-            self._process.take(self._life, given)  # type: ignore[arg-type]

@@ -2,7 +2,7 @@
 
 Decides the story: customers come, a storm of faults passes, then all must come to rest as promised. Must not know how
 any part works. `World(seed).run()` is a pure function of the seed (and of the planted bug, where one is named).
-Read in this order: loop, weather, bus, process, drivers, customers, chaos, findings, books, oracle.
+Read in this order: loop, weather, stores, bus, process, writes, drivers, customers, chaos, findings, books, oracle.
 """
 
 from hashlib import blake2b

@@ -116,9 +116,9 @@ def test_an_append_without_a_bus_is_unknown() -> None:
 def test_a_lost_acknowledgement_is_unknown_and_stored() -> None:
     """An append whose answer is lost ends in AppendUnknown, though the record is in the log."""
     where = site()
+    where.weather = Fated("ack_lost")
     process = run(where, "writer", role.Replay())
     where.loop.run(50 * MS)
-    where.weather = Fated("ack_lost")
     poke(process, append(0, "x"))
     where.loop.run(SECOND)
     assert [type(one) for one in toy(process).heard[3:]] == [role.Record, role.AppendUnknown]
