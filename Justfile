@@ -51,6 +51,10 @@ test *args:
 integration *args:
     pytest -m bus {{ args }}
 
+# the clients in other languages; what cannot be tested here fails instead of being skipped
+clients *args:
+    CARAVAN_ALL_CLIENTS=1 pytest tests/clients {{ args }}
+
 # one benchmark, or the list of them
 bench *args:
     caravan bench {{ args }}

@@ -20,6 +20,8 @@ from typing import NamedTuple
 HERE = Path(__file__).parent
 CACHE = Path(os.environ.get("CARAVAN_CACHE") or HERE.parents[1] / ".cache") / "clients"
 FETCHED = ".fetched"
+#: What running a client beside its source leaves there.
+LEFT = shutil.ignore_patterns("node_modules", "target", "lib", "Cargo.lock")
 
 
 class NotHere(Exception):
@@ -144,7 +146,7 @@ def workshop(language: Language, ten_lines: str) -> Iterator[Workshop]:
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         began = time.monotonic()
-        shutil.copytree(HERE / language.name, folder, dirs_exist_ok=True)
+        shutil.copytree(HERE / language.name, folder, ignore=LEFT, dirs_exist_ok=True)
         ten = folder / language.ten_file
         ten.parent.mkdir(exist_ok=True)
         ten.write_text(ten_lines, encoding="utf-8")

@@ -82,8 +82,8 @@ number() { [[ $body =~ \"$1\":([0-9]+) ]] && echo "${BASH_REMATCH[1]}"; }
 
 # submit VERB MEMBERS: ask for a verdict, again under the same id while there is none; its seq into seq.
 submit() {
-  local tries message="{$2,\"SubmissionID\":\"bash-$$-$RANDOM-$RANDOM\"}"
-  for tries in {1..10}; do
+  local message="{$2,\"SubmissionID\":\"bash-$$-$RANDOM-$RANDOM\"}"
+  for _ in {1..10}; do
     if ! ask "api.jobs.$1" "$message" || [[ $status || $body == *'"code":"unavailable"'* ]]; then
       sleep 0.5 # nobody there yet
     elif [[ $body == *'"status":"accepted"'* ]]; then
