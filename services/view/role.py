@@ -33,12 +33,15 @@ from schemas.nodes import (
     NodesStatusChanged,
 )
 from schemas.plans import PlanCommitted
-from schemas.projections import Query
+from schemas.projections import PlanQuery, Query
 from services.view.answers import LIMIT_MAX, Answers
+from services.view.door import TIMER as DOOR_TIMER
+from services.view.door import Door
 from services.view.histories import Histories
 from services.view.publishing import Publisher, last_words_of_job, last_words_of_node
 from shared.bus import subjects
 from shared.core.columns import Rows
+from shared.core.counts import count_state
 from shared.core.dead import dead_letter
 from shared.core.replica import Replica
 from shared.core.role import (
@@ -76,6 +79,8 @@ ANSWER_BYTES_MAX = 900 * 1024
 #: Dead letters remembered, newest last.
 DEAD_KEPT = 1_000
 QUERY_DECODER = msgspec.json.Decoder(Query)
+PLAN_DECODER = msgspec.json.Decoder(PlanQuery)
+_DOOR = "door-"
 DEAD_DECODER = msgspec.json.Decoder(DeadLetter)
 Row = int
 
@@ -102,6 +107,7 @@ class View:
         self._dead: deque[DeadLine] = deque(maxlen=DEAD_KEPT)
         self._dead_seq = 0
         self._answers = Answers(self._replica, self._histories, self._dead)
+        self._door = Door(instance, self._replica, self._answers.find_node)
         self._held: list[Held] = []
         self._is_caught_up = False
         self._published_ns = 0
@@ -117,7 +123,11 @@ class View:
     def sources(self) -> tuple[Source, ...]:
         """Say where inputs come from."""
         dead = (Read("dead", "DEAD", subjects.DEAD_ALL),) if self._follow_dead else ()
-        return (Replay(), Listen("query", subjects.QUERIES, queue="view"), *dead)
+        doors = tuple(
+            Listen(f"{_DOOR}{noun}", subjects.api(noun, "*"), queue="view")
+            for noun in subjects.OPERATOR_VERBS
+        )
+        return (Replay(), Listen("query", subjects.QUERIES, queue="view"), *doors, *dead)
 
     @property
     def leader_key(self) -> str:
@@ -130,8 +140,17 @@ class View:
         return self._replica.next_seq
 
     def metrics(self) -> dict[str, float]:
-        """Gauges and counters by Prometheus name."""
+        """Gauges and counters by Prometheus name; what there is, counted now."""
+        counts = count_state(self._replica.state)
+        allocations = {
+            f'caravan_view_allocations{{status="{status}"}}': float(n)
+            for status, n in counts.allocations.items()
+        }
         return {
+            **allocations,
+            "caravan_view_jobs": float(counts.jobs),
+            "caravan_view_nodes": float(counts.nodes),
+            "caravan_view_evaluations": float(counts.evaluations),
             "caravan_view_seq": float(self._replica.seq),
             "caravan_view_foreign_records": float(self._replica.chain.foreign),
             "caravan_view_checkpoints_compared": float(self._replica.checked),
@@ -142,6 +161,7 @@ class View:
             "caravan_view_queries_total": float(self._answered),
             "caravan_view_queries_invalid_total": float(self._invalid),
             "caravan_view_queries_held": float(len(self._held)),
+            "caravan_view_operator_wishes_waiting": float(len(self._door)),
         }
 
     def step(self, inputs: list[Input], now_ns: int) -> list[Effect]:
@@ -161,10 +181,12 @@ class View:
     def _take(self, one: Input, now_ns: int, out: list[Effect]) -> None:
         match one:
             case Record():
-                self._apply(one)
+                self._apply(one, out)
             case Message(source="dead"):
                 self._keep_dead(one)
                 out.append(Ack(one.token))
+            case Message() if one.source.startswith(_DOOR):
+                self._wished(one, now_ns, out)
             case Message():
                 self._question(one, now_ns, out)
             case PutDone() | PutRefused():
@@ -179,6 +201,8 @@ class View:
                 # What it was set for is looked at after every batch.
                 if one.name == "publish":
                     self._timer_ns = 0
+                elif one.name == DOOR_TIMER:
+                    out += self._door.timer(now_ns)
             case _:
                 pass
 
@@ -210,7 +234,7 @@ class View:
 
     # ---- the log: what changed for readers ----
 
-    def _apply(self, record: Record) -> None:
+    def _apply(self, record: Record, out: list[Effect]) -> None:
         seen: list[Event] = []
 
         def before(decoded: LogRecord) -> None:
@@ -228,6 +252,7 @@ class View:
         marks.jobs.update(dict.fromkeys(self._histories.after(decoded, record.seq)))
         for event in seen:
             self._mark_new(event)
+        out += self._door.see(seen)
 
     def _mark_old(self, event: Event, seq: int) -> None:
         """Mark by what the state held before the event: rows may be reused after it."""
@@ -318,7 +343,14 @@ class View:
             self._timer_ns = due_ns
             out.append(SetTimer("publish", due_ns))
 
-    # ---- questions ----
+    # ---- questions and wishes ----
+
+    def _wished(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        """Take an operator's wish; before the log was replayed nobody can tell what it would change."""
+        if not message.reply or not self._is_caught_up:
+            out.append(Ack(message.token))
+            return
+        out += self._door.asked(message, now_ns)
 
     def _question(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         try:
@@ -344,20 +376,34 @@ class View:
     def _answer(self, message: Message, query: Query, out: list[Effect]) -> None:
         self._answered += 1
         try:
-            data = self._encode(subjects.last_token(message.subject), query)
+            data = self._encode(subjects.last_token(message.subject), query, message.data)
         except CommandInvalid as err:
             self._refuse(message, err, out)
         else:
             out.append(Reply(message.token, data))
 
-    def _encode(self, noun: str, query: Query) -> bytes:
+    def _encode(self, noun: str, query: Query, body: bytes) -> bytes:
         """Answer with as much of a list as fits a message; its `total` tells that there is more."""
+        if noun == "plan":
+            return self._plan(body)
         query = msgspec.structs.replace(query, limit=min(max(query.limit, 0), LIMIT_MAX))
         while True:
             data = ENCODER.encode(self._answers.answer(noun, query))
             if len(data) <= ANSWER_BYTES_MAX or query.limit <= 1:
                 return data
             query = msgspec.structs.replace(query, limit=query.limit // 2)
+
+    def _plan(self, body: bytes) -> bytes:
+        try:
+            query = PLAN_DECODER.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
+            raise CommandInvalid("invalid", str(err)) from err
+        answer = self._answers.plan(query)
+        data = ENCODER.encode(answer)
+        if len(data) > ANSWER_BYTES_MAX:
+            few = msgspec.structs.replace(answer, diff=answer.diff[:1], nodes=answer.nodes[:100])
+            data = ENCODER.encode(few)
+        return data
 
     def _refuse(self, message: Message, err: CommandInvalid, out: list[Effect]) -> None:
         detail = ErrorDetail(code=err.code, message=err.message, path=err.path)
