@@ -6,6 +6,7 @@ from services.view.edge import carry
 from services.view.role import View
 from shared.bus.instances import log_settings, new_instance
 from shared.bus.runner import run_role, run_settings
+from shared.core.role import Listen
 
 
 def main() -> int:
@@ -13,7 +14,9 @@ def main() -> int:
     settings = run_settings()
     log_settings("view", settings, level=settings.log_level)
     view = View(instance=new_instance("view"), follow_dead=True)
-    return run_role(view, settings, carriers={"query": carry})
+    listens = [source.name for source in view.sources() if isinstance(source, Listen)]
+    carriers = dict.fromkeys(listens, carry)
+    return run_role(view, settings, carriers=carriers)
 
 
 if __name__ == "__main__":

@@ -25,25 +25,32 @@ from schemas.answers import (
     JobLine,
     JobsAnswer,
     JobVersionAnswer,
+    JobVersionsAnswer,
     NodeAnswer,
     NodesAnswer,
+    PlanAnswer,
+    PolicyAnswer,
     SubmissionAnswer,
     TaskShown,
+    VersionLine,
     WaitingLine,
 )
 from schemas.base import EvalKey, JobId, NodeId
 from schemas.envelope import LeaseHeld
-from schemas.projections import NodeSummary, Query
+from schemas.projections import NodeSummary, PlanQuery, Query
 from services.view import projections
 from services.view.histories import Histories
+from services.view.planning import plan_job
 from shared.core.columns import Rows
 from shared.core.counts import count_state
 from shared.core.ids import ALLOC_SALT, EVAL_SALT, match_prefix, shown_ids
+from shared.core.place import MaskCache
 from shared.core.replica import Replica
 from shared.core.state import State
 from shared.core.tables.allocations import CLIENT_CODE
 from shared.core.tables.jobs import Job
 from shared.errors import CommandInvalid
+from shared.jobspec.submission import read_submission
 
 LIMIT_MAX = 10_000
 #: Evaluations shown with a job.
@@ -68,11 +75,14 @@ class Answers:
         self._replica = replica
         self._histories = histories
         self._dead = dead
+        self._masks = MaskCache()
         self.lease = LeaseHeld(holder="", cluster_id="")
         self._by_noun: dict[str, Callable[[Query], Answer]] = {
             "jobs": self._jobs,
             "job": self._job,
             "job_version": self._job_version,
+            "job_versions": self._job_versions,
+            "policy": self._policy,
             "nodes": self._nodes,
             "node": self._node,
             "allocs": self._allocs,
@@ -88,9 +98,15 @@ class Answers:
         """Answer one query from the state as it is."""
         found = self._by_noun.get(noun)
         if found is None:
-            known = ", ".join(sorted(self._by_noun))
+            known = ", ".join(sorted((*self._by_noun, "plan")))
             raise CommandInvalid("invalid", f"nothing answers to {noun!r}; known are {known}")
         return found(query)
+
+    def plan(self, query: PlanQuery) -> PlanAnswer:
+        """Say what registering a job would do."""
+        submission = read_submission(b'{"Job":%b}' % bytes(query.job), "submit")
+        answer = plan_job(self._state, self._masks, submission)
+        return msgspec.structs.replace(answer, **self._at)
 
     @property
     def _state(self) -> State:
@@ -181,6 +197,15 @@ class Answers:
         raw = msgspec.Raw(spec)
         return JobVersionAnswer(**self._at, job_id=job.id, version=version, spec=raw)
 
+    def _job_versions(self, query: Query) -> JobVersionsAnswer:
+        job = self._find_job(query.id or query.job_id)
+        kept = self._state.jobs.versions[job.id][::-1]
+        page = tuple(
+            VersionLine(version=one.version, seq=one.seq, spec=msgspec.Raw(one.spec))
+            for one in _page(kept, query)
+        )
+        return JobVersionsAnswer(**self._at, job_id=job.id, versions=page, total=len(kept))
+
     def _submission(self, query: Query) -> SubmissionAnswer:
         verdict = projections.verdict(self._state, query.id)
         if verdict is None:
@@ -205,7 +230,7 @@ class Answers:
         return projections.node_summary(self._state, row, int(counts[row]))
 
     def _node(self, query: Query) -> NodeAnswer:
-        row = self._find_node(query.id or query.node_id)
+        row = self.find_node(query.id or query.node_id)
         state = self._state
         rows = state.allocations.on_nodes(np.asarray([row], dtype=np.int32))
         spec = state.fleet.specs[row]
@@ -219,7 +244,8 @@ class Answers:
             allocations_total=len(rows),
         )
 
-    def _find_node(self, prefix: str) -> int:
+    def find_node(self, prefix: str) -> int:
+        """Find a node's row by its id, the one beginning of it that fits, or its name."""
         fleet = self._state.fleet
         row = fleet.row_of.get(NodeId(prefix))
         if row is not None:
@@ -235,7 +261,7 @@ class Answers:
         table = self._state.allocations
         rows = table.rows_of(self._find_job(query.job_id).id) if query.job_id else table.live_rows()
         if query.node_id:
-            rows = rows[table.node[rows] == self._find_node(query.node_id)]
+            rows = rows[table.node[rows] == self.find_node(query.node_id)]
         if query.status:
             if query.status not in CLIENT_CODE:
                 known = ", ".join(CLIENT_CODE)
@@ -313,6 +339,15 @@ class Answers:
             foreign=chain.foreign,
             policy=self._state.policy.policy_hash,
             tables=self._state.hashes() if query.id == "hashes" else {},
+        )
+
+    def _policy(self, _query: Query) -> PolicyAnswer:
+        table = self._state.policy
+        return PolicyAnswer(
+            **self._at,
+            policy=table.policy,
+            policy_hash=table.policy_hash,
+            modify_index=table.modify_seq,
         )
 
     def _dead_letters(self, query: Query) -> DeadAnswer:

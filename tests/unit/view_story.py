@@ -86,6 +86,19 @@ class Story:
             EvaluationsCreated(evaluations=(NewEvaluation(job_id=JobId(job_id)),)),
         )
 
+    def text(self, job_id: str, version: int, spec: bytes, groups: tuple[GroupSpec, ...]) -> int:
+        """Register a version of a job with its real text."""
+        return self.log(
+            JobRegistered(
+                submission_id=f"s-{job_id}-{version}",
+                digest="d",
+                job_id=JobId(job_id),
+                version=version,
+                groups=groups,
+                spec=msgspec.Raw(spec),
+            )
+        )
+
     def plan(self, job_id: str, rows: tuple[int, ...], *more: Event, **fields: object) -> int:
         """Commit one allocation on each of `rows`."""
         placement = GroupPlacement(

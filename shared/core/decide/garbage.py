@@ -52,14 +52,17 @@ class Horizon:
 def decide_garbage(
     state: State, horizon: Horizon, now_ns: int, *, everything: bool = False
 ) -> list[Event]:
-    """Say what leaves now. `everything`: all that is terminal, whatever its age."""
+    """Say what leaves now. `everything`: all that is terminal, whatever its age; verdicts stay, they make sending
+    a submission again harmless.
+    """
     policy = state.policy.policy
 
     def limit(keep_ns: int) -> int:
         return state.seq if everything else horizon.seq_at(now_ns - keep_ns)
 
     events: list[Event] = []
-    events += _submissions(state, limit(policy.submission_keep_ns), policy.terminal_keep_max)
+    old = horizon.seq_at(now_ns - policy.submission_keep_ns)
+    events += _submissions(state, old, policy.terminal_keep_max)
     events += _evaluations(state, limit(policy.evaluation_keep_ns), policy.terminal_keep_max)
     rows = _allocations(state, limit(policy.allocation_keep_ns), policy.terminal_keep_max)
     if len(rows):

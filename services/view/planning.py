@@ -1,0 +1,175 @@
+"""What registering a job would do: the scheduler's own function on the state as if the job were in it.
+
+Decides how a proposal is told to a person who plans. Must not know the bus; changes nothing: the next version stands
+in a copy of the table of jobs, everything else is the view's own state.
+"""
+
+import copy
+from hashlib import blake2b
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.answers import FieldChange, GroupPlan, NodePlan, PlanAnswer, UnplacedLine
+from schemas.base import EvalKey
+from schemas.jobs import RegisterJob
+from shared.core.place import Assignment, MaskCache, Proposal, Snapshot, place
+from shared.core.pow10 import SCALE
+from shared.core.scores import Algorithm, mean_score, node_scores
+from shared.core.state import State
+from shared.core.tables.allocations import RUN, TERMINAL
+from shared.core.tables.jobs import Job
+from shared.jobspec.diff import diff_jobs
+from shared.jobspec.submission import Submission, command_of
+
+#: Nodes listed; the rest is counted in the groups.
+NODES_SHOWN = 1_000
+_CHANGED = "job changed"
+
+
+def plan_job(state: State, masks: MaskCache, submission: Submission) -> PlanAnswer:
+    """Plan a valid submission against the state. `seq` and `cluster_id` are the caller's to fill."""
+    command = command_of(submission, "plan")
+    assert isinstance(command, RegisterJob)
+    old = state.jobs.by_id.get(command.job_id)
+    spec = bytes(command.spec)
+    before = state.jobs.spec(old.id, old.version) if old is not None else None
+    is_live = old is not None and not old.stopped
+    job = _next_version(command, old)
+    diff = diff_jobs(before or b"", spec)
+    if old is not None and old.stopped:
+        stop = FieldChange(
+            kind="edited", path="Stop", old=msgspec.Raw(b"true"), new=msgspec.Raw(b"false")
+        )
+        diff = (stop, *diff)
+    imagined = copy.copy(state)
+    imagined.jobs = copy.copy(state.jobs)
+    imagined.jobs.by_id = {**state.jobs.by_id, job.id: job}
+    used = state.allocations.used(state.fleet.size)
+    assignment = Assignment(EvalKey(0), job.id, "job-register")
+    proposal = place(Snapshot(imagined, used, masks), assignment, seed=0, lane=0, lanes=1)
+    groups = _groups(state, job, proposal)
+    return PlanAnswer(
+        seq=state.seq,
+        job_id=job.id,
+        version=job.version,
+        modify_index=old.modify_seq if old is not None else 0,
+        changes=not is_live or bool(diff) or any(_does_something(one) for one in groups.values()),
+        diff=diff,
+        groups=groups,
+        nodes=_nodes(state, job, proposal, used=used),
+        unplaced={
+            name: UnplacedLine(n=one.count, wait_class=one.wait_class, reasons=one.reasons)
+            for evaluation in proposal.follow_ups
+            if evaluation.blocked is not None
+            for name, one in sorted(evaluation.blocked.waiting.items())
+        },
+        warnings=submission.warnings,
+    )
+
+
+def _next_version(command: RegisterJob, old: Job | None) -> Job:
+    """The job as it would stand in the table, were it registered now."""
+    digest = blake2b(bytes(command.spec), digest_size=16).hexdigest()
+    same = old is not None and old.spec_digest == digest and not old.stopped
+    if same and old is not None:
+        return old
+    return Job(
+        id=command.job_id,
+        version=0 if old is None else old.version + 1,
+        job_type=command.job_type,
+        priority=command.priority,
+        datacenters=command.datacenters,
+        node_pool=command.node_pool,
+        all_at_once=command.all_at_once,
+        groups=command.groups,
+        spec_digest=digest,
+        create_seq=old.create_seq if old is not None else 0,
+        modify_seq=0,
+        plan_seq=0,
+    )
+
+
+def _groups(state: State, job: Job, proposal: Proposal) -> dict[str, GroupPlan]:
+    """Count, by group, what the proposal does; groups that leave the job are there, too."""
+    table = state.allocations
+    names = dict.fromkeys(group.name for group in job.groups)
+    counts: dict[str, dict[str, int]] = {}
+
+    def add(rows: tuple[int, ...], what: str) -> None:
+        for row in rows:
+            name = table.groups.names[int(table.group[row])]
+            names.setdefault(name)
+            of = counts.setdefault(name, {})
+            of[what] = of.get(what, 0) + 1
+
+    for stop in proposal.stops:
+        lost = stop.client_status == "lost"
+        add(stop.rows, "lost" if lost else "destructive" if stop.reason == _CHANGED else "stop")
+    for update in proposal.updates:
+        add(update.rows, "in_place")
+    placed = dict.fromkeys(names, 0)
+    for placement in proposal.placements:
+        placed[placement.group] += sum(placement.counts)
+    for evaluation in proposal.follow_ups:
+        for name, one in (evaluation.blocked.waiting if evaluation.blocked else {}).items():
+            placed[name] += one.count
+    alive = _alive(state, job)
+    out = {}
+    for name in sorted(names):
+        of = counts.get(name, {})
+        touched = sum(of.get(what, 0) for what in ("destructive", "in_place", "lost", "stop"))
+        out[name] = GroupPlan(
+            place=max(placed[name] - of.get("destructive", 0), 0),
+            ignore=max(alive.get(name, 0) - touched, 0),
+            **of,
+        )
+    return out
+
+
+def _alive(state: State, job: Job) -> dict[str, int]:
+    """Count the job's allocations that are to run and did not end, by group."""
+    table = state.allocations
+    rows = table.rows_of(job.id)
+    rows = rows[(table.desired[rows] == RUN) & ~TERMINAL[table.client[rows]]]
+    refs, counts = np.unique(table.group[rows], return_counts=True)
+    out: dict[str, int] = {}
+    for ref, count in zip(refs.tolist(), counts.tolist(), strict=True):
+        name = table.groups.names[ref]
+        out[name] = out.get(name, 0) + count
+    return out
+
+
+def _does_something(group: GroupPlan) -> bool:
+    return bool(group.place or group.stop or group.destructive or group.in_place or group.lost)
+
+
+def _nodes(
+    state: State, job: Job, proposal: Proposal, *, used: NDArray[np.int64]
+) -> tuple[NodePlan, ...]:
+    """Where allocations would go, most first; the score is the fit of the first one there."""
+    fleet, policy = state.fleet, state.policy.policy
+    algorithm: Algorithm = "spread" if policy.algorithm == "spread" else "binpack"
+    asks = {g.name: (g.cpu_mhz, g.memory_mib, g.disk_mib) for g in job.groups}
+    counts: dict[int, int] = {}
+    scores: dict[int, float] = {}
+    for placement in proposal.placements:
+        ask = asks[placement.group]
+        for row, count in zip(placement.rows, placement.counts, strict=True):
+            if row not in counts:
+                after = [int(held) + more for held, more in zip(used[row], ask, strict=True)]
+                named = node_scores(
+                    capacity=fleet.capacity[row].tolist(),
+                    used_after=after,
+                    collisions=0,
+                    desired_count=1,
+                    algorithm=algorithm,
+                    anti_affinity=policy.anti_affinity,
+                )
+                scores[row] = round(mean_score(list(named.values())) / SCALE, 4)
+            counts[row] = counts.get(row, 0) + count
+    order = sorted(counts, key=lambda row: (-counts[row], row))[:NODES_SHOWN]
+    return tuple(
+        NodePlan(node=fleet.ids[row], count=counts[row], score=scores[row]) for row in order
+    )

@@ -1,0 +1,143 @@
+"""The operators' door of the view: what it asks the plan applier for, and when it says that it is so."""
+
+import msgspec
+
+from schemas.allocations import AllocationsCollected
+from schemas.base import JobId
+from schemas.evaluations import EvaluationEnded, EvaluationsCollected
+from schemas.jobs import JobsCollected, JobStopped
+from schemas.nodes import NodeEligibilityChanged
+from schemas.policy import OperatorRefused, Policy, PolicyChanged
+from shared.bus import subjects
+from shared.core.ids import make_key
+from shared.core.role import Effect, Message, Reply, Send, Timer
+from tests.unit.view_story import MS, Story
+
+TOKEN = 77
+
+
+def wish(noun: str, verb: str, **body: object) -> Message:
+    data = msgspec.json.encode(body)
+    return Message(f"door-{noun}", subjects.api(noun, verb), data, TOKEN, reply=True)
+
+
+def sent(effects: list[Effect]) -> list[dict[str, object]]:
+    """Commands on their way to the plan applier."""
+    batches = [e.data for e in effects if isinstance(e, Send) and e.subject == "cmd.operator"]
+    return [one for data in batches for one in msgspec.json.decode(data)["commands"]]
+
+
+def told(effects: list[Effect]) -> dict[str, object]:
+    found = [e.data for e in effects if isinstance(e, Reply) and e.token == TOKEN]
+    assert len(found) == 1
+    return msgspec.json.decode(found[0])
+
+
+def silent(effects: list[Effect]) -> bool:
+    return not [e for e in effects if isinstance(e, Reply)]
+
+
+def ready() -> Story:
+    story = Story()
+    story.node("n1")
+    story.node("n2")
+    story.start()
+    return story
+
+
+def test_a_changed_policy_is_answered_by_its_event() -> None:
+    """Named fields change, the others stay; the answer comes with the fact, not before."""
+    story = ready()
+    effects = story.feed(wish("operator", "set_policy", change={"algorithm": "spread"}))
+    assert silent(effects)
+    (command,) = sent(effects)
+    wanted = msgspec.to_builtins(Policy(algorithm="spread"))
+    assert command["policy"] == wanted
+    story.log(PolicyChanged(policy=Policy(algorithm="spread")))
+    answer = told(story.feed())
+    assert (answer["status"], answer["changed"]) == ("accepted", True)
+    assert answer["policy"] == wanted
+    assert story.ask("policy")["policy"] == wanted
+
+
+def test_what_is_so_already_is_answered_at_once() -> None:
+    """A wish that the state fulfils asks nobody."""
+    story = ready()
+    for message in (
+        wish("operator", "set_policy", change={"algorithm": "binpack"}),
+        wish("node", "set_eligibility", node_id="n1", eligible=True),
+        wish("system", "gc"),
+    ):
+        effects = story.feed(message)
+        assert not sent(effects)
+        assert told(effects)["changed"] is False
+
+
+def test_nonsense_is_refused_at_the_door() -> None:
+    """Unknown fields, wrong types, unknown algorithms, nodes and verbs, and a stale hash never reach the applier."""
+    story = ready()
+    for message, code in (
+        (wish("operator", "set_policy", change={"speed": 1}), "invalid"),
+        (wish("operator", "set_policy", change={"algorithm": 5}), "invalid"),
+        (wish("operator", "set_policy", change={"algorithm": "best"}), "invalid"),
+        (wish("operator", "set_policy", change={"delivery_limit": -1}), "invalid"),
+        (wish("operator", "set_policy", change={}, policy_hash="x"), "conflict"),
+        (wish("operator", "set_policy"), "invalid"),
+        (wish("node", "set_eligibility", node_id="n9", eligible=False), "not_found"),
+        (wish("node", "set_eligibility", node_id="n", eligible=False), "ambiguous"),
+        (wish("node", "explode"), "invalid"),
+    ):
+        effects = story.feed(message)
+        assert not sent(effects)
+        answer = told(effects)
+        assert (answer["status"], answer["error"]["code"]) == ("refused", code)
+
+
+def test_a_refusal_in_the_log_is_the_answer() -> None:
+    """What the applier refuses against the state is told with its reason."""
+    story = ready()
+    message = wish("node", "set_eligibility", node_id="n1", eligible=False, request_id="r1")
+    assert sent(story.feed(message))[0]["node_id"] == "n1"
+    story.log(OperatorRefused(request_id="r1", code="not_found", reason="it left"))
+    assert told(story.feed())["error"] == {"code": "not_found", "message": "it left"}
+
+
+def test_a_wish_is_sent_again_until_the_log_shows_it() -> None:
+    """A lost command is sent again after half a second; after five seconds the asker is told to ask again."""
+    story = ready()
+    assert sent(story.feed(wish("node", "set_eligibility", node_id="n2", eligible=False)))
+    assert not sent(story.later(Timer("operator", story.now_ns + 100 * MS), ms=100))
+    assert sent(story.later(Timer("operator", story.now_ns + 500 * MS), ms=500))
+    assert told(story.later(Timer("operator", story.now_ns), ms=5000))["status"] == "pending"
+    story.log(NodeEligibilityChanged(row=1, eligible=False))
+    assert silent(story.feed())
+
+
+def test_only_the_node_that_was_meant_answers() -> None:
+    """Another node's change is no effect of the wish."""
+    story = ready()
+    story.feed(wish("node", "set_eligibility", node_id="n2", eligible=False))
+    story.log(NodeEligibilityChanged(row=0, eligible=False))
+    assert silent(story.feed())
+    story.log(NodeEligibilityChanged(row=1, eligible=False))
+    assert told(story.feed())["node_id"] == "n2"
+
+
+def test_collecting_goes_on_until_nothing_is_left() -> None:
+    """One pass may be too small: the command goes out again, and the answer counts all passes."""
+    story = Story()
+    story.node("n1")
+    made = story.job("j")
+    story.start()
+    story.log(JobStopped(submission_id="stop", digest="d", job_id=JobId("j")))
+    story.log(EvaluationEnded(key=make_key(made, 0), status="complete"))
+    effects = story.feed(wish("system", "gc"))
+    assert sent(effects)[0]["type"] == "collect_garbage"
+    story.log(EvaluationsCollected(keys=(make_key(made, 0),)))
+    effects = story.feed()
+    assert silent(effects)
+    assert sent(effects)
+    story.log(JobsCollected(job_ids=(JobId("j"),)), AllocationsCollected(rows=()))
+    answer = told(story.feed())
+    assert answer["collected"] == {"evaluations": 1, "jobs": 1, "allocations": 0}
+    assert story.ask("jobs")["total"] == 0
