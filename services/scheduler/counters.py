@@ -4,6 +4,8 @@
 worker.submit_plan. How long deciding takes is not known here: a role has no clock, its shell times the steps.
 """
 
+from shared.core.histogram import Histogram
+
 _PREFIX = "caravan_scheduler_"
 
 
@@ -23,10 +25,15 @@ class Counters:
                 "plans_refused_total",
                 "plans_resent_total",
                 "plans_submitted_total",
-                "wait_seconds_sum",
             ),
             0,
         )
+
+        self._wait = Histogram(_PREFIX + "wait_seconds")
+
+    def waited(self, duration_ns: int) -> None:
+        """Count how long a lease waited until it was decided: the log had to come far enough."""
+        self._wait.observe(duration_ns)
 
     def add(self, name: str, amount: float = 1) -> None:
         """Count."""
@@ -34,4 +41,5 @@ class Counters:
 
     def shown(self, gauges: dict[str, int]) -> dict[str, float]:
         """Return all sums and the given gauges under their full names."""
-        return {_PREFIX + name: value for name, value in {**self._sums, **gauges}.items()}
+        named = {_PREFIX + name: value for name, value in {**self._sums, **gauges}.items()}
+        return {**named, **self._wait.shown()}

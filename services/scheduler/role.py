@@ -206,7 +206,7 @@ class Scheduler:
             job = jobs.get(waiting.lease.job_id)
             decisions += 1
             groups += len(job.groups) - 1 if job is not None else 0
-            self._counters.add("wait_seconds_sum", (now - waiting.came_ns) / 1e9)
+            self._counters.waited(now - waiting.came_ns)
             self._plan(waiting, now)
 
     def _plan(self, waiting: Waiting, now: int) -> None:

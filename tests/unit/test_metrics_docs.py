@@ -1,0 +1,116 @@
+"""docs/metrics.md against what every service shows, and the files of deploy/ against docs/metrics.md."""
+
+import importlib.util
+import json
+import re
+import socket
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from schemas.nodes import NodeSpec
+from services.agent.role import Agent
+from services.eval_broker.role import EvalBroker
+from services.heartbeat.role import Heartbeat
+from services.intake.role import Intake
+from services.plan_applier.role import PlanApplier
+from services.scheduler.role import Scheduler
+from services.view.role import View
+from shared.bus.connect import Login
+from shared.bus.health import exposition
+from shared.bus.shell import Shell, ShellSettings
+from shared.core.role import Role
+
+ROOT = Path(__file__).resolve().parents[2]
+ROW = re.compile(r"^\| `(caravan_\w+)` \| (\w+) \| ([^|]+) \| ([^|]+) \| ([^|]*) \|$", re.MULTILINE)
+DOCUMENTED = {
+    name: kind for name, kind, *_ in ROW.findall((ROOT / "docs" / "metrics.md").read_text())
+}
+SHELL = "caravan_shell_"
+
+
+def roles() -> list[Role]:
+    """One of every role."""
+    spec = NodeSpec(node_id="n1", name="n1")
+    agent = Agent(node_id="n1", instance="n1-x", host_id="h", boot_id="b", spec=spec, journal=())
+    return [
+        PlanApplier(instance="a", cluster_id="c"),
+        EvalBroker(instance="b"),
+        Scheduler(instance="s"),
+        Intake(instance="i"),
+        Heartbeat(instance="h"),
+        View(instance="v"),
+        agent,
+    ]  # type: ignore[list-item]
+
+
+def shown(role: Role) -> dict[str, str]:
+    """Family -> type, as a service with this role tells them."""
+    shell = Shell(role, ShellSettings(login=Login(url="nats://127.0.0.1:1")))
+    text = exposition(shell.metrics())
+    return dict(re.findall(r"^# TYPE (\S+) (\w+)$", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("role", roles(), ids=lambda role: str(role.name))
+def test_every_metric_is_documented(role: Role) -> None:
+    """Each metric of each role stands in docs/metrics.md with the type that /metrics tells."""
+    told = shown(role)
+    assert any(name.startswith(SHELL) for name in told)
+    assert any(not name.startswith(SHELL) for name in told)
+    assert told == {name: DOCUMENTED.get(name, "not documented") for name in told}
+
+
+def test_every_documented_metric_exists() -> None:
+    """The page promises nothing that no service shows, and no metric belongs to two roles."""
+    own = [name for role in roles() for name in shown(role) if not name.startswith(SHELL)]
+    assert len(own) == len(set(own))
+    assert set(DOCUMENTED) == {*own, *(name for name in shown(roles()[0]) if SHELL in name)}
+
+
+def test_the_dashboard_asks_for_what_exists() -> None:
+    """Every query of the dashboard names documented metrics alone, histograms by their parts."""
+    board = json.loads((ROOT / "deploy" / "grafana" / "caravan.json").read_text())
+    queries = [one["expr"] for panel in board["panels"] for one in panel.get("targets", ())]
+    assert len(queries) > 20
+    histograms = {name for name, kind in DOCUMENTED.items() if kind == "histogram"}
+    parts = {f"{name}_{part}" for name in histograms for part in ("bucket", "sum", "count")}
+    known = (set(DOCUMENTED) - histograms) | parts
+    asked = {name for query in queries for name in re.findall(r"caravan_\w+", query)}
+    assert asked <= known, asked - known
+    counters = {name for name, kind in DOCUMENTED.items() if kind == "counter"}
+    bare = [q for q in queries for name in counters & set(re.findall(r"caravan_\w+", q))
+            if f"rate({name}[" not in q and name != "caravan_log_foreign_total"]  # fmt: skip
+    assert bare == []
+
+
+def _targets() -> ModuleType:
+    path = ROOT / "deploy" / "prometheus" / "targets.py"
+    spec = importlib.util.spec_from_file_location("caravan_targets", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_targets_are_the_services_that_listen(tmp_path: Path) -> None:
+    """A port file whose service is gone makes no target; labels name the service without its number."""
+    (tmp_path / "logs").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        for name in ("scheduler-2", "agent-node-1", "view"):
+            (tmp_path / "logs" / f"{name}.port").write_text(f"{port}\n")
+        with socket.create_server(("127.0.0.1", 0)) as gone:
+            (tmp_path / "logs" / "intake.port").write_text(f"{gone.getsockname()[1]}\n")
+        found = _targets().targets(tmp_path)
+    labels = {one["labels"]["instance_name"]: one["labels"]["service"] for one in found}
+    assert labels == {"scheduler-2": "scheduler", "agent-node-1": "agent", "view": "view"}
+    assert {target for one in found for target in one["targets"]} == {f"127.0.0.1:{port}"}
+
+
+def test_the_example_targets_have_the_same_shape() -> None:
+    """deploy/prometheus/targets.json is what the script writes: labels and one target each."""
+    example = json.loads((ROOT / "deploy" / "prometheus" / "targets.json").read_text())
+    assert all(set(one) == {"labels", "targets"} for one in example)
+    assert all(set(one["labels"]) == {"service", "instance_name"} for one in example)
