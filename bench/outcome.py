@@ -47,7 +47,7 @@ def merge(size: dict[str, int], runs: Sequence[Run], digits: int = 4) -> Outcome
     of = {name: [run.result[name] for run in runs] for name in names}
     return Outcome(
         size=size,
-        result={name: round(median(values), digits) for name, values in of.items()},
+        result={name: _middle(values, digits) for name, values in of.items()},
         result_min={name: round(min(values), digits) for name, values in of.items()},
         result_max={name: round(max(values), digits) for name, values in of.items()},
         checks={name: all(run.checks[name] for run in runs) for name in runs[0].checks},
@@ -58,6 +58,18 @@ def merge(size: dict[str, int], runs: Sequence[Run], digits: int = 4) -> Outcome
         fsync=all(run.fsync for run in runs),
         replicas=min(run.replicas for run in runs),
     )
+
+
+def shown(run: Run) -> str:
+    """One line about one run."""
+    bad = [name for name, holds in run.checks.items() if not holds]
+    parts = [f"{name} {value:g}" for name, value in run.result.items()]
+    return ", ".join(parts) + (f"; FAILED: {', '.join(bad)}" if bad else "")
+
+
+def _middle(values: Sequence[float], digits: int) -> float:
+    """Return the median; what is counted and the same in every run stays a whole number."""
+    return round(values[0] if len(set(values)) == 1 else median(values), digits)
 
 
 def _medians(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:

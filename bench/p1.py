@@ -6,6 +6,7 @@ placed within 1 s; refused for capacity: none, with any number of workers.
 """
 
 import asyncio
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +16,7 @@ import msgspec
 from bench.fleet import n1_standard_8
 from bench.harness import Harness, between, run_in, until, usage
 from bench.observer import Observer
-from bench.outcome import Outcome, Run, merge
+from bench.outcome import Outcome, Run, merge, shown
 from schemas.jobs import Verdict
 from shared.bus import subjects
 from shared.bus.connect import BusClient
@@ -40,6 +41,7 @@ def run(size: float, runs: int, workers: int = 1) -> Outcome:
 
     async def story(cluster: Harness) -> None:
         found.append(await _once(cluster, nodes, jobs))
+        print(f"run {len(found)} of {runs}: {shown(found[-1])}", file=sys.stderr, flush=True)
 
     for _ in range(runs):
         run_in(story, {"schedulers": max(workers, 1)})

@@ -5,6 +5,7 @@ figures to reach: p50 2 ms, p99 5 ms.
 """
 
 import asyncio
+import sys
 import time
 from typing import Any
 
@@ -12,7 +13,7 @@ import msgspec
 
 from bench.harness import Harness, between, run_in, until, usage
 from bench.observer import Observer
-from bench.outcome import Outcome, Run, merge
+from bench.outcome import Outcome, Run, merge, shown
 from bench.p1 import NODES, ask, fsyncs, replayed, settled
 from schemas.jobs import Verdict
 from shared.bus.connect import BusClient
@@ -30,6 +31,7 @@ def run(size: float, runs: int, workers: int = 1) -> Outcome:
 
     async def story(cluster: Harness) -> None:
         found.append(await _once(cluster, nodes, jobs))
+        print(f"run {len(found)} of {runs}: {shown(found[-1])}", file=sys.stderr, flush=True)
 
     for _ in range(runs):
         run_in(story, {"schedulers": max(workers, 1)})
