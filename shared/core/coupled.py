@@ -35,7 +35,7 @@ from shared.core.heads import (
     room_of,
     runs_of,
 )
-from shared.core.pow10 import POW10, SCALE, STEPS, STEPS_LOG2
+from shared.core.pow10 import POW10, SCALE, STEPS_LOG2
 from shared.core.scores import CPU, MEMORY, Int64s
 
 #: Up to this count one vector pass a placement is cheaper than buckets.
@@ -141,13 +141,15 @@ class Marginal:
         free_cpu, free_memory, cpu, memory, collisions, total, scorers = seen
         free_cpu -= (index + 1) * self._ask_cpu
         free_memory -= (index + 1) * self._ask_memory
+        # A head has room, so what is left free lies between nothing and all.
         powers = (
-            self._powers[min(max((free_cpu << STEPS_LOG2) // cpu, 0), STEPS)]
-            + self._powers[min(max((free_memory << STEPS_LOG2) // memory, 0), STEPS)]
+            self._powers[(free_cpu << STEPS_LOG2) // cpu]
+            + self._powers[(free_memory << STEPS_LOG2) // memory]
         )
         total += (20 * SCALE - powers if self._binpack else powers - 2 * SCALE) // 18
         if collisions >= 0 and collisions + index > 0:
-            total += max(-SCALE * (collisions + index + 1) // self._desired, -SCALE)
+            same = collisions + index + 1
+            total += -SCALE * same // self._desired if same < self._desired else -SCALE
             scorers += 1
         return total, scorers
 
@@ -304,7 +306,8 @@ class _Buckets:
         bucket.top = top = -tops[0]
         bucket.head = levels[top][0]
         # The second of a heap is one of its next two; a stale one only costs time.
-        bucket.is_near = any(-one > top - _SCORERS for one in tops[1:3])
+        near, size = _SCORERS - top, len(tops)
+        bucket.is_near = (size > 1 and tops[1] < near) or (size > 2 and tops[2] < near)
 
     def _lay_out(self, bucket: _Bucket) -> None:
         tops, levels, sums = bucket.tops, bucket.levels, self._sorted_sums

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.core.pow10 import SCALE
-from shared.core.scores import Int64s, even_boost, target_boost
+from shared.core.scores import BOOST_MAX, Int64s, even_boost, target_boost
 
 Codes = NDArray[np.int32]
 #: Up to this many possible combinations are numbered by a table, more by sorting.
@@ -105,17 +105,29 @@ class _EvenRule:
                     least = new
         else:
             least = 1
-        if (least, most) != (self._least, self._most):
+        if least != self._least or most != self._most:
             self._least, self._most = least, most
             self._refresh()
             return True
-        self.boosts[code] = even_boost(new, (least, most))
+        self.boosts[code] = (
+            max((least - new) * SCALE // least, -BOOST_MAX)
+            if new != least
+            else even_boost(new, (least, most))
+        )
         return False
 
     def _refresh(self) -> None:
-        used = (self._least, self._most) if self._most else ()
-        boost_of = {count: even_boost(count, used) for count in (*self._having, 0)}
-        self.boosts = [boost_of[count] for count in self._counts]
+        """Recompute the boost of each value: `even_boost`, once for each count there is."""
+        least, most = self._least, self._most
+        if not most:
+            self.boosts = [0] * len(self._counts)
+        else:
+            boost_of = {
+                count: max((least - count) * SCALE // least, -BOOST_MAX)
+                for count in (*self._having, 0)
+            }
+            boost_of[least] = even_boost(least, (least, most))
+            self.boosts = [boost_of[count] for count in self._counts]
         self.boosts[0] = -SCALE
 
 

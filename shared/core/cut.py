@@ -38,6 +38,7 @@ from shared.core.heads import (
     Mask,
     Nodes,
     Placement,
+    heads_at,
     heads_of,
     join,
     loaded,
@@ -55,6 +56,8 @@ _COUNT_MAX: Final = (1 << 31) - 1
 _SLICE: Final = 1 << 18
 #: How many of the best rows a rising cut sorts at first.
 _BEST_ROWS: Final = 512
+#: Rows scored at a time.
+_BLOCK: Final = 1 << 14
 
 
 def place_count(
@@ -133,17 +136,31 @@ def _place(demand: Demand, nodes: Nodes, count: int) -> Placement:
 
 def _place_round(demand: Demand, nodes: Nodes, count: int) -> Placement:
     """Place by one cut: as many as fit, or at least `_SLICE`."""
-    heads = heads_of(demand, nodes)
-    if not len(heads.rows):
+    keys, heads = _keys(demand, nodes)
+    if not len(keys):
         return EMPTY
-    scores = marginal_scores(demand, heads, 0)
     if count == 1:
-        # argmax takes the first of equals, which is the lowest row.
-        return Placement(heads.rows[[scores.argmax()]].astype(np.int32), _ONE, 1)
-    keys = heads.rows - (scores << ROW_BITS)
+        return Placement(np.array([int(keys.min()) & ROW_MASK], np.int32), _ONE, 1)
     if demand.is_rising or len(keys) == 1:
         return _fill(demand, nodes, keys, count)
     return _cut(demand, nodes, heads, keys, count=min(count, _SLICE))
+
+
+def _keys(demand: Demand, nodes: Nodes) -> tuple[Int64s, Heads | None]:
+    """Return the key of the next allocation on each row that can take one; heads too, if that was one piece.
+
+    A large fleet is scored in blocks: columns that stay in the cache, and memory that is used again.
+    """
+    size = len(nodes.mask)
+    if size <= _BLOCK:
+        heads = heads_of(demand, nodes)
+        return heads.rows - (marginal_scores(demand, heads, 0) << ROW_BITS), heads
+    parts = []
+    for start in range(0, size, _BLOCK):
+        heads = heads_of(demand, nodes.part(start, start + _BLOCK))
+        if len(heads.rows):
+            parts.append((heads.rows + start) - (marginal_scores(demand, heads, 0) << ROW_BITS))
+    return (np.concatenate(parts) if parts else np.empty(0, np.int64)), None
 
 
 def _fill(demand: Demand, nodes: Nodes, keys: Int64s, count: int) -> Placement:
@@ -162,11 +179,14 @@ def _fill(demand: Demand, nodes: Nodes, keys: Int64s, count: int) -> Placement:
     return Placement(rows[:runs].astype(np.int32), counts, min(int(total[-1]), count))
 
 
-def _cut(demand: Demand, nodes: Nodes, heads: Heads, keys: Int64s, *, count: int) -> Placement:
+def _cut(
+    demand: Demand, nodes: Nodes, heads: Heads | None, keys: Int64s, *, count: int
+) -> Placement:
     """Select the `count` smallest keys of all marginal scores, opening rows only as deep as needed."""
     found, bound = _best(keys, count)
     index = np.flatnonzero(keys < bound)
-    heads, last = heads.take(index), keys.take(index)
+    last = keys.take(index)
+    heads = heads_at(demand, nodes, last & ROW_MASK) if heads is None else heads.take(index)
     room = room_of(demand, nodes, heads.rows, count)
     depth, width = 1, 1
     while True:

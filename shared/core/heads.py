@@ -62,6 +62,18 @@ class Nodes(msgspec.Struct, frozen=True, eq=False):
         """Return the same nodes, open where `mask` is set too."""
         return msgspec.structs.replace(self, mask=self.mask & mask)
 
+    def part(self, start: int, end: int) -> "Nodes":
+        """Return the nodes of some rows, as views; their rows count from 0."""
+        return Nodes(
+            self.capacity[start:end],
+            self.used[start:end],
+            self.mask[start:end],
+            self.collisions[start:end],
+            None if self.penalised is None else self.penalised[start:end],
+            None if self.affinity is None else self.affinity[start:end],
+            None if self.limit is None else self.limit[start:end],
+        )
+
 
 class Heads(msgspec.Struct, frozen=True, eq=False):
     """The rows that can take one more, ascending, and what their marginal scores depend on.
@@ -101,15 +113,27 @@ def heads_of(demand: Demand, nodes: Nodes) -> Heads:
     for left, ask in zip(free, demand.ask, strict=True):
         fits = fits & (left >= ask)
     rows = np.flatnonzero(fits)
+    return _gathered(demand, nodes, rows, free[CPU].take(rows), free[MEMORY].take(rows))
+
+
+def heads_at(demand: Demand, nodes: Nodes, rows: NDArray[np.intp]) -> Heads:
+    """Gather the columns of rows that are known to have room. Shapes: rows (H,)."""
+    free = nodes.capacity[rows, :] - nodes.used[rows, :]
+    return _gathered(demand, nodes, rows, free[:, CPU], free[:, MEMORY])
+
+
+def _gathered(
+    demand: Demand, nodes: Nodes, rows: NDArray[np.intp], free_cpu: Int64s, free_memory: Int64s
+) -> Heads:
     collisions = nodes.collisions.take(rows) if demand.anti_affinity else None
     penalised = None if nodes.penalised is None else nodes.penalised.take(rows)
     affinity = None if nodes.affinity is None else nodes.affinity.take(rows)
     return Heads(
         rows,
-        free[CPU].take(rows),
-        free[MEMORY].take(rows),
-        np.maximum(capacity[:, CPU].take(rows), 1),
-        np.maximum(capacity[:, MEMORY].take(rows), 1),
+        free_cpu,
+        free_memory,
+        np.maximum(nodes.capacity[:, CPU].take(rows), 1),
+        np.maximum(nodes.capacity[:, MEMORY].take(rows), 1),
         None if collisions is None else collisions.astype(np.int64, copy=False),
         None if penalised is None or not penalised.any() else penalised,
         None if affinity is None or not affinity.any() else affinity,

@@ -117,7 +117,7 @@ def test_the_cut_is_scalar_greedy(problem: Problem) -> None:
 
 
 @pytest.mark.parametrize("few", [0, 1000])
-@settings(deadline=None, derandomize=True, max_examples=500)
+@settings(deadline=None, derandomize=True, max_examples=300)
 @given(problem=coupled_problems())
 def test_the_coupled_cut_is_scalar_greedy(problem: Problem, few: int) -> None:
     """Under spreads and distinct properties every placement is greedy's, by buckets and by passes alike."""
@@ -138,6 +138,16 @@ def test_slices_change_nothing(problem: Problem, size: int) -> None:
         sliced = place_count(**problem)
     assert expand(sliced) == expand(whole)
     assert len(sliced.rows) == len(whole.rows)
+
+
+@settings(deadline=None, derandomize=True, max_examples=200)
+@given(problems(), st.integers(1, 5))
+def test_blocks_change_nothing(problem: Problem, size: int) -> None:
+    """A fleet scored in blocks is placed on as in one piece."""
+    whole = place_count(**problem)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cut, "_BLOCK", size)
+        assert expand(place_count(**problem)) == expand(whole)
 
 
 @settings(deadline=None, derandomize=True, max_examples=100)
@@ -179,6 +189,30 @@ def test_a_loaded_mixed_fleet_is_placed_as_by_greedy(
         "lanes": lanes,
     }
     assert expand(place_count(**problem)) == greedy(**problem)
+
+
+@pytest.mark.parametrize("few", [0, 1000])
+def test_a_floor_makes_near_sums_equal(few: int) -> None:
+    """Of sums so near that their mean is one number the lowest row wins, in any combination of values."""
+    row = np.arange(60)
+    problem: Problem = {
+        "capacity": np.full((60, 3), 1000, np.int64),
+        "used": np.zeros((60, 3), np.int64),
+        "mask": row >= 0,
+        "ask": np.array([1, 1, 1], np.int64),
+        "count": 100,
+        "collisions": np.zeros(60, np.int64),
+        "desired_count": 100,
+        "algorithm": "binpack",
+        "anti_affinity": True,
+        "affinity": 1 + row * 7919 % 9,
+        "penalised": row % 4 == 0,
+        "limit": 1 + row % 2,
+        "coupling": Coupling((Even((1 + row % 3).astype(np.int32), np.zeros(4, np.int64)),)),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coupled, "_FEW", few)
+        assert expand(place_count(**problem)) == greedy(**problem)
 
 
 def wide(count: int, ask: tuple[int, int, int], **more: object) -> Placement:
