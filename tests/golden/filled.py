@@ -49,6 +49,8 @@ def _value(info: mi.Type, name: str) -> Any:
             return True
         case mi.IntType():
             return sum(name.encode()) % 900 + 1
+        case mi.FloatType():
+            return 0.5
         case mi.StrType():
             return _TEXTS.get(name, name)
         case mi.RawType():
