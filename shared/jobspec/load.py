@@ -15,6 +15,7 @@ from schemas.base import JobId
 from schemas.jobs import ErrorDetail, RegisterJob
 from schemas.submissions import JobText
 from shared.errors import CommandInvalid
+from shared.jobspec.hcl.errors import FAULTS_MAX
 from shared.jobspec.json_places import lines_of, nearest
 from shared.jobspec.strict import JsonObject, canonical, read_object
 from shared.jobspec.submission import (
@@ -23,7 +24,6 @@ from shared.jobspec.submission import (
     command_of,
     read_submission,
 )
-from shared.jobspec.validate import FAULTS_MAX
 
 if TYPE_CHECKING:
     from shared.jobspec.reading import Read
@@ -113,7 +113,7 @@ def load_file(
 
 
 def parse_request(body: bytes) -> Parsed:
-    """Answer `api.jobs.parse`: HCL as it is, or in a JobText. Raises CommandInvalid (JobInvalid where there are more)."""
+    """Answer `api.jobs.parse`: HCL as it is, or in a JobText. Raises CommandInvalid, JobInvalid with all faults."""
     if len(body) > PARSE_BYTES_MAX:
         raise CommandInvalid("too_large", f"{len(body)} bytes, at most {PARSE_BYTES_MAX} are read")
     try:

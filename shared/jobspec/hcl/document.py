@@ -5,13 +5,14 @@ the order of locals (none: each is worked out when first asked for; one that ask
 `dynamic` block becomes. Knows no job: any block passes. Faults are collected, each with its place.
 """
 
-import difflib
+import re
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from shared.jobspec.hcl.conversions import ANY, Type, type_of
-from shared.jobspec.hcl.errors import FAULTS_MAX, HclFault, TooMuch
+from shared.jobspec.hcl.errors import FAULTS_MAX, HclFault, TooMuch, hint
 from shared.jobspec.hcl.evaluate import NO_NAMES, STEPS_MAX, Names, World
 from shared.jobspec.hcl.parsing import parse_body, parse_expression
 from shared.jobspec.hcl.tree import Attribute, Block, Body, Node, Traversal
@@ -29,6 +30,9 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     file: str = ""
     path: str = ""
 
+
+#: Faults that come with a guess at what was meant.
+HINTS_MAX = 20
 
 #: Stands for a value that could not be worked out; its fault is told.
 BROKEN: Value = object()
@@ -61,6 +65,7 @@ class Document:
 
     def __init__(self, text: str, given: Given) -> None:
         self._text = text
+        self._lines: list[int] = []
         self._given = given
         self.faults: list[Fault] = []
         self.world = World(
@@ -82,21 +87,24 @@ class Document:
     def blocks(self) -> tuple[Made, ...]:
         """Work the file out. Faults stand in `faults`."""
         try:
-            body = parse_body(self._text)
-            return self._top(body)
+            return self._top(parse_body(self._text))
         except HclFault as fault:
-            self.note(fault)
+            if len(self.faults) < FAULTS_MAX:
+                self.note(fault)
             return ()
 
     def note(self, fault: HclFault, at: int = 0) -> None:
-        """Keep a fault."""
-        if len(self.faults) < FAULTS_MAX:
-            place = fault.at if fault.at >= 0 else at
-            self.faults.append(Fault(message=fault.message, line=self.line_of(place)))
+        """Keep a fault. Raises TooMuch once there are too many."""
+        place = fault.at if fault.at >= 0 else at
+        self._add(fault.message, line=self.line_of(place))
 
     def line_of(self, at: int) -> int:
         """Count the line of a place."""
-        return self._text.count("\n", 0, at) + 1
+        if not self._lines:
+            self._lines = [found.start() for found in re.finditer("\n", self._text)] or [
+                len(self._text)
+            ]
+        return bisect_right(self._lines, at - 1) + 1
 
     def _top(self, body: Body) -> tuple[Made, ...]:
         for attribute in body.attributes:
@@ -210,13 +218,17 @@ class Document:
                 self._add(fault.message, file, line)
 
     def _undeclared(self, name: str) -> str:
-        near = difflib.get_close_matches(name[:40], self._declared, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        return f"variable {name[:40]!r} is not declared in the job file{hint}"
+        text = f"variable {name[:40]!r} is not declared in the job file"
+        return text + self._hint(name, self._declared)
+
+    def _hint(self, name: str, known: Mapping[str, object]) -> str:
+        # Looking for near names costs: who has many faults gets no more hints.
+        return hint(name, known) if len(self.faults) < HINTS_MAX else ""
 
     def _add(self, message: str, file: str = "", line: int = 0) -> None:
-        if len(self.faults) < FAULTS_MAX:
-            self.faults.append(Fault(message=message, file=file, line=line))
+        if len(self.faults) >= FAULTS_MAX:
+            raise TooMuch(f"more than {FAULTS_MAX} faults")
+        self.faults.append(Fault(message=message, file=file, line=line))
 
     def _check(self, block: Block) -> None:
         """See that a declared variable has a value, and what its own rules say."""
@@ -263,9 +275,7 @@ class Document:
             raise _Known(f"local {name[:40]!r} has no valid value", at)
         found = self._locals.get(name)
         if found is None:
-            near = difflib.get_close_matches(name[:40], self._locals, 1)
-            hint = f"; did you mean local.{near[0]}?" if near else ""
-            raise HclFault(f"there is no local {name[:40]!r}{hint}", at)
+            raise HclFault(f"there is no local {name[:40]!r}{self._hint(name, self._locals)}", at)
         if name in self._asking:
             ring = [*self._asking[self._asking.index(name) :], name]
             text = " → ".join(f"local.{one[:40]}" for one in ring[:12])

@@ -4,6 +4,10 @@ A fault is an exception inside one expression; whoever evaluates a body catches 
 expression, so that a file's faults are told together.
 """
 
+import difflib
+from collections.abc import Iterable
+from itertools import islice
+
 #: Nested deeper than this is refused, by the parser and by every walk over values.
 DEPTH_MAX = 50
 #: Faults told at once.
@@ -21,3 +25,9 @@ class HclFault(Exception):
 
 class TooMuch(HclFault):
     """The work a text asks for has passed its bound. Never caught by `try()` and `can()`."""
+
+
+def hint(name: str, known: Iterable[str]) -> str:
+    """Name the nearest of the first hundred known names, as the end of a message; empty: none is near."""
+    near = difflib.get_close_matches(name[:40], islice(known, 100), 1)
+    return f"; did you mean {near[0]}?" if near else ""

@@ -4,13 +4,12 @@ Decides which function a name is, and those that look at their arguments before 
 read only through the reader that the caller hands in, confined to a directory; without one, files do not exist.
 """
 
-import difflib
 from collections.abc import Callable, Mapping
 from posixpath import basename, dirname
 from typing import Protocol
 
 from shared.jobspec.hcl import functions_code, functions_list, functions_number, functions_text
-from shared.jobspec.hcl.errors import HclFault, TooMuch
+from shared.jobspec.hcl.errors import HclFault, TooMuch, hint
 from shared.jobspec.hcl.registry import FUNCTIONS, Function, LazyFunction, function
 from shared.jobspec.hcl.tree import Node
 from shared.jobspec.hcl.values import TEXT_MAX, Value, as_text
@@ -48,9 +47,7 @@ def find(name: str) -> Function | LazyFunction:
         return found
     if name in REFUSED:
         raise HclFault(f"{name}() is not offered: it {REFUSED[name]}")
-    near = difflib.get_close_matches(name[:40], FUNCTIONS, 1)
-    hint = f"; did you mean {near[0]}()?" if near else ""
-    raise HclFault(f"unknown function {name[:40]}(){hint}")
+    raise HclFault(f"unknown function {name[:40]}(){hint(name, sorted(FUNCTIONS))}")
 
 
 def _try(world: World, arguments: tuple[Node, ...], names: Mapping[str, Value]) -> Value:
