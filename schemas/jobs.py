@@ -19,6 +19,42 @@ class Constraint(Wire, frozen=True, kw_only=True):
     right: str = ""
 
 
+class Affinity(Wire, frozen=True, kw_only=True):
+    """A wish: nodes that satisfy `left operator right` score higher, with a negative weight lower."""
+
+    left: str = ""
+    operator: str = "="
+    right: str = ""
+    #: -100 to 100, not 0.
+    weight: int = 50
+
+
+class SpreadTarget(Wire, frozen=True, kw_only=True):
+    """The share of a group's allocations that nodes with this value shall have; `*` names every other value."""
+
+    value: str = ""
+    percent: int = 0
+
+
+class Spread(Wire, frozen=True, kw_only=True):
+    """Allocations are spread over the values of an attribute; without targets evenly."""
+
+    #: an interpolation such as `${meta.rack}`.
+    attribute: str = ""
+    #: 1 to 100.
+    weight: int = 50
+    targets: tuple[SpreadTarget, ...] = ()
+
+
+class DistinctProperty(Wire, frozen=True, kw_only=True):
+    """At most `limit` allocations on nodes that share the value of an attribute."""
+
+    attribute: str = ""
+    limit: int = 1
+    #: counts all groups of the job, not only its own.
+    job_wide: bool = False
+
+
 class ReschedulePolicy(Wire, frozen=True, kw_only=True):
     """When a failed allocation is replaced elsewhere (Nomad's `reschedule` block, its service defaults)."""
 
@@ -41,6 +77,15 @@ class GroupSpec(Wire, frozen=True, kw_only=True):
     disk_mib: int = 0
     #: job, group and task constraints together.
     constraints: tuple[Constraint, ...] = ()
+    #: job, group and task affinities together.
+    affinities: tuple[Affinity, ...] = ()
+    #: job's and group's spread blocks.
+    spreads: tuple[Spread, ...] = ()
+    #: no two allocations on one node: of this `group`, or of the whole `job`; empty: does not matter.
+    distinct_hosts: str = ""
+    distinct_properties: tuple[DistinctProperty, ...] = ()
+    #: binpack or spread; empty: as the node pool or the cluster has it.
+    algorithm: str = ""
     #: drivers that a node must have, sorted.
     drivers: tuple[str, ...] = ()
     reschedule: ReschedulePolicy = ReschedulePolicy()

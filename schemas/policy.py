@@ -12,6 +12,10 @@ class Policy(Wire, frozen=True, kw_only=True, omit_defaults=False):
     #: binpack or spread.
     algorithm: str = "binpack"
     anti_affinity: bool = True
+    #: node pool -> algorithm for jobs in it; a job's own choice goes first.
+    pool_algorithms: dict[str, str] = {}
+    #: which nodes are scored: all, two_choices (two drawn for each allocation) or log2 (Nomad's scan).
+    candidates: str = "all"
     #: log time after which terminal entities may be collected.
     submission_keep_ns: int = 3_600_000_000_000
     evaluation_keep_ns: int = 3_600_000_000_000

@@ -259,7 +259,7 @@ OPERATORS: Final[Mapping[str, Operation]] = {
 
 def right_fault(operator: str, right: str) -> str:
     """Say what is wrong with the right side of a constraint, as far as its text tells; empty: nothing."""
-    if right.startswith("${"):
+    if right.startswith("${") and operator not in DISTINCT:
         return ""
     if operator == "regexp":
         try:

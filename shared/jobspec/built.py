@@ -14,19 +14,20 @@ BUILT: dict[type[Json], frozenset[str]] = {
     Job: frozenset(
         (
             *("ID", "Name", "Type", "Priority", "Datacenters", "NodePool", "AllAtOnce"),
-            *("Constraints", "TaskGroups", "Reschedule", "Meta"),
+            *("Constraints", "Affinities", "Spreads", "TaskGroups", "Reschedule", "Meta"),
+            "SchedulerAlgorithm",
         )
     ),
     TaskGroup: frozenset(
         (
             *("Name", "Count", "Tasks", "Constraints", "EphemeralDisk", "RestartPolicy"),
-            *("ReschedulePolicy", "Meta"),
+            *("ReschedulePolicy", "Affinities", "Spreads", "Meta"),
         )
     ),
     Task: frozenset(
         (
             *("Name", "Driver", "Config", "Env", "Meta", "Resources", "Constraints"),
-            *("RestartPolicy", "KillTimeout", "User", "Leader", "KillSignal"),
+            *("RestartPolicy", "KillTimeout", "User", "Leader", "KillSignal", "Affinities"),
         )
     ),
     Constraint: frozenset(("LTarget", "Operand", "RTarget")),

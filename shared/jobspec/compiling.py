@@ -7,10 +7,10 @@ its digest: what forces a replacement when it changes. Must not know the state: 
 from hashlib import blake2b
 
 from schemas import jobs
+from shared.core.operators import DISTINCT, DISTINCT_HOSTS, DISTINCT_PROPERTY, FALSE
 from shared.jobspec.defaults import RESCHEDULES, reschedule_of
-from shared.jobspec.nomad_json import Constraint, Job, TaskGroup
+from shared.jobspec.nomad_json import Affinity, Constraint, Job, Spread, TaskGroup
 from shared.jobspec.strict import JsonObject, canonical
-from shared.jobspec.validate import BUILT_OPERATORS
 
 #: Parts of a group and of a task that change without a restart.
 _GROUP_IN_PLACE = frozenset(
@@ -52,10 +52,12 @@ def group_digest(group: JsonObject, job_meta: JsonObject | None) -> str:
 def _compile(job: Job, group: TaskGroup, digest: str) -> jobs.GroupSpec:
     cpu_mhz = memory_mib = 0
     constraints = job.constraints + group.constraints
+    affinities = job.affinities + group.affinities
     for task in group.tasks:
         cpu_mhz += task.resources.cpu_mhz
         memory_mib += task.resources.memory_mib
         constraints += task.constraints
+        affinities += task.affinities
     if not group.tasks:
         # Only a gateway: nobody runs it yet, so the group waits and says why.
         drivers: tuple[str, ...] = (GATEWAY_DRIVER,)
@@ -71,6 +73,11 @@ def _compile(job: Job, group: TaskGroup, digest: str) -> jobs.GroupSpec:
         memory_mib=memory_mib,
         disk_mib=group.ephemeral_disk.size_mib,
         constraints=_constraints(constraints) if constraints else (),
+        affinities=_affinities(affinities) if affinities else (),
+        spreads=_spreads(job.spreads + group.spreads),
+        distinct_hosts=_distinct_hosts(job, constraints) if constraints else "",
+        distinct_properties=_distinct_properties(job, constraints) if constraints else (),
+        algorithm=job.scheduler_algorithm,
         drivers=drivers,
         reschedule=RESCHEDULES[job.type] if plain else reschedule_of(job, group),
         digest=digest,
@@ -78,10 +85,63 @@ def _compile(job: Job, group: TaskGroup, digest: str) -> jobs.GroupSpec:
 
 
 def _constraints(found: tuple[Constraint, ...]) -> tuple[jobs.Constraint, ...]:
-    """Take what feasibility can answer, each once; the others are named in the warning."""
+    """Take what one node alone can answer, each once."""
     kept = [
         jobs.Constraint(left=one.left, operator=one.operator, right=one.right)
         for one in found
-        if one.operator in BUILT_OPERATORS
+        if one.operator not in DISTINCT
+    ]
+    return tuple(dict.fromkeys(kept))
+
+
+def _affinities(found: tuple[Affinity, ...]) -> tuple[jobs.Affinity, ...]:
+    return tuple(
+        [
+            jobs.Affinity(left=one.left, operator=one.operator, right=one.right, weight=one.weight)
+            for one in found
+        ]
+    )
+
+
+def _spreads(found: tuple[Spread, ...]) -> tuple[jobs.Spread, ...]:
+    return tuple(
+        [
+            jobs.Spread(
+                attribute=one.attribute,
+                weight=one.weight,
+                targets=tuple(
+                    [
+                        jobs.SpreadTarget(value=target.value, percent=target.percent)
+                        for target in one.targets
+                    ]
+                ),
+            )
+            for one in found
+        ]
+    )
+
+
+def _distinct_hosts(job: Job, found: tuple[Constraint, ...]) -> str:
+    """Which allocations must not share a node: the job's say covers the group's."""
+
+    def is_asked(constraints: tuple[Constraint, ...]) -> bool:
+        return any(one.operator == DISTINCT_HOSTS and one.right not in FALSE for one in constraints)
+
+    if not is_asked(found):
+        return ""
+    return "job" if is_asked(job.constraints) else "group"
+
+
+def _distinct_properties(
+    job: Job, found: tuple[Constraint, ...]
+) -> tuple[jobs.DistinctProperty, ...]:
+    kept = [
+        jobs.DistinctProperty(
+            attribute=one.left,
+            limit=int(one.right or 1),
+            job_wide=at < len(job.constraints),
+        )
+        for at, one in enumerate(found)
+        if one.operator == DISTINCT_PROPERTY
     ]
     return tuple(dict.fromkeys(kept))

@@ -16,11 +16,12 @@ from schemas.base import JobId
 from schemas.jobs import ErrorDetail, EvaluateJob, GroupSpec, RegisterJob, StopJob
 from shared.errors import CommandInvalid
 from shared.jobspec.compiling import compile_groups
+from shared.jobspec.faults import FAULTS_MAX
 from shared.jobspec.identifiers import id_fault
 from shared.jobspec.nomad_json import JOB_DECODER, Job
 from shared.jobspec.strict import JsonObject, canonical, read_object
 from shared.jobspec.unbuilt import warnings_of
-from shared.jobspec.validate import FAULTS_MAX, faults_of
+from shared.jobspec.validate import faults_of
 
 #: Canonical bytes of a job.
 JOB_BYTES_MAX = 256 * 1024

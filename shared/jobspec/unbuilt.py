@@ -10,10 +10,8 @@ from typing import Any
 from shared.jobspec.built import BUILT, BUILT_TYPES
 from shared.jobspec.nomad_base import Json
 from shared.jobspec.nomad_json import Job
-from shared.jobspec.nomad_placement import Constraint
 from shared.jobspec.shapes import Field, Shape, shape_of
 from shared.jobspec.strict import JsonObject
-from shared.jobspec.validate import LATER_OPERATORS
 
 NAMED_MAX = 20
 
@@ -74,8 +72,6 @@ def _look(
     plan = _PLANS.get(struct)
     if plan is None:
         plan = _PLANS[struct] = _Plan(struct)
-    if struct is Constraint and block.get("Operand") in LATER_OPERATORS:
-        into[0].append(f"{path} {block['Operand']}")
     if plan.quiet.issuperset(block):
         return
     for key in sorted(block):
@@ -88,7 +84,8 @@ def _look(
         field = plan.shape.by_json.get(key)
         if field is None:
             if block[key]:
-                near = get_close_matches(key[:60], plan.shape.by_json, 1)
+                names = plan.shape.by_json if len(into[1]) < NAMED_MAX else ()
+                near = get_close_matches(key[:60], names, 1)
                 into[1].append(f"{path}.{key[:60]}" + (f" (is it {near[0]}?)" if near else ""))
         elif not _says_nothing(field, block[key]):
             into[0].append(f"{path}.{key}")

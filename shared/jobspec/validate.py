@@ -4,15 +4,13 @@ Decides what is a possible job. Must not know the cluster: a driver or a datacen
 waits and says why. Limits are constants here. Next: `unbuilt.py`, `compiling.py`.
 """
 
-from collections.abc import Iterable
-
 from schemas.jobs import JOB_TYPES, ErrorDetail
-from shared.core.operators import DISTINCT, OPERATORS, right_fault
+from shared.jobspec.check_placement import check_placement
 from shared.jobspec.defaults import reschedule_of, restart_of
+from shared.jobspec.faults import Faults
 from shared.jobspec.identifiers import id_fault, name_fault
 from shared.jobspec.nomad_json import (
     SECOND_NS,
-    Constraint,
     Job,
     ReschedulePolicy,
     Resources,
@@ -34,34 +32,10 @@ DISK_MIB_MIN = 10
 #: Ten years: sums of log times and durations stay below int64.
 DURATION_NS_MAX = 10 * 366 * 86_400 * SECOND_NS
 DELAY_NS_MIN = 5 * SECOND_NS
-#: Told at once; a file with more wrong says so.
-FAULTS_MAX = 100
 
 RESTART_MODES = ("fail", "delay")
 DELAY_FUNCTIONS = ("constant", "exponential", "fibonacci")
-#: Operators that feasibility answers.
-BUILT_OPERATORS = frozenset(OPERATORS)
-#: Operators of Nomad that are kept, and named in a warning.
-LATER_OPERATORS = DISTINCT
 _BRACE = ord("{")
-_NO_LEFT = frozenset(("distinct_hosts",))
-
-
-class Faults:
-    """Collects what is wrong, with its path; the first FAULTS_MAX are kept."""
-
-    def __init__(self) -> None:
-        self.found: list[ErrorDetail] = []
-
-    def add(self, path: str, message: str) -> None:
-        """Note one fault."""
-        if len(self.found) < FAULTS_MAX:
-            self.found.append(ErrorDetail(code="invalid", message=message, path=path))
-
-    def within(self, path: str, field: str, value: int, bounds: tuple[int, int]) -> None:
-        """Note a number outside its bounds, both included."""
-        if not bounds[0] <= value <= bounds[1]:
-            self.add(path + field, f"must be {bounds[0]} to {bounds[1]}, was {value}")
 
 
 def faults_of(job: Job) -> tuple[ErrorDetail, ...]:
@@ -78,8 +52,7 @@ def faults_of(job: Job) -> tuple[ErrorDetail, ...]:
     for at, one in enumerate(job.datacenters):
         if text := name_fault(one, slashes=True):
             faults.add(f"Job.Datacenters[{at}]", text)
-    if job.constraints:
-        _constraints(faults, job.constraints, "Job")
+    check_placement(faults, job)
     if job.reschedule is not None:
         _reschedule(faults, job.reschedule, "Job.Reschedule")
     _groups(faults, job)
@@ -119,8 +92,6 @@ def _group(faults: Faults, job: Job, group: TaskGroup, path: str) -> None:
     faults.within(
         path, ".EphemeralDisk.SizeMB", group.ephemeral_disk.size_mib, (DISK_MIB_MIN, RESOURCE_MAX)
     )
-    if group.constraints:
-        _constraints(faults, group.constraints, path)
     if group.restart is not None:
         _restart(faults, job, group, path=f"{path}.RestartPolicy")
     if group.reschedule is not None:
@@ -148,8 +119,6 @@ def _task(faults: Faults, task: Task, path: str) -> None:
     if memoryview(task.config)[0] != _BRACE:
         faults.add(f"{path}.Config", "must be an object")
     _resources(faults, task.resources, path)
-    if task.constraints:
-        _constraints(faults, task.constraints, path)
     faults.within(path, ".KillTimeout", task.kill_timeout_ns, (0, DURATION_NS_MAX))
     for key in sorted(task.env):
         if not key or "=" in key:
@@ -165,17 +134,6 @@ def _resources(faults: Faults, asked: Resources, path: str) -> None:
             f"{path}.Resources.MemoryMaxMB",
             f"must be 0, -1 or at least MemoryMB ({asked.memory_mib}), was {highest}",
         )
-
-
-def _constraints(faults: Faults, constraints: Iterable[Constraint], path: str) -> None:
-    for at, one in enumerate(constraints):
-        here = f"{path}.Constraints[{at}]"
-        if one.operator not in BUILT_OPERATORS and one.operator not in LATER_OPERATORS:
-            faults.add(f"{here}.Operand", f"unknown operator {one.operator!r}")
-        elif not one.left and one.operator not in _NO_LEFT:
-            faults.add(f"{here}.LTarget", "must not be empty")
-        if text := right_fault(one.operator, one.right):
-            faults.add(f"{here}.RTarget", text)
 
 
 def _restart(

@@ -2,20 +2,30 @@
 
 from schemas.base import Event
 from schemas.nodes import CapacityFreed, NodeEligibilityChanged
-from schemas.policy import OperatorRefused, PolicyChanged, SetEligibility, SetPolicy
+from schemas.policy import OperatorRefused, Policy, PolicyChanged, SetEligibility, SetPolicy
 from shared.core.state import State
 
 ALGORITHMS = ("binpack", "spread")
+CANDIDATES = ("all", "two_choices", "log2")
 
 
 def decide_policy(state: State, command: SetPolicy) -> list[Event]:
     """Change the policy, unless it is in force already."""
-    if command.policy.algorithm not in ALGORITHMS:
-        reason = f"algorithm {command.policy.algorithm!r} is not one of {', '.join(ALGORITHMS)}"
+    if reason := _policy_fault(command.policy):
         return [OperatorRefused(request_id=command.request_id, code="invalid", reason=reason)]
     if command.policy == state.policy.policy:
         return []
     return [PolicyChanged(policy=command.policy)]
+
+
+def _policy_fault(policy: Policy) -> str:
+    """Say what is wrong with a policy; empty: nothing."""
+    for algorithm in (policy.algorithm, *policy.pool_algorithms.values()):
+        if algorithm not in ALGORITHMS:
+            return f"algorithm {algorithm[:80]!r} is not one of {', '.join(ALGORITHMS)}"
+    if policy.candidates not in CANDIDATES:
+        return f"candidates {policy.candidates[:80]!r} is not one of {', '.join(CANDIDATES)}"
+    return ""
 
 
 def decide_eligibility(state: State, command: SetEligibility) -> list[Event]:
