@@ -129,13 +129,13 @@ def _check_stops(state: State, plan: SubmitPlan) -> None:
 
 def _check_placement(state: State, plan: SubmitPlan, placement: GroupPlacement) -> None:
     _check_group(state, plan, placement.group, placement.version)
-    rows = np.asarray(placement.rows, dtype=np.int64)
-    counts = np.asarray(placement.counts, dtype=np.int64)
-    if len(rows) != len(counts) or (counts < 1).any():
+    # Builtins on tuples: an array would cost more than the question.
+    rows, counts = placement.rows, placement.counts
+    if len(rows) != len(counts) or min(counts, default=1) < 1:
         raise _Refused("invalid", "rows and counts do not agree")
-    if len(rows) and not (rows.min() >= 0 and rows.max() < state.fleet.size):
-        raise _Refused("unknown_row", f"no node has row {int(rows.max())}")
-    total = int(counts.sum())
+    if rows and not (min(rows) >= 0 and max(rows) < state.fleet.size):
+        raise _Refused("unknown_row", f"no node has row {max(rows)}")
+    total = sum(counts)
     if sum(placement.names[1::2]) != total or len(placement.names) % 2:
         raise _Refused("invalid", "names and counts do not agree")
     for column in (placement.previous, placement.reschedules):
@@ -164,13 +164,8 @@ def _fit(
     size = fleet.size
     used = state.allocations.used(size)
     usable = fleet.ready() & (fleet.row_seq[:size] <= plan.origin.snapshot_seq)
-    asked = np.zeros((size, 3), dtype=np.int64)
-    for placement in plan.placements:
-        ask = groups.ask[groups.ref_of[plan.job_id, placement.version, placement.group]]
-        rows = np.asarray(placement.rows, dtype=np.intp)
-        np.add.at(asked, rows, np.asarray(placement.counts, dtype=np.int64)[:, None] * ask)
-    touched = np.flatnonzero(asked.any(axis=1) | _named(plan.placements, size))
-    over = (used[touched] + asked[touched] > fleet.capacity[touched]).any(axis=1)
+    touched, asked = _asked(state, plan)
+    over = used[touched] + asked > fleet.capacity[touched]
     if not over.any() and usable[touched].all():
         return plan.placements, ()
     room = np.where(usable[:, None], fleet.capacity[:size] - used, -1)
@@ -183,11 +178,18 @@ def _fit(
     return tuple(p for p in kept if p.rows), tuple(p for p in cut if p.rows)
 
 
-def _named(placements: tuple[GroupPlacement, ...], size: int) -> NDArray[np.bool_]:
-    named = np.zeros(size, dtype=bool)
-    for placement in placements:
-        named[list(placement.rows)] = True
-    return named
+def _asked(state: State, plan: SubmitPlan) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+    """Rows that a plan names and what it asks of each. Shapes: (R,) ascending, (R, 3)."""
+    groups = state.allocations.groups
+    rows, amounts = [], []
+    for placement in plan.placements:
+        ask = groups.ask[groups.ref_of[plan.job_id, placement.version, placement.group]]
+        rows.append(np.asarray(placement.rows, dtype=np.intp))
+        amounts.append(np.asarray(placement.counts, dtype=np.int64)[:, None] * ask)
+    touched, where = np.unique(np.concatenate(rows), return_inverse=True)
+    asked = np.zeros((len(touched), 3), dtype=np.int64)
+    np.add.at(asked, where, np.concatenate(amounts))
+    return touched, asked
 
 
 def _split(
