@@ -17,6 +17,7 @@ from services.cli import running_ups
 from services.cli.output import CliError
 from shared.bus import subjects
 from shared.bus.client import Client
+from shared.bus.connect import without_login
 from shared.errors import BusUnavailable
 
 T = TypeVar("T")
@@ -37,7 +38,7 @@ def bus_url() -> str:
 
 async def connected(client: Client) -> Client:
     """Connect within CONNECT_S. Raises CliError `unavailable` with one line that helps."""
-    url = bus_url()
+    url = without_login(bus_url())
     hint = "is `caravan up` running? CARAVAN_NATS_URL names another bus"
     try:
         return await asyncio.wait_for(client.__aenter__(), CONNECT_S)

@@ -23,6 +23,7 @@ from shared.errors import BusUnavailable
 #: A subject that cannot smuggle a second protocol line. Wildcards are the server's matter.
 _SUBJECT = re.compile(r"[!-~]+")
 _STATUS_LINE = b"NATS/1.0\r\n"
+_USERINFO = re.compile(r"//[^/,]*@")
 #: More than this unsent means that the server does not read: what comes now is dropped, its sender sends it again.
 _UNSENT_BYTES_MAX = 64 << 20
 _SWEEP_S = 0.25
@@ -43,6 +44,11 @@ class Login(msgspec.Struct, frozen=True, kw_only=True):
     #: inboxes must be ours by permission; empty: `_INBOX.<user>`, or `_INBOX` without user.
     inbox: str = ""
     connect_timeout_s: float = 2.0
+
+
+def without_login(url: str) -> str:
+    """The URL, or several with commas, as it may be shown: users and passwords left out."""
+    return _USERINFO.sub("//", url)
 
 
 def status(headers: bytes) -> int:
@@ -291,7 +297,7 @@ async def connect(login: Login, told: Callbacks | None = None) -> BusClient:
     why = f"no answer in {login.connect_timeout_s} s"
     if fault is not None:
         why = str(fault) or type(fault).__name__
-    raise BusUnavailable(f"no bus at {login.url}: {why}") from fault
+    raise BusUnavailable(f"no bus at {without_login(login.url)}: {why}") from fault
 
 
 class _Attempt:

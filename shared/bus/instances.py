@@ -12,6 +12,7 @@ from typing import TypeVar
 import msgspec
 import structlog
 
+from shared.bus.connect import without_login
 from shared.bus.runner import set_up_logging
 from shared.errors import ConfigInvalid
 
@@ -40,7 +41,11 @@ def log_settings(role: str, *settings: msgspec.Struct, level: str = "info") -> N
     """Write what a service was configured with, secrets left out."""
     set_up_logging(level)
     known = {name: value for one in settings for name, value in msgspec.structs.asdict(one).items()}
-    shown = {name: value for name, value in sorted(known.items()) if not _is_secret(name)}
+    shown = {
+        name: without_login(value) if name.endswith("url") else value
+        for name, value in sorted(known.items())
+        if not _is_secret(name)
+    }
     structlog.get_logger().info("service.configured", service=role, **shown)
 
 

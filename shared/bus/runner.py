@@ -17,7 +17,7 @@ import orjson
 import structlog
 
 from shared.bus.accounts import read_credentials
-from shared.bus.connect import Login
+from shared.bus.connect import Login, without_login
 from shared.bus.health import Health, HealthServer
 from shared.bus.shell import Performer, Shell, ShellSettings
 from shared.bus.sources import Carrier
@@ -180,7 +180,12 @@ async def _serve(role: Role, shell: Shell, settings: RunSettings, beside: Beside
     await http.start(
         settings.health_port, host=settings.health_host, port_file=settings.health_port_file
     )
-    log.info("service.started", pid=os.getpid(), health_port=http.port, bus=settings.nats_url)
+    log.info(
+        "service.started",
+        pid=os.getpid(),
+        health_port=http.port,
+        bus=without_login(settings.nats_url),
+    )
     edge = asyncio.ensure_future(beside(shell)) if beside is not None else None
     try:
         await shell.run(stop)

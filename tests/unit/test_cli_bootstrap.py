@@ -8,6 +8,7 @@ import pytest
 
 from services.cli.main import main
 from shared.bus import accounts
+from shared.bus.server import free_port
 
 
 def bootstrap(folder: Path, *words: str) -> int:
@@ -62,3 +63,18 @@ def test_what_cannot_be_is_refused(
     assert bootstrap(folder, *words, "--json") == 1
     assert json.loads(capsys.readouterr().out)["error"]["code"] in {"usage", "config"}
     assert (sorted(one.name for one in folder.iterdir()) if folder.exists() else []) == before
+
+
+def test_a_password_in_the_url_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The URL that bootstrap writes holds a password: an error names the bus without it."""
+    port = free_port()
+    monkeypatch.setenv(
+        "CARAVAN_NATS_URL",
+        f"nats://public:s3cret@127.0.0.1:{port},nats://public:s3cret@127.0.0.1:1",
+    )
+    assert main(["operator", "status"]) == 1
+    told = capsys.readouterr().err
+    assert "s3cret" not in told
+    assert f"nats://127.0.0.1:{port},nats://127.0.0.1:1" in told
