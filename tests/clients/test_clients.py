@@ -12,11 +12,11 @@ import nats
 import pytest
 
 from tests.clients.conftest import SAID
-from tests.clients.languages import HERE, LANGUAGES, Workshop
+from tests.clients.languages import HERE, LANGUAGES, STEP_S, Workshop
 from tests.tidy.tree import files
 
 # Fetching and building what is not cached takes the most of it.
-pytestmark = [pytest.mark.bus, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.bus, pytest.mark.timeout(2 * STEP_S)]
 NAMES = [one.name for one in LANGUAGES]
 RECORDS_MIN = 3
 
