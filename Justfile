@@ -55,6 +55,10 @@ integration *args:
 clients *args:
     CARAVAN_ALL_CLIENTS=1 pytest tests/clients {{ args }}
 
+# the tests in containers, on an engine that runs here or on one of their own (root)
+compose *args:
+    pytest -m compose {{ args }}
+
 # one benchmark, or the list of them
 bench *args:
     caravan bench {{ args }}

@@ -1,4 +1,4 @@
-"""Ask a service of this container whether it is well: exit 0 for 200 on /health, else 1. Cheap: it runs every few seconds.
+"""Ask a service of this container whether it is well: exit 0 for 200 on /health, else 1. It runs often, so it is cheap.
 
 python3 -IS deploy/health.py [PORT]
 """

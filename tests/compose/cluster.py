@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -80,17 +81,31 @@ class ContainerCluster:
             time.sleep(0.1)
         raise AssertionError(f"not within {within_s} s: {what}\n{self.project.logs()}")
 
-    def ready(self, service: str) -> int:
-        """How many containers of a service are well, asked as their health check asks."""
-        ask = ["python3", "-IS", "/app/deploy/health.py", "7070"]
-        running = [one for one in self.project.containers(service) if one.status == "running"]
-        return sum(one.exec_run(ask).exit_code == 0 for one in running)
+    def metric(self, service: str, name: str) -> float:
+        """A metric of a service that has one container, read in there as Prometheus would."""
+        code = (
+            "import urllib.request as u; "
+            "print(u.urlopen('http://127.0.0.1:7070/metrics', timeout=3).read().decode())"
+        )
+        done = self.project.containers(service)[0].exec_run(["python3", "-I", "-c", code])
+        found = re.search(rf"^{name} (\S+)$", done.output.decode(), re.MULTILINE)
+        assert found is not None, done.output
+        return float(found.group(1))
+
+    def workers(self) -> int:
+        """Schedulers that the broker leases to."""
+        return int(self.metric("eval_broker", "caravan_eval_broker_workers_count"))
 
     def start_load(self, *words: str) -> "subprocess.Popen[str]":
         """Start `tests.compose.load`; its last line is read by `answer`."""
         command = [*self.engine.inside, sys.executable, "-m", "tests.compose.load", *words]
         child = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command,
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         self._children.append(child)
         return child
@@ -100,7 +115,7 @@ class ContainerCluster:
         return self.answer(self.start_load(*words), 60)
 
     def answer(self, child: "subprocess.Popen[str]", within_s: float) -> dict[str, Any]:
-        """Wait for a client's end and return its object."""
+        """End a client's stdin, wait for its end and return its object."""
         out, err = child.communicate(timeout=within_s)
         self._children.remove(child)
         assert child.returncode == 0, (out[-500:], err[-1500:])

@@ -10,8 +10,9 @@ from uuid import uuid4
 import pytest
 
 from tests.compose.cluster import ContainerCluster
-from tests.compose.engine import Engine, NoEngineError, find_compose, find_engine
+from tests.compose.engine import ROOT, Engine, NoEngineError, find_compose, find_engine
 from tests.compose.images import write_base
+from tests.compose.page import Reader
 
 BASE, IMAGE = "caravan-test-base", "caravan-test"
 _began = time.monotonic()
@@ -48,7 +49,7 @@ def engine() -> Iterator[Engine]:
 
 @pytest.fixture(scope="session")
 def images(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Variables of compose.yaml that name images made here; deploy/Dockerfile is built by compose itself."""
+    """Variables of compose.yaml that name images made here; the second is deploy/Dockerfile's."""
     tar = tmp_path_factory.mktemp("base") / "base.tar"
     write_base(tar)
     tag = uuid4().hex[:8]
@@ -56,6 +57,15 @@ def images(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     engine.client.api.import_image_from_file(str(tar), repository=BASE, tag=tag)
     tar.unlink()
     say(f"base image {engine.client.images.get(base).attrs['Size'] >> 20} MiB")
+    arguments = {"BASE_IMAGE": base}
+    engine.client.images.build(
+        path=str(ROOT),
+        dockerfile="deploy/Dockerfile",
+        tag=image,
+        buildargs=arguments,
+        network_mode="none",
+    )
+    say("image built from deploy/Dockerfile")
     env = {"CARAVAN_IMAGE": image, "CARAVAN_NATS_IMAGE": base, "CARAVAN_BASE_IMAGE": base}
     yield env
     for name in (image, base):
@@ -80,3 +90,11 @@ def cluster_of(
     yield make
     for one in made:
         one.end()
+
+
+@pytest.fixture
+def reader(engine: Engine, images: dict[str, str], tmp_path: Path) -> Iterator[Reader]:
+    """Somebody who follows docs/operations.md; everything is taken down afterwards."""
+    found = Reader(engine, tmp_path, images)
+    yield found
+    found.end()

