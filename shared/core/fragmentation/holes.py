@@ -1,0 +1,143 @@
+"""What a partly used GPU is worth: by the best packing of the fractions that were asked for.
+
+Decides: the value of every hole from nothing to a whole GPU. Must not know: nodes, models, CPU. scarcity.py is next.
+
+Packing fractions into GPUs is cutting stock: patterns (multisets of sizes that fit into one GPU), as few GPUs as can be
+for the mix of sizes seen so far. The linear program's dual gives each size its price, the share of a GPU it costs in that
+best packing; a hole is worth the dearest set of sizes that it can still hold. A placement that follows an optimal pattern
+then loses nothing, any other loses the difference. (Were 0.65 and 0.32 asked for as often, they would be worth 2/3 and 1/3:
+0.32 beside 0.65 loses nothing, a second 0.32 beside a first loses nothing while three of them do.) Sizes for which nobody
+lacks room, such as the 0.16 that fit beside too many 0.81, come out at 0.
+
+Exact in integers: the simplex keeps the basis' inverse times its determinant (Edmonds, Bareiss: every division is without
+remainder), so every processor computes the same prices. Source: Gilmore and Gomory, "A linear programming approach to the
+cutting-stock problem" (1961): patterns are generated, each by a knapsack under the prices of the moment.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+#: Steps of a GPU that sizes are rounded up to, and holes down to.
+STEPS: Final = 100
+#: The most asked-for sizes take part, by what they sum up to.
+SIZES_MAX: Final = 24
+#: Patterns tried at the most; prices are then near the best, and in proportion all the same.
+_PIVOTS_MAX: Final = 400
+
+
+def hole_values(demand: Mapping[int, int], unit: int) -> list[int]:
+    """Return what a hole of 0, 1 … `STEPS` steps is worth, in units of 1 / `unit` of a GPU.
+
+    `demand`: size in steps, below `STEPS` -> how often it was asked for. Rising; the last is `unit`. Values are floored.
+    """
+    asked = sorted(demand.items(), key=lambda item: (-item[0] * item[1], item[0]))[:SIZES_MAX]
+    sizes = sorted(size for size, count in asked if 0 < size < STEPS and count > 0)
+    if not sizes:
+        return [0] * STEPS + [unit]
+    prices = _prices(sizes, [demand[size] for size in sizes])
+    values, _ = _knapsack(sizes, prices)
+    # At the optimum a whole GPU is worth exactly one; a search cut short is brought to scale.
+    return [value * unit // values[STEPS] for value in values]
+
+
+def _prices(sizes: Sequence[int], demand: Sequence[int]) -> list[int]:
+    """Return the dual prices of the sizes, all times one common factor."""
+    basis = _Basis([STEPS // size for size in sizes], demand)
+    prices = basis.prices()
+    for _ in range(_PIVOTS_MAX):
+        surplus = next((at for at, price in enumerate(prices) if price < 0), None)
+        if surplus is not None:
+            column = [0] * len(sizes)
+            column[surplus] = -1
+            cost = 0
+        else:
+            values, last = _knapsack(sizes, prices)
+            if values[STEPS] <= basis.factor:
+                break
+            column = _pattern(sizes, last)
+            cost = 1
+        if not basis.enter(column, cost):
+            break
+        prices = basis.prices()
+    return [max(price, 0) for price in prices]
+
+
+def _knapsack(sizes: Sequence[int], prices: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Return for each room the dearest set that fits, and which size was put in last (-1: none)."""
+    items = [(size, price, at) for at, (size, price) in enumerate(zip(sizes, prices, strict=True))]
+    values = [0] * (STEPS + 1)
+    last = [-1] * (STEPS + 1)
+    for room in range(1, STEPS + 1):
+        best, which = values[room - 1], -1
+        for size, price, at in items:
+            if size > room:
+                break
+            value = values[room - size] + price
+            if value > best:
+                best, which = value, at
+        values[room], last[room] = best, which
+    return values, last
+
+
+def _pattern(sizes: Sequence[int], last: Sequence[int]) -> list[int]:
+    """Read off how often each size stands in the dearest set of a whole GPU."""
+    pattern = [0] * len(sizes)
+    room = STEPS
+    while room > 0:
+        which = last[room]
+        if which < 0:
+            room -= 1
+        else:
+            pattern[which] += 1
+            room -= sizes[which]
+    return pattern
+
+
+class _Basis:
+    """A basis of as many columns as sizes: its inverse and solution, as integers over one `factor` > 0."""
+
+    def __init__(self, copies: Sequence[int], demand: Sequence[int]) -> None:
+        """Begin with one pattern a size, of that size alone."""
+        count = len(copies)
+        self.factor = 1
+        for one in copies:
+            self.factor *= one
+        self._inverse = [[0] * count for _ in range(count)]
+        for at, one in enumerate(copies):
+            self._inverse[at][at] = self.factor // one
+        self._solution = [
+            self.factor // one * wanted for one, wanted in zip(copies, demand, strict=True)
+        ]
+        self._costs = [1] * count
+
+    def prices(self) -> list[int]:
+        """Return costs times inverse, over `factor`."""
+        rows = [row for row, cost in zip(self._inverse, self._costs, strict=True) if cost]
+        if not rows:
+            return [0] * len(self._inverse)
+        return [sum(column) for column in zip(*rows, strict=True)]
+
+    def enter(self, column: Sequence[int], cost: int) -> bool:
+        """Bring a column into the basis, where the solution stays non-negative; False if there is no such place."""
+        moves = [sum(a * b for a, b in zip(row, column, strict=True) if b) for row in self._inverse]
+        leaves = -1
+        for at, move in enumerate(moves):
+            # Compared as fractions: solution / move, the least goes, ties by place.
+            if move > 0 and (
+                leaves < 0 or self._solution[at] * moves[leaves] < self._solution[leaves] * move
+            ):
+                leaves = at
+        if leaves < 0:
+            return False
+        pivot, factor = moves[leaves], self.factor
+        row, solved = self._inverse[leaves], self._solution[leaves]
+        for at, move in enumerate(moves):
+            if at != leaves:
+                self._inverse[at] = [
+                    (a * pivot - move * b) // factor
+                    for a, b in zip(self._inverse[at], row, strict=True)
+                ]
+                self._solution[at] = (self._solution[at] * pivot - move * solved) // factor
+        self._costs[leaves] = cost
+        self.factor = pivot
+        return True

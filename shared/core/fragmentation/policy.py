@@ -1,0 +1,154 @@
+"""The policy `algorithm = "fragmentation"`: put an ask where it spoils the least GPU for those still to come.
+
+Decides: node and GPU instance of one ask. Must not know: where columns and counts come from. gradient.py has the baseline.
+
+The cost of a node's state is the GPU that is likely to be left over there, in thousandths of a GPU:
+
+    holes       each partly used instance: what is free of it, less what that hole is worth (holes.py), and a sixteenth
+                of what is free, for as long as it waits to be filled
+    stranded    free GPU beyond what the node's free CPU and memory can serve, at the CPU and memory that a GPU's worth of
+                asks has needed on average so far
+
+and a placement costs what it adds to that, plus the GPU it takes times the scarcity of the node's model (scarcity.py). All
+three weigh one. Ties go to the fuller node by Nomad's binpack score, then to the lower row, so that a fleet without GPUs
+is packed as by `binpack`. Everything is an integer; all that is known of the workload is what arrived before.
+"""
+
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from shared.core.fragmentation.gpus import WHOLE, Choice, GpuAsk, GpuColumns, Int64s, Mask
+from shared.core.fragmentation.holes import STEPS, hole_values
+from shared.core.fragmentation.scarcity import UNIT, Scarcity
+from shared.core.fragmentation.workload import Workload
+from shared.core.scores import fit_of_free
+
+#: A waiting hole costs this part of itself.
+_WAITING: Final = 16
+#: Ratios of GPU to CPU and memory: in 2**-20, not above one GPU for each thousandth of a core or MiB.
+_RATIO_BITS: Final = 20
+_RATIO_MAX: Final = WHOLE << _RATIO_BITS
+#: More than any state can cost.
+_NEVER: Final = 1 << 62
+
+
+class Prices(msgspec.Struct, frozen=True, eq=False):
+    """What the policy knows of the workload, made of counts alone. Costs are in 1 / UNIT of a thousandth of a GPU."""
+
+    #: (WHOLE + 1,) cost of an instance of which so much is free.
+    hole_cost: Int64s
+    #: thousandths of GPU that a thousandth of a core, or a MiB, can serve, in 2**-20; `_RATIO_MAX` where none is needed.
+    gpu_per_cpu: int
+    gpu_per_memory: int
+    scarcity: Scarcity
+
+
+def price(workload: Workload, models: int) -> Prices:
+    """Make the prices for what arrived so far. `models`: how many model codes there are."""
+    sizes: dict[int, int] = {}
+    choices: dict[int, int] = {}
+    gpu = cpu = memory = 0
+    for ask, count in workload.counts.items():
+        if not ask.gpus:
+            continue
+        gpu += count * ask.total_milli
+        cpu += count * ask.cpu_milli
+        memory += count * ask.memory_mib
+        choices[ask.models] = choices.get(ask.models, 0) + count * ask.total_milli
+        if ask.gpu_milli < WHOLE:
+            size = -(-ask.gpu_milli * STEPS // WHOLE)
+            sizes[size] = sizes.get(size, 0) + count
+    return Prices(
+        hole_cost=_hole_cost(sizes),
+        gpu_per_cpu=_ratio(gpu, cpu),
+        gpu_per_memory=_ratio(gpu, memory),
+        scarcity=Scarcity(choices, models),
+    )
+
+
+def choose(columns: GpuColumns, ask: GpuAsk, usable: Mask, prices: Prices) -> Choice | None:
+    """Choose node and instance among the `usable` (N,) nodes; None: it fits none of them.
+
+    Pure: reads only its arguments. `usable` holds constraints and status; room is looked at here.
+    """
+    rows = np.flatnonzero(usable & columns.fits(ask))
+    if not len(rows):
+        return None
+    gpu_free = columns.gpu_free[rows]
+    free = gpu_free.sum(axis=1)
+    cpu, memory = columns.cpu_free[rows], columns.memory_free[rows]
+    cost = _stranded(free - ask.total_milli, cpu - ask.cpu_milli, memory - ask.memory_mib, prices)
+    cost -= _stranded(free, cpu, memory, prices)
+    instances = None
+    if ask.gpus:
+        cost += ask.total_milli * _model_prices(columns, prices)[columns.model[rows]]
+    if ask.gpus == 1:
+        added = _added(gpu_free, ask.gpu_milli, prices.hole_cost)
+        instances = added.argmin(axis=1)
+        cost += added[np.arange(len(rows)), instances]
+    least = np.flatnonzero(cost == cost.min())
+    at = int(least[0]) if len(least) == 1 else _fullest(columns, ask, rows, least)
+    instance = -1 if instances is None else int(instances[at])
+    return Choice(int(rows[at]), instance, int(cost[at]))
+
+
+def state_cost(columns: GpuColumns, prices: Prices) -> Int64s:
+    """Return holes and stranded of every node, from scratch; a placement's cost is the rise of it, scarcity apart."""
+    holes = prices.hole_cost[columns.gpu_free].sum(axis=1)
+    free = columns.gpu_free.sum(axis=1)
+    return holes + _stranded(free, columns.cpu_free, columns.memory_free, prices)
+
+
+def _hole_cost(sizes: dict[int, int]) -> Int64s:
+    free = np.arange(WHOLE + 1, dtype=np.int64)
+    worth = np.array(hole_values(sizes, WHOLE * UNIT), np.int64)[free * STEPS // WHOLE]
+    cost = free * UNIT - worth + free * UNIT // _WAITING
+    cost[0] = cost[WHOLE] = 0
+    return cost
+
+
+def _ratio(gpu: int, other: int) -> int:
+    return min((gpu << _RATIO_BITS) // other, _RATIO_MAX) if other else _RATIO_MAX
+
+
+def _stranded(free: Int64s, cpu: Int64s, memory: Int64s, prices: Prices) -> Int64s:
+    """Return free GPU that CPU and memory cannot serve, in 1 / UNIT."""
+    served = np.minimum(_served(cpu, prices.gpu_per_cpu), _served(memory, prices.gpu_per_memory))
+    return np.maximum(free * UNIT - served, 0)
+
+
+def _served(amount: Int64s, ratio: int) -> Int64s:
+    # 2**-20 to 2**-10, which is 1 / UNIT. Amounts stay below 2**32, ratios below 2**30.
+    return (amount * ratio) >> (_RATIO_BITS - 10)
+
+
+def _added(gpu_free: Int64s, milli: int, hole_cost: Int64s) -> Int64s:
+    """Return what the holes cost more when the instance takes the ask; `_NEVER` where it has no room."""
+    after = gpu_free - milli
+    added = hole_cost[np.maximum(after, 0)] - hole_cost[gpu_free]
+    added[after < 0] = _NEVER
+    return added
+
+
+def _model_prices(columns: GpuColumns, prices: Prices) -> Int64s:
+    models = len(prices.scarcity.group_of)
+    if prices.scarcity.groups < 2:
+        return np.full(models, UNIT, np.int64)
+    free = np.zeros(models, np.int64)
+    np.add.at(free, columns.model, columns.gpu_free.sum(axis=1))
+    return prices.scarcity.prices(free)
+
+
+def _fullest(columns: GpuColumns, ask: GpuAsk, rows: Int64s, among: Int64s) -> int:
+    """Return the place in `among` with the best binpack score, the first of equals."""
+    picked = rows[among]
+    fit = fit_of_free(
+        columns.cpu_free[picked] - ask.cpu_milli,
+        columns.memory_free[picked] - ask.memory_mib,
+        np.maximum(columns.cpu_capacity[picked], 1),
+        np.maximum(columns.memory_capacity[picked], 1),
+        algorithm="binpack",
+    )
+    return int(among[int(fit.argmax())])

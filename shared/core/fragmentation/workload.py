@@ -1,0 +1,36 @@
+"""The workload as seen so far: how often each shape was asked for, in arrival order, from an empty log.
+
+Decides: what is remembered, what is forgotten, and when prices are made anew. Must not know: what a price is. Every
+replica counts the same asks in the same order, so it has the same counts at the same seq. holes.py is next.
+
+Counts halve when they sum up to `WINDOW`, so that what a cluster ran long ago fades away, and their number is bounded.
+"""
+
+from typing import Final
+
+from shared.core.fragmentation.gpus import GpuAsk
+
+#: Asks remembered at the most; at this many all counts halve.
+WINDOW: Final = 65_536
+
+
+class Workload:
+    """Counts by shape. `generation` moves on when the counts have grown by half since it last did, or halved."""
+
+    def __init__(self) -> None:
+        self.counts: dict[GpuAsk, int] = {}
+        self.generation = 0
+        self._total = 0
+        self._due = 0
+
+    def saw(self, ask: GpuAsk) -> None:
+        """Count one ask that arrived, placed or not."""
+        self.counts[ask] = self.counts.get(ask, 0) + 1
+        self._total += 1
+        if self._total >= WINDOW:
+            self.counts = {shape: count // 2 for shape, count in self.counts.items() if count > 1}
+            self._total = sum(self.counts.values())
+            self._due = self._total
+        if self._total >= self._due:
+            self.generation += 1
+            self._due = self._total + self._total // 2 + 1
