@@ -1,0 +1,201 @@
+"""Deciding again: whether a log's plans are what `place` makes of their snapshots.
+
+Decides what a plan was made from, as far as the log tells: the state at its `snapshot_seq`, and the plans of the same
+worker that the log showed only later (`services/scheduler/overlay.py` holds just those). Compares allocation by
+allocation, so that where a plan was cut into parts, or cut by the applier, does not matter. Must not know how a
+decision is made, nor where the log lies: `read` gives it from its first record, as often as it is asked.
+"""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.base import EvalKey, JobId
+from schemas.envelope import CORE_VERSION
+from schemas.plans import GroupPlacement, InPlace, Origin, PlanCommitted, PlanRefused, Stops
+from shared.core.log import Chain
+from shared.core.place import Assignment, MaskCache, Snapshot, place
+from shared.core.replica import Replica
+from shared.core.role import Record
+from shared.core.state import State
+from shared.core.tables.allocations import expand_runs
+
+#: Reads the whole log, from seq 1.
+Reader = Callable[[], Iterable[Record]]
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan that `place` makes otherwise today. `recorded` and `decided` say how, for people."""
+
+    #: of its first part.
+    seq: int
+    worker: str
+    number: int
+    recorded: str
+    decided: str
+
+
+class Redecided(msgspec.Struct, kw_only=True):
+    """What became of all plans of a log."""
+
+    checked: int = 0
+    equal: int = 0
+    #: made by another release: not compared.
+    other_version: int = 0
+    #: not all parts are told, or refused ones name no allocations: nothing to compare.
+    untold: int = 0
+    differences: list[Difference] = msgspec.field(default_factory=list)
+
+
+class _Part(msgspec.Struct, frozen=True):
+    """What a worker asked for in one part, and where the log tells its fate."""
+
+    seq: int
+    placements: tuple[GroupPlacement, ...]
+    stops: tuple[Stops, ...]
+    updates: tuple[InPlace, ...]
+    is_refused: bool
+
+
+class _Plan(msgspec.Struct):
+    """One plan of a worker, from all its parts."""
+
+    origin: Origin
+    key: EvalKey
+    job_id: JobId
+    parts: dict[int, _Part]
+
+    @property
+    def last_seq(self) -> int:
+        """Where the log has told everything of it."""
+        return max(part.seq for part in self.parts.values())
+
+
+def redecide(read: Reader) -> Redecided:
+    """Decide every plan of a log again. Raises LogError where the log cannot be followed."""
+    at_seq: dict[int, list[_Plan]] = {}
+    for plan in _plans(read()).values():
+        at_seq.setdefault(plan.origin.snapshot_seq, []).append(plan)
+    found = Redecided()
+    replica = Replica()
+    under_way: dict[str, list[_Plan]] = {}
+    for record in read():
+        replica.apply(record)
+        state = replica.state
+        for plan in sorted(at_seq.pop(state.seq, ()), key=lambda one: one.origin.number):
+            mine = [
+                one for one in under_way.get(plan.origin.worker, ()) if one.last_seq > state.seq
+            ]
+            _check(found, state, plan, mine)
+            under_way[plan.origin.worker] = [*mine, plan]
+    return found
+
+
+def _plans(records: Iterable[Record]) -> dict[tuple[str, int], _Plan]:
+    """Collect the plans by worker and number, in the order of their first parts."""
+    chain = Chain()
+    plans: dict[tuple[str, int], _Plan] = {}
+    for record in records:
+        accepted = chain.accept(record.seq, record.subject, record.data)
+        for event in accepted.events if accepted is not None else ():
+            if not isinstance(event, PlanCommitted | PlanRefused):
+                continue
+            origin = event.origin
+            name = (origin.worker, origin.number)
+            plan = plans.get(name)
+            if plan is None:
+                plan = plans[name] = _Plan(origin, event.key, event.job_id, {})
+            # A part that came twice was settled by the first word of it.
+            plan.parts.setdefault(origin.part, _part(record.seq, event))
+    return plans
+
+
+def _part(seq: int, event: PlanCommitted | PlanRefused) -> _Part:
+    if isinstance(event, PlanRefused):
+        return _Part(seq, event.placements, (), (), is_refused=True)
+    asked = (*event.placements, *event.cut)
+    return _Part(seq, asked, event.stops, event.updates, is_refused=False)
+
+
+def _check(found: Redecided, state: State, plan: _Plan, under_way: list[_Plan]) -> None:
+    origin = plan.origin
+    if origin.core != CORE_VERSION:
+        found.other_version += 1
+        return
+    if len(plan.parts) < origin.parts or any(part.is_refused for part in plan.parts.values()):
+        found.untold += 1
+        return
+    used = _used(state, under_way)
+    evaluation = state.evaluations.by_key.get(plan.key)
+    cause = evaluation.triggered_by if evaluation is not None else ""
+    proposal = place(
+        Snapshot(state, used, MaskCache()),
+        Assignment(plan.key, plan.job_id, cause),
+        seed=origin.seed,
+        lane=origin.lane,
+        lanes=origin.lanes,
+    )
+    parts = [plan.parts[number] for number in sorted(plan.parts)]
+    recorded = _lines(
+        [one for part in parts for one in part.placements],
+        [one for part in parts for one in part.stops],
+        [one for part in parts for one in part.updates],
+    )
+    decided = _lines(proposal.placements, proposal.stops, proposal.updates)
+    found.checked += 1
+    if recorded == decided:
+        found.equal += 1
+        return
+    found.differences.append(
+        Difference(
+            seq=parts[0].seq,
+            worker=origin.worker,
+            number=origin.number,
+            recorded=_only(recorded, decided),
+            decided=_only(decided, recorded),
+        )
+    )
+
+
+def _used(state: State, under_way: list[_Plan]) -> NDArray[np.int64]:
+    """Held resources with the worker's own earlier plans, as far as the state does not show them. Shape: (N, 3)."""
+    used = state.allocations.used(state.fleet.size).copy()
+    groups = state.allocations.groups
+    for plan in under_way:
+        for part in plan.parts.values():
+            for placement in part.placements if part.seq > state.seq else ():
+                name = (plan.job_id, placement.version, placement.group)
+                ask = groups.ask[groups.ref_of[name]]
+                rows = np.array(placement.rows, dtype=np.intp)
+                held = np.array(placement.counts, dtype=np.int64)[:, None] * ask
+                np.add.at(used, rows, held)
+    return used
+
+
+def _lines(
+    placements: Iterable[GroupPlacement], stops: Iterable[Stops], updates: Iterable[InPlace]
+) -> list[str]:
+    """Write a plan as one line an allocation, in order of the lines."""
+    lines: list[str] = []
+    for one in placements:
+        nodes = [row for row, n in zip(one.rows, one.counts, strict=True) for _ in range(n)]
+        for at, (row, name) in enumerate(zip(nodes, expand_runs(one.names), strict=True)):
+            previous = one.previous[at] if one.previous else 0
+            times = one.reschedules[at] if one.reschedules else 0
+            lines.append(
+                f"place {one.group}[{name}] v{one.version} row {row} for {previous}, {times} times"
+            )
+    lines += [
+        f"stop {row} {stop.client_status} {stop.reason}" for stop in stops for row in stop.rows
+    ]
+    lines += [f"update {row} {one.group} v{one.version}" for one in updates for row in one.rows]
+    return sorted(lines)
+
+
+def _only(lines: list[str], others: list[str]) -> str:
+    """Say which lines the other plan does not have, the first few of them."""
+    known = set(others)
+    mine = [line for line in lines if line not in known]
+    return "; ".join(mine[:3]) or f"{len(lines)} lines"
