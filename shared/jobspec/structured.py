@@ -80,21 +80,23 @@ def read_yaml(text: str) -> tuple[Any, Lines]:
     """Read YAML: its value, and the lines. Raises StructuredFault."""
     if len(text) > YAML_BYTES_MAX:
         raise StructuredFault(f"{len(text)} characters of YAML, at most {YAML_BYTES_MAX} are read")
-    loader = _Loader(text)
     lines: Lines = {}
+    loader: _Loader | None = None
     try:
+        loader = _Loader(text)
         node = loader.get_single_node()
         if node is None:
             return None, lines
         return _plain(loader, node, (), lines), lines
     except yaml.MarkedYAMLError as err:
         mark = err.problem_mark
-        problem = err.problem or "cannot be read"
+        problem = ", ".join(one for one in (err.context, err.problem) if one) or "cannot be read"
         raise StructuredFault(f"YAML: {problem}", mark.line + 1 if mark else 0) from None
     except (yaml.YAMLError, RecursionError, ValueError) as err:
         raise StructuredFault(f"YAML: {str(err).splitlines()[0][:200]}") from None
     finally:
-        loader.dispose()
+        if loader is not None:
+            loader.dispose()
 
 
 def _plain(loader: _Loader, node: yaml.Node, path: tuple[str | int, ...], lines: Lines) -> Any:
