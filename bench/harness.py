@@ -48,7 +48,10 @@ class Harness(Cluster):
         self.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _kind: object, err: BaseException | None, _trace: object) -> None:
+        if err is not None:
+            for line in (*self.notes[-20:], self._fleet_said()):
+                err.add_note(line)
         if self._fleet is not None:
             self._fleet.kill()
             self._fleet.wait()
@@ -141,6 +144,10 @@ class Harness(Cluster):
         assert found is not None
         return found.state
 
+    def _fleet_said(self) -> str:
+        log = self.data_dir / "logs" / "fleet.log"
+        return f"fleet: {log.read_text(errors='replace')[-2000:]}" if log.exists() else "no fleet"
+
     async def _until_known(self, node_id: str) -> None:
         """The server takes changed users over a moment after it was told."""
         for _ in range(100):
@@ -180,12 +187,12 @@ def run_in(
     try:
         own = {"agents": 0, "appliers": 1, "schedulers": 1, **(settings or {})}
         with Harness(ClusterSettings(data_dir=folder / "data", **own)) as cluster:  # type: ignore[arg-type]
-            asyncio.run(_limited(story, cluster))
+            asyncio.run(_run(story, cluster))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _limited(story: Callable[[Harness], Awaitable[None]], cluster: Harness) -> None:
+async def _run(story: Callable[[Harness], Awaitable[None]], cluster: Harness) -> None:
     await story(cluster)
 
 

@@ -1,0 +1,124 @@
+"""A production GPU cluster's trace, read from its files: the fleet, and pods drawn from a variant's list.
+
+Decides what a row of the files means. The files (openb of Alibaba's cluster-trace-gpu-v2023, for research) are never part
+of this tree: they are read from the folder that is given.
+"""
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from services.cli.output import CliError
+from shared.core.fragmentation.gpus import WHOLE, GpuAsk, GpuColumns
+from shared.core.splitmix import splitmix64
+
+VARIANTS: Final = ("default", "gpuspec33", "multigpu20")
+NODES: Final = "openb_node_list_gpu_node.csv"
+_NODE_COLUMNS: Final = ("cpu_milli", "memory_mib", "gpu", "model")
+_POD_COLUMNS: Final = ("cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """One row of the node list."""
+
+    cpu_milli: int
+    memory_mib: int
+    gpus: int
+    #: code of the model, by name in order.
+    model: int
+
+
+class Trace(msgspec.Struct, frozen=True):
+    """A fleet in file order, and a variant's pods in file order."""
+
+    machines: tuple[Machine, ...]
+    models: tuple[str, ...]
+    pods: tuple[GpuAsk, ...]
+
+    @property
+    def capacity_milli(self) -> int:
+        """GPU of the whole fleet, in thousandths of one."""
+        return WHOLE * sum(one.gpus for one in self.machines)
+
+    def columns(self) -> GpuColumns:
+        """Make the empty fleet."""
+        cpu = np.array([one.cpu_milli for one in self.machines], np.int64)
+        memory = np.array([one.memory_mib for one in self.machines], np.int64)
+        widest = max(one.gpus for one in self.machines)
+        instances = np.array([one.gpus for one in self.machines])[:, None] > np.arange(widest)
+        return GpuColumns(
+            cpu_capacity=cpu,
+            cpu_free=cpu.copy(),
+            memory_capacity=memory,
+            memory_free=memory.copy(),
+            gpu_free=instances.astype(np.int64) * WHOLE,
+            model=np.array([one.model for one in self.machines], np.int64),
+        )
+
+    def draw(self, seed: int) -> Iterator[GpuAsk]:
+        """Draw pods from the list for ever, with replacement; the same seed draws the same."""
+        start = splitmix64(seed)
+        at = 0
+        while True:
+            yield self.pods[splitmix64(start + at) % len(self.pods)]
+            at += 1
+
+
+def read(folder: str, variant: str, size: float) -> Trace:
+    """Read a variant; `size` below 1 takes that part of the nodes, evenly over the list.
+
+    Raises CliError: no folder or variant given, a file is missing, a column is missing or holds no number.
+    """
+    if variant not in VARIANTS:
+        raise CliError(
+            "usage", f"--variant is one of {', '.join(VARIANTS)}, was {variant[:80]!r}"
+        )
+    if not folder:
+        raise CliError("usage", f"--data DIR is needed: the folder that holds {NODES}")
+    rows = _rows(Path(folder) / NODES, _NODE_COLUMNS)
+    models = tuple(sorted({row["model"] for row in rows}))
+    machines = [
+        Machine(int(row["cpu_milli"]), int(row["memory_mib"]), int(row["gpu"]), models.index(row["model"]))
+        for row in rows
+    ]
+    kept = max(int(len(machines) * min(size, 1.0)), 1)
+    picked = tuple(machines[at * len(machines) // kept] for at in range(kept))
+    listed = _rows(Path(folder) / f"openb_pod_list_{variant}.csv", _POD_COLUMNS)
+    pods = tuple(_pod(row, models) for row in listed)
+    if not any(pod.gpus for pod in pods) or not any(one.gpus for one in picked):
+        raise CliError("data", f"neither pods nor nodes of {folder} may be without any GPU")
+    return Trace(picked, models, pods)
+
+
+def _pod(row: dict[str, str], models: tuple[str, ...]) -> GpuAsk:
+    """Read one pod. No `gpu_spec`, or an empty one, takes any model; names that the fleet does not have take none."""
+    wanted = row.get("gpu_spec") or ""
+    every = (1 << len(models)) - 1
+    named = {name for name in wanted.split("|") if name in models}
+    bits = sum(1 << models.index(name) for name in sorted(named)) if wanted else every
+    gpus = int(row["num_gpu"])
+    milli = int(row["gpu_milli"]) if gpus else 0
+    if gpus < 0 or not 0 <= milli <= WHOLE or (gpus == 1 and not milli) or (gpus > 1 and milli != WHOLE):
+        raise CliError("data", f"a pod of {gpus} GPUs of {milli} thousandths makes no sense")
+    return GpuAsk(int(row["cpu_milli"]), int(row["memory_mib"]), gpus, milli, bits if gpus else every)
+
+
+def _rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
+    try:
+        with path.open(encoding="utf-8", newline="") as lines:
+            rows = list(csv.DictReader(lines))
+    except OSError as err:
+        raise CliError("data", f"cannot read the trace: {err.strerror}", file=str(path)) from err
+    if not rows:
+        raise CliError("data", "the file has no rows", file=str(path))
+    for line, row in enumerate(rows, start=2):
+        for column in columns:
+            value = row.get(column)
+            if value is None or (column != "model" and not value.isdecimal()):
+                text = f"column {column} is missing or no whole number"
+                raise CliError("data", text, file=str(path), line=line)
+    return rows
