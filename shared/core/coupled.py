@@ -118,7 +118,8 @@ def _take_few(
 @lru_cache(maxsize=1)
 def _powers() -> list[int]:
     """The table of powers as a list: one look-up costs a fifth of numpy's."""
-    return POW10.tolist()
+    powers: list[int] = POW10.tolist()
+    return powers
 
 
 class Marginal:

@@ -194,7 +194,8 @@ class Tally:
     def combine(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
         """Number the combinations of values on these rows. Shapes: rows, result (H,)."""
         columns = [block.codes.take(rows) for block in self._blocks]
-        joint, size = columns[0], len(self._blocks[0].counts)
+        joint: NDArray[np.integer] = columns[0]
+        size = len(self._blocks[0].counts)
         for block, column in zip(self._blocks[1:], columns[1:], strict=True):
             if size * len(block.counts) > _TABLE_MAX:
                 # Numbers stay small, however many blocks there are.

@@ -46,6 +46,7 @@ from shared.core.heads import (
     room_of,
     runs_of,
 )
+from shared.core.sampled import Sampling, place_sampled
 from shared.core.scores import Algorithm, Int64s
 from shared.core.splitmix import splitmix64_array
 
@@ -75,6 +76,7 @@ def place_count(
     affinity: Int64s | None = None,
     limit: Int64s | None = None,
     coupling: Coupling | None = None,
+    sampling: Sampling | None = None,
     lane: int = 0,
     lanes: int = 1,
 ) -> Placement:
@@ -86,7 +88,8 @@ def place_count(
     Shapes: capacity, used (N, 3), ask (3,) in `RESOURCES` order, column order ("F") preferred;
     mask, collisions, penalised, affinity, limit (N,). `collisions` counts the allocations of this job and
     group on a row; `limit` is how many more a row may take at most. With a `coupling` (spread, distinct
-    property) rows depend on each other and are taken value by value.
+    property) rows depend on each other and are taken value by value. A `sampling` looks at a few rows only,
+    and is not greedy.
     Scores and the bounds on capacity are those of scores.py. Nothing is changed. `count` beyond
     2**31 - 1 is cut to it.
     Raises: ValueError when the ask is negative.
@@ -100,6 +103,8 @@ def place_count(
     tally = None if coupling is None else coupling.begin()
 
     def part(some: Nodes, wanted: int) -> Placement:
+        if sampling is not None and sampling.candidates != "all":
+            return place_sampled(demand, some, sampling, tally, wanted)
         if tally is None:
             return _place(demand, some, wanted)
         return place_coupled(demand, some, tally, wanted)

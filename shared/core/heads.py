@@ -113,25 +113,24 @@ def heads_of(demand: Demand, nodes: Nodes) -> Heads:
     for left, ask in zip(free, demand.ask, strict=True):
         fits = fits & (left >= ask)
     rows = np.flatnonzero(fits)
-    return _gathered(demand, nodes, rows, free[CPU].take(rows), free[MEMORY].take(rows))
+    return _gathered(demand, nodes, rows, (free[CPU].take(rows), free[MEMORY].take(rows)))
 
 
 def heads_at(demand: Demand, nodes: Nodes, rows: NDArray[np.intp]) -> Heads:
     """Gather the columns of rows that are known to have room. Shapes: rows (H,)."""
     free = nodes.capacity[rows, :] - nodes.used[rows, :]
-    return _gathered(demand, nodes, rows, free[:, CPU], free[:, MEMORY])
+    return _gathered(demand, nodes, rows, (free[:, CPU], free[:, MEMORY]))
 
 
 def _gathered(
-    demand: Demand, nodes: Nodes, rows: NDArray[np.intp], free_cpu: Int64s, free_memory: Int64s
+    demand: Demand, nodes: Nodes, rows: NDArray[np.intp], free: tuple[Int64s, Int64s]
 ) -> Heads:
     collisions = nodes.collisions.take(rows) if demand.anti_affinity else None
     penalised = None if nodes.penalised is None else nodes.penalised.take(rows)
     affinity = None if nodes.affinity is None else nodes.affinity.take(rows)
     return Heads(
         rows,
-        free_cpu,
-        free_memory,
+        *free,
         np.maximum(nodes.capacity[:, CPU].take(rows), 1),
         np.maximum(nodes.capacity[:, MEMORY].take(rows), 1),
         None if collisions is None else collisions.astype(np.int64, copy=False),
@@ -209,10 +208,10 @@ def loaded(demand: Demand, nodes: Nodes, part: Placement) -> Nodes:
 
 def runs_of(rows: NDArray[np.integer]) -> Placement:
     """Turn one row an allocation, in order, into runs of equal rows."""
-    rows = rows.astype(np.int32)
-    starts = np.flatnonzero(np.diff(rows, prepend=-1))
-    counts = np.diff(starts, append=len(rows)).astype(np.int32)
-    return Placement(rows[starts], counts, len(rows))
+    each = rows.astype(np.int32)
+    starts = np.flatnonzero(np.diff(each, prepend=-1))
+    counts = np.diff(starts, append=len(each)).astype(np.int32)
+    return Placement(each[starts], counts, len(each))
 
 
 def join(parts: list[Placement]) -> Placement:

@@ -167,6 +167,11 @@ class AllocationTable:
         """Rows of a job, terminal ones included. Do not write to it."""
         return self.by_job.get(job_id, _NO_ROWS)
 
+    def is_wanted(self, rows: Rows) -> NDArray[np.bool_]:
+        """Which of these rows are to run and did not end. Shapes: rows, result (R,)."""
+        wanted: NDArray[np.bool_] = (self.desired[rows] == RUN) & ~TERMINAL[self.client[rows]]
+        return wanted
+
     def used(self, size: int) -> NDArray[np.int64]:
         """Held resources of the first `size` fleet rows. Shape: (size, 3). A view: do not write to it."""
         self.usage = grown(self.usage, size)

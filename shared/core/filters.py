@@ -1,0 +1,154 @@
+"""Filters: which nodes a group may run on at all, remembered while the fleet stays as it is, and who was refused by what.
+
+Decides the conjunction of feasibility's masks for a job's group. Must not know room, scores or other allocations:
+scratch.py adds what a plan under way knows (distinct hosts and properties). Next: `rules.py`.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.jobs import Affinity, GroupSpec
+from shared.core.feasibility import (
+    AttributeColumns,
+    constraint_mask,
+    datacenter_mask,
+    driver_mask,
+    pool_mask,
+)
+from shared.core.scores import Int64s, affinity_scores
+from shared.core.tables.fleet import FleetTable
+from shared.core.tables.jobs import Job
+
+Mask = NDArray[np.bool_]
+#: Masks remembered for one state of the fleet.
+_MASKS_MAX = 4096
+#: Bytes of them, roughly: a mask has one a node.
+_BYTES_MAX = 64 << 20
+
+
+class Filter(msgspec.Struct, frozen=True, eq=False):
+    """One condition, in words, and the rows that meet it. Shape: (fleet.size,)."""
+
+    name: str
+    mask: Mask
+
+
+class FilterLine(msgspec.Struct, frozen=True):
+    """How many nodes a condition was the first to refuse, also by node class."""
+
+    name: str
+    refused: int
+    by_class: dict[str, int]
+
+
+class FilterReport(msgspec.Struct, frozen=True):
+    """Why nodes are not feasible. A node is counted once, at the first filter that refuses it."""
+
+    nodes: int
+    feasible: int
+    filters: tuple[FilterLine, ...]
+
+    def reasons(self, most: int = 5) -> list[str]:
+        """Say the same in lines, the filters that refuse most first."""
+        lines = sorted(self.filters, key=lambda line: (-line.refused, line.name))
+        return [
+            f"{line.name} refuses {line.refused} of {self.nodes} nodes" for line in lines[:most]
+        ]
+
+
+class MaskCache:
+    """Feasible nodes and affinities by what a group asks for; forgotten whenever the fleet's attributes change."""
+
+    def __init__(self) -> None:
+        self._generation = -1
+        self._masks: dict[tuple[object, ...], Mask] = {}
+        self._affinities: dict[tuple[Affinity, ...], Int64s] = {}
+        self._capacity: Int64s | None = None
+
+    def capacity(self, fleet: FleetTable) -> Int64s:
+        """What nodes offer, column by column in memory. Shape: (fleet.size, R). Do not write to it."""
+        self._forget(fleet)
+        if self._capacity is None:
+            self._capacity = np.asfortranarray(fleet.capacity[: fleet.size])
+        return self._capacity
+
+    def mask(self, fleet: FleetTable, job: Job, group: GroupSpec) -> Mask:
+        """Nodes that the group may run on, whatever their room and status. Shape: (fleet.size,). Do not write to it."""
+        self._forget(fleet)
+        key = (job.datacenters, job.node_pool, group.constraints, group.drivers)
+        mask = self._masks.get(key)
+        if mask is None:
+            mask = fleet.live[: fleet.size].copy()
+            for one in filters_of(fleet, job, group):
+                mask &= one.mask
+            self._masks[key] = mask
+        return mask
+
+    def affinity(self, fleet: FleetTable, affinities: tuple[Affinity, ...]) -> Int64s | None:
+        """Score of each node by affinity. Shape: (fleet.size,); None where there is none. Do not write to it."""
+        if not affinities:
+            return None
+        self._forget(fleet)
+        found = self._affinities.get(affinities)
+        if found is None:
+            found = self._affinities[affinities] = _affinity(fleet.attributes, affinities)
+        return found
+
+    def _forget(self, fleet: FleetTable) -> None:
+        held = len(self._masks) + 8 * len(self._affinities)
+        if (
+            fleet.generation != self._generation
+            or held > _MASKS_MAX
+            or held * fleet.size > _BYTES_MAX
+        ):
+            self._generation = fleet.generation
+            self._masks = {}
+            self._affinities = {}
+            self._capacity = None
+
+
+def _affinity(columns: AttributeColumns, affinities: tuple[Affinity, ...]) -> Int64s:
+    matches = [constraint_mask(columns, one.left, one.operator, one.right) for one in affinities]
+    return affinity_scores(matches, [one.weight for one in affinities])
+
+
+def filters_of(fleet: FleetTable, job: Job, group: GroupSpec) -> Iterator[Filter]:
+    """Name every condition that one node alone can meet, in the order in which they are told."""
+    columns = fleet.attributes
+    named = ", ".join(job.datacenters)
+    yield Filter(f"datacenter {named}", datacenter_mask(columns, job.datacenters))
+    yield Filter(f"node pool {job.node_pool}", pool_mask(columns, job.node_pool))
+    for driver in group.drivers:
+        yield Filter(f"driver {driver}", driver_mask(columns, driver))
+    for one in group.constraints:
+        text = " ".join(part for part in (one.left, one.operator, one.right) if part)
+        yield Filter(text, constraint_mask(columns, one.left, one.operator, one.right))
+
+
+def report_of(fleet: FleetTable, filters: Iterable[Filter]) -> FilterReport:
+    """Count the live nodes that each filter is the first to refuse."""
+    left = fleet.live[: fleet.size].copy()
+    nodes = int(left.sum())
+    lines = []
+    for one in filters:
+        refused = left & ~one.mask
+        count = int(refused.sum())
+        if count:
+            lines.append(FilterLine(one.name, count, _by_class(fleet.attributes, refused)))
+            left &= one.mask
+    return FilterReport(nodes, int(left.sum()), tuple(lines))
+
+
+def _by_class(columns: AttributeColumns, rows: Mask) -> dict[str, int]:
+    codes = columns.codes("node.class")
+    if codes is None:
+        return {"": int(rows.sum())}
+    values = columns.values("node.class")
+    counts = np.bincount(codes[rows], minlength=1)
+    found: dict[str, int] = {}
+    for code in np.flatnonzero(counts).tolist():
+        found[values[code]] = found.get(values[code], 0) + int(counts[code])
+    return dict(sorted(found.items()))

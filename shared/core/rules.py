@@ -1,0 +1,81 @@
+"""Rules: spread blocks and distinct properties of a group, as counts by value on this fleet.
+
+Decides which code of an attribute each row has, what every value is worth, and how many allocations stand on it.
+Must not know which rows are open. coupling.py keeps the counts while a count is placed. Source: Nomad spread.go,
+propertyset.go.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.jobs import DistinctProperty, GroupSpec, Spread
+from shared.core.coupling import Block, Codes, Coupling, Distinct, Even, Targets
+from shared.core.feasibility import AttributeColumns
+from shared.core.scores import Int64s
+
+Mask = NDArray[np.bool_]
+#: The value of a target that stands for all others.
+_OTHERS = "*"
+
+
+def coupling_of(
+    columns: AttributeColumns, group: GroupSpec, *, of_group: Int64s, of_job: Int64s
+) -> Coupling | None:
+    """Make the blocks of a group; None where its nodes do not depend on each other.
+
+    `of_group`, `of_job`: allocations on each row that stay or are placed already, of the group and of the whole
+    job. Shapes: (N,); `of_job` is looked at only where a property is distinct over the job.
+    """
+    weights = sum(one.weight for one in group.spreads)
+    blocks = [_spread(columns, group, one, weights, of_group) for one in group.spreads]
+    for one in group.distinct_properties:
+        held = of_job if one.job_wide else of_group
+        blocks.append(_distinct(columns, one, held))
+    return Coupling(tuple(blocks)) if blocks else None
+
+
+def distinct_mask(columns: AttributeColumns, one: DistinctProperty, held: Int64s) -> Mask:
+    """Say which rows a distinct property leaves open. Shapes: held (N,), result (N,)."""
+    block = _distinct(columns, one, held)
+    is_open = block.counts < block.most
+    is_open[0] = False
+    mask: Mask = is_open.take(block.codes)
+    return mask
+
+
+def _distinct(columns: AttributeColumns, one: DistinctProperty, held: Int64s) -> Distinct:
+    codes, values = _codes(columns, one.attribute)
+    return Distinct(codes, _counts(codes, len(values), held), one.limit)
+
+
+def _spread(
+    columns: AttributeColumns, group: GroupSpec, one: Spread, weights: int, held: Int64s
+) -> Block:
+    codes, values = _codes(columns, one.attribute)
+    counts = _counts(codes, len(values), held)
+    if not one.targets:
+        return Even(codes, counts)
+    percent_of = {target.value: target.percent for target in one.targets}
+    rest = percent_of.pop(_OTHERS, max(100 - sum(percent_of.values()), 0))
+    percents = [percent_of.get(value, rest) for value in values]
+    desired = np.array(percents, np.int64) * group.count
+    return Targets(codes, counts, desired, one.weight, weights)
+
+
+def _codes(columns: AttributeColumns, target: str) -> tuple[Codes, list[str]]:
+    """Return the code of each row and the value of each code; code 0 is absence."""
+    if not target.startswith("${"):
+        # The same text on every node.
+        return np.ones(columns.rows, np.int32), ["", target]
+    name = target[2:].removesuffix("}")
+    codes = columns.codes(name)
+    if codes is None:
+        return np.zeros(columns.rows, np.int32), [""]
+    return codes, list(columns.values(name))
+
+
+def _counts(codes: Codes, values: int, held: Int64s) -> Int64s:
+    counts = np.zeros(values, np.int64)
+    rows = np.flatnonzero(held)
+    np.add.at(counts, codes[rows], held[rows])
+    return counts

@@ -1,0 +1,247 @@
+"""Scratch: what placing changes while one plan is made, so that all groups of a job see each other.
+
+Decides what of a want finds room where, and says why the rest did not. Must not know how a plan is written down
+(place.py) nor which allocations are wanted (reconcile.py).
+"""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.evaluations import Waiting
+from schemas.jobs import GroupSpec
+from shared.core.columns import Rows, grown
+from shared.core.cut import place_count
+from shared.core.filters import Filter, FilterReport, Mask, MaskCache, filters_of, report_of
+from shared.core.heads import Placement
+from shared.core.reconcile import Want
+from shared.core.rules import coupling_of, distinct_mask
+from shared.core.sampled import Candidates, Sampling, scan_width
+from shared.core.scores import Algorithm, Int64s
+from shared.core.state import State
+from shared.core.tables.jobs import Job
+
+RESOURCE_NAMES = ("cpu", "memory", "disk")
+#: Allocations of a group whose nodes depend on each other that one plan places; the next evaluation goes on.
+COUPLED_MAX = 10_000
+_CANDIDATES: dict[str, Candidates] = {"two_choices": "two_choices", "log2": "log2"}
+
+
+class Snapshot(msgspec.Struct, frozen=True, eq=False):
+    """What a decision sees. `used` (N, 3): held resources, the worker's own unconfirmed plans included."""
+
+    state: State
+    used: NDArray[np.int64]
+    masks: MaskCache
+
+
+class Draw(msgspec.Struct, frozen=True):
+    """Which nodes go first, and by which seed nodes are drawn where the policy draws them."""
+
+    seed: int = 0
+    lane: int = 0
+    lanes: int = 1
+
+
+class Placed(msgspec.Struct, frozen=True, eq=False):
+    """A piece of a want: where it went, and which positions of the want it fills (None: from the first on)."""
+
+    placement: Placement
+    part: NDArray[np.intp] | None = None
+
+
+class Scratch:
+    """A copy of the held resources, and what the plan under way puts on them."""
+
+    def __init__(self, snapshot: Snapshot, job: Job, stopping: Sequence[Rows], draw: Draw) -> None:
+        self._state = snapshot.state
+        self._masks = snapshot.masks
+        self._job = job
+        size = snapshot.state.fleet.size
+        self._size = size
+        self._capacity = snapshot.masks.capacity(snapshot.state.fleet)
+        self._used = grown(snapshot.used, size)[:size].copy(order="F")
+        self._ready = snapshot.state.fleet.ready()
+        self._stopping = stopping
+        self._draw = draw
+        #: allocations of the job on each row: those that stay, and those of this plan; None: not asked for yet.
+        self._of_job: Int64s | None = None
+        self._placed: list[Placement] = []
+
+    def place(self, want: Want, mask: Mask) -> list[Placed]:
+        """Place a want as far as there is room: first what avoids a node, then the rest."""
+        usable = mask & self._ready
+        on_rows = self._staying(want)
+        count = self.limit_of(want)
+        if want.avoid is None:
+            placed = self._cut(want.group, count, usable=usable, on_rows=on_rows)
+            return [Placed(placed)] if placed.placed else []
+        out: list[Placed] = []
+        avoid = want.avoid[:count]
+        # Those that avoid a node are placed as one count that avoids all their nodes, then the rest.
+        for part in (np.flatnonzero(avoid >= 0), np.flatnonzero(avoid < 0)):
+            if not len(part):
+                continue
+            avoided = avoid[part]
+            penalised = np.zeros(self._size, dtype=bool)
+            penalised[avoided[avoided >= 0]] = True
+            placed = self._cut(
+                want.group, len(part), usable=usable, on_rows=on_rows, penalised=penalised
+            )
+            if placed.placed:
+                out.append(Placed(placed, part[: placed.placed]))
+                np.add.at(on_rows, placed.rows, placed.counts)
+        return out
+
+    def limit_of(self, want: Want) -> int:
+        """Say how many of a want one plan places at most."""
+        group = want.group
+        if self._job.all_at_once or not (group.spreads or group.distinct_properties):
+            return want.count
+        return min(want.count, COUPLED_MAX)
+
+    def algorithm(self, group: GroupSpec) -> Algorithm:
+        """Say how nodes are ranked: by the job's word, else the node pool's, else the cluster's."""
+        policy = self._state.policy.policy
+        pool = policy.pool_algorithms.get(self._job.node_pool, "")
+        return "spread" if (group.algorithm or pool or policy.algorithm) == "spread" else "binpack"
+
+    def _cut(
+        self,
+        group: GroupSpec,
+        count: int,
+        *,
+        usable: Mask,
+        on_rows: Int64s,
+        penalised: Mask | None = None,
+    ) -> Placement:
+        fleet, ask = self._state.fleet, ask_of(group)
+        of_job = self._on_job() if _is_job_wide(group) else on_rows
+        limit: Int64s | None = None
+        if group.distinct_hosts:
+            held = of_job if group.distinct_hosts == "job" else on_rows
+            limit = np.equal(held, 0).astype(np.int64)
+        placed = place_count(
+            capacity=self._capacity,
+            used=self._used,
+            mask=usable,
+            ask=ask,
+            count=count,
+            collisions=on_rows,
+            desired_count=group.count,
+            algorithm=self.algorithm(group),
+            anti_affinity=self._state.policy.policy.anti_affinity,
+            penalised=penalised,
+            affinity=self._masks.affinity(fleet, group.affinities),
+            limit=limit,
+            coupling=coupling_of(fleet.attributes, group, of_group=on_rows, of_job=of_job),
+            sampling=self._sampling(group, usable),
+            lane=self._draw.lane,
+            lanes=self._draw.lanes,
+        )
+        np.add.at(self._used, placed.rows, placed.counts.astype(np.int64)[:, None] * ask)
+        self._placed.append(placed)
+        if self._of_job is not None:
+            np.add.at(self._of_job, placed.rows, placed.counts)
+        return placed
+
+    def _sampling(self, group: GroupSpec, usable: Mask) -> Sampling | None:
+        candidates = _CANDIDATES.get(self._state.policy.policy.candidates)
+        if candidates is None:
+            return None
+        width = scan_width(
+            int(usable.sum()),
+            is_batch=self._job.job_type == "batch",
+            is_wide=bool(group.affinities or group.spreads),
+            count=group.count,
+        )
+        # Each cut of a plan draws anew.
+        return Sampling(candidates, self._draw.seed + (len(self._placed) << 32), width)
+
+    def _staying(self, want: Want) -> Int64s:
+        """Count the group's allocations that stay, by row. Shape: (N,)."""
+        if not len(want.staying):
+            return np.zeros(self._size, dtype=np.int64)
+        nodes = self._state.allocations.node[want.staying]
+        return np.bincount(nodes, minlength=self._size).astype(np.int64)
+
+    def _on_job(self) -> Int64s:
+        """Count all allocations of the job that stay or are placed by this plan, by row. Shape: (N,)."""
+        if self._of_job is None:
+            table = self._state.allocations
+            rows = table.rows_of(self._job.id)
+            rows = rows[table.is_wanted(rows)]
+            if self._stopping:
+                rows = rows[~np.isin(rows, np.concatenate(self._stopping))]
+            found = np.bincount(table.node[rows], minlength=self._size).astype(np.int64)
+            for placed in self._placed:
+                np.add.at(found, placed.rows, placed.counts)
+            self._of_job = found
+        return self._of_job
+
+    # ---- why not ----
+
+    def report(self, want: Want, placed: Sequence[Placed] = ()) -> FilterReport:
+        """Say which filter refuses which nodes, the job's other allocations considered."""
+        fleet = self._state.fleet
+        own = filters_of(fleet, self._job, want.group)
+        return report_of(fleet, (*own, *self._distinct(want, placed)))
+
+    def _distinct(self, want: Want, placed: Sequence[Placed]) -> Iterator[Filter]:
+        group = want.group
+        if not (group.distinct_hosts or group.distinct_properties):
+            return
+        on_rows = self._staying(want)
+        for one in placed:
+            np.add.at(on_rows, one.placement.rows, one.placement.counts)
+        if group.distinct_hosts:
+            held = self._on_job() if group.distinct_hosts == "job" else on_rows
+            yield Filter("distinct_hosts", np.equal(held, 0))
+        for rule in group.distinct_properties:
+            held = self._on_job() if rule.job_wide else on_rows
+            mask = distinct_mask(self._state.fleet.attributes, rule, held)
+            yield Filter(f"distinct_property {rule.attribute} {rule.limit}", mask)
+
+    def explain(self, want: Want, mask: Mask, count: int, placed: Sequence[Placed]) -> Waiting:
+        """Say why `count` of a want found no room; `placed` is what did."""
+        group = want.group
+        ask = ask_of(group)
+        feasible = int(mask.sum())
+        if not feasible:
+            nodes = int(self._state.fleet.live.sum())
+            first = f"none of {nodes} nodes satisfies its constraints"
+            why = (first, *self.report(want).reasons())
+            return Waiting(count=count, wait_class="misconfigured", reasons=why)
+        fits_empty = mask & (self._capacity >= ask).all(axis=1)
+        if not fits_empty.any():
+            reason = f"no feasible node is large enough for {_shown(ask)}, even empty"
+            return Waiting(count=count, wait_class="never_fits", reasons=(reason,))
+        ready = fits_empty & self._ready
+        reasons = [] if ready.any() else [f"none of {feasible} feasible nodes is ready"]
+        for rule in self._distinct(want, placed):
+            refused = int((ready & ~rule.mask).sum())
+            if refused:
+                reasons.append(f"{rule.name} closes {refused} of {int(ready.sum())} nodes")
+                ready = ready & rule.mask
+        short = (self._capacity - self._used) < ask
+        for dimension, name in enumerate(RESOURCE_NAMES):
+            exhausted = int((ready & short[:, dimension]).sum())
+            if exhausted:
+                reasons.append(f"{name} exhausted on {exhausted} of {int(ready.sum())} nodes")
+        return Waiting(count=count, wait_class="capacity", reasons=tuple(reasons))
+
+
+def ask_of(group: GroupSpec) -> Int64s:
+    """What one allocation asks for. Shape: (3,), in the order of the fleet's columns."""
+    return np.array((group.cpu_mhz, group.memory_mib, group.disk_mib), dtype=np.int64)
+
+
+def _is_job_wide(group: GroupSpec) -> bool:
+    return group.distinct_hosts == "job" or any(rule.job_wide for rule in group.distinct_properties)
+
+
+def _shown(ask: Sequence[int] | Int64s) -> str:
+    cpu, memory, disk = (int(value) for value in ask)
+    return f"{cpu} MHz, {memory} MiB memory, {disk} MiB disk"
