@@ -48,7 +48,7 @@ class Reader:
         if not engine.is_ours:
             name, port = f"caravan-test-{os.getpid()}", free_port()
             self._swap = {
-                "caravan_nats": f"{name}_nats",
+                "caravan_": f"{name}_",
                 "operator bootstrap": f"operator bootstrap --port {port}",
             }
             images = {**images, "CARAVAN_PORT": str(port)}
