@@ -13,9 +13,11 @@ import structlog
 
 from services.agent.drivers.driver import Driver, Exit, Gone, Run, StartRefused
 from services.agent.edge_home import Home
+from services.agent.edge_logs import rotate
 from shared.core.tasks import (
     AgentInput,
     KillTask,
+    LogLimits,
     RecoverTask,
     RemoveAlloc,
     SignalTask,
@@ -29,6 +31,8 @@ from shared.core.tasks import (
 
 #: A driver's answer to start and recover is awaited this long; docker pulls have their own limit within it.
 DRIVER_TIMEOUT_S = 300.0
+#: How often the logs of what runs are looked at.
+LOGS_S = 1.0
 #: Signals, kills and abandoned starts.
 DRIVER_SHORT_TIMEOUT_S = 15.0
 
@@ -51,6 +55,8 @@ class Edge:
         self._drivers = dict(drivers)
         self._tell = inject
         self._live: dict[_RunKey, tuple[Driver, Any, Run]] = {}
+        self._logs: dict[_RunKey, tuple[Run, LogLimits]] = {}
+        self._tends_logs = False
         self._work: set[asyncio.Task[None]] = set()
         #: why the last write to the journal failed; nothing starts while it does.
         self._journal_error = ""
@@ -203,6 +209,7 @@ class Edge:
     ) -> None:
         key = (effect.key, effect.task, effect.run)
         self._live[key] = (driver, handle, run)
+        self._tend_logs(key, run, effect)
         self._inject(
             TaskStarted(
                 key=effect.key,
@@ -220,7 +227,26 @@ class Edge:
             await self._bounded(driver.stop(handle), effect.task)
             end = Exit(code=None, reason=f"driver lost it: {err!r}")
         del self._live[key]
+        self._logs.pop(key, None)
         self._inject(_exited(effect, end))
+
+    def _tend_logs(self, key: _RunKey, run: Run, effect: StartTask | RecoverTask) -> None:
+        limits = effect.launch.logs if isinstance(effect, StartTask) else effect.logs
+        if limits.disabled:
+            return
+        self._logs[key] = (run, limits)
+        if not self._tends_logs:
+            self._tends_logs = True
+            self._spawn("logs", self._rotate_logs())
+
+    async def _rotate_logs(self) -> None:
+        """Keep logs within bounds as long as anything runs: a look at two sizes for each task."""
+        try:
+            while self._logs:
+                await asyncio.to_thread(_rotate_all, list(self._logs.values()))
+                await asyncio.sleep(LOGS_S)
+        finally:
+            self._tends_logs = False
 
     async def _end(self, driver: Driver, handle: Any, run: Run, grace_s: float) -> None:
         await self._bounded(driver.leave(run), run.task)
@@ -244,6 +270,15 @@ class Edge:
             number=effect.run,
             places=self._home.places(effect.alloc_id, effect.task),
         )
+
+
+def _rotate_all(logs: list[tuple[Run, LogLimits]]) -> None:
+    """Rotate what has grown too long; a log that cannot be read is its own task's matter."""
+    for run, limits in logs:
+        for path in (run.places.stdout, run.places.stderr):
+            with contextlib.suppress(OSError):
+                if path.lstat().st_size > limits.file_bytes:
+                    rotate(path, limits)
 
 
 def _failed(effect: StartTask, reason: str, *, recoverable: bool) -> TaskStartFailed:

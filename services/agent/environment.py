@@ -14,7 +14,7 @@ import msgspec
 from schemas.nodes import NodeSpec
 from schemas.projections import DesiredAlloc
 from services.agent.spec import GroupPlan, TaskPlan
-from shared.core.tasks import TaskLaunch
+from shared.core.tasks import LogLimits, TaskLaunch
 
 _REFERENCE = re.compile(r"\$\{\s*([^}\s]+)\s*\}")
 _ENV_CALL = re.compile(r'env\["?([^"\]]+)"?\]')
@@ -96,4 +96,12 @@ def task_launch(alloc: DesiredAlloc, plan: GroupPlan, task: TaskPlan, node: Node
         user=task.user,
         cpu_mhz=task.cpu_mhz,
         memory_mib=task.memory_mib,
+        logs=log_limits(task),
+    )
+
+
+def log_limits(task: TaskPlan) -> LogLimits:
+    """Say how much of a task's output is kept."""
+    return LogLimits(
+        files=task.log_files, file_bytes=task.log_file_bytes, disabled=task.log_disabled
     )

@@ -14,6 +14,7 @@ from shared.jobspec.nomad_json import meta_of
 
 #: An agent waits at most this long between the kill signal and the kill (Nomad's max_kill_timeout).
 KILL_TIMEOUT_MAX_NS = 30_000_000_000
+MIB = 1024 * 1024
 #: Types whose tasks are done when they exit with 0.
 _FINITE = ("batch", "sysbatch")
 
@@ -61,6 +62,10 @@ class TaskPlan(Wire, frozen=True, kw_only=True):
     kill_timeout_ns: int = 5_000_000_000
     #: empty: the driver's own.
     kill_signal: str = ""
+    #: of each output: files kept, size of one, or nothing at all.
+    log_files: int = 10
+    log_file_bytes: int = 10 * MIB
+    log_disabled: bool = False
     restart: RestartPlan
 
 
@@ -108,6 +113,9 @@ def _task_plan(job: _Job, group: _Group, task: _Task) -> TaskPlan:
         memory_mib=task.resources.memory_mib,
         kill_timeout_ns=min(max(task.kill_timeout_ns, 0), KILL_TIMEOUT_MAX_NS),
         kill_signal=task.kill_signal,
+        log_files=max(task.logs.max_files, 1),
+        log_file_bytes=max(task.logs.max_file_size_mb, 1) * MIB,
+        log_disabled=task.logs.disabled or task.logs.enabled is False,
         restart=RestartPlan(
             attempts=restart.attempts,
             interval_ns=restart.interval_ns,

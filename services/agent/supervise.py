@@ -7,7 +7,7 @@ projection. Every start is in the journal before it is made (`Turn.effects`).
 from msgspec import DecodeError
 
 from schemas.nodes import NodeSpec
-from services.agent.environment import task_launch
+from services.agent.environment import log_limits, task_launch
 from services.agent.reports import Reports
 from services.agent.restart import judge_end
 from services.agent.workload import Alloc, Phase, Task
@@ -90,6 +90,7 @@ class Supervisor:
                         task=task.plan.name,
                         run=task.run,
                         driver=task.plan.driver,
+                        logs=log_limits(task.plan),
                     )
                 )
 

@@ -1,6 +1,6 @@
 """Asking the bus: which one, as whom, and what it means when nobody answers.
 
-Decides the URL (CARAVAN_NATS_URL, else the running `caravan up`, else port 4222 here) and how long a person waits. Must
+Decides how long a person waits, and what is said about a bus that cannot be used; which bus it is: `contexts.py`. Must
 not know what an answer means.
 """
 
@@ -13,7 +13,7 @@ import msgspec
 
 from schemas.answers import ErrorAnswer
 from schemas.projections import Query
-from services.cli import running_ups
+from services.cli import contexts, running_ups
 from services.cli.output import CliError
 from shared.bus import subjects
 from shared.bus.client import Client
@@ -27,33 +27,77 @@ CONNECT_S = 1.5
 ANSWER_S = 5.0
 
 
+#: Older servers lack what streams here are made of.
+SERVER_LEAST = (2, 15)
+#: Chosen by --context.
+_chosen: list[str] = []
+
+
 class _Probe(msgspec.Struct):
     error: msgspec.Raw = msgspec.Raw(b"")
 
 
+def use_context(name: str) -> None:
+    """Talk to the bus of this context from now on in this process. Raises CliError where there is none."""
+    contexts.find(name)
+    _chosen[:] = [name]
+
+
+def bus() -> contexts.Context:
+    """Find the bus that is meant, and as whom. Raises CliError for a context that cannot be read."""
+    if _chosen:
+        return contexts.find(_chosen[0])
+    given = os.environ.get("CARAVAN_NATS_URL")
+    if given:
+        user = os.environ.get("CARAVAN_NATS_USER", "")
+        return contexts.Context(url=given, user=user)
+    used = contexts.current()
+    if used:
+        return contexts.find(used)
+    return contexts.Context(url=running_ups.newest_url() or DEFAULT_URL)
+
+
 def bus_url() -> str:
-    """Find the bus that is meant."""
-    return os.environ.get("CARAVAN_NATS_URL") or running_ups.newest_url() or DEFAULT_URL
+    """URL of the bus that is meant."""
+    return bus().url
 
 
-async def connected(client: Client) -> Client:
+def client_of(found: contexts.Context) -> Client:
+    """Make a client, not connected yet."""
+    password = found.password() if found.name else os.environ.get("CARAVAN_NATS_PASSWORD", "")
+    return Client(found.url, user=found.user, password=password if found.user else "")
+
+
+async def connected(client: Client, found: contexts.Context) -> Client:
     """Connect within CONNECT_S. Raises CliError `unavailable` with one line that helps."""
-    url = without_login(bus_url())
-    hint = "is `caravan up` running? CARAVAN_NATS_URL names another bus"
+    shown = without_login(found.url)
+    where = f"{shown} (context {found.name})" if found.name else shown
+    hint = "is `caravan up` running? CARAVAN_NATS_URL or --context names another bus"
     try:
         return await asyncio.wait_for(client.__aenter__(), CONNECT_S)
     except TimeoutError as err:
-        raise CliError("unavailable", f"no bus at {url} ({hint})") from err
+        raise CliError("unavailable", f"no bus at {where}; {hint}") from err
     except BusUnavailable as err:
         away = isinstance(err.__cause__, OSError)
-        raise CliError("unavailable", f"{f'no bus at {url}' if away else err} ({hint})") from err
+        said = f"no bus at {where}" if away else str(err)
+        raise CliError("unavailable", f"{said}; {hint}") from err
+
+
+async def why_silent(client: Client, what: str) -> str:
+    """Say why nobody answers: an old server, or a service that is not there."""
+    version = client.bus.connected_server_version
+    if (version.major, version.minor) < SERVER_LEAST:
+        least = ".".join(map(str, SERVER_LEAST))
+        return f"the bus runs nats-server {version}, Caravan needs {least} or newer"
+    return f"the bus is there, but no {what} answers"
 
 
 def with_bus(work: Callable[[Client], Awaitable[T]]) -> T:
     """Connect, do the work, disconnect. Raises CliError."""
 
     async def run() -> T:
-        client = await connected(Client(bus_url()))
+        found = bus()
+        client = await connected(client_of(found), found)
         try:
             return await work(client)
         finally:
@@ -64,12 +108,15 @@ def with_bus(work: Callable[[Client], Awaitable[T]]) -> T:
 
 async def ask(client: Client, noun: str, answer: type[S], query: Query) -> S:
     """Ask the view. Raises CliError with the view's own code, or `unavailable` where nobody answers."""
+    return await ask_bytes(client, noun, answer, msgspec.json.encode(query))
+
+
+async def ask_bytes(client: Client, noun: str, answer: type[S], body: bytes) -> S:
+    """Ask the view with an encoded question; as `ask`."""
     try:
-        raw = await client.request_bytes(
-            subjects.query(noun), msgspec.json.encode(query), timeout_s=ANSWER_S
-        )
+        raw = await client.request_bytes(subjects.query(noun), body, timeout_s=ANSWER_S)
     except BusUnavailable as err:
-        raise CliError("unavailable", f"the bus is there, but no view answers: {err}") from err
+        raise CliError("unavailable", f"{await why_silent(client, 'view')}: {err}") from err
     if msgspec.json.decode(raw, type=_Probe).error:
         detail = msgspec.json.decode(raw, type=ErrorAnswer).error
         raise CliError(detail.code, detail.message, path=detail.path)

@@ -19,12 +19,12 @@ import msgspec
 from schemas.answers import AllocAnswer, JobAnswer
 from schemas.projections import AllocSummary, Query
 from services.cli import lines
-from services.cli.allocs import log_path
 from services.cli.asking import ask
 from services.cli.children import processes_of
 from services.cli.cluster import Cluster, ClusterSettings
-from services.cli.jobs import submit, wait_ended, wait_evaluation
+from services.cli.log_files import log_path
 from services.cli.output import CliError, Output, short
+from services.cli.submitting import submit, wait_ended, wait_evaluation
 from services.cli.up import wait_ready
 from shared.bus.client import Client
 from shared.errors import BusUnavailable

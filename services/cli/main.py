@@ -10,10 +10,13 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from services.cli.commands import COMMANDS, GROUPS, Arg, Command
+from services.cli.commands import COMMANDS, GROUPS
 from services.cli.output import CliError, Output
+from services.cli.words import Arg, Command
 from shared.errors import BusUnavailable, CaravanError, CommandInvalid, ConfigInvalid
 
+#: Commands that talk to a bus.
+_ASKING = frozenset(("job", "node", "alloc", "eval", "system", "operator", "log", "replay", "dead"))
 #: As a shell reports a process that its closed pipe ended.
 _EXIT_PIPE = 141
 
@@ -29,9 +32,12 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    is_json = "--json" in words
+    is_json = not {"--json", "-json"}.isdisjoint(words)
+    error_exit = 1
     try:
-        code = _run(words)
+        command = _find(words) if words and not words[0].startswith("-") else None
+        error_exit = command.error_exit if command is not None else 1
+        code = _run(words, command)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
@@ -40,14 +46,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _EXIT_PIPE
     except CaravanError as err:
-        return _fail(_as_cli_error(err), is_json=is_json)
+        return _fail(_as_cli_error(err), is_json=is_json, code=error_exit)
     except OSError as err:
         where = str(err.filename or "")
-        return _fail(CliError("io", err.strerror or str(err), file=where), is_json=is_json)
+        told = CliError("io", err.strerror or str(err), file=where)
+        return _fail(told, is_json=is_json, code=error_exit)
     return code
 
 
-def _run(words: list[str]) -> int:
+def _run(words: list[str], command: Command | None) -> int:
     if not words or words[0] in {"-h", "--help"}:
         print(overview(), end="")
         return 0
@@ -56,14 +63,21 @@ def _run(words: list[str]) -> int:
 
         print(f"caravan {CORE_VERSION}")
         return 0
-    command = _find(words)
     if command is None:
+        if words[0].startswith("-"):
+            raise CliError("usage", f"no option {words[0]!r} here (caravan --help lists commands)")
         return 0
     try:
-        given = vars(parser_of(command).parse_args(words[len(command.words) :]))
+        rest = _long_options(command, words[len(command.words) :])
+        given = vars(parser_of(command).parse_args(rest))
     except SystemExit as ended:
         return int(ended.code or 0)
     out = Output(is_json=bool(given.pop("json", False)))
+    context = given.pop("context", "")
+    if context:
+        from services.cli.asking import use_context
+
+        use_context(context)
     handler = getattr(import_module(command.module), command.handler)
     return int(handler(out, **given))
 
@@ -77,7 +91,7 @@ def _find(words: Sequence[str]) -> Command | None:
         if len(words) == 1 or words[1] in {"-h", "--help"}:
             print(overview(words[0]), end="")
             return None
-        known = [c.words[1] for c in COMMANDS if c.words[0] == words[0]]
+        known = [" ".join(c.words[1:]) for c in COMMANDS if c.words[0] == words[0]]
         raise CliError("usage", f"caravan {words[0]} has no {words[1]!r}, only {', '.join(known)}")
     from difflib import get_close_matches
 
@@ -86,12 +100,26 @@ def _find(words: Sequence[str]) -> Command | None:
     raise CliError("usage", f"no command {words[0]!r}{hint} (caravan --help lists them)")
 
 
+def _long_options(command: Command, words: list[str]) -> list[str]:
+    """Take Nomad's `-check-index` for `--check-index`: a known long option with one dash."""
+    known = {flag for arg in command.args for flag in arg.flags} | {"--json", "--context", "--help"}
+    out: list[str] = []
+    for index, word in enumerate(words):
+        if word == "--":
+            return [*out, *words[index:]]
+        twice = f"-{word.partition('=')[0]}"
+        is_long = word.startswith("-") and len(twice) > 3 and twice in known
+        out.append(f"-{word}" if is_long else word)
+    return out
+
+
 def parser_of(command: Command) -> argparse.ArgumentParser:
     """Build the parser of one command."""
     parser = _Parser(
         prog=f"caravan {' '.join(command.words)}",
         description=f"{command.summary[0].upper()}{command.summary[1:]}.",
-        epilog=command.more or None,
+        epilog=_epilog(command),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     for arg in command.args:
@@ -99,11 +127,38 @@ def parser_of(command: Command) -> argparse.ArgumentParser:
     if command.words != ("run",):
         text = "print one JSON object on stdout; everything else goes to stderr"
         parser.add_argument("--json", action="store_true", help=text)
+    if command.module.startswith("services.cli.") and command.words[0] in _ASKING:
+        text = "ask the bus of this context (caravan context list)"
+        parser.add_argument("--context", default="", metavar="NAME", help=text)
     return parser
 
 
+def _epilog(command: Command) -> str | None:
+    """What more there is to say, and examples."""
+    import shutil
+    import textwrap
+
+    width = max(shutil.get_terminal_size((80, 24)).columns - 2, 20)
+    lines = textwrap.wrap(command.more, width) if command.more else []
+    if command.examples:
+        lines += ["", "examples:"] if lines else ["examples:"]
+        lines += [f"  caravan {example}" for example in command.examples]
+    return "\n".join(lines) or None
+
+
 def _add(parser: argparse.ArgumentParser, arg: Arg) -> None:
-    if arg.kind is bool:
+    if arg.kind is list and arg.flags:
+        parser.add_argument(
+            *arg.flags,
+            dest=arg.name,
+            action="append",
+            default=[],
+            metavar=arg.metavar,
+            help=arg.help,
+        )
+    elif arg.kind is list:
+        parser.add_argument(arg.name, nargs="+", help=arg.help, metavar=arg.metavar)
+    elif arg.kind is bool:
         parser.add_argument(*arg.flags, dest=arg.name, action="store_true", help=arg.help)
     elif arg.flags:
         shown = f" (default {arg.default})" if arg.default not in ("", 0, -1) else ""
@@ -139,7 +194,9 @@ def overview(group: str = "") -> str:
         lines += _two_columns(" ".join(command.words), command.summary, width)
     lines += ["", "caravan COMMAND --help tells the rest."]
     if not group:
-        lines += ["CARAVAN_NATS_URL names the bus; by default it is that of `caravan up`."]
+        lines += [
+            "The bus is that of `caravan up`; CARAVAN_NATS_URL or a context names another one."
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -174,7 +231,7 @@ def _as_cli_error(err: CaravanError) -> CliError:
     return CliError("failed", str(err))
 
 
-def _fail(err: CliError, *, is_json: bool) -> int:
+def _fail(err: CliError, *, is_json: bool, code: int = 1) -> int:
     """Print an error where its reader looks for it."""
     from services.cli.output import clean
 
@@ -184,4 +241,4 @@ def _fail(err: CliError, *, is_json: bool) -> int:
         where = ":".join(part for part in (err.file, str(err.line or "")) if part)
         parts = [part for part in (where, err.path, err.message) if part]
         print(clean(f"caravan: {': '.join(parts)}"), file=sys.stderr)
-    return 1
+    return code

@@ -1,20 +1,18 @@
-"""`caravan node status`."""
+"""`caravan node`: status, eligibility."""
 
-from schemas.answers import NodeAnswer, NodesAnswer
+from schemas.answers import AllocsAnswer, NodeAnswer, NodesAnswer
+from schemas.operator import EligibilityWish
 from schemas.projections import NodeSummary, Query
 from services.cli import lines
 from services.cli.asking import ask_once, ask_pages
-from services.cli.output import Column, Output
+from services.cli.output import CliError, Column, Output
+from services.cli.wishing import wish
 
 
-def status(out: Output, *, node_id: str, limit: int, verbose: bool) -> int:
+def status(out: Output, *, node_id: str, allocs: bool, limit: int, verbose: bool) -> int:
     """List nodes, or show one."""
     if not node_id:
-        answer = ask_pages("nodes", NodesAnswer, Query(limit=limit), "nodes")
-        out.result(answer)
-        _table(out, answer.nodes)
-        lines.footer(out, len(answer.nodes), answer.total, "nodes")
-        return 0
+        return _list(out, allocs=allocs, limit=limit, verbose=verbose)
     one = ask_once("node", NodeAnswer, Query(id=node_id, limit=limit))
     out.result(one)
     node = one.nodes[0]
@@ -31,11 +29,52 @@ def status(out: Output, *, node_id: str, limit: int, verbose: bool) -> int:
         shown.append((name, f"{lines.mib(node.used[key])} of {lines.mib(node.capacity[key])}"))
     out.fields(shown)
     lines.allocations(out, one.allocations, "Allocations", verbose=verbose)
+    if len(one.allocations) < one.allocations_total:
+        lines.footer(out, len(one.allocations), one.allocations_total, "allocations")
     if verbose:
         out.table(
             [Column("ATTRIBUTE"), Column("VALUE")], sorted(one.attributes.items()), "Attributes"
         )
         out.table([Column("META"), Column("VALUE")], sorted(one.meta.items()), "Meta")
+    return 0
+
+
+def _list(out: Output, *, allocs: bool, limit: int, verbose: bool) -> int:
+    answer = ask_pages("nodes", NodesAnswer, Query(limit=limit), "nodes")
+    running: AllocsAnswer | None = None
+    if allocs:
+        query = Query(status="running", limit=limit)
+        running = ask_pages("allocs", AllocsAnswer, query, "allocations")
+    shown = {"nodes": answer.nodes, "total": answer.total, "seq": answer.seq}
+    if running is not None:
+        shown["allocations"] = running.allocations
+    out.result({**shown, "cluster_id": answer.cluster_id})
+    _table(out, answer.nodes)
+    lines.footer(out, len(answer.nodes), answer.total, "nodes")
+    if running is not None:
+        lines.allocations(out, running.allocations, "Running allocations", verbose=verbose)
+        if len(running.allocations) < running.total:
+            lines.footer(out, len(running.allocations), running.total, "allocations")
+    return 0
+
+
+def eligibility(out: Output, *, node_id: str, enable: bool, disable: bool) -> int:
+    """Allow or forbid new allocations on a node."""
+    if enable == disable:
+        raise CliError("usage", "say --enable or --disable")
+    verdict = wish("node", "set_eligibility", EligibilityWish(node_id=node_id, eligible=enable))
+    out.result(
+        {
+            "node": verdict.node_id,
+            "request_id": verdict.request_id,
+            "status": verdict.status,
+            "changed": verdict.changed,
+            "seq": verdict.seq,
+            "cluster_id": verdict.cluster_id,
+        }
+    )
+    word = "eligible" if enable else "ineligible"
+    out.line(f"node {verdict.node_id}: {word}" + ("" if verdict.changed else " as before"))
     return 0
 
 

@@ -62,7 +62,19 @@ class Output:
         self.is_json = is_json
         self.is_terminal = not is_json and sys.stdout.isatty()
         self._colour = self.is_terminal and not os.environ.get("NO_COLOR")
+        #: a picture may be drawn and drawn again.
+        self.is_live = self.is_terminal and os.environ.get("TERM", "") not in ("", "dumb")
         self._columns = _terminal_columns() if self.is_terminal else 0
+
+    @property
+    def has_colour(self) -> bool:
+        """Whether colours are wanted."""
+        return self._colour
+
+    @property
+    def columns(self) -> int:
+        """Width of the terminal, 80 where there is none."""
+        return self._columns or 80
 
     def result(self, value: Mapping[str, object] | msgspec.Struct) -> None:
         """Print the one object of `--json`; nothing for people."""
@@ -72,6 +84,10 @@ class Output:
     def progress(self, text: str) -> None:
         """Say what happens now: to people on stdout, beside JSON on stderr."""
         print(clean(text), file=sys.stderr if self.is_json else sys.stdout, flush=True)
+
+    def note(self, text: str) -> None:
+        """Say something beside the answer, on stderr."""
+        print(clean(text), file=sys.stderr, flush=True)
 
     def line(self, text: str = "", style: str = "") -> None:
         """Print a line for people."""

@@ -72,6 +72,15 @@ JournalEntry = ClusterKept | AllocKept | TaskKept | AllocForgotten
 # ---- effects ----
 
 
+class LogLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of each output of a task is kept: so many files of that size, the one written to among them."""
+
+    files: int = 10
+    file_bytes: int = 10 * 1024 * 1024
+    #: nothing is kept at all.
+    disabled: bool = False
+
+
 class TaskLaunch(msgspec.Struct, frozen=True, kw_only=True):
     """All that a driver needs to start a task, already interpolated. Units: MHz and MiB reserved for it."""
 
@@ -82,6 +91,7 @@ class TaskLaunch(msgspec.Struct, frozen=True, kw_only=True):
     user: str = ""
     cpu_mhz: int = 0
     memory_mib: int = 0
+    logs: LogLimits = LogLimits()
 
 
 class WriteJournal(msgspec.Struct, frozen=True):
@@ -111,6 +121,7 @@ class RecoverTask(msgspec.Struct, frozen=True, kw_only=True):
     task: str
     run: int
     driver: str
+    logs: LogLimits = LogLimits()
 
 
 class SignalTask(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,6 +28,7 @@ BUILT: dict[type[Json], frozenset[str]] = {
         (
             *("Name", "Driver", "Config", "Env", "Meta", "Resources", "Constraints"),
             *("RestartPolicy", "KillTimeout", "User", "Leader", "KillSignal", "Affinities"),
+            "LogConfig",
         )
     ),
     Constraint: frozenset(("LTarget", "Operand", "RTarget")),

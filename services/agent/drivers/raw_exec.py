@@ -24,6 +24,7 @@ from shared.core.tasks import TaskLaunch
 
 #: What a task inherits of the agent's environment; the rest may hold secrets of the agent.
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "USER", "LOGNAME", "SHELL")
+_NOWHERE = Path(os.devnull)
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -147,8 +148,8 @@ class RawExec:
             argv=(_resolve(config.command, env, places.task), *config.args),
             env=env,
             directory=places.task / config.work_dir,
-            stdout=places.stdout,
-            stderr=places.stderr,
+            stdout=_NOWHERE if launch.logs.disabled else places.stdout,
+            stderr=_NOWHERE if launch.logs.disabled else places.stderr,
         )
         return watcher.begin(
             self._script,

@@ -1,0 +1,153 @@
+"""The commands about jobs: `caravan job ...`. See `words.py` for what a command is made of."""
+
+from services.cli.words import (
+    DETACH,
+    FILE,
+    JOB,
+    LIMIT,
+    VARIABLES,
+    VERBOSE,
+    Arg,
+    Command,
+    flag,
+    option,
+)
+
+JOB_COMMANDS = (
+    Command(
+        ("job", "run"),
+        "submit a job and follow it until it runs",
+        "services.cli.job_run",
+        "run",
+        (
+            FILE,
+            flag("detach", "do not wait for anything"),
+            option(
+                "check_index",
+                "only if the job's modify index is this; 0: only if there is no such job",
+                int,
+                default=-1,
+                metavar="INDEX",
+            ),
+            option(
+                "submission_id", "name the submission: asking again is then harmless", metavar="ID"
+            ),
+            *VARIABLES,
+        ),
+        (
+            *("job", "version", "modify_index", "eval_id", "eval_status", "placed", "waiting"),
+            *("warnings", "states", "submission_id", "seq"),
+        ),
+        "Waits for the evaluation, then until what was placed runs or ended. Exit 2: accepted, but not everything "
+        "found a place.",
+        (
+            "job run hello.nomad.hcl",
+            "job run --var image=redis:8 --detach cache.nomad.hcl",
+            "job run --check-index 0 hello.nomad.hcl",
+            "job run - < hello.json",
+        ),
+    ),
+    Command(
+        ("job", "plan"),
+        "say what running a job file would change, without doing it",
+        "services.cli.job_plan",
+        "plan",
+        (FILE, *VARIABLES),
+        (
+            *("job", "version", "modify_index", "changes", "diff", "groups", "nodes", "victims"),
+            *("unplaced", "warnings", "seq", "cluster_id"),
+        ),
+        "Exit 0: nothing would change. Exit 1: something would. Exit 255: error.",
+        ("job plan hello.nomad.hcl", "job plan --var count=5 hello.nomad.hcl"),
+        255,
+    ),
+    Command(
+        ("job", "validate"),
+        "check a job file, without a bus",
+        "services.cli.job_files",
+        "validate",
+        (FILE, *VARIABLES),
+        ("ok", "job", "warnings", "errors"),
+        "Tells every fault with its line.",
+        ("job validate hello.nomad.hcl",),
+    ),
+    Command(
+        ("job", "init"),
+        "write an example job file with comments",
+        "services.cli.job_files",
+        "init",
+        (
+            Arg(
+                "file",
+                "file to write",
+                default="example.nomad.hcl",
+                metavar="FILE",
+                complete="file",
+            ),
+        ),
+        ("file",),
+        "A file that is there is not overwritten.",
+        ("job init", "job init web.nomad.hcl"),
+    ),
+    Command(
+        ("job", "stop"),
+        "stop a job",
+        "services.cli.jobs",
+        "stop",
+        (
+            JOB,
+            flag("purge", "forget the job once its allocations ended"),
+            flag("detach", "do not wait until its tasks ended"),
+        ),
+        ("job", "eval_id", "eval_status", "stopped", "submission_id", "seq"),
+        "",
+        ("job stop hello", "job stop --purge hello"),
+    ),
+    Command(
+        ("job", "status"),
+        "list jobs, or show one",
+        "services.cli.jobs",
+        "status",
+        (
+            Arg("job_id", "job; without: all", default="", metavar="ID", complete="job"),
+            LIMIT,
+            VERBOSE,
+        ),
+        (
+            *("job", "groups", "allocations", "waiting", "evaluations"),
+            *("placed", "allocations_total", "seq", "cluster_id"),
+        ),
+        "Without ID the keys are jobs, total, seq, cluster_id.",
+        ("job status", "job status hello", "job status hello --json | jq .groups"),
+    ),
+    Command(
+        ("job", "inspect"),
+        "print a job as it was submitted",
+        "services.cli.job_versions",
+        "inspect",
+        (JOB, option("version", "this version; without: the newest", int, default=-1, metavar="N")),
+        ("job", "version", "spec", "seq"),
+        "What it prints can be submitted again.",
+        ("job inspect hello", "job inspect --version 0 hello | caravan job run -"),
+    ),
+    Command(
+        ("job", "history"),
+        "show the versions of a job, and what each changed",
+        "services.cli.job_versions",
+        "history",
+        (JOB, LIMIT),
+        ("job", "versions", "seq"),
+        "The six newest versions are kept.",
+        ("job history hello",),
+    ),
+    Command(
+        ("job", "eval"),
+        "look at a job again: place what is missing",
+        "services.cli.jobs",
+        "evaluate",
+        (JOB, DETACH),
+        ("job", "eval_id", "eval_status", "submission_id", "seq"),
+        "",
+        ("job eval hello",),
+    ),
+)

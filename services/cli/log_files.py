@@ -1,0 +1,122 @@
+"""Reading what a task wrote, from its agent's files: the older ones in order, then the one being written.
+
+Decides how a reader keeps its place while an agent moves the beginning of a log to a file of its own
+(services/agent/edge_logs.py): a new file with a number is that many bytes less in front of the one being written.
+"""
+
+import errno
+import os
+from collections import deque
+from pathlib import Path
+
+from shared.bus.names import id_token
+
+_MOVING = "moving"
+_BLOCK = 1 << 16
+
+
+def log_path(agent_dir: Path, alloc_id: str, task: str, stream: str) -> Path:
+    """The file that a task writes to (Nomad's layout, ids as tokens)."""
+    folder = agent_dir / "alloc" / id_token(alloc_id) / "alloc" / "logs"
+    return folder / f"{id_token(task)}.{stream}.0"
+
+
+class LogFiles:
+    """One output of one task. `take` gives what was not given before."""
+
+    def __init__(self, active: Path) -> None:
+        self._active = active
+        self._head = active.name.removesuffix("0")
+        self._last = 0
+        #: bytes of the active file, behind its hole, that were given.
+        self._given = 0
+
+    def size(self) -> int:
+        """How much is kept, all files together."""
+        older = sum(path.stat().st_size for _, path in self._older())
+        start, end = _range(self._active)
+        return older + end - start
+
+    def tail(self, lines: int, bytes_max: int = 0) -> bytes:
+        """Give the last lines, at most `bytes_max` bytes (0: any number), and go to the end."""
+        kept: deque[bytes] = deque(maxlen=lines or None)
+        length = 0
+        rest = b""
+        while part := self.take():
+            whole = (rest + part).splitlines(keepends=True)
+            rest = whole.pop() if whole and not whole[-1].endswith(b"\n") else b""
+            kept.extend(whole)
+            length = sum(map(len, kept)) if bytes_max else 0
+            while bytes_max and length > bytes_max and kept:
+                length -= len(kept.popleft())
+        if rest:
+            kept.append(rest)
+        found = b"".join(kept)
+        return found[-bytes_max:] if bytes_max else found
+
+    def take(self) -> bytes:
+        """Give the next bytes; empty: nothing new."""
+        for _ in range(1000):
+            if self._is_moving():
+                continue
+            before = self._older()
+            found = self._next(before)
+            if not self._is_moving() and self._older() == before:
+                data, self._last, self._given = found
+                if data or (self._last, self._given) == found[1:]:
+                    return data
+        return b""
+
+    def _next(self, older: list[tuple[int, Path]]) -> tuple[bytes, int, int]:
+        """What comes next, and the place behind it."""
+        last, given = self._last, self._given
+        for number, path in older:
+            if number <= last:
+                continue
+            size = path.stat().st_size
+            if given < size:
+                data = _read(path, given)
+                return data, last, given + len(data)
+            last, given = number, given - size
+        start, _ = _range(self._active)
+        data = _read(self._active, start + given)
+        return data, last, given + len(data)
+
+    def _older(self) -> list[tuple[int, Path]]:
+        tails = [name.removeprefix(self._head) for name in self._names()]
+        found = sorted(int(tail) for tail in tails if tail.isdigit() and tail != "0")
+        return [(number, self._active.with_name(f"{self._head}{number}")) for number in found]
+
+    def _is_moving(self) -> bool:
+        return any(name.startswith(f"{self._head}{_MOVING}") for name in self._names())
+
+    def _names(self) -> list[str]:
+        try:
+            names = [path.name for path in self._active.parent.iterdir()]
+        except FileNotFoundError:
+            return []
+        return [name for name in names if name.startswith(self._head)]
+
+
+def _read(path: Path, at: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(at)
+            return file.read(_BLOCK)
+    except FileNotFoundError:
+        return b""
+
+
+def _range(path: Path) -> tuple[int, int]:
+    """Where the data behind the hole in front begins, and where it ends."""
+    try:
+        with path.open("rb") as file:
+            end = file.seek(0, 2)
+            if not end:
+                return 0, 0
+            try:
+                return os.lseek(file.fileno(), 0, os.SEEK_DATA), end
+            except OSError as err:
+                return (end, end) if err.errno == errno.ENXIO else (0, end)
+    except FileNotFoundError:
+        return 0, 0

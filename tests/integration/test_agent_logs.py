@@ -1,0 +1,143 @@
+"""Logs of tasks: kept within bounds while the task writes, without losing a byte, and read in order."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from services.agent import edge_logs
+from services.agent.edge_logs import BLOCK, data_range, numbers, rotate
+from services.cli.log_files import LogFiles
+from shared.core.tasks import LogLimits
+
+LIMITS = LogLimits(files=100, file_bytes=64 * 1024)
+
+
+def everything(active: Path) -> bytes:
+    """All that a reader gets from the beginning."""
+    files, out = LogFiles(active), b""
+    while part := files.take():
+        out += part
+    return out
+
+
+def written(active: Path, lines: range) -> bytes:
+    text = "".join(f"line {n:08d}\n" for n in lines).encode()
+    with active.open("ab") as file:
+        file.write(text)
+    return text
+
+
+def test_a_writing_task_loses_nothing(tmp_path: Path) -> None:
+    """A process that appends all the while finds every line in the files afterwards, in order."""
+    active = tmp_path / "main.stdout.0"
+    script = "import os\nfor n in range(200000): os.write(1, b'line %08d\\n' % n)"
+    with active.open("ab") as out:
+        writer = subprocess.Popen([sys.executable, "-c", script], stdout=out)
+    while writer.poll() is None:
+        rotate(active, LIMITS)
+    rotate(active, LIMITS)
+    assert len(numbers(active)) > 10
+    assert everything(active) == "".join(f"line {n:08d}\n" for n in range(200000)).encode()
+
+
+def test_files_stay_within_count_and_size(tmp_path: Path) -> None:
+    """At most so many files of that size remain, the newest ones; none of them is longer."""
+    active = tmp_path / "main.stdout.0"
+    text = written(active, range(100_000))
+    limits = LogLimits(files=3, file_bytes=64 * 1024)
+    assert rotate(active, limits) > 10
+    assert len(numbers(active)) == 2
+    kept = everything(active)
+    assert text.endswith(kept)
+    assert 2 * 64 * 1024 < len(kept) <= 3 * 64 * 1024
+    assert all(path.stat().st_blocks * 512 <= 64 * 1024 + BLOCK for path in tmp_path.iterdir())
+
+
+def test_one_file_keeps_the_end(tmp_path: Path) -> None:
+    """With a single file allowed its beginning leaves."""
+    active = tmp_path / "main.stdout.0"
+    text = written(active, range(50_000))
+    rotate(active, LogLimits(files=1, file_bytes=64 * 1024))
+    assert not numbers(active)
+    kept = everything(active)
+    assert text.endswith(kept)
+    assert 0 < len(kept) <= 64 * 1024
+
+
+@pytest.mark.parametrize("at", ["before the hole", "after the hole"])
+def test_a_crash_between_copy_and_name_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """A move that was cut short is ended by the next look, with nothing lost and nothing twice."""
+    active = tmp_path / "main.stdout.0"
+    text = written(active, range(20_000))
+    with monkeypatch.context() as patch:
+
+        def die(*_: object) -> bool:
+            raise KeyboardInterrupt
+
+        patch.setattr(edge_logs, "_fallocate" if at == "before the hole" else "_name", die)
+        with pytest.raises(KeyboardInterrupt):
+            rotate(active, LIMITS)
+    rotate(active, LIMITS)
+    assert everything(active) == text
+
+
+def test_a_file_system_that_only_makes_holes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the front cannot be taken out, readers skip the hole, and the log goes on as before."""
+    active = tmp_path / "main.stdout.0"
+    real = edge_logs._fallocate
+
+    def holes_only(fd: int, mode: int, offset: int, size: int) -> bool:
+        return mode != edge_logs._COLLAPSE and real(fd, mode, offset, size)
+
+    monkeypatch.setattr(edge_logs, "_fallocate", holes_only)
+    text = written(active, range(20_000))
+    rotate(active, LIMITS)
+    text += written(active, range(20_000, 40_000))
+    rotate(active, LIMITS)
+    fd = os.open(active, os.O_RDONLY)
+    start, end = data_range(fd)
+    os.close(fd)
+    assert 0 < start < end == len(text)
+    assert everything(active) == text
+
+
+def test_a_link_in_place_of_a_log_is_not_followed(tmp_path: Path) -> None:
+    """A task that puts a link where its log was gets nothing of the agent's rights."""
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"x" * 500_000)
+    active = tmp_path / "main.stdout.0"
+    active.symlink_to(secret)
+    with pytest.raises(OSError, match="symbolic"):
+        rotate(active, LIMITS)
+    assert secret.stat().st_size == 500_000
+
+
+def test_a_follower_keeps_its_place_across_moves(tmp_path: Path) -> None:
+    """What was read is not read again when it moves, and what moved before it was read is not skipped."""
+    active = tmp_path / "main.stdout.0"
+    files, text, read = LogFiles(active), b"", b""
+    for step in range(20):
+        text += written(active, range(step * 3000, step * 3000 + 3000))
+        if step % 3:
+            while part := files.take():
+                read += part
+        rotate(active, LIMITS)
+    while part := files.take():
+        read += part
+    assert read == text
+
+
+def test_the_last_lines_span_files(tmp_path: Path) -> None:
+    """The tail counts lines, wherever a file ends."""
+    active = tmp_path / "main.stdout.0"
+    text = written(active, range(20_000))
+    rotate(active, LIMITS)
+    assert LogFiles(active).tail(7_000) == b"".join(text.splitlines(keepends=True)[-7_000:])
+    assert LogFiles(active).tail(0, 50) == b"".join(text.splitlines(keepends=True)[-3:])
