@@ -2,7 +2,7 @@
 
 `python -m tests.compose.load VERB URL ...`: `submit URL COUNT RATE` submits jobs until its stdin ends, asks for a
 verdict on each, again under the same id until there is one, and ends when the log holds every placement; `placed URL`
-reads the log; `leader URL CREDENTIALS` names the server that leads it. The last line of stdout is one JSON object.
+reads the log; `leader URL CREDENTIALS` names the server that leads it, and each stream's replicas. The last line of stdout is one JSON object.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.fleet import n1_standard_8
 from schemas.plans import PlanCommitted
-from shared.bus import accounts, subjects
+from shared.bus import accounts, streams, subjects
 from shared.bus.client import Client
 from shared.bus.connect import Login, connect
 from shared.core.replica import Replica
@@ -112,17 +112,24 @@ async def _read(client: Client) -> dict[str, Any]:
 
 
 async def leader(url: str, credentials: str) -> dict[str, Any]:
-    """Ask which server leads the log."""
+    """Ask which server leads the log, which lag behind, and how many hold each stream."""
     user, password = accounts.read_credentials(Path(credentials)).login(accounts.ADMIN)
     bare = ",".join("nats://" + one.rpartition("@")[2] for one in url.split(","))
     bus = await connect(Login(url=bare, user=user, password=password))
     try:
         answer = await bus.ask(subjects.js_stream_info(subjects.log_stream(1)), b"")
+        every = (*streams.ENSURED, streams.JOBS, streams.log_config())
+        infos = [await streams.info(bus, one.name) for one in every]
     finally:
         await bus.end()
     found: dict[str, Any] = json.loads(answer)["cluster"]
+    replicas = {
+        one.config.name: one.config.num_replicas
+        for one in infos
+        if one is not None and one.config is not None
+    }
     behind = [one["name"] for one in found.get("replicas", ()) if not one.get("current")]
-    return {"leader": found["leader"], "behind": behind}
+    return {"leader": found["leader"], "behind": behind, "replicas": replicas}
 
 
 def fleet(nodes: int) -> list[Any]:

@@ -77,6 +77,9 @@ def test_three_servers_place_every_job_once_while_scaled_and_broken(cluster_of: 
     cluster.until(
         "the view answers", lambda: cluster.caravan("operator", "status")["replicas"] == 3
     )
+    held = cluster.load("leader", cluster.url, str(cluster.secrets / "admin.json"))["replicas"]
+    assert {"LOG_1", "JOBS", "CMD", "EVAL", "KV_LEADER"} <= set(held)
+    assert set(held.values()) == {3}
     cluster.start_fleet(20)
     cluster.until("20 nodes", lambda: len(cluster.caravan("node", "status")["nodes"]) == 20)
     cluster.until("one scheduler", lambda: cluster.workers() == 1)
