@@ -63,10 +63,11 @@ compose *args:
 bench *args:
     caravan bench {{ args }}
 
-# rewrite what is generated from schemas/: JSON Schema, AsyncAPI, docs/events.md, docs/subjects.md
+# rewrite what is generated: JSON Schema, AsyncAPI, docs/events.md, docs/subjects.md, the reference in docs/jobs.md
 schemas:
     python -m schemas.generate
     python -m services.view.asyncapi
+    python -m shared.jobspec.describe
 
 # rewrite the golden expectations, then look at the diff; of records and schemas it only takes additions
 bless *args:

@@ -1,8 +1,8 @@
 """How many job files of a folder become jobs: `python -m tests.corpus DIR…`, with the reasons for the rest.
 
 Looks at every *.nomad, *.hcl, *.json, *.yaml and *.toml below DIR that holds a job, and reads it as
-`job validate` would. Variables without a default get a stand-in of a fitting type, as a person would give one. Nothing of
-the files is kept. Prints one object as its last line; exit 1 below 95 %.
+`job validate` would. Variables without a default get a stand-in of a fitting type, as a person would give one. Nothing
+of the files is kept. Prints one object as its last line; exit 1 below 95 %.
 """
 
 import json

@@ -97,7 +97,7 @@ def test_locals_need_no_order() -> None:
 
 
 def test_a_ring_of_locals_is_named() -> None:
-    """Locals that ask for each other in a ring are told once, with the ring and its line; what follows is not told again."""
+    """Locals in a ring are told once, with the ring and its line; what follows from it is not told again."""
     text = (
         'locals {\n  a = local.b\n  b = [local.c]\n  c = local.a\n}\njob "j" {\n  x = local.b\n}\n'
     )

@@ -227,7 +227,7 @@ def test_a_broken_file_says_where(text: str, told: str, line: int) -> None:
 
 
 def test_old_files_are_read() -> None:
-    """Several attributes on a line, commas between them, dots in names, blocks in objects: one meaning, so they pass."""
+    """Several attributes on a line, commas, dots in names, blocks in objects: one meaning, so they pass."""
     body = parse_body(
         'a { x = 1 y = 2, z = 3 }\nlabels { com.example.a = "b" }\nm = [{ k = 1\n inner { l = 2 } }]\n'
     )

@@ -184,7 +184,7 @@ def test_files_come_from_the_reader_alone() -> None:
 
 
 def test_chance_needs_a_seed() -> None:
-    """uuidv4() is refused where nothing gives a seed; with one it is the same for the same seed, and new at each use."""
+    """uuidv4() is refused without a seed; with one it is the same for the same seed, and new at each use."""
     node = parse_expression("[uuidv4(), uuidv4()]")
     with pytest.raises(HclFault, match="not offered here"):
         World().value(node)
