@@ -98,14 +98,22 @@ class City:
             return None
 
     async def buried(self, subject: str, count: int) -> None:
-        """Wait until so many dead letters of a subject are known."""
+        """Wait until so many dead letters of a subject are kept."""
         found = 0
         for _ in range(int(PATIENCE_S / 0.1)):
-            found = len(await self.dead_letters(subject))
+            found = await self.count_buried(subject)
             if found >= count:
                 return
             await asyncio.sleep(0.1)
         raise AssertionError(f"{found} dead letters of {subject}, expected {count}")
+
+    async def count_buried(self, subject: str) -> int:
+        """Count the dead letters of a subject, as the server keeps them."""
+        where = subjects.dead(subject)
+        ask = json.dumps({"subjects_filter": where}).encode()
+        async with self.cluster.connection() as admin:
+            told = json.loads(await admin.ask(subjects.js_stream_info("DEAD"), ask))
+        return int((told["state"].get("subjects") or {}).get(where, 0))
 
     @property
     def active_applier(self) -> str:

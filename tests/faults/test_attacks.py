@@ -10,11 +10,12 @@ import time
 import msgspec
 
 from bench.harness import Harness, until
-from schemas.envelope import ENCODER, CommandBatch
+from schemas.envelope import CORE_VERSION, ENCODER, SCHEMA_VERSION, CommandBatch, Record
 from schemas.nodes import AllocReport, NodeSpec, ReportNode
 from schemas.plans import Origin, SubmitPlan
 from shared.bus import subjects
 from shared.bus.connect import Login, connect
+from shared.core.log import seal
 from shared.errors import BusUnavailable
 from tests.conftest import FULL
 from tests.faults.city import PATIENCE_S, City, body_of, play, watched
@@ -110,6 +111,37 @@ def test_a_smuggled_reply_is_foreign(cluster: Harness) -> None:
             )
             await city.lives("after-the-stolen-role")
             assert (await city.proven())["foreign"] == foreign + 1
+
+    play(story())
+
+
+def test_a_forged_record_is_foreign(cluster: Harness) -> None:
+    """32: a stolen role has the server copy a perfect record into the log; it is foreign to all, and work goes on."""
+
+    async def story() -> None:
+        async with watched(cluster) as city, cluster.connection("view") as stolen:
+            await city.lives("before-the-forgery")
+            chain = city.observer.replica.chain
+            foreign, place = chain.foreign, subjects.view_job("nobody")
+            while chain.foreign == foreign:
+                # Others may write between our look at the head and the copy: then it is the next one.
+                record = Record(
+                    kind="checkpoint",
+                    schema=SCHEMA_VERSION,
+                    core=CORE_VERSION,
+                    epoch=chain.epoch,
+                    prev=chain.head,
+                    t_ns=chain.t_ns,
+                    tables={"jobs": "0" * 16},
+                )
+                await stolen.request_raw(place, seal(record)[0])
+                ask = subjects.js_direct_get("VIEW", place)
+                stolen.send(ask, b"", subjects.log(1, "checkpoint").encode())
+                await stolen.flush()
+                await asyncio.sleep(0.1)
+            await city.lives("after-the-forgery")
+            assert (await city.proven())["foreign"] == chain.foreign
+            assert all(cluster.pids().values())
 
     play(story())
 

@@ -43,6 +43,7 @@ def big(name: str) -> bytes:
 
 async def fill(city: City, name: str) -> tuple[list[str], str, Verdict | None]:
     """Submit big jobs until one is not accepted; returns the accepted ones, the other one, and what was said of it."""
+    await city.lives(f"before-{name}")
     accepted: list[str] = []
     for number in range(1000):
         job_id = f"{name}-{number}"
