@@ -78,7 +78,8 @@ class StreamState(msgspec.Struct, frozen=True):
             return f"it holds {found}, {self.missing} are missing"
         if self.lost is not None and self.lost.bytes:
             cut = f"the server cut away {self.lost.bytes} damaged bytes"
-            return f"{cut} when it started; the log now ends at {self.last_seq}"
+            rest = f"what is left ends at {self.last_seq}"
+            return f"{cut} when it started; {rest}, and starting the server again accepts that"
         return ""
 
 

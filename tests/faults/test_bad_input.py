@@ -283,9 +283,14 @@ def test_garbage_on_every_subject(cluster: Harness) -> None:
             for noun in subjects.QUERY_NOUNS:
                 answer = await city.public.request_bytes(subjects.query(noun), GARBAGE)
                 assert b'"error"' in answer, noun
-            for verb in subjects.API_JOB_VERBS:
-                answer = await city.public.request_bytes(subjects.api_jobs(verb), GARBAGE)
-                assert b'"error"' in answer, verb
+            asked = [subjects.api_jobs(verb) for verb in subjects.API_JOB_VERBS]
+            asked += [
+                subjects.api(noun, verb)
+                for noun, verbs in subjects.OPERATOR_VERBS.items()
+                for verb in verbs
+            ]
+            for subject in asked:
+                assert b'"error"' in await city.public.request_bytes(subject, GARBAGE), subject
             await city.lives("after-garbage")
             for subject in buried:
                 await city.buried(subject, before[subject] + 1)
