@@ -4,6 +4,8 @@ Source: Nomad's job specification (reference defaults exact). Pure lookups and m
 the type's default, field by field.
 """
 
+from typing import TypeVar
+
 import msgspec
 
 from schemas import jobs
@@ -19,6 +21,9 @@ from shared.jobspec.nomad_json import (
 HOUR_NS = 3600 * SECOND_NS
 
 
+_Policy = TypeVar("_Policy", bound=msgspec.Struct)
+
+
 class Restart(msgspec.Struct, frozen=True, kw_only=True):
     """A restart policy with nothing left open."""
 
@@ -26,6 +31,30 @@ class Restart(msgspec.Struct, frozen=True, kw_only=True):
     interval_ns: int
     delay_ns: int
     mode: str
+
+
+class Update(msgspec.Struct, frozen=True, kw_only=True):
+    """How a version replaces another, with nothing left open."""
+
+    stagger_ns: int = 30 * SECOND_NS
+    max_parallel: int = 1
+    health_check: str = "checks"
+    min_healthy_time_ns: int = 10 * SECOND_NS
+    healthy_deadline_ns: int = 300 * SECOND_NS
+    #: 0: the first allocation that is not healthy ends the rollout.
+    progress_deadline_ns: int = 600 * SECOND_NS
+    canary: int = 0
+    auto_revert: bool = False
+    auto_promote: bool = False
+
+
+class Migrate(msgspec.Struct, frozen=True, kw_only=True):
+    """How allocations leave a node, with nothing left open."""
+
+    max_parallel: int = 1
+    health_check: str = "checks"
+    min_healthy_time_ns: int = 10 * SECOND_NS
+    healthy_deadline_ns: int = 300 * SECOND_NS
 
 
 _RESTART_SERVICE = Restart(
@@ -75,6 +104,26 @@ def reschedule_of(job: Job, group: TaskGroup) -> jobs.ReschedulePolicy:
         if block is not None:
             found = _rescheduled(found, block)
     return found
+
+
+def update_of(job: Job, group: TaskGroup) -> Update:
+    """Resolve the update strategy of a group: its own block over the job's over the default, field by field."""
+    return _filled(_filled(Update(), job.update), group.update)
+
+
+def migrate_of(job: Job, group: TaskGroup) -> Migrate:
+    """Resolve how a group's allocations leave a node: its own block over the job's over the default."""
+    return _filled(_filled(Migrate(), job.migrate), group.migrate)
+
+
+def _filled(base: _Policy, block: msgspec.Struct | None) -> _Policy:
+    """Put what a block says over what stands; its fields have the names of the policy's."""
+    if block is None:
+        return base
+    said = {name: getattr(block, name) for name in block.__struct_fields__}
+    return msgspec.structs.replace(
+        base, **{name: value for name, value in said.items() if value is not None}
+    )
 
 
 def _over(base: Restart, block: RestartPolicy | None) -> Restart:

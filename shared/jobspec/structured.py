@@ -26,6 +26,11 @@ _DEPTH_MAX = DEPTH_MAX
 Lines = dict[tuple[str | int, ...], int]
 
 
+_TOML_HEAD = re.compile(
+    r"\s*(?:(?P<open>\[\[?)(?P<keys>[^\[\]=]+)\]|(?P<key>[\w.\-\"' ]+?)\s*=(?!=))"
+)
+
+
 class StructuredFault(Exception):
     """A text that cannot be read. `line` counts from 1, 0: unknown."""
 
@@ -120,17 +125,45 @@ def _plain(loader: _Loader, node: yaml.Node, path: tuple[str | int, ...], lines:
 
 
 def read_toml(text: str) -> tuple[Any, Lines]:
-    """Read TOML: its value; its reader tells no lines. Raises StructuredFault."""
+    """Read TOML: its value, and the lines. Raises StructuredFault."""
     if len(text) > TOML_BYTES_MAX:
         raise StructuredFault(f"{len(text)} characters of TOML, at most {TOML_BYTES_MAX} are read")
     try:
-        return tomllib.loads(text), {}
+        return tomllib.loads(text), _toml_lines(text)
     except tomllib.TOMLDecodeError as err:
         found = str(err)
         line = found.rpartition("at line ")[2].partition(",")[0]
         raise StructuredFault(f"TOML: {found}", int(line) if line.isdecimal() else 0) from None
     except RecursionError:
         raise StructuredFault("TOML: nested too deep") from None
+
+
+def _toml_lines(text: str) -> Lines:
+    """Guess the lines of tables and keys, which the reader does not tell: one look at each line."""
+    lines: Lines = {}
+    counts: dict[tuple[str | int, ...], int] = {}
+    table: tuple[str | int, ...] = ()
+    for number, line in enumerate(text.splitlines(), start=1):
+        found = _TOML_HEAD.match(line)
+        if found is None:
+            continue
+        names: tuple[str | int, ...] = tuple(
+            one.strip("\"' ") for one in (found["keys"] or found["key"]).split(".")
+        )
+        if found["open"] is None:
+            lines.setdefault(table + names, number)
+            continue
+        # Inside an array of tables the last one is meant.
+        table = ()
+        for name in names:
+            table = (*table, name)
+            if table in counts and not (found["open"] == "[[" and name is names[-1]):
+                table = (*table, counts[table])
+        if found["open"] == "[[":
+            counts[table] = counts.get(table, -1) + 1
+            table = (*table, counts[table])
+        lines.setdefault(table, number)
+    return lines
 
 
 def block_of(

@@ -196,3 +196,70 @@ def test_the_example_is_whole() -> None:
     assert json.loads(parse_request(HELLO.encode()).job) == HELLO_JSON
     with pytest.raises(HclFault):
         parse_body(HELLO[:-3])
+
+
+SHAPED: st.SearchStrategy[Any] = st.recursive(
+    VALUES,
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    *(
+                        "id",
+                        "name",
+                        "type",
+                        "priority",
+                        "group",
+                        "groups",
+                        "task",
+                        "TaskGroups",
+                        "count",
+                    ),
+                    *(
+                        "constraint",
+                        "distinct_hosts",
+                        "network",
+                        "port",
+                        "static",
+                        "env",
+                        "meta",
+                        "config",
+                    ),
+                    *(
+                        "service",
+                        "check",
+                        "header",
+                        "volume",
+                        "scaling",
+                        "identity",
+                        "vault",
+                        "restart",
+                    ),
+                    *(
+                        "interval",
+                        "resources",
+                        "memory",
+                        "custom",
+                        "template",
+                        "connect",
+                        "gateway",
+                        "x",
+                    ),
+                ]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@given(SHAPED, st.sampled_from(["job", "Job", ""]), st.booleans())
+@settings(max_examples=120, deadline=None)
+def test_no_shape_is_a_crash(value: Any, key: str, in_yaml: bool) -> None:  # noqa: FBT001
+    """Values of any shape under names of job files are a job or faults, in JSON and in YAML."""
+    text = json.dumps({key: value} if key else value)
+    found = load_file(text.encode(), "x.yaml" if in_yaml else "x.json")
+    assert bool(found.errors) is (found.submission is None)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from shared.errors import CommandInvalid
+from shared.jobspec.defaults import migrate_of, update_of
 from shared.jobspec.load import PARSE_BYTES_MAX, Loaded, load_file, parse_request, parse_text
 from shared.jobspec.submission import JobInvalid
 
@@ -238,6 +239,18 @@ def test_faults_of_hcl_come_together_with_line_and_path() -> None:
         ),
         ("a: 1\n b: 2\n", "x.yaml", [(2, "")]),
         ("a = 1\nb = \n", "x.toml", [(2, "")]),
+        (
+            (
+                'id = "a"\npriority = 200\n[[group]]\nname = "f"\n[[group.task]]\nname = "t"\ndriver = "d"\n'
+                '[[group]]\nname = "g"\ncount = -1\n[group.task.t]\ndriver = ""\n'
+            ),
+            "x.toml",
+            [
+                (2, "Job.Priority"),
+                (10, "Job.TaskGroups[1].Count"),
+                (12, "Job.TaskGroups[1].Tasks[0].Driver"),
+            ],
+        ),
         ('{"Job": {\n "ID": 1,,\n}}', "x.json", [(2, "")]),
         ('job "a" {\n  group "g" {\n', "x.hcl", [(2, "")]),
         ("", "x.hcl", [(1, "")]),
@@ -573,3 +586,31 @@ def test_reading_json_imports_neither_hcl_nor_yaml() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_update_and_migrate_resolve_field_by_field() -> None:
+    """A group's update block goes over the job's, which goes over Nomad's defaults, each field for itself."""
+    text = """
+job "a" {
+  update {
+    max_parallel = 3
+    canary       = 1
+  }
+  group "g" {
+    update { max_parallel = 2 }
+    task "t" { driver = "d" }
+  }
+  group "h" {
+    migrate { health_check = "task_states" }
+    task "t" { driver = "d" }
+  }
+}
+"""
+    submission = load_file(text.encode(), "x.hcl").submission
+    assert submission is not None and submission.job is not None
+    of = submission.job
+    first, second = (update_of(of, one) for one in of.groups)
+    assert (first.max_parallel, first.canary, first.progress_deadline_ns) == (2, 1, 600 * SECOND)
+    assert (second.max_parallel, second.health_check) == (3, "checks")
+    migrate = migrate_of(of, of.groups[1])
+    assert (migrate.health_check, migrate.healthy_deadline_ns) == ("task_states", 300 * SECOND)
