@@ -17,6 +17,8 @@ class AllocDetail(Wire, frozen=True, kw_only=True):
     tasks: msgspec.Raw = msgspec.Raw(b"{}")
     #: log time from which a failed allocation may be replaced; 0: not.
     reschedule_at_ns: int = 0
+    #: when the chain it belongs to was and will be rescheduled, oldest first: due time, delay, due time, delay, …
+    reschedules: tuple[int, ...] = ()
 
 
 class AllocationsReported(Event, frozen=True, kw_only=True, tag="allocations.reported"):

@@ -1,7 +1,7 @@
-"""Job files as the command line reads them: the file, its variables, what it may read itself; `job validate` and `init`.
+"""Job files as the command line reads them: the file, its variables, what it reads itself; `job validate` and `init`.
 
-Decides where `file()` may look (the folder of the job file, and below) and how faults are told. What a job file means is
-shared/jobspec's matter.
+Decides where `file()` may look (the folder of the job file, and below) and how faults are told. What a job file means
+is shared/jobspec's matter.
 """
 
 import os

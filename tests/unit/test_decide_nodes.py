@@ -4,11 +4,11 @@ import msgspec
 import pytest
 
 from schemas.allocations import AllocationsReported
-from schemas.evaluations import EvaluationsCreated
+from schemas.evaluations import EvaluationsCreated, WakeEvaluations
 from schemas.jobs import ReschedulePolicy
 from schemas.nodes import CapacityFreed, ChangeLiveness, NodeRefused, NodeRegistered
 from shared.core.decide.nodes import CAPACITY_MAX, reschedule_delay_ns
-from tests.builders import Cluster, group, join, register
+from tests.builders import SECOND, Cluster, group, join, register
 
 
 def running(count: int = 1) -> Cluster:
@@ -142,16 +142,63 @@ def test_liveness_is_decided_once_and_not_against_news() -> None:
     assert isinstance(back[-1], CapacityFreed)
 
 
+def delays(count: int, lives_s: int = 0, **fields: object) -> list[float | None]:
+    """Delays of a chain whose members fail so long after they were due."""
+    policy = ReschedulePolicy(delay_ns=5 * SECOND, max_delay_ns=60 * SECOND, **fields)  # type: ignore[arg-type]
+    chain: tuple[int, ...] = ()
+    now = 1_000 * SECOND
+    found: list[float | None] = []
+    for _ in range(count):
+        delay = reschedule_delay_ns(policy, chain, now)
+        found.append(None if delay is None else delay / SECOND)
+        if delay is not None:
+            chain = (*chain, now + delay, delay)
+            now += delay
+        now += lives_s * SECOND
+    return found
+
+
 def test_reschedule_delays_follow_the_policy() -> None:
-    """Constant, exponential and Fibonacci delays, their cap, and the end of attempts."""
-    second = 1_000_000_000
+    """Constant, exponential and Fibonacci delays, and their cap."""
+    assert delays(6, delay_function="constant") == [5] * 6
+    assert delays(6, delay_function="exponential") == [5, 10, 20, 40, 60, 60]
+    assert delays(7, delay_function="fibonacci") == [5, 5, 10, 15, 25, 40, 60]
 
-    def delays(**fields: object) -> list[float | None]:
-        policy = ReschedulePolicy(delay_ns=5 * second, max_delay_ns=60 * second, **fields)  # type: ignore[arg-type]
-        found = [reschedule_delay_ns(policy, done) for done in range(6)]
-        return [None if delay is None else delay / second for delay in found]
 
-    assert delays(delay_function="constant") == [5] * 6
-    assert delays(delay_function="exponential") == [5, 10, 20, 40, 60, 60]
-    assert delays(delay_function="fibonacci") == [5, 5, 10, 15, 25, 40]
-    assert delays(delay_function="constant", unlimited=False, attempts=2)[2:] == [None] * 4
+def test_an_allocation_that_lived_long_begins_with_the_first_delay() -> None:
+    """What outlived the capped delay is no crash loop; what lived shorter stays at the cap."""
+    assert delays(6, 61, delay_function="exponential") == [5, 10, 20, 40, 5, 10]
+    assert delays(9, 61, delay_function="fibonacci") == [5, 5, 10, 15, 25, 40, 5, 45, 50]
+    assert delays(6, 59, delay_function="exponential") == [5, 10, 20, 40, 60, 60]
+
+
+def test_attempts_count_within_the_interval() -> None:
+    """Two in a minute and no third; one that fails later than that has its attempts again."""
+    limited = {"delay_function": "constant", "unlimited": False, "interval_ns": 60 * SECOND}
+    assert delays(4, attempts=2, **limited) == [5, 5, None, None]
+    assert delays(4, 31, attempts=2, **limited) == [5, 5, 5, 5]
+    assert delays(2, attempts=0, **limited) == [None, None]
+
+
+def test_a_chain_is_carried_to_its_replacement() -> None:
+    """The replacement of a failed allocation knows when its chain was rescheduled, and spends its attempts."""
+    world = Cluster()
+    world.do(join("n1"))
+    policy = ReschedulePolicy(
+        attempts=2,
+        interval_ns=600 * SECOND,
+        delay_ns=5 * SECOND,
+        delay_function="constant",
+        unlimited=False,
+    )
+    world.run(register("app", group(reschedule=policy)))
+    for attempt in range(3):
+        (row,) = world.rows()
+        events = world.report("n1", (row, "failed"))
+        assert any(isinstance(event, EvaluationsCreated) for event in events) == (attempt < 2)
+        chain = world.state.allocations.chains[int(world.state.allocations.key[row])]
+        assert len(chain) == 2 * min(attempt + 1, 2)
+        if attempt < 2:
+            world.later(6).do(WakeEvaluations(keys=(world.pending(),)))
+            world.schedule()
+    assert world.state.allocations.client[row] == 3

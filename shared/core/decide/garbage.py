@@ -52,8 +52,9 @@ class Horizon:
 def decide_garbage(
     state: State, horizon: Horizon, now_ns: int, *, everything: bool = False
 ) -> list[Event]:
-    """Say what leaves now. `everything`: all that is terminal, whatever its age; verdicts stay, they make sending
-    a submission again harmless.
+    """Say what leaves now. `everything`: all that is terminal, whatever its age.
+
+    Verdicts keep to their age all the same: they make sending a submission again harmless.
     """
     policy = state.policy.policy
 

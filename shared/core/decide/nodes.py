@@ -36,6 +36,8 @@ from shared.core.tables.fleet import DOWN, STATUS_CODE, class_key
 CAPACITY_MAX = 2**31 - 1
 #: Reschedule delays within this window share one evaluation, as in Nomad.
 RESCHEDULE_WINDOW_NS = 5_000_000_000
+#: Reschedules of one chain that are remembered at the most.
+RESCHEDULES_KEPT = 100
 #: client status code -> those that may follow.
 LEGAL = {
     PENDING: {RUNNING, COMPLETE, FAILED},
@@ -129,18 +131,20 @@ def _states(state: State, report: ReportNode, row: int, now_ns: int) -> list[Eve
         if code == allocations.client[at] and bytes(tasks) == known:
             continue
         job_id = allocations.groups.job_ids[int(allocations.group[at])]
-        retry_ns = 0
+        retry_ns, chain = 0, tuple[int, ...]()
         if TERMINAL[code]:
             frees = True
             if allocations.desired[at] == RUN:
-                due = _retry_at(state, at, code, now_ns)
+                due, chain = _retry_at(state, at, code, now_ns)
                 retry_ns = due if code == FAILED else 0
                 if due and not _is_stopped(state, job_id):
                     retries[job_id] = min(due, retries.get(job_id, due))
         rows.append(at)
         codes.append(code)
         if bytes(tasks) != known or retry_ns:
-            details.append(AllocDetail(row=at, tasks=tasks, reschedule_at_ns=retry_ns))
+            details.append(
+                AllocDetail(row=at, tasks=tasks, reschedule_at_ns=retry_ns, reschedules=chain)
+            )
     reported = AllocationsReported(
         nodes=(row,),
         numbers=(report.number,),
@@ -170,24 +174,28 @@ def _legal_code(state: State, entry: AllocReport, node_row: int) -> int | None:
     return code
 
 
-def _retry_at(state: State, row: int, code: int, now_ns: int) -> int:
-    """Log time from which an ended allocation may be replaced; 0: never."""
+def _retry_at(state: State, row: int, code: int, now_ns: int) -> tuple[int, tuple[int, ...]]:
+    """Log time from which an ended allocation may be replaced (0: never), and the reschedules of its chain then."""
     allocations = state.allocations
     groups = allocations.groups
     ref = int(allocations.group[row])
     job = state.jobs.by_id.get(groups.job_ids[ref])
     if job is None:
-        return 0
+        return 0, ()
     if job.stopped:
         # No one waits for it now. Should the job come back before its stop was planned, it is due at once.
-        return now_ns
+        return now_ns, ()
     if code == COMPLETE:
-        return now_ns if job.job_type == "service" else 0
+        return now_ns if job.job_type == "service" else 0, ()
     for group in job.groups:
         if group.name == groups.names[ref]:
-            delay = reschedule_delay_ns(group.reschedule, int(allocations.reschedules[row]))
-            return 0 if delay is None else now_ns + delay
-    return 0
+            chain = allocations.chains.get(int(allocations.key[row]), ())
+            delay = reschedule_delay_ns(group.reschedule, chain, now_ns)
+            if delay is None:
+                return 0, ()
+            kept = (*_recent(group.reschedule, chain, now_ns), now_ns + delay, delay)
+            return now_ns + delay, kept[-2 * RESCHEDULES_KEPT :]
+    return 0, ()
 
 
 def _is_stopped(state: State, job_id: JobId) -> bool:
@@ -195,23 +203,47 @@ def _is_stopped(state: State, job_id: JobId) -> bool:
     return job is None or job.stopped
 
 
-def reschedule_delay_ns(policy: ReschedulePolicy, done: int) -> int | None:
-    """Delay before the next replacement after `done` ones; None: no more are allowed.
+def reschedule_delay_ns(
+    policy: ReschedulePolicy, chain: tuple[int, ...], now_ns: int
+) -> int | None:
+    """Delay before the next replacement; None: no more are allowed within the policy's interval.
 
-    The interval is not looked at: attempts count over the whole chain.
+    `chain` holds due time and delay of the reschedules so far. Source: Nomad structs.go, RescheduleEligible and
+    NextDelay: an allocation that outlived the capped delay begins again with the first one.
     """
-    if not policy.unlimited and done >= policy.attempts:
-        return None
-    base = policy.delay_ns
-    if policy.delay_function == "constant":
-        delay = base
-    elif policy.delay_function == "fibonacci":
-        slow, delay = base, base
-        for _ in range(min(done, 64) - 1):
-            slow, delay = delay, slow + delay
-    else:
-        delay = base << min(done, 40)
-    return min(delay, policy.max_delay_ns) if policy.unlimited and policy.max_delay_ns else delay
+    if not policy.unlimited:
+        if len(_recent(policy, chain, now_ns)) >= 2 * policy.attempts:
+            return None
+        return _next_delay(policy, chain)
+    delay = _next_delay(policy, chain)
+    if policy.max_delay_ns and delay > policy.max_delay_ns:
+        lived_ns = now_ns - chain[-2] if chain else 0
+        return policy.delay_ns if lived_ns > policy.max_delay_ns else policy.max_delay_ns
+    return delay
+
+
+def _next_delay(policy: ReschedulePolicy, chain: tuple[int, ...]) -> int:
+    """The delay behind those of `chain`, without the cap."""
+    delays = chain[1::2]
+    if not delays or policy.delay_function == "constant":
+        return policy.delay_ns
+    if policy.delay_function == "exponential":
+        return delays[-1] * 2
+    if len(delays) == 1:
+        return policy.delay_ns
+    if delays[-2] == policy.max_delay_ns and delays[-1] == policy.delay_ns:
+        # It began again: the sum would jump to the cap at once.
+        return delays[-1]
+    return delays[-1] + delays[-2]
+
+
+def _recent(policy: ReschedulePolicy, chain: tuple[int, ...], now_ns: int) -> tuple[int, ...]:
+    """Those reschedules of a chain that count: of a limited policy what lies in its interval, else the last five."""
+    if policy.unlimited:
+        return chain[-10:]
+    since = now_ns - policy.interval_ns
+    recent = [at for at in range(0, len(chain), 2) if chain[at] > since]
+    return chain[recent[0] :] if recent else ()
 
 
 def _retry(state: State, retries: dict[JobId, int], now_ns: int) -> list[Event]:

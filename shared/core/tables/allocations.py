@@ -135,6 +135,8 @@ class AllocationTable:
         self.previous: dict[int, int] = {}
         self.details: dict[int, bytes] = {}
         self.reschedule_at_ns: dict[int, int] = {}
+        #: by key: due time, delay, due time, delay, … of the reschedules of its chain.
+        self.chains: dict[int, tuple[int, ...]] = {}
         self._ordinal_seq = 0
         self._ordinal = 0
         self._pool = RowPool()
@@ -207,9 +209,13 @@ class AllocationTable:
         return hash_columns(rows, columns, self.key[rows] != 0)
 
     def _hash_rare(self, row: int) -> int:
+        entry: tuple[object, ...]
         entry = (self.previous.get(row), self.details.get(row), self.reschedule_at_ns.get(row))
-        if entry == (None, None, None):
+        chain = self.chains.get(int(self.key[row])) if self.chains else None
+        if entry == (None, None, None) and chain is None:
             return 0
+        if chain is not None:
+            entry = (*entry, chain)
         digest = blake2b(ENCODER.encode((row, entry)), digest_size=8).digest()
         return int.from_bytes(digest, "little") | 1
 
@@ -265,9 +271,14 @@ class AllocationTable:
         self.reschedules[at] = placement.reschedules or 0
         self.modify_seq[at] = seq
         if placement.previous:
-            for row, previous in zip(rows.tolist(), placement.previous, strict=False):
+            for nth, (row, previous) in enumerate(
+                zip(rows.tolist(), placement.previous, strict=False)
+            ):
                 if previous:
                     self.previous[row] = previous
+                    chain = self.chains.get(previous)
+                    if chain is not None:
+                        self.chains[first + nth] = chain
                     self._rare.touch(row)
         old = self.by_job.get(job_id)
         self.by_job[job_id] = rows if old is None else np.concatenate((old, rows))
@@ -285,6 +296,8 @@ class AllocationTable:
             self.details[detail.row] = bytes(detail.tasks)
             if detail.reschedule_at_ns:
                 self.reschedule_at_ns[detail.row] = detail.reschedule_at_ns
+            if detail.reschedules:
+                self.chains[int(self.key[detail.row])] = detail.reschedules
             self._rare.touch(detail.row)
 
     def _set_client(self, rows: Rows, codes: NDArray[np.integer], seq: int) -> None:
@@ -306,6 +319,9 @@ class AllocationTable:
             else:
                 del self.by_job[job_id]
         self._release(self.group[rows])
+        if self.chains:
+            for key in self.key[rows].tolist():
+                self.chains.pop(key, None)
         self.key[rows] = 0
         for row in rows.tolist():
             for rare in (self.previous, self.details, self.reschedule_at_ns):
