@@ -1,7 +1,9 @@
 """The log into the role: from its first missing seq on in batches, then the tail, without a hole.
 
 Decides when a role has caught up and when the log on this bus is not the one that was replayed. A hole is read again
-from the stream's leader once; if it stays, the role sees it and stops. Knows no event. Next: `append.py`.
+from the stream's leader once; if it stays, the role sees it and stops. Decides which messages were appended to the log
+at all: what the server itself put there for somebody is marked, and is foreign to every reader. Knows no event.
+Next: `append.py`.
 """
 
 import asyncio
@@ -24,6 +26,8 @@ BATCH_BYTES = 8 << 20
 TAIL_CREDIT = 128
 #: A server that has begun to answer and then says nothing for this long is asked again.
 _ANSWER_S = 3.0
+#: Stands before the bytes of a message that nobody with the right to write the log has appended.
+SMUGGLED = b"not appended to this stream: "
 
 
 class _BatchGet(msgspec.Struct, frozen=True):
@@ -50,6 +54,24 @@ class _MessageGot(msgspec.Struct, frozen=True):
     error: streams.ApiError | None = None
 
 
+def as_record(stream: str, seq: int, subject: str, headers: bytes, data: bytes) -> Record:
+    """Make a record of a stored message; one that was not appended to this very stream is marked, and so is foreign.
+
+    Whoever may read a stream can name `log.<g>.tx` as the place to answer to, and the server obeys without looking at
+    permissions: the answer may be any text that he stored elsewhere before. But it keeps the headers of that message,
+    and no other stream takes one that expects to be stored in ours. So that header, where `append.py` puts it, proves
+    that somebody who may publish to the log did. (It stands first: a decoy before it could hide it from the server.)
+    """
+    lines = headers.split(b"\r\n", 3)
+    is_ours = (
+        len(lines) == 4
+        and lines[1].startswith(b"Nats-Msg-Id: ")
+        and b"Nats-Expected" not in lines[1]
+        and lines[2] == b"Nats-Expected-Stream: " + stream.encode()
+    )
+    return Record(seq, subject, data if is_ours else SMUGGLED + data)
+
+
 async def read_batch(
     bus: BusClient, stream: str, seq: int, records: int = BATCH_RECORDS
 ) -> list[Record]:
@@ -71,7 +93,8 @@ async def read_batch(
             ended.set()
             return
         subject = header(headers, b"Nats-Subject").decode()
-        got.append(Record(int(header(headers, b"Nats-Sequence")), subject, data))
+        seq = int(header(headers, b"Nats-Sequence"))
+        got.append(as_record(stream, seq, subject, headers, data))
 
     inbox = bus.new_inbox()
     number = await bus.listen(inbox, on_message)
@@ -98,7 +121,8 @@ async def read_one(bus: BusClient, stream: str, seq: int) -> Record | None:
     answer = msgspec.json.decode(body, type=_MessageGot)
     if answer.message is not None:
         found = answer.message
-        return Record(found.seq, found.subject, base64.b64decode(found.data))
+        headers, data = base64.b64decode(found.hdrs), base64.b64decode(found.data)
+        return as_record(stream, found.seq, found.subject, headers, data)
     if answer.error is not None and answer.error.code != 404:
         raise BusUnavailable(f"{stream} at seq {seq}: {answer.error.description}")
     return None
@@ -231,7 +255,7 @@ class LogReplay:
                 by_seq[seq] = found
         return [by_seq[seq] for seq in sorted(by_seq)]
 
-    def _on_tail(self, at: Position, subject: bytes, _headers: bytes, data: bytes) -> None:
+    def _on_tail(self, at: Position, subject: bytes, headers: bytes, data: bytes) -> None:
         self.pending = at.pending
         if at.stream_seq < self._next:
             self._unstepped += 1
@@ -241,7 +265,7 @@ class LogReplay:
             self._end = max(self._end, at.stream_seq)
             self.resume()
             return
-        self._hand_over(Record(at.stream_seq, subject.decode(), data))
+        self._hand_over(as_record(self._stream, at.stream_seq, subject.decode(), headers, data))
 
     def _hand_over(self, record: Record) -> None:
         self._unstepped += 1

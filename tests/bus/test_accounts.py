@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from shared.bus import accounts, streams, subjects
-from shared.bus.connect import BusClient, Login, status
-from shared.bus.replay import read_batch
+from shared.bus.connect import BusClient, Login, header_block, status
+from shared.bus.replay import SMUGGLED, as_record, read_batch, read_one
 from shared.errors import BusUnavailable, ConfigInvalid
-from tests.bus.toys import Bus, run, until
+from tests.bus.toys import Bus, append, run, until
 
 pytestmark = pytest.mark.bus
 
@@ -96,6 +96,90 @@ def test_a_reply_subject_reaches_no_stream(bus: Bus, who: str) -> None:
     run(story())
 
 
+@pytest.mark.parametrize("way", ["direct get", "pull", "decoy"])
+def test_what_a_stolen_role_smuggles_is_foreign(bus: Bus, way: str) -> None:
+    """32: the server answers into the log for a role, with any text; no reader takes that for a record of ours."""
+
+    async def story() -> None:
+        await bus.bootstrap()
+        forged = b'{"kind":"tx","forged":true}'
+        async with (
+            bus.client() as admin,
+            bus.client("view") as view,
+            bus.client("intake") as intake,
+        ):
+            await append(admin, b"fact", msg_id="1")
+            if way == "direct get":
+                await view.request_raw(subjects.view_job("j"), forged)
+                ask = subjects.js_direct_get("VIEW", subjects.view_job("j"))
+                view.send(ask, b"", TX.encode())
+            else:
+                await _stored_in_jobs(bus, forged, decoy=way == "decoy")
+                body = b'{"stream_name":"JOBS","config":{"name":"c","ack_policy":"none"}}'
+                await intake.ask(subjects.js_consumer_create("JOBS", "c"), body)
+                intake.send(subjects.js_consumer_next("JOBS", "c"), b'{"batch":1}', TX.encode())
+            while (await state_of_all(admin))["LOG_1"] != (1, 2):
+                await settled(view, intake, admin)
+            read = [one.data for one in await read_batch(admin, "LOG_1", 1)]
+            one = await read_one(admin, "LOG_1", 2)
+        assert read == [b"fact", SMUGGLED + forged]
+        assert one is not None
+        assert one.data == SMUGGLED + forged
+
+    run(story())
+
+
+async def _stored_in_jobs(bus: Bus, forged: bytes, *, decoy: bool) -> None:
+    """Store a text in JOBS; with `decoy` under a header that the server may overlook."""
+    mark = "Nats-Expected-Stream: LOG_1"
+    plain = b"NATS/1.0\r\n\r\n"
+    hidden = f"NATS/1.0\r\nNats-Msg-Id: x{mark}\r\n{mark}\r\n\r\n".encode()
+    async with bus.client(public(bus)) as anyone:
+        body = (
+            await anyone.request_raw(
+                subjects.jobs("submit"), forged, headers=hidden if decoy else plain
+            )
+        )[1]
+        if decoy and b"error" in body:
+            # This server does not overlook it: then there is nothing to smuggle but the plain text.
+            await anyone.request_raw(subjects.jobs("submit"), forged, headers=plain)
+
+
+def test_no_other_stream_takes_what_expects_the_log(bus: Bus) -> None:
+    """The mark of a record cannot be stored elsewhere: every other stream refuses a message that expects the log."""
+
+    async def story() -> None:
+        await bus.bootstrap()
+        names = {one.name: one.subjects[0] for one in (streams.JOBS, *streams.ENSURED)}
+        headers = header_block(nats_msg_id="1", nats_expected_stream="LOG_1")
+        async with bus.client() as admin:
+            await admin.listen(subjects.command("job"), lambda *_: None)
+            for name, subject in sorted(names.items()):
+                concrete = subject.replace("*", "x").replace(">", "x")
+                _, body = await admin.request_raw(concrete, b"forged", headers=headers)
+                assert b"expected stream does not match" in body, (name, body)
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    ("headers", "is_ours"),
+    [
+        (header_block(nats_msg_id="1-a", nats_expected_stream="LOG_1"), True),
+        (header_block(nats_msg_id="1-a", nats_expected_stream="LOG_1") + b"Nats-Seq", True),
+        (header_block(nats_msg_id="1-a", nats_expected_stream="LOG_2"), False),
+        (header_block(nats_msg_id="1-a", nats_expected_stream="LOG_11"), False),
+        (header_block(nats_expected_stream="LOG_1"), False),
+        (header_block(nats_msg_id="xNats-Expected-Stream:", nats_expected_stream="LOG_1"), False),
+        (header_block(x="1", nats_msg_id="1-a", nats_expected_stream="LOG_1"), False),
+        (b"", False),
+    ],
+)
+def test_the_mark_of_a_record(headers: bytes, is_ours: bool) -> None:  # noqa: FBT001
+    """A record is ours by the header that its one writer puts second, and by nothing that resembles it."""
+    assert (as_record("LOG_1", 1, TX, headers, b"fact").data == b"fact") is is_ours
+
+
 def test_a_node_reads_only_its_own_projection(bus: Bus) -> None:
     """33: n1 gets its own projection, live and by direct get, and no other, by no way of asking."""
 
@@ -178,7 +262,7 @@ def test_the_public_may_ask_read_and_submit(bus: Bus) -> None:
             _, ack = await anyone.request_raw(subjects.jobs("submit"), b"{}")
             assert msgspec.json.decode(ack) == {"stream": "JOBS", "seq": 1}
             async with bus.client("plan_applier") as applier:
-                await applier.request_raw(TX, b"fact")
+                await append(applier, b"fact", msg_id="1")
             assert [one.data for one in await read_batch(anyone, "LOG_1", 1)] == [b"fact"]
             job = subjects.view_job("a/b c")
             heard: list[bytes] = []

@@ -14,7 +14,7 @@ from shared.bus.shell import Shell
 from shared.core import role as r
 from shared.core.tasks import Answer, Ask
 from shared.errors import BusUnavailable
-from tests.bus.toys import Applier, Bus, Toy, run, until
+from tests.bus.toys import Applier, Bus, Toy, append, run, until
 
 pytestmark = pytest.mark.bus
 
@@ -270,7 +270,7 @@ def test_a_replica_that_leaves_records_out_is_corrected(bus: Bus) -> None:
         await bus.bootstrap()
         async with bus.client() as admin:
             for number in range(1, 8):
-                await admin.request_raw(TX, b"%d" % number)
+                await append(admin, b"%d" % number, msg_id=str(number))
             inbox = Inbox()
             replay = LogReplay(Link(admin), inbox, stream="LOG_1", owner="toy")
             replay._next = 2

@@ -14,7 +14,7 @@ from shared.bus import subjects
 from shared.bus.connect import BusClient, header_block
 from shared.bus.shell import Shell
 from shared.core import role as r
-from tests.bus.toys import Bus, Toy, run, until
+from tests.bus.toys import Bus, Toy, append, run, until
 from tests.tidy.test_walls import HEAVY, imported
 from tests.unit.written_log import WrittenLog
 
@@ -48,7 +48,7 @@ async def heard(shell: Shell, toy: Toy, connects: int = 1) -> None:
 async def write(bus: Bus, log: WrittenLog) -> None:
     async with bus.client("plan_applier") as writer:
         for record in log.records:
-            await writer.request_raw(record.subject, record.data)
+            await append(writer, record.data, msg_id=str(record.seq), subject=record.subject)
 
 
 async def ask(asker: BusClient, noun: str, body: bytes = b"{}") -> dict:

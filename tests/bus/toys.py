@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from shared.bus import accounts, server, streams
-from shared.bus.connect import BusClient, Callbacks, Login, connect
+from shared.bus import accounts, server, streams, subjects
+from shared.bus.connect import BusClient, Callbacks, Login, connect, header_block
 from shared.bus.shell import Shell, ShellSettings
 from shared.core import role as r
 
@@ -28,6 +28,14 @@ async def until(holds: Callable[[], object], what: str = "the expected level") -
 def run(story: Coroutine[Any, Any, None]) -> None:
     """Run a test's story in a fresh loop."""
     asyncio.run(story)
+
+
+async def append(
+    writer: BusClient, data: bytes, *, msg_id: str, subject: str = subjects.log(1, "tx")
+) -> None:
+    """Write one message into the log as its one writer does: only so is it a record of ours."""
+    headers = header_block(nats_msg_id=msg_id, nats_expected_stream=subjects.log_stream(1))
+    await writer.request_raw(subject, data, headers=headers)
 
 
 class Bus:
