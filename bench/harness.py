@@ -2,7 +2,8 @@
 
 Decides how benchmarks set up and what they may claim: the bus fsyncs, every role is a process with its own
 permissions, jobs come in by the public door, and what counts is what a replaying process sees. Nodes are registered
-and kept alive by messages as their agents would send them, by one process for the whole fleet. Next: `observer.py`, `fleet.py`.
+and kept alive by messages as their agents would send them, by one process for the whole fleet.
+Next: `observer.py`, `fleet.py`.
 """
 
 import asyncio

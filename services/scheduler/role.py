@@ -33,7 +33,7 @@ from shared.errors import LogError
 PRESENCE_NS = 500_000_000
 #: Decisions of one step: what one message of plans holds, so that the applier works while the next are made.
 DECISIONS_MAX = 64
-#: Task groups of one step, the first of each job not counted: jobs of many groups are sent after a few milliseconds too.
+#: Task groups of one step, the first of each job not counted: large jobs too are sent after a few milliseconds.
 GROUPS_MAX = 32
 _REASON_CHARS_MAX = 500
 _LEASES = msgspec.json.Decoder(Leases)
