@@ -5,6 +5,7 @@ unbuilt, unless its value says nothing (empty, zero, false, or the default). Nex
 """
 
 from difflib import get_close_matches
+from functools import cache
 from typing import Any
 
 from shared.jobspec.built import BUILT, BUILT_TYPES
@@ -40,9 +41,30 @@ class _Plan:
         self.quiet = built - self.inner.keys()
         if struct is Job:
             self.quiet |= _SERVER_WRITTEN
+        self.known = self.quiet | self.inner.keys()
+        #: (key, kind, plan) of each inner block.
+        self.blocks = [(key, one.kind, _plan(one.inner)) for key, one in self.inner.items()]
 
 
-_PLANS: dict[type[Json], _Plan] = {}
+@cache
+def _plan(struct: type[Json] | None) -> _Plan:
+    assert struct is not None
+    return _Plan(struct)
+
+
+def _is_quiet(plan: _Plan, block: JsonObject) -> bool:
+    """Tell whether everything in a block is acted on: the common case, with no path built."""
+    if not plan.known.issuperset(block):
+        return False
+    for key, kind, inner in plan.blocks:
+        value = block.get(key)
+        if not value:
+            continue
+        blocks = (value,) if kind == "block" else value.values() if kind == "labelled" else value
+        for one in blocks:
+            if not (inner.quiet.issuperset(one) or _is_quiet(inner, one)):
+                return False
+    return True
 
 
 def warnings_of(job: Job, value: JsonObject) -> tuple[str, ...]:
@@ -51,7 +73,8 @@ def warnings_of(job: Job, value: JsonObject) -> tuple[str, ...]:
     unknown: list[str] = []
     if job.type not in BUILT_TYPES:
         unbuilt.append(f"Job.Type {job.type}")
-    _look(Job, value, "Job", (unbuilt, unknown))
+    if not _is_quiet(_plan(Job), value):
+        _look(Job, value, "Job", (unbuilt, unknown))
     parts = []
     if unbuilt:
         parts.append("kept, not acted on yet: " + _listed(unbuilt))
@@ -69,9 +92,7 @@ def _look(
     struct: type[Json], block: JsonObject, path: str, into: tuple[list[str], list[str]]
 ) -> None:
     """Look through one block and the blocks inside it that are acted on."""
-    plan = _PLANS.get(struct)
-    if plan is None:
-        plan = _PLANS[struct] = _Plan(struct)
+    plan = _plan(struct)
     if plan.quiet.issuperset(block):
         return
     for key in sorted(block):
