@@ -54,6 +54,7 @@ class ContainerCluster:
         for child in self._children:
             child.kill()
             child.communicate()
+        self.project.run("kill")
         self.project.run("down", "--volumes", "--remove-orphans", "--timeout", "2")
 
     def caravan(self, *words: str, allowed: tuple[int, ...] = (0,)) -> dict[str, Any]:

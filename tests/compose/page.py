@@ -113,6 +113,7 @@ class Reader:
 
     def end(self) -> None:
         """Take everything down, volumes too."""
-        words = "--profile agents --profile cluster down --volumes --remove-orphans --timeout 2"
         if (self.tree / "deploy" / "secrets").exists():
-            self.type(f"docker compose -f deploy/compose.yaml {words}")
+            compose = "docker compose -f deploy/compose.yaml --profile agents --profile cluster"
+            self.type(f"{compose} kill")
+            self.type(f"{compose} down --volumes --remove-orphans --timeout 2")
