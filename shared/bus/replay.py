@@ -54,7 +54,7 @@ class _MessageGot(msgspec.Struct, frozen=True):
     error: streams.ApiError | None = None
 
 
-def as_record(stream: str, seq: int, subject: str, headers: bytes, data: bytes) -> Record:
+def as_record(stream: str, seq: int, *, subject: str, headers: bytes, data: bytes) -> Record:
     """Make a record of a stored message; one that was not appended to this very stream is marked, and so is foreign.
 
     Whoever may read a stream can name `log.<g>.tx` as the place to answer to, and the server obeys without looking at
@@ -94,7 +94,7 @@ async def read_batch(
             return
         subject = header(headers, b"Nats-Subject").decode()
         seq = int(header(headers, b"Nats-Sequence"))
-        got.append(as_record(stream, seq, subject, headers, data))
+        got.append(as_record(stream, seq, subject=subject, headers=headers, data=data))
 
     inbox = bus.new_inbox()
     number = await bus.listen(inbox, on_message)
@@ -122,7 +122,7 @@ async def read_one(bus: BusClient, stream: str, seq: int) -> Record | None:
     if answer.message is not None:
         found = answer.message
         headers, data = base64.b64decode(found.hdrs), base64.b64decode(found.data)
-        return as_record(stream, found.seq, found.subject, headers, data)
+        return as_record(stream, found.seq, subject=found.subject, headers=headers, data=data)
     if answer.error is not None and answer.error.code != 404:
         raise BusUnavailable(f"{stream} at seq {seq}: {answer.error.description}")
     return None
@@ -265,7 +265,10 @@ class LogReplay:
             self._end = max(self._end, at.stream_seq)
             self.resume()
             return
-        self._hand_over(as_record(self._stream, at.stream_seq, subject.decode(), headers, data))
+        name = subject.decode()
+        self._hand_over(
+            as_record(self._stream, at.stream_seq, subject=name, headers=headers, data=data)
+        )
 
     def _hand_over(self, record: Record) -> None:
         self._unstepped += 1

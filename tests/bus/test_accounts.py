@@ -177,7 +177,8 @@ def test_no_other_stream_takes_what_expects_the_log(bus: Bus) -> None:
 )
 def test_the_mark_of_a_record(headers: bytes, is_ours: bool) -> None:  # noqa: FBT001
     """A record is ours by the header that its one writer puts second, and by nothing that resembles it."""
-    assert (as_record("LOG_1", 1, TX, headers, b"fact").data == b"fact") is is_ours
+    record = as_record("LOG_1", 1, subject=TX, headers=headers, data=b"fact")
+    assert (record.data == b"fact") is is_ours
 
 
 def test_a_node_reads_only_its_own_projection(bus: Bus) -> None:
