@@ -18,10 +18,11 @@ from heapq import heapify, heappop, heappush
 from operator import neg
 from typing import Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.core.coupling import Tally
+from shared.core.coupling import CLOSED, CLOSED_BELOW, Tally
 from shared.core.heads import (
     EMPTY,
     ROW_BITS,
@@ -30,6 +31,7 @@ from shared.core.heads import (
     Heads,
     Nodes,
     Placement,
+    heads_at,
     heads_of,
     marginal_sums,
     room_of,
@@ -44,75 +46,121 @@ _FEW: Final = 6
 _SCORERS: Final = 8
 #: More than the sum of all scorers of a node but spread.
 _SUM_MAX: Final = 8 * SCALE
-_CLOSED: Final = -(1 << 62)
+#: Rows scored at a time.
+_BLOCK: Final = 1 << 14
+#: Offers made for one count; then it stops where it is, and who asked goes on later. About 60 ms.
+STEPS_MAX: Final = 40_000
+#: Heads that one pass scores in the time of one offer.
+_HEADS_A_STEP: Final = 50
 _NO_OFFER: Final = 1 << 62
 #: Up to this many combinations the least offer is looked for, beyond a heap holds them.
 _FEW_OFFERS: Final = 64
 
 
 def place_coupled(demand: Demand, nodes: Nodes, tally: Tally, count: int) -> Placement:
-    """Place up to `count`, equal to scalar greedy. `tally` keeps what was placed."""
-    heads = heads_of(demand, nodes)
-    if not len(heads.rows) or count <= 0:
+    """Place up to `count`, equal to scalar greedy, in at most `STEPS_MAX` steps. `tally` keeps what was placed."""
+    rows, sums, scorers = _scored(demand, nodes)
+    if not len(rows) or count <= 0:
         return EMPTY
-    of_head = tally.combine(heads.rows)
-    if count == 1:
-        return _take_one(demand, heads, tally, of_head)
-    room = room_of(demand, nodes, heads.rows, count)
-    if count <= _FEW:
-        taken = _take_few(demand, heads, tally, of_head=of_head, room=room, count=count)
-    else:
-        taken = _Buckets(demand, heads, tally, of_head=of_head, room=room).take(count)
-    return runs_of(heads.rows[taken]) if taken else EMPTY
+    if count > _FEW:
+        of_head = tally.combine(rows)
+        if not tally.is_tangled:
+            return _by_buckets(demand, nodes, tally, (rows, sums, scorers, of_head), count=count)
+    if count > 1 and len(rows) > 4 * _BLOCK:
+        # A fleet so large that what a count cannot reach is better left out.
+        of_head = tally.combine(rows)
+        kept = _useful(of_head * _SCORERS + scorers, sums, count)
+        rows, sums, scorers = rows[kept], sums[kept], scorers[kept]
+    return _by_passes(demand, nodes, tally, (rows, sums, scorers), count=count)
 
 
-def _take_one(demand: Demand, heads: Heads, tally: Tally, of_head: NDArray[np.intp]) -> Placement:
-    """Place a single allocation: one pass."""
-    sums, scorers = marginal_sums(demand, heads)
-    best = _best(sums, scorers, tally, of_head)
-    if best < 0:
-        return EMPTY
-    tally.take(int(of_head[best]))
-    return runs_of(heads.rows[best : best + 1])
+_Scored = tuple[NDArray[np.intp], Int64s, Int64s]
 
 
-def _best(sums: Int64s, scorers: Int64s, tally: Tally, of_head: NDArray[np.intp]) -> int:
-    """Return the head with the highest mean, the lowest of equals; -1: all are closed."""
-    boosts = np.array([_CLOSED if one is None else one for one in tally.boosts], np.int64)
-    scores = sums + boosts.take(of_head)
-    scores //= scorers + (boosts != 0).take(of_head)
-    best = int(scores.argmax())
-    # A closed combination stays far below every score, whatever it is divided by.
-    return -1 if scores[best] < _CLOSED // (2 * _SCORERS) else best
-
-
-def _take_few(
+def _by_buckets(
     demand: Demand,
-    heads: Heads,
+    nodes: Nodes,
     tally: Tally,
+    scored: tuple[NDArray[np.intp], Int64s, Int64s, NDArray[np.intp]],
     *,
-    of_head: NDArray[np.intp],
-    room: Int64s,
     count: int,
-) -> list[int]:
+) -> Placement:
+    rows, sums, scorers, of_head = scored
+    if len(rows) > 2 * count:
+        kept = _useful(of_head * _SCORERS + scorers, sums, count)
+        rows, of_head = rows[kept], of_head[kept]
+    room = room_of(demand, nodes, rows, count)
+    buckets = _Buckets(demand, heads_at(demand, nodes, rows), tally, of_head=of_head, room=room)
+    return _placement(rows, buckets.take(count), stopped=buckets.stopped)
+
+
+def _by_passes(
+    demand: Demand, nodes: Nodes, tally: Tally, scored: _Scored, *, count: int
+) -> Placement:
     """Score all heads anew for each placement."""
-    sums, scorers = marginal_sums(demand, heads)
-    marginal = Marginal(demand, heads)
+    rows, sums, scorers = scored
+    passes = tally.look_at(rows)
+    most = max(STEPS_MAX * _HEADS_A_STEP // len(rows), 1)
+    marginal: Marginal | None = None
+    room = None
     taken: list[int] = []
-    left: dict[int, int] = {}
-    while True:
-        best = _best(sums, scorers, tally, of_head)
+    on_head: dict[int, int] = {}
+    while len(taken) < min(count, most):
+        best = _best(sums, scorers, passes.boosts())
         if best < 0:
-            return taken
+            return _placement(rows, taken)
         taken.append(best)
-        if len(taken) == count:
-            return taken
-        tally.take(int(of_head[best]))
-        left[best] = left.get(best, int(room[best])) - 1
-        if left[best]:
-            sums[best], scorers[best] = marginal.score(best, int(room[best]) - left[best])
+        passes.take(best)
+        if count == 1:
+            break
+        if marginal is None or room is None:
+            marginal = Marginal(demand, heads_at(demand, nodes, rows))
+            room = room_of(demand, nodes, rows, count)
+        on_head[best] = index = on_head.get(best, 0) + 1
+        if index < room[best]:
+            sums[best], scorers[best] = marginal.score(best, index)
         else:
-            sums[best] = _CLOSED
+            sums[best] = CLOSED
+    return _placement(rows, taken, stopped=len(taken) < count)
+
+
+def _placement(rows: NDArray[np.intp], taken: list[int], *, stopped: bool = False) -> Placement:
+    placement = runs_of(rows[taken]) if taken else EMPTY
+    return msgspec.structs.replace(placement, stopped=True) if stopped else placement
+
+
+def _scored(demand: Demand, nodes: Nodes) -> _Scored:
+    """Return the rows that can take one more, the sum of their scorers and how many apply. Shapes: (H,)."""
+    parts = []
+    for start in range(0, max(len(nodes.mask), 1), _BLOCK):
+        heads = heads_of(demand, nodes.part(start, start + _BLOCK))
+        parts.append((heads.rows + start, *marginal_sums(demand, heads)))
+    if len(parts) == 1:
+        return parts[0]
+    rows, sums, scorers = zip(*parts, strict=True)
+    return np.concatenate(rows), np.concatenate(sums), np.concatenate(scorers)
+
+
+def _useful(bucket_of: NDArray[np.intp], sums: Int64s, count: int) -> NDArray[np.intp]:
+    """Return the heads that a count may reach: the best `count` of each bucket, and those as good but for a floor."""
+    order = bucket_of.argsort(kind="stable")
+    ordered = bucket_of.take(order)
+    starts = np.flatnonzero(np.diff(ordered, prepend=-1)).tolist()
+    kept = np.ones(len(order), np.bool_)
+    for at, end in zip(starts, [*starts[1:], len(order)], strict=True):
+        if end - at > count:
+            inside = order[at:end]
+            found = sums.take(inside)
+            least = np.partition(found, end - at - count)[end - at - count]
+            kept[inside] = found > least - _SCORERS
+    return np.flatnonzero(kept)
+
+
+def _best(sums: Int64s, scorers: Int64s, boosts: Int64s) -> int:
+    """Return the head with the highest mean, the lowest of equals; -1: all are closed."""
+    scores = (sums + boosts) // (scorers + (boosts != 0))
+    best = int(scores.argmax())
+    return best if scores[best] > CLOSED_BELOW else -1
 
 
 @lru_cache(maxsize=1)
@@ -192,17 +240,32 @@ class _Bucket:
         self.head = -1
         self.is_near = False
 
-    def offer(self, boost: int) -> int:
-        """Return the best head under a boost as a key, least first."""
-        divisor = self.scorers + 1 if boost else self.scorers
-        score = (self.top + boost) // divisor
-        head = self.head
-        if self.is_near:
-            levels = self.levels
-            for lower in range(score * divisor - boost, self.top):
-                if lower in levels and levels[lower][0] < head:
-                    head = levels[lower][0]
-        return (-score << ROW_BITS) + head
+    def lowest(self, score: int, divisor: int, boost: int) -> int:
+        """Return the lowest head whose mean is `score`, among all levels that may reach it."""
+        head, levels = self.head, self.levels
+        for level in range(score * divisor - boost, self.top):
+            if level in levels and levels[level][0] < head:
+                head = levels[level][0]
+        return head
+
+
+def _offer(buckets: list[_Bucket], boost: int | None) -> int:
+    """Return the best head of a combination as a key, least first. The hottest lines of all."""
+    best = _NO_OFFER
+    if boost is None:
+        return best
+    for bucket in buckets:
+        head = bucket.head
+        if head < 0:
+            continue
+        divisor = bucket.scorers + 1 if boost else bucket.scorers
+        score = (bucket.top + boost) // divisor
+        if bucket.is_near:
+            head = bucket.lowest(score, divisor, boost)
+        offer = (-score << ROW_BITS) + head
+        if offer < best:  # noqa: PLR1730 - min() costs three times as much.
+            best = offer
+    return best
 
 
 class _Buckets:
@@ -217,6 +280,8 @@ class _Buckets:
         of_head: NDArray[np.intp],
         room: Int64s,
     ) -> None:
+        #: did it stop before it was done?
+        self.stopped = False
         self._tally = tally
         self._marginal = Marginal(demand, heads)
         sums, scorers = marginal_sums(demand, heads)
@@ -227,9 +292,13 @@ class _Buckets:
         self._sorted_sums: list[int] = sums.take(order).tolist()
         self._sum_of: list[int] = sums.tolist()
         self._room: list[int] = room.tolist()
+        # Most heads are taken once or twice at the most; the next scores of all cost less than a few one by one.
+        second_sums, second_scorers = marginal_sums(demand, heads, 1)
+        self._second_sum_of: list[int] = second_sums.tolist()
+        self._second_scorers_of: list[int] = second_scorers.tolist()
         self._taken_of: list[int] = [0] * len(room)
-        #: combination -> its buckets, by their number of scorers.
-        self._buckets: list[dict[int, _Bucket]] = [{} for _ in tally.boosts]
+        #: combination -> its buckets, one for each number of scorers there is.
+        self._buckets: list[list[_Bucket]] = [[] for _ in tally.boosts]
         self._bucket_of = self._fill(bucket_of, order)
 
     def _fill(self, bucket_of: NDArray[np.intp], order: NDArray[np.intp]) -> list[_Bucket]:
@@ -239,7 +308,8 @@ class _Buckets:
         made = []
         for at, end in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
             number, scorers = divmod(int(ordered[at]), _SCORERS)
-            bucket = self._buckets[number][scorers] = _Bucket(number, scorers, at, end)
+            bucket = _Bucket(number, scorers, at, end)
+            self._buckets[number].append(bucket)
             self._settle(bucket)
             made.append(bucket)
         index = np.searchsorted(ordered[starts], bucket_of)
@@ -247,9 +317,10 @@ class _Buckets:
 
     def take(self, count: int) -> list[int]:
         """Return up to `count` heads in greedy order."""
-        tally, bucket_of, move = self._tally, self._bucket_of, self._move
+        tally, buckets, bucket_of = self._tally, self._buckets, self._bucket_of
         offers = self._offers()
         is_few = len(offers) <= _FEW_OFFERS
+        steps = 0
         heap = self._heap(offers)
         taken: list[int] = []
         while True:
@@ -260,20 +331,28 @@ class _Buckets:
             taken.append(head)
             if len(taken) == count:
                 return taken
+            if steps > STEPS_MAX:
+                self.stopped = True
+                return taken
             number = bucket_of[head].number
-            move(head)
+            self._move(head)
             touched = tally.take(number)
             if touched is None:
                 offers = self._offers()
                 heap = self._heap(offers)
+                steps += len(offers)
                 continue
+            steps += len(touched)
             for one in touched:
-                offers[one] = offer = self._offer(one)
+                offers[one] = offer = _offer(buckets[one], tally.boosts[one])
                 if not is_few:
                     heappush(heap, offer)
 
     def _offers(self) -> list[int]:
-        return [self._offer(number) for number in range(len(self._buckets))]
+        return [
+            _offer(buckets, boost)
+            for buckets, boost in zip(self._buckets, self._tally.boosts, strict=True)
+        ]
 
     def _heap(self, offers: list[int]) -> list[int]:
         if len(offers) <= _FEW_OFFERS:
@@ -281,18 +360,6 @@ class _Buckets:
         heap = offers.copy()
         heapify(heap)
         return heap
-
-    def _offer(self, number: int) -> int:
-        """Return the best head of a combination as a key, least first."""
-        boost = self._tally.boosts[number]
-        best = _NO_OFFER
-        if boost is not None:
-            for bucket in self._buckets[number].values():
-                if bucket.head >= 0:
-                    offer = bucket.offer(boost)
-                    if offer < best:  # noqa: PLR1730 - the hottest line; min() costs three times as much.
-                        best = offer
-        return best
 
     def _settle(self, bucket: _Bucket) -> None:
         """Find the top of a bucket, and lay out all levels near it."""
@@ -340,13 +407,13 @@ class _Buckets:
         self._taken_of[head] = index = self._taken_of[head] + 1
         if index >= self._room[head]:
             return
-        level, scorers = self._marginal.score(head, index)
+        if index == 1:
+            level, scorers = self._second_sum_of[head], self._second_scorers_of[head]
+        else:
+            level, scorers = self._marginal.score(head, index)
         self._sum_of[head] = level
         if scorers != bucket.scorers:
-            buckets = self._buckets[bucket.number]
-            if scorers not in buckets:
-                buckets[scorers] = _Bucket(bucket.number, scorers)
-            self._bucket_of[head] = bucket = buckets[scorers]
+            self._bucket_of[head] = bucket = self._beside(bucket, scorers)
         found = bucket.levels.get(level)
         if found is not None:
             heappush(found, head)
@@ -357,6 +424,16 @@ class _Buckets:
         heappush(bucket.tops, -level)
         if bucket.head < 0 or level > bucket.top - _SCORERS:
             self._settle(bucket)
+
+    def _beside(self, bucket: _Bucket, scorers: int) -> _Bucket:
+        """Return the bucket of the same combination with another number of scorers, made if need be."""
+        buckets = self._buckets[bucket.number]
+        for one in buckets:
+            if one.scorers == scorers:
+                return one
+        made = _Bucket(bucket.number, scorers)
+        buckets.append(made)
+        return made
 
 
 def _first(heap: list[int], offers: list[int], bucket_of: list[_Bucket]) -> int:

@@ -19,8 +19,18 @@ from shared.core.pow10 import SCALE
 from shared.core.scores import BOOST_MAX, Int64s, even_boost, target_boost
 
 Codes = NDArray[np.int32]
+#: Counts that many times the least may have a boost beyond its bound.
+_FAR: Final = BOOST_MAX // SCALE
+#: More combinations than this, of several blocks, are scored in passes over all rows.
+_COMBINATIONS_MAX: Final = 256
 #: Up to this many possible combinations are numbered by a table, more by sorting.
 _TABLE_MAX: Final = 1 << 16
+
+
+#: Boost of a row that a distinct property closes; several of them, divided by any number of scorers, still are.
+CLOSED: Final = -(1 << 58)
+#: Below every boost and sum that is open.
+CLOSED_BELOW: Final = -(1 << 54)
 
 
 class Even(msgspec.Struct, frozen=True, eq=False):
@@ -122,11 +132,11 @@ class _EvenRule:
         if not most:
             self.boosts = [0] * len(self._counts)
         else:
-            boost_of = {
-                count: max((least - count) * SCALE // least, -BOOST_MAX)
-                for count in (*self._having, 0)
-            }
+            boost_of = {count: (least - count) * SCALE // least for count in self._having}
+            if most > _FAR * least:
+                boost_of = {count: max(boost, -BOOST_MAX) for count, boost in boost_of.items()}
             boost_of[least] = even_boost(least, (least, most))
+            boost_of[0] = SCALE
             self.boosts = [boost_of[count] for count in self._counts]
         self.boosts[0] = -SCALE
 
@@ -215,6 +225,15 @@ class Tally:
         self.boosts = self._all_boosts()
         return of_row
 
+    def look_at(self, rows: NDArray[np.intp]) -> "Passes":
+        """Return the same counts as vectors over rows, for a few placements. Shapes: rows (H,)."""
+        return Passes(self._blocks, self._rules, rows)
+
+    @property
+    def is_tangled(self) -> bool:
+        """Tell whether one placement changes what very many combinations offer."""
+        return len(self._rules) > 1 and len(self.boosts) > _COMBINATIONS_MAX
+
     def take(self, number: int) -> list[int] | None:
         """Count one more on a combination. Returns the combinations to look at again; None: all of them."""
         if len(self._rules) == 1:
@@ -242,10 +261,43 @@ class Tally:
         return zip(self._rules, self._codes, strict=True)
 
     def _all_boosts(self) -> list[int | None]:
+        if len(self._rules) == 1:
+            boosts = self._rules[0].boosts
+            return [boosts[code] for code in self._codes[0]]
         by_block = [[rule.boosts[code] for code in codes] for rule, codes in self._pairs()]
-        if len(by_block) == 1:
-            return by_block[0]
         return [_sum(boosts) for boosts in zip(*by_block, strict=True)]
+
+
+class Passes:
+    """Counts under way, and the boost of each row as a vector: one pass over all rows a placement."""
+
+    def __init__(
+        self, blocks: tuple[Block, ...], rules: list[Rule], rows: NDArray[np.intp]
+    ) -> None:
+        self._rules = rules
+        self._codes = [block.codes.take(rows) for block in blocks]
+        self._values = [_vector(rule.boosts) for rule in rules]
+
+    def boosts(self) -> Int64s:
+        """Return the boost of each row, far below every score where it is closed. Shape: (H,)."""
+        total = self._values[0].take(self._codes[0])
+        for values, codes in zip(self._values[1:], self._codes[1:], strict=True):
+            total += values.take(codes)
+        return total
+
+    def take(self, at: int) -> None:
+        """Count one more on the row at a position of `rows`."""
+        for block, (rule, codes) in enumerate(zip(self._rules, self._codes, strict=True)):
+            code = int(codes[at])
+            if rule.take(code):
+                self._values[block] = _vector(rule.boosts)
+            else:
+                boost = rule.boosts[code]
+                self._values[block][code] = CLOSED if boost is None else boost
+
+
+def _vector(boosts: list[int | None]) -> Int64s:
+    return np.array([CLOSED if one is None else one for one in boosts], np.int64)
 
 
 def _sum(boosts: Iterable[int | None]) -> int | None:
@@ -259,13 +311,12 @@ def _sum(boosts: Iterable[int | None]) -> int | None:
 
 
 def _numbered(joint: NDArray[np.integer], size: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Number distinct values from 0. Returns the number of each element, and the first element of each number."""
+    """Number distinct values from 0. Returns the number of each element, and one element of each number."""
     if size > _TABLE_MAX:
         _, first, numbers = np.unique(joint, return_index=True, return_inverse=True)
         return numbers, first
     table = np.full(size, -1, np.intp)
-    # Of elements with one value, the last one assigned is the first one there is.
-    table[joint[::-1]] = np.arange(len(joint) - 1, -1, -1)
+    table[joint] = np.arange(len(joint))
     present = np.flatnonzero(table >= 0)
     first = table[present]
     table[present] = np.arange(len(present))

@@ -89,7 +89,7 @@ def place_count(
     mask, collisions, penalised, affinity, limit (N,). `collisions` counts the allocations of this job and
     group on a row; `limit` is how many more a row may take at most. With a `coupling` (spread, distinct
     property) rows depend on each other and are taken value by value. A `sampling` looks at a few rows only,
-    and is not greedy.
+    and is not greedy. Both may stop early (`Placement.stopped`).
     Scores and the bounds on capacity are those of scores.py. Nothing is changed. `count` beyond
     2**31 - 1 is cut to it.
     Raises: ValueError when the ask is negative.
@@ -113,7 +113,7 @@ def place_count(
         return part(nodes, count)
     own = _lane_of_rows(len(mask), lanes) == lane
     first = part(nodes.only(own), count)
-    if first.placed >= count:
+    if first.placed >= count or first.stopped:
         return first
     return join([first, part(nodes.only(~own), count - first.placed)])
 

@@ -29,6 +29,8 @@ class Placement(msgspec.Struct, frozen=True, eq=False):
     counts: NDArray[np.int32]
     #: The sum of `counts`; less than asked for when the rest fits nowhere.
     placed: int
+    #: It ended for the time it took, not for want of room: ask again for the rest.
+    stopped: bool = False
 
 
 class Demand(msgspec.Struct, frozen=True, eq=False):
@@ -150,11 +152,14 @@ def marginal_scores(demand: Demand, heads: Heads, index: int | Int64s) -> Int64s
     )
 
 
-def marginal_sums(demand: Demand, heads: Heads) -> tuple[Int64s, Int64s]:
-    """Return the sum of the scorers for the next allocation on each head, and how many apply. Shapes: (H,)."""
+def marginal_sums(demand: Demand, heads: Heads, index: int = 0) -> tuple[Int64s, Int64s]:
+    """Return the sum of the scorers for allocation number `index` (from 0) on each head, and how many apply.
+
+    Shapes: (H,).
+    """
     total, scorers = sum_scores(
-        _marginal_fit(demand, heads, 0),
-        collisions=_collisions(heads, 0),
+        _marginal_fit(demand, heads, index),
+        collisions=_collisions(heads, index),
         desired_count=demand.desired_count,
         penalised=heads.penalised,
         affinity=heads.affinity,
@@ -223,7 +228,10 @@ def join(parts: list[Placement]) -> Placement:
     counts = np.concatenate([part.counts for part in parts])
     starts = np.flatnonzero(np.diff(rows, prepend=-1))
     return Placement(
-        rows[starts], np.add.reduceat(counts, starts), sum(part.placed for part in parts)
+        rows[starts],
+        np.add.reduceat(counts, starts),
+        sum(part.placed for part in parts),
+        any(part.stopped for part in parts),
     )
 
 

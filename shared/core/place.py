@@ -84,12 +84,12 @@ def place(
         done = scratch.place(want, mask)
         placements.extend([_columns(job, want, one) for one in done])
         count = sum([one.placement.placed for one in done])
-        if count < scratch.limit_of(want):
+        if any(one.placement.stopped for one in done):
+            goes_on = True
+        elif count < want.count:
             rest = want.count - count
             waiting[want.group.name] = scratch.explain(want, mask, rest, done)
             classes[np.unique(fleet.class_of[: fleet.size][mask])] = True
-        elif count < want.count:
-            goes_on = True
     follow_ups: tuple[NewEvaluation, ...]
     if goes_on:
         follow_ups = (_follow_up(job, assignment, GOES_ON),)

@@ -33,6 +33,8 @@ Candidates = Literal["all", "two_choices", "log2"]
 _ASIDE_MAX: Final = 3
 #: Draws for one choice before the next open node is taken instead.
 _DRAWS_MAX: Final = 8
+#: Scores computed for one count; then it stops where it is, and who asked goes on later.
+STEPS_MAX: Final = 60_000
 _MASK: Final = (1 << 64) - 1
 
 
@@ -69,7 +71,11 @@ def place_sampled(
         taken = _two_choices(look, sampling.seed, count)
     else:
         taken = _scan(look, _shuffled(heads.rows, sampling.seed), sampling.width, count)
-    return runs_of(heads.rows[taken]) if taken else EMPTY
+    if not taken:
+        return EMPTY
+    stopped = look.is_tired and len(taken) < count
+    placement = runs_of(heads.rows[taken])
+    return msgspec.structs.replace(placement, stopped=True) if stopped else placement
 
 
 def _shuffled(rows: NDArray[np.intp], seed: int) -> list[int]:
@@ -90,10 +96,12 @@ class _Look:
         self._of_head = of_head
         self._room = room
         self._taken: dict[int, int] = {}
+        self._steps = 0
         self.size = len(room)
 
     def score(self, head: int) -> int | None:
         """Return the score of the next allocation on a head; None: it takes no more."""
+        self._steps += 1
         index = self._taken.get(head, 0)
         if index >= self._room[head]:
             return None
@@ -105,6 +113,11 @@ class _Look:
             boost = found
         total, scorers = self._marginal.score(head, index)
         return (total + boost) // (scorers + (boost != 0))
+
+    @property
+    def is_tired(self) -> bool:
+        """Tell whether enough was looked at for one count."""
+        return self._steps > STEPS_MAX
 
     def is_full(self, head: int) -> bool:
         """Tell whether a head never takes one again."""
@@ -121,7 +134,7 @@ def _two_choices(look: _Look, seed: int, count: int) -> list[int]:
     taken: list[int] = []
     left = list(range(look.size))
     draw = seed
-    while len(taken) < count and left:
+    while len(taken) < count and left and not look.is_tired:
         options: list[tuple[int, int]] = []
         for _ in range(2 * _DRAWS_MAX):
             draw = (draw + 1) & _MASK
@@ -162,7 +175,7 @@ def _any_open(look: _Look, left: list[int]) -> list[tuple[int, int]]:
 def _scan(look: _Look, order: list[int], width: int, count: int) -> list[int]:
     taken: list[int] = []
     at = 0
-    while len(taken) < count:
+    while len(taken) < count and not look.is_tired:
         seen: list[tuple[int, int]] = []
         aside: list[tuple[int, int]] = []
         for _ in range(len(order)):

@@ -24,8 +24,6 @@ from shared.core.state import State
 from shared.core.tables.jobs import Job
 
 RESOURCE_NAMES = ("cpu", "memory", "disk")
-#: Allocations of a group whose nodes depend on each other that one plan places; the next evaluation goes on.
-COUPLED_MAX = 10_000
 _CANDIDATES: dict[str, Candidates] = {"two_choices": "two_choices", "log2": "log2"}
 
 
@@ -74,17 +72,15 @@ class Scratch:
         """Place a want as far as there is room: first what avoids a node, then the rest."""
         usable = mask & self._ready
         on_rows = self._staying(want)
-        count = self.limit_of(want)
         if want.avoid is None:
-            placed = self._cut(want.group, count, usable=usable, on_rows=on_rows)
+            placed = self._cut(want.group, want.count, usable=usable, on_rows=on_rows)
             return [Placed(placed)] if placed.placed else []
         out: list[Placed] = []
-        avoid = want.avoid[:count]
         # Those that avoid a node are placed as one count that avoids all their nodes, then the rest.
-        for part in (np.flatnonzero(avoid >= 0), np.flatnonzero(avoid < 0)):
+        for part in (np.flatnonzero(want.avoid >= 0), np.flatnonzero(want.avoid < 0)):
             if not len(part):
                 continue
-            avoided = avoid[part]
+            avoided = want.avoid[part]
             penalised = np.zeros(self._size, dtype=bool)
             penalised[avoided[avoided >= 0]] = True
             placed = self._cut(
@@ -93,14 +89,9 @@ class Scratch:
             if placed.placed:
                 out.append(Placed(placed, part[: placed.placed]))
                 np.add.at(on_rows, placed.rows, placed.counts)
+            if placed.stopped:
+                break
         return out
-
-    def limit_of(self, want: Want) -> int:
-        """Say how many of a want one plan places at most."""
-        group = want.group
-        if self._job.all_at_once or not (group.spreads or group.distinct_properties):
-            return want.count
-        return min(want.count, COUPLED_MAX)
 
     def algorithm(self, group: GroupSpec) -> Algorithm:
         """Say how nodes are ranked: by the job's word, else the node pool's, else the cluster's."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.core import coupled, cut
+from shared.core import coupled, coupling, cut
 from shared.core.coupling import Coupling, Distinct, Even, Targets
 from shared.core.cut import place_count
 from shared.core.heads import Placement
@@ -126,6 +126,33 @@ def test_the_coupled_cut_is_scalar_greedy(problem: Problem, few: int) -> None:
         placement = place_count(**problem)
     assert expand(placement) == greedy(**problem)
     assert placement.placed == placement.counts.sum()
+
+
+@settings(deadline=None, derandomize=True, max_examples=150)
+@given(problem=coupled_problems())
+def test_tangled_combinations_are_scalar_greedy(problem: Problem) -> None:
+    """Where a placement would change very many combinations, passes over all rows give the same."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coupled, "_FEW", 0)
+        patch.setattr(coupling, "_COMBINATIONS_MAX", 1)
+        patch.setattr(coupling, "_TABLE_MAX", 4)
+        assert expand(place_count(**problem)) == greedy(**problem)
+
+
+@pytest.mark.parametrize("few", [0, 1000])
+@settings(deadline=None, derandomize=True, max_examples=100)
+@given(problem=coupled_problems())
+def test_what_stops_early_placed_as_greedy_begins(problem: Problem, few: int) -> None:
+    """A count that takes too many steps stops after at least one placement, all of them greedy's; and says so."""
+    problem |= {"lanes": 1, "lane": 0}
+    wanted = greedy(**problem)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coupled, "_FEW", few)
+        patch.setattr(coupled, "STEPS_MAX", 3)
+        patch.setattr(coupled, "_HEADS_A_STEP", 1)
+        placement = place_count(**problem)
+    assert expand(placement) == wanted[: placement.placed]
+    assert placement.placed == len(wanted) or (placement.stopped and placement.placed)
 
 
 @settings(deadline=None, derandomize=True, max_examples=200)

@@ -1,0 +1,75 @@
+"""A state without a bus: what benchmarks of the scheduler alone decide on.
+
+Decides how nodes and jobs come into a state: by the events that the log would hold, jobs through the same reading and
+compiling as a submission. Next: `p9.py`.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import orjson
+
+from schemas.base import EvalKey, JobId
+from schemas.jobs import JobRegistered, RegisterJob
+from schemas.nodes import NodeRegistered, NodeSpec
+from schemas.policy import ClusterCreated, Policy
+from shared.core.place import Assignment, MaskCache, Proposal, Snapshot, place
+from shared.core.state import State
+from shared.jobspec.submission import command_of, read_submission
+
+SECOND_NS = 1_000_000_000
+
+
+class Inside:
+    """A state, and what a worker keeps between decisions."""
+
+    def __init__(self, nodes: Iterable[NodeSpec], policy: Policy | None = None) -> None:
+        self.state = State()
+        self.masks = MaskCache()
+        self.state.begin(1, SECOND_NS)
+        self.state.evolve(ClusterCreated(cluster_id="bench", policy=policy or Policy()), 1)
+        for spec in nodes:
+            registered = NodeRegistered(spec=spec, host_id=f"host-{spec.node_id}", boot_id="b")
+            self.state.evolve(registered, 1)
+
+    def register(self, job: dict[str, Any]) -> JobId:
+        """Put a job, as Nomad's JSON, into the state."""
+        command = command_of(read_submission(orjson.dumps({"Job": job}), "submit"), job["ID"])
+        assert isinstance(command, RegisterJob)
+        known = {name: getattr(command, name) for name in _SHARED}
+        self.state.begin(self.state.seq + 1, SECOND_NS)
+        self.state.evolve(JobRegistered(version=0, **known), self.state.seq)
+        return command.job_id
+
+    def propose(self, job_id: JobId, *, seed: int = 0, fresh: bool = False) -> Proposal:
+        """Decide one evaluation of a job; `fresh`: with masks to be computed."""
+        if fresh:
+            self.masks = MaskCache()
+        used = self.state.allocations.used(self.state.fleet.size)
+        assignment = Assignment(EvalKey(0), job_id, "job-register")
+        return place(Snapshot(self.state, used, self.masks), assignment, seed=seed, lane=0, lanes=1)
+
+
+_SHARED = tuple(
+    field.name
+    for field in msgspec.structs.fields(JobRegistered)
+    if field.name in RegisterJob.__struct_fields__
+)
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What `caravan bench` prints of a benchmark inside this process."""
+
+    size: dict[str, int]
+    #: medians over the runs, units in the names.
+    result: dict[str, Any]
+    result_min: dict[str, Any]
+    result_max: dict[str, Any]
+    checks: dict[str, bool]
+    runs: int
+
+
+def placed(proposal: Proposal) -> int:
+    """Count what a proposal places."""
+    return sum(sum(part.counts) for part in proposal.placements)
