@@ -2,7 +2,8 @@
 
 `python -m tests.compose.load VERB URL ...`: `submit URL COUNT RATE` submits jobs until its stdin ends, asks for a
 verdict on each, again under the same id until there is one, and ends when the log holds every placement; `placed URL`
-reads the log; `leader URL CREDENTIALS` names the server that leads it, and each stream's replicas. The last line of stdout is one JSON object.
+reads the log; `leader URL CREDENTIALS` names the server that leads it, and each stream's replicas. The last line of
+stdout is one JSON object.
 """
 
 import asyncio
