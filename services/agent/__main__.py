@@ -47,6 +47,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     reserved_cpu_mhz: int = 0
     reserved_memory_mib: int = 0
     reserved_disk_mib: int = 0
+    #: as one of so many agents on this machine: it reports that part of what the machine has.
+    shares: int = 1
     #: 0: by fingerprint.
     cpu_mhz: int = 0
     memory_mib: int = 0
@@ -95,10 +97,12 @@ def _agent(own: AgentSettings, home: Home, drivers: Mapping[str, Driver]) -> Age
         disk_mib=own.reserved_disk_mib,
     )
     spec = node_spec(read_facts(home.top), _naming(own), drivers=found, reserved=reserved)
+    shares = max(own.shares, 1)
     spec = msgspec.structs.replace(
         spec,
-        cpu_mhz=own.cpu_mhz or spec.cpu_mhz,
-        memory_mib=own.memory_mib or spec.memory_mib,
+        cpu_mhz=own.cpu_mhz or spec.cpu_mhz // shares,
+        memory_mib=own.memory_mib or spec.memory_mib // shares,
+        disk_mib=spec.disk_mib // shares,
     )
     return Agent(
         node_id=own.node_id,

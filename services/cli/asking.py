@@ -13,7 +13,7 @@ import msgspec
 
 from schemas.answers import ErrorAnswer
 from schemas.projections import Query
-from services.cli import contexts, running_ups
+from services.cli import chosen, contexts, running_ups
 from services.cli.output import CliError
 from shared.bus import subjects
 from shared.bus.client import Client
@@ -29,24 +29,16 @@ ANSWER_S = 5.0
 
 #: Older servers lack what streams here are made of.
 SERVER_LEAST = (2, 15)
-#: Chosen by --context.
-_chosen: list[str] = []
 
 
 class _Probe(msgspec.Struct):
     error: msgspec.Raw = msgspec.Raw(b"")
 
 
-def use_context(name: str) -> None:
-    """Talk to the bus of this context from now on in this process. Raises CliError where there is none."""
-    contexts.find(name)
-    _chosen[:] = [name]
-
-
 def bus() -> contexts.Context:
     """Find the bus that is meant, and as whom. Raises CliError for a context that cannot be read."""
-    if _chosen:
-        return contexts.find(_chosen[0])
+    if chosen.context():
+        return contexts.find(chosen.context())
     given = os.environ.get("CARAVAN_NATS_URL")
     if given:
         user = os.environ.get("CARAVAN_NATS_USER", "")

@@ -168,11 +168,9 @@ def _write_all(folder: Path, made: _Made, known: accounts.Credentials, port: int
         "cluster.json": msgspec.json.encode(made).decode() + "\n",
     }
     for role in (*accounts.ROLES, accounts.ADMIN):
-        names = (role, accounts.SYS) if role == "plan_applier" else (role,)
-        own = accounts.Credentials(users={name: known.users[name] for name in names})
-        files[f"{role}.json"] = msgspec.json.encode(own).decode() + "\n"
-    for node_id, secret in known.nodes.items():
-        own = accounts.Credentials(users={}, nodes={node_id: secret})
+        files[f"{role}.json"] = msgspec.json.encode(known.of_user(role)).decode() + "\n"
+    for node_id in known.nodes:
+        own = known.of_node(node_id)
         files[f"agent-{node_id}.json"] = msgspec.json.encode(own).decode() + "\n"
     for name, text in files.items():
         fresh = folder / f"{name}.new"

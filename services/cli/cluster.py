@@ -5,6 +5,7 @@ Used by `up.py` and `demo.py`. Supervision runs in a thread of its own, so that 
 
     DIR/up.lock         held as long as a cluster runs here       DIR/cluster.json    whose directory this is
     DIR/credentials.json  passwords of the bus's users            DIR/bus/            the server's config and streams
+    DIR/credentials/      for each process only its own           DIR/up.json         what runs now
     DIR/agents/NODE/    an agent's journal and allocations        DIR/logs/NAME.log   what each process wrote
 """
 
@@ -196,6 +197,12 @@ class Cluster:
         for node_id in self.node_ids:
             known = known.with_node(node_id)
         accounts.write_credentials(path, known)
+        own = self.data_dir / "credentials"
+        own.mkdir(mode=0o700, exist_ok=True)
+        for role in accounts.ROLES:
+            accounts.write_credentials(own / f"{role}.json", known.of_user(role))
+        for node_id in self.node_ids:
+            accounts.write_credentials(own / f"agent-{node_id}.json", known.of_node(node_id))
         return known
 
     async def _bootstrap(self, credentials: accounts.Credentials) -> None:
@@ -230,17 +237,21 @@ class Cluster:
         return self._child(
             "agent",
             f"agent-{node_id}",
+            CARAVAN_CREDENTIALS=str(self.data_dir / "credentials" / f"agent-{node_id}.json"),
             CARAVAN_AGENT_NODE_ID=node_id,
             CARAVAN_AGENT_DATA_DIR=str(self.agent_dir(node_id)),
             CARAVAN_AGENT_RAW_EXEC="1" if self.settings.raw_exec else "0",
             CARAVAN_AGENT_END_TASKS="0" if self.settings.keep_tasks else "1",
+            # Together they have what the machine has.
+            CARAVAN_AGENT_SHARES=str(self.settings.agents),
+            **({"CARAVAN_AGENT_NAME": node_id} if self.settings.agents > 1 else {}),
         )
 
     def _child(self, role: str, name: str, **more: str) -> Child:
         env = {
             **os.environ,
             "CARAVAN_NATS_URL": self.url,
-            "CARAVAN_CREDENTIALS": str(self.data_dir / "credentials.json"),
+            "CARAVAN_CREDENTIALS": str(self.data_dir / "credentials" / f"{role}.json"),
             "CARAVAN_CLUSTER_ID": self.identity.cluster_id,
             "CARAVAN_HEALTH_PORT_FILE": str(self.data_dir / "logs" / f"{name}.port"),
             **more,

@@ -1,7 +1,8 @@
 """`caravan demo`: everything once, for real, and nothing left behind.
 
-Decides the story: start a cluster in a temporary directory, run a job with two groups, kill one of its processes and
-see it come back, stop the job, take all down, look for leftovers. Every step waits for a level, bounded in time.
+Decides the story: start a cluster in a temporary directory, run a service of three from its job file, kill one of its
+processes and see it come back, run a batch job to its end, stop the service, take all down, look for leftovers. Every
+step waits for a level, bounded in time.
 """
 
 import asyncio
@@ -18,13 +19,14 @@ import msgspec
 
 from schemas.answers import AllocAnswer, JobAnswer
 from schemas.projections import AllocSummary, Query
-from services.cli import lines
+from services.cli import job_files, lines
 from services.cli.asking import ask
 from services.cli.children import processes_of
 from services.cli.cluster import Cluster, ClusterSettings
+from services.cli.job_run import Seen, follow
 from services.cli.log_files import log_path
 from services.cli.output import CliError, Output, short
-from services.cli.submitting import submit, wait_ended, wait_evaluation
+from services.cli.submitting import submit, wait_ended
 from services.cli.up import wait_ready
 from shared.bus.client import Client
 from shared.errors import BusUnavailable
@@ -33,6 +35,7 @@ _READY_S = 20.0
 _STEP_S = 15.0
 _POLL_S = 0.03
 _TAIL_LINES = 2
+SERVICE, BATCH = "hello.nomad.hcl", "batch.nomad.hcl"
 
 
 class AllocShown(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +81,7 @@ def demo(out: Output, *, keep: bool) -> int:
     if story.ok:
         text = f"\nok: ran, restarted, stopped, nothing left, in {story.t_total_s:.1f} s"
         out.line(text, "green")
+        out.line("next: caravan up, and in another terminal caravan job init")
     else:
         out.line("\nthe demo did not come to its end", "red")
     if keep:
@@ -88,7 +92,7 @@ def demo(out: Output, *, keep: bool) -> int:
 def _play(out: Output, cluster: Cluster, story: Story, began_s: float) -> Exception | None:
     """Run the story; what went wrong is returned, so that everything is taken down and told in order."""
     try:
-        out.progress("starting a bus, all services and one node")
+        out.progress("a bus, all services and one node, on this machine", "bold")
         cluster.start()
         out.progress(f"  {len(cluster.pids())} processes, bus at {cluster.url}")
         asyncio.run(
@@ -111,40 +115,48 @@ async def _with_client(cluster: Cluster, work: Callable[[Client], Awaitable[None
 async def _tell(
     out: Output, client: Client, cluster: Cluster, story: Story, *, began_s: float
 ) -> None:
-    body = job_body()
-    out.progress("submitting a job with two groups")
-    verdict = await submit(client, "submit", body)
-    story.job = verdict.job_id
-    await wait_evaluation(client, verdict.eval_id, verdict.seq)
+    _step(out, 1, f"submitting {SERVICE}: three processes that say hello")
+    story.job = await _submit(out, client, SERVICE, "demo-run")
     await _wait_running(client, story, began_s)
+    _step(out, 2, "what they write")
     await _show(out, client, cluster, story.job)
-    out.progress("killing one of its processes")
+    _step(out, 3, "killing one of them")
     await _kill_one(out, client, story)
-    out.progress("stopping the job")
+    _step(out, 4, f"submitting {BATCH}: five that count to ten, and end")
+    batch = await _submit(out, client, BATCH, "demo-batch")
+    done, _ = await wait_ended(client, batch, 0, _STEP_S)
+    story.ran = story.ran and done and await _is_complete(out, client, batch)
+    _step(out, 5, f"stopping {story.job}")
     stopping = msgspec.json.encode({"JobID": story.job, "SubmissionID": "demo-stop"})
     verdict = await submit(client, "stop", stopping)
     story.stopped, _ = await wait_ended(client, story.job, verdict.seq, _STEP_S)
-    story.allocations = await _endings(client, story.job)
+    story.allocations = (*await _endings(client, story.job), *await _endings(client, batch))
     for one in story.allocations:
         code = "no exit code" if one.exit_code is None else f"exit code {one.exit_code}"
         out.progress(f"  {short(one.id)} {one.group}: {one.status}, {code}")
 
 
-def job_body() -> bytes:
-    """Two groups of shell processes that would run for ever: the job of examples/two-groups.nomad.json."""
-    tick = 'n=0; while true; do n=$((n+1)); echo "$NOMAD_ALLOC_NAME tick $n"; sleep 0.2; done'
-    hello = 'echo "hello from $NOMAD_TASK_NAME, process $$"; exec sleep 3600'
-    groups = [_group("clock", 2, "tick", tick), _group("greeter", 1, "hello", hello)]
-    job = {"ID": "two-groups", "Type": "service", "Datacenters": ["dc1"], "TaskGroups": groups}
-    return msgspec.json.encode({"Job": job, "SubmissionID": "demo-run"})
+def _step(out: Output, number: int, text: str) -> None:
+    out.progress(f"{number}. {text}", "bold")
 
 
-def _group(name: str, count: int, task: str, script: str) -> dict[str, object]:
-    restart = {"Attempts": 10, "Interval": 600_000_000_000, "Delay": 200_000_000, "Mode": "delay"}
-    config = {"command": "/bin/sh", "args": ["-c", script]}
-    resources = {"CPU": 50, "MemoryMB": 32}
-    tasks = [{"Name": task, "Driver": "raw_exec", "Config": config, "Resources": resources}]
-    return {"Name": name, "Count": count, "RestartPolicy": restart, "Tasks": tasks}
+async def _submit(out: Output, client: Client, name: str, submission_id: str) -> str:
+    """Submit an example as `caravan job run` does, and follow it. Returns the job's id."""
+    loaded = job_files.read_valid(out, str(job_files.example(name)), var=(), var_file=())
+    body = msgspec.json.decode(loaded.body)
+    body["SubmissionID"] = submission_id
+    verdict = await submit(client, "submit", msgspec.json.encode(body))
+    await follow(client, out, Seen(verdict=verdict, seq=verdict.seq))
+    return verdict.job_id
+
+
+async def _is_complete(out: Output, client: Client, job_id: str) -> bool:
+    """Say how a batch job ended; tell whether all of it is complete."""
+    answer = await ask(client, "job", JobAnswer, Query(id=job_id))
+    complete = sum(one.complete for one in answer.groups.values())
+    wanted = sum(one.desired for one in answer.groups.values())
+    out.progress(f"  {complete} of {wanted} complete, the job is {answer.job.status}")
+    return complete == wanted
 
 
 async def _wait_running(client: Client, story: Story, began_s: float) -> None:
@@ -178,7 +190,7 @@ async def _show(out: Output, client: Client, cluster: Cluster, job_id: str) -> N
             out.progress(f"  {short(one.id)} {one.name}: task {name}, pid {task.pid}")
             path = log_path(cluster.agent_dir(one.node), one.id, name, "stdout")
             for line in await _wait_lines(path):
-                out.progress(f"      | {line}")
+                out.progress(f"      | {line}", "cyan")
 
 
 async def _wait_lines(path: Path) -> list[str]:

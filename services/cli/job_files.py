@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 
 STDIN = "-"
 EXAMPLE = Path(__file__).with_name("example.nomad.hcl")
+_EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def example(name: str) -> Path:
+    """Find an example: beside this file where Caravan is installed, else in the checkout."""
+    installed = Path(__file__).with_name(name)
+    return installed if installed.exists() else _EXAMPLES / name
 
 
 def read(file: str, *, var: Sequence[str], var_file: Sequence[str]) -> "Loaded":

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from services.cli import chosen
 from services.cli.commands import COMMANDS, GROUPS
 from services.cli.output import CliError, Output
 from services.cli.words import Arg, Command
@@ -73,11 +74,7 @@ def _run(words: list[str], command: Command | None) -> int:
     except SystemExit as ended:
         return int(ended.code or 0)
     out = Output(is_json=bool(given.pop("json", False)))
-    context = given.pop("context", "")
-    if context:
-        from services.cli.asking import use_context
-
-        use_context(context)
+    chosen.choose(given.pop("context", ""))
     handler = getattr(import_module(command.module), command.handler)
     return int(handler(out, **given))
 

@@ -81,9 +81,10 @@ class Output:
         if self.is_json:
             print(_ENCODER.encode(value).decode(), flush=True)
 
-    def progress(self, text: str) -> None:
+    def progress(self, text: str, style: str = "") -> None:
         """Say what happens now: to people on stdout, beside JSON on stderr."""
-        print(clean(text), file=sys.stderr if self.is_json else sys.stdout, flush=True)
+        said = self.paint(clean(text), style)
+        print(said, file=sys.stderr if self.is_json else sys.stdout, flush=True)
 
     def note(self, text: str) -> None:
         """Say something beside the answer, on stderr."""
@@ -104,6 +105,16 @@ class Output:
             print(
                 f"{self.paint(name.ljust(width), 'bold')}  {self.paint(text, STYLES.get(text, ''))}"
             )
+
+    def commands(self, pairs: Sequence[tuple[str, str]]) -> None:
+        """Print commands to try, and what each does: beside it, or below on a narrow terminal."""
+        if self.is_json:
+            return
+        width = max(len(command) for command, _ in pairs) + len("caravan ")
+        wide = max(len(text) for _, text in pairs) + width + 2 * _GAP <= self.columns
+        for command, text in pairs:
+            name = self.paint(clean(f"caravan {command}").ljust(width if wide else 0), "cyan")
+            print(f"  {name}" + ("  " if wide else "\n      ") + clean(text))
 
     def table(
         self, columns: Sequence[Column], rows: Sequence[Sequence[object]], title: str = ""

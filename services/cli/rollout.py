@@ -52,9 +52,11 @@ class Rollout:
         if self._live is not None:
             self._live.update(self._picture(status, groups, waiting))
             return
-        self._tell("", f"evaluation {status}")
+        if status != "pending":
+            self._tell("", f"evaluation {status}")
         for name, group in sorted(groups.items()):
-            self._tell(name, f"{name}: {told(group, waiting.get(name, 0))}")
+            if is_begun(group) or waiting.get(name):
+                self._tell(name, f"{name}: {told(group, waiting.get(name, 0))}")
 
     def _tell(self, key: str, text: str) -> None:
         if self._told.get(key) != text:
@@ -111,6 +113,11 @@ def told(group: GroupSummary, waiting: int) -> str:
     words += [f"{n} {name}" for name, n in counts.items() if n]
     words += [f"{waiting} waiting"] if waiting else []
     return ", ".join(words)
+
+
+def is_begun(group: GroupSummary) -> bool:
+    """Tell whether anything of a group was placed."""
+    return bool(group.pending or group.running or group.complete or group.failed or group.lost)
 
 
 def is_settled(group: GroupSummary) -> bool:

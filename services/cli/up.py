@@ -48,11 +48,12 @@ def up(
     ending = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: ending.set())
+    is_first = not (settings.data_dir / "cluster.json").exists()
     cluster = Cluster(settings, out.progress)
     cluster.start()
     try:
         ready = asyncio.run(wait_ready(cluster.url, settings.agents, READY_S, ending))
-        _welcome(out, cluster, is_ready=ready)
+        _welcome(out, cluster, is_ready=ready, is_first=is_first)
         ending.wait()
     finally:
         tasks = "tasks run on for the next up" if keep_tasks else "tasks end first"
@@ -84,7 +85,7 @@ async def wait_ready(url: str, nodes: int, within_s: float, ending: threading.Ev
     return False
 
 
-def _welcome(out: Output, cluster: Cluster, *, is_ready: bool) -> None:
+def _welcome(out: Output, cluster: Cluster, *, is_ready: bool, is_first: bool) -> None:
     """Say where it is and what to try next."""
     pids = cluster.pids()
     out.result(
@@ -98,7 +99,8 @@ def _welcome(out: Output, cluster: Cluster, *, is_ready: bool) -> None:
     )
     if not is_ready:
         out.progress(f"not everything is ready yet; logs are in {cluster.data_dir / 'logs'}")
-    out.line(f"caravan is up: {len(pids)} processes", "green")
+    what = "a new cluster" if is_first else "the cluster of before, with its jobs"
+    out.line(f"caravan is up: {what}, {len(pids)} processes", "green")
     out.fields(
         [
             ("bus", cluster.url),
@@ -106,12 +108,27 @@ def _welcome(out: Output, cluster: Cluster, *, is_ready: bool) -> None:
             ("nodes", ", ".join(cluster.node_ids) or "none"),
         ]
     )
-    out.line("\nTry, in another terminal:")
-    example = Path(__file__).parents[2] / "examples" / "two-groups.nomad.json"
-    for command in (
-        f"job run {example if example.exists() else 'FILE'}",
-        "job status",
-        "log tail -f",
-    ):
-        out.line(f"  caravan {command}", "cyan")
-    out.line("\nCtrl-C stops everything.")
+    out.line("\nTry, in another terminal:" if is_first else "\nIn another terminal:")
+    out.commands(_FIRST if is_first else _AGAIN)
+    out.line(f"\nCtrl-C stops everything{_kept(cluster)}.")
+
+
+def _kept(cluster: Cluster) -> str:
+    if cluster.settings.keep_tasks:
+        return " but the tasks, which the next `caravan up` adopts"
+    return "; --keep-tasks leaves tasks running"
+
+
+_FIRST = (
+    ("job init", "write example.nomad.hcl, with comments"),
+    ("job plan example.nomad.hcl", "what running it would do"),
+    ("job run example.nomad.hcl", "run it"),
+    ("job status example", "see where it runs"),
+    ("alloc logs -f ID", "follow what it writes"),
+    ("log tail -f", "watch every decision as it is made"),
+)
+_AGAIN = (
+    ("job status", "what there is"),
+    ("node status", "where it runs"),
+    ("log tail -f", "watch every decision as it is made"),
+)

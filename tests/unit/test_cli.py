@@ -14,12 +14,13 @@ import msgspec
 import pytest
 
 from schemas import envelope
-from services.cli import demo, events, logs, running_ups
+from services.cli import demo, events, job_files, logs, running_ups
 from services.cli.children import Child, processes_of
 from services.cli.cluster import Cluster, ClusterSettings
-from services.cli.commands import COMMANDS, GROUPS, Command
+from services.cli.commands import COMMANDS, GROUPS
 from services.cli.main import main, overview, parser_of
 from services.cli.output import Column, Output
+from services.cli.words import Command
 from shared.bus import streams
 from shared.bus.server import free_port
 from shared.core.role import Record
@@ -198,10 +199,13 @@ def test_validate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["error"]["file"].endswith("none")
 
 
-def test_the_demo_is_the_example() -> None:
-    """The job that the demo runs is the one that people find under examples/."""
-    shown = json.loads((ROOT / "examples" / "two-groups.nomad.json").read_text(encoding="utf-8"))
-    assert json.loads(demo.job_body())["Job"] == shown["Job"]
+@pytest.mark.parametrize("name", [demo.SERVICE, demo.BATCH])
+def test_the_demo_runs_the_examples(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the demo submits are the valid job files that people find under examples/, without a warning."""
+    assert job_files.example(name) == ROOT / "examples" / name
+    assert main(["job", "validate", str(job_files.example(name)), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["ok"], told["warnings"]) == (True, [])
 
 
 def test_sim_check(capsys: pytest.CaptureFixture[str]) -> None:
