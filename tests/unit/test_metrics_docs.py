@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from schemas.nodes import NodeSpec
 from services.agent.role import Agent
@@ -59,6 +60,21 @@ def test_every_metric_is_documented(role: Role) -> None:
     assert any(name.startswith(SHELL) for name in told)
     assert any(not name.startswith(SHELL) for name in told)
     assert told == {name: DOCUMENTED.get(name, "not documented") for name in told}
+
+
+def test_prometheus_reads_what_is_shown() -> None:
+    """The official parser finds every family with its type, and histograms complete."""
+    shell = Shell(roles()[0], ShellSettings(login=Login(url="nats://127.0.0.1:1")))
+    families = {
+        one.name: one for one in text_string_to_metric_families(exposition(shell.metrics()))
+    }
+    steps = families["caravan_shell_step_seconds"]
+    assert steps.type == "histogram"
+    assert {one.name.rpartition("_")[2] for one in steps.samples} == {"bucket", "sum", "count"}
+    # The parser takes `_total` off a counter's name.
+    assert families["caravan_plan_applier_commands"].type == "counter"
+    kinds = {one.labels["kind"] for one in families["caravan_plan_applier_queue_depth"].samples}
+    assert {"job", "plan", "report"} <= kinds
 
 
 def test_every_documented_metric_exists() -> None:
