@@ -54,6 +54,15 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigInvalid(f"no credentials for node {node_id!r}")
         return node_user(node_id), self.nodes[node_id]
 
+    def of_user(self, name: str) -> "Credentials":
+        """Return what this user of CORE needs and nothing else; the plan applier asks the system account too."""
+        names = (name, SYS) if name == "plan_applier" else (name,)
+        return Credentials(users={one: self.login(one)[1] for one in names})
+
+    def of_node(self, node_id: str) -> "Credentials":
+        """Return what this node's agent needs and nothing else."""
+        return Credentials(users={}, nodes={node_id: self.node_login(node_id)[1]})
+
 
 class User(msgspec.Struct, frozen=True, kw_only=True):
     """A user with everything it may publish and subscribe; `None`: anything in its account."""

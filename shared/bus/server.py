@@ -187,8 +187,9 @@ class NatsServer:
         """Two servers over one store would destroy it; the server itself does not look."""
         with contextlib.suppress(OSError, ValueError):
             pid = int((folder / "nats-server.pid").read_text())
-            name = Path(f"/proc/{pid}/comm").read_text()
-            if name.startswith("nats-server"):
+            # `pid (name) state …`; one that ended and that nobody has waited for holds nothing any more.
+            name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
+            if name.startswith("nats-server") and rest.split()[0] not in ("Z", "X"):
                 raise BusUnavailable(f"data directory {folder} is in use by nats-server, pid {pid}")
 
     def _wait_listening(self) -> None:

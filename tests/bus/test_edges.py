@@ -25,6 +25,7 @@ from tests.bus.toys import Bus, Toy, run, until
 pytestmark = pytest.mark.bus
 
 TX = subjects.log(1, "tx")
+NAMED_LIKE_A_SERVER = "from pathlib import Path; Path('/proc/self/comm').write_text('nats-server')"
 
 
 def other_server(folder: Path, port: int = 0) -> server.NatsServer:
@@ -47,6 +48,22 @@ def test_a_taken_data_directory_is_named(bus: Bus, tmp_path: Path) -> None:
     ):
         other_server(tmp_path / "bus").start()
     assert bus.server.pid
+
+
+def test_a_server_that_ended_holds_no_directory(tmp_path: Path) -> None:
+    """A process that ended, but that nobody has waited for yet, is no second owner."""
+    folder = tmp_path / "bus"
+    folder.mkdir()
+    ended = subprocess.Popen([sys.executable, "-c", NAMED_LIKE_A_SERVER])
+    try:
+        (folder / "nats-server.pid").write_text(str(ended.pid))
+        stat = Path(f"/proc/{ended.pid}/stat")
+        run(until(lambda: "(nats-server) Z" in stat.read_text(), "an ended process"))
+        bus = other_server(folder)
+        bus.start()
+        bus.stop()
+    finally:
+        ended.wait()
 
 
 def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
