@@ -242,6 +242,9 @@ class Cluster:
             CARAVAN_AGENT_DATA_DIR=str(self.agent_dir(node_id)),
             CARAVAN_AGENT_RAW_EXEC="1" if self.settings.raw_exec else "0",
             CARAVAN_AGENT_END_TASKS="0" if self.settings.keep_tasks else "1",
+            # Together they have what the machine has.
+            CARAVAN_AGENT_SHARES=str(self.settings.agents),
+            **({"CARAVAN_AGENT_NAME": node_id} if self.settings.agents > 1 else {}),
         )
 
     def _child(self, role: str, name: str, **more: str) -> Child:
