@@ -69,23 +69,23 @@ class Engine:
 def find_engine() -> Engine:
     """Use the engine that runs here, else start one. Raises NoEngineError."""
     url = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
-    folder = Path(tempfile.mkdtemp(prefix="caravan-engine-"))
     if url.startswith("unix://") and not Path(url.removeprefix("unix://")).exists():
-        return _start(folder)
-    engine = Engine(url, None, folder)
+        return _start()
+    engine = Engine(url, None, Path())
     try:
         engine.client.ping()
     except (docker.errors.DockerException, OSError):
         engine.client.close()
-        return _start(folder)
+        return _start()
     return engine
 
 
-def _start(folder: Path) -> Engine:
+def _start() -> Engine:
     if sys.platform != "linux" or os.geteuid() != 0:
         raise NoEngineError("no container engine answers; start one, or run as root on Linux")
     if not shutil.which("dockerd"):
         _install()
+    folder = Path(tempfile.mkdtemp(prefix="caravan-engine-"))
     options = {
         "data-root": folder / "data",
         "exec-root": folder / "run",
