@@ -74,15 +74,18 @@ def read(folder: str, variant: str, size: float) -> Trace:
     Raises CliError: no folder or variant given, a file is missing, a column is missing or holds no number.
     """
     if variant not in VARIANTS:
-        raise CliError(
-            "usage", f"--variant is one of {', '.join(VARIANTS)}, was {variant[:80]!r}"
-        )
+        raise CliError("usage", f"--variant is one of {', '.join(VARIANTS)}, was {variant[:80]!r}")
     if not folder:
         raise CliError("usage", f"--data DIR is needed: the folder that holds {NODES}")
     rows = _rows(Path(folder) / NODES, _NODE_COLUMNS)
     models = tuple(sorted({row["model"] for row in rows}))
     machines = [
-        Machine(int(row["cpu_milli"]), int(row["memory_mib"]), int(row["gpu"]), models.index(row["model"]))
+        Machine(
+            int(row["cpu_milli"]),
+            int(row["memory_mib"]),
+            int(row["gpu"]),
+            models.index(row["model"]),
+        )
         for row in rows
     ]
     kept = max(int(len(machines) * min(size, 1.0)), 1)
@@ -102,9 +105,16 @@ def _pod(row: dict[str, str], models: tuple[str, ...]) -> GpuAsk:
     bits = sum(1 << models.index(name) for name in sorted(named)) if wanted else every
     gpus = int(row["num_gpu"])
     milli = int(row["gpu_milli"]) if gpus else 0
-    if gpus < 0 or not 0 <= milli <= WHOLE or (gpus == 1 and not milli) or (gpus > 1 and milli != WHOLE):
+    if (
+        gpus < 0
+        or not 0 <= milli <= WHOLE
+        or (gpus == 1 and not milli)
+        or (gpus > 1 and milli != WHOLE)
+    ):
         raise CliError("data", f"a pod of {gpus} GPUs of {milli} thousandths makes no sense")
-    return GpuAsk(int(row["cpu_milli"]), int(row["memory_mib"]), gpus, milli, bits if gpus else every)
+    return GpuAsk(
+        int(row["cpu_milli"]), int(row["memory_mib"]), gpus, milli, bits if gpus else every
+    )
 
 
 def _rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:

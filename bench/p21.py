@@ -175,4 +175,6 @@ def _baseline(trace: Trace, seed: int) -> Packed:
 
 
 def _line(packed: Packed) -> str:
-    return f"{packed.at_100_pct:.3f} % at 100, {packed.at_130_pct:.3f} % at 130, {packed.run_s:.1f} s"
+    return (
+        f"{packed.at_100_pct:.3f} % at 100, {packed.at_130_pct:.3f} % at 130, {packed.run_s:.1f} s"
+    )

@@ -41,6 +41,7 @@ class Fragmentation:
         self._usable = np.ones(len(trace.machines), np.bool_)
 
     def choose(self, columns: GpuColumns, ask: GpuAsk) -> Choice | None:
+        """Choose a place for one ask that has just arrived."""
         self._workload.saw(ask)
         if self._generation != self._workload.generation:
             self._generation = self._workload.generation
@@ -59,9 +60,11 @@ class Published:
         self._usable = np.ones(len(trace.machines), np.bool_)
 
     def choose(self, columns: GpuColumns, ask: GpuAsk) -> Choice | None:
+        """Choose a place for one ask that has just arrived."""
         return self._gradient.choose(columns, ask, self._usable)
 
     def placed(self, choice: Choice) -> None:
+        """Have the node's scores made anew."""
         self._gradient.changed(choice.row)
 
 
@@ -72,6 +75,7 @@ class ByFit:
         self._algorithm = algorithm
 
     def choose(self, columns: GpuColumns, ask: GpuAsk) -> Choice | None:
+        """Choose a place for one ask that has just arrived."""
         rows = np.flatnonzero(columns.fits(ask))
         if not len(rows):
             return None

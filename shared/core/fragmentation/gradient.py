@@ -70,7 +70,8 @@ class Gradient:
         weights = self._weights(columns, columns.cpu_free[rows], columns.memory_free[rows], rows)
         usable = self._of_instances(weights, gpu_free).sum(axis=1)
         usable += self._of_several(weights, gpu_free)
-        return gpu_free.sum(axis=1) * self._total - usable
+        fragmented: Int64s = gpu_free.sum(axis=1) * self._total - usable
+        return fragmented
 
     def _rises(self, columns: GpuColumns, ask: GpuAsk, rows: Int64s) -> tuple[Int64s, Int64s]:
         """Return by how much fragmentation rises when `rows` take the ask, at best, and on which instance."""
@@ -123,7 +124,8 @@ class Gradient:
 
     def _of_instances(self, weights: Int64s, gpu_free: Int64s) -> Int64s:
         """Return what classes of one GPU can use of each instance. Shape: (rows, G)."""
-        return np.einsum("rgc,rc->rg", self._usable_one[gpu_free], weights)
+        usable: Int64s = np.einsum("rgc,rc->rg", self._usable_one[gpu_free], weights)
+        return usable
 
     def _of_several(self, weights: Int64s, gpu_free: Int64s) -> Int64s:
         """Return what classes of several whole GPUs can use of the node. Shape: (rows,)."""

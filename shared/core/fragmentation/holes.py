@@ -5,9 +5,9 @@ Decides: the value of every hole from nothing to a whole GPU. Must not know: nod
 Packing fractions into GPUs is cutting stock: patterns (multisets of sizes that fit into one GPU), as few GPUs as can be
 for the mix of sizes seen so far. The linear program's dual gives each size its price, the share of a GPU it costs in that
 best packing; a hole is worth the dearest set of sizes that it can still hold. A placement that follows an optimal pattern
-then loses nothing, any other loses the difference. (Were 0.65 and 0.32 asked for as often, they would be worth 2/3 and 1/3:
-0.32 beside 0.65 loses nothing, a second 0.32 beside a first loses nothing while three of them do.) Sizes for which nobody
-lacks room, such as the 0.16 that fit beside too many 0.81, come out at 0.
+then loses nothing, any other loses the difference. (Where 0.32 is asked for more often than 0.65, they are worth 1/3 and
+2/3: three 0.32 lose nothing, nor does one beside a 0.65; two beside each other and nothing else lose a third.) Sizes for
+which nobody lacks room, such as the few 0.16 that fit beside many 0.81, come out at 0.
 
 Exact in integers: the simplex keeps the basis' inverse times its determinant (Edmonds, Bareiss: every division is without
 remainder), so every processor computes the same prices. Source: Gilmore and Gomory, "A linear programming approach to the

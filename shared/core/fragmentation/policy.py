@@ -6,11 +6,13 @@ The cost of a node's state is the GPU that is likely to be left over there, in t
 
     holes       each partly used instance: what is free of it, less what that hole is worth (holes.py), and a sixteenth
                 of what is free, for as long as it waits to be filled
+    too few     empty instances that are fewer than an ask of several wants, weighed by how many of all asks want that
+                many, and by an eighth
     stranded    free GPU beyond what the node's free CPU and memory can serve, at the CPU and memory that a GPU's worth of
                 asks has needed on average so far
 
-and a placement costs what it adds to that, plus the GPU it takes times the scarcity of the node's model (scarcity.py). All
-three weigh one. Ties go to the fuller node by Nomad's binpack score, then to the lower row, so that a fleet without GPUs
+and a placement costs what it adds to that, plus the GPU it takes times the scarcity of the node's model (scarcity.py). The
+weights are the same whatever the workload. Ties go to the fuller node by Nomad's binpack score, then to the lower row, so that a fleet without GPUs
 is packed as by `binpack`. Everything is an integer; all that is known of the workload is what arrived before.
 """
 
@@ -27,9 +29,13 @@ from shared.core.scores import fit_of_free
 
 #: A waiting hole costs this part of itself.
 _WAITING: Final = 16
+#: Empty instances too few for an ask cost this part of themselves: most of them find smaller asks in the end.
+_TOO_FEW: Final = 8
 #: Ratios of GPU to CPU and memory: in 2**-20, not above one GPU for each thousandth of a core or MiB.
 _RATIO_BITS: Final = 20
 _RATIO_MAX: Final = WHOLE << _RATIO_BITS
+#: Empty instances of one node are told apart up to so many.
+SEVERAL_MAX: Final = 64
 #: More than any state can cost.
 _NEVER: Final = 1 << 62
 
@@ -39,6 +45,8 @@ class Prices(msgspec.Struct, frozen=True, eq=False):
 
     #: (WHOLE + 1,) cost of an instance of which so much is free.
     hole_cost: Int64s
+    #: (SEVERAL_MAX + 1,) cost of a node with so many empty instances.
+    several_cost: Int64s
     #: thousandths of GPU that a thousandth of a core, or a MiB, can serve, in 2**-20; `_RATIO_MAX` where none is needed.
     gpu_per_cpu: int
     gpu_per_memory: int
@@ -49,10 +57,14 @@ def price(workload: Workload, models: int) -> Prices:
     """Make the prices for what arrived so far. `models`: how many model codes there are."""
     sizes: dict[int, int] = {}
     choices: dict[int, int] = {}
-    gpu = cpu = memory = 0
+    several: dict[int, int] = {}
+    gpu = cpu = memory = asks = 0
     for ask, count in workload.counts.items():
         if not ask.gpus:
             continue
+        asks += count
+        if ask.gpus > 1:
+            several[ask.gpus] = several.get(ask.gpus, 0) + count
         gpu += count * ask.total_milli
         cpu += count * ask.cpu_milli
         memory += count * ask.memory_mib
@@ -62,6 +74,7 @@ def price(workload: Workload, models: int) -> Prices:
             sizes[size] = sizes.get(size, 0) + count
     return Prices(
         hole_cost=_hole_cost(sizes),
+        several_cost=_several_cost(several, asks),
         gpu_per_cpu=_ratio(gpu, cpu),
         gpu_per_memory=_ratio(gpu, memory),
         scarcity=Scarcity(choices, models),
@@ -84,10 +97,15 @@ def choose(columns: GpuColumns, ask: GpuAsk, usable: Mask, prices: Prices) -> Ch
     instances = None
     if ask.gpus:
         cost += ask.total_milli * _model_prices(columns, prices)[columns.model[rows]]
-    if ask.gpus == 1:
-        added = _added(gpu_free, ask.gpu_milli, prices.hole_cost)
-        instances = added.argmin(axis=1)
-        cost += added[np.arange(len(rows)), instances]
+        empty = (gpu_free == WHOLE).sum(axis=1)
+        fewer = _too_few(np.maximum(empty - ask.gpus, 0), prices) - _too_few(empty, prices)
+        if ask.gpus > 1:
+            cost += fewer
+        else:
+            added = _added(gpu_free, ask.gpu_milli, prices.hole_cost)
+            added += np.where(gpu_free == WHOLE, fewer[:, None], 0)
+            instances = added.argmin(axis=1)
+            cost += added[np.arange(len(rows)), instances]
     least = np.flatnonzero(cost == cost.min())
     at = int(least[0]) if len(least) == 1 else _fullest(columns, ask, rows, least)
     instance = -1 if instances is None else int(instances[at])
@@ -95,10 +113,15 @@ def choose(columns: GpuColumns, ask: GpuAsk, usable: Mask, prices: Prices) -> Ch
 
 
 def state_cost(columns: GpuColumns, prices: Prices) -> Int64s:
-    """Return holes and stranded of every node, from scratch; a placement's cost is the rise of it, scarcity apart."""
-    holes = prices.hole_cost[columns.gpu_free].sum(axis=1)
+    """Return what every node's state costs, from scratch; a placement's cost is the rise of it, scarcity apart.
+
+    Shape: (N,). Unit: 1 / UNIT of a thousandth of a GPU.
+    """
+    cost: Int64s = prices.hole_cost[columns.gpu_free].sum(axis=1)
+    cost += _too_few((columns.gpu_free == WHOLE).sum(axis=1), prices)
     free = columns.gpu_free.sum(axis=1)
-    return holes + _stranded(free, columns.cpu_free, columns.memory_free, prices)
+    cost += _stranded(free, columns.cpu_free, columns.memory_free, prices)
+    return cost
 
 
 def _hole_cost(sizes: dict[int, int]) -> Int64s:
@@ -106,6 +129,20 @@ def _hole_cost(sizes: dict[int, int]) -> Int64s:
     worth = np.array(hole_values(sizes, WHOLE * UNIT), np.int64)[free * STEPS // WHOLE]
     cost = free * UNIT - worth + free * UNIT // _WAITING
     cost[0] = cost[WHOLE] = 0
+    return cost
+
+
+def _several_cost(several: dict[int, int], asks: int) -> Int64s:
+    """Weigh empty instances too few for asks of several by how many of all asks those are."""
+    empty = np.arange(SEVERAL_MAX + 1, dtype=np.int64)
+    cost = np.zeros(SEVERAL_MAX + 1, np.int64)
+    for gpus, count in several.items():
+        cost += np.where(empty < gpus, empty, 0) * (count * WHOLE * UNIT)
+    return cost // (max(asks, 1) * _TOO_FEW)
+
+
+def _too_few(empty: Int64s, prices: Prices) -> Int64s:
+    cost: Int64s = prices.several_cost[np.minimum(empty, SEVERAL_MAX)]
     return cost
 
 

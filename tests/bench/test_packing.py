@@ -1,0 +1,107 @@
+"""P21 on a small fleet of its own, in the trace's format: the trace itself is never part of the tree."""
+
+from pathlib import Path
+
+import pytest
+
+from bench import p21
+from bench.packers import POLICIES
+from services.cli.output import CliError
+
+NODES = """sn,cpu_milli,memory_mib,gpu,model
+n-0,64000,262144,2,P100
+n-1,96000,393216,8,G2
+n-2,96000,393216,8,G2
+n-3,104000,524288,2,T4
+n-4,8000,61440,1,P100
+"""
+PODS = """name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec
+p-0,12000,16384,1,1000,
+p-1,6000,12288,1,460,
+p-2,3152,5600,1,810,T4|P100
+p-3,20000,50000,0,0,
+p-4,4000,22888,1,320,T9
+p-5,24000,90000,2,1000,
+p-6,4000,15258,1,230,
+"""
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """Write a fleet and two variants; one has no column for models."""
+    (tmp_path / "openb_node_list_gpu_node.csv").write_text(NODES)
+    (tmp_path / "openb_pod_list_gpuspec33.csv").write_text(PODS)
+    without = "".join(line.rpartition(",")[0] + "\n" for line in PODS.splitlines())
+    (tmp_path / "openb_pod_list_multigpu20.csv").write_text(without)
+    return tmp_path
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_packs_a_fleet(trace: Path, policy: str) -> None:
+    """P21: nothing over capacity, nothing refused that fitted, twice the same, keys as promised."""
+    found = p21.run(1.0, 2, data=str(trace), variant="gpuspec33", policy=policy)
+    assert len(found.checks) == 3 and all(found.checks.values()), found.checks
+    assert 0 < found.result["at_100_pct"] <= found.result["at_130_pct"] <= 100
+    assert found.result["policy"] == policy and found.size["gpus"] == 21
+    assert [one["seed"] for one in found.result["per_seed"]] == [1, 2]
+    assert found.result["fgd_at_130_pct"] > 0
+
+
+def test_no_column_of_models_takes_any(trace: Path) -> None:
+    """A list without a column for models packs; at a part of the size there are fewer nodes."""
+    found = p21.run(0.5, 1, data=str(trace), variant="multigpu20")
+    assert all(found.checks.values()) and found.size["nodes"] == 2
+
+
+def test_the_ledger_sees_what_policies_do_wrong(trace: Path) -> None:
+    """Over capacity, on the wrong model, on too few instances, or refused though it fitted: each is found."""
+    read = p21.read(str(trace), "gpuspec33", 1.0)
+    whole, _, bound, *_ = read.pods
+    for ask, row, instances in (
+        (whole, 4, (0,)),
+        (bound, 1, (0,)),
+        (whole, 1, ()),
+        (whole, 1, (8,)),
+    ):
+        ledger = p21.Ledger(read)
+        ledger.place(ask, row, instances)
+        assert not ledger.within_capacity
+    ledger = p21.Ledger(read)
+    ledger.place(whole, 1, (0,))
+    assert ledger.within_capacity and ledger.none_refused_that_fitted
+    ledger.refuse(whole)
+    assert not ledger.none_refused_that_fitted
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (("", ""), "--data DIR is needed"),
+        (("openb_node_list_gpu_node.csv", None), "cannot read the trace"),
+        (("openb_node_list_gpu_node.csv", "sn,cpu_milli\n"), "no rows"),
+        (("openb_pod_list_gpuspec33.csv", "cpu_milli,memory_mib\n5,x\n"), "memory_mib"),
+        (
+            ("openb_pod_list_gpuspec33.csv", "cpu_milli,memory_mib,num_gpu,gpu_milli\n1,1,2,500\n"),
+            "no sense",
+        ),
+    ],
+)
+def test_a_trace_that_is_not_there_is_named(
+    trace: Path, spoil: tuple[str, str | None], said: str
+) -> None:
+    """Missing folder, file, column or sense: an error says which, before anything is packed."""
+    name, text = spoil
+    if name and text is None:
+        (trace / name).unlink()
+    elif name:
+        (trace / name).write_text(text or "")
+    with pytest.raises(CliError, match=said):
+        p21.run(1.0, 1, data=str(trace) if name else "", variant="gpuspec33")
+
+
+def test_unknown_names_are_refused(trace: Path) -> None:
+    """A variant or policy that does not exist is refused with those that do."""
+    with pytest.raises(CliError, match="gpuspec33"):
+        p21.run(1.0, 1, data=str(trace), variant="none")
+    with pytest.raises(CliError, match="binpack"):
+        p21.run(1.0, 1, data=str(trace), variant="gpuspec33", policy="none")

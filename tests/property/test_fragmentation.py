@@ -1,0 +1,154 @@
+"""Policies on GPUs against their definitions in plain loops, over small fleets that fill up."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.core.fragmentation import policy
+from shared.core.fragmentation.gpus import WHOLE, GpuAsk, GpuColumns
+from shared.core.fragmentation.gradient import Gradient
+from shared.core.fragmentation.workload import Workload
+
+pytestmark = pytest.mark.property
+
+MODELS = 3
+
+NODES = st.tuples(
+    st.sampled_from((8_000, 12_000, 32_000)),
+    st.sampled_from((16, 64)),
+    st.integers(0, 4),
+    st.integers(0, MODELS - 1),
+)
+SIZES = st.one_of(
+    st.tuples(st.just(0), st.just(0)),
+    st.tuples(st.just(1), st.sampled_from((50, 160, 230, 320, 470, 505, 650, 810, 1_000, 1_000))),
+    st.tuples(st.sampled_from((2, 4)), st.just(WHOLE)),
+)
+
+
+@st.composite
+def asks(draw: st.DrawFn) -> GpuAsk:
+    """Draw one ask, any model or some."""
+    gpus, milli = draw(SIZES)
+    models = draw(st.sampled_from((7, 7, 7, 1, 6)))
+    return GpuAsk(
+        draw(st.sampled_from((500, 3_000, 9_000))),
+        draw(st.sampled_from((1, 7, 20))),
+        gpus,
+        milli,
+        models,
+    )
+
+
+def fleet(nodes: list[tuple[int, int, int, int]]) -> GpuColumns:
+    """Make an empty fleet."""
+    cpu, memory, gpus, model = (np.array(column, np.int64) for column in zip(*nodes, strict=True))
+    return GpuColumns(
+        cpu_capacity=cpu,
+        cpu_free=cpu.copy(),
+        memory_capacity=memory,
+        memory_free=memory.copy(),
+        gpu_free=(np.arange(4) < gpus[:, None]).astype(np.int64) * WHOLE,
+        model=model,
+    )
+
+
+def room(columns: GpuColumns, row: int, ask: GpuAsk) -> list[int]:
+    """Say by the rules alone where `ask` may go on a node: instances for one GPU, [-1] for none or several, [] nowhere."""
+    if columns.cpu_free[row] < ask.cpu_milli or columns.memory_free[row] < ask.memory_mib:
+        return []
+    free = columns.gpu_free[row].tolist()
+    if ask.gpus and not ask.models >> int(columns.model[row]) & 1:
+        return []
+    if ask.gpus == 1:
+        return [at for at, one in enumerate(free) if one >= ask.gpu_milli]
+    return [-1] if free.count(WHOLE) >= ask.gpus else []
+
+
+def copied(columns: GpuColumns) -> GpuColumns:
+    """Copy what a placement changes."""
+    return GpuColumns(
+        cpu_capacity=columns.cpu_capacity,
+        cpu_free=columns.cpu_free.copy(),
+        memory_capacity=columns.memory_capacity,
+        memory_free=columns.memory_free.copy(),
+        gpu_free=columns.gpu_free.copy(),
+        model=columns.model,
+    )
+
+
+def fragmentation(columns: GpuColumns, row: int, shapes: Counter[GpuAsk]) -> int:
+    """Return the published definition, shape by shape, instance by instance."""
+    total = 0
+    free = columns.gpu_free[row].tolist()
+    for shape, count in shapes.items():
+        if not shape.gpus:
+            continue
+        if not room(columns, row, shape):
+            total += count * sum(free)
+        else:
+            total += count * sum(one for one in free if one < shape.gpu_milli)
+    return total
+
+
+@given(st.lists(NODES, min_size=1, max_size=5), st.lists(asks(), min_size=1, max_size=40))
+def test_our_policy_takes_the_least_rise(
+    nodes: list[tuple[int, int, int, int]], arriving: list[GpuAsk]
+) -> None:
+    """The chosen place raises the state's cost, made from scratch, least of all places; what fits somewhere is placed."""
+    columns, learned = fleet(nodes), Workload()
+    for ask in arriving:
+        learned.saw(ask)
+        prices = policy.price(learned, MODELS)
+        free = np.bincount(columns.model, columns.gpu_free.sum(axis=1), MODELS).astype(np.int64)
+        scarce = prices.scarcity.prices(free)
+        before = policy.state_cost(columns, prices)
+        rises = {}
+        for row in range(len(nodes)):
+            for instance in room(columns, row, ask):
+                after = copied(columns)
+                after.take(ask, row, instance)
+                rise = int(policy.state_cost(after, prices)[row] - before[row])
+                paid = ask.total_milli * int(scarce[columns.model[row]])
+                rises[row, instance] = rise + paid
+        choice = policy.choose(columns, ask, np.ones(len(nodes), np.bool_), prices)
+        assert (choice is None) == (not rises)
+        if choice is not None:
+            assert choice.cost == rises[choice.row, choice.instance] == min(rises.values())
+            columns.take(ask, choice.row, choice.instance)
+            assert (
+                min(columns.cpu_free.min(), columns.memory_free.min(), columns.gpu_free.min()) >= 0
+            )
+
+
+@given(st.lists(NODES, min_size=1, max_size=5), st.lists(asks(), min_size=1, max_size=40))
+def test_the_kept_gradient_is_the_one_from_scratch(
+    nodes: list[tuple[int, int, int, int]], arriving: list[GpuAsk]
+) -> None:
+    """Fragmentation equals the published definition, and scores that were kept equal scores made anew."""
+    columns, shapes = fleet(nodes), Counter(arriving)
+    kept = Gradient(shapes, MODELS)
+    usable = np.ones(len(nodes), np.bool_)
+    for ask in arriving:
+        now = [fragmentation(columns, row, shapes) for row in range(len(nodes))]
+        assert kept.fragmentation(columns, np.arange(len(nodes))).tolist() == now
+        choice = kept.choose(columns, ask, usable)
+        assert choice == Gradient(shapes, MODELS).choose(columns, ask, usable)
+        rises = {}
+        for row in range(len(nodes)):
+            for instance in room(columns, row, ask):
+                after = copied(columns)
+                after.take(ask, row, instance)
+                rises[row, instance] = fragmentation(after, row, shapes) - now[row]
+        assert (choice is None) == (not rises)
+        if choice is not None:
+            least = min(rises.values())
+            assert (choice.row, choice.instance) == min(
+                at for at, rise in rises.items() if rise == least
+            )
+            assert choice.cost == least
+            columns.take(ask, choice.row, choice.instance)
+            kept.changed(choice.row)
