@@ -21,14 +21,14 @@ EXAMPLES = sorted(
 )
 #: Every block and parameter of Nomad that has to have a place, by the name it is written with.
 NOMAD = {
-    Job: "id name type priority region namespace datacenters node_pool all_at_once constraint affinity spread group "
-    "update migrate reschedule periodic parameterized multiregion ui meta",
+    Job: "id name type priority region namespace datacenters node_pool all_at_once constraint affinity spread "
+    "group update migrate reschedule periodic parameterized multiregion ui meta",
     TaskGroup: "name count task constraint affinity spread ephemeral_disk network volume restart reschedule "
-    "update migrate disconnect scaling service shutdown_delay max_run_duration consul meta stop_after_client_disconnect "
-    "max_client_disconnect prevent_reschedule_on_lost",
+    "update migrate disconnect scaling service shutdown_delay max_run_duration consul meta "
+    "stop_after_client_disconnect max_client_disconnect prevent_reschedule_on_lost",
     Task: "name driver config env meta resources constraint affinity restart kill_timeout user leader kill_signal "
-    "shutdown_delay lifecycle logs service template artifact volume_mount dispatch_payload vault consul secret identity "
-    "action scaling schedule csi_plugin kind",
+    "shutdown_delay lifecycle logs service template artifact volume_mount dispatch_payload vault consul secret "
+    "identity action scaling schedule csi_plugin kind",
 }
 
 
