@@ -11,6 +11,7 @@ import platform
 import resource
 import sys
 import time
+from collections.abc import Callable
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,17 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     runs: int = 0
 
 
-def bench(out: Output, *, name: str, runs: int, size: str, workers: int) -> int:
+def bench(
+    out: Output,
+    *,
+    name: str,
+    runs: int,
+    size: str,
+    workers: int,
+    data: str,
+    variant: str,
+    policy: str,
+) -> int:
     """Run one benchmark, or list them; exit 1 when a check fails."""
     folder = _TOP / "bench"
     known = sorted((one.stem for one in folder.glob("p[0-9]*.py")), key=lambda n: int(n[1:]))
@@ -65,8 +76,8 @@ def bench(out: Output, *, name: str, runs: int, size: str, workers: int) -> int:
         "size": _size(size),
         "runs": runs or getattr(module, "RUNS", _RUNS),
     }
-    if workers and "workers" in inspect.signature(module.run).parameters:
-        arguments["workers"] = workers
+    asked = {"workers": workers, "data": data, "variant": variant, "policy": policy}
+    arguments |= _options(name, module.run, asked)
     outcome = msgspec.to_builtins(module.run(**arguments))
     ours = {
         "cpu_s": {"caravan": round(time.process_time() - started_s, 2)},
@@ -81,10 +92,21 @@ def bench(out: Output, *, name: str, runs: int, size: str, workers: int) -> int:
     return 0 if all(result.checks.values()) else 1
 
 
+def _options(name: str, run: Callable[..., object], asked: dict[str, Any]) -> dict[str, Any]:
+    """Take the options that were given. Raises CliError: it changes what is measured, and this benchmark has no such."""
+    known = inspect.signature(run).parameters
+    given = {option: value for option, value in asked.items() if value}
+    for option in given:
+        if option not in known and option != "workers":
+            raise CliError("usage", f"{name} has no --{option}")
+    return {option: value for option, value in given.items() if option in known}
+
+
 def _show(out: Output, result: Result) -> None:
     rows = [
         (key, value, result.result_min.get(key, ""), result.result_max.get(key, ""))
         for key, value in result.result.items()
+        if not isinstance(value, list)
     ]
     size = ", ".join(f"{key} {value}" for key, value in result.size.items())
     out.line(f"{result.name}: {size}; {result.runs} runs", "bold")

@@ -140,6 +140,9 @@ _END = (
                 default=0,
                 metavar="N",
             ),
+            option("data", "folder of a trace, where the benchmark reads one", metavar="DIR"),
+            option("variant", "which list of the trace", metavar="NAME"),
+            option("policy", "which policy places, where the benchmark compares", metavar="NAME"),
         ),
         (
             *("name", "size", "result", "result_min", "result_max", "checks", "cpu_s", "rss_mib"),
