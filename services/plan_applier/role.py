@@ -15,6 +15,7 @@ import msgspec
 from schemas.base import Event
 from schemas.envelope import CORE_VERSION, SCHEMA_VERSION, AnyEvent, LeaseHeld
 from schemas.envelope import Record as LogRecord
+from schemas.evaluations import EvaluationsCreated
 from schemas.plans import PlanCommitted, PlanRefused
 from schemas.policy import ClusterCreated, Policy
 from services.plan_applier.inbox import Inbox, Waiting
@@ -59,6 +60,8 @@ from shared.errors import CommandInvalid, LogError
 #: Bounds of one transaction. Commands and the events they become are of like size; the rest is headroom.
 COMMANDS_MAX = 256
 BYTES_MAX = 400 * 1024
+#: Once so many evaluations were created, no further command is taken (one creates at most 1,500).
+EVALUATIONS_MAX = 1_000
 CHECKPOINT_EVERY = 1000
 CHECKPOINT_IDLE_NS = 1_000_000_000
 GARBAGE_EVERY_NS = 5_000_000_000
@@ -372,6 +375,7 @@ class PlanApplier:
         state = self._begin(now_ns)
         events: list[Event] = []
         taken: list[Waiting] = []
+        created = 0
         while len(self._inbox) and not events:
             for waiting in self._inbox.take(COMMANDS_MAX, BYTES_MAX):
                 taken.append(waiting)
@@ -379,6 +383,11 @@ class PlanApplier:
                     state.evolve(event, state.seq)
                     self._count(event)
                     events.append(event)
+                    if isinstance(event, EvaluationsCreated):
+                        created += len(event.evaluations)
+                if created > EVALUATIONS_MAX:
+                    # The one event that may be far longer than its command.
+                    break
         self._counters["commands"] += len(taken)
         self._mean += (len(taken) - self._mean) / 8
         tokens = [waiting.token for waiting in taken if waiting.token is not None]

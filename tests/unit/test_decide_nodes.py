@@ -6,7 +6,14 @@ import pytest
 from schemas.allocations import AllocationsReported
 from schemas.evaluations import EvaluationsCreated, WakeEvaluations
 from schemas.jobs import ReschedulePolicy
-from schemas.nodes import CapacityFreed, ChangeLiveness, NodeRefused, NodeRegistered
+from schemas.nodes import (
+    CapacityFreed,
+    ChangeLiveness,
+    NodeRefused,
+    NodeRegistered,
+    NodesStatusChanged,
+)
+from shared.core.decide import nodes
 from shared.core.decide.nodes import CAPACITY_MAX, reschedule_delay_ns
 from tests.builders import SECOND, Cluster, group, join, register
 
@@ -140,6 +147,28 @@ def test_liveness_is_decided_once_and_not_against_news() -> None:
     assert world.do(command) == []
     back = world.do(ChangeLiveness(node_ids=("n1",), status="ready", seen_seq=0))
     assert isinstance(back[-1], CapacityFreed)
+
+
+def test_a_rack_of_small_jobs_goes_down_in_transactions_that_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Many lost nodes with many jobs are declared a part at a time; asked again, none is forgotten, one is no exception."""
+    world = Cluster()
+    for number in range(4):
+        world.do(join(f"n{number}"))
+    for number in range(8):
+        world.run(register(f"job-{number}", group(cpu_mhz=450, memory_mib=450)))
+    command = ChangeLiveness(
+        node_ids=("n0", "n1", "n2", "n3"), status="down", seen_seq=world.state.seq
+    )
+    for most, parts in ((3, [1, 1]), (1, [1]), (8, [1])):
+        monkeypatch.setattr(nodes, "EVALUATIONS_MAX", most)
+        for down in parts:
+            changed, created = world.do(command)
+            assert isinstance(changed, NodesStatusChanged)
+            assert isinstance(created, EvaluationsCreated)
+            assert (len(changed.rows), len(created.evaluations)) == (down, 2)
+    assert world.do(command) == []
 
 
 def delays(count: int, lives_s: int = 0, **fields: object) -> list[float | None]:

@@ -1,9 +1,20 @@
 """The single writer: who holds the pen, what is done when an append goes wrong, what may come on which subject."""
 
+import pytest
+
 from schemas.base import NodeId
-from schemas.envelope import ENCODER, AnyCommand, CommandBatch, LeaseHeld, Record
+from schemas.envelope import (
+    ENCODER,
+    RECORD_DECODER,
+    AnyCommand,
+    CommandBatch,
+    LeaseHeld,
+    Record,
+)
+from schemas.jobs import JobRegistered
 from schemas.nodes import ReportNode
 from schemas.plans import SubmitPlan
+from services.plan_applier import role as applier
 from services.plan_applier.inbox import Inbox
 from services.plan_applier.role import PlanApplier
 from shared.core import role
@@ -101,6 +112,26 @@ def test_a_standby_that_has_not_caught_up_writes_nothing() -> None:
 def test_a_bus_that_does_not_fsync_is_refused() -> None:
     """Without fsync nothing would be kept that we say is kept."""
     assert any(isinstance(e, Stop) for e in Bench().step(Reconnected(fsync=False)))
+
+
+def test_a_transaction_of_many_evaluations_takes_no_more_commands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What few commands turn into must fit the bus too: the rest becomes the next transaction, and nothing is lost."""
+    monkeypatch.setattr(applier, "EVALUATIONS_MAX", 2)
+    bench = Bench().lead()
+    jobs = [register(f"job-{n}", submission_id=f"s{n}") for n in range(8)]
+    effects = bench.settle(bench.send(*jobs))
+    for _ in range(6):
+        effects += bench.settle(Timer("linger", bench.now_ns))
+    appended = [RECORD_DECODER.decode(e.data) for e in effects if isinstance(e, Append)]
+    registered = [
+        sum(isinstance(event, JobRegistered) for event in one.events)
+        for one in appended
+        if one.kind == "tx"
+    ]
+    assert registered == [3, 3, 2]
+    assert effects.count(Ack(7)) == 1
 
 
 def test_one_append_in_flight_and_the_rest_becomes_the_next() -> None:

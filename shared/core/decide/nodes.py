@@ -34,6 +34,8 @@ from shared.core.tables.fleet import DOWN, STATUS_CODE, class_key
 
 #: Above these a fingerprint is nonsense: 2 EHz and 2 PiB.
 CAPACITY_MAX = 2**31 - 1
+#: Evaluations that one command creates; at 200 bytes each (ids have 128 at most) well below a transaction's 512 KiB.
+EVALUATIONS_MAX = 1_500
 #: Reschedule delays within this window share one evaluation, as in Nomad.
 RESCHEDULE_WINDOW_NS = 5_000_000_000
 #: Reschedules of one chain that are remembered at the most.
@@ -288,12 +290,33 @@ def decide_liveness(state: State, command: ChangeLiveness) -> list[Event]:
     if not rows:
         return []
     rows.sort()
-    changed = NodesStatusChanged(rows=tuple(rows), status=command.status, reason=command.reason)
     at = np.asarray(rows, dtype=np.int32)
+    if code == DOWN:
+        at = _as_many_as_fit(state, at)
+    lost = tuple(at.tolist())
+    changed = NodesStatusChanged(rows=lost, status=command.status, reason=command.reason)
     if code == DOWN:
         return [changed, *_evaluate_jobs_on(state, at)]
     classes = np.unique(fleet.class_of[at]).tolist()
     return [changed, CapacityFreed(classes=tuple(classes))]
+
+
+def _as_many_as_fit(state: State, nodes: Rows) -> Rows:
+    """Take nodes from the front until their jobs fill a transaction, one at least; the rest is asked for again.
+
+    Without this bound a rack of many small jobs would make a record that no bus takes, again and again.
+    """
+    allocations = state.allocations
+    rows = allocations.on_nodes(nodes)
+    rows = rows[~TERMINAL[allocations.client[rows]]]
+    where = np.searchsorted(nodes, allocations.node[rows])
+    order = np.argsort(where, kind="stable")
+    # Groups, of which a job has one or more, by the first node that holds any of it.
+    _, firsts = np.unique(allocations.group[rows][order], return_index=True)
+    if len(firsts) <= EVALUATIONS_MAX:
+        return nodes
+    beyond = where[order][np.sort(firsts)[EVALUATIONS_MAX]]
+    return nodes[: max(1, int(beyond))]
 
 
 def _evaluate_jobs_on(state: State, nodes: Rows) -> list[Event]:
