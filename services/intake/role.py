@@ -35,6 +35,7 @@ from shared.core.role import (
     LeadershipLost,
     LeadershipWon,
     Listen,
+    LogSpace,
     Message,
     Open,
     Purge,
@@ -113,7 +114,7 @@ class Intake:
     def sources(self) -> tuple[Source, ...]:
         """The log, the fast door shared with the other instances, and the drop box."""
         return (
-            Replay(),
+            Replay(space=True),
             Listen(_API, subjects.API_JOBS_ALL, queue="intake"),
             Read(_BOX, "JOBS", subjects.JOBS_ALL),
         )
@@ -159,10 +160,10 @@ class Intake:
                 self._open()
             case LeadershipLost():
                 self._leads = False
-                if self._box.is_open:
-                    self._box.close()
-                    self._closing = True
-                    self._effects += [Close(_BOX), SetTimer(_REOPEN, self._now_ns + REOPEN_NS)]
+                self._shut()
+            case LogSpace():
+                self._replica.room.learn(item)
+                self._breathe()
             case Reconnected():
                 # The shell goes on reading behind what it delivered; only sends may be lost.
                 self._pending.hurry(self._now_ns)
@@ -269,6 +270,11 @@ class Intake:
 
     def _ask(self, submission: Submission, submission_id: str, message: Message) -> None:
         """Ask the plan applier for a submission that nobody asked for before."""
+        if self._replica.room.is_tight and submission.verb != "stop":
+            self._counts["refused"] += 1
+            share = self._replica.room.share
+            self._answer(message, verdicts.no_room(submission_id, share))
+            return
         if len(self._pending) >= self._pending_max:
             self._counts["refused"] += 1
             self._answer(message, verdicts.unavailable(submission_id, len(self._pending)))
@@ -309,8 +315,23 @@ class Intake:
         Not at once after a close: a message of the earlier reading that is still on its way to us would be taken for
         the first one, and those before it be skipped.
         """
-        if self._leads and self._caught_up and not (self._box.is_open or self._closing):
+        may = self._leads and self._caught_up and not self._replica.room.is_tight
+        if may and not (self._box.is_open or self._closing):
             self._effects.append(Open(_BOX, self._box.open(self._replica.state.jobs.jobs_seq)))
+
+    def _shut(self) -> None:
+        """Stop to read the drop box."""
+        if self._box.is_open:
+            self._box.close()
+            self._closing = True
+            self._effects += [Close(_BOX), SetTimer(_REOPEN, self._now_ns + REOPEN_NS)]
+
+    def _breathe(self) -> None:
+        """The drop box waits, whole, while the log has no room for new work: its order must be kept."""
+        if self._replica.room.is_tight:
+            self._shut()
+        else:
+            self._open()
 
     def _dropped(self, message: Message) -> None:
         """Send the command of one message of the drop box, or put it aside and skip it."""

@@ -85,6 +85,12 @@ def unavailable(submission_id: str, waiting: int) -> bytes:
     )
 
 
+def no_room(submission_id: str, share: float) -> bytes:
+    """Refuse new work: the log is nearly full. Nothing was kept."""
+    full = f"the log is {100 * share:.0f} % full, only stops are taken until it has room"
+    return _refused(submission_id, "log_full", full)
+
+
 def pending(submission_id: str, cluster_id: str) -> bytes:
     """Say that the log does not show it yet: ask again under the same id."""
     return ENCODER.encode(

@@ -24,6 +24,7 @@ from shared.bus.leader import Leadership
 from shared.bus.pull import Link
 from shared.bus.replay import LogReplay
 from shared.bus.sources import Carrier, Listener, Puller
+from shared.bus.space import watch_space
 from shared.core import role as r
 from shared.core.histogram import Histogram
 from shared.core.tasks import Answer, Ask
@@ -84,6 +85,8 @@ class Shell:
         self._carriers = carriers or {}
         self._pullers: dict[str, Puller] = {}
         self._replay: LogReplay | None = None
+        self._tells_space = False
+        self._measuring: asyncio.Task[None] | None = None
         self._appender: Appender | None = None
         self._putter: Putter | None = None
         self._leadership: Leadership | None = None
@@ -240,6 +243,7 @@ class Shell:
         for source in role.sources():
             match source:
                 case r.Replay():
+                    self._tells_space = source.space
                     stream = subjects.log_stream(own.generation)
                     self._replay = LogReplay(link, self._inbox, stream=stream, owner=owner)
                 case r.Listen():
@@ -273,6 +277,11 @@ class Shell:
             await listener.subscribe()
             listener.look()
         self._inbox.put(facts)
+        if self._tells_space and self._link is not None:
+            if self._measuring is not None:
+                self._measuring.cancel()
+            stream = subjects.log_stream(self._settings.generation)
+            self._measuring = self._spawn(watch_space(self._link, stream, self._inbox.put))
         if self._appender is not None:
             self._appender.resend()
         for puller in self._pullers.values():
@@ -341,7 +350,7 @@ class Shell:
 
     async def _end(self) -> None:
         self._ending = True
-        for task in (self._connecting, self._alarm):
+        for task in (self._connecting, self._measuring, self._alarm):
             if task is not None:
                 task.cancel()
         for puller in self._pullers.values():

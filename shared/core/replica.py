@@ -9,6 +9,7 @@ from collections.abc import Callable
 from schemas import envelope
 from shared.core import role
 from shared.core.log import Chain
+from shared.core.room import LogRoom
 from shared.core.state import TABLES, State
 from shared.errors import LogDamaged, StateDiverged
 
@@ -20,6 +21,7 @@ class Replica:
         self.tables = tables
         self.chain = Chain()
         self.state = State(tables)
+        self.room = LogRoom()
         self.checked = 0
 
     @property
@@ -44,6 +46,7 @@ class Replica:
         if record.seq < self.chain.next_seq:
             return None
         decoded = self.chain.accept(record.seq, record.subject, record.data)
+        self.room.note(record.seq, len(record.data))
         if decoded is None:
             return None
         if before is not None:
@@ -54,9 +57,10 @@ class Replica:
             self.compare(decoded, record.seq)
         return decoded
 
-    def wrote(self, seq: int, record: envelope.Record, digest: str) -> None:
-        """Take our own record, whose events the state has already, as the head of the log."""
+    def wrote(self, seq: int, record: envelope.Record, digest: str, size: int) -> None:
+        """Take our own record of `size` bytes, whose events the state has already, as the head of the log."""
         self.chain.wrote(seq, record, digest)
+        self.room.note(seq, size)
         if record.kind == "tx":
             assert self.state.seq == seq, (self.state.seq, seq)
 

@@ -21,7 +21,9 @@ import msgspec
 
 
 class Replay(msgspec.Struct, frozen=True):
-    """The log, from the role's first missing seq on, then its tail."""
+    """The log, from the role's first missing seq on, then its tail. With `space`, LogSpace is told now and then."""
+
+    space: bool = False
 
 
 class Listen(msgspec.Struct, frozen=True):
@@ -69,6 +71,16 @@ class CaughtUp(msgspec.Struct, frozen=True):
     """The replay reached what was the end of the log, `seq`, when the shell last looked."""
 
     seq: int
+
+
+class LogSpace(msgspec.Struct, frozen=True):
+    """How full the log's newest stream is, by the server's word: at each connect, and every few seconds."""
+
+    bytes: int
+    #: 0: no bound.
+    bytes_max: int
+    #: last record counted in `bytes`.
+    last_seq: int
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -143,6 +155,7 @@ class Reconnected(msgspec.Struct, frozen=True):
 Input = (
     Record
     | CaughtUp
+    | LogSpace
     | Message
     | Appended
     | AppendRefused

@@ -28,6 +28,7 @@ from shared.core.role import (
     Input,
     LeadershipLost,
     LeadershipWon,
+    LogSpace,
     Message,
     Open,
     Purge,
@@ -391,6 +392,25 @@ def test_the_fast_door_needs_no_leadership_and_no_listener() -> None:
     effects = story.run(asked)
     assert len(registers(effects)) == 1
     assert Ack(asked.token) in effects
+
+
+def test_a_nearly_full_log_takes_only_stops() -> None:
+    """New work is refused at the door with the reason, the drop box waits; both go on when there is room."""
+    story = Story()
+    story.run(LeadershipWon())
+    full = story.run(LogSpace(bytes=95, bytes_max=100, last_seq=10**6))
+    assert Close("jobs") in full
+    effects = story.run(story.ask(a_body(submission_id="new")))
+    (refused,) = replies(effects).values()
+    assert refused.status == "refused" and refused.error is not None
+    assert refused.error.code == "log_full" and "95 % full" in refused.error.message
+    assert not commands(effects)
+    stopping = story.run(story.ask(b'{"JobID": "hello"}', verb="stop"))
+    assert [type(command) for command in commands(stopping)] == [StopJob]
+    story.run(Timer("open", 0), after=SECOND)
+    again = story.run(LogSpace(bytes=10, bytes_max=100, last_seq=10**6))
+    assert any(isinstance(effect, Open) for effect in again)
+    assert registers(story.run(story.ask(a_body(submission_id="new"))))
 
 
 def test_the_drop_box_is_read_by_the_leader_from_the_logged_position() -> None:

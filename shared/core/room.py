@@ -1,0 +1,50 @@
+"""Room in the log: how full it is, and what may still be written.
+
+Decides at which share of its bound the log raises an alarm and takes no new work any more. Must not know who refuses
+what. The server is asked now and then (LogSpace); between two answers the records that go by are counted.
+"""
+
+from shared.core.role import LogSpace
+
+ALARM_ABOVE = 0.7
+#: Above this only what keeps running work alive is written: reports, stops, liveness, leadership, and the plans of
+#: evaluations that exist.
+NO_NEW_WORK_ABOVE = 0.9
+#: What the server keeps for a record beside its bytes: subject, headers, its own frame.
+RECORD_OVERHEAD_BYTES = 200
+
+
+class LogRoom:
+    """Bytes in the newest generation against its bound; 0: no bound is known."""
+
+    def __init__(self) -> None:
+        self._bytes = 0
+        self._bytes_max = 0
+        self._last_seq = 0
+
+    def learn(self, space: LogSpace) -> None:
+        """Take the server's own numbers."""
+        self._bytes = space.bytes
+        self._bytes_max = space.bytes_max
+        self._last_seq = space.last_seq
+
+    def note(self, seq: int, size: int) -> None:
+        """Count a record that went by, unless the server counted it already."""
+        if seq > self._last_seq:
+            self._last_seq = seq
+            self._bytes += size + RECORD_OVERHEAD_BYTES
+
+    @property
+    def share(self) -> float:
+        """How full it is, 0 to 1."""
+        return self._bytes / self._bytes_max if self._bytes_max else 0.0
+
+    @property
+    def is_alarming(self) -> bool:
+        """Tell whether an operator should know."""
+        return self.share >= ALARM_ABOVE
+
+    @property
+    def is_tight(self) -> bool:
+        """Tell whether no new work may be taken."""
+        return self.share >= NO_NEW_WORK_ABOVE
