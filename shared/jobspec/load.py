@@ -19,6 +19,7 @@ from shared.jobspec.hcl.errors import FAULTS_MAX
 from shared.jobspec.json_places import lines_of, nearest
 from shared.jobspec.strict import JsonObject, canonical, read_object
 from shared.jobspec.submission import (
+    JOB_BYTES_MAX,
     JobInvalid,
     Submission,
     command_of,
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 #: A job file in its own language; what it means may be 256 KiB.
 FILE_BYTES_MAX = 1024 * 1024
+#: Steps of working out one's own file, ten times what a role grants to others.
+FILE_STEPS = 2_000_000
 #: What a role parses for others, while they wait.
 PARSE_BYTES_MAX = 512 * 1024
 _SUFFIXES = {
@@ -107,6 +110,7 @@ def load_file(
             env=env or {},
             read_file=read_file,
             seed=seed,
+            steps=FILE_STEPS,
         )
         return _loaded(reading.read_hcl(text, outside), name)
     return _loaded(reading.read_structured(text, kind), name)
@@ -139,7 +143,11 @@ def parse_text(text: str, *, variables: str = "") -> Parsed:
     read = reading.read_hcl(text, given)
     if read.faults or read.mapped is None:
         raise JobInvalid(tuple(_details(read, "")))
-    return Parsed(job=_encoded(read.mapped.value), warnings=read.warnings)
+    job = _encoded(read.mapped.value)
+    if len(job) > JOB_BYTES_MAX:
+        text = f"the job has {len(job)} bytes, at most {JOB_BYTES_MAX} are allowed"
+        raise CommandInvalid("too_large", text, "Job")
+    return Parsed(job=job, warnings=read.warnings)
 
 
 def kind_of_file(content: bytes, name: str) -> str:

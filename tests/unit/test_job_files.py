@@ -391,6 +391,11 @@ def test_parse_gives_the_json_of_a_text() -> None:
         b"{}",
         b"a" * (PARSE_BYTES_MAX + 1),
         b'job "a" {',
+        b'job "a" { x = [for i in range(1000) : format("%999d", i)] }',
+        (
+            b'locals { y = join("", [for i in range(1000) : "- a"]) }\njob "a" { x = [yamldecode(local.y), '
+            b"[for i in range(99) : yamldecode(local.y)]] }"
+        ),
         b'job "a" { x = "\\u0000" \n y = [for a in range(1000): range(1000)] }',
     ],
 )

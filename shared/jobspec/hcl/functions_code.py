@@ -8,6 +8,7 @@ import io
 import ipaddress
 import json
 import re
+from typing import Any
 from urllib.parse import quote_plus
 
 from shared.jobspec.hcl.errors import HclFault
@@ -22,6 +23,8 @@ from shared.jobspec.hcl.values import (
     weigh,
 )
 
+#: What PyYAML takes for a character, in steps of ours.
+_YAML_STEPS = 6
 #: RFC 4122, appendix C: they differ in one digit.
 _NAMESPACES = {
     name: f"6ba7b81{digit}9dad11d180b400c04fd430c8"
@@ -86,20 +89,21 @@ def _int(text: str) -> int:
     return int(tidy(int(text)))
 
 
-@function("yamlencode")
-def _yamlencode(value: Value) -> Value:
+@function("yamlencode", needs_world=True)
+def _yamlencode(world: Any, value: Value) -> Value:
     """Encode a value in YAML."""
     import yaml  # noqa: PLC0415 - few files need it
 
-    weigh(value, TEXT_MAX)
+    world.work(_YAML_STEPS * 8 * weigh(value, world.steps))
     return str(yaml.safe_dump(value, sort_keys=True, allow_unicode=True))
 
 
-@function("yamldecode")
-def _yamldecode(text: Value) -> Value:
+@function("yamldecode", needs_world=True)
+def _yamldecode(world: Any, text: Value) -> Value:
     """Decode a value from YAML."""
     from shared.jobspec.structured import StructuredFault, yaml_value  # noqa: PLC0415 - as above
 
+    world.work(_YAML_STEPS * len(as_text(text)))
     try:
         return yaml_value(as_text(text))
     except StructuredFault as fault:
