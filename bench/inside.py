@@ -13,6 +13,7 @@ import orjson
 from schemas.base import EvalKey, JobId
 from schemas.jobs import JobRegistered, RegisterJob
 from schemas.nodes import NodeRegistered, NodeSpec
+from schemas.plans import Origin, PlanCommitted
 from schemas.policy import ClusterCreated, Policy
 from shared.core.place import Assignment, MaskCache, Proposal, Snapshot, place
 from shared.core.state import State
@@ -49,6 +50,20 @@ class Inside:
         used = self.state.allocations.used(self.state.fleet.size)
         assignment = Assignment(EvalKey(0), job_id, "job-register")
         return place(Snapshot(self.state, used, self.masks), assignment, seed=seed, lane=0, lanes=1)
+
+    def commit(self, job_id: JobId, proposal: Proposal) -> None:
+        """Make a proposal desired state."""
+        seq = self.state.seq + 1
+        self.state.begin(seq, SECOND_NS)
+        event = PlanCommitted(
+            key=EvalKey(0),
+            job_id=job_id,
+            origin=Origin(worker="bench", number=seq, snapshot_seq=seq - 1),
+            placements=proposal.placements,
+            stops=proposal.stops,
+            updates=proposal.updates,
+        )
+        self.state.evolve(event, seq)
 
 
 _SHARED = tuple(

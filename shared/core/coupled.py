@@ -48,8 +48,8 @@ _SCORERS: Final = 8
 _SUM_MAX: Final = 8 * SCALE
 #: Rows scored at a time.
 _BLOCK: Final = 1 << 14
-#: Offers made for one count; then it stops where it is, and who asked goes on later. About 60 ms.
-STEPS_MAX: Final = 40_000
+#: Offers made for one plan; then it stops where it is, and who asked goes on later. About 40 ms.
+STEPS_MAX: Final = 30_000
 #: Heads that one pass scores in the time of one offer.
 _HEADS_A_STEP: Final = 50
 _NO_OFFER: Final = 1 << 62
@@ -57,21 +57,25 @@ _NO_OFFER: Final = 1 << 62
 _FEW_OFFERS: Final = 64
 
 
-def place_coupled(demand: Demand, nodes: Nodes, tally: Tally, count: int) -> Placement:
-    """Place up to `count`, equal to scalar greedy, in at most `STEPS_MAX` steps. `tally` keeps what was placed."""
+def place_coupled(
+    demand: Demand, nodes: Nodes, tally: Tally, *, count: int, steps: int
+) -> Placement:
+    """Place up to `count`, equal to scalar greedy, in about so many steps at most. `tally` keeps what was placed."""
     rows, sums, scorers = _scored(demand, nodes)
     if not len(rows) or count <= 0:
         return EMPTY
     if count > _FEW:
         of_head = tally.combine(rows)
         if not tally.is_tangled:
-            return _by_buckets(demand, nodes, tally, (rows, sums, scorers, of_head), count=count)
+            return _by_buckets(
+                demand, nodes, tally, (rows, sums, scorers, of_head), count=count, steps=steps
+            )
     if count > 1 and len(rows) > 4 * _BLOCK:
         # A fleet so large that what a count cannot reach is better left out.
         of_head = tally.combine(rows)
         kept = _useful(of_head * _SCORERS + scorers, sums, count)
         rows, sums, scorers = rows[kept], sums[kept], scorers[kept]
-    return _by_passes(demand, nodes, tally, (rows, sums, scorers), count=count)
+    return _by_passes(demand, nodes, tally, (rows, sums, scorers), count=count, steps=steps)
 
 
 _Scored = tuple[NDArray[np.intp], Int64s, Int64s]
@@ -84,6 +88,7 @@ def _by_buckets(
     scored: tuple[NDArray[np.intp], Int64s, Int64s, NDArray[np.intp]],
     *,
     count: int,
+    steps: int,
 ) -> Placement:
     rows, sums, scorers, of_head = scored
     if len(rows) > 2 * count:
@@ -91,16 +96,20 @@ def _by_buckets(
         rows, of_head = rows[kept], of_head[kept]
     room = room_of(demand, nodes, rows, count)
     buckets = _Buckets(demand, heads_at(demand, nodes, rows), tally, of_head=of_head, room=room)
-    return _placement(rows, buckets.take(count), stopped=buckets.stopped)
+    taken = buckets.take(count, steps)
+    return _placement(
+        rows, taken, steps=buckets.steps, stopped=len(taken) < count and buckets.steps > steps
+    )
 
 
 def _by_passes(
-    demand: Demand, nodes: Nodes, tally: Tally, scored: _Scored, *, count: int
+    demand: Demand, nodes: Nodes, tally: Tally, scored: _Scored, *, count: int, steps: int
 ) -> Placement:
     """Score all heads anew for each placement."""
     rows, sums, scorers = scored
     passes = tally.look_at(rows)
-    most = max(STEPS_MAX * _HEADS_A_STEP // len(rows), 1)
+    each = 1 + len(rows) // _HEADS_A_STEP
+    most = max(steps // each, 1)
     marginal: Marginal | None = None
     room = None
     taken: list[int] = []
@@ -108,7 +117,7 @@ def _by_passes(
     while len(taken) < min(count, most):
         best = _best(sums, scorers, passes.boosts())
         if best < 0:
-            return _placement(rows, taken)
+            return _placement(rows, taken, steps=each * len(taken))
         taken.append(best)
         passes.take(best)
         if count == 1:
@@ -121,12 +130,15 @@ def _by_passes(
             sums[best], scorers[best] = marginal.score(best, index)
         else:
             sums[best] = CLOSED
-    return _placement(rows, taken, stopped=len(taken) < count)
+    stopped = len(taken) < count
+    return _placement(rows, taken, steps=each * len(taken), stopped=stopped)
 
 
-def _placement(rows: NDArray[np.intp], taken: list[int], *, stopped: bool = False) -> Placement:
+def _placement(
+    rows: NDArray[np.intp], taken: list[int], *, steps: int, stopped: bool = False
+) -> Placement:
     placement = runs_of(rows[taken]) if taken else EMPTY
-    return msgspec.structs.replace(placement, stopped=True) if stopped else placement
+    return msgspec.structs.replace(placement, steps=steps, stopped=stopped)
 
 
 def _scored(demand: Demand, nodes: Nodes) -> _Scored:
@@ -280,8 +292,8 @@ class _Buckets:
         of_head: NDArray[np.intp],
         room: Int64s,
     ) -> None:
-        #: did it stop before it was done?
-        self.stopped = False
+        #: offers made; more than it might: it stopped before it was done.
+        self.steps = 0
         self._tally = tally
         self._marginal = Marginal(demand, heads)
         sums, scorers = marginal_sums(demand, heads)
@@ -315,12 +327,11 @@ class _Buckets:
         index = np.searchsorted(ordered[starts], bucket_of)
         return [made[at] for at in index.tolist()]
 
-    def take(self, count: int) -> list[int]:
-        """Return up to `count` heads in greedy order."""
+    def take(self, count: int, steps: int) -> list[int]:
+        """Return up to `count` heads in greedy order, making about `steps` offers at most."""
         tally, buckets, bucket_of = self._tally, self._buckets, self._bucket_of
         offers = self._offers()
         is_few = len(offers) <= _FEW_OFFERS
-        steps = 0
         heap = self._heap(offers)
         taken: list[int] = []
         while True:
@@ -331,8 +342,7 @@ class _Buckets:
             taken.append(head)
             if len(taken) == count:
                 return taken
-            if steps > STEPS_MAX:
-                self.stopped = True
+            if self.steps > steps:
                 return taken
             number = bucket_of[head].number
             self._move(head)
@@ -340,9 +350,9 @@ class _Buckets:
             if touched is None:
                 offers = self._offers()
                 heap = self._heap(offers)
-                steps += len(offers)
+                self.steps += len(offers)
                 continue
-            steps += len(touched)
+            self.steps += len(touched)
             for one in touched:
                 offers[one] = offer = _offer(buckets[one], tally.boosts[one])
                 if not is_few:

@@ -27,7 +27,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.core.coupled import place_coupled
+from shared.core.coupled import STEPS_MAX, place_coupled
 from shared.core.coupling import Coupling
 from shared.core.heads import (
     EMPTY,
@@ -77,6 +77,7 @@ def place_count(
     limit: Int64s | None = None,
     coupling: Coupling | None = None,
     sampling: Sampling | None = None,
+    steps: int = STEPS_MAX,
     lane: int = 0,
     lanes: int = 1,
 ) -> Placement:
@@ -89,7 +90,7 @@ def place_count(
     mask, collisions, penalised, affinity, limit (N,). `collisions` counts the allocations of this job and
     group on a row; `limit` is how many more a row may take at most. With a `coupling` (spread, distinct
     property) rows depend on each other and are taken value by value. A `sampling` looks at a few rows only,
-    and is not greedy. Both may stop early (`Placement.stopped`).
+    and is not greedy. Both stop after about `steps` steps (`Placement.stopped`).
     Scores and the bounds on capacity are those of scores.py. Nothing is changed. `count` beyond
     2**31 - 1 is cut to it.
     Raises: ValueError when the ask is negative.
@@ -104,10 +105,10 @@ def place_count(
 
     def part(some: Nodes, wanted: int) -> Placement:
         if sampling is not None and sampling.candidates != "all":
-            return place_sampled(demand, some, sampling, tally, wanted)
+            return place_sampled(demand, some, sampling, tally, count=wanted, steps=steps)
         if tally is None:
             return _place(demand, some, wanted)
-        return place_coupled(demand, some, tally, wanted)
+        return place_coupled(demand, some, tally, count=wanted, steps=steps)
 
     if lanes <= 1:
         return part(nodes, count)

@@ -31,6 +31,8 @@ class Placement(msgspec.Struct, frozen=True, eq=False):
     placed: int
     #: It ended for the time it took, not for want of room: ask again for the rest.
     stopped: bool = False
+    #: how much was looked at, in offers (coupled.py).
+    steps: int = 0
 
 
 class Demand(msgspec.Struct, frozen=True, eq=False):
@@ -232,6 +234,7 @@ def join(parts: list[Placement]) -> Placement:
         np.add.reduceat(counts, starts),
         sum(part.placed for part in parts),
         any(part.stopped for part in parts),
+        sum(part.steps for part in parts),
     )
 
 

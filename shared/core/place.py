@@ -80,6 +80,9 @@ def place(
     classes = np.zeros(len(fleet.classes), dtype=bool)
     goes_on = False
     for want in wanted.wants:
+        if scratch.is_tired:
+            goes_on = True
+            break
         mask = mask_of(want.group)
         done = scratch.place(want, mask)
         placements.extend([_columns(job, want, one) for one in done])

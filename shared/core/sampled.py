@@ -33,8 +33,6 @@ Candidates = Literal["all", "two_choices", "log2"]
 _ASIDE_MAX: Final = 3
 #: Draws for one choice before the next open node is taken instead.
 _DRAWS_MAX: Final = 8
-#: Scores computed for one count; then it stops where it is, and who asked goes on later.
-STEPS_MAX: Final = 60_000
 _MASK: Final = (1 << 64) - 1
 
 
@@ -54,9 +52,15 @@ def scan_width(nodes: int, *, is_batch: bool, is_wide: bool, count: int) -> int:
 
 
 def place_sampled(
-    demand: Demand, nodes: Nodes, sampling: Sampling, tally: Tally | None, count: int
+    demand: Demand,
+    nodes: Nodes,
+    sampling: Sampling,
+    tally: Tally | None,
+    *,
+    count: int,
+    steps: int,
 ) -> Placement:
-    """Place up to `count`; `tally` keeps what was placed."""
+    """Place up to `count`, scoring about `steps` heads at most; `tally` keeps what was placed."""
     heads = heads_of(demand, nodes)
     if not len(heads.rows) or count <= 0:
         return EMPTY
@@ -66,16 +70,17 @@ def place_sampled(
         tally,
         [] if of_head is None else of_head.tolist(),
         room_of(demand, nodes, heads.rows, count).tolist(),
+        steps=steps,
     )
     if sampling.candidates == "two_choices":
         taken = _two_choices(look, sampling.seed, count)
     else:
         taken = _scan(look, _shuffled(heads.rows, sampling.seed), sampling.width, count)
     if not taken:
-        return EMPTY
+        return msgspec.structs.replace(EMPTY, steps=look.steps)
     stopped = look.is_tired and len(taken) < count
     placement = runs_of(heads.rows[taken])
-    return msgspec.structs.replace(placement, stopped=True) if stopped else placement
+    return msgspec.structs.replace(placement, steps=look.steps, stopped=stopped)
 
 
 def _shuffled(rows: NDArray[np.intp], seed: int) -> list[int]:
@@ -89,19 +94,26 @@ class _Look:
     """Heads as they are while a count is placed."""
 
     def __init__(
-        self, marginal: Marginal, tally: Tally | None, of_head: list[int], room: list[int]
+        self,
+        marginal: Marginal,
+        tally: Tally | None,
+        of_head: list[int],
+        room: list[int],
+        *,
+        steps: int,
     ) -> None:
         self._marginal = marginal
         self._tally = tally
         self._of_head = of_head
         self._room = room
         self._taken: dict[int, int] = {}
-        self._steps = 0
+        self.steps = 0
+        self._most = steps
         self.size = len(room)
 
     def score(self, head: int) -> int | None:
         """Return the score of the next allocation on a head; None: it takes no more."""
-        self._steps += 1
+        self.steps += 1
         index = self._taken.get(head, 0)
         if index >= self._room[head]:
             return None
@@ -117,7 +129,7 @@ class _Look:
     @property
     def is_tired(self) -> bool:
         """Tell whether enough was looked at for one count."""
-        return self._steps > STEPS_MAX
+        return self.steps > self._most
 
     def is_full(self, head: int) -> bool:
         """Tell whether a head never takes one again."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from schemas.evaluations import Waiting
 from schemas.jobs import GroupSpec
 from shared.core.columns import Rows, grown
+from shared.core.coupled import STEPS_MAX
 from shared.core.cut import place_count
 from shared.core.filters import Filter, FilterReport, Mask, MaskCache, filters_of, report_of
 from shared.core.heads import Placement
@@ -67,6 +68,7 @@ class Scratch:
         #: allocations of the job on each row: those that stay, and those of this plan; None: not asked for yet.
         self._of_job: Int64s | None = None
         self._placed: list[Placement] = []
+        self._steps = STEPS_MAX
 
     def place(self, want: Want, mask: Mask) -> list[Placed]:
         """Place a want as far as there is room: first what avoids a node, then the rest."""
@@ -92,6 +94,11 @@ class Scratch:
             if placed.stopped:
                 break
         return out
+
+    @property
+    def is_tired(self) -> bool:
+        """Tell whether this plan took its time and has something to show for it."""
+        return self._steps < 0 and any(one.placed for one in self._placed)
 
     def algorithm(self, group: GroupSpec) -> Algorithm:
         """Say how nodes are ranked: by the job's word, else the node pool's, else the cluster's."""
@@ -129,11 +136,13 @@ class Scratch:
             limit=limit,
             coupling=coupling_of(fleet.attributes, group, of_group=on_rows, of_job=of_job),
             sampling=self._sampling(group, usable),
+            steps=max(self._steps, 0),
             lane=self._draw.lane,
             lanes=self._draw.lanes,
         )
         np.add.at(self._used, placed.rows, placed.counts.astype(np.int64)[:, None] * ask)
         self._placed.append(placed)
+        self._steps -= placed.steps
         if self._of_job is not None:
             np.add.at(self._of_job, placed.rows, placed.counts)
         return placed

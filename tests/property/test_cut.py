@@ -148,9 +148,8 @@ def test_what_stops_early_placed_as_greedy_begins(problem: Problem, few: int) ->
     wanted = greedy(**problem)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(coupled, "_FEW", few)
-        patch.setattr(coupled, "STEPS_MAX", 3)
         patch.setattr(coupled, "_HEADS_A_STEP", 1)
-        placement = place_count(**problem)
+        placement = place_count(**problem, steps=3)
     assert expand(placement) == wanted[: placement.placed]
     assert placement.placed == len(wanted) or (placement.stopped and placement.placed)
 

@@ -1,0 +1,113 @@
+"""A fuzz of jobs: each is refused with a path, or planned within all its rules in a bounded number of steps."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from bench.inside import Inside, placed
+from schemas.base import JobId
+from schemas.jobs import GroupSpec
+from shared.core import coupled
+from shared.core.operators import OPERATORS, Operand
+from shared.core.place import Proposal
+from shared.jobspec.submission import JobInvalid
+from tests.property import fuzz
+
+pytestmark = pytest.mark.property
+
+#: Plans that become state, so that later ones find load; every so many.
+COMMITTED_EVERY = 8
+
+
+def value(inside: Inside, row: int, target: str) -> Operand:
+    if not target.startswith("${"):
+        return Operand(target)
+    found = inside.state.fleet.attributes.value(row, target[2:].removesuffix("}"))
+    return Operand("", found=False) if found is None else Operand(found)
+
+
+def keeps_rules(inside: Inside, group: GroupSpec, rows: list[int]) -> bool:
+    """Ask every constraint of every node of a plan again, one at a time."""
+    for rule in group.constraints:
+        operation = OPERATORS[rule.operator]
+        for row in set(rows):
+            if not operation(value(inside, row, rule.left), value(inside, row, rule.right)):
+                return False
+    if group.distinct_hosts and len(set(rows)) != len(rows):
+        return False
+    for rule in group.distinct_properties:
+        values = Counter(value(inside, row, rule.attribute) for row in rows)
+        if max(values.values(), default=0) > rule.limit or Operand("", found=False) in values:
+            return False
+    return True
+
+
+def check(inside: Inside, job_id: JobId, proposal: Proposal) -> None:
+    job = inside.state.jobs.by_id[job_id]
+    fleet = inside.state.fleet
+    groups = {group.name: group for group in job.groups}
+    used = inside.state.allocations.used(fleet.size).copy()
+    rows_of: dict[str, list[int]] = {name: [] for name in groups}
+    for part in proposal.placements:
+        group = groups[part.group]
+        ask = np.array((group.cpu_mhz, group.memory_mib, group.disk_mib))
+        np.add.at(used, list(part.rows), np.array(part.counts)[:, None] * ask)
+        rows_of[part.group] += np.repeat(part.rows, part.counts).tolist()
+    assert (used <= fleet.capacity[: fleet.size]).all(), "a node holds more than it has"
+    for name, rows in rows_of.items():
+        assert len(rows) <= groups[name].count
+        assert keeps_rules(inside, groups[name], rows), f"group {name} breaks a rule"
+    everything = sum(group.count for group in job.groups)
+    if proposal.end == "complete" and placed(proposal) < everything:
+        (follow_up,) = proposal.follow_ups
+        waits = follow_up.blocked.waiting if follow_up.blocked is not None else {}
+        # Either it waits with reasons, or it goes on after at least one placement.
+        assert all(one.reasons for one in waits.values())
+        assert waits or placed(proposal)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_ten_thousand_jobs() -> None:
+    """Ten thousand jobs on 5,000 nodes: none crashes or loops, each keeps its rules."""
+    run(10_000, 5_000)
+
+
+def test_five_hundred_jobs() -> None:
+    """Five hundred jobs on 600 nodes: none crashes or loops, each keeps its rules."""
+    run(500, 600)
+
+
+def run(jobs: int, nodes: int) -> None:
+    inside = Inside([fuzz.node(at) for at in range(nodes)])
+    outcomes: Counter[str] = Counter()
+    steps = 0
+    offer = coupled._offer
+
+    def counted(*given: object) -> int:
+        nonlocal steps
+        steps += 1
+        return offer(*given)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coupled, "_offer", counted)
+        for number in range(jobs):
+            try:
+                job_id = inside.register(fuzz.job(number))
+            except JobInvalid as err:
+                named = all(one.path.startswith("Job") and one.message for one in err.errors)
+                outcomes["refused" if named else "refused without a path"] += 1
+                continue
+            steps = 0
+            proposal = inside.propose(job_id, seed=number)
+            # Beside the offers that are counted, each group makes those to begin with, and one more round.
+            groups = len(inside.state.jobs.by_id[job_id].groups)
+            assert steps <= coupled.STEPS_MAX + 2 * groups * nodes, f"job {number}: {steps} steps"
+            check(inside, job_id, proposal)
+            outcomes["placed" if placed(proposal) else "waits"] += 1
+            if not number % COMMITTED_EVERY and proposal.end == "complete":
+                inside.commit(job_id, proposal)
+    assert not outcomes["refused without a path"]
+    # The fuzz reaches all three ends, or it shows nothing.
+    assert min(outcomes[end] for end in ("refused", "placed", "waits")) > jobs // 20, outcomes
