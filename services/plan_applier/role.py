@@ -16,6 +16,7 @@ from schemas.base import Event
 from schemas.envelope import CORE_VERSION, SCHEMA_VERSION, AnyEvent, LeaseHeld
 from schemas.envelope import Record as LogRecord
 from schemas.evaluations import EvaluationsCreated
+from schemas.jobs import EvaluateJob, RegisterJob
 from schemas.plans import PlanCommitted, PlanRefused
 from schemas.policy import ClusterCreated, Policy
 from services.plan_applier.inbox import Inbox, Waiting
@@ -38,6 +39,7 @@ from shared.core.role import (
     Input,
     LeadershipLost,
     LeadershipWon,
+    LogSpace,
     Message,
     Open,
     PutDone,
@@ -65,6 +67,8 @@ EVALUATIONS_MAX = 1_000
 CHECKPOINT_EVERY = 1000
 CHECKPOINT_IDLE_NS = 1_000_000_000
 GARBAGE_EVERY_NS = 5_000_000_000
+#: What is not taken while the log is nearly full.
+NEW_WORK = (RegisterJob, EvaluateJob)
 #: Busy: wait this long after the last append for company, but only while company comes.
 LINGER_NS = 2_000_000
 LINGER_ABOVE = 1.2
@@ -155,7 +159,7 @@ class PlanApplier:
             )
             for kind in subjects.COMMAND_KINDS
         )
-        return (Replay(), *queues)
+        return (Replay(space=True), *queues)
 
     @property
     def next_seq(self) -> int:
@@ -185,6 +189,8 @@ class PlanApplier:
         out["caravan_plan_applier_epoch"] = float(self.replica.chain.epoch)
         out["caravan_log_seq"] = float(self.replica.seq)
         out["caravan_log_foreign_total"] = float(self.replica.chain.foreign)
+        out["caravan_log_fill_ratio"] = self.replica.room.share
+        out["caravan_log_fill_alarm_info"] = float(self.replica.room.is_alarming)
         off = abs(self._clock_off_ns)
         out["caravan_plan_applier_clock_off_seconds"] = off / 1e9
         out["caravan_plan_applier_clock_alarm"] = float(off > CLOCK_ALARM_NS)
@@ -205,6 +211,8 @@ class PlanApplier:
             case CaughtUp():
                 # One from before a rewind says nothing about the state that is built anew.
                 self._is_caught_up = self.replica.seq >= item.seq
+            case LogSpace():
+                self.replica.room.learn(item)
             case LeadershipWon():
                 self._is_leader = True
             case LeadershipLost():
@@ -291,7 +299,7 @@ class PlanApplier:
             return
         self._pending = None
         self._durable.observe(now_ns - self._sent_ns)
-        self.replica.wrote(pending.seq, pending.record, pending.digest)
+        self.replica.wrote(pending.seq, pending.record, pending.digest, len(pending.data))
         self._horizon.note(seq, pending.record.t_ns)
         self._appended_ns = now_ns
         out.append(SetTimer("unknown", 0))
@@ -330,7 +338,9 @@ class PlanApplier:
         self._stand_by(out)
         self._is_caught_up = False
         self._since_checkpoint = 0
+        room = self.replica.room
         self.replica = Replica()
+        self.replica.room = room
         self._horizon = Horizon()
         out.append(SetTimer("unknown", 0))
         self._is_rewinding = True
@@ -379,6 +389,9 @@ class PlanApplier:
         while len(self._inbox) and not events:
             for waiting in self._inbox.take(COMMANDS_MAX, BYTES_MAX):
                 taken.append(waiting)
+                if self.replica.room.is_tight and isinstance(waiting.command, NEW_WORK):
+                    # Its sender keeps it, and asks again.
+                    continue
                 for event in decide(state, waiting.command, now_ns, self._horizon):
                     state.evolve(event, state.seq)
                     self._count(event)

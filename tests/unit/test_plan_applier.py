@@ -31,6 +31,7 @@ from shared.core.role import (
     Input,
     LeadershipLost,
     LeadershipWon,
+    LogSpace,
     Message,
     Open,
     Reconnected,
@@ -40,7 +41,7 @@ from shared.core.role import (
     Stop,
     Timer,
 )
-from tests.builders import SECOND, join, register
+from tests.builders import SECOND, join, register, stop
 
 
 class Bench:
@@ -112,6 +113,32 @@ def test_a_standby_that_has_not_caught_up_writes_nothing() -> None:
 def test_a_bus_that_does_not_fsync_is_refused() -> None:
     """Without fsync nothing would be kept that we say is kept."""
     assert any(isinstance(e, Stop) for e in Bench().step(Reconnected(fsync=False)))
+
+
+def test_a_nearly_full_log_takes_only_stops_and_reports() -> None:
+    """Above nine tenths new work is left with its sender; a stop and a node's report are written all the same."""
+    bench = Bench().lead()
+    bench.settle(bench.send(register("old")))
+    bench.settle(LogSpace(bytes=95, bytes_max=100, last_seq=10**6))
+    seq = len(bench.log)
+    assert Ack(7) in bench.settle(bench.send(register("new", submission_id="n")))
+    assert len(bench.log) == seq
+    bench.settle(bench.send(stop("old")))
+    report = Message("report", "cmd.report.n1", ENCODER.encode(_report("n1")), token=8)
+    bench.settle(report, Timer("linger", bench.now_ns))
+    jobs, fleet = bench.role.replica.state.jobs, bench.role.replica.state.fleet
+    assert (set(jobs.by_id), jobs.by_id["old"].stopped) == ({"old"}, True)
+    assert "n1" in fleet.row_of
+    shown = bench.role.metrics()
+    assert shown["caravan_log_fill_ratio"] > 0.9
+    assert shown["caravan_log_fill_alarm_info"] == 1
+    bench.settle(LogSpace(bytes=10, bytes_max=100, last_seq=10**6))
+    bench.settle(bench.send(register("new", submission_id="n")), Timer("linger", bench.now_ns))
+    assert "new" in jobs.by_id
+
+
+def _report(node_id: str) -> CommandBatch:
+    return CommandBatch(sender="agent", commands=(join(node_id),))
 
 
 def test_a_transaction_of_many_evaluations_takes_no_more_commands(
