@@ -23,7 +23,7 @@ from shared.core.columns import EntryHashes
 VERSIONS_KEPT = 6
 
 
-class PlanFence(msgspec.Struct, frozen=True):
+class PlanFence(msgspec.Struct, frozen=True, omit_defaults=True):
     """The plan that last changed a job, so that its later parts can be told from other changes."""
 
     key: int = 0
@@ -35,7 +35,7 @@ class PlanFence(msgspec.Struct, frozen=True):
     cut: bool = False
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The newest version of a job."""
 
     id: JobId
@@ -58,7 +58,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     fence: PlanFence = PlanFence()
 
 
-class Submission(msgspec.Struct, frozen=True, kw_only=True):
+class Submission(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What became of one submission."""
 
     digest: str

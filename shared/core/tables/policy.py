@@ -32,9 +32,16 @@ class PolicyTable:
 
     def digest(self) -> str:
         """Hash of the table, 16 hex digits."""
-        row = (self.cluster_id, self.policy, self.log_level, self.modify_seq)
+        row = (self.cluster_id, _changed(self.policy), self.log_level, self.modify_seq)
         return blake2b(ENCODER.encode(row), digest_size=8).hexdigest()
 
 
+def _changed(policy: Policy) -> dict[str, object]:
+    """What differs from the defaults: a field that a later release adds must not change the hash of an old log."""
+    defaults = Policy()
+    fields = ((name, getattr(policy, name)) for name in policy.__struct_fields__)
+    return {name: value for name, value in fields if value != getattr(defaults, name)}
+
+
 def _hash(policy: Policy) -> str:
-    return blake2b(ENCODER.encode(policy), digest_size=8).hexdigest()
+    return blake2b(ENCODER.encode(_changed(policy)), digest_size=8).hexdigest()
