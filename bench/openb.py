@@ -1,7 +1,7 @@
 """A production GPU cluster's trace, read from its files: the fleet, and pods drawn from a variant's list.
 
-Decides what a row of the files means. The files (openb of Alibaba's cluster-trace-gpu-v2023, for research) are never part
-of this tree: they are read from the folder that is given.
+Decides what a row of the files means. The files (openb of Alibaba's cluster-trace-gpu-v2023, for
+research) are never part of this tree: they are read from the folder that is given.
 """
 
 import csv
@@ -71,7 +71,8 @@ class Trace(msgspec.Struct, frozen=True):
 def read(folder: str, variant: str, size: float) -> Trace:
     """Read a variant; `size` below 1 takes that part of the nodes, evenly over the list.
 
-    Raises CliError: no folder or variant given, a file is missing, a column is missing or holds no number.
+    Raises CliError: no folder or variant given, a file is missing, a column is missing or holds no
+    number.
     """
     if variant not in VARIANTS:
         raise CliError("usage", f"--variant is one of {', '.join(VARIANTS)}, was {variant[:80]!r}")

@@ -1,11 +1,12 @@
-"""P21, packing quality: pods of a production GPU trace drawn until requests reach 130 % of the GPUs, placed one by one.
+"""P21, packing quality: pods of a production GPU trace, placed one by one up to 130 % of its GPUs.
 
-    caravan bench p21 --data DIR [--variant default|gpuspec33|multigpu20] [--policy fragmentation|fgd|binpack|spread]
+    caravan bench p21 --data DIR [--variant NAME] [--policy fragmentation|fgd|binpack|spread]
 
-The figure is GPU allocated over GPU there is, when what arrived reaches 100 % and 130 % of it, mean over the seeds. None
-leaves, none is moved, a pod that fits some node is placed. Every seed is also packed by Fragmentation Gradient Descent,
-which is given the whole list's shapes beforehand; our policy learns them as they arrive. A ledger of its own, which shares
-no code with the policies, holds every placement against capacity and every refusal against every node.
+The figure is GPU allocated over GPU there is, when what arrived reaches 100 % and 130 % of it, mean
+over the seeds. None leaves, none is moved, a pod that fits some node is placed. Every seed is also
+packed by Fragmentation Gradient Descent, which is given the whole list's shapes beforehand; our
+policy learns them as they arrive. A ledger of its own, which shares no code with the policies,
+holds every placement against capacity and every refusal against every node.
 """
 
 import sys

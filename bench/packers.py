@@ -1,7 +1,7 @@
 """The policies that P21 compares, behind one face: which node and GPU instance an ask gets.
 
-Decides only how the two score-based policies, which know no GPUs, pick an instance: binpack the fullest that has room,
-spread the emptiest.
+Decides only how the two score-based policies, which know no GPUs, pick an instance: binpack the
+fullest that has room, spread the emptiest.
 """
 
 from collections import Counter

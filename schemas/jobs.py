@@ -84,7 +84,7 @@ class GroupSpec(Wire, frozen=True, kw_only=True):
     #: no two allocations on one node: of this `group`, or of the whole `job`; empty: does not matter.
     distinct_hosts: str = ""
     distinct_properties: tuple[DistinctProperty, ...] = ()
-    #: binpack or spread; empty: as the node pool or the cluster has it.
+    #: binpack, spread or fragmentation; empty: as the node pool or the cluster has it.
     algorithm: str = ""
     #: drivers that a node must have, sorted.
     drivers: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ class Policy(Wire, frozen=True, kw_only=True, omit_defaults=False):
     Always written out whole: a default that a later release changes must not change an old log.
     """
 
-    #: binpack or spread.
+    #: binpack, spread or fragmentation.
     algorithm: str = "binpack"
     anti_affinity: bool = True
     #: node pool -> algorithm for jobs in it; a job's own choice goes first.

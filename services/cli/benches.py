@@ -1,8 +1,8 @@
 """`caravan bench`: finds a benchmark in the checkout, runs it, and adds what it ran on.
 
-Decides the envelope of every result (machine, load, versions, cpu, memory). What is measured is bench/NAME.py's matter:
-`run(size, runs)` returns a Struct with size, result, result_min, result_max, checks and runs, and whatever it knows of
-its processes.
+Decides the envelope of every result (machine, load, versions, cpu, memory). What is measured is
+bench/NAME.py's matter: `run(size, runs)` returns a Struct with size, result, result_min,
+result_max, checks and runs, and whatever it knows of its processes.
 """
 
 import inspect
@@ -93,7 +93,7 @@ def bench(
 
 
 def _options(name: str, run: Callable[..., object], asked: dict[str, Any]) -> dict[str, Any]:
-    """Take the options that were given. Raises CliError: it changes what is measured, and this benchmark has no such."""
+    """Take the options that were given. Raises CliError: this benchmark compares no such thing."""
     known = inspect.signature(run).parameters
     given = {option: value for option, value in asked.items() if value}
     for option in given:

@@ -139,7 +139,8 @@ CLUSTER_COMMANDS = (
                 "field of the policy and its value",
                 list,
                 metavar="NAME=VALUE",
-                complete="(algorithm=binpack algorithm=spread anti_affinity=true anti_affinity=false)",
+                complete="(algorithm=binpack algorithm=spread algorithm=fragmentation"
+                " anti_affinity=true anti_affinity=false)",
             ),
             option("check_hash", "only if the policy in force has this hash", metavar="HASH"),
         ),

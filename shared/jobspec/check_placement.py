@@ -12,7 +12,7 @@ from shared.jobspec.nomad_json import Affinity, Constraint, Job, Spread
 
 #: Operators of constraints; those of affinities are feasibility's alone.
 BUILT_OPERATORS = frozenset((*OPERATORS, DISTINCT_HOSTS, DISTINCT_PROPERTY))
-ALGORITHMS = ("", "binpack", "spread")
+ALGORITHMS = ("", "binpack", "spread", "fragmentation")
 WEIGHT_MAX = 100
 #: Blocks of one level; job and group together stay within what a score can hold.
 SPREADS_MAX = 8
@@ -26,7 +26,7 @@ def check_placement(faults: Faults, job: Job) -> None:
     if job.scheduler_algorithm not in ALGORITHMS:
         faults.add(
             "Job.SchedulerAlgorithm",
-            f"must be binpack, spread or empty, was {job.scheduler_algorithm[:80]!r}",
+            f"must be binpack, spread, fragmentation or empty, was {job.scheduler_algorithm[:80]!r}",
         )
     one_node = job.type in {"system", "sysbatch"}
     for path, constraints, affinities, spreads in _levels(job):

@@ -213,7 +213,7 @@ class Job(Json, frozen=True, kw_only=True):
     parameterized: Parameterized | None = field(name="ParameterizedJob", default=None)
     multiregion: Multiregion | None = field(name="Multiregion", default=None)
     ui: Ui | None = field(name="UI", default=None)
-    #: ours: binpack or spread; empty: as the node pool or the cluster has it.
+    #: ours: binpack, spread or fragmentation; empty: as the node pool or the cluster has it.
     scheduler_algorithm: str = field(name="SchedulerAlgorithm", default="")
     meta: dict[str, str] = field(name="Meta", default_factory=dict)
 

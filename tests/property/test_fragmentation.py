@@ -57,7 +57,7 @@ def fleet(nodes: list[tuple[int, int, int, int]]) -> GpuColumns:
 
 
 def room(columns: GpuColumns, row: int, ask: GpuAsk) -> list[int]:
-    """Say by the rules alone where `ask` may go on a node: instances for one GPU, [-1] for none or several, [] nowhere."""
+    """Say by the rules alone where `ask` may go on a node: its instance, or -1 for none or several."""
     if columns.cpu_free[row] < ask.cpu_milli or columns.memory_free[row] < ask.memory_mib:
         return []
     free = columns.gpu_free[row].tolist()
@@ -98,7 +98,7 @@ def fragmentation(columns: GpuColumns, row: int, shapes: Counter[GpuAsk]) -> int
 def test_our_policy_takes_the_least_rise(
     nodes: list[tuple[int, int, int, int]], arriving: list[GpuAsk]
 ) -> None:
-    """The chosen place raises the state's cost, made from scratch, least of all places; what fits somewhere is placed."""
+    """The place chosen raises the state's cost least of all, from scratch; what fits is placed."""
     columns, learned = fleet(nodes), Workload()
     for ask in arriving:
         learned.saw(ask)

@@ -171,7 +171,7 @@ def test_what_fits_nowhere_is_not_placed() -> None:
 
 
 def test_the_workload_is_learned_and_fades(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prices are made anew when half as much again has arrived; at the window's size counts halve."""
+    """Prices are made anew when half as much again arrived; at the window's size counts halve."""
     monkeypatch.setattr(workload, "WINDOW", 16)
     learned = Workload()
     moved = []

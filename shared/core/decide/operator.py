@@ -5,7 +5,8 @@ from schemas.nodes import CapacityFreed, NodeEligibilityChanged
 from schemas.policy import OperatorRefused, Policy, PolicyChanged, SetEligibility, SetPolicy
 from shared.core.state import State
 
-ALGORITHMS = ("binpack", "spread")
+#: fragmentation packs GPUs (docs/packing.md); where there are none it is binpack.
+ALGORITHMS = ("binpack", "spread", "fragmentation")
 CANDIDATES = ("all", "two_choices", "log2")
 
 

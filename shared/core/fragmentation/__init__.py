@@ -1,4 +1,4 @@
-"""Packing of GPUs, whole and in fractions, so that little of them is left over. docs/packing.md has formulas and figures.
+"""Packing of GPUs, whole and in fractions, so that little of them is left over: docs/packing.md.
 
 gpus.py      the columns a policy looks at, what one placement takes of them
 workload.py  what was asked for so far, learned in arrival order

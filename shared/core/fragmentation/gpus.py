@@ -1,9 +1,11 @@
 """GPUs as a policy sees them: columns of a fleet, one ask, and what a placement takes.
 
-Decides: where an ask fits, and which columns change when it is placed. Must not know: which place is better, what a
-workload is, where the columns come from (a benchmark's file, later the fleet's device resources). workload.py is next.
+Decides: where an ask fits, and which columns change when it is placed. Must not know: which place
+is better, what a workload is, where the columns come from (a benchmark's file, later the fleet's
+device resources). workload.py is next.
 
-A GPU is `WHOLE` thousandths. A fraction of a GPU lies on one instance; several are whole, on empty instances.
+A GPU is `WHOLE` thousandths. A fraction of a GPU lies on one instance; several are whole, on empty
+instances.
 """
 
 from typing import Final, NamedTuple
@@ -21,7 +23,8 @@ Mask = NDArray[np.bool_]
 class GpuAsk(NamedTuple):
     """What one allocation needs. It is its own shape: equal asks are the same shape.
 
-    Invariant: `gpus` is 0 (then `gpu_milli` is 0), or 1 with 0 < `gpu_milli` <= WHOLE, or more with `gpu_milli` WHOLE.
+    Invariant: `gpus` is 0 (then `gpu_milli` is 0), or 1 with 0 < `gpu_milli` <= WHOLE, or more with
+    `gpu_milli` WHOLE.
     """
 
     cpu_milli: int
@@ -41,7 +44,8 @@ class GpuAsk(NamedTuple):
 class GpuColumns(msgspec.Struct, frozen=True, eq=False):
     """Free and whole room of N nodes, of which none has more than G GPUs.
 
-    Shapes: (N,) each, but `gpu_free` (N, G): thousandths free of each instance, 0 where a node has no such instance.
+    Shapes: (N,) each, but `gpu_free` (N, G): thousandths free of each instance, 0 where a node has
+    no such instance.
     """
 
     cpu_capacity: Int64s
@@ -85,5 +89,5 @@ class Choice(NamedTuple):
 
     row: int
     instance: int
-    #: the policy's own cost, lower is better; comparable between nodes for the same ask and moment only.
+    #: the policy's own, lower is better; comparable for the same ask and moment only.
     cost: int

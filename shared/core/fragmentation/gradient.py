@@ -1,16 +1,19 @@
 """Plain Fragmentation Gradient Descent: the published policy that ours is measured against.
 
-Decides: node and instance whose expected fragmentation drops most. Must not know: how the shapes became known; a
-benchmark gives it a whole list, popularity included, which no running system has.
+Decides: node and instance whose expected fragmentation drops most. Must not know: how the shapes
+became known; a benchmark gives it a whole list, popularity included, which no running system has.
 
-The fragmentation of a node for a shape is the free GPU that the shape cannot use there: all of it where CPU, memory, GPUs
-or model do not suffice, else what is free on instances too full for it. The expectation over shapes by popularity is the
-node's fragmentation. Shapes without GPUs change every node by the same and are left out. Ties go to the lower row, then to
-the lower instance. Source: Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation
-Gradient Descent" (USENIX ATC 2023), section 4; here exact, without their rounding of scores to whole percents.
+The fragmentation of a node for a shape is the free GPU that the shape cannot use there: all of it
+where CPU, memory, GPUs or model do not suffice, else what is free on instances too full for it. The
+expectation over shapes by popularity is the node's fragmentation. Shapes without GPUs change every
+node by the same and are left out. Ties go to the lower row, then to the lower instance. Source:
+Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient
+Descent" (USENIX ATC 2023), section 4; here exact, without their rounding of scores to whole
+percents.
 
-Shapes with equal GPU demand are one class; how many of a class a node's model, CPU and memory suffice for is looked up in
-a table, so that the cost of a score does not grow with the number of shapes.
+Shapes with equal GPU demand are one class; how many of a class a node's model, CPU and memory
+suffice for is looked up in a table, so that the cost of a score does not grow with the number of
+shapes.
 """
 
 from collections.abc import Mapping
@@ -26,7 +29,8 @@ _NEVER: Final = 1 << 62
 class Gradient:
     """The workload's shapes, and by shape the scores of all nodes that have not changed since they were made.
 
-    Give it every row that a placement changed (`changed`); `fragmentation` is the same number from scratch.
+    Give it every row that a placement changed (`changed`); `fragmentation` is the same number from
+    scratch.
     """
 
     def __init__(self, shapes: Mapping[GpuAsk, int], models: int) -> None:

@@ -1,17 +1,21 @@
 """What a partly used GPU is worth: by the best packing of the fractions that were asked for.
 
-Decides: the value of every hole from nothing to a whole GPU. Must not know: nodes, models, CPU. scarcity.py is next.
+Decides: the value of every hole from nothing to a whole GPU. Must not know: nodes, models, CPU.
+scarcity.py is next.
 
-Packing fractions into GPUs is cutting stock: patterns (multisets of sizes that fit into one GPU), as few GPUs as can be
-for the mix of sizes seen so far. The linear program's dual gives each size its price, the share of a GPU it costs in that
-best packing; a hole is worth the dearest set of sizes that it can still hold. A placement that follows an optimal pattern
-then loses nothing, any other loses the difference. (Where 0.32 is asked for more often than 0.65, they are worth 1/3 and
-2/3: three 0.32 lose nothing, nor does one beside a 0.65; two beside each other and nothing else lose a third.) Sizes for
-which nobody lacks room, such as the few 0.16 that fit beside many 0.81, come out at 0.
+Packing fractions into GPUs is cutting stock: patterns (multisets of sizes that fit into one GPU),
+as few GPUs as can be for the mix of sizes seen so far. The linear program's dual gives each size
+its price, the share of a GPU it costs in that best packing; a hole is worth the dearest set of
+sizes that it can still hold. A placement that follows an optimal pattern then loses nothing, any
+other loses the difference. (Where 0.32 is asked for more often than 0.65, they are worth 1/3 and
+2/3: three 0.32 lose nothing, nor does one beside a 0.65; two beside each other and nothing else
+lose a third.) Sizes for which nobody lacks room, such as the few 0.16 that fit beside many 0.81,
+come out at 0.
 
-Exact in integers: the simplex keeps the basis' inverse times its determinant (Edmonds, Bareiss: every division is without
-remainder), so every processor computes the same prices. Source: Gilmore and Gomory, "A linear programming approach to the
-cutting-stock problem" (1961): patterns are generated, each by a knapsack under the prices of the moment.
+Exact in integers: the simplex keeps the basis' inverse times its determinant (Edmonds, Bareiss:
+every division is without remainder), so every processor computes the same prices. Source: Gilmore
+and Gomory, "A linear programming approach to the cutting-stock problem" (1961): patterns are
+generated, each by a knapsack under the prices of the moment.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +32,8 @@ _PIVOTS_MAX: Final = 400
 def hole_values(demand: Mapping[int, int], unit: int) -> list[int]:
     """Return what a hole of 0, 1 … `STEPS` steps is worth, in units of 1 / `unit` of a GPU.
 
-    `demand`: size in steps, below `STEPS` -> how often it was asked for. Rising; the last is `unit`. Values are floored.
+    `demand`: size in steps, below `STEPS` -> how often it was asked for. Rising; the last is
+    `unit`. Values are floored.
     """
     asked = sorted(demand.items(), key=lambda item: (-item[0] * item[1], item[0]))[:SIZES_MAX]
     sizes = sorted(size for size, count in asked if 0 < size < STEPS and count > 0)

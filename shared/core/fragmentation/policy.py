@@ -1,19 +1,21 @@
 """The policy `algorithm = "fragmentation"`: put an ask where it spoils the least GPU for those still to come.
 
-Decides: node and GPU instance of one ask. Must not know: where columns and counts come from. gradient.py has the baseline.
+Decides: node and GPU instance of one ask. Must not know: where columns and counts come from.
+gradient.py has the baseline.
 
 The cost of a node's state is the GPU that is likely to be left over there, in thousandths of a GPU:
 
-    holes       each partly used instance: what is free of it, less what that hole is worth (holes.py), and a sixteenth
-                of what is free, for as long as it waits to be filled
-    too few     empty instances that are fewer than an ask of several wants, weighed by how many of all asks want that
-                many, and by an eighth
-    stranded    free GPU beyond what the node's free CPU and memory can serve, at the CPU and memory that a GPU's worth of
-                asks has needed on average so far
+    holes     each partly used instance: what is free of it, less what that hole is worth
+              (holes.py), and a sixteenth of what is free, for as long as it waits to be filled
+    too few   empty instances that are fewer than an ask of several wants, weighed by how many
+              of all asks want that many, and by an eighth
+    stranded  free GPU beyond what the node's free CPU and memory can serve, at the CPU and
+              memory that a GPU's worth of asks has needed on average so far
 
-and a placement costs what it adds to that, plus the GPU it takes times the scarcity of the node's model (scarcity.py). The
-weights are the same whatever the workload. Ties go to the fuller node by Nomad's binpack score, then to the lower row, so that a fleet without GPUs
-is packed as by `binpack`. Everything is an integer; all that is known of the workload is what arrived before.
+and a placement costs what it adds to that, plus the GPU it takes times the scarcity of the node's
+model (scarcity.py). The weights are the same whatever the workload. Ties go to the fuller node by
+Nomad's binpack score, then to the lower row, so that a fleet without GPUs is packed as by
+`binpack`. Everything is an integer; all that is known of the workload is what arrived before.
 """
 
 from typing import Final
@@ -29,9 +31,9 @@ from shared.core.scores import fit_of_free
 
 #: A waiting hole costs this part of itself.
 _WAITING: Final = 16
-#: Empty instances too few for an ask cost this part of themselves: most of them find smaller asks in the end.
+#: Empty instances too few for an ask cost this part of themselves: smaller asks take most of them.
 _TOO_FEW: Final = 8
-#: Ratios of GPU to CPU and memory: in 2**-20, not above one GPU for each thousandth of a core or MiB.
+#: Ratios of GPU to CPU and memory in 2**-20, at most one GPU a thousandth of a core or a MiB.
 _RATIO_BITS: Final = 20
 _RATIO_MAX: Final = WHOLE << _RATIO_BITS
 #: Empty instances of one node are told apart up to so many.
@@ -47,7 +49,8 @@ class Prices(msgspec.Struct, frozen=True, eq=False):
     hole_cost: Int64s
     #: (SEVERAL_MAX + 1,) cost of a node with so many empty instances.
     several_cost: Int64s
-    #: thousandths of GPU that a thousandth of a core, or a MiB, can serve, in 2**-20; `_RATIO_MAX` where none is needed.
+    #: thousandths of GPU that a thousandth of a core, or a MiB, can serve, in 2**-20;
+    #: `_RATIO_MAX` where none is needed.
     gpu_per_cpu: int
     gpu_per_memory: int
     scarcity: Scarcity

@@ -2,14 +2,16 @@
 
 Decides: a relative price by model. Must not know: nodes, CPU, fractions. policy.py is next.
 
-Asks name the models that will do for them. Some name one, most name none and take any. Let demand flow where there is
-room: the set of models with the most demand that can go nowhere else, for the room it has left, is the scarcest; its
-price is that ratio. It is set aside with the demand it catches, and the next is found among the rest. (These are the
-prices of a Fisher market between models and those who ask for them.) An ask that has the choice then pays least where
-nobody else is waiting, and leaves the T4 to those who can use nothing but a T4.
+Asks name the models that will do for them. Some name one, most name none and take any. Let demand
+flow where there is room: the set of models with the most demand that can go nowhere else, for the
+room it has left, is the scarcest; its price is that ratio. It is set aside with the demand it
+catches, and the next is found among the rest. (These are the prices of a Fisher market between
+models and those who ask for them.) An ask that has the choice then pays least where nobody else is
+waiting, and leaves the T4 to those who can use nothing but a T4.
 
-Models that no ask tells apart are one. The sets are gone through all, at most 2**GROUPS_MAX of them: the choices that
-are asked for least are taken for free ones when there would be more groups than that.
+Models that no ask tells apart are one. The sets are gone through all, at most 2**GROUPS_MAX of
+them: the choices that are asked for least are taken for free ones when there would be more groups
+than that.
 """
 
 from collections.abc import Mapping
@@ -30,7 +32,7 @@ class Scarcity:
     """Prices of models for one state of the demand, made for the room left at any moment."""
 
     def __init__(self, demand: Mapping[int, int], models: int) -> None:
-        """`demand`: set of models as bits -> thousandths of GPUs asked for with that choice; `models`: how many there are."""
+        """`demand`: set of models as bits -> thousandths of GPU asked for so; `models`: how many there are."""
         everything = (1 << models) - 1
         choices: dict[int, int] = {}
         for bits, milli in demand.items():

@@ -1,9 +1,11 @@
 """The workload as seen so far: how often each shape was asked for, in arrival order, from an empty log.
 
-Decides: what is remembered, what is forgotten, and when prices are made anew. Must not know: what a price is. Every
-replica counts the same asks in the same order, so it has the same counts at the same seq. holes.py is next.
+Decides: what is remembered, what is forgotten, and when prices are made anew. Must not know: what a
+price is. Every replica counts the same asks in the same order, so it has the same counts at the
+same seq. holes.py is next.
 
-Counts halve when they sum up to `WINDOW`, so that what a cluster ran long ago fades away, and their number is bounded.
+Counts halve when they sum up to `WINDOW`, so that what a cluster ran long ago fades away, and their
+number is bounded.
 """
 
 from typing import Final
