@@ -38,6 +38,8 @@ class Seen(msgspec.Struct, kw_only=True):
     troubled: tuple[AllocSummary, ...] = ()
     seq: int = 0
     in_time: bool = True
+    #: until then what is pending may still come.
+    deadline_s: float = 0.0
 
 
 def run(
@@ -75,7 +77,7 @@ async def follow(client: Client, out: Output, seen: Seen) -> None:
     """Look until the evaluation has its outcome and nothing of the version is pending, or WAIT_S passed."""
     verdict = seen.verdict
     title = f"job {verdict.job_id}, version {verdict.version}"
-    deadline = time.monotonic() + WAIT_S
+    seen.deadline_s = time.monotonic() + WAIT_S
     if not out.is_live:
         out.progress(f"{title}: accepted")
     with Rollout(out, title) as picture:
@@ -86,8 +88,9 @@ async def follow(client: Client, out: Output, seen: Seen) -> None:
             picture.show(status, seen.states, waits)
             if status in ENDED and all(is_settled(one) for one in seen.states.values()):
                 return
-            if time.monotonic() > deadline:
+            if time.monotonic() > seen.deadline_s:
                 seen.in_time = False
+                await _look(client, seen)
                 return
             await asyncio.sleep(POLL_S)
 
@@ -109,7 +112,8 @@ async def _look(client: Client, seen: Seen) -> None:
         if one.version == verdict.version and one.desired_status == "run"
     ]
     seen.states = _states(job, mine)
-    seen.troubled = tuple(one for one in mine if one.client_status == "failed")
+    wrong = ("failed",) if time.monotonic() < seen.deadline_s else ("failed", "pending")
+    seen.troubled = tuple(one for one in mine if one.client_status in wrong)
 
 
 def _states(job: JobAnswer, mine: Sequence[AllocSummary]) -> dict[str, GroupSummary]:

@@ -291,6 +291,13 @@ class Answers:
             if task.failed
         ]
         reason = projections.why(self._state, int(found[0]), "; ".join(failed))
+        waits = [
+            f"task {name}: {task.events[-1].kind} {task.events[-1].message}"
+            for name, task in sorted(tasks.items())
+            if task.state == "pending" and task.events
+        ]
+        if summary.client_status == "pending" and summary.desired_status == "run" and waits:
+            reason = "; ".join(waits)
         return AllocAnswer(
             **self._at, allocation=summary, tasks=dict(sorted(tasks.items())), why=reason
         )

@@ -16,8 +16,9 @@ _TERMINAL = frozenset({"complete", "failed", "lost"})
 #: From which client status an allocation may come to which; the same again is always allowed.
 _LEGAL = {
     "pending": frozenset({"running", "complete", "failed", "lost", "unknown"}),
-    "running": frozenset({"complete", "failed", "lost", "unknown"}),
-    "unknown": frozenset({"running", "complete", "failed", "lost"}),
+    # A task that ended is pending until it is started again in place.
+    "running": frozenset({"pending", "complete", "failed", "lost", "unknown"}),
+    "unknown": frozenset({"pending", "running", "complete", "failed", "lost"}),
     "complete": frozenset[str](),
     "failed": frozenset[str](),
     "lost": frozenset[str](),

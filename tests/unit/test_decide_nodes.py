@@ -231,3 +231,15 @@ def test_a_chain_is_carried_to_its_replacement() -> None:
             world.later(6).do(WakeEvaluations(keys=(world.pending(),)))
             world.schedule()
     assert world.state.allocations.client[row] == 3
+
+
+def test_a_task_between_two_runs_is_pending() -> None:
+    """What waits to be started again in place is reported as pending, holds its room, and runs again."""
+    world = running()
+    row = world.rows()[0]
+    table = world.state.allocations
+    used = table.usage.copy()
+    for status, code in (("pending", 0), ("running", 1), ("pending", 0), ("failed", 3)):
+        world.report("n1", (row, status))
+        assert int(table.client[row]) == code
+        assert (table.usage == used).all() == (status != "failed")

@@ -43,8 +43,9 @@ RESCHEDULES_KEPT = 100
 #: client status code -> those that may follow.
 LEGAL = {
     PENDING: {RUNNING, COMPLETE, FAILED},
-    RUNNING: {RUNNING, COMPLETE, FAILED},
-    UNKNOWN: {RUNNING, COMPLETE, FAILED},
+    # A task that ended is pending until it is started again in place.
+    RUNNING: {PENDING, COMPLETE, FAILED},
+    UNKNOWN: {PENDING, RUNNING, COMPLETE, FAILED},
 }
 
 
