@@ -61,7 +61,8 @@ def run(size: float, runs: int) -> Outcome:
         checks={
             "count_exact": len(at_once) == len(one_by_one) == pods,
             "same_either_way": at_once == one_by_one,
-            "zones_even": int(zones.max() - zones.min()) <= 1,
+            # Nomad's boost is relative to the least used value: it fades as counts grow (docs/fidelity.md).
+            "zones_even_to_5_pct": int(zones.max() - zones.min()) <= max(pods // ZONES // 20, 1),
             "within_capacity": bool((after <= problem["capacity"]).all()),
             "equal_to_reference": np.repeat(found.rows, found.counts).tolist() == greedy(**small),
         },

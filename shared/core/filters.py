@@ -1,4 +1,4 @@
-"""Filters: which nodes a group may run on at all, remembered while the fleet stays as it is, and who was refused by what.
+"""Filters: which nodes a group may run on at all, remembered while the fleet stays as it is; who refuses whom.
 
 Decides the conjunction of feasibility's masks for a job's group. Must not know room, scores or other allocations:
 scratch.py adds what a plan under way knows (distinct hosts and properties). Next: `rules.py`.

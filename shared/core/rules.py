@@ -26,8 +26,7 @@ def coupling_of(
     `of_group`, `of_job`: allocations on each row that stay or are placed already, of the group and of the whole
     job. Shapes: (N,); `of_job` is looked at only where a property is distinct over the job.
     """
-    weights = sum(one.weight for one in group.spreads)
-    blocks = [_spread(columns, group, one, weights, of_group) for one in group.spreads]
+    blocks = [_spread(columns, group, one, of_group) for one in group.spreads]
     for one in group.distinct_properties:
         held = of_job if one.job_wide else of_group
         blocks.append(_distinct(columns, one, held))
@@ -48,17 +47,21 @@ def _distinct(columns: AttributeColumns, one: DistinctProperty, held: Int64s) ->
     return Distinct(codes, _counts(codes, len(values), held), one.limit)
 
 
-def _spread(
-    columns: AttributeColumns, group: GroupSpec, one: Spread, weights: int, held: Int64s
-) -> Block:
+def _spread(columns: AttributeColumns, group: GroupSpec, one: Spread, held: Int64s) -> Block:
     codes, values = _codes(columns, one.attribute)
-    counts = _counts(codes, len(values), held)
     if not one.targets:
-        return Even(codes, counts)
-    percent_of = {target.value: target.percent for target in one.targets}
-    rest = percent_of.pop(_OTHERS, max(100 - sum(percent_of.values()), 0))
-    percents = [percent_of.get(value, rest) for value in values]
-    desired = np.array(percents, np.int64) * group.count
+        return Even(codes, _counts(codes, len(values), held))
+    percents = {target.value: target.percent for target in one.targets}
+    named = sum(percents.values())
+    # All values that no target names are one: what is left of the percents is theirs together.
+    percents.setdefault(_OTHERS, max(100 - named, 0) if named else 0)
+    code_of = {value: code for code, value in enumerate(percents, 1)}
+    merged = np.array([code_of.get(value, code_of[_OTHERS]) for value in values], np.int32)
+    merged[0] = 0
+    codes = merged.take(codes)
+    counts = _counts(codes, len(percents) + 1, held)
+    desired = np.array([0, *percents.values()], np.int64) * group.count
+    weights = sum(block.weight for block in group.spreads)
     return Targets(codes, counts, desired, one.weight, weights)
 
 

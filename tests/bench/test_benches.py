@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench import p1, p8, p10
+from bench import p1, p6, p8, p9, p10, p19
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
@@ -26,3 +26,25 @@ def test_the_rank_kernel_equals_greedy() -> None:
     """P10: each way of ranking is equal to scalar greedy, placement for placement."""
     found = p10.run(0.1, 1)
     assert found.checks and all(found.checks.values()), found.checks
+
+
+def test_spread_over_zones_is_greedy_either_way() -> None:
+    """P6: one by one and as one group the same rows in the same order, which are scalar greedy's."""
+    found = p6.run(0.1, 1)
+    assert found.checks and all(found.checks.values()), found.checks
+    assert {"singles_per_s", "group_per_s"} <= set(found.result)
+
+
+def test_nomads_matrix_is_placed() -> None:
+    """P9: every cell places its count on eligible racks, evenly where it spreads."""
+    found = p9.run(0.1, 1)
+    assert found.checks and all(found.checks.values()), found.checks
+    assert found.result["worst_ms"] > 0
+    assert len(found.result["cells"]) == found.size["cells"]
+
+
+def test_the_challenge_is_packed() -> None:
+    """P19: without anti-affinity hardly more nodes are used than capacity asks for."""
+    found = p19.run(0.1, 1)
+    assert found.checks and all(found.checks.values()), found.checks
+    assert found.result["nodes"] <= found.result["nodes_affinity"]

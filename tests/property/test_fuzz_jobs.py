@@ -71,17 +71,19 @@ def check(inside: Inside, job_id: JobId, proposal: Proposal) -> None:
 @pytest.mark.timeout(1800)
 def test_ten_thousand_jobs() -> None:
     """Ten thousand jobs on 5,000 nodes: none crashes or loops, each keeps its rules."""
-    run(10_000, 5_000)
+    assert min(run(10_000, 5_000).values()) > 500
 
 
 def test_five_hundred_jobs() -> None:
     """Five hundred jobs on 600 nodes: none crashes or loops, each keeps its rules."""
-    run(500, 600)
+    # All three ends are reached, or it would show nothing.
+    assert min(run(500, 600).values()) > 25
 
 
-def run(jobs: int, nodes: int) -> None:
+def run(jobs: int, nodes: int) -> Counter[str]:
+    """Read, plan and check so many jobs; count how they ended."""
     inside = Inside([fuzz.node(at) for at in range(nodes)])
-    outcomes: Counter[str] = Counter()
+    outcomes: Counter[str] = Counter(refused=0, placed=0, waits=0)
     steps = 0
     offer = coupled._offer
 
@@ -97,7 +99,9 @@ def run(jobs: int, nodes: int) -> None:
                 job_id = inside.register(fuzz.job(number))
             except JobInvalid as err:
                 named = all(one.path.startswith("Job") and one.message for one in err.errors)
-                outcomes["refused" if named else "refused without a path"] += 1
+                if not named:
+                    pytest.fail(f"job {number} is refused without a path: {err.errors}")
+                outcomes["refused"] += 1
                 continue
             steps = 0
             proposal = inside.propose(job_id, seed=number)
@@ -108,6 +112,4 @@ def run(jobs: int, nodes: int) -> None:
             outcomes["placed" if placed(proposal) else "waits"] += 1
             if not number % COMMITTED_EVERY and proposal.end == "complete":
                 inside.commit(job_id, proposal)
-    assert not outcomes["refused without a path"]
-    # The fuzz reaches all three ends, or it shows nothing.
-    assert min(outcomes[end] for end in ("refused", "placed", "waits")) > jobs // 20, outcomes
+    return outcomes

@@ -78,7 +78,7 @@ def test_order_is_of_whole_numbers_then_numbers_then_text(
     ],
 )
 def test_versions(left: str, right: str, *, version: bool, semver: bool) -> None:
-    """`version` is go-version's: pre-releases meet only bounds of the same numbers; `semver` orders them as any other."""
+    """In `version` a pre-release meets only bounds of its own numbers; in `semver` it is a version like any other."""
     assert holds(left, "version", right) is version
     assert holds(left, "semver", right) is semver
 
@@ -176,7 +176,7 @@ def test_patterns_mean_what_they_mean_elsewhere(pattern: str, text: str) -> None
     ],
 )
 def test_patterns_that_explode_elsewhere_take_linear_steps(pattern: str) -> None:
-    """What makes a backtracking matcher run for ever is answered within the states of the pattern for each character."""
+    """What makes a backtracking matcher run for ever takes at most the states of the pattern for each character."""
     compiled = compile_pattern(pattern)
     steps = 0
     step = compiled._step

@@ -59,6 +59,17 @@ def test_targets_share_the_count() -> None:
     assert by_rack(world) == {"r0": 5, "r1": 3, "r2": 2}
 
 
+def test_values_without_a_target_share_what_is_left() -> None:
+    """What the targets leave is for all other values together, not for each."""
+    world = racks(nodes=8, count=4)
+    targets = (SpreadTarget(value="r0", percent=60),)
+    spread = Spread(attribute="${meta.rack}", targets=targets)
+    world.run(register("app", group(count=10, cpu_mhz=10, memory_mib=10, spreads=(spread,))))
+    found = by_rack(world)
+    assert found["r0"] == 6
+    assert sum(found.values()) == 10
+
+
 @pytest.mark.parametrize(("weight", "rack"), [(100, "r2"), (-100, "r0")])
 def test_an_affinity_draws_and_repels(weight: int, rack: str) -> None:
     """Nodes that match a positive affinity are taken first, those of a negative one last."""
