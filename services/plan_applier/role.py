@@ -365,6 +365,12 @@ class PlanApplier:
             self._write_commands(now_ns, out)
 
     def _write_lease(self, now_ns: int, out: list[Effect]) -> None:
+        log_of = self.replica.chain.cluster_id
+        if log_of not in ("", self._cluster_id):
+            # A lease of ours in it would be damage to everybody, for ever.
+            told = f"the log on this bus is of cluster {log_of}, this is {self._cluster_id}"
+            out.append(Stop(f"{told}: use the data directory and the bus of one cluster"))
+            return
         held = LeaseHeld(
             holder=self.instance,
             cluster_id=self._cluster_id,

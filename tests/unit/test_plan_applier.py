@@ -141,6 +141,18 @@ def _report(node_id: str) -> CommandBatch:
     return CommandBatch(sender="agent", commands=(join(node_id),))
 
 
+def test_the_log_of_another_cluster_is_not_written() -> None:
+    """An applier that finds another cluster's log stops, says so, and leaves the log as it was."""
+    bench = Bench().lead()
+    stranger = Bench("a2", bench.log)
+    stranger.role = PlanApplier(instance="a2", cluster_id="c2")
+    inputs = [Reconnected(fsync=True), *bench.replay(), CaughtUp(len(bench.log)), LeadershipWon()]
+    effects = stranger.step(*inputs)
+    assert "Append" not in kinds(effects)
+    (stopped,) = [effect for effect in effects if isinstance(effect, Stop)]
+    assert "of cluster c1, this is c2" in stopped.reason
+
+
 def test_a_transaction_of_many_evaluations_takes_no_more_commands(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
