@@ -49,9 +49,11 @@ _KEYS = (
 def _show(out: Output, file: str, answer: PlanAnswer) -> None:
     is_new = not answer.modify_index
     out.line(f"job {answer.job_id}: " + ("new" if is_new else f"version {answer.version}"), "bold")
-    changes(out, answer.diff, only_paths=is_new)
+    if not is_new:
+        changes(out, answer.diff)
     for name, group in sorted(answer.groups.items()):
         out.line(f"group {name}: {told(group)}")
+    out.line()
     rows = [(one.node, one.count, f"{one.score:.3f}") for one in answer.nodes]
     columns = [Column("NODE"), Column("PLACED", right=True), Column("SCORE", 1, right=True)]
     out.table(columns, rows[:20])
@@ -64,12 +66,11 @@ def _show(out: Output, file: str, answer: PlanAnswer) -> None:
     out.line(f"\nTo submit exactly this: {text}", "dim")
 
 
-def changes(out: Output, diff: Iterable[FieldChange], *, only_paths: bool = False) -> None:
-    """Print changed fields, a sign in front of each; of a new job its parts without their fields."""
+def changes(out: Output, diff: Iterable[FieldChange]) -> None:
+    """Print changed fields, a sign in front of each."""
     for one in diff:
         sign, style = _SIGNS[one.kind]
-        value = "" if only_paths else f": {_value(one)}"
-        out.line(f"{sign} {one.path}{value}", style)
+        out.line(f"{sign} {one.path}: {_value(one)}", style)
 
 
 def _value(one: FieldChange) -> str:

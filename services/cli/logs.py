@@ -65,9 +65,7 @@ def _print(out: Output, line: events.EventLine, *, follow: bool) -> None:
         out.result(line)
     if not out.is_json:
         head = f"{line.seq:>7} {events.clock(line.t_ns)} "
-        out.line(
-            f"{out.paint(head, 'dim')}{out.paint(line.type.ljust(24), 'cyan')} {line.text}".rstrip()
-        )
+        out.parts((head, "dim"), (line.type.ljust(24), "cyan"), (f" {line.text}", ""))
 
 
 async def _last_seq(client: Client) -> int:

@@ -95,6 +95,17 @@ class Output:
         if not self.is_json:
             print(self.paint(clean(text), style))
 
+    def parts(self, *parts: tuple[str, str]) -> None:
+        """Print one line of texts with their styles, at once, cut to the width of the terminal."""
+        if self.is_json:
+            return
+        left, out = self._columns or sys.maxsize, []
+        for text, style in parts:
+            shown = clean(text)[:left]
+            out.append(self.paint(shown, style))
+            left -= len(shown)
+        print("".join(out).rstrip(), flush=True)
+
     def fields(self, pairs: Sequence[tuple[str, str]]) -> None:
         """Print names and values, one pair a line."""
         if self.is_json:

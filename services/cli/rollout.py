@@ -23,6 +23,8 @@ class Rollout:
         self._title = title
         self._live: Any = None
         self._told: dict[str, str] = {}
+        # Asked now: while the picture lives, stdout is not what it was.
+        self._is_plain = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
 
     def __enter__(self) -> Self:
         if self._out.is_live:
@@ -79,18 +81,18 @@ class Rollout:
         for name, group in sorted(groups.items()):
             table.add_row(
                 Text(f"  {clean(name)}"),
-                bar(group, width),
+                bar(group, width, "#-" if self._is_plain else "━━"),
                 Text(told(group, waiting.get(name, 0)), overflow="fold"),
             )
-        return Group(head, table) if _speaks_utf8() else Group(text, table)
+        return Group(text if self._is_plain else head, table)
 
 
-def bar(group: GroupSummary, width: int) -> Any:
+def bar(group: GroupSummary, width: int, signs: str) -> Any:
     """Running and complete, failed, pending, and what has no place, as parts of a bar."""
     from rich.text import Text
 
     total = max(group.desired, 1)
-    full, empty = ("━", "━") if _speaks_utf8() else ("#", "-")
+    full, empty = signs
     parts = (
         (group.running + group.complete, "green"),
         (group.failed + group.lost, "red"),
@@ -123,7 +125,3 @@ def is_begun(group: GroupSummary) -> bool:
 def is_settled(group: GroupSummary) -> bool:
     """Tell whether nothing of a group is on its way."""
     return not group.pending
-
-
-def _speaks_utf8() -> bool:
-    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
