@@ -4,6 +4,7 @@ Decides width, colour and layout; must not know what is shown. On a terminal ric
 plain. Nothing wider than the terminal: columns that matter least are left out first, down to 40 columns.
 """
 
+import contextlib
 import os
 import re
 import sys
@@ -82,9 +83,11 @@ class Output:
             print(_ENCODER.encode(value).decode(), flush=True)
 
     def progress(self, text: str, style: str = "") -> None:
-        """Say what happens now: to people on stdout, beside JSON on stderr."""
+        """Say what happens now: to people on stdout, beside JSON on stderr; or to nobody, where nobody reads any more."""
         said = self.paint(clean(text), style)
-        print(said, file=sys.stderr if self.is_json else sys.stdout, flush=True)
+        # What goes on is told from threads and on the way down: the work must not end with its listener.
+        with contextlib.suppress(OSError):
+            print(said, file=sys.stderr if self.is_json else sys.stdout, flush=True)
 
     def note(self, text: str) -> None:
         """Say something beside the answer, on stderr."""

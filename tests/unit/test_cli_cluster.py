@@ -1,9 +1,14 @@
 """A cluster on one machine: what each of its processes is told."""
 
+import os
 import stat
+import sys
 from pathlib import Path
 
+import pytest
+
 from services.cli.cluster import Cluster, ClusterSettings
+from services.cli.output import Output
 from shared.bus import accounts
 from shared.bus.runner import run_settings, shell_settings
 from shared.bus.server import NatsServer, ServerSettings
@@ -29,3 +34,22 @@ def test_each_process_gets_its_own_password_alone(tmp_path: Path) -> None:
             login = shell_settings(run_settings(child._env), child.role).login
             assert login.password == known.users[child.role]
     assert stat.S_IMODE((tmp_path / "credentials").stat().st_mode) == 0o700
+
+
+def test_what_goes_on_is_told_to_nobody_without_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that has gone (`caravan up | head`) ends neither supervision nor the taking down of services."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb", buffering=0) as broken:
+
+        class Broken:
+            def write(self, text: str) -> int:
+                return broken.write(text.encode())
+
+            def flush(self) -> None:
+                pass
+
+        monkeypatch.setattr(sys, "stdout", Broken())
+        with pytest.raises(BrokenPipeError):
+            print("x")
+        Output(is_json=False).progress("view: restarted")
