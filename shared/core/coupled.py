@@ -48,8 +48,10 @@ _SCORERS: Final = 8
 _SUM_MAX: Final = 8 * SCALE
 #: Rows scored at a time.
 _BLOCK: Final = 1 << 14
-#: Offers made for one plan; then it stops where it is, and who asked goes on later. About 40 ms.
+#: Steps, an offer each or what takes as long, of one plan; then it stops where it is, and who asked goes on later. About 40 ms.
 STEPS_MAX: Final = 30_000
+#: What a placement costs beside its offers.
+_STEPS_EACH: Final = 2
 #: Heads that one pass scores in the time of one offer.
 _HEADS_A_STEP: Final = 50
 _NO_OFFER: Final = 1 << 62
@@ -350,9 +352,9 @@ class _Buckets:
             if touched is None:
                 offers = self._offers()
                 heap = self._heap(offers)
-                self.steps += len(offers)
+                self.steps += _STEPS_EACH + len(offers)
                 continue
-            self.steps += len(touched)
+            self.steps += _STEPS_EACH + len(touched)
             for one in touched:
                 offers[one] = offer = _offer(buckets[one], tally.boosts[one])
                 if not is_few:

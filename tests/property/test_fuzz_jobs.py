@@ -17,7 +17,7 @@ from tests.property import fuzz
 pytestmark = pytest.mark.property
 
 #: Plans that become state, so that later ones find load; every so many.
-COMMITTED_EVERY = 8
+COMMITTED_EVERY = 40
 
 
 def value(inside: Inside, row: int, target: str) -> Operand:
