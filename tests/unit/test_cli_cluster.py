@@ -49,6 +49,9 @@ def test_what_goes_on_is_told_to_nobody_without_harm(monkeypatch: pytest.MonkeyP
             def flush(self) -> None:
                 pass
 
+            def isatty(self) -> bool:
+                return False
+
         monkeypatch.setattr(sys, "stdout", Broken())
         with pytest.raises(BrokenPipeError):
             print("x")
