@@ -98,7 +98,12 @@ class Marks:
 class Publisher:
     """Turns marks into fenced Puts, a bounded number a tick."""
 
-    def __init__(self, state: State, has_open: Callable[[JobId], bool]) -> None:
+    def __init__(
+        self,
+        state: State,
+        has_open: Callable[[JobId], bool],
+        bury: Callable[[str, str, int], Effect],
+    ) -> None:
         self.marks = Marks()
         self.published = 0
         self.refused = 0
@@ -107,6 +112,10 @@ class Publisher:
         self.too_large = 0
         self._state = state
         self._has_open = has_open
+        #: makes a dead letter from subject, reason and time.
+        self._bury = bury
+        #: subjects whose value is too large, each told once.
+        self._silenced: dict[str, None] = {}
         self._flights: dict[str, Flight] = {}
         #: subject -> where it stands, as far as answers told.
         self._stands: dict[str, int] = {}
@@ -194,9 +203,13 @@ class Publisher:
         self, out: list[Effect], subject: str, value: bytes, flight: Flight, *, ttl_s: int = 0
     ) -> None:
         if len(value) > VALUE_BYTES_MAX:
-            # The bus would not take it, now or later; the metric tells.
+            # The bus would not take it, now or later. What stands there is old: somebody has to know.
             self.too_large += 1
+            if subject not in self._silenced:
+                self._silenced[subject] = None
+                out.append(self._bury(subject, _too_large(flight, len(value)), flight.sent_ns))
             return
+        self._silenced.pop(subject, None)
         self._flights[subject] = flight
         out.append(Put(subject, value, self._stands.get(subject, 0), ttl_s))
 
@@ -281,6 +294,14 @@ class Publisher:
         for subject in self._free(self.marks.last_words, str):
             value = self.marks.last_words.pop(subject)
             self._put(out, subject, value, Flight(LAST_WORD, subject, now_ns), ttl_s=GONE_TTL_S)
+
+
+def _too_large(flight: Flight, size: int) -> str:
+    """Say what it means that a value cannot be published."""
+    reason = f"{flight.kind} {flight.identifier}: {size} bytes, a message holds {VALUE_BYTES_MAX}"
+    if flight.kind == NODE:
+        reason += "; the node hears of no change until fewer allocations are on it"
+    return reason
 
 
 def last_words_of_node(state: State, row: int, seq: int) -> dict[str, bytes]:

@@ -103,7 +103,7 @@ class View:
         self._follow_dead = follow_dead
         self._replica = Replica()
         self._histories = Histories(self._replica.state)
-        self._publisher = Publisher(self._replica.state, self._histories.has_open)
+        self._publisher = Publisher(self._replica.state, self._histories.has_open, self._bury)
         self._dead: deque[DeadLine] = deque(maxlen=DEAD_KEPT)
         self._dead_seq = 0
         self._answers = Answers(self._replica, self._histories, self._dead)
@@ -213,6 +213,11 @@ class View:
             self._publisher.marks.everything(self._replica.state)
         if self._follow_dead:
             out.append(Open("dead", self._dead_seq + 1))
+
+    def _bury(self, subject: str, reason: str, now_ns: int) -> Send:
+        """Make a dead letter about a value of our own."""
+        letter = dead_letter(self, Message("own", subject, b"", 0), reason, now_ns)
+        return Send(subjects.dead(subject), letter)
 
     def _keep_dead(self, message: Message) -> None:
         self._dead_seq = max(self._dead_seq, message.stream_seq)

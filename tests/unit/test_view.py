@@ -5,11 +5,13 @@ import pytest
 
 from schemas.allocations import AllocationsReported, AllocDetail
 from schemas.base import JobId, NodeId
+from schemas.dead import DeadLetter
 from schemas.evaluations import Blocked, EvaluationEnded, EvaluationsCreated, NewEvaluation, Waiting
 from schemas.jobs import JobsCollected, JobStopped, SubmissionRefused
 from schemas.nodes import NodeRefused, NodesCollected, NodesStatusChanged
 from schemas.plans import Stops
 from schemas.projections import NodeProjection
+from services.view import publishing
 from shared.bus import subjects
 from shared.core.ids import alloc_id, eval_id, make_key
 from shared.core.role import (
@@ -170,6 +172,31 @@ def test_everything_again_when_the_bus_came_back() -> None:
     assert {p.subject for p in puts(story.later(Reconnected()))} == {
         p.subject for p in puts(effects)
     }
+
+
+def test_a_node_with_too_much_on_it_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A projection that no message holds is a dead letter, once; when it fits again it is published, and may be told anew."""
+    story = Story()
+    story.node("n1")
+    story.job("a", count=2)
+    story.land(story.start())
+    monkeypatch.setattr(publishing, "VALUE_BYTES_MAX", 300)
+    story.plan("a", (0, 0))
+    effects = story.later(Timer("tick", 0))
+    sends = [one for one in effects if isinstance(one, Send)]
+    story.land(effects)
+    assert [one.subject for one in sends] == [subjects.dead(subjects.node("n1"))]
+    letter = msgspec.json.decode(sends[0].data, type=DeadLetter)
+    assert letter.subject == subjects.node("n1")
+    assert "node n1: " in letter.reason and "hears of no change" in letter.reason
+    story.plan("a", (0,))
+    effects = story.later(Timer("tick", 0))
+    assert not [one for one in effects if isinstance(one, Send)]
+    story.land(effects)
+    monkeypatch.setattr(publishing, "VALUE_BYTES_MAX", 1_000_000)
+    story.plan("a", (0,))
+    value = story.land(story.later(Timer("tick", 0)))[subjects.node("n1")]
+    assert len(value["allocations"]) == 4
 
 
 def test_a_thousand_puts_a_tick() -> None:
