@@ -12,11 +12,12 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from bench.altered import ALTERED
 from services.cli.output import CliError
 from shared.core.fragmentation.gpus import WHOLE, GpuAsk, GpuColumns
 from shared.core.splitmix import splitmix64
 
-VARIANTS: Final = ("default", "gpuspec33", "multigpu20")
+VARIANTS: Final = ("default", "gpuspec33", "multigpu20", *ALTERED)
 NODES: Final = "openb_node_list_gpu_node.csv"
 _NODE_COLUMNS: Final = ("cpu_milli", "memory_mib", "gpu", "model")
 _POD_COLUMNS: Final = ("cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
@@ -91,8 +92,11 @@ def read(folder: str, variant: str, size: float) -> Trace:
     ]
     kept = max(int(len(machines) * min(size, 1.0)), 1)
     picked = tuple(machines[at * len(machines) // kept] for at in range(kept))
-    listed = _rows(Path(folder) / f"openb_pod_list_{variant}.csv", _POD_COLUMNS)
+    name, rule = ALTERED.get(variant, (variant, None))
+    listed = _rows(Path(folder) / f"openb_pod_list_{name}.csv", _POD_COLUMNS)
     pods = tuple(_pod(row, models) for row in listed)
+    if rule is not None:
+        pods = tuple(rule(at, pod) for at, pod in enumerate(pods))
     if not any(pod.gpus for pod in pods) or not any(one.gpus for one in picked):
         raise CliError("data", f"neither pods nor nodes of {folder} may be without any GPU")
     return Trace(picked, models, pods)

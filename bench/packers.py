@@ -5,6 +5,7 @@ fullest that has room, spread the emptiest.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Final, Protocol
 
 import numpy as np
@@ -31,18 +32,21 @@ class Packer(Protocol):
 
 
 class Fragmentation:
-    """Our policy, which has seen what arrived and nothing else."""
+    """Our policy, which has seen what arrived and nothing else, unless an offline packing knows all."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, known: Iterable[GpuAsk] = ()) -> None:
         self._models = len(trace.models)
         self._workload = Workload()
-        self._generation = -1
+        self._workload.counts.update(Counter(known))
+        self._is_online = not self._workload.counts
+        self._generation = self._workload.generation
         self._prices = policy.price(self._workload, self._models)
         self._usable = np.ones(len(trace.machines), np.bool_)
 
     def choose(self, columns: GpuColumns, ask: GpuAsk) -> Choice | None:
         """Choose a place for one ask that has just arrived."""
-        self._workload.saw(ask)
+        if self._is_online:
+            self._workload.saw(ask)
         if self._generation != self._workload.generation:
             self._generation = self._workload.generation
             self._prices = policy.price(self._workload, self._models)

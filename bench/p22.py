@@ -1,0 +1,194 @@
+"""P22, compaction: how few nodes, left over after removing others at random, hold a whole load.
+
+    caravan bench p22 [--data DIR] [--variant NAME]
+
+A seed orders the nodes; the first so many are kept, and the least number is sought that the load
+still fits on, placed as it arrives. The figure is the 90th percentile of 11 seeds. Two loads: the
+million containers of P1 on 5,000 nodes in five classes, by `binpack`; and, where the trace is at
+hand, its whole list of pods on two copies of its fleet (on one it does not fit), shuffled, by
+`fragmentation`. What is known to be possible stands beside it: for the first the capacity of the
+nodes kept, which no packing beats; for the second the best of several offline packings that see all
+pods beforehand and sort them.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import numpy as np
+
+from bench.inside import Outcome
+from bench.openb import Trace, read
+from bench.p19 import ASK, CAPACITY, CLASSES, COUNT, JOBS, NODES
+from bench.packers import Fragmentation, Packer, Published
+from shared.core.cut import place_count
+from shared.core.fragmentation.gpus import WHOLE, GpuAsk
+from shared.core.scores import Int64s
+from shared.core.splitmix import splitmix64, splitmix64_array
+
+RUNS: Final = 11
+_COPIES: Final = 2
+_PERCENTILE: Final = 90
+#: The goal: at most so much above the best known.
+_WITHIN_PCT: Final = 2
+
+
+def run(size: float, runs: int, *, data: str = "", variant: str = "default") -> Outcome:
+    """Seek the least number of nodes by seed; `size` scales load and nodes; no `data`: no trace."""
+    needed: dict[str, list[int]] = {"c1m": []}
+    known: dict[str, list[int]] = {"c1m": []}
+    trace = _doubled(read(data, variant, size)) if data else None
+    if trace is not None:
+        needed["openb"], known["openb"] = [], []
+    for seed in range(1, runs + 1):
+        bound, found = _c1m(size, seed)
+        known["c1m"].append(bound)
+        needed["c1m"].append(found)
+        if trace is not None:
+            best, found = _openb(trace, seed, size)
+            known["openb"].append(best)
+            needed["openb"].append(found)
+        shown = ", ".join(f"{name} {needed[name][-1]} ({known[name][-1]})" for name in needed)
+        print(f"seed {seed}: {shown}", file=sys.stderr)
+    return Outcome(
+        size={"nodes": max(int(NODES * size), 50)}
+        | ({"openb_nodes": len(trace.machines)} if trace else {}),
+        result={
+            "workloads": {
+                name: {"nodes_needed": _high(needed[name]), "best_known": _high(known[name])}
+                for name in needed
+            }
+        },
+        result_min={name: min(values) for name, values in needed.items()},
+        result_max={name: max(values) for name, values in needed.items()},
+        checks={
+            f"{name}_within_2_pct": _high(needed[name]) * 100
+            <= _high(known[name]) * (100 + _WITHIN_PCT)
+            for name in needed
+        },
+        runs=runs,
+    )
+
+
+def _high(values: Sequence[int]) -> int:
+    """The 90th percentile: the least value that so many are not above."""
+    return sorted(values)[-(-len(values) * _PERCENTILE // 100) - 1]
+
+
+def least(fits: Callable[[int], bool], low: int, high: int) -> int:
+    """Return a number of nodes that fits while one less does not; `high` + 1: not even `high` fits.
+
+    `low` is a bound that nothing below fits. Steps double from there, then the gap is halved.
+    """
+    below, step = low - 1, 1
+    at = min(low, high)
+    while not fits(at):
+        if at == high:
+            return high + 1
+        below, at, step = at, min(at + step, high), step * 2
+    while at - below > 1:
+        middle = (at + below) // 2
+        if fits(middle):
+            at = middle
+        else:
+            below = middle
+    return at
+
+
+# ---- the million containers ----
+
+
+def _c1m(size: float, seed: int) -> tuple[int, int]:
+    """Return how many nodes the capacity of every class needs, and how many binpack does."""
+    nodes, jobs = max(int(NODES * size), 50), max(int(JOBS * size), 10)
+    class_of = _order(nodes, seed) % CLASSES
+    in_class = -(-jobs * COUNT // min(CAPACITY[at] // ASK[at] for at in range(len(ASK))))
+    kept = np.stack([np.cumsum(class_of == one) for one in range(CLASSES)])
+    bound = int(np.argmax((kept >= in_class).all(axis=0))) + 1
+    return bound, least(lambda count: _packs(class_of[:count], jobs), bound, nodes)
+
+
+def _packs(class_of: Int64s, jobs: int) -> bool:
+    """Place job by job, and tell whether all found room."""
+    capacity = np.asfortranarray(np.tile(np.array(CAPACITY, np.int64), (len(class_of), 1)))
+    used = np.zeros((len(class_of), 3), np.int64, order="F")
+    ask = np.array(ASK, np.int64)
+    masks = [class_of == one for one in range(CLASSES)]
+    for _ in range(jobs):
+        for mask in masks:
+            found = place_count(
+                capacity=capacity,
+                used=used,
+                mask=mask,
+                ask=ask,
+                count=COUNT,
+                collisions=np.zeros(len(class_of), np.int64),
+                desired_count=COUNT,
+                algorithm="binpack",
+                anti_affinity=False,
+            )
+            np.add.at(used, found.rows, found.counts.astype(np.int64)[:, None] * ask)
+            if found.placed < COUNT:
+                return False
+    return bool((used <= capacity).all())
+
+
+# ---- the trace ----
+
+
+def _doubled(trace: Trace) -> Trace:
+    return Trace(trace.machines * _COPIES, trace.models, trace.pods)
+
+
+def _openb(trace: Trace, seed: int, size: float) -> tuple[int, int]:
+    """Return how many nodes the best offline packing needs, and how many our policy does as pods arrive."""
+    order = _order(len(trace.machines), seed)
+    pods = tuple(trace.pods[at] for at in _order(len(trace.pods), ~seed)[: _part(trace, size)])
+    asked = sum(pod.total_milli for pod in pods)
+    offered = np.cumsum([trace.machines[at].gpus * WHOLE for at in order])
+    bound = int(np.searchsorted(offered, asked)) + 1
+    every = len(order)
+
+    def kept(count: int) -> Trace:
+        return Trace(tuple(trace.machines[at] for at in order[:count]), trace.models, pods)
+
+    found = least(lambda count: _holds(kept(count), Fragmentation, pods), bound, every)
+    best = least(lambda count: _any_holds(kept(count)), bound, min(found - 1, every))
+    return min(best, found), found
+
+
+def _part(trace: Trace, size: float) -> int:
+    return max(int(len(trace.pods) * min(size, 1.0)), 1)
+
+
+def _holds(trace: Trace, make: Callable[[Trace], Packer], pods: Iterable[GpuAsk]) -> bool:
+    """Place pods in their order, and tell whether all found room."""
+    policy, columns = make(trace), trace.columns()
+    for pod in pods:
+        choice = policy.choose(columns, pod)
+        if choice is None:
+            return False
+        columns.take(pod, choice.row, choice.instance)
+        policy.placed(choice)
+    return True
+
+
+def _any_holds(trace: Trace) -> bool:
+    """Try offline packings: big ones first, pods without GPUs at either end, by both policies with all known."""
+    early = sorted(trace.pods, key=lambda pod: (bool(pod.gpus), *_bigness(pod)))
+    late = sorted(trace.pods, key=lambda pod: (not pod.gpus, *_bigness(pod)))
+    return (
+        _holds(trace, lambda one: Fragmentation(one, one.pods), late)
+        or _holds(trace, lambda one: Fragmentation(one, one.pods), early)
+        or _holds(trace, Published, late)
+    )
+
+
+def _bigness(pod: GpuAsk) -> tuple[int, int, int]:
+    return (-pod.gpus * pod.gpu_milli, -pod.cpu_milli, -pod.memory_mib)
+
+
+def _order(count: int, seed: int) -> Int64s:
+    """Shuffle 0 to count - 1; the same seed gives the same order."""
+    index = np.arange(count, dtype=np.uint64) + np.uint64(splitmix64(seed))
+    return np.argsort(splitmix64_array(index), kind="stable").astype(np.int64)
