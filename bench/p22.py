@@ -78,10 +78,9 @@ def _high(values: Sequence[int]) -> int:
 def least(fits: Callable[[int], bool], low: int, high: int) -> int:
     """Return a number of nodes that fits while one less does not; `high` + 1: not even `high` fits.
 
-    `low` is a bound that nothing below fits. Steps double from there, then the gap is halved.
+    `low` is a bound that nothing below fits, at most `high`. Steps double from there, then the gap is halved.
     """
-    below, step = low - 1, 1
-    at = min(low, high)
+    below, at, step = low - 1, low, 1
     while not fits(at):
         if at == high:
             return high + 1
@@ -153,8 +152,10 @@ def _openb(trace: Trace, seed: int, size: float) -> tuple[int, int]:
         return Trace(tuple(trace.machines[at] for at in order[:count]), trace.models, pods)
 
     found = least(lambda count: _holds(kept(count), Fragmentation, pods), bound, every)
-    best = least(lambda count: _any_holds(kept(count)), bound, min(found - 1, every))
-    return min(best, found), found
+    if found == bound:
+        return bound, found
+    # What is sought is below what was found: one more than that is what was found.
+    return least(lambda count: _any_holds(kept(count)), bound, found - 1), found
 
 
 def _part(trace: Trace, size: float) -> int:

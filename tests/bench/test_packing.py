@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import p21
+from bench import openb, p21, p22
+from bench.altered import ALTERED
 from bench.packers import POLICIES
 from services.cli.output import CliError
 
@@ -105,3 +106,37 @@ def test_unknown_names_are_refused(trace: Path) -> None:
         p21.run(1.0, 1, data=str(trace), variant="none")
     with pytest.raises(CliError, match="binpack"):
         p21.run(1.0, 1, data=str(trace), variant="gpuspec33", policy="none")
+
+
+@pytest.mark.parametrize("answer", [5, 6, 11, 40, 41])
+def test_the_least_number_is_found(answer: int) -> None:
+    """P22: from a bound upwards, the least number that fits; one more than all where none does."""
+    asked: list[int] = []
+
+    def fits(count: int) -> bool:
+        asked.append(count)
+        return count >= answer
+
+    assert p22.least(fits, 5, 40) == answer
+    assert len(asked) <= 10 and max(asked) <= 40
+
+
+def test_few_nodes_hold_the_load(trace: Path) -> None:
+    """P22: binpack holds the small million on as few nodes as capacity allows; the trace, too, finds its number."""
+    (trace / "openb_pod_list_default.csv").write_text(PODS)
+    found = p22.run(0.02, 2, data=str(trace))
+    million = found.result["workloads"]["c1m"]
+    assert million["nodes_needed"] == million["best_known"] >= 5
+    small = found.result["workloads"]["openb"]
+    assert 1 <= small["best_known"] <= small["nodes_needed"] <= found.size["openb_nodes"] + 1
+
+
+@pytest.mark.parametrize("variant", sorted(ALTERED))
+def test_altered_workloads_are_other_workloads(trace: Path, variant: str) -> None:
+    """Every altered list packs, and differs from the one it was made of."""
+    head, _, rows = PODS.partition("\n")
+    for name in ("default", "gpuspec33"):
+        (trace / f"openb_pod_list_{name}.csv").write_text(f"{head}\n{rows * 6}")
+    base = ALTERED[variant][0]
+    assert openb.read(str(trace), variant, 1.0).pods != openb.read(str(trace), base, 1.0).pods
+    assert all(p21.run(1.0, 1, data=str(trace), variant=variant).checks.values())
