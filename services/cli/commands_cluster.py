@@ -3,7 +3,9 @@
 from services.cli.words import LIMIT, VERBOSE, Arg, Command, flag, option
 
 _NODE = Arg("node_id", "node or its name; without: all", default="", metavar="ID", complete="node")
-_ALLOC = Arg("alloc_id", "allocation, or the beginning of its id", metavar="ID", complete="alloc")
+_ALLOC = Arg(
+    "alloc_id", "allocation: the beginning of its id, or its name", metavar="ID", complete="alloc"
+)
 _EVAL = Arg("eval_id", "evaluation, or the beginning of its id", metavar="ID", complete="eval")
 _NAME = Arg("name", "context", metavar="NAME", complete="context")
 _VERDICT = ("request_id", "status", "changed", "seq", "cluster_id")
@@ -42,7 +44,10 @@ CLUSTER_COMMANDS = (
         (_ALLOC, VERBOSE),
         ("allocation", "tasks", "why", "seq", "cluster_id"),
         "",
-        ("alloc status 4f9c21ab",),
+        (
+            "alloc status 4f9c21ab",
+            "alloc status 'hello.greeters[0]'",
+        ),
     ),
     Command(
         ("alloc", "logs"),
@@ -62,7 +67,7 @@ CLUSTER_COMMANDS = (
         (
             "alloc logs 4f9c21ab",
             "alloc logs -f --tail 20 4f9c21ab server",
-            "alloc logs --stderr 4f9c21ab",
+            "alloc logs --stderr 'hello.greeters[0]'",
         ),
     ),
     Command(

@@ -28,6 +28,18 @@ def footer(out: Output, shown: int, total: int, what: str) -> None:
         out.line(f"{shown} of {total} {what}; --limit shows more", "dim")
 
 
+def status(answer: JobAnswer) -> str:
+    """The job's status; of a dead one, why: stopped, complete or failed."""
+    one, groups = answer.job, answer.groups.values()
+    if one.status != "dead":
+        return one.status
+    if one.stopped:
+        return "dead, stopped"
+    if any(group.failed or group.lost for group in groups):
+        return "dead, failed" if one.job_type == "service" else "dead, not all complete"
+    return "dead, complete" if any(group.complete for group in groups) else "dead"
+
+
 def job(out: Output, answer: JobAnswer, *, verbose: bool) -> None:
     """One job: summary, groups, what waits, allocations, evaluations."""
     one = answer.job
@@ -35,7 +47,7 @@ def job(out: Output, answer: JobAnswer, *, verbose: bool) -> None:
         [
             ("ID", one.id),
             ("Type", one.job_type),
-            ("Status", one.status),
+            ("Status", status(answer)),
             ("Priority", str(one.priority)),
             ("Datacenters", ", ".join(one.datacenters)),
             ("Version", str(one.version)),

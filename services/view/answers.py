@@ -4,6 +4,7 @@ Decides what a question finds, and which questions are refused. Must not know to
 holds a request until the state is new enough, and bounds `limit`: lists are cut at it.
 """
 
+import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypedDict, TypeVar
@@ -47,7 +48,7 @@ from shared.core.ids import ALLOC_SALT, EVAL_SALT, match_prefix, shown_ids
 from shared.core.place import MaskCache
 from shared.core.replica import Replica
 from shared.core.state import State
-from shared.core.tables.allocations import CLIENT_CODE
+from shared.core.tables.allocations import CLIENT_CODE, TERMINAL
 from shared.core.tables.jobs import Job
 from shared.errors import CommandInvalid
 from shared.jobspec.submission import read_submission
@@ -57,6 +58,8 @@ LIMIT_MAX = 10_000
 EVALUATIONS_SHOWN = 20
 #: Ids listed when a prefix is not unique.
 AMBIGUOUS_SHOWN = 10
+#: job.group[index], as allocations are called.
+_NAME = re.compile(r"(.+)\.([^.]+)\[(\d{1,9})\]")
 T = TypeVar("T")
 TASKS = msgspec.json.Decoder(dict[str, TaskShown])
 
@@ -281,7 +284,11 @@ class Answers:
         live = table.live_rows()
         if not query.id:
             raise CommandInvalid("invalid", "which allocation? an id or the beginning of one")
-        found = live[_match(table.key[live], query.id, ALLOC_SALT)]
+        named = _NAME.fullmatch(query.id)
+        if named:
+            found = self._named(*named.groups())
+        else:
+            found = live[_match(table.key[live], query.id, ALLOC_SALT)]
         _only(shown_ids(table.key[found[:AMBIGUOUS_SHOWN]], ALLOC_SALT), "allocation", query.id)
         summary = projections.alloc_summaries(self._state, found[:1], with_tasks=True)[0]
         tasks = TASKS.decode(summary.tasks)
@@ -301,6 +308,14 @@ class Answers:
         return AllocAnswer(
             **self._at, allocation=summary, tasks=dict(sorted(tasks.items())), why=reason
         )
+
+    def _named(self, job_id: str, group: str, index: str) -> Rows:
+        """The newest allocation of that name, one that has not ended before all that have."""
+        table = self._state.allocations
+        rows = table.rows_of(JobId(job_id))
+        names = [table.groups.names[ref] == group for ref in table.group[rows].tolist()]
+        rows = rows[np.array(names, dtype=bool) & (table.index[rows] == int(index))]
+        return rows[np.lexsort((-table.key[rows], TERMINAL[table.client[rows]]))][:1]
 
     # ---- evaluations ----
 
