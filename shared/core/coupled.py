@@ -36,6 +36,7 @@ from shared.core.heads import (
     marginal_sums,
     room_of,
     runs_of,
+    starts_of,
 )
 from shared.core.pow10 import POW10, SCALE, STEPS_LOG2
 from shared.core.scores import CPU, MEMORY, Int64s
@@ -145,12 +146,13 @@ def _placement(
 
 def _scored(demand: Demand, nodes: Nodes) -> _Scored:
     """Return the rows that can take one more, the sum of their scorers and how many apply. Shapes: (H,)."""
+    if len(nodes.mask) <= _BLOCK:
+        heads = heads_of(demand, nodes)
+        return (heads.rows, *marginal_sums(demand, heads))
     parts = []
-    for start in range(0, max(len(nodes.mask), 1), _BLOCK):
+    for start in range(0, len(nodes.mask), _BLOCK):
         heads = heads_of(demand, nodes.part(start, start + _BLOCK))
         parts.append((heads.rows + start, *marginal_sums(demand, heads)))
-    if len(parts) == 1:
-        return parts[0]
     rows, sums, scorers = zip(*parts, strict=True)
     return np.concatenate(rows), np.concatenate(sums), np.concatenate(scorers)
 
@@ -159,7 +161,7 @@ def _useful(bucket_of: NDArray[np.intp], sums: Int64s, count: int) -> NDArray[np
     """Return the heads that a count may reach: the best `count` of each bucket, and those as good but for a floor."""
     order = bucket_of.argsort(kind="stable")
     ordered = bucket_of.take(order)
-    starts = np.flatnonzero(np.diff(ordered, prepend=-1)).tolist()
+    starts = starts_of(ordered).tolist()
     kept = np.ones(len(order), np.bool_)
     for at, end in zip(starts, [*starts[1:], len(order)], strict=True):
         if end - at > count:
@@ -297,6 +299,7 @@ class _Buckets:
         #: offers made; more than it might: it stopped before it was done.
         self.steps = 0
         self._tally = tally
+        self._alone = tally.alone
         self._marginal = Marginal(demand, heads)
         sums, scorers = marginal_sums(demand, heads)
         # Stable: heads of one level stay in the order of their rows.
@@ -318,7 +321,7 @@ class _Buckets:
     def _fill(self, bucket_of: NDArray[np.intp], order: NDArray[np.intp]) -> list[_Bucket]:
         """Make the buckets. Returns the bucket of each head."""
         ordered = bucket_of.take(order)
-        starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+        starts = starts_of(ordered)
         made = []
         for at, end in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
             number, scorers = divmod(int(ordered[at]), _SCORERS)
@@ -331,7 +334,7 @@ class _Buckets:
 
     def take(self, count: int, steps: int) -> list[int]:
         """Return up to `count` heads in greedy order, making about `steps` offers at most."""
-        tally, buckets, bucket_of = self._tally, self._buckets, self._bucket_of
+        bucket_of = self._bucket_of
         offers = self._offers()
         is_few = len(offers) <= _FEW_OFFERS
         heap = self._heap(offers)
@@ -348,19 +351,41 @@ class _Buckets:
                 return taken
             number = bucket_of[head].number
             self._move(head)
-            touched = tally.take(number)
-            if touched is None:
+            changed = self._count_one(number, offers)
+            if changed is None:
                 offers = self._offers()
                 heap = self._heap(offers)
                 self.steps += _STEPS_EACH + len(offers)
                 continue
-            self.steps += _STEPS_EACH + len(touched)
-            for one in touched:
-                offers[one] = offer = _offer(buckets[one], tally.boosts[one])
-                if not is_few:
+            self.steps += _STEPS_EACH + len(changed)
+            if not is_few:
+                for offer in changed:
                     heappush(heap, offer)
 
+    def _count_one(self, number: int, offers: list[int]) -> list[int] | None:
+        """Count one more on a combination; make the offers that changes anew. Returns these; None: all change."""
+        buckets = self._buckets
+        if self._alone is not None:
+            # Nearly every job with a spread has one block.
+            rule, codes = self._alone
+            code = codes[number]
+            if rule.take(code):
+                return None
+            offers[number] = offer = _offer(buckets[number], rule.boosts[code])
+            return [offer]
+        touched = self._tally.take(number)
+        if touched is None:
+            return None
+        boosts = self._tally.boosts
+        for one in touched:
+            offers[one] = _offer(buckets[one], boosts[one])
+        return [offers[one] for one in touched]
+
     def _offers(self) -> list[int]:
+        if self._alone is not None:
+            rule, codes = self._alone
+            boosts = rule.boosts
+            return [_offer(self._buckets[at], boosts[code]) for at, code in enumerate(codes)]
         return [
             _offer(buckets, boost)
             for buckets, boost in zip(self._buckets, self._tally.boosts, strict=True)

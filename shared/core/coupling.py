@@ -21,6 +21,8 @@ from shared.core.scores import BOOST_MAX, Int64s, even_boost, target_boost
 Codes = NDArray[np.int32]
 #: Counts that many times the least may have a boost beyond its bound.
 _FAR: Final = BOOST_MAX // SCALE
+#: Up to this many values each boost is computed, beyond once for each count there is.
+_VALUES_FEW: Final = 6
 #: More combinations than this, of several blocks, are scored in passes over all rows.
 _COMBINATIONS_MAX: Final = 256
 #: Up to this many possible combinations are numbered by a table, more by sorting.
@@ -131,6 +133,12 @@ class _EvenRule:
         least, most = self._least, self._most
         if not most:
             self.boosts = [0] * len(self._counts)
+        elif len(self._counts) <= _VALUES_FEW and most <= _FAR * least:
+            at_least = -SCALE if least == most else (most - least) * SCALE // least
+            self.boosts = [
+                at_least if count == least else (least - count) * SCALE // least
+                for count in self._counts
+            ]
         else:
             boost_of = {count: (least - count) * SCALE // least for count in self._having}
             if most > _FAR * least:
@@ -234,15 +242,13 @@ class Tally:
         """Tell whether one placement changes what very many combinations offer."""
         return len(self._rules) > 1 and len(self.boosts) > _COMBINATIONS_MAX
 
+    @property
+    def alone(self) -> tuple[Rule, list[int]] | None:
+        """The rule of the only block, and the code of each combination; None: there are several blocks."""
+        return (self._rules[0], self._codes[0]) if len(self._rules) == 1 else None
+
     def take(self, number: int) -> list[int] | None:
         """Count one more on a combination. Returns the combinations to look at again; None: all of them."""
-        if len(self._rules) == 1:
-            code = self._codes[0][number]
-            if self._rules[0].take(code):
-                self.boosts = self._all_boosts()
-                return None
-            self.boosts[number] = self._rules[0].boosts[code]
-            return [number]
         all_changed = False
         touched: list[int] = []
         for rule, codes, having in zip(self._rules, self._codes, self._having, strict=True):

@@ -31,6 +31,7 @@ from shared.core.coupled import STEPS_MAX, place_coupled
 from shared.core.coupling import Coupling
 from shared.core.heads import (
     EMPTY,
+    ONE,
     ROW_BITS,
     ROW_MASK,
     Demand,
@@ -146,7 +147,7 @@ def _place_round(demand: Demand, nodes: Nodes, count: int) -> Placement:
     if not len(keys):
         return EMPTY
     if count == 1:
-        return Placement(np.array([int(keys.min()) & ROW_MASK], np.int32), _ONE, 1)
+        return Placement(np.array([int(keys.min()) & ROW_MASK], np.int32), ONE, 1)
     if demand.is_rising or len(keys) == 1:
         return _fill(demand, nodes, keys, count)
     return _cut(demand, nodes, heads, keys, count=min(count, _SLICE))
@@ -229,7 +230,3 @@ def _open(demand: Demand, heads: Heads, last: Int64s, *, depth: int, width: int)
     block = heads.rows - (marginal_scores(demand, heads, levels) << ROW_BITS)
     np.maximum(block[0], last, out=block[0])
     return np.maximum.accumulate(block, axis=0, out=block) if width > 1 else block
-
-
-_ONE: Final = np.ones(1, np.int32)
-_ONE.setflags(write=False)

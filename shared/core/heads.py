@@ -4,7 +4,7 @@ Decides fit and marginal scores of one demand on columns of the fleet: the score
 as far as that row alone tells. Must not know in which order rows are taken: cut.py, coupled.py and sampled.py do.
 """
 
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from shared.core.scores import CPU, MEMORY, Algorithm, Int64s, fit_of_free, mean_scores, sum_scores
 
 Mask = NDArray[np.bool_]
+A = TypeVar("A", bound=np.generic)
 
 #: Rows stand in the low half of a key. Scores need 31 bits of the high one.
 ROW_BITS: Final = 32
@@ -117,6 +118,8 @@ def heads_of(demand: Demand, nodes: Nodes) -> Heads:
     for left, ask in zip(free, demand.ask, strict=True):
         fits = fits & (left >= ask)
     rows = np.flatnonzero(fits)
+    if len(rows) == len(fits):
+        return _gathered(demand, nodes, rows, (free[CPU], free[MEMORY]), is_all=True)
     return _gathered(demand, nodes, rows, (free[CPU].take(rows), free[MEMORY].take(rows)))
 
 
@@ -127,16 +130,26 @@ def heads_at(demand: Demand, nodes: Nodes, rows: NDArray[np.intp]) -> Heads:
 
 
 def _gathered(
-    demand: Demand, nodes: Nodes, rows: NDArray[np.intp], free: tuple[Int64s, Int64s]
+    demand: Demand,
+    nodes: Nodes,
+    rows: NDArray[np.intp],
+    free: tuple[Int64s, Int64s],
+    *,
+    is_all: bool = False,
 ) -> Heads:
-    collisions = nodes.collisions.take(rows) if demand.anti_affinity else None
-    penalised = None if nodes.penalised is None else nodes.penalised.take(rows)
-    affinity = None if nodes.affinity is None else nodes.affinity.take(rows)
+    """Gather columns; where the rows are all there are, the columns themselves are it."""
+
+    def at_rows(column: NDArray[A]) -> NDArray[A]:
+        return column if is_all else column.take(rows)
+
+    collisions = at_rows(nodes.collisions) if demand.anti_affinity else None
+    penalised = None if nodes.penalised is None else at_rows(nodes.penalised)
+    affinity = None if nodes.affinity is None else at_rows(nodes.affinity)
     return Heads(
         rows,
         *free,
-        np.maximum(nodes.capacity[:, CPU].take(rows), 1),
-        np.maximum(nodes.capacity[:, MEMORY].take(rows), 1),
+        np.maximum(at_rows(nodes.capacity[:, CPU]), 1),
+        np.maximum(at_rows(nodes.capacity[:, MEMORY]), 1),
         None if collisions is None else collisions.astype(np.int64, copy=False),
         None if penalised is None or not penalised.any() else penalised,
         None if affinity is None or not affinity.any() else affinity,
@@ -216,9 +229,18 @@ def loaded(demand: Demand, nodes: Nodes, part: Placement) -> Nodes:
 def runs_of(rows: NDArray[np.integer]) -> Placement:
     """Turn one row an allocation, in order, into runs of equal rows."""
     each = rows.astype(np.int32)
-    starts = np.flatnonzero(np.diff(each, prepend=-1))
+    if len(each) == 1:
+        return Placement(each, ONE, 1)
+    starts = starts_of(each)
     counts = np.diff(starts, append=len(each)).astype(np.int32)
     return Placement(each[starts], counts, len(each))
+
+
+def starts_of(values: NDArray[np.integer]) -> NDArray[np.intp]:
+    """Return where runs of equal values begin. Shape: (runs,)."""
+    is_start = np.ones(len(values), np.bool_)
+    np.not_equal(values[1:], values[:-1], out=is_start[1:])
+    return np.flatnonzero(is_start)
 
 
 def join(parts: list[Placement]) -> Placement:
@@ -228,7 +250,7 @@ def join(parts: list[Placement]) -> Placement:
         return parts[0] if parts else EMPTY
     rows = np.concatenate([part.rows for part in parts])
     counts = np.concatenate([part.counts for part in parts])
-    starts = np.flatnonzero(np.diff(rows, prepend=-1))
+    starts = starts_of(rows)
     return Placement(
         rows[starts],
         np.add.reduceat(counts, starts),
@@ -238,6 +260,7 @@ def join(parts: list[Placement]) -> Placement:
     )
 
 
+ONE: Final = np.ones(1, np.int32)
 EMPTY: Final = Placement(np.empty(0, np.int32), np.empty(0, np.int32), 0)
-for _constant in (EMPTY.rows, EMPTY.counts):
+for _constant in (ONE, EMPTY.rows, EMPTY.counts):
     _constant.setflags(write=False)
