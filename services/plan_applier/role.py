@@ -64,6 +64,8 @@ COMMANDS_MAX = 256
 BYTES_MAX = 400 * 1024
 #: Once so many evaluations were created, no further command is taken (one creates at most 1,500).
 EVALUATIONS_MAX = 1_000
+#: What the log's stream takes with headers to spare; the bounds above keep far below it.
+RECORD_BYTES_MAX = 1_000_000
 CHECKPOINT_EVERY = 1000
 CHECKPOINT_IDLE_NS = 1_000_000_000
 GARBAGE_EVERY_NS = 5_000_000_000
@@ -471,6 +473,13 @@ class PlanApplier:
 
     def _append(self, record: LogRecord, tokens: list[int], out: list[Effect]) -> None:
         data, digest = seal(record)
+        if len(data) > RECORD_BYTES_MAX:
+            # The bus would drop it without a word, and we would try again for ever: better to be seen.
+            kinds = ", ".join(sorted({type(event).__name__ for event in record.events}))
+            out.append(
+                Stop(f"a transaction of {len(data)} bytes is more than the log takes: {kinds}")
+            )
+            return
         seq = self.replica.next_seq
         self._pending = _Pending(seq, data, digest, record, tokens)
         self._is_unanswered = True

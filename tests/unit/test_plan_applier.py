@@ -141,6 +141,17 @@ def _report(node_id: str) -> CommandBatch:
     return CommandBatch(sender="agent", commands=(join(node_id),))
 
 
+def test_a_transaction_that_no_log_takes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would be dropped on the way, again and again, stops the applier with its size and kind."""
+    bench = Bench().lead()
+    monkeypatch.setattr(applier, "RECORD_BYTES_MAX", 400)
+    effects = bench.step(bench.send(register("a", salt="x" * 400)))
+    assert "Append" not in kinds(effects)
+    (stopped,) = [effect for effect in effects if isinstance(effect, Stop)]
+    assert "bytes is more than the log takes" in stopped.reason
+    assert "JobRegistered" in stopped.reason
+
+
 def test_the_log_of_another_cluster_is_not_written() -> None:
     """An applier that finds another cluster's log stops, says so, and leaves the log as it was."""
     bench = Bench().lead()
