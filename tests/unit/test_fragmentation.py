@@ -170,6 +170,16 @@ def test_what_fits_nowhere_is_not_placed() -> None:
     assert at(columns, ask(600), {}) == (0, 0)
 
 
+def test_a_count_is_placed_one_after_another() -> None:
+    """A count is so many asks, own lane first, and ends where nothing has room."""
+    prices = policy.price(Workload(), 2)
+    columns = fleet((1_000,), (1_000, 1_000))
+    usable, mine = np.array([True, True]), np.array([False, True])
+    placed = policy.place_count(columns, ask(1_000), 5, prices, usable=usable, preferred=mine)
+    assert placed == [(1, (0,)), (1, (1,)), (0, (0,))]
+    assert not columns.gpu_free.any()
+
+
 def test_the_workload_is_learned_and_fades(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prices are made anew when half as much again arrived; at the window's size counts halve."""
     monkeypatch.setattr(workload, "WINDOW", 16)
@@ -181,8 +191,10 @@ def test_the_workload_is_learned_and_fades(monkeypatch: pytest.MonkeyPatch) -> N
         moved += [number] if learned.generation != before else []
     assert moved == [1, 2, 4, 7, 11]
     assert learned.counts == {ask(500): 10, ask(200): 5}
-    learned.saw(ask(300))
+    learned.saw(ask(300), times=1)
     assert learned.counts == {ask(500): 5, ask(200): 2} and learned.generation == 6
+    learned.saw(ask(700), times=1_000)
+    assert sum(learned.counts.values()) < 16 and ask(700) in learned.counts
 
 
 def test_the_gradient_descends() -> None:

@@ -115,6 +115,33 @@ def choose(columns: GpuColumns, ask: GpuAsk, usable: Mask, prices: Prices) -> Ch
     return Choice(int(rows[at]), instance, int(cost[at]))
 
 
+def place_count(
+    columns: GpuColumns,
+    ask: GpuAsk,
+    count: int,
+    prices: Prices,
+    *,
+    usable: Mask,
+    preferred: Mask | None = None,
+) -> list[tuple[int, tuple[int, ...]]]:
+    """Place `count` asks one after another and return row and instances of each, as far as they fit.
+
+    Writes what they take into `columns`: give it a copy. `preferred` (N,): a worker's own lane, whose
+    nodes go first; others are taken only when those have no room.
+    """
+    placed: list[tuple[int, tuple[int, ...]]] = []
+    for _ in range(count):
+        choice = None
+        if preferred is not None:
+            choice = choose(columns, ask, usable & preferred, prices)
+        if choice is None:
+            choice = choose(columns, ask, usable, prices)
+        if choice is None:
+            break
+        placed.append((choice.row, columns.take(ask, choice.row, choice.instance)))
+    return placed
+
+
 def state_cost(columns: GpuColumns, prices: Prices) -> Int64s:
     """Return what every node's state costs, from scratch; a placement's cost is the rise of it, scarcity apart.
 

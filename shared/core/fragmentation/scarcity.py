@@ -69,7 +69,7 @@ class Scarcity:
             joined = self._sets | done
             demand = self._within[joined] - self._within[done]
             space = room_of[joined] - room_of[done]
-            pressure = (demand << 30) // (space + 1)
+            pressure = (demand << 24) // (space + 1)
             pressure[joined == done] = -1
             found = int(joined[int(np.argmax(pressure))])
             of_demand = int(self._within[found] - self._within[done]) * room_all

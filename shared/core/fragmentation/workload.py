@@ -25,11 +25,11 @@ class Workload:
         self._total = 0
         self._due = 0
 
-    def saw(self, ask: GpuAsk) -> None:
-        """Count one ask that arrived, placed or not."""
-        self.counts[ask] = self.counts.get(ask, 0) + 1
-        self._total += 1
-        if self._total >= WINDOW:
+    def saw(self, ask: GpuAsk, times: int = 1) -> None:
+        """Count asks of one shape that arrived together, placed or not."""
+        self.counts[ask] = self.counts.get(ask, 0) + times
+        self._total += times
+        while self._total >= WINDOW:
             self.counts = {shape: count // 2 for shape, count in self.counts.items() if count > 1}
             self._total = sum(self.counts.values())
             self._due = self._total
