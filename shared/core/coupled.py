@@ -334,33 +334,33 @@ class _Buckets:
 
     def take(self, count: int, steps: int) -> list[int]:
         """Return up to `count` heads in greedy order, making about `steps` offers at most."""
-        bucket_of = self._bucket_of
+        bucket_of, move = self._bucket_of, self._move
         offers = self._offers()
         is_few = len(offers) <= _FEW_OFFERS
         heap = self._heap(offers)
         taken: list[int] = []
+        made = 0
         while True:
             offer = min(offers) if is_few else _first(heap, offers, bucket_of)
             if offer == _NO_OFFER:
-                return taken
+                break
             head = offer & ROW_MASK
             taken.append(head)
-            if len(taken) == count:
-                return taken
-            if self.steps > steps:
-                return taken
-            number = bucket_of[head].number
-            self._move(head)
-            changed = self._count_one(number, offers)
+            if len(taken) == count or made > steps:
+                break
+            move(head)
+            changed = self._count_one(bucket_of[head].number, offers)
             if changed is None:
+                made += _STEPS_EACH + len(offers)
                 offers = self._offers()
                 heap = self._heap(offers)
-                self.steps += _STEPS_EACH + len(offers)
                 continue
-            self.steps += _STEPS_EACH + len(changed)
+            made += _STEPS_EACH + len(changed)
             if not is_few:
                 for offer in changed:
                     heappush(heap, offer)
+        self.steps = made
+        return taken
 
     def _count_one(self, number: int, offers: list[int]) -> list[int] | None:
         """Count one more on a combination; make the offers that changes anew. Returns these; None: all change."""
@@ -435,31 +435,34 @@ class _Buckets:
         bucket, level = self._bucket_of[head], self._sum_of[head]
         heap = bucket.levels[level]
         heappop(heap)
-        if heap:
-            bucket.head = heap[0] if level == bucket.top else bucket.head
-        else:
+        is_stale = False
+        if not heap:
             del bucket.levels[level]
-            if level == bucket.top:
-                self._settle(bucket)
+            is_stale = level == bucket.top
+        elif level == bucket.top:
+            bucket.head = heap[0]
         self._taken_of[head] = index = self._taken_of[head] + 1
-        if index >= self._room[head]:
-            return
-        if index == 1:
-            level, scorers = self._second_sum_of[head], self._second_scorers_of[head]
-        else:
-            level, scorers = self._marginal.score(head, index)
-        self._sum_of[head] = level
-        if scorers != bucket.scorers:
-            self._bucket_of[head] = bucket = self._beside(bucket, scorers)
-        found = bucket.levels.get(level)
-        if found is not None:
-            heappush(found, head)
-            if level == bucket.top:
-                bucket.head = found[0]
-            return
-        bucket.levels[level] = [head]
-        heappush(bucket.tops, -level)
-        if bucket.head < 0 or level > bucket.top - _SCORERS:
+        if index < self._room[head]:
+            if index == 1:
+                level, scorers = self._second_sum_of[head], self._second_scorers_of[head]
+            else:
+                level, scorers = self._marginal.score(head, index)
+            self._sum_of[head] = level
+            if scorers != bucket.scorers:
+                if is_stale:
+                    self._settle(bucket)
+                    is_stale = False
+                self._bucket_of[head] = bucket = self._beside(bucket, scorers)
+            found = bucket.levels.get(level)
+            if found is None:
+                bucket.levels[level] = [head]
+                heappush(bucket.tops, -level)
+                is_stale = is_stale or bucket.head < 0 or level > bucket.top - _SCORERS
+            else:
+                heappush(found, head)
+                if level == bucket.top:
+                    bucket.head = found[0]
+        if is_stale:
             self._settle(bucket)
 
     def _beside(self, bucket: _Bucket, scorers: int) -> _Bucket:
