@@ -7,24 +7,18 @@ appends; it never undoes: when the log went another way it drops its state, repl
     standby ──won──▶ candidate ──lease appended──▶ active ──lost, refused, higher epoch──▶ standby
 """
 
-from collections.abc import Iterable
-from typing import cast
-
 import msgspec
 
 from schemas.base import Event
-from schemas.envelope import CORE_VERSION, SCHEMA_VERSION, AnyEvent, LeaseHeld
+from schemas.envelope import LeaseHeld
 from schemas.envelope import Record as LogRecord
-from schemas.evaluations import EvaluationsCreated
-from schemas.jobs import EvaluateJob, RegisterJob
-from schemas.plans import PlanCommitted, PlanRefused
 from schemas.policy import ClusterCreated, Policy
-from services.plan_applier.inbox import Inbox, Waiting
+from services.plan_applier.batch import COMMANDS_MAX, decide_batch
+from services.plan_applier.counters import Counters
+from services.plan_applier.inbox import Inbox
 from shared.bus import subjects
 from shared.core.dead import dead_letter
 from shared.core.decide.garbage import Horizon, decide_garbage
-from shared.core.decide.route import decide
-from shared.core.histogram import Histogram
 from shared.core.log import seal
 from shared.core.replica import Replica
 from shared.core.role import (
@@ -59,18 +53,11 @@ from shared.core.role import (
 from shared.core.state import State
 from shared.errors import CommandInvalid, LogError
 
-#: Bounds of one transaction. Commands and the events they become are of like size; the rest is headroom.
-COMMANDS_MAX = 256
-BYTES_MAX = 400 * 1024
-#: Once so many evaluations were created, no further command is taken (one creates at most 1,500).
-EVALUATIONS_MAX = 1_000
 #: What the log's stream takes with headers to spare; the bounds above keep far below it.
 RECORD_BYTES_MAX = 1_000_000
 CHECKPOINT_EVERY = 1000
 CHECKPOINT_IDLE_NS = 1_000_000_000
 GARBAGE_EVERY_NS = 5_000_000_000
-#: What is not taken while the log is nearly full.
-NEW_WORK = (RegisterJob, EvaluateJob)
 #: Busy: wait this long after the last append for company, but only while company comes.
 LINGER_NS = 2_000_000
 LINGER_ABOVE = 1.2
@@ -78,7 +65,6 @@ LINGER_ABOVE = 1.2
 UNKNOWN_NS = 1_000_000_000
 #: After a full log refused an append.
 FULL_PAUSE_NS = 1_000_000_000
-CLOCK_ALARM_NS = 5_000_000_000
 
 
 class _Pending(msgspec.Struct):
@@ -134,21 +120,8 @@ class PlanApplier:
         self._is_paused = False
         #: moving mean of commands a transaction.
         self._mean = 1.0
-        self._counters = dict.fromkeys(
-            (
-                "transactions",
-                "commands",
-                "events",
-                "rebuilds",
-                "dead",
-                "plans_refused",
-                "plans_cut",
-            ),
-            0,
-        )
-        self._durable = Histogram("caravan_plan_applier_append_seconds")
+        self._counters = Counters()
         self._sent_ns = 0
-        self._clock_off_ns = 0
 
     def sources(self) -> tuple[Source, ...]:
         """The log, and one queue a kind of command, opened while active."""
@@ -183,20 +156,7 @@ class PlanApplier:
 
     def metrics(self) -> dict[str, float]:
         """Gauges and counters; plan queue depth as in Nomad's nomad.plan.queue_depth."""
-        out = {f"caravan_plan_applier_{name}_total": float(n) for name, n in self._counters.items()}
-        for kind in subjects.COMMAND_KINDS:
-            depth = float(self._inbox.depth(kind))
-            out[f'caravan_plan_applier_queue_depth{{kind="{kind}"}}'] = depth
-        out["caravan_plan_applier_active"] = float(self._is_active)
-        out["caravan_plan_applier_epoch"] = float(self.replica.chain.epoch)
-        out["caravan_log_seq"] = float(self.replica.seq)
-        out["caravan_log_foreign_total"] = float(self.replica.chain.foreign)
-        out["caravan_log_fill_ratio"] = self.replica.room.share
-        out["caravan_log_fill_alarm_info"] = float(self.replica.room.is_alarming)
-        off = abs(self._clock_off_ns)
-        out["caravan_plan_applier_clock_off_seconds"] = off / 1e9
-        out["caravan_plan_applier_clock_alarm"] = float(off > CLOCK_ALARM_NS)
-        return {**out, **self._durable.shown()}
+        return self._counters.shown(self.replica, self._inbox, is_active=self._is_active)
 
     # ---- inputs ----
 
@@ -247,7 +207,7 @@ class PlanApplier:
         try:
             self._inbox.put(message)
         except CommandInvalid as err:
-            self._counters["dead"] += 1
+            self._counters.add("dead")
             letter = dead_letter(self, message, err.message, now_ns)
             out.append(Send(subjects.dead(message.subject), letter))
             out.append(Ack(message.token))
@@ -300,7 +260,7 @@ class PlanApplier:
         if pending is None or seq != pending.seq:
             return
         self._pending = None
-        self._durable.observe(now_ns - self._sent_ns)
+        self._counters.durable(now_ns - self._sent_ns)
         self.replica.wrote(pending.seq, pending.record, pending.digest, len(pending.data))
         self._horizon.note(seq, pending.record.t_ns)
         self._appended_ns = now_ns
@@ -318,8 +278,8 @@ class PlanApplier:
             self._since_checkpoint = 0
         else:
             self._since_checkpoint += 1
-            self._counters["transactions"] += 1
-            self._counters["events"] += len(pending.record.events)
+            self._counters.add("transactions")
+            self._counters.add("events", len(pending.record.events))
             out.append(SetTimer("checkpoint", now_ns + CHECKPOINT_IDLE_NS))
 
     def _open(self, out: list[Effect]) -> None:
@@ -335,7 +295,7 @@ class PlanApplier:
         """The state holds what the log does not: drop it, replay, compete again."""
         if self._pending is None:
             return
-        self._counters["rebuilds"] += 1
+        self._counters.add("rebuilds")
         self._pending = None
         self._stand_by(out)
         self._is_caught_up = False
@@ -360,7 +320,7 @@ class PlanApplier:
             self._commit([created], now_ns, out)
         elif self._is_checkpoint_due():
             tables = self.replica.state.hashes()
-            self._append(self._record("checkpoint", now_ns, tables=tables), [], out)
+            self._append(self.replica.chain.draft("checkpoint", now_ns, tables=tables), [], out)
         elif self._is_garbage_due:
             self._write_garbage(now_ns, out)
         elif len(self._inbox) and not self._lingers(now_ns, out):
@@ -379,7 +339,7 @@ class PlanApplier:
             fsync=self._fsync,
             replicas=self._replicas,
         )
-        self._append(self._record("lease", now_ns, lease=held), [], out)
+        self._append(self.replica.chain.draft("lease", now_ns, lease=held), [], out)
 
     def _write_garbage(self, now_ns: int, out: list[Effect]) -> None:
         self._is_garbage_due = False
@@ -389,33 +349,18 @@ class PlanApplier:
             self._commit(events, now_ns, out)
 
     def _write_commands(self, now_ns: int, out: list[Effect]) -> None:
-        """Decide what waits, each command on the state that the ones before it made."""
+        """Decide what waits, and write what becomes of it."""
         state = self._begin(now_ns)
-        events: list[Event] = []
-        taken: list[Waiting] = []
-        created = 0
-        while len(self._inbox) and not events:
-            for waiting in self._inbox.take(COMMANDS_MAX, BYTES_MAX):
-                taken.append(waiting)
-                if self.replica.room.is_tight and isinstance(waiting.command, NEW_WORK):
-                    # Its sender keeps it, and asks again.
-                    continue
-                for event in decide(state, waiting.command, now_ns, self._horizon):
-                    state.evolve(event, state.seq)
-                    self._count(event)
-                    events.append(event)
-                    if isinstance(event, EvaluationsCreated):
-                        created += len(event.evaluations)
-                if created > EVALUATIONS_MAX:
-                    # The one event that may be far longer than its command.
-                    break
-        self._counters["commands"] += len(taken)
-        self._mean += (len(taken) - self._mean) / 8
-        tokens = [waiting.token for waiting in taken if waiting.token is not None]
-        if events:
-            self._append(self._record("tx", now_ns, events=events), tokens, out)
+        batch = decide_batch(
+            state, self._inbox, self._horizon, now_ns, no_new_work=self.replica.room.is_tight
+        )
+        self._counters.decided(batch.commands, batch.events)
+        self._mean += (batch.commands - self._mean) / 8
+        if batch.events:
+            record = self.replica.chain.draft("tx", now_ns, events=batch.events)
+            self._append(record, batch.tokens, out)
         else:
-            out.extend(Ack(token) for token in tokens)
+            out.extend(Ack(token) for token in batch.tokens)
 
     def _lingers(self, now_ns: int, out: list[Effect]) -> bool:
         """Wait a moment for company while there is much traffic: a transaction costs every replica a wake-up."""
@@ -430,46 +375,15 @@ class PlanApplier:
 
     def _begin(self, now_ns: int) -> State:
         state = self.replica.state
-        self._clock_off_ns = now_ns - self.replica.chain.t_ns
-        state.begin(self.replica.next_seq, self._log_time(now_ns))
+        self._counters.clock_off_ns = now_ns - self.replica.chain.t_ns
+        state.begin(self.replica.next_seq, self.replica.chain.log_time(now_ns))
         return state
-
-    def _log_time(self, now_ns: int) -> int:
-        return max(self.replica.chain.t_ns, now_ns)
 
     def _commit(self, events: list[Event], now_ns: int, out: list[Effect]) -> None:
         state = self.replica.state
         for event in events:
             state.evolve(event, state.seq)
-        self._append(self._record("tx", now_ns, events=events), [], out)
-
-    def _count(self, event: Event) -> None:
-        if isinstance(event, PlanRefused):
-            self._counters["plans_refused"] += 1
-        elif isinstance(event, PlanCommitted) and event.cut:
-            self._counters["plans_cut"] += 1
-
-    def _record(
-        self,
-        kind: str,
-        now_ns: int,
-        *,
-        events: Iterable[Event] = (),
-        lease: LeaseHeld | None = None,
-        tables: dict[str, str] | None = None,
-    ) -> LogRecord:
-        chain = self.replica.chain
-        return LogRecord(
-            kind=kind,
-            schema=SCHEMA_VERSION,
-            core=CORE_VERSION,
-            epoch=chain.next_seq if kind == "lease" else chain.epoch,
-            prev=chain.head,
-            t_ns=self._log_time(now_ns),
-            events=cast("tuple[AnyEvent, ...]", tuple(events)),
-            lease=lease,
-            tables=tables,
-        )
+        self._append(self.replica.chain.draft("tx", now_ns, events=events), [], out)
 
     def _append(self, record: LogRecord, tokens: list[int], out: list[Effect]) -> None:
         data, digest = seal(record)

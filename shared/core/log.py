@@ -7,11 +7,22 @@ A record's bytes are `{"kind":…,…,"sum":"<32 hex>"}`. The sum is blake2b-128
 and `prev` in the body is the sum before: one flipped bit breaks either this record or the next one's link.
 """
 
+from collections.abc import Iterable
 from hashlib import blake2b
+from typing import cast
 
 import msgspec
 
-from schemas.envelope import ENCODER, RECORD_DECODER, Record
+from schemas.base import Event
+from schemas.envelope import (
+    CORE_VERSION,
+    ENCODER,
+    RECORD_DECODER,
+    SCHEMA_VERSION,
+    AnyEvent,
+    LeaseHeld,
+    Record,
+)
 from shared.errors import LogDamaged, UnknownEvent
 
 _FRAME = b'{"kind":"'
@@ -74,6 +85,32 @@ class Chain:
         self.t_ns = max(self.t_ns, record.t_ns)
         self.accepted += 1
         return record
+
+    def log_time(self, now_ns: int) -> int:
+        """Log time of a record written now: it never runs backwards."""
+        return max(self.t_ns, now_ns)
+
+    def draft(
+        self,
+        kind: str,
+        now_ns: int,
+        *,
+        events: Iterable[Event] = (),
+        lease: LeaseHeld | None = None,
+        tables: dict[str, str] | None = None,
+    ) -> Record:
+        """Make the record that would follow the head, for `seal`; a lease begins the epoch of its own seq."""
+        return Record(
+            kind=kind,
+            schema=SCHEMA_VERSION,
+            core=CORE_VERSION,
+            epoch=self.next_seq if kind == "lease" else self.epoch,
+            prev=self.head,
+            t_ns=self.log_time(now_ns),
+            events=cast("tuple[AnyEvent, ...]", tuple(events)),
+            lease=lease,
+            tables=tables,
+        )
 
     def wrote(self, seq: int, record: Record, digest: str) -> None:
         """Take our own record as accepted, without judging it again: it is in the log at `seq`."""

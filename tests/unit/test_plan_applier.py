@@ -14,6 +14,7 @@ from schemas.envelope import (
 from schemas.jobs import JobRegistered
 from schemas.nodes import ReportNode
 from schemas.plans import SubmitPlan
+from services.plan_applier import batch as batches
 from services.plan_applier import role as applier
 from services.plan_applier.inbox import Inbox
 from services.plan_applier.role import PlanApplier
@@ -168,7 +169,7 @@ def test_a_transaction_of_many_evaluations_takes_no_more_commands(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What few commands turn into must fit the bus too: the rest becomes the next transaction, and nothing is lost."""
-    monkeypatch.setattr(applier, "EVALUATIONS_MAX", 2)
+    monkeypatch.setattr(batches, "EVALUATIONS_MAX", 2)
     bench = Bench().lead()
     jobs = [register(f"job-{n}", submission_id=f"s{n}") for n in range(8)]
     effects = bench.settle(bench.send(*jobs))

@@ -1,0 +1,69 @@
+"""What the plan applier counts: names and meanings of its metrics. Must not know why anything happened.
+
+Plan queue depth as in Nomad's nomad.plan.queue_depth; docs/metrics.md lists all.
+"""
+
+from collections.abc import Iterable
+
+from schemas.base import Event
+from schemas.plans import PlanCommitted, PlanRefused
+from services.plan_applier.inbox import Inbox
+from shared.bus import subjects
+from shared.core.histogram import Histogram
+from shared.core.replica import Replica
+
+_PREFIX = "caravan_plan_applier_"
+CLOCK_ALARM_NS = 5_000_000_000
+
+
+class Counters:
+    """Sums since the start of the process, and the distance of its clock from log time."""
+
+    def __init__(self) -> None:
+        self.clock_off_ns = 0
+        self._sums = dict.fromkeys(
+            (
+                "transactions",
+                "commands",
+                "events",
+                "rebuilds",
+                "dead",
+                "plans_refused",
+                "plans_cut",
+            ),
+            0,
+        )
+        self._durable = Histogram(_PREFIX + "append_seconds")
+
+    def add(self, name: str, count: int = 1) -> None:
+        """Count."""
+        self._sums[name] += count
+
+    def durable(self, passed_ns: int) -> None:
+        """Take note of the time from sending a record to knowing that it is in the log."""
+        self._durable.observe(passed_ns)
+
+    def decided(self, commands: int, events: Iterable[Event]) -> None:
+        """Count commands and what became of plans."""
+        self._sums["commands"] += commands
+        for event in events:
+            if isinstance(event, PlanRefused):
+                self._sums["plans_refused"] += 1
+            elif isinstance(event, PlanCommitted) and event.cut:
+                self._sums["plans_cut"] += 1
+
+    def shown(self, replica: Replica, inbox: Inbox, *, is_active: bool) -> dict[str, float]:
+        """Return everything under its full name."""
+        out = {f"{_PREFIX}{name}_total": float(count) for name, count in self._sums.items()}
+        for kind in subjects.COMMAND_KINDS:
+            out[f'{_PREFIX}queue_depth{{kind="{kind}"}}'] = float(inbox.depth(kind))
+        out[_PREFIX + "active"] = float(is_active)
+        out[_PREFIX + "epoch"] = float(replica.chain.epoch)
+        out["caravan_log_seq"] = float(replica.seq)
+        out["caravan_log_foreign_total"] = float(replica.chain.foreign)
+        out["caravan_log_fill_ratio"] = replica.room.share
+        out["caravan_log_fill_alarm_info"] = float(replica.room.is_alarming)
+        off = abs(self.clock_off_ns)
+        out[_PREFIX + "clock_off_seconds"] = off / 1e9
+        out[_PREFIX + "clock_alarm"] = float(off > CLOCK_ALARM_NS)
+        return {**out, **self._durable.shown()}
