@@ -6,12 +6,15 @@ A seed orders the nodes; the first so many are kept, and the least number is sou
 still fits on, placed as it arrives. The figure is the 90th percentile of 11 seeds. Two loads: the
 million containers of P1 on 5,000 nodes in five classes, by `binpack`; and, where the trace is at
 hand, its whole list of pods on two copies of its fleet (on one it does not fit), shuffled, by
-`fragmentation`. What is known to be possible stands beside it: for the first the capacity of the
+`fragmentation`; there one pod in 500 may stay out, as in the published measure (Verma et al.,
+"Evaluating job packing in warehouse-scale computing", 2014), or a lone pod of eight GPUs that came
+last would decide. What is known to be possible stands beside it: for the first the capacity of the
 nodes kept, which no packing beats; for the second the best of several offline packings that see all
 pods beforehand and sort them.
 """
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -23,11 +26,14 @@ from bench.p19 import ASK, CAPACITY, CLASSES, COUNT, JOBS, NODES
 from bench.packers import Fragmentation, Packer, Published
 from shared.core.cut import place_count
 from shared.core.fragmentation.gpus import WHOLE, GpuAsk
+from shared.core.fragmentation.holes import STEPS, hole_values
 from shared.core.scores import Int64s
 from shared.core.splitmix import splitmix64, splitmix64_array
 
 RUNS: Final = 11
 _COPIES: Final = 2
+#: One pod in so many may find no room.
+_PICKY: Final = 500
 _PERCENTILE: Final = 90
 #: The goal: at most so much above the best known.
 _WITHIN_PCT: Final = 2
@@ -143,10 +149,9 @@ def _openb(trace: Trace, seed: int, size: float) -> tuple[int, int]:
     """Return how many nodes the best offline packing needs, and how many our policy does as pods arrive."""
     order = _order(len(trace.machines), seed)
     pods = tuple(trace.pods[at] for at in _order(len(trace.pods), ~seed)[: _part(trace, size)])
-    asked = sum(pod.total_milli for pod in pods)
-    offered = np.cumsum([trace.machines[at].gpus * WHOLE for at in order])
-    bound = int(np.searchsorted(offered, asked)) + 1
+    offered = np.cumsum([trace.machines[at].gpus for at in order])
     every = len(order)
+    bound = min(int(np.searchsorted(offered, _gpus_at_least(pods))) + 1, every)
 
     def kept(count: int) -> Trace:
         return Trace(tuple(trace.machines[at] for at in order[:count]), trace.models, pods)
@@ -163,15 +168,30 @@ def _part(trace: Trace, size: float) -> int:
 
 
 def _holds(trace: Trace, make: Callable[[Trace], Packer], pods: Iterable[GpuAsk]) -> bool:
-    """Place pods in their order, and tell whether all found room."""
+    """Place pods in their order, and tell whether all but a few picky ones found room."""
     policy, columns = make(trace), trace.columns()
+    spared = len(trace.pods) // _PICKY
     for pod in pods:
         choice = policy.choose(columns, pod)
         if choice is None:
-            return False
+            spared -= 1
+            if spared < 0:
+                return False
+            continue
         columns.take(pod, choice.row, choice.instance)
         policy.placed(choice)
     return True
+
+
+def _gpus_at_least(pods: Sequence[GpuAsk]) -> int:
+    """Return how many GPUs no packing does without: whole ones, and the best packing of fractions."""
+    spared = sorted((pod.total_milli for pod in pods), reverse=True)[: len(pods) // _PICKY]
+    sizes = Counter(pod.gpu_milli * STEPS // WHOLE for pod in pods if pod.gpu_milli)
+    whole = sum(pod.gpus for pod in pods if pod.gpu_milli == WHOLE)
+    unit = 1 << 20
+    values = hole_values({size: count for size, count in sizes.items() if size < STEPS}, unit)
+    parts = sum(values[size] * count for size, count in sizes.items() if size < STEPS)
+    return max(whole + parts // unit - -(-sum(spared) // WHOLE), 0)
 
 
 def _any_holds(trace: Trace) -> bool:
