@@ -1,8 +1,8 @@
-"""`python -m services.cli`: the same as `caravan`, for children that must run under this very Python."""
+"""`python -m services.cli`: the same as the `caravan` script."""
 
 import sys
 
-from services.cli.main import main
+from services.cli.start import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -83,8 +83,8 @@ class Output:
             print(_ENCODER.encode(value).decode(), flush=True)
 
     def progress(self, text: str, style: str = "") -> None:
-        """Say what happens now: to people on stdout, beside JSON on stderr; or to nobody, where nobody reads any more."""
-        said = self.paint(clean(text), style)
+        """Say what happens now: to people on stdout, beside JSON on stderr; to nobody where nobody reads."""
+        said = self.paint(self._wrapped(text), style)
         # What goes on is told from threads and on the way down: the work must not end with its listener.
         with contextlib.suppress(OSError):
             print(said, file=sys.stderr if self.is_json else sys.stdout, flush=True)
@@ -96,7 +96,7 @@ class Output:
     def line(self, text: str = "", style: str = "") -> None:
         """Print a line for people."""
         if not self.is_json:
-            print(self.paint(clean(text), style))
+            print(self.paint(self._wrapped(text), style))
 
     def parts(self, *parts: tuple[str, str]) -> None:
         """Print one line of texts with their styles, at once, cut to the width of the terminal."""
@@ -115,10 +115,10 @@ class Output:
             return
         width = max((len(name) for name, _ in pairs), default=0)
         for name, value in pairs:
-            text = clean(value)
-            print(
-                f"{self.paint(name.ljust(width), 'bold')}  {self.paint(text, STYLES.get(text, ''))}"
-            )
+            shown = self.paint(name.ljust(width), "bold")
+            for line in self._in_column(clean(value), width + _GAP):
+                print(f"{shown}  {self.paint(line, STYLES.get(value, ''))}".rstrip())
+                shown = " " * width
 
     def commands(self, pairs: Sequence[tuple[str, str]]) -> None:
         """Print commands to try, and what each does: beside it, or below on a narrow terminal."""
@@ -156,6 +156,30 @@ class Output:
         """Colour a text where colours are wanted."""
         codes = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "cyan": 36}
         return f"\x1b[{codes[style]}m{text}\x1b[0m" if style and self._colour else text
+
+    def _in_column(self, text: str, begin: int) -> list[str]:
+        """Break a value that stands beside its name, where it is too long for the terminal."""
+        if not self._columns or len(text) <= self._columns - begin:
+            return [text]
+        import textwrap
+
+        return textwrap.wrap(text, max(self._columns - begin, 10), break_on_hyphens=False)
+
+    def _wrapped(self, text: str) -> str:
+        """Clean a text, and break its lines between words where the terminal would break them anywhere."""
+        text = clean(text)
+        if not self._columns or len(text) <= self._columns:
+            return text
+        import textwrap
+
+        lines = []
+        for line in text.split("\n"):
+            indent = " " * (len(line) - len(line.lstrip()) + _GAP)
+            wrapped = textwrap.wrap(
+                line, self._columns, subsequent_indent=indent, break_on_hyphens=False
+            )
+            lines += wrapped or [""]
+        return "\n".join(lines)
 
     def _fitting(
         self, columns: Sequence[Column], cells: Sequence[Sequence[str]], kept: list[int]

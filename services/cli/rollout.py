@@ -92,7 +92,7 @@ def bar(group: GroupSummary, width: int, signs: str) -> Any:
     from rich.text import Text
 
     total = max(group.desired, 1)
-    full, empty = signs
+    full, empty = signs[0], signs[1]
     parts = (
         (group.running + group.complete, "green"),
         (group.failed + group.lost, "red"),

@@ -2,8 +2,8 @@
 
 - A block that begins with `caravan up` is the first terminal: started, waited for, ended at the end or when the page
   ends it by the pid in `up.lock`.
-- A `text` block below shows lines of the output, in their order; others may stand between. `…` stands for anything, and any
-  space for any number of spaces. A block that only asks is asked again until it says so, at most for 15 s.
+- A `text` block below shows lines of the output, in their order; others may stand between. `…` stands for anything, and
+  any space for any number of spaces. A block that only asks is asked again until it says so, at most for 15 s.
 """
 
 import os

@@ -1,0 +1,226 @@
+"""What a person meets at a terminal: a narrow one, one without colours, Ctrl-C at any point, a bus that is none."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from services.cli.children import processes_of
+from tests.bus.up import Up
+from tests.docs.terminal import run
+
+pytestmark = pytest.mark.bus
+ROOT = Path(__file__).resolve().parents[2]
+HELLO = str(ROOT / "examples" / "hello.nomad.hcl")
+CARAVAN = (sys.executable, "-m", "services.cli")
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    one = Up(tmp_path_factory.mktemp("term"))
+    yield one
+    if one.process.poll() is None:
+        one.end()
+    assert not processes_of(one.data_dir)
+
+
+@pytest.mark.parametrize("columns", [40, 60, 200])
+def test_nothing_is_wider_than_the_terminal(up: Up, columns: int) -> None:
+    """Every command for people keeps to the width it has, with the picture of a rollout too."""
+    for words in (
+        ["job", "run", "--var", f"count={columns // 20}", HELLO],
+        ["job", "plan", "--var", "count=1", HELLO],
+        ["job", "status"],
+        ["job", "status", "hello"],
+        ["node", "status", "--allocs"],
+        ["alloc", "status", "hello.greeters[0]"],
+        ["eval", "list"],
+        ["log", "tail"],
+    ):
+        code, screen = run([*CARAVAN, *words], up.env, columns=columns)
+        assert code == (1 if "plan" in words else 0), screen.text()
+        wide = [line for line in screen.text() if len(line) > columns and "/" not in line]
+        assert not wide, words
+
+
+def test_the_rollout_is_drawn_and_stays(up: Up) -> None:
+    """On a terminal the last picture remains: a tick, a bar for each group, and how many run."""
+    code, screen = run([*CARAVAN, "job", "run", "--var", "count=4", HELLO], up.env)
+    text = screen.text()
+    assert code == 0
+    assert any(line.startswith("✓ job hello, version ") for line in text), text
+    assert sum("━━━━" in line and "4/4 running" in line for line in text) == 1
+    assert "\x1b[32m" in "".join(screen.lines)
+
+
+@pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"NO_COLOR": "1", "PYTHONIOENCODING": "ascii"}])
+def test_no_colour_is_no_colour(up: Up, env: dict[str, str]) -> None:
+    """With NO_COLOR no text is painted, whatever the command."""
+    for words in (
+        ["job", "status", "hello"],
+        ["job", "run", "--var", "count=3", HELLO],
+        ["log", "tail"],
+    ):
+        code, screen = run([*CARAVAN, *words], {**up.env, **env})
+        assert code == 0
+        assert not re.search(r"\x1b\[[0-9;]*[1-9][0-9;]*m", "".join(screen.lines)), screen.lines
+
+
+def test_a_pipe_gets_plain_lines(up: Up) -> None:
+    """Piped, progress is one line a change, without a control character."""
+    command = [*CARAVAN, "job", "run", "--var", "count=2", HELLO]
+    done = subprocess.run(command, env=up.env, capture_output=True, check=False, timeout=60)
+    assert done.returncode == 0
+    assert b"\x1b" not in done.stdout and b"\r" not in done.stdout
+    assert b"greeters: 2/2 running" in done.stdout
+
+
+def test_a_reader_that_leaves_is_no_traceback(up: Up) -> None:
+    """`caravan log tail -f | head -1` ends with the reader."""
+    text = f"{sys.executable} -m services.cli log tail -n 50 -f | head -n 1"
+    done = subprocess.run(
+        ["/bin/sh", "-c", text], env=up.env, capture_output=True, check=False, timeout=30
+    )
+    assert len(done.stdout.splitlines()) == 1
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "at", ["services.cli.words", "msgspec", "asyncio", "nats.js", "shared.bus.client"]
+)
+def test_ctrl_c_while_it_starts_is_quiet(up: Up, at: str) -> None:
+    """However much of it was imported, Ctrl-C ends it as a shell expects, without a traceback."""
+    command = [sys.executable, "-X", "importtime", "-m", "services.cli", "log", "tail", "-f"]
+    process = subprocess.Popen(
+        command, env=up.env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.split()[-1] == at:
+            break
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode in (130, -signal.SIGINT), err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    "words", [["log", "tail", "-f"], ["alloc", "logs", "-f", "hello.greeters[0]"]]
+)
+def test_ctrl_c_ends_what_follows(up: Up, words: list[str]) -> None:
+    """What goes on for ever ends with 130 and without a traceback."""
+    process = subprocess.Popen(
+        [*CARAVAN, *words], env=up.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (130, b"")
+
+
+def test_ctrl_c_while_following_leaves_the_job_alone(up: Up) -> None:
+    """Ctrl-C ends the following, not what was submitted: it runs once its node is awake again."""
+    agent = json.loads((up.data_dir / "up.json").read_text())["services"]["agent-node-1"]
+    os.kill(agent, signal.SIGSTOP)
+    try:
+        command = [*CARAVAN, "job", "run", str(ROOT / "examples" / "batch.nomad.hcl")]
+        process = subprocess.Popen(
+            command, env=up.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "pending" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=20)
+        assert (process.returncode, err) == (130, "")
+    finally:
+        os.kill(agent, signal.SIGCONT)
+
+    def complete() -> int:
+        groups = up.run("job", "status", "count-to-ten")[1]["groups"]
+        return groups["counters"]["complete"]
+
+    up.until(lambda: complete() == 5, "the job ran")
+
+
+class Listener:
+    """Something on a port that is no bus of ours: silent, or an old server."""
+
+    def __init__(self, greeting: bytes) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"nats://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._greeting = greeting
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                one, _ = self._socket.accept()
+                threading.Thread(target=self._talk, args=(one,), daemon=True).start()
+
+    def _talk(self, one: socket.socket) -> None:
+        with one, contextlib.suppress(OSError):
+            one.sendall(self._greeting)
+            while data := one.recv(4096):
+                if b"PING" in data:
+                    one.sendall(b"PONG\r\n")
+                for reply in re.findall(rb"^PUB \S+ (\S+) \d+", data, re.MULTILINE):
+                    # As a server does when nobody listens.
+                    one.sendall(b"HMSG %s 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\n" % reply)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+_INFO = '{"server_id":"x","version":"%s","proto":1,"headers":true,"max_payload":1048576}'
+
+
+@pytest.mark.parametrize(
+    ("greeting", "said"), [(b"", "no bus at"), (b"HTTP/1.1 400 Bad Request\r\n\r\n", "caravan up")]
+)
+def test_what_is_no_bus_is_said_within_two_seconds(
+    tmp_path: Path, greeting: bytes, said: str
+) -> None:
+    """A port that is silent, or speaks something else, is one line and exit 1."""
+    listener = Listener(greeting)
+    env = {**os.environ, "CARAVAN_NATS_URL": listener.url, "XDG_STATE_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [*CARAVAN, "job", "status"],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    listener.close()
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1), done.stderr
+    assert said in done.stderr
+
+
+def test_an_old_server_is_named(tmp_path: Path) -> None:
+    """Where nobody answers on a server that is too old, the line says so."""
+    greeting = f"INFO {_INFO % '2.9.1'}\r\n".encode()
+    listener = Listener(greeting)
+    env = {**os.environ, "CARAVAN_NATS_URL": listener.url, "XDG_STATE_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [*CARAVAN, "job", "status"],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    listener.close()
+    assert done.returncode == 1
+    assert "2.9.1" in done.stderr and "2.15" in done.stderr, done.stderr
