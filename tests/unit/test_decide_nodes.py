@@ -152,7 +152,7 @@ def test_liveness_is_decided_once_and_not_against_news() -> None:
 def test_a_rack_of_small_jobs_goes_down_in_transactions_that_fit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Many lost nodes with many jobs are declared a part at a time; asked again, none is forgotten, one is no exception."""
+    """Many lost nodes with many jobs are declared a part at a time, one at least; asked again, none is forgotten."""
     world = Cluster()
     for number in range(4):
         world.do(join(f"n{number}"))
@@ -173,7 +173,7 @@ def test_a_rack_of_small_jobs_goes_down_in_transactions_that_fit(
 
 def delays(count: int, lives_s: int = 0, **fields: object) -> list[float | None]:
     """Delays of a chain whose members fail so long after they were due."""
-    policy = ReschedulePolicy(delay_ns=5 * SECOND, max_delay_ns=60 * SECOND, **fields)  # type: ignore[arg-type]
+    policy = ReschedulePolicy(delay_ns=5 * SECOND, max_delay_ns=60 * SECOND, **fields)
     chain: tuple[int, ...] = ()
     now = 1_000 * SECOND
     found: list[float | None] = []

@@ -175,7 +175,7 @@ def test_everything_again_when_the_bus_came_back() -> None:
 
 
 def test_a_node_with_too_much_on_it_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A projection that no message holds is a dead letter, once; when it fits again it is published, and may be told anew."""
+    """A projection that no message holds is a dead letter, once; when it fits again it is published."""
     story = Story()
     story.node("n1")
     story.job("a", count=2)

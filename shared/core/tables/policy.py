@@ -34,15 +34,15 @@ class PolicyTable:
 
     def digest(self) -> str:
         """Hash of the table, 16 hex digits."""
-        row = (self.cluster_id, _chosen(self.policy), self.log_level, self.modify_seq)
+        row = (self.cluster_id, _changed(self.policy), self.log_level, self.modify_seq)
         return blake2b(ENCODER.encode(row), digest_size=8).hexdigest()
 
 
 def _hash(policy: Policy) -> str:
-    return blake2b(ENCODER.encode(_chosen(policy)), digest_size=8).hexdigest()
+    return blake2b(ENCODER.encode(_changed(policy)), digest_size=8).hexdigest()
 
 
-def _chosen(policy: Policy) -> dict[str, object]:
+def _changed(policy: Policy) -> dict[str, object]:
     """Return what differs from the defaults, in order of names: a field that a later release adds changes no old hash.
 
     Sound because no default ever changes (tests/golden holds that).
