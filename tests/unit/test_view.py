@@ -431,3 +431,30 @@ def test_dead_letters_are_listed() -> None:
     assert newest["id"] == "4"
     assert oldest == {"id": "3", "subject": "cmd.plan", "reason": "no JSON", "at": 5, "size": 3}
     assert Open("dead", 5) in story.feed(Reconnected())
+
+
+def test_an_allocation_goes_by_its_name() -> None:
+    """job.group[index] finds the newest of that name, one that has not ended before one that has."""
+    story = small()
+    story.start()
+    first = story.ask("alloc", id="j.web[0]")["allocation"]
+    assert (first["name"], first["node"]) == ("j.web[0]", "n1")
+    story.log(AllocationsReported(nodes=(0,), numbers=(1,), rows=(0,), statuses=(COMPLETE,)))
+    story.plan("j", (1,))
+    assert story.ask("alloc", id="j.web[0]")["allocation"]["node"] == "n2"
+    for name in ("j.web[9]", "j.api[0]", "k.web[0]"):
+        assert story.ask("alloc", id=name)["error"]["code"] == "not_found"
+
+
+def test_why_a_task_is_not_running_yet() -> None:
+    """Between two runs the last event of the task says what it waits for."""
+    story = small()
+    story.start()
+    event = {"kind": "Restarting", "message": "in 15 s, within policy", "t_ns": 1}
+    tasks = {"main": {"state": "pending", "restarts": 1, "events": [event]}}
+    detail = AllocDetail(row=0, tasks=msgspec.Raw(msgspec.json.encode(tasks)))
+    story.log(
+        AllocationsReported(nodes=(0,), numbers=(1,), rows=(0,), statuses=(0,), details=(detail,))
+    )
+    answer = story.ask("alloc", id="j.web[0]")
+    assert answer["why"] == "task main: Restarting in 15 s, within policy"
