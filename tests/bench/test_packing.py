@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bench import openb, p21, p22
 from bench.altered import ALTERED
-from bench.packers import POLICIES
+from bench.packers import POLICIES, packer
 from services.cli.output import CliError
 
 NODES = """sn,cpu_milli,memory_mib,gpu,model
@@ -140,3 +141,11 @@ def test_altered_workloads_are_other_workloads(trace: Path, variant: str) -> Non
     base = ALTERED[variant][0]
     assert openb.read(str(trace), variant, 1.0).pods != openb.read(str(trace), base, 1.0).pods
     assert all(p21.run(1.0, 1, data=str(trace), variant=variant).checks.values())
+
+
+def test_decisions_are_the_same_everywhere(trace: Path) -> None:
+    """What our policy places is pinned: no processor, hash seed or release of numpy decides otherwise."""
+    small = openb.read(str(trace), "gpuspec33", 1.0)
+    read = msgspec.structs.replace(small, machines=small.machines * 20)
+    packed = p21.pack(read, 7, lambda: packer("fragmentation", read))
+    assert (packed.pods, packed.refused, packed.digest) == (759, 240, 502_183_989)
