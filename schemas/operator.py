@@ -15,7 +15,7 @@ class PolicyWish(Wire, frozen=True, kw_only=True):
     """`api.operator.set_policy`: change some fields of the policy, the others stay."""
 
     #: name and value of each field of Policy that shall change.
-    change: dict[str, str | int | bool]
+    change: dict[str, str | int | bool | dict[str, str]]
     #: names the wish in a refusal; empty: made up.
     request_id: str = ""
     #: check and set: refuse unless the policy in force has this hash.

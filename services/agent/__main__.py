@@ -12,6 +12,7 @@ from typing import cast
 import msgspec
 import structlog
 
+from schemas.nodes import NodeSpec
 from services.agent.drivers.driver import Driver
 from services.agent.drivers.raw_exec import RawExec
 from services.agent.edge import Edge
@@ -97,13 +98,7 @@ def _agent(own: AgentSettings, home: Home, drivers: Mapping[str, Driver]) -> Age
         disk_mib=own.reserved_disk_mib,
     )
     spec = node_spec(read_facts(home.top), _naming(own), drivers=found, reserved=reserved)
-    shares = max(own.shares, 1)
-    spec = msgspec.structs.replace(
-        spec,
-        cpu_mhz=own.cpu_mhz or spec.cpu_mhz // shares,
-        memory_mib=own.memory_mib or spec.memory_mib // shares,
-        disk_mib=spec.disk_mib // shares,
-    )
+    spec = part_of(spec, own)
     return Agent(
         node_id=own.node_id,
         instance=f"{own.node_id}-{home.boot_id[:8]}",
@@ -111,6 +106,17 @@ def _agent(own: AgentSettings, home: Home, drivers: Mapping[str, Driver]) -> Age
         boot_id=home.boot_id,
         spec=spec,
         journal=home.journal.entries,
+    )
+
+
+def part_of(spec: NodeSpec, own: AgentSettings) -> NodeSpec:
+    """Say what of the machine is this agent's: what the settings say, else its share."""
+    shares = max(own.shares, 1)
+    return msgspec.structs.replace(
+        spec,
+        cpu_mhz=own.cpu_mhz or spec.cpu_mhz // shares,
+        memory_mib=own.memory_mib or spec.memory_mib // shares,
+        disk_mib=spec.disk_mib // shares,
     )
 
 

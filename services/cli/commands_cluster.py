@@ -150,8 +150,8 @@ CLUSTER_COMMANDS = (
             option("check_hash", "only if the policy in force has this hash", metavar="HASH"),
         ),
         ("policy", *_VERDICT),
-        "The change is an event in the log: a replay decides under the policy of its moment. Times end in ns, or are "
-        "written like 90m.",
+        "The change is an event in the log: a replay decides under the policy of its moment. Times may be written like "
+        "90m, and pool_algorithms like batch:spread,web:binpack.",
         ("operator scheduler set algorithm=spread", "operator scheduler set job_keep_ns=4h"),
     ),
     Command(

@@ -8,7 +8,7 @@ from schemas.answers import JobAnswer, JobsAnswer
 from schemas.projections import Query
 from services.cli import lines
 from services.cli.asking import ask_once, ask_pages, with_bus
-from services.cli.output import Column, Output, short
+from services.cli.output import CliError, Column, Output, short
 from services.cli.submitting import submit, wait_ended, wait_evaluation
 from shared.bus.client import Client
 
@@ -91,7 +91,24 @@ def status(out: Output, *, job_id: str, limit: int, verbose: bool) -> int:
         out.table(columns, rows)
         lines.footer(out, len(answer.jobs), answer.total, "jobs")
         return 0
-    one = ask_once("job", JobAnswer, Query(id=job_id, limit=limit))
+    one = _find(job_id, limit)
     out.result(one)
     lines.job(out, one, verbose=verbose)
     return 0
+
+
+def _find(job_id: str, limit: int) -> JobAnswer:
+    """Ask for a job by its id, or by the one beginning of it that fits. Raises CliError, naming those that there are."""
+    try:
+        return ask_once("job", JobAnswer, Query(id=job_id, limit=limit))
+    except CliError as err:
+        if err.code != "not_found":
+            raise
+        near = ask_once("jobs", JobsAnswer, Query(id=job_id, limit=10))
+        if near.total == 1:
+            return ask_once("job", JobAnswer, Query(id=near.jobs[0].id, limit=limit))
+        if near.total:
+            some = ", ".join(job.id for job in near.jobs)
+            text = f"{job_id!r} is not unique among jobs: {some}"
+            raise CliError("ambiguous", text) from err
+        raise

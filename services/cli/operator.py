@@ -76,10 +76,13 @@ def _told(verdict: OperatorVerdict) -> Mapping[str, object]:
     }
 
 
-def _change(given: Sequence[str]) -> dict[str, str | int | bool]:
+Value = str | int | bool | dict[str, str]
+
+
+def _change(given: Sequence[str]) -> dict[str, Value]:
     """Read NAME=VALUE by the type of the field. Raises CliError `usage`."""
     fields = msgspec.structs.asdict(Policy())
-    found: dict[str, str | int | bool] = {}
+    found: dict[str, Value] = {}
     for one in given:
         name, sign, text = one.partition("=")
         if not sign or name not in fields:
@@ -89,7 +92,12 @@ def _change(given: Sequence[str]) -> dict[str, str | int | bool]:
     return found
 
 
-def _value(name: str, text: str, like: object) -> str | int | bool:
+def _value(name: str, text: str, like: object) -> Value:
+    if isinstance(like, dict):
+        pairs = [one.partition(":") for one in text.split(",") if one]
+        if not all(sign and key and value for key, sign, value in pairs):
+            raise CliError("usage", f"{name} is KEY:VALUE,KEY:VALUE or empty, not {text!r}")
+        return {key: value for key, _, value in pairs}
     if isinstance(like, bool):
         if text not in ("true", "false"):
             raise CliError("usage", f"{name} is true or false, not {text!r}")
@@ -110,6 +118,8 @@ def _show(out: Output, policy: Policy) -> None:
     pairs = []
     for name, value in msgspec.structs.asdict(policy).items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
+        if isinstance(value, dict):
+            text = ",".join(f"{key}:{one}" for key, one in sorted(value.items())) or "none"
         if name.endswith("_ns"):
             text = f"{value} ({_span(int(value))})"
         pairs.append((name, text))

@@ -315,7 +315,8 @@ class Answers:
         rows = table.rows_of(JobId(job_id))
         names = [table.groups.names[ref] == group for ref in table.group[rows].tolist()]
         rows = rows[np.array(names, dtype=bool) & (table.index[rows] == int(index))]
-        return rows[np.lexsort((-table.key[rows], TERMINAL[table.client[rows]]))][:1]
+        newest: Rows = rows[np.lexsort((-table.key[rows], TERMINAL[table.client[rows]]))][:1]
+        return newest
 
     # ---- evaluations ----
 

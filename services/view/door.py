@@ -5,7 +5,7 @@ log shows answers it: no table of requests outlives this process, and several vi
 to the plan applier again every half second until then.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 
 import msgspec
@@ -262,7 +262,9 @@ class Door:
         return min(min(wish.due_ns, wish.answer_ns) for wish in self._waiting.values())
 
 
-def changed_policy(policy: Policy, change: dict[str, str | int | bool]) -> Policy:
+def changed_policy(
+    policy: Policy, change: Mapping[str, str | int | bool | dict[str, str]]
+) -> Policy:
     """Change fields of a policy by their names. Raises CommandInvalid for an unknown name or a wrong type."""
     known = Policy.__struct_fields__
     for name in sorted(change):

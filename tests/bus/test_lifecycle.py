@@ -75,8 +75,11 @@ def test_a_failing_task_is_restarted_then_placed_again_then_left(up: Up, tmp_pat
     """Restarts in place as its policy says, then one reschedule within the interval, then no more."""
     policy = {"Attempts": 1, "Interval": 60 * SECOND, "Delay": SECOND // 2, "Mode": "fail"}
     again = {
-        "Attempts": 1, "Interval": 600 * SECOND, "Delay": 5 * SECOND,
-        "DelayFunction": "constant", "Unlimited": False,
+        "Attempts": 1,
+        "Interval": 600 * SECOND,
+        "Delay": 5 * SECOND,
+        "DelayFunction": "constant",
+        "Unlimited": False,
     }
     spec = job("fails", "exit 7", group={"RestartPolicy": policy, "ReschedulePolicy": again})
     story = Story(up, tmp_path, spec)
@@ -221,6 +224,7 @@ def test_versions_and_what_they_changed(up: Up, tmp_path: Path) -> None:
     Story(up, tmp_path, job("grows", "exec sleep 600")).run()
     path = tmp_path / "grows.json"
     Story(up, tmp_path, job("grows", "exec sleep 600", count=2))
+    assert up.run("job", "status", "grow")[1]["job"]["id"] == "grows"
     code, planned = up.run("job", "plan", str(path))
     assert (code, planned["groups"]["g"]["place"], planned["groups"]["g"]["in_place"]) == (1, 1, 1)
     assert planned["unplaced"] == {}
@@ -252,6 +256,9 @@ def test_operators_change_the_cluster(up: Up, tmp_path: Path) -> None:
     )
     assert (stale[0], stale[1]["error"]["code"]) == (1, "conflict")
     assert up.run("operator", "scheduler", "set", "algorithm=binpack")[0] == 0
+    pools = up.run("operator", "scheduler", "set", "pool_algorithms=slow:spread")[1]["policy"]
+    assert pools["pool_algorithms"] == {"slow": "spread"}
+    assert up.run("operator", "scheduler", "set", "pool_algorithms=")[0] == 0
     assert up.documented("node", "eligibility", "--disable", "node-1")["changed"] is True
     story = Story(up, tmp_path, job("later", "exec sleep 600"))
     assert story.run()[0] == 2

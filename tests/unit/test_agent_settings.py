@@ -2,7 +2,9 @@
 
 import pytest
 
-from services.agent.__main__ import agent_settings
+from schemas.base import NodeId
+from schemas.nodes import NodeSpec
+from services.agent.__main__ import agent_settings, part_of
 from shared.errors import ConfigInvalid
 
 GIVEN = {"CARAVAN_AGENT_NODE_ID": "n1", "CARAVAN_AGENT_DATA_DIR": "d"}
@@ -29,3 +31,13 @@ def test_a_bad_setting_is_named(change: dict[str, str]) -> None:
     """A setting that cannot be used stops the agent with its name."""
     with pytest.raises(ConfigInvalid, match="CARAVAN_AGENT_"):
         agent_settings({**GIVEN, **change})
+
+
+def test_agents_of_one_machine_share_it() -> None:
+    """Three agents have a third each of what the machine has; what a setting says is taken as it is."""
+    machine = NodeSpec(node_id=NodeId("n1"), cpu_mhz=6000, memory_mib=3000, disk_mib=900)
+    third = part_of(machine, agent_settings({**GIVEN, "CARAVAN_AGENT_SHARES": "3"}))
+    assert (third.cpu_mhz, third.memory_mib, third.disk_mib) == (2000, 1000, 300)
+    told = {"CARAVAN_AGENT_SHARES": "3", "CARAVAN_AGENT_CPU_MHZ": "500"}
+    assert part_of(machine, agent_settings({**GIVEN, **told})).cpu_mhz == 500
+    assert part_of(machine, agent_settings(GIVEN)) == machine
