@@ -1,13 +1,13 @@
 """The error tree. Expected refusals are values (verdicts, events); these are for what must stop or be told.
 
-    CaravanError
-    ├── CommandInvalid        a message does not decode or validate: answered or dead-lettered, never an event
-    ├── LogError              the log cannot be followed
-    │   ├── LogDamaged        gap, bad checksum, another chain at a current epoch
-    │   ├── UnknownEvent      written by a newer release: upgrade this process
-    │   └── StateDiverged     a checkpoint's hash differs from ours
-    ├── BusUnavailable        no connection, or the bus lacks what we need
-    └── ConfigInvalid         an environment variable or a data directory that cannot be used
+CaravanError
+├── CommandInvalid        a message does not decode or validate: answered or dead-lettered, never an event
+├── LogError              the log cannot be followed
+│   ├── LogDamaged        gap, bad checksum, another chain at a current epoch
+│   ├── UnknownEvent      written by a newer release: upgrade this process
+│   └── StateDiverged     a checkpoint's hash differs from ours
+├── BusUnavailable        no connection, or the bus lacks what we need
+└── ConfigInvalid         an environment variable or a data directory that cannot be used
 """
 
 
