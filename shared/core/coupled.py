@@ -49,7 +49,7 @@ _SCORERS: Final = 8
 _SUM_MAX: Final = 8 * SCALE
 #: Rows scored at a time.
 _BLOCK: Final = 1 << 14
-#: Steps, an offer each or what takes as long, of one plan; then it stops where it is, and who asked goes on later. About 40 ms.
+#: Steps of one plan: an offer each, or what takes as long. Then it stops, and who asked goes on later. About 40 ms.
 STEPS_MAX: Final = 30_000
 #: What a placement costs beside its offers.
 _STEPS_EACH: Final = 2

@@ -249,6 +249,13 @@ class Tally:
 
     def take(self, number: int) -> list[int] | None:
         """Count one more on a combination. Returns the combinations to look at again; None: all of them."""
+        if self.alone is not None:
+            rule, codes = self.alone
+            if rule.take(codes[number]):
+                self.boosts = self._all_boosts()
+                return None
+            self.boosts[number] = rule.boosts[codes[number]]
+            return [number]
         all_changed = False
         touched: list[int] = []
         for rule, codes, having in zip(self._rules, self._codes, self._having, strict=True):

@@ -25,7 +25,16 @@ from shared.core.tables.allocations import pack_runs
 from shared.core.tables.fleet import FleetTable
 from shared.core.tables.jobs import Job
 
-__all__ = ["Assignment", "FilterReport", "MaskCache", "Proposal", "Snapshot", "place", "why_not"]
+__all__ = [
+    "Assignment",
+    "FilterReport",
+    "MaskCache",
+    "Proposal",
+    "Snapshot",
+    "place",
+    "scores_of",
+    "why_not",
+]
 
 #: An evaluation that goes on where a plan of very many allocations stopped.
 GOES_ON = "plan-goes-on"
@@ -110,13 +119,23 @@ def place(
 
 def why_not(snapshot: Snapshot, job: Job, group: GroupSpec) -> FilterReport:
     """Say which filters refuse which nodes for one more allocation of a group, beside those that it has now."""
-    state = snapshot.state
-    table = state.allocations
+    return _scratch(snapshot, job, (), Draw()).report(_one_more(snapshot, job, group))
+
+
+def _one_more(snapshot: Snapshot, job: Job, group: GroupSpec) -> Want:
+    """Want one allocation of a group beside those that it has now."""
+    table = snapshot.state.allocations
     rows = table.rows_of(job.id)
     refs = [ref for ref, name in enumerate(table.groups.names) if name == group.name]
     rows = rows[np.isin(table.group[rows], refs) & table.is_wanted(rows)]
-    want = Want(group, 1, np.zeros(1, dtype=np.int64), rows)
-    return _scratch(snapshot, job, (), Draw()).report(want)
+    return Want(group, 1, np.zeros(1, dtype=np.int64), rows)
+
+
+def scores_of(
+    snapshot: Snapshot, job: Job, group: GroupSpec, rows: Sequence[int]
+) -> list[dict[str, int]]:
+    """Name the scorers of one more allocation of a group on each of these rows, and their values (2**-20)."""
+    return _scratch(snapshot, job, (), Draw()).scores(_one_more(snapshot, job, group), rows)
 
 
 def _scratch(snapshot: Snapshot, job: Job, stops: Sequence[Stops], draw: Draw) -> Scratch:

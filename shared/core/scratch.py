@@ -14,13 +14,14 @@ from schemas.evaluations import Waiting
 from schemas.jobs import GroupSpec
 from shared.core.columns import Rows, grown
 from shared.core.coupled import STEPS_MAX
+from shared.core.coupling import CLOSED_BELOW
 from shared.core.cut import place_count
 from shared.core.filters import Filter, FilterReport, Mask, MaskCache, filters_of, report_of
 from shared.core.heads import Placement
 from shared.core.reconcile import Want
 from shared.core.rules import coupling_of, distinct_mask
 from shared.core.sampled import Candidates, Sampling, scan_width
-from shared.core.scores import Algorithm, Int64s
+from shared.core.scores import Algorithm, Int64s, node_scores
 from shared.core.state import State
 from shared.core.tables.jobs import Job
 
@@ -181,7 +182,39 @@ class Scratch:
             self._of_job = found
         return self._of_job
 
-    # ---- why not ----
+    # ---- why, and why not ----
+
+    def scores(
+        self, want: Want, rows: Sequence[int], *, avoided: Sequence[int] = ()
+    ) -> list[dict[str, int]]:
+        """Name every scorer that applies to one more allocation of a group on each of these rows, with its value.
+
+        `mean_score` of the values is what ranks the row; made of the scalar twins of scores.py. `avoided`: rows of
+        nodes that it failed on.
+        """
+        group, fleet = want.group, self._state.fleet
+        on_rows = self._staying(want)
+        of_job = self._on_job() if _is_job_wide(group) else on_rows
+        coupling = coupling_of(fleet.attributes, group, of_group=on_rows, of_job=of_job)
+        boosts = np.zeros(len(rows), np.int64)
+        if coupling is not None:
+            boosts = coupling.begin().look_at(np.asarray(rows, np.intp)).boosts()
+        affinity = self._masks.affinity(fleet, group.affinities)
+        ask = ask_of(group)
+        return [
+            node_scores(
+                capacity=self._capacity[row].tolist(),
+                used_after=(self._used[row] + ask).tolist(),
+                collisions=int(on_rows[row]),
+                desired_count=group.count,
+                algorithm=self.algorithm(group),
+                anti_affinity=self._state.policy.policy.anti_affinity,
+                penalised=row in avoided,
+                affinity=0 if affinity is None else int(affinity[row]),
+                spread=max(boost, CLOSED_BELOW),
+            )
+            for row, boost in zip(rows, boosts.tolist(), strict=True)
+        ]
 
     def report(self, want: Want, placed: Sequence[Placed] = ()) -> FilterReport:
         """Say which filter refuses which nodes, the job's other allocations considered."""

@@ -5,11 +5,13 @@ from collections import Counter
 import msgspec
 import pytest
 
+from schemas.base import JobId
 from schemas.evaluations import EvaluationsCreated
 from schemas.jobs import Affinity, Constraint, DistinctProperty, GroupSpec, Spread, SpreadTarget
 from schemas.policy import Policy
 from shared.core import coupled, scratch
-from shared.core.place import Snapshot, why_not
+from shared.core.place import Snapshot, scores_of, why_not
+from shared.core.scores import mean_score
 from tests.builders import Cluster, group, join, register
 
 
@@ -210,6 +212,25 @@ def test_every_filter_says_whom_it_refuses() -> None:
         "${meta.rack} = r0": (2, {"c1": 2}),
         "distinct_hosts": (1, {"c0": 1}),
     }
+
+
+def test_the_named_scores_rank_as_the_scheduler_does() -> None:
+    """The mean of the scorers that are told is highest, lowest row first, for the node that is taken next."""
+    world = racks(nodes=9)
+    wanted = group(
+        count=5,
+        affinities=(Affinity(left="${node.class}", right="c1", weight=30),),
+        spreads=(Spread(attribute="${meta.rack}"),),
+    )
+    world.run(register("app", msgspec.structs.replace(wanted, count=4)))
+    world.do(register("app", wanted, salt=1, submission_id="s2"))
+    job = world.state.jobs.by_id[JobId("app")]
+    snapshot = Snapshot(world.state, world.state.allocations.used(9), world.masks)
+    told = scores_of(snapshot, job, wanted, range(9))
+    assert {"binpack", "node-affinity", "allocation-spread"} <= set().union(*told)
+    means = [mean_score(list(scores.values())) for scores in told]
+    (placement,) = world.propose().placements
+    assert placement.rows == (means.index(max(means)),)
 
 
 def test_a_job_that_no_node_may_run_says_what_refuses() -> None:
