@@ -155,7 +155,7 @@ async def _is_complete(out: Output, client: Client, job_id: str) -> bool:
     answer = await ask(client, "job", JobAnswer, Query(id=job_id))
     complete = sum(one.complete for one in answer.groups.values())
     wanted = sum(one.desired for one in answer.groups.values())
-    out.progress(f"  {complete} of {wanted} complete, the job is {answer.job.status}")
+    out.progress(f"  {complete} of {wanted} complete: the job is done")
     return complete == wanted
 
 

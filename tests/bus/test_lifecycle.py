@@ -231,7 +231,7 @@ def test_versions_and_what_they_changed(up: Up, tmp_path: Path) -> None:
     index = str(planned["modify_index"])
     assert up.run("job", "run", "--check-index", "1", str(path))[1]["error"]["code"] == "conflict"
     assert up.run("job", "run", "--check-index", index, str(path))[0] == 0
-    assert up.run("job", "plan", str(path))[0] == 0
+    assert up.documented("job", "plan", str(path))["changes"] is False
     history = up.documented("job", "history", "grows")
     assert [one["version"] for one in history["versions"]] == [1, 0]
     (change,) = history["versions"][0]["diff"]
@@ -268,3 +268,30 @@ def test_operators_change_the_cluster(up: Up, tmp_path: Path) -> None:
     assert up.documented("system", "gc")["collected"]["jobs"] >= 1
     assert up.run("job", "status")[1]["total"] == 0
     assert up.run("log", "verify")[0] == 0
+
+
+def test_what_is_lost_is_placed_elsewhere(tmp_path: Path) -> None:
+    """A node that falls silent is down; what it ran is lost and placed on another, and ends there when it is back."""
+    up = Up(tmp_path, "--agents", "2")
+    try:
+        story = Story(up, tmp_path, job("moves", "exec sleep 600", count=4))
+        story.run()
+        before = story.wait("running", 4)
+        nodes = [one["node"] for one in before]
+        victim = max(sorted(set(nodes)), key=nodes.count)
+        state = json.loads((up.data_dir / "up.json").read_text())
+        pids = [story.task(one)["pid"] for one in before if one["node"] == victim]
+        agent = state["services"][f"agent-{victim}"]
+        os.kill(agent, signal.SIGSTOP)
+        up.until(lambda: len(story.allocs("lost")) == len(pids), "they are lost")
+        lost = {one["id"]: one for one in story.allocs("lost")}
+        now = story.wait("running", 4)
+        assert {one["node"] for one in now if one["previous"]} == {one["node"] for one in now}
+        assert {one["previous"] for one in now if one["previous"]} <= set(lost)
+        assert victim not in {one["node"] for one in now}
+        os.kill(agent, signal.SIGCONT)
+        up.until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "old tasks end")
+        assert len(story.allocs("running")) == 4
+    finally:
+        up.end()
+    assert not processes_of(up.data_dir)
