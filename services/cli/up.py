@@ -124,7 +124,7 @@ _FIRST = (
     ("job plan example.nomad.hcl", "what running it would do"),
     ("job run example.nomad.hcl", "run it"),
     ("job status example", "see where it runs"),
-    ("alloc logs -f ID", "follow what it writes"),
+    ("alloc logs -f 'example.web[0]'", "follow what it writes"),
     ("log tail -f", "watch every decision as it is made"),
 )
 _AGAIN = (
