@@ -98,7 +98,7 @@ def status(out: Output, *, job_id: str, limit: int, verbose: bool) -> int:
 
 
 def _find(job_id: str, limit: int) -> JobAnswer:
-    """Ask for a job by its id, or by the one beginning of it that fits. Raises CliError, naming those that there are."""
+    """Ask for a job by its id, or by the one beginning of it that fits. Raises CliError, naming what there is."""
     try:
         return ask_once("job", JobAnswer, Query(id=job_id, limit=limit))
     except CliError as err:
