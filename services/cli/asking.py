@@ -41,8 +41,7 @@ def bus() -> contexts.Context:
         return contexts.find(chosen.context())
     given = os.environ.get("CARAVAN_NATS_URL")
     if given:
-        user = os.environ.get("CARAVAN_NATS_USER", "")
-        return contexts.Context(url=given, user=user)
+        return contexts.Context(url=given)
     used = contexts.current()
     if used:
         return contexts.find(used)
@@ -56,8 +55,7 @@ def bus_url() -> str:
 
 def client_of(found: contexts.Context) -> Client:
     """Make a client, not connected yet."""
-    password = found.password() if found.name else os.environ.get("CARAVAN_NATS_PASSWORD", "")
-    return Client(found.url, user=found.user, password=password if found.user else "")
+    return Client(found.url, user=found.user, password=found.password() if found.user else "")
 
 
 async def connected(client: Client, found: contexts.Context) -> Client:

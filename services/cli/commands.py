@@ -35,6 +35,11 @@ _BEGIN = (
             *("job", "allocations", "ran", "restarted", "stopped", "left_running"),
             *("t_first_running_s", "t_total_s", "ok"),
         ),
+        "",
+        (
+            "demo",
+            "demo --keep",
+        ),
     ),
     Command(
         ("up",),
@@ -54,6 +59,11 @@ _BEGIN = (
         ),
         ("url", "data_dir", "cluster_id", "pid", "services"),
         "Tasks of raw_exec run as the user who starts this, without isolation.",
+        (
+            "up",
+            "up --data-dir ./cluster --agents 3",
+            "up --keep-tasks",
+        ),
     ),
     Command(
         ("run",),
@@ -63,6 +73,7 @@ _BEGIN = (
         (Arg("role", "intake, eval_broker, scheduler, plan_applier, heartbeat, view or agent"),),
         (),
         "docs/cli.md lists the variables. Logs go to stderr.",
+        ("run scheduler",),
     ),
 )
 
@@ -78,6 +89,10 @@ _END = (
         ),
         ("events", "first_seq", "last_seq"),
         "With --json and --follow one object is printed for each event.",
+        (
+            "log tail -n 50",
+            "log tail -f",
+        ),
     ),
     Command(
         ("log", "verify"),
@@ -90,6 +105,10 @@ _END = (
             *("tables", "head", "decisions", "problem"),
         ),
         "Exit 1: a replay comes to another state than the checkpoints say. Exit 2: the log is damaged.",
+        (
+            "log verify",
+            "log verify --json | jq .tables",
+        ),
     ),
     Command(
         ("replay",),
@@ -98,6 +117,11 @@ _END = (
         "replay",
         (option("to", "seq, or time as 2026-01-31T12:00:00", default="", metavar="SEQ|TIME"),),
         ("seq", "time", "tables", "counts"),
+        "",
+        (
+            "replay --to 100",
+            "replay --to 2026-01-31T12:00:00",
+        ),
     ),
     Command(
         ("sim", "check"),
@@ -115,6 +139,10 @@ _END = (
             *("mutant", "found", "seed"),
         ),
         "Exit 0 when nothing failed; with --mutant when it was found.",
+        (
+            "sim check --seeds 100",
+            "sim check --seed 7 --seeds 1",
+        ),
     ),
     Command(
         ("dead", "list"),
@@ -123,6 +151,8 @@ _END = (
         "list_all",
         (LIMIT,),
         ("messages", "total", "seq", "cluster_id"),
+        "",
+        ("dead list",),
     ),
     Command(
         ("bench",),
@@ -149,6 +179,10 @@ _END = (
             *("log_bytes", "machine", "load_before", "versions", "fsync", "replicas", "runs"),
         ),
         "Only in a checkout: benchmarks are not installed.",
+        (
+            "bench",
+            "bench p10 --size 0.1",
+        ),
     ),
     Command(
         ("completion",),

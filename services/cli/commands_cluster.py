@@ -167,6 +167,10 @@ CLUSTER_COMMANDS = (
         ),
         ("directory", "cluster_id", "nodes"),
         "Again in the same folder: nodes are added, passwords stay.",
+        (
+            "operator bootstrap",
+            "operator bootstrap --nodes node-1,node-2",
+        ),
     ),
     Command(
         ("operator", "create"),
@@ -176,6 +180,7 @@ CLUSTER_COMMANDS = (
         (option("state", "folder that remembers it", default="/var/lib/caravan", metavar="DIR"),),
         ("cluster_id", "streams"),
         "Run by compose before everything else; reads CARAVAN_* like a service, as user admin.",
+        ("operator create",),
     ),
     Command(
         ("context", "add"),

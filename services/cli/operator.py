@@ -34,6 +34,9 @@ def status(out: Output, *, hashes: bool) -> int:
         ]
     )
     out.table([Column("TABLE"), Column("HASH")], sorted(answer.tables.items()), "Tables")
+    if not answer.fsync:
+        text = "the bus does not fsync every write: what was accepted may be lost with its power"
+        out.line(f"\n{text}", "red")
     return 0
 
 

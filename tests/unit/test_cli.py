@@ -5,6 +5,7 @@ import inspect
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from importlib import import_module
@@ -67,6 +68,18 @@ def test_handlers_take_what_is_parsed(command: Command) -> None:
     wanted = set(inspect.signature(handler).parameters) - {"out"}
     assert wanted == {arg.name for arg in command.args}
     assert parser_of(command).format_help()
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=ids)
+def test_help_teaches_by_examples(command: Command) -> None:
+    """Every command's help shows at least one example, and each of them is one that it takes."""
+    assert command.examples
+    text = parser_of(command).format_help()
+    for example in command.examples:
+        assert f"  caravan {example}" in text
+        words = shlex.split(re.split(r" [|<>] ", example)[0])
+        assert tuple(words[: len(command.words)]) == command.words
+        parser_of(command).parse_args(words[len(command.words) :])
 
 
 def test_the_overview_lists_everything(capsys: pytest.CaptureFixture[str]) -> None:
