@@ -33,6 +33,8 @@ from shared.core.tasks import (
 DRIVER_TIMEOUT_S = 300.0
 #: How often the logs of what runs are looked at.
 LOGS_S = 1.0
+#: Not more than so many tasks a second, however many run.
+LOGS_A_SECOND = 2_000
 #: Signals, kills and abandoned starts.
 DRIVER_SHORT_TIMEOUT_S = 15.0
 
@@ -244,7 +246,7 @@ class Edge:
         try:
             while self._logs:
                 await asyncio.to_thread(_rotate_all, list(self._logs.values()))
-                await asyncio.sleep(LOGS_S)
+                await asyncio.sleep(max(LOGS_S, len(self._logs) / LOGS_A_SECOND))
         finally:
             self._tends_logs = False
 

@@ -21,8 +21,10 @@ from services.cli.rollout import Rollout, is_settled
 from services.cli.submitting import ENDED, POLL_S, WAIT_S, evaluation_of, submit
 from shared.bus.client import Client
 
-#: Allocations looked at to count the new version's states.
-_SHOWN = 10_000
+#: Allocations looked at to count the new version's states; of a larger job those of all versions are counted.
+_SHOWN = 1_000
+#: A look that takes long is followed by a longer pause: others ask, too.
+_PAUSE_FACTOR = 5
 #: Troubles told in words.
 _TROUBLES_MAX = 3
 
@@ -82,7 +84,9 @@ async def follow(client: Client, out: Output, seen: Seen) -> None:
         out.progress(f"{title}: accepted")
     with Rollout(out, title) as picture:
         while True:
+            began = time.monotonic()
             await _look(client, seen)
+            pause = max(POLL_S, _PAUSE_FACTOR * (time.monotonic() - began))
             status = seen.evaluation.status if seen.evaluation is not None else "pending"
             waits = {name: _count(one) for name, one in seen.waiting.items()}
             picture.show(status, seen.states, waits)
@@ -92,7 +96,7 @@ async def follow(client: Client, out: Output, seen: Seen) -> None:
                 seen.in_time = False
                 await _look(client, seen)
                 return
-            await asyncio.sleep(POLL_S)
+            await asyncio.sleep(min(pause, 1.0))
 
 
 async def _look(client: Client, seen: Seen) -> None:
@@ -111,7 +115,8 @@ async def _look(client: Client, seen: Seen) -> None:
         for one in job.allocations
         if one.version == verdict.version and one.desired_status == "run"
     ]
-    seen.states = _states(job, mine)
+    is_whole = len(job.allocations) == job.allocations_total
+    seen.states = _states(job, mine) if is_whole else job.groups
     wrong = ("failed",) if time.monotonic() < seen.deadline_s else ("failed", "pending")
     seen.troubled = tuple(one for one in mine if one.client_status in wrong)
 
