@@ -1,6 +1,7 @@
 """The trace's workload made into others, to see whether a policy fits the workload or just this one.
 
-Decides what is altered: each name is a list of the trace and a rule, a pure function of a pod and its place in the list.
+Decides what is altered: each name is a list of the trace and a rule, which is a pure function of a pod
+and its place in the list.
 """
 
 from collections.abc import Callable
