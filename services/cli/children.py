@@ -19,6 +19,7 @@ from services.cli.running_ups import RunningUp
 _FIRST_S = 0.1
 _LONGEST_S = 5.0
 _STEADY_S = 10.0
+_WORDS_MAX = 200
 
 
 class Child:
@@ -101,20 +102,26 @@ class Child:
 
     def _last_words(self) -> str:
         """The reason in the last line of its log, where there is one."""
-        with contextlib.suppress(OSError, msgspec.DecodeError):
+        with contextlib.suppress(OSError):
             with self._log_path.open("rb") as log:
                 log.seek(max(0, log.seek(0, 2) - 8192))
                 lines = log.read().splitlines()
-            for line in reversed(lines):
-                said = msgspec.json.decode(line, type=_LogLine)
-                if said.reason:
-                    return f" ({said.reason})"
-                break
+            last = next((line for line in reversed(lines) if line.strip()), b"")
+            if said := _reason_of(last):
+                return f" ({said})"
         return ""
 
 
 class _LogLine(msgspec.Struct):
     reason: str = ""
+
+
+def _reason_of(line: bytes) -> str:
+    """Say why a process ended by its last line: a log line's reason, else the line itself (an exception's message)."""
+    try:
+        return msgspec.json.decode(line, type=_LogLine).reason
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return line.decode(errors="replace").strip()[:_WORDS_MAX]
 
 
 def _ending(process: subprocess.Popen[bytes] | None) -> str:

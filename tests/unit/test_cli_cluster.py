@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from services.cli.children import Child
 from services.cli.cluster import Cluster, ClusterSettings
 from services.cli.output import Output
 from shared.bus import accounts
@@ -56,3 +57,24 @@ def test_what_goes_on_is_told_to_nobody_without_harm(monkeypatch: pytest.MonkeyP
         with pytest.raises(BrokenPipeError):
             print("x")
         Output(is_json=False).progress("view: restarted")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("import no_such_module", "(ModuleNotFoundError: No module named 'no_such_module')"),
+        ("""print('{"event":"x","reason":"the bus is away"}'); exit(1)""", "(the bus is away)"),
+        ("""print('{"event":"service.ended"}'); exit(1)""", "again in 0.1 s"),
+        ("exit(1)", "again in 0.1 s"),
+    ],
+)
+def test_who_ends_says_why(tmp_path: Path, code: str, words: str) -> None:
+    """The line about a process that ended holds its last word: its reason, or the exception that nobody caught."""
+    command = (sys.executable, "-c", code)
+    child = Child(name="x", role="x", command=command, env=os.environ, log_path=tmp_path / "log")
+    child.start()
+    assert child._process is not None
+    child._process.wait()
+    said = child.look(0.0)
+    assert said.startswith("ended with exit code 1; ")
+    assert said.endswith(words)
