@@ -59,12 +59,7 @@ def plan_job(state: State, masks: MaskCache, submission: Submission) -> PlanAnsw
         diff=diff,
         groups=groups,
         nodes=_nodes(state, job, proposal, used=used),
-        unplaced={
-            name: UnplacedLine(n=one.count, wait_class=one.wait_class, reasons=one.reasons)
-            for evaluation in proposal.follow_ups
-            if evaluation.blocked is not None
-            for name, one in sorted(evaluation.blocked.waiting.items())
-        },
+        unplaced=_unplaced(job, proposal),
         warnings=submission.warnings,
     )
 
@@ -139,6 +134,22 @@ def _alive(state: State, job: Job) -> dict[str, int]:
         name = table.groups.names[ref]
         out[name] = out.get(name, 0) + count
     return out
+
+
+def _unplaced(job: Job, proposal: Proposal) -> dict[str, UnplacedLine]:
+    """What would wait, by group; all of it where the job cannot be decided at all."""
+    if proposal.end == "failed":
+        reason = (proposal.end_reason,)
+        return {
+            group.name: UnplacedLine(n=group.count, wait_class="misconfigured", reasons=reason)
+            for group in job.groups
+        }
+    return {
+        name: UnplacedLine(n=one.count, wait_class=one.wait_class, reasons=one.reasons)
+        for evaluation in proposal.follow_ups
+        if evaluation.blocked is not None
+        for name, one in sorted(evaluation.blocked.waiting.items())
+    }
 
 
 def _does_something(group: GroupPlan) -> bool:

@@ -66,6 +66,13 @@ def test_what_finds_no_room_is_told_with_its_reason() -> None:
     assert answer["groups"]["web"]["place"] == 11
 
 
+def test_a_job_that_nobody_schedules_says_so() -> None:
+    """A plan of a type that is not built yet places nothing and gives the reason."""
+    answer = ready().ask("plan", Job={**JOB, "Type": "sysbatch"})
+    assert "sysbatch" in answer["unplaced"]["web"]["reasons"][0]
+    assert answer["nodes"] == []
+
+
 def test_an_invalid_job_is_refused_like_a_submission() -> None:
     """A plan of no job names the fault and its path."""
     answer = ready().ask("plan", Job={"ID": "x", "TaskGroups": []})
