@@ -77,7 +77,10 @@ def status(out: Output, *, job_id: str, limit: int, verbose: bool) -> int:
         answer = ask_pages("jobs", JobsAnswer, Query(limit=limit), "jobs")
         out.result(answer)
         rows = [
-            (job.id, job.job_type, job.status, lines.alive(job.groups), job.priority, job.version)
+            (
+                *(job.id, job.job_type, lines.status(job), lines.alive(job.groups)),
+                *(job.priority, job.version),
+            )
             for job in answer.jobs
         ]
         columns = [

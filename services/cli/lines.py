@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from schemas.answers import JobAnswer
+from schemas.answers import JobAnswer, JobLine
 from schemas.jobs import ErrorDetail
 from schemas.projections import AllocSummary, EvalSummary, GroupSummary
 from services.cli.output import Column, Output, short
@@ -28,9 +28,9 @@ def footer(out: Output, shown: int, total: int, what: str) -> None:
         out.line(f"{shown} of {total} {what}; --limit shows more", "dim")
 
 
-def status(answer: JobAnswer) -> str:
+def status(one: JobLine) -> str:
     """The job's status; of a dead one, why: stopped, complete or failed."""
-    one, groups = answer.job, answer.groups.values()
+    groups = one.groups.values()
     if one.status != "dead":
         return one.status
     if one.stopped:
@@ -47,7 +47,7 @@ def job(out: Output, answer: JobAnswer, *, verbose: bool) -> None:
         [
             ("ID", one.id),
             ("Type", one.job_type),
-            ("Status", status(answer)),
+            ("Status", status(one)),
             ("Priority", str(one.priority)),
             ("Datacenters", ", ".join(one.datacenters)),
             ("Version", str(one.version)),

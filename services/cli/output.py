@@ -21,6 +21,8 @@ STYLES = {
     **dict.fromkeys(("pending", "blocked", "initializing", "unknown", "disconnected"), "yellow"),
     **dict.fromkeys(("failed", "lost", "down", "refused", "canceled"), "red"),
     **dict.fromkeys(("complete", "dead", "stop", "evict"), "dim"),
+    **dict.fromkeys(("dead, stopped", "dead, complete"), "dim"),
+    **dict.fromkeys(("dead, failed", "dead, not all complete"), "red"),
 }
 _GAP = 2
 _ENCODER = msgspec.json.Encoder()

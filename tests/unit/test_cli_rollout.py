@@ -2,7 +2,9 @@
 
 import pytest
 
+from schemas.answers import JobLine
 from schemas.projections import GroupSummary
+from services.cli import lines
 from services.cli.output import Output
 from services.cli.rollout import Rollout, bar, is_settled, told
 
@@ -59,3 +61,19 @@ def test_lines_come_once(capsys: pytest.CaptureFixture[str]) -> None:
         "  g: 0/2 running, 2 pending",
         "  g: 1/2 running, 1 waiting",
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (JobLine(id="j", status="running"), "running"),
+        (JobLine(id="j", status="dead", stopped=True), "dead, stopped"),
+        (JobLine(id="j", job_type="batch", status="dead", groups={"g": GroupSummary(complete=2)}), "dead, complete"),
+        (JobLine(id="j", job_type="batch", status="dead", groups={"g": GroupSummary(complete=1, failed=1)}), "dead, not all complete"),
+        (JobLine(id="j", status="dead", groups={"g": GroupSummary(failed=1)}), "dead, failed"),
+        (JobLine(id="j", status="dead"), "dead"),
+    ],
+)  # fmt: skip
+def test_a_dead_job_says_why(line: JobLine, text: str) -> None:
+    """Stopped by somebody, done, or given up."""
+    assert lines.status(line) == text
