@@ -25,6 +25,8 @@ _COLLAPSE, _PUNCH = 0x08, 0x02 | 0x01
 BLOCK = 4096
 #: Between the copy and the new name.
 MOVING = "moving"
+#: Devices whose file system makes no holes; found out once.
+_without_holes: set[int] = set()
 _log = structlog.get_logger()
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -37,6 +39,8 @@ def rotate(active: Path, limits: LogLimits) -> int:
         return 0
     made = 0
     try:
+        if os.fstat(fd).st_dev in _without_holes:
+            return 0
         _finish(active, fd)
         chunk = max(limits.file_bytes // BLOCK, 1) * BLOCK
         while True:
@@ -99,7 +103,8 @@ def _move(active: Path, fd: int, start: int, size: int) -> bool:
     moving = _beside(active, f"{MOVING}{start}")
     _copy(fd, moving, start, size)
     if not _fallocate(fd, _PUNCH, 0, start + size):
-        _log.warning("logs.not_rotated", error=os.strerror(ctypes.get_errno()))
+        _without_holes.add(os.fstat(fd).st_dev)
+        _log.warning("logs.not_rotated", path=str(active), error=os.strerror(ctypes.get_errno()))
         moving.unlink()
         return False
     _name(active, moving)

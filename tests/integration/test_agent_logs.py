@@ -141,3 +141,19 @@ def test_the_last_lines_span_files(tmp_path: Path) -> None:
     rotate(active, LIMITS)
     assert LogFiles(active).tail(7_000) == b"".join(text.splitlines(keepends=True)[-7_000:])
     assert LogFiles(active).tail(0, 50) == b"".join(text.splitlines(keepends=True)[-3:])
+
+
+def test_a_file_system_without_holes_is_asked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing can be taken out a log just grows; it is not copied again every second."""
+    active = tmp_path / "main.stdout.0"
+    text = written(active, range(20_000))
+    asked = []
+    monkeypatch.setattr(edge_logs, "_without_holes", set())
+    monkeypatch.setattr(edge_logs, "_fallocate", lambda *args: bool(asked.append(args)))
+    for _ in range(3):
+        assert rotate(active, LIMITS) == 0
+    assert len(asked) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["main.stdout.0"]
+    assert everything(active) == text
