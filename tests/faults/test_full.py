@@ -67,7 +67,7 @@ async def taken_at_last(city: City, body: bytes) -> None:
 
 
 def test_a_full_log_keeps_what_it_took_and_goes_on_with_room(tmp_path: Path) -> None:
-    """Nearly full, the log takes no new work and says so, but a stop; with more room the same submission is accepted."""
+    """Nearly full, the log takes a stop but no new work, and says so; with more room the same one is accepted."""
 
     async def story(cluster: Harness) -> None:
         cluster.start_fleet(n1_standard_8(5))
