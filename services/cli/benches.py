@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from services.cli.children import end_in_order
 from services.cli.output import CliError, Column, Output
 
 _RUNS = 3
@@ -69,6 +70,7 @@ def bench(
         raise CliError("usage", f"no benchmark {name!r}; {where}")
     if str(_TOP) not in sys.path:
         sys.path.insert(0, str(_TOP))
+    end_in_order()
     load = os.getloadavg()[0]
     started_s = time.process_time()
     module = import_module(f"bench.{name}")

@@ -131,6 +131,18 @@ def _ending(process: subprocess.Popen[bytes] | None) -> str:
     return f"ended with exit code {code}"
 
 
+def end_in_order() -> None:
+    """Let SIGTERM and SIGHUP unwind the stack as Ctrl-C does, so that what was started is taken down."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _unwind)
+
+
+def _unwind(number: int, _frame: object) -> None:
+    # The way down is not to be cut short by another one.
+    signal.signal(number, signal.SIG_IGN)
+    raise SystemExit(128 + number)
+
+
 def end_leftovers(data_dir: Path, told: Callable[[str], None]) -> None:
     """End services that outlived an `up` that was killed. Their tasks run on: agents are killed, not asked to stop."""
     try:

@@ -21,7 +21,7 @@ from schemas.answers import AllocAnswer, JobAnswer
 from schemas.projections import AllocSummary, Query
 from services.cli import job_files, lines
 from services.cli.asking import ask
-from services.cli.children import processes_of
+from services.cli.children import end_in_order, processes_of
 from services.cli.cluster import Cluster, ClusterSettings
 from services.cli.job_run import Seen, follow
 from services.cli.log_files import log_path
@@ -63,6 +63,7 @@ class Story(msgspec.Struct, kw_only=True):
 
 def demo(out: Output, *, keep: bool) -> int:
     """Tell the story; exit 1 unless every part of it came true."""
+    end_in_order()
     began_s = time.monotonic()
     story = Story()
     folder = Path(tempfile.mkdtemp(prefix="caravan-demo-"))

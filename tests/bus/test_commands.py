@@ -178,3 +178,23 @@ def test_demo(tmp_path: Path) -> None:
     assert (story["left_running"], story["ok"]) == (0, True)
     assert {one["status"] for one in story["allocations"]} == {"complete"}
     assert not list(tmp_path.glob("caravan-demo-*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_demo_that_is_ended_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    """A closed terminal or a plain kill takes everything down too: no process, no directory."""
+    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "services.cli", "demo"]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            # Services have been started when their bus is told.
+            assert any("bus at nats://" in line for line in process.stdout)
+            (folder,) = tmp_path.glob("caravan-demo-*")
+            process.send_signal(number)
+            process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 128 + number
+    assert not processes_of(folder)
+    assert not folder.exists()
