@@ -23,6 +23,8 @@ class Replica:
         self.state = State(tables)
         self.room = LogRoom()
         self.checked = 0
+        #: seq of the last checkpoint that our tables were equal to.
+        self.checked_seq = 0
 
     @property
     def next_seq(self) -> int:
@@ -76,3 +78,4 @@ class Replica:
                 )
                 raise StateDiverged(seq, message)
         self.checked += 1
+        self.checked_seq = seq
