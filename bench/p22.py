@@ -156,7 +156,10 @@ def _openb(trace: Trace, seed: int, size: float) -> tuple[int, int]:
     def kept(count: int) -> Trace:
         return Trace(tuple(trace.machines[at] for at in order[:count]), trace.models, pods)
 
-    found = least(lambda count: _holds(kept(count), Fragmentation, pods), bound, every)
+    spared = len(pods) // _PICKY
+    found = least(
+        lambda count: _holds(kept(count), Fragmentation, pods, spared=spared), bound, every
+    )
     if found == bound:
         return bound, found
     # What is sought is below what was found: one more than that is what was found.
@@ -167,10 +170,11 @@ def _part(trace: Trace, size: float) -> int:
     return max(int(len(trace.pods) * min(size, 1.0)), 1)
 
 
-def _holds(trace: Trace, make: Callable[[Trace], Packer], pods: Iterable[GpuAsk]) -> bool:
-    """Place pods in their order, and tell whether all but a few picky ones found room."""
+def _holds(
+    trace: Trace, make: Callable[[Trace], Packer], pods: Iterable[GpuAsk], *, spared: int
+) -> bool:
+    """Place pods in their order, and tell whether all but `spared` found room."""
     policy, columns = make(trace), trace.columns()
-    spared = len(trace.pods) // _PICKY
     for pod in pods:
         choice = policy.choose(columns, pod)
         if choice is None:
@@ -195,13 +199,20 @@ def _gpus_at_least(pods: Sequence[GpuAsk]) -> int:
 
 
 def _any_holds(trace: Trace) -> bool:
-    """Try offline packings: big ones first, pods without GPUs at either end, by both policies with all known."""
-    early = sorted(trace.pods, key=lambda pod: (bool(pod.gpus), *_bigness(pod)))
-    late = sorted(trace.pods, key=lambda pod: (not pod.gpus, *_bigness(pod)))
+    """Try offline packings: big ones first, those without GPUs at either end, with all known.
+
+    Who knows all beforehand also knows whom to leave out: the biggest.
+    """
+    kept = sorted(trace.pods, key=_bigness)[len(trace.pods) // _PICKY :]
+    early = sorted(kept, key=lambda pod: (bool(pod.gpus), *_bigness(pod)))
+
+    def knowing(one: Trace) -> Packer:
+        return Fragmentation(one, one.pods)
+
     return (
-        _holds(trace, lambda one: Fragmentation(one, one.pods), late)
-        or _holds(trace, lambda one: Fragmentation(one, one.pods), early)
-        or _holds(trace, Published, late)
+        _holds(trace, knowing, kept, spared=0)
+        or _holds(trace, knowing, early, spared=0)
+        or _holds(trace, Published, kept, spared=0)
     )
 
 
