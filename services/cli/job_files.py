@@ -1,7 +1,7 @@
 """Job files as the command line reads them: the file, its variables, what it reads itself; `job validate` and `init`.
 
-Decides where `file()` may look (the folder of the job file, and below) and how faults are told. What a job file means
-is shared/jobspec's matter.
+Decides where `file()` may look (the folder of the job file, and below), what `uuidv4()` draws from (a new seed for each
+reading) and how faults are told. What a job file means is shared/jobspec's matter.
 """
 
 import os
@@ -40,6 +40,7 @@ def read(file: str, *, var: Sequence[str], var_file: Sequence[str]) -> "Loaded":
         var_files=[(name, Path(name).read_bytes()) for name in var_file],
         env=dict(os.environ),
         read_file=_reader(folder),
+        seed=os.urandom(16).hex(),
     )
 
 

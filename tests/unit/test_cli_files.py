@@ -3,6 +3,7 @@
 import json
 import subprocess
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -63,6 +64,16 @@ def body(path: Path, **given: list[str]) -> dict[str, object]:
     loaded = job_files.read(str(path), var=given.get("var", []), var_file=given.get("files", []))
     assert not loaded.errors, loaded.errors
     return json.loads(loaded.body)["Job"]
+
+
+def test_a_job_file_may_draw_and_each_reading_draws_anew(tmp_path: Path) -> None:
+    """`uuidv4()` is refused where nothing may be drawn; the command line may: two in a file differ, and each time."""
+    path = tmp_path / "j.hcl"
+    path.write_text((HCL % "j.hcl").replace('file("j.hcl")', "uuidv4()\n OTHER = uuidv4()"))
+    drawn: set[str] = set()
+    for _ in range(2):
+        drawn |= set(body(path, var=["count=1"])["TaskGroups"][0]["Tasks"][0]["Env"].values())
+    assert len({UUID(one) for one in drawn if UUID(one).version == 4}) == 4
 
 
 def test_variables_come_from_options_files_and_the_environment(
