@@ -152,8 +152,10 @@ async def _trouble(client: Client, one: AllocSummary) -> str:
 
 def _end(out: Output, seen: Seen, warnings: tuple[str, ...], troubles: Sequence[str]) -> int:
     verdict, evaluation = seen.verdict, seen.evaluation
+    fault = _fault(evaluation)
     out.result(
         {
+            **(fault.as_object() if fault is not None else {}),
             "job": verdict.job_id,
             "version": verdict.version,
             "modify_index": verdict.modify_index,
@@ -181,11 +183,20 @@ def _end(out: Output, seen: Seen, warnings: tuple[str, ...], troubles: Sequence[
         out.line(trouble, "red")
     if not seen.in_time:
         out.line(f"not everything runs after {WAIT_S:.0f} s; it goes on without being followed")
-    if evaluation.status in {"failed", "canceled"}:
-        reason = evaluation.reason or "no reason given"
-        raise CliError("evaluation", f"evaluation {evaluation.status}: {reason}")
+    if fault is not None:
+        if out.is_json:
+            return 1
+        raise fault
     _next_steps(out, verdict.job_id, seen)
     return 2 if seen.waiting else 0
+
+
+def _fault(evaluation: EvalSummary | None) -> CliError | None:
+    """Make the error of a job that was accepted and whose evaluation came to nothing."""
+    if evaluation is None or evaluation.status not in {"failed", "canceled"}:
+        return None
+    reason = evaluation.reason or "no reason given"
+    return CliError("evaluation", f"evaluation {evaluation.status}: {reason}")
 
 
 def _next_steps(out: Output, job_id: str, seen: Seen) -> None:

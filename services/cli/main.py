@@ -33,6 +33,7 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    _have_streams()
     is_json = not {"--json", "-json"}.isdisjoint(words)
     error_exit = 1
     try:
@@ -53,6 +54,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         told = CliError("io", err.strerror or str(err), file=where)
         return _fail(told, is_json=is_json, code=error_exit)
     return code
+
+
+def _have_streams() -> None:
+    """Write to nobody what was closed (`>&-`), and with `?` what the terminal's encoding lacks."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123 - until the end
+        elif stream.errors == "strict" and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
 
 
 def _run(words: list[str], command: Command | None) -> int:
@@ -191,10 +202,18 @@ def overview(group: str = "") -> str:
         lines += _two_columns(" ".join(command.words), command.summary, width)
     lines += ["", "caravan COMMAND --help tells the rest."]
     if not group:
-        lines += [
+        lines += _wrapped(
             "The bus is that of `caravan up`; CARAVAN_NATS_URL or a context names another one."
-        ]
+        )
     return "\n".join(lines) + "\n"
+
+
+def _wrapped(text: str) -> list[str]:
+    """Break a text into lines no longer than the terminal's."""
+    import shutil
+    import textwrap
+
+    return textwrap.wrap(text, max(shutil.get_terminal_size((80, 24)).columns, 20))
 
 
 def _two_columns(left: str, right: str, width: int) -> list[str]:

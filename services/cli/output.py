@@ -64,9 +64,9 @@ class Output:
     def __init__(self, *, is_json: bool = False) -> None:
         self.is_json = is_json
         self.is_terminal = not is_json and sys.stdout.isatty()
-        self._colour = self.is_terminal and not os.environ.get("NO_COLOR")
         #: a picture may be drawn and drawn again.
         self.is_live = self.is_terminal and os.environ.get("TERM", "") not in ("", "dumb")
+        self._colour = self.is_live and not os.environ.get("NO_COLOR")
         self._columns = _terminal_columns() if self.is_terminal else 0
 
     @property

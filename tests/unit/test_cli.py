@@ -143,7 +143,46 @@ def test_a_closed_pipe_is_no_traceback() -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+@pytest.mark.parametrize("redirect", ["exec >&-", "exec >&- 2>&-"])
+def test_closed_streams_are_no_traceback(redirect: str) -> None:
+    """Who closes stdout gets silence: no fault of ours, and nothing in place of what was closed."""
+    line = f'{redirect}; exec "{sys.executable}" -m services.cli dead list --json'
+    env = {**os.environ, "CARAVAN_NATS_URL": f"nats://127.0.0.1:{free_port()}"}
+    done = subprocess.run(
+        ["/bin/sh", "-c", line], capture_output=True, check=False, cwd=ROOT, env=env
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (1, b"", b"")
+
+
+def test_a_poor_encoding_is_no_traceback(tmp_path: Path) -> None:
+    """What a terminal's encoding lacks is shown as a question mark."""
+    path = tmp_path / "ring.hcl"
+    path.write_text('locals {\n a = local.b\n b = local.a\n}\njob "j" {}\n')
+    done = subprocess.run(
+        [sys.executable, "-m", "services.cli", "job", "validate", str(path)],
+        capture_output=True,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert (done.returncode, done.stderr) == (1, b"")
+    assert b"local.a ? local.b" in done.stdout
+
+
 # ---- what people see ----
+
+
+def test_a_dumb_terminal_gets_no_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Colours are for terminals that have them: neither TERM=dumb nor NO_COLOR gets an escape."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    seen = []
+    for term in ("xterm", "dumb", ""):
+        monkeypatch.setenv("TERM", term)
+        seen.append(Output().has_colour)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert [*seen, Output().has_colour] == [True, False, False, False]
 
 
 def test_narrow_tables_leave_out_what_matters_least(capsys: pytest.CaptureFixture[str]) -> None:

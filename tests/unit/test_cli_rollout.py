@@ -1,13 +1,15 @@
 """How a rollout is told: in words, as a bar, and when it is over."""
 
+import json
 from typing import Any
 
 import pytest
 
 from schemas.answers import JobLine
-from schemas.projections import GroupSummary
-from services.cli import lines
-from services.cli.output import Output
+from schemas.jobs import Verdict
+from schemas.projections import EvalSummary, GroupSummary
+from services.cli import job_run, lines
+from services.cli.output import CliError, Output
 from services.cli.rollout import Rollout, bar, is_settled, told
 
 
@@ -81,3 +83,20 @@ def test_a_dead_job_says_why(fields: dict[str, Any], group: GroupSummary, text: 
     assert (
         lines.status(JobLine(id="j", **{"status": "dead", **fields}, groups={"g": group})) == text
     )
+
+
+def test_an_evaluation_that_failed_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+    """--json prints one object, also where the job is accepted and its evaluation comes to nothing: exit 1."""
+    seen = job_run.Seen(
+        verdict=Verdict(submission_id="s", status="accepted", job_id="j"),
+        evaluation=EvalSummary(id="e", key=1, status="failed", reason="not this release"),
+    )
+    assert job_run._end(Output(is_json=True), seen, (), ()) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["job"], told["eval_status"]) == ("j", "failed")
+    assert told["error"] == {
+        "code": "evaluation",
+        "message": "evaluation failed: not this release",
+    }
+    with pytest.raises(CliError, match="not this release"):
+        job_run._end(Output(), seen, (), ())
