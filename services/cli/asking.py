@@ -68,6 +68,9 @@ async def connected(client: Client, found: contexts.Context) -> Client:
     except TimeoutError as err:
         raise CliError("unavailable", f"no bus at {where}; {hint}") from err
     except BusUnavailable as err:
+        if "authorization" in str(err).lower():
+            text = f"the bus at {where} refuses this login; CARAVAN_NATS_URL or --context names one"
+            raise CliError("unavailable", text) from err
         away = isinstance(err.__cause__, OSError)
         said = f"no bus at {where}" if away else str(err)
         raise CliError("unavailable", f"{said}; {hint}") from err

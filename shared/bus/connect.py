@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -290,7 +290,7 @@ async def connect(login: Login, told: Callbacks | None = None) -> BusClient:
         attempt.connected = True
         await client.start_calls()
         return client
-    fault = attempt.faults[-1] if attempt.faults else None
+    fault = telling(attempt.faults)
     if fault is None and trying in done:
         fault = trying.exception()
     await client.end()
@@ -298,6 +298,12 @@ async def connect(login: Login, told: Callbacks | None = None) -> BusClient:
     if fault is not None:
         why = str(fault) or type(fault).__name__
     raise BusUnavailable(f"no bus at {without_login(login.url)}: {why}") from fault
+
+
+def telling(faults: Sequence[BaseException]) -> BaseException | None:
+    """Choose the fault to tell: what a server said, even when it then hung up, else the last one."""
+    said = [fault for fault in faults if not isinstance(fault, OSError)] or faults
+    return said[-1] if said else None
 
 
 class _Attempt:

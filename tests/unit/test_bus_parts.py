@@ -3,7 +3,7 @@
 import pytest
 
 from shared.bus.clock import Clock
-from shared.bus.connect import header, header_block, status
+from shared.bus.connect import header, header_block, status, telling
 from shared.bus.inbox import Inbox, Timers, Tokens
 from shared.bus.pull import Position, position
 from shared.core.role import CaughtUp, Message, Record, Timer
@@ -125,3 +125,11 @@ def test_positions_with_and_without_a_domain() -> None:
     """Both forms of the acknowledgement subject give stream, consumer and pending numbers."""
     assert position(b"$JS.ACK.CMD.plan.1.7.3.1795.4") == Position(7, 3, 4)
     assert position(b"$JS.ACK.dom.hash.CMD.plan.1.7.3.1795.4.rnd") == Position(7, 3, 4)
+
+
+def test_a_server_that_refuses_and_hangs_up_has_said_why() -> None:
+    """Of several faults the one with a reason is told; of connections that merely broke, the last one."""
+    refused, reset, away = ValueError("Authorization"), ConnectionResetError(), OSError()
+    assert telling([refused, reset]) is refused
+    assert telling([reset, away]) is away
+    assert telling([]) is None

@@ -23,9 +23,10 @@ from services.cli.main import main, overview, parser_of
 from services.cli.output import Column, Output
 from services.cli.words import Command
 from shared.bus import streams
+from shared.bus.client import Client
 from shared.bus.server import free_port
 from shared.core.role import Record
-from shared.errors import ConfigInvalid
+from shared.errors import BusUnavailable, ConfigInvalid
 from tests.unit.view_story import Story
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,6 +132,23 @@ def test_no_bus_is_one_error(
     assert "caravan up" in told.err
     assert main(["log", "verify", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "unavailable"
+
+
+def test_a_wrong_login_is_told_from_an_absent_bus(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who comes with a wrong password is not asked whether the bus is running; the password is not shown."""
+
+    async def refuse(_self: Client) -> Client:
+        raise BusUnavailable("no bus at nats://h:1: nats: 'Authorization Violation'")
+
+    monkeypatch.setattr(Client, "__aenter__", refuse)
+    monkeypatch.setenv("CARAVAN_NATS_URL", "nats://a:guessed@h:1")
+    assert main(["job", "status"]) == 1
+    told = capsys.readouterr().err
+    assert "the bus at nats://h:1 refuses this login" in told
+    assert "guessed" not in told
+    assert "caravan up" not in told
 
 
 def test_a_closed_pipe_is_no_traceback() -> None:
