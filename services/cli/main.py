@@ -57,13 +57,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _have_streams() -> None:
-    """Write to nobody what was closed (`>&-`), and with `?` what the terminal's encoding lacks."""
+    """Write to nobody what was closed (`>&-`), with `?` what the terminal's encoding lacks, and each line at once.
+
+    A cluster that runs into a file (`up > up.log`) must show its lines while it runs.
+    """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123 - until the end
-        elif stream.errors == "strict" and hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
+        elif hasattr(stream, "reconfigure"):
+            lenient = "replace" if stream.errors == "strict" else stream.errors
+            stream.reconfigure(errors=lenient, line_buffering=True)
 
 
 def _run(words: list[str], command: Command | None) -> int:
