@@ -45,8 +45,9 @@ def page(old: str) -> str:
     lines = [MARK, "", "## Blocks and parameters", ""]
     lines += [
         "**yes**: acted on. **kept**: stored with the job and named in a warning, nothing acts on it yet.",
-        f"Of the types, {_listed(sorted(BUILT_TYPES))} are acted on. A job of another type is registered with a warning and not",
-        "scheduled by this release: its evaluation fails and says so, and `caravan job run` ends with exit 1.",
+        f"Of the types, {_listed(sorted(BUILT_TYPES))} are acted on. A job of another type is registered with a",
+        "warning and not scheduled by this release: its evaluation fails and says so, and `caravan job run`",
+        "ends with exit 1.",
         "",
     ]
     for name, struct, is_acted_on in _structs():
