@@ -10,11 +10,13 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from services.cli import chosen
+from services.cli import abrupt, chosen
 from services.cli.commands import COMMANDS, GROUPS
 from services.cli.output import CliError, Output
 from services.cli.words import Arg, Command
 from shared.errors import BusUnavailable, CaravanError, CommandInvalid, ConfigInvalid
+
+abrupt.over()
 
 #: Commands that talk to a bus.
 _ASKING = frozenset(("job", "node", "alloc", "eval", "system", "operator", "log", "replay", "dead"))

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from importlib import import_module
@@ -159,6 +160,18 @@ def test_a_closed_pipe_is_no_traceback() -> None:
     done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, check=False, cwd=ROOT)
     os.close(write)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_ctrl_c_while_loading_is_no_traceback() -> None:
+    """Until all is loaded Ctrl-C ends the process in silence; afterwards it is Python's again, or still ignored."""
+    press = "import services.cli.abrupt, os, signal; os.kill(os.getpid(), signal.SIGINT)"
+    done = subprocess.run([sys.executable, "-c", press], capture_output=True, check=False, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, b"")
+    ask = "import signal, services.cli.main; print(repr(signal.getsignal(signal.SIGINT)))"
+    for begin, handler in (("", "default_int_handler"), ("trap '' INT; ", "SIG_IGN")):
+        line = f'{begin}exec "{sys.executable}" -c "{ask}"'
+        told = subprocess.run(["/bin/sh", "-c", line], capture_output=True, check=True, cwd=ROOT)
+        assert handler in told.stdout.decode()
 
 
 @pytest.mark.parametrize("redirect", ["exec >&-", "exec >&- 2>&-"])
