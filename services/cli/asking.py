@@ -6,8 +6,8 @@ not know what an answer means.
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -29,6 +29,8 @@ ANSWER_S = 5.0
 
 #: Older servers lack what streams here are made of.
 SERVER_LEAST = (2, 15)
+#: A cancelled command that goes on is cancelled again this much later.
+_INSIST_S = 1.0
 
 
 class _Probe(msgspec.Struct):
@@ -96,7 +98,35 @@ def with_bus(work: Callable[[Client], Awaitable[T]]) -> T:
         finally:
             await client.__aexit__(None, None, None)
 
-    return asyncio.run(run())
+    return run_heeding(run())
+
+
+def run_heeding(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine; Ctrl-C ends it even where a library swallows the first cancellation (wait_for of 3.11 may).
+
+    Raises KeyboardInterrupt.
+    """
+
+    async def insist(task: asyncio.Task[T]) -> None:
+        while not task.done():
+            await asyncio.sleep(_INSIST_S)
+            if task.cancelling():
+                task.cancel()
+
+    async def heeding() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        watch = asyncio.create_task(insist(task))
+        try:
+            return await work
+        finally:
+            watch.cancel()
+
+    try:
+        return asyncio.run(heeding())
+    except asyncio.CancelledError:
+        # Cancelled more than once: the runner no longer takes it for Ctrl-C.
+        raise KeyboardInterrupt from None
 
 
 async def ask(client: Client, noun: str, answer: type[S], query: Query) -> S:
