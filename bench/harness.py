@@ -23,6 +23,7 @@ import msgspec
 
 from bench.observer import Observer, observing
 from schemas.nodes import NodeSpec
+from services.cli.children import Child
 from services.cli.cluster import Cluster, ClusterSettings
 from shared.bus import accounts, streams, subjects
 from shared.bus.client import Client
@@ -163,7 +164,7 @@ class Harness(Cluster):
     def _note(self, line: str) -> None:
         self.notes.append(line)
 
-    def _plan(self) -> list:  # type: ignore[type-arg]
+    def _plan(self) -> list[Child]:
         children = super()._plan()
         folder = os.environ.get("CARAVAN_PROFILE", "")
         for child in children:

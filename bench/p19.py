@@ -9,6 +9,7 @@ packed by looking at few nodes, too: as Nomad scans, and by two choices.
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.inside import Outcome
 from shared.core.cut import place_count
@@ -56,7 +57,7 @@ def run(size: float, runs: int) -> Outcome:
 
 def _pack(
     nodes: int, jobs: int, *, anti_affinity: bool = False, candidates: Candidates = "all"
-) -> tuple[int, np.ndarray]:  # type: ignore[type-arg]
+) -> tuple[int, NDArray[np.int64]]:
     capacity = np.asfortranarray(np.tile(np.array(CAPACITY, np.int64), (nodes, 1)))
     used = np.zeros((nodes, 3), np.int64, order="F")
     ask = np.array(ASK, np.int64)
@@ -83,10 +84,10 @@ def _pack(
     return placed, used
 
 
-def _nodes(used: np.ndarray) -> int:  # type: ignore[type-arg]
+def _nodes(used: NDArray[np.int64]) -> int:
     return int(used.any(axis=1).sum())
 
 
-def _utilisation(used: np.ndarray) -> float:  # type: ignore[type-arg]
+def _utilisation(used: NDArray[np.int64]) -> float:
     """Share of the cpu of the nodes in use that is held, the dimension that runs out first."""
     return 100 * float(used[:, 0].sum()) / max(_nodes(used) * CAPACITY[0], 1)

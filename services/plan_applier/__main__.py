@@ -28,7 +28,6 @@ def main() -> int:
     role = PlanApplier(
         instance=new_instance("plan_applier"),
         cluster_id=own.cluster_id,
-        generation=settings.generation,
         require_fsync=not own.dev,
     )
     return run_role(role, settings)

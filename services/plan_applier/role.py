@@ -89,14 +89,12 @@ class PlanApplier:
         instance: str,
         cluster_id: str,
         policy: Policy | None = None,
-        generation: int = 1,
         require_fsync: bool = True,
         checkpoint_every: int = CHECKPOINT_EVERY,
     ) -> None:
         self.instance = instance
         self._cluster_id = cluster_id
         self._first_policy = policy or Policy()
-        self._generation = generation
         self._require_fsync = require_fsync
         self._checkpoint_every = checkpoint_every
         self.replica = Replica()
@@ -365,7 +363,7 @@ class PlanApplier:
     def _lingers(self, now_ns: int, out: list[Effect]) -> bool:
         """Wait a moment for company while there is much traffic: a transaction costs every replica a wake-up."""
         due = self._appended_ns + LINGER_NS
-        if self._mean <= LINGER_ABOVE or len(self._inbox) >= COMMANDS_MAX or not now_ns < due:
+        if self._mean <= LINGER_ABOVE or len(self._inbox) >= COMMANDS_MAX or now_ns >= due:
             return False
         if due - now_ns > LINGER_NS:
             # The clock was set back.

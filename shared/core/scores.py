@@ -196,12 +196,6 @@ def node_scores(
     return scores
 
 
-def affinity_score(matches: Sequence[bool], weights: Sequence[int]) -> int:
-    """`affinity_scores` of one node."""
-    matched = sum(weight for match, weight in zip(matches, weights, strict=True) if match)
-    return matched * SCALE // max(sum(abs(weight) for weight in weights), 1)
-
-
 #: One boost is kept within this: a key has 31 bits for a score, and Nomad's formulas know no bound.
 BOOST_MAX: Final = 128 * SCALE
 

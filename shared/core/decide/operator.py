@@ -1,6 +1,6 @@
 """Operators' wishes: policy and eligibility. What forgets is in garbage.py."""
 
-from schemas.base import Event
+from schemas.base import Event, NodeId
 from schemas.nodes import CapacityFreed, NodeEligibilityChanged
 from schemas.policy import OperatorRefused, Policy, PolicyChanged, SetEligibility, SetPolicy
 from shared.core.state import State
@@ -32,7 +32,7 @@ def _policy_fault(policy: Policy) -> str:
 def decide_eligibility(state: State, command: SetEligibility) -> list[Event]:
     """Allow or forbid new allocations on a node."""
     fleet = state.fleet
-    row = fleet.row_of.get(command.node_id)  # type: ignore[call-overload]
+    row = fleet.row_of.get(NodeId(command.node_id))
     if row is None:
         reason = f"there is no node {command.node_id!r}"
         return [OperatorRefused(request_id=command.request_id, code="not_found", reason=reason)]

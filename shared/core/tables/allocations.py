@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from schemas.allocations import (
     CLIENT_STATUSES,
-    DESIRED_STATUSES,
     AllocationsCollected,
     AllocationsReported,
 )
@@ -23,7 +22,6 @@ from shared.core.columns import EntryHashes, RowHashes, RowPool, Rows, grown, ha
 from shared.core.ids import make_key
 
 CLIENT_CODE = {name: code for code, name in enumerate(CLIENT_STATUSES)}
-DESIRED_CODE = {name: code for code, name in enumerate(DESIRED_STATUSES)}
 PENDING, RUNNING, COMPLETE, FAILED, LOST, UNKNOWN = range(6)
 RUN, STOP, EVICT = range(3)
 #: by client status code: holds no resources any more.
