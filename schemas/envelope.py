@@ -30,6 +30,7 @@ AnyEvent = (
     | nodes.NodesStatusChanged
     | nodes.NodeEligibilityChanged
     | nodes.NodesCollected
+    | nodes.PoolDeclared
     | nodes.CapacityFreed
     | evaluations.EvaluationsCreated
     | evaluations.EvaluationsWoken
@@ -54,6 +55,7 @@ AnyCommand = (
     | policy.SetPolicy
     | policy.SetEligibility
     | policy.CollectGarbage
+    | policy.DeclarePool
 )
 
 

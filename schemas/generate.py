@@ -41,6 +41,7 @@ CAUSES = {
     "node.refused": "an agent, `report_node` with `spec`",
     "nodes.status_changed": "heartbeat, `change_liveness`",
     "node.eligibility_changed": "an operator, `set_eligibility`",
+    "pool.declared": "an operator, `declare_pool`",
     "nodes.collected": "plan_applier, by policy in log time; an operator, `collect_garbage`",
     "capacity.freed": "what made room: an agent's report or registration, liveness, an operator",
     "evaluations.created": "what calls for another look at a job: a submission, a report, liveness, a plan",
@@ -66,6 +67,7 @@ SENDERS = {
     "submit_plan": "a scheduler, on `cmd.plan`",
     "set_policy": "an operator, on `cmd.operator`",
     "set_eligibility": "an operator, on `cmd.operator`",
+    "declare_pool": "an operator, on `cmd.operator`",
     "collect_garbage": "an operator, on `cmd.operator`",
 }
 

@@ -67,6 +67,35 @@ class ReschedulePolicy(Wire, frozen=True, kw_only=True):
     unlimited: bool = True
 
 
+class Disconnect(Wire, frozen=True, kw_only=True):
+    """What becomes of allocations on a node that falls silent (Nomad's `disconnect` block)."""
+
+    #: how long they are unknown before they are lost; 0: lost at once.
+    lost_after_ns: int = 0
+    #: place another one meanwhile.
+    replace: bool = True
+    #: who stays when both run again: best_score, keep_original, keep_replacement or longest_running.
+    reconcile: str = "best_score"
+
+
+class ResourceAsk(Wire, frozen=True, kw_only=True):
+    """What one allocation takes of a pool. `pool`: `device.<type>`, `cores`, or a custom resource's own name.
+
+    `amount` counts 1/10,000 of an instance (or of a unit of a sum): 25,000 is two whole instances and half of a third.
+    """
+
+    pool: str
+    amount: int = 10_000
+    #: of a device; empty: any will do.
+    vendor: str = ""
+    model: str = ""
+    #: over `${device.…}`: vendor, type, model and `attr.<name>`.
+    constraints: tuple[Constraint, ...] = ()
+    affinities: tuple[Affinity, ...] = ()
+    #: of instances with groups (sockets, switches): compact or scatter; `strict`: all of one group.
+    grouping: str = ""
+
+
 class GroupSpec(Wire, frozen=True, kw_only=True):
     """What scheduling needs of one task group. Units: MHz and MiB of one allocation."""
 
@@ -75,6 +104,11 @@ class GroupSpec(Wire, frozen=True, kw_only=True):
     cpu_mhz: int = 0
     memory_mib: int = 0
     disk_mib: int = 0
+    #: what else an allocation takes: the first list that fits anywhere; empty: nothing.
+    alternatives: tuple[tuple[ResourceAsk, ...], ...] = ()
+    #: ports that the allocation holds on its node: these, and so many that the cluster picks.
+    static_ports: tuple[int, ...] = ()
+    dynamic_ports: int = 0
     #: job, group and task constraints together.
     constraints: tuple[Constraint, ...] = ()
     #: job, group and task affinities together.
@@ -89,6 +123,7 @@ class GroupSpec(Wire, frozen=True, kw_only=True):
     #: drivers that a node must have, sorted.
     drivers: tuple[str, ...] = ()
     reschedule: ReschedulePolicy = ReschedulePolicy()
+    disconnect: Disconnect = Disconnect()
     #: hash of everything that forces a replacement when it changes; equal digests are updated in place.
     digest: str = ""
 

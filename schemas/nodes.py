@@ -6,6 +6,29 @@ from schemas.base import Command, Event, NodeId, Wire
 NODE_STATUSES = ("initializing", "ready", "down", "disconnected")
 
 
+class Instance(Wire, frozen=True, kw_only=True):
+    """One of a pool's instances, whole. Its `id` is its name for ever: another id is another instance."""
+
+    id: str
+    #: socket, switch or whatever brings instances close together.
+    group: int = 0
+
+
+class Pool(Wire, frozen=True, kw_only=True):
+    """What a node offers under one name: a sum, or instances. Several entries of one name differ in model.
+
+    `name`: `device.<type>`, `cores`, or a custom resource's own. A name is a sum or indexed, on every node the same.
+    """
+
+    name: str
+    #: of a sum, in 1/10,000; unused where there are instances.
+    amount: int = 0
+    instances: tuple[Instance, ...] = ()
+    vendor: str = ""
+    model: str = ""
+    attributes: dict[str, str] = {}
+
+
 class NodeSpec(Wire, frozen=True, kw_only=True):
     """What an agent's fingerprint says. Units: MHz and MiB that allocations may use (reserved already subtracted)."""
 
@@ -17,6 +40,13 @@ class NodeSpec(Wire, frozen=True, kw_only=True):
     cpu_mhz: int = 0
     memory_mib: int = 0
     disk_mib: int = 0
+    #: of one core, what a reserved one takes of `cpu_mhz`; 0: cores cannot be reserved.
+    core_mhz: int = 0
+    #: devices, cores and custom resources, by name.
+    pools: tuple[Pool, ...] = ()
+    #: first and last of the ports that the cluster may pick, and ports that nobody may have.
+    dynamic_ports: tuple[int, int] = (20_000, 32_000)
+    reserved_ports: tuple[int, ...] = ()
     #: sorted by key; drivers appear as `driver.<name>` = "1".
     attributes: dict[str, str] = {}
     meta: dict[str, str] = {}
@@ -57,6 +87,13 @@ class NodeEligibilityChanged(Event, frozen=True, kw_only=True, tag="node.eligibi
 
     row: int
     eligible: bool
+
+
+class PoolDeclared(Event, frozen=True, kw_only=True, tag="pool.declared"):
+    """An operator said what a node, or with an empty `node_id` the cluster as a whole, offers. Nothing in it: no more."""
+
+    node_id: str
+    pool: Pool
 
 
 class NodesCollected(Event, frozen=True, kw_only=True, tag="nodes.collected"):

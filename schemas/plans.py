@@ -25,6 +25,20 @@ class GroupPlacement(Wire, frozen=True, kw_only=True):
     previous: tuple[int, ...] = ()
     #: how often the chain was rescheduled before; empty: never.
     reschedules: tuple[int, ...] = ()
+    #: which of the group's `alternatives` they take.
+    variant: int = 0
+    #: ports that the cluster picked, `dynamic_ports` of each allocation in turn.
+    ports: tuple[int, ...] = ()
+    #: for each allocation in turn, for each ask of the variant: slots of its node, a part of one last, -1 for a sum of
+    #: the node, -2 for one of the cluster. Empty: every ask is of a sum of the node.
+    instances: tuple[int, ...] = ()
+
+
+class Evictions(Wire, frozen=True, kw_only=True):
+    """Allocations (rows) of another job that make room. They hold nothing from now on."""
+
+    job_id: JobId
+    rows: tuple[int, ...]
 
 
 class Stops(Wire, frozen=True, kw_only=True):
@@ -68,6 +82,7 @@ class PlanCommitted(Event, frozen=True, kw_only=True, tag="plan.committed"):
     placements: tuple[GroupPlacement, ...] = ()
     stops: tuple[Stops, ...] = ()
     updates: tuple[InPlace, ...] = ()
+    evictions: tuple[Evictions, ...] = ()
     #: placements that did not fit the latest state and were cut; the evaluation stays pending.
     cut: tuple[GroupPlacement, ...] = ()
     #: the decision record, as JSON that no hot reader decodes.
@@ -102,6 +117,7 @@ class SubmitPlan(Command, frozen=True, kw_only=True, tag="submit_plan"):
     placements: tuple[GroupPlacement, ...] = ()
     stops: tuple[Stops, ...] = ()
     updates: tuple[InPlace, ...] = ()
+    evictions: tuple[Evictions, ...] = ()
     end: str = ""
     end_reason: str = ""
     #: evaluations to create with it: the blocked rest, the delayed retry.

@@ -1,6 +1,26 @@
 """Policy and cluster facts: everything that changes a decision is an event."""
 
 from schemas.base import Command, Event, Wire
+from schemas.nodes import Pool
+
+
+class Preemption(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """Which job types may evict allocations of lower priority (Nomad's defaults)."""
+
+    service: bool = False
+    batch: bool = False
+    system: bool = True
+    sysbatch: bool = False
+
+
+class RemoteDriver(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """A driver whose tasks run elsewhere: they take `<driver>.cpu` (MHz) and `<driver>.memory` (MiB), pools of their own.
+
+    On the node that keeps track each task takes only these.
+    """
+
+    cpu_mhz: int = 10
+    memory_mib: int = 16
 
 
 class Policy(Wire, frozen=True, kw_only=True, omit_defaults=False):
@@ -16,6 +36,11 @@ class Policy(Wire, frozen=True, kw_only=True, omit_defaults=False):
     pool_algorithms: dict[str, str] = {}
     #: which nodes are scored: all, two_choices (two drawn for each allocation) or log2 (Nomad's scan).
     candidates: str = "all"
+    preemption: Preemption = Preemption()
+    #: waiting items that may hold nodes back for themselves at the same time.
+    reservations_max: int = 8
+    #: by driver name; what registers later is compiled with them.
+    remote_drivers: dict[str, RemoteDriver] = {}
     #: log time after which terminal entities may be collected.
     submission_keep_ns: int = 3_600_000_000_000
     evaluation_keep_ns: int = 3_600_000_000_000
@@ -67,6 +92,14 @@ class SetEligibility(Command, frozen=True, kw_only=True, tag="set_eligibility"):
     request_id: str
     node_id: str
     eligible: bool
+
+
+class DeclarePool(Command, frozen=True, kw_only=True, tag="declare_pool"):
+    """Say what a node or the cluster offers. Natural key: (node, name, its declaration now)."""
+
+    request_id: str
+    node_id: str
+    pool: Pool
 
 
 class CollectGarbage(Command, frozen=True, kw_only=True, tag="collect_garbage"):

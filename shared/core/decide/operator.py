@@ -1,8 +1,15 @@
 """Operators' wishes: policy and eligibility. What forgets is in garbage.py."""
 
 from schemas.base import Event, NodeId
-from schemas.nodes import CapacityFreed, NodeEligibilityChanged
-from schemas.policy import OperatorRefused, Policy, PolicyChanged, SetEligibility, SetPolicy
+from schemas.nodes import CapacityFreed, NodeEligibilityChanged, PoolDeclared
+from schemas.policy import (
+    DeclarePool,
+    OperatorRefused,
+    Policy,
+    PolicyChanged,
+    SetEligibility,
+    SetPolicy,
+)
 from shared.core.state import State
 
 #: fragmentation packs GPUs (docs/packing.md); where there are none it is binpack.
@@ -42,3 +49,14 @@ def decide_eligibility(state: State, command: SetEligibility) -> list[Event]:
     if not command.eligible:
         return [changed]
     return [changed, CapacityFreed(classes=(int(fleet.class_of[row]),))]
+
+
+def decide_declaration(state: State, command: DeclarePool) -> list[Event]:
+    """Note what a node, or the cluster as a whole, offers of a pool."""
+    fleet = state.fleet
+    if command.node_id and NodeId(command.node_id) not in fleet.row_of:
+        reason = f"there is no node {command.node_id!r}"
+        return [OperatorRefused(request_id=command.request_id, code="not_found", reason=reason)]
+    if fleet.declared.get((command.node_id, command.pool.name)) == command.pool:
+        return []
+    return [PoolDeclared(node_id=command.node_id, pool=command.pool)]

@@ -6,12 +6,12 @@ from schemas.evaluations import EndEvaluations, WakeEvaluations
 from schemas.jobs import EvaluateJob, RegisterJob, SkipSubmission, StopJob
 from schemas.nodes import ChangeLiveness, ReportNode
 from schemas.plans import SubmitPlan
-from schemas.policy import CollectGarbage, SetEligibility, SetPolicy
+from schemas.policy import CollectGarbage, DeclarePool, SetEligibility, SetPolicy
 from shared.core.decide.evaluations import decide_end, decide_wake
 from shared.core.decide.garbage import Horizon, decide_garbage
 from shared.core.decide.jobs import decide_submission
 from shared.core.decide.nodes import decide_liveness, decide_report
-from shared.core.decide.operator import decide_eligibility, decide_policy
+from shared.core.decide.operator import decide_declaration, decide_eligibility, decide_policy
 from shared.core.decide.plans import decide_plan
 from shared.core.state import State
 
@@ -35,5 +35,7 @@ def decide(state: State, command: AnyCommand, now_ns: int, horizon: Horizon) -> 
             return decide_policy(state, command)
         case SetEligibility():
             return decide_eligibility(state, command)
+        case DeclarePool():
+            return decide_declaration(state, command)
         case CollectGarbage():
             return decide_garbage(state, horizon, now_ns, everything=True)

@@ -16,6 +16,8 @@ from schemas.nodes import (
     NodesCollected,
     NodeSpec,
     NodesStatusChanged,
+    Pool,
+    PoolDeclared,
 )
 from shared.core.columns import RowHashes, RowPool, Rows, grown, hash_columns
 from shared.core.feasibility import AttributeColumns, node_attributes
@@ -36,6 +38,7 @@ class FleetTable:
         NodeEligibilityChanged,
         NodesCollected,
         NodeRefused,
+        PoolDeclared,
         AllocationsReported,
     )
 
@@ -63,6 +66,8 @@ class FleetTable:
         self.generation = 0
         #: node id -> (host, boot) whose registration was refused last, so that a resend is not refused again.
         self.refused: dict[NodeId, NodeRefused] = {}
+        #: what operators declared, by node id (empty: of the cluster as a whole) and name of the pool.
+        self.declared: dict[tuple[str, str], Pool] = {}
         self._spec_hash = np.zeros(0, dtype=np.uint64)
         self._pool = RowPool()
         self._hashes = RowHashes()
@@ -92,6 +97,8 @@ class FleetTable:
                 self._changed(rows, seq)
             case NodesCollected():
                 self._collect(np.asarray(event.rows, dtype=np.int32), seq)
+            case PoolDeclared():
+                self.declared[event.node_id, event.pool.name] = event.pool
             case NodeRefused():
                 self.refused.pop(event.node_id, None)
                 self.refused[event.node_id] = event
@@ -109,7 +116,7 @@ class FleetTable:
     def digest(self) -> str:
         """Hash of the table, 16 hex digits."""
         rows = self._hashes.digest(self._hash_rows)
-        text = ENCODER.encode((rows, list(self.refused.values())))
+        text = ENCODER.encode((rows, list(self.refused.values()), list(self.declared.items())))
         return blake2b(text, digest_size=8).hexdigest()
 
     def _hash_rows(self, rows: Rows) -> NDArray[np.uint64]:
