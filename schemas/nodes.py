@@ -45,7 +45,8 @@ class NodeSpec(Wire, frozen=True, kw_only=True):
     #: devices, cores and custom resources, by name.
     pools: tuple[Pool, ...] = ()
     #: first and last of the ports that the cluster may pick, and ports that nobody may have.
-    dynamic_ports: tuple[int, int] = (20_000, 32_000)
+    port_min: int = 20_000
+    port_max: int = 32_000
     reserved_ports: tuple[int, ...] = ()
     #: sorted by key; drivers appear as `driver.<name>` = "1".
     attributes: dict[str, str] = {}

@@ -251,7 +251,11 @@ def test_no_events_are_hidden() -> None:
 
 def _example(field: msgspec.structs.FieldInfo) -> object:
     """A value that fits a required field of an event."""
-    origin = {"origin": {"worker": "w", "number": 1, "snapshot_seq": 1}, "spec": {"node_id": "n"}}
+    origin = {
+        "origin": {"worker": "w", "number": 1, "snapshot_seq": 1},
+        "spec": {"node_id": "n"},
+        "pool": {"name": "gpu"},
+    }
     if field.name in origin:
         return origin[field.name]
     for kind, value in ((str, "x"), (int, 1), (bool, True)):
