@@ -91,7 +91,7 @@ class NodeEligibilityChanged(Event, frozen=True, kw_only=True, tag="node.eligibi
 
 
 class PoolDeclared(Event, frozen=True, kw_only=True, tag="pool.declared"):
-    """An operator said what a node, or with an empty `node_id` the cluster as a whole, offers. Nothing in it: no more."""
+    """An operator said what a node, or with an empty `node_id` the whole cluster, offers. Nothing in it: no more."""
 
     node_id: str
     pool: Pool

@@ -14,7 +14,7 @@ class Preemption(Wire, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class RemoteDriver(Wire, frozen=True, kw_only=True, omit_defaults=False):
-    """A driver whose tasks run elsewhere: they take `<driver>.cpu` (MHz) and `<driver>.memory` (MiB), pools of their own.
+    """A driver whose tasks run elsewhere: they take of `<driver>.cpu` (MHz) and `<driver>.memory` (MiB).
 
     On the node that keeps track each task takes only these.
     """
