@@ -21,6 +21,14 @@ class DesiredAlloc(Wire, frozen=True, kw_only=True):
     group: str
     index: int
     desired: str = "run"
+    #: ports that the cluster picked, in the order of the job's labels; static ones stand in the job.
+    ports: tuple[int, ...] = ()
+    #: pool -> ids of the instances that it holds.
+    instances: dict[str, tuple[str, ...]] = {}
+    #: which of the group's alternatives it takes.
+    variant: int = 0
+    #: shown id of the allocation that it replaces; empty: none.
+    previous: str = ""
 
 
 class NodeProjection(Wire, frozen=True, kw_only=True):

@@ -81,6 +81,17 @@ class LogLimits(msgspec.Struct, frozen=True, kw_only=True):
     disabled: bool = False
 
 
+class TaskNames(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose a task is. `alloc`: `job.group[index]`."""
+
+    job: str = ""
+    group: str = ""
+    task: str = ""
+    alloc: str = ""
+    node_id: str = ""
+    node_name: str = ""
+
+
 class TaskLaunch(msgspec.Struct, frozen=True, kw_only=True):
     """All that a driver needs to start a task, already interpolated. Units: MHz and MiB reserved for it."""
 
@@ -91,6 +102,18 @@ class TaskLaunch(msgspec.Struct, frozen=True, kw_only=True):
     user: str = ""
     cpu_mhz: int = 0
     memory_mib: int = 0
+    #: how much it may take beyond `memory_mib` while the node has room; 0: none, -1: no limit.
+    memory_max_mib: int = 0
+    #: cores that are its own, by the kernel's numbers; empty: it shares the others.
+    cores: tuple[int, ...] = ()
+    #: label -> (port of the node, port in the task's own network where it has one).
+    ports: dict[str, tuple[int, int]] = {}
+    #: pool (`device.<type>` or a custom name) -> ids of the instances that are its own.
+    devices: dict[str, tuple[str, ...]] = {}
+    #: what it is called: for labels of containers and for people.
+    names: TaskNames = TaskNames()
+    #: MiB of memory that hold its `secrets/`; 0: the usual 1 MiB.
+    secrets_mib: int = 0
     logs: LogLimits = LogLimits()
 
 
