@@ -15,11 +15,11 @@ import numpy as np
 from schemas.base import JobId, NodeId, Wire
 from schemas.envelope import ENCODER
 from schemas.projections import JobProjection, NodeProjection, NodeSummary
-from services.view import projections
 from shared.bus import subjects
 from shared.core.columns import Rows, grown
 from shared.core.role import Effect, Put, PutDone, PutRefused
 from shared.core.state import State
+from shared.query import projections
 
 #: A tick publishes at most so many values of one kind …
 PUTS_PER_TICK = 1_000

@@ -34,10 +34,8 @@ from schemas.nodes import (
 )
 from schemas.plans import PlanCommitted
 from schemas.projections import PlanQuery, Query
-from services.view.answers import LIMIT_MAX, Answers
 from services.view.door import TIMER as DOOR_TIMER
 from services.view.door import Door
-from services.view.histories import Histories
 from services.view.publishing import Publisher, last_words_of_job, last_words_of_node
 from shared.bus import subjects
 from shared.core.columns import Rows
@@ -66,6 +64,8 @@ from shared.core.role import (
     Timer,
 )
 from shared.errors import CommandInvalid, LogError
+from shared.query.answers import LIMIT_MAX, Answers
+from shared.query.histories import Histories
 
 #: Changes are published at once, then collected for so long.
 COALESCE_NS = 50_000_000

@@ -39,9 +39,6 @@ from schemas.answers import (
 from schemas.base import EvalKey, JobId, NodeId
 from schemas.envelope import LeaseHeld
 from schemas.projections import NodeSummary, PlanQuery, Query
-from services.view import projections
-from services.view.histories import Histories
-from services.view.planning import plan_job
 from shared.core.columns import Rows
 from shared.core.counts import count_state
 from shared.core.ids import ALLOC_SALT, EVAL_SALT, match_prefix, shown_ids
@@ -52,6 +49,9 @@ from shared.core.tables.allocations import CLIENT_CODE, TERMINAL
 from shared.core.tables.jobs import Job
 from shared.errors import CommandInvalid
 from shared.jobspec.submission import read_submission
+from shared.query import projections
+from shared.query.histories import Histories
+from shared.query.planning import plan_job
 
 LIMIT_MAX = 10_000
 #: Evaluations shown with a job.
