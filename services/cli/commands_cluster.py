@@ -1,6 +1,6 @@
 """The commands about nodes, allocations, evaluations and the cluster. See `words.py`."""
 
-from services.cli.words import LIMIT, VERBOSE, Arg, Command, flag, option
+from services.cli.words import AT, LIMIT, VERBOSE, Arg, Command, flag, option
 
 _NODE = Arg("node_id", "node or its name; without: all", default="", metavar="ID", complete="node")
 _ALLOC = Arg(
@@ -16,7 +16,7 @@ CLUSTER_COMMANDS = (
         "list nodes, or show one",
         "services.cli.nodes",
         "status",
-        (_NODE, flag("allocs", "also what runs there"), LIMIT, VERBOSE),
+        (_NODE, flag("allocs", "also what runs there"), LIMIT, AT, VERBOSE),
         ("nodes", "total", "seq", "cluster_id"),
         "With ID the keys are nodes, attributes, meta, allocations, allocations_total, seq, cluster_id; with --allocs "
         "allocations is there without ID, too.",
@@ -41,7 +41,7 @@ CLUSTER_COMMANDS = (
         "show one allocation and its tasks",
         "services.cli.allocs",
         "status",
-        (_ALLOC, VERBOSE),
+        (_ALLOC, AT, VERBOSE),
         ("allocation", "tasks", "why", "seq", "cluster_id"),
         "",
         (
@@ -84,6 +84,7 @@ CLUSTER_COMMANDS = (
                 complete="(pending blocked complete failed canceled)",
             ),
             LIMIT,
+            AT,
             VERBOSE,
         ),
         ("evaluations", "total", "seq", "cluster_id"),
@@ -95,7 +96,7 @@ CLUSTER_COMMANDS = (
         "show one evaluation",
         "services.cli.evals",
         "status",
-        (_EVAL, VERBOSE),
+        (_EVAL, AT, VERBOSE),
         ("evaluation", "follow_ups", "seq", "cluster_id"),
         "",
         ("eval status 91d0",),
@@ -115,7 +116,7 @@ CLUSTER_COMMANDS = (
         "show who leads, how safe the bus is, and how much there is",
         "services.cli.operator",
         "status",
-        (flag("hashes", "also the hashes of all tables"),),
+        (flag("hashes", "also the hashes of all tables"), AT),
         (
             *("seq", "cluster_id", "t_ns", "counts", "epoch", "holder", "fsync", "replicas"),
             *("foreign", "policy", "tables"),
@@ -128,7 +129,7 @@ CLUSTER_COMMANDS = (
         "show how the cluster schedules and forgets",
         "services.cli.operator",
         "scheduler_get",
-        (),
+        (AT,),
         ("policy", "policy_hash", "modify_index", "seq", "cluster_id"),
         "",
         ("operator scheduler get",),

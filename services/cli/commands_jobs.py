@@ -1,6 +1,7 @@
 """The commands about jobs: `caravan job ...`. See `words.py` for what a command is made of."""
 
 from services.cli.words import (
+    AT,
     DETACH,
     FILE,
     JOB,
@@ -52,7 +53,7 @@ JOB_COMMANDS = (
         "say what running a job file would change, without doing it",
         "services.cli.job_plan",
         "plan",
-        (FILE, *VARIABLES),
+        (FILE, *VARIABLES, AT),
         (
             *("job", "version", "modify_index", "changes", "diff", "groups", "nodes", "victims"),
             *("unplaced", "warnings", "seq", "cluster_id"),
@@ -111,6 +112,7 @@ JOB_COMMANDS = (
         (
             Arg("job_id", "job; without: all", default="", metavar="ID", complete="job"),
             LIMIT,
+            AT,
             VERBOSE,
         ),
         (
@@ -125,7 +127,11 @@ JOB_COMMANDS = (
         "print a job as it was submitted",
         "services.cli.job_versions",
         "inspect",
-        (JOB, option("version", "this version; without: the newest", int, default=-1, metavar="N")),
+        (
+            JOB,
+            option("version", "this version; without: the newest", int, default=-1, metavar="N"),
+            AT,
+        ),
         ("job", "version", "spec", "seq"),
         "What it prints can be submitted again.",
         ("job inspect hello", "job inspect --version 0 hello | caravan job run -"),
@@ -135,7 +141,7 @@ JOB_COMMANDS = (
         "show the versions of a job, and what each changed",
         "services.cli.job_versions",
         "history",
-        (JOB, LIMIT),
+        (JOB, LIMIT, AT),
         ("job", "versions", "seq"),
         "The six newest versions are kept.",
         ("job history hello",),

@@ -6,24 +6,22 @@ from nothing but the events. Must not know what an event does.
 
 import asyncio
 import os
-from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
 from schemas.answers import ClusterAnswer
-from schemas.envelope import RECORD_DECODER
 from schemas.envelope import Record as LogRecord
 from schemas.plans import PlanCommitted
 from schemas.projections import Query
 from services.cli import events, running_ups
 from services.cli.asking import ask, bus_url, with_bus
+from services.cli.moments import is_later, moment
 from services.cli.output import CliError, Column, Output
 from shared.bus import accounts, streams, subjects
 from shared.bus.client import Client
 from shared.bus.connect import Login, connect
 from shared.core.counts import count_state
-from shared.core.log import is_framed
 from shared.core.replica import Replica
 from shared.core.role import Record
 from shared.errors import BusUnavailable, LogDamaged, LogError, StateDiverged
@@ -206,12 +204,12 @@ def _prove(proof: Proof, replica: Replica, record: Record) -> None:
 
 def replay(out: Output, *, to: str) -> int:
     """Rebuild the state as it was at a seq, or at a moment of log time."""
-    last, until_ns = _moment(to)
+    last, until_ns = moment(to, "--to")
 
     async def work(client: Client) -> Replica:
         replica = Replica()
         async for record in client.read_log(1, last):
-            if until_ns and _is_later(record, until_ns):
+            if until_ns and is_later(record, until_ns):
                 break
             replica.apply(record)
         return replica
@@ -236,31 +234,3 @@ def replay(out: Output, *, to: str) -> int:
     )
     out.table([Column("TABLE"), Column("HASH")], sorted(tables.items()), "State")
     return 0
-
-
-def _moment(to: str) -> tuple[int, int]:
-    """Turn `--to` into (last seq, moment in ns); 0: no bound. Raises CliError."""
-    if not to:
-        return 0, 0
-    if to.isdigit():
-        if int(to) < 1:
-            raise CliError("usage", "--to: the first seq is 1")
-        return int(to), 0
-    try:
-        when = datetime.fromisoformat(to)
-    except ValueError as err:
-        raise CliError(
-            "usage", f"--to is a seq or a time as 2026-01-31T12:00:00, was {to!r}"
-        ) from err
-    when = when if when.tzinfo is not None else when.astimezone()
-    return 0, int(when.astimezone(UTC).timestamp() * 1e6) * 1000
-
-
-def _is_later(record: Record, until_ns: int) -> bool:
-    """Tell whether a record of ours was written after a moment; a foreign one tells no time."""
-    if not is_framed(record.data):
-        return False
-    try:
-        return RECORD_DECODER.decode(record.data).t_ns > until_ns
-    except msgspec.DecodeError:
-        return False

@@ -91,7 +91,7 @@ def _run(words: list[str], command: Command | None) -> int:
     except SystemExit as ended:
         return int(ended.code or 0)
     out = Output(is_json=bool(given.pop("json", False)))
-    chosen.choose(given.pop("context", ""))
+    chosen.choose(given.pop("context", ""), given.pop("at", ""))
     handler = getattr(import_module(command.module), command.handler)
     return int(handler(out, **given))
 

@@ -76,4 +76,6 @@ VARIABLES = (
 VERBOSE = flag("verbose", "show whole ids and everything else")
 LIMIT = option("limit", "lines at the most", int, default=100, metavar="N")
 JOB = Arg("job_id", "job", metavar="ID", complete="job")
+#: Read by whatever asks (asking.py), not by the command.
+AT = option("at", "as it was at a seq, or a time as 2026-01-31T12:00:00", metavar="SEQ|TIME")
 DETACH = flag("detach", "do not wait for the evaluation")

@@ -279,25 +279,31 @@ class Answers:
         lines = projections.alloc_summaries(self._state, _page_rows(rows, query))
         return AllocsAnswer(**self._at, allocations=lines, total=len(rows))
 
-    def _alloc(self, query: Query) -> AllocAnswer:
+    def find_alloc(self, text: str) -> int:
+        """Find an allocation's row by its id, the one beginning of it that fits, or its name."""
         table = self._state.allocations
         live = table.live_rows()
-        if not query.id:
+        if not text:
             raise CommandInvalid("invalid", "which allocation? an id or the beginning of one")
-        named = _NAME.fullmatch(query.id)
+        named = _NAME.fullmatch(text)
         if named:
             found = self._named(*named.groups())
         else:
-            found = live[_match(table.key[live], query.id, ALLOC_SALT)]
-        _only(shown_ids(table.key[found[:AMBIGUOUS_SHOWN]], ALLOC_SALT), "allocation", query.id)
-        summary = projections.alloc_summaries(self._state, found[:1], with_tasks=True)[0]
+            found = live[_match(table.key[live], text, ALLOC_SALT)]
+        _only(shown_ids(table.key[found[:AMBIGUOUS_SHOWN]], ALLOC_SALT), "allocation", text)
+        return int(found[0])
+
+    def _alloc(self, query: Query) -> AllocAnswer:
+        row = self.find_alloc(query.id)
+        found = np.array([row], dtype=np.int32)
+        summary = projections.alloc_summaries(self._state, found, with_tasks=True)[0]
         tasks = TASKS.decode(summary.tasks)
         failed = [
             f"task {name} ended with {_ending(task)} after {task.restarts} restarts"
             for name, task in sorted(tasks.items())
             if task.failed
         ]
-        reason = projections.why(self._state, int(found[0]), "; ".join(failed))
+        reason = projections.why(self._state, row, "; ".join(failed))
         waits = [
             f"task {name}: {task.events[-1].kind} {task.events[-1].message}"
             for name, task in sorted(tasks.items())

@@ -1,0 +1,79 @@
+"""Moments of a log, and the state as it was at one: what --at and --to mean.
+
+Decides how a moment is written. The log itself is read, by direct get, from its beginning; no service takes part.
+"""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+
+import msgspec
+
+from schemas.envelope import RECORD_DECODER
+from services.cli import chosen
+from services.cli.output import CliError
+from shared.bus.client import Client
+from shared.core.log import is_framed
+from shared.core.role import Record
+from shared.query.past import Past
+
+
+def moment(text: str, flag: str = "--at") -> tuple[int, int]:
+    """Turn a seq or a time into (last seq, moment in ns); 0: no bound. Raises CliError."""
+    if not text:
+        return 0, 0
+    if text.isdigit():
+        if int(text) < 1:
+            raise CliError("usage", f"{flag}: the first seq is 1")
+        return int(text), 0
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError as err:
+        raise CliError(
+            "usage", f"{flag} is a seq or a time as 2026-01-31T12:00:00, was {text!r}"
+        ) from err
+    when = when if when.tzinfo is not None else when.astimezone()
+    return 0, int(when.astimezone(UTC).timestamp() * 1e6) * 1000
+
+
+def is_later(record: Record, until_ns: int) -> bool:
+    """Tell whether a record of ours was written after a moment; a foreign one tells no time."""
+    if not is_framed(record.data):
+        return False
+    try:
+        return RECORD_DECODER.decode(record.data).t_ns > until_ns
+    except msgspec.DecodeError:
+        return False
+
+
+async def records_to(client: Client, text: str) -> AsyncIterator[Record]:
+    """Yield the log up to a moment; the empty text means all of it. Raises CliError for a seq beyond the end."""
+    last, until_ns = moment(text)
+    seen = 0
+    async for record in client.read_log(1, last):
+        if until_ns and is_later(record, until_ns):
+            break
+        seen = record.seq
+        yield record
+    if last and seen < last:
+        raise CliError("not_found", f"the log ends at {seen}, asked for {last}")
+    if not seen:
+        raise CliError("not_found", "the log holds nothing, or nothing before that moment")
+
+
+async def past(client: Client, text: str = "") -> Past:
+    """Replay to a moment. Raises CliError, LogError."""
+    found = Past()
+    async for record in records_to(client, text):
+        found.apply(record)
+    return found
+
+
+async def chosen_past(client: Client) -> Past:
+    """Replay to the moment that --at names, once a run. Raises CliError, LogError."""
+    text = chosen.at()
+    if _kept.get(text) is None:
+        _kept[text] = await past(client, text)
+    return _kept[text]
+
+
+_kept: dict[str, Past] = {}
