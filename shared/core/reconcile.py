@@ -42,6 +42,8 @@ class Want(msgspec.Struct, frozen=True, eq=False):
     previous: NDArray[np.int64] | None = None
     reschedules: NDArray[np.int64] | None = None
     avoid: NDArray[np.int64] | None = None
+    #: (N,) how many each node shall take, where every node is meant (system jobs); then names come after the nodes.
+    per_node: NDArray[np.int64] | None = None
 
 
 class Reconciled(msgspec.Struct, frozen=True, eq=False):

@@ -76,7 +76,9 @@ class Scratch:
         usable = mask & self._ready
         on_rows = self._staying(want)
         if want.avoid is None:
-            placed = self._cut(want.group, want.count, usable=usable, on_rows=on_rows)
+            placed = self._cut(
+                want.group, want.count, usable=usable, on_rows=on_rows, per_node=want.per_node
+            )
             return [Placed(placed)] if placed.placed else []
         out: list[Placed] = []
         # Those that avoid a node are placed as one count that avoids all their nodes, then the rest.
@@ -115,11 +117,12 @@ class Scratch:
         usable: Mask,
         on_rows: Int64s,
         penalised: Mask | None = None,
+        per_node: Int64s | None = None,
     ) -> Placement:
         fleet, ask = self._state.fleet, ask_of(group)
         of_job = self._on_job() if _is_job_wide(group) else on_rows
-        limit: Int64s | None = None
-        if group.distinct_hosts:
+        limit = per_node
+        if group.distinct_hosts and limit is None:
             held = of_job if group.distinct_hosts == "job" else on_rows
             limit = np.equal(held, 0).astype(np.int64)
         placed = place_count(
