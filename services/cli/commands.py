@@ -99,14 +99,16 @@ _END = (
         "read the whole log and prove it",
         "services.cli.logs",
         "verify",
-        (),
+        (flag("decisions", "also decide every plan again, and compare"),),
         (
             *("ok", "first_seq", "last_seq", "transactions", "events", "placements", "foreign"),
             *("tables", "head", "decisions", "problem"),
         ),
-        "Exit 1: a replay comes to another state than the checkpoints say. Exit 2: the log is damaged.",
+        "Exit 1: a replay comes to another state than the checkpoints say, or a plan would be decided otherwise. "
+        "Exit 2: the log is damaged.",
         (
             "log verify",
+            "log verify --decisions",
             "log verify --json | jq .tables",
         ),
     ),

@@ -22,12 +22,15 @@ from shared.bus import accounts, streams, subjects
 from shared.bus.client import Client
 from shared.bus.connect import Login, connect
 from shared.core.counts import count_state
+from shared.core.redecide import Difference, redecide
 from shared.core.replica import Replica
 from shared.core.role import Record
 from shared.errors import BusUnavailable, LogDamaged, LogError, StateDiverged
 
 #: Records looked at to find the last events.
 _TAIL_RECORDS_MAX = 5_000
+#: Decisions that differ, shown at the most.
+_DIFFERENCES_MAX = 20
 
 
 # ---- tail ----
@@ -75,11 +78,16 @@ async def _last_seq(client: Client) -> int:
 
 
 class Decisions(msgspec.Struct, frozen=True, kw_only=True):
-    """Plans decided again from their snapshot; none yet: placing again comes with a later release."""
+    """Plans decided again from their snapshot, with --decisions."""
 
     checked: int = 0
     equal: int = 0
+    #: made by another release: not compared.
     other_version: int = 0
+    #: refused before all of it was told: nothing to compare.
+    untold: int = 0
+    #: the first ones that differ, both records.
+    differences: tuple[Difference, ...] = ()
 
 
 class Proof(msgspec.Struct, kw_only=True):
@@ -107,9 +115,10 @@ class Proof(msgspec.Struct, kw_only=True):
                 self.placements += sum(sum(one.counts) for one in event.placements)
 
 
-def verify(out: Output) -> int:
-    """Read the whole log and prove it. Exit 0: proven, 1: another state than a checkpoint's, 2: damaged."""
+def verify(out: Output, *, decisions: bool) -> int:
+    """Read the whole log and prove it. Exit 0: proven, 1: another state or decision, 2: damaged."""
     proof, replica = Proof(), Replica()
+    kept: list[Record] = []
 
     async def work(client: Client) -> int:
         state = await _log_state(out)
@@ -121,6 +130,8 @@ def verify(out: Output) -> int:
         try:
             async for record in client.read_log():
                 _prove(proof, replica, record)
+                if decisions:
+                    kept.append(record)
                 if record.seq % 100_000 == 0:
                     out.progress(f"{record.seq} records")
         except StateDiverged as err:
@@ -144,6 +155,9 @@ def verify(out: Output) -> int:
     code = with_bus(work)
     proof.head, proof.foreign = replica.chain.head, replica.chain.foreign
     proof.checkpoints, proof.tables = replica.checked, replica.state.hashes()
+    if decisions and not code:
+        out.progress(f"deciding again what {len(kept)} records decided")
+        code = _decide_again(proof, kept)
     out.result(proof)
     out.fields(
         [
@@ -159,11 +173,37 @@ def verify(out: Output) -> int:
             ("Head", proof.head),
         ]
     )
+    if decisions:
+        again = proof.decisions
+        told = f"{again.checked} plans decided again, {again.equal} equal"
+        told += f", {again.other_version} of other releases" if again.other_version else ""
+        out.fields([("Decisions", told)])
     out.table([Column("TABLE"), Column("HASH")], sorted(proof.tables.items()), "State")
     out.line(
         "\nthe log is sound" if proof.ok else f"\n{proof.problem}", "green" if proof.ok else "red"
     )
     return code
+
+
+def _decide_again(proof: Proof, kept: list[Record]) -> int:
+    """Decide every plan again from its own snapshot, policy, seed and lane."""
+    found = redecide(lambda: iter(kept))
+    proof.decisions = Decisions(
+        checked=found.checked,
+        equal=found.equal,
+        other_version=found.other_version,
+        untold=found.untold,
+        differences=tuple(found.differences[:_DIFFERENCES_MAX]),
+    )
+    if not found.differences:
+        return 0
+    first = found.differences[0]
+    proof.ok = False
+    proof.problem = (
+        f"{len(found.differences)} plans would be decided otherwise; the first, {first.number} of {first.worker} "
+        f"at seq {first.seq}, recorded {first.recorded}, decides {first.decided}"
+    )
+    return 1
 
 
 async def _log_state(out: Output) -> streams.StreamState:
