@@ -33,13 +33,13 @@ def check(state: State, *, capacity: bool = True) -> list[Violation]:
 def _usage(state: State) -> list[Violation]:
     table = state.allocations
     rows = table.live_rows()
-    rows = rows[~TERMINAL[table.client[rows]]]
-    expected = np.zeros_like(table.usage)
+    rows = rows[table.is_holding(rows)]
+    expected = np.zeros_like(table.held.used)
     if len(rows):
         np.add.at(expected, table.node[rows], table.groups.ask[table.group[rows]])
-    wrong = np.flatnonzero((expected != table.usage).any(axis=1)).tolist()
+    wrong = np.flatnonzero((expected != table.held.used).any(axis=1)).tolist()
     return [
-        Violation("usage", f"row {r} holds {table.usage[r]}, its allocations {expected[r]}")
+        Violation("usage", f"row {r} holds {table.held.used[r]}, its allocations {expected[r]}")
         for r in wrong
     ]
 

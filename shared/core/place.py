@@ -16,9 +16,10 @@ from schemas.base import EvalKey, JobId
 from schemas.envelope import ENCODER
 from schemas.evaluations import Blocked, NewEvaluation, Waiting
 from schemas.jobs import GroupSpec
-from schemas.plans import GroupPlacement, InPlace, Stops
+from schemas.plans import Evictions, GroupPlacement, InPlace, Stops
 from shared.core.filters import FilterReport, Mask, MaskCache
-from shared.core.reconcile import Want, reconcile
+from shared.core.preempt import evictions_of
+from shared.core.reconcile import Reconciled, Want, reconcile
 from shared.core.scratch import Draw, Placed, Scratch, Snapshot
 from shared.core.state import State
 from shared.core.tables.allocations import pack_runs
@@ -54,6 +55,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     placements: tuple[GroupPlacement, ...] = ()
     stops: tuple[Stops, ...] = ()
     updates: tuple[InPlace, ...] = ()
+    evictions: tuple[Evictions, ...] = ()
     all_at_once: bool = False
     end: str = "complete"
     end_reason: str = ""
@@ -83,7 +85,28 @@ def place(
     wanted = reconcile(state, job, rows, mask_of)
     if job is None or not wanted.wants:
         return Proposal(stops=wanted.stops, updates=wanted.updates)
-    scratch = _scratch(snapshot, job, wanted.stops, Draw(seed, lane, lanes))
+    may_evict = getattr(state.policy.policy.preemption, job.job_type)
+    draw = Draw(seed, lane, lanes)
+    proposal = _fill(snapshot, job, assignment, wanted, draw, may_evict=may_evict)
+    if job.all_at_once and proposal.evictions and proposal.follow_ups:
+        # Nobody goes for a part of what is only worth something whole.
+        return _fill(snapshot, job, assignment, wanted, draw, may_evict=False)
+    return proposal
+
+
+def _fill(
+    snapshot: Snapshot,
+    job: Job,
+    assignment: Assignment,
+    wanted: Reconciled,
+    draw: Draw,
+    *,
+    may_evict: bool,
+) -> Proposal:
+    """Find room for everything that is wanted; with `may_evict`, also where others have it now."""
+    state = snapshot.state
+    fleet = state.fleet
+    scratch = _scratch(snapshot, job, wanted.stops, draw)
     placements: list[GroupPlacement] = []
     waiting: dict[str, Waiting] = {}
     classes = np.zeros(len(fleet.classes), dtype=bool)
@@ -92,11 +115,13 @@ def place(
         if scratch.is_tired:
             goes_on = True
             break
-        mask = mask_of(want.group)
+        mask = snapshot.masks.mask(fleet, job, want.group)
         done = scratch.place(want, mask)
+        if may_evict and not any(one.placement.stopped for one in done):
+            done += scratch.preempt(want, mask, done)
         placements.extend([_columns(job, want, one) for one in done])
         count = sum([one.placement.placed for one in done])
-        if any(one.placement.stopped for one in done):
+        if scratch.has_more(done, want.count - count):
             goes_on = True
         elif count < want.count:
             rest = want.count - count
@@ -111,6 +136,7 @@ def place(
         placements=tuple(placements),
         stops=wanted.stops,
         updates=wanted.updates,
+        evictions=evictions_of(state, scratch.victims),
         all_at_once=job.all_at_once,
         follow_ups=follow_ups,
         decision=_record(fleet, waiting),

@@ -19,7 +19,7 @@ from schemas.jobs import GroupSpec
 from schemas.plans import InPlace, Stops
 from shared.core.columns import Rows
 from shared.core.state import State
-from shared.core.tables.allocations import COMPLETE, FAILED, RUN, STOP, TERMINAL
+from shared.core.tables.allocations import COMPLETE, EVICT, FAILED, RUN, STOP, TERMINAL
 from shared.core.tables.fleet import DOWN
 from shared.core.tables.jobs import Job
 
@@ -44,6 +44,8 @@ class Want(msgspec.Struct, frozen=True, eq=False):
     avoid: NDArray[np.int64] | None = None
     #: (N,) how many each node shall take, where every node is meant (system jobs); then names come after the nodes.
     per_node: NDArray[np.int64] | None = None
+    #: which of them replace an evicted one.
+    evicted: NDArray[np.bool_] | None = None
 
 
 class Reconciled(msgspec.Struct, frozen=True, eq=False):
@@ -90,13 +92,14 @@ class _Pass:
         table = self.state.allocations
         lost = self._is_gone(table.node[rows]) & ~TERMINAL[table.client[rows]]
         self.stop(rows[lost], "node is down", "lost")
-        matters = ~lost | (table.desired[rows] == RUN) if self.is_live else ~lost
+        matters = ~lost | (table.desired[rows] != STOP) if self.is_live else ~lost
         return rows[matters], lost[matters]
 
     def compare(self, job: Job, group: GroupSpec, rows: Rows) -> None:
         """Bucket the rows of one group that is in the job."""
         table = self.state.allocations
-        rows = rows[table.desired[rows] != STOP]
+        evicted = self._unreplaced(rows[table.desired[rows] == EVICT])
+        rows = rows[table.desired[rows] == RUN]
         client, nodes = table.client[rows], table.node[rows]
         ended, failed = TERMINAL[client], client == FAILED
         lost = ~ended & self._is_gone(nodes)
@@ -115,7 +118,9 @@ class _Pass:
         self.stop(rows[failed & ~waits], "replaced")
         missing = group.count - int(kept.sum()) - int(done.sum())
         replaced = lost | (alive & ~same) | (failed & ~waits)
-        self.want(group, missing, rows[kept | done], rows[replaced])
+        if len(evicted):
+            evicted = evicted[~np.isin(table.index[evicted], table.index[rows])]
+        self.want(group, missing, rows[kept | done], np.concatenate((rows[replaced], evicted)))
 
     def want(self, group: GroupSpec, missing: int, staying: Rows, replaced: Rows) -> None:
         """Ask for allocations: replacements first, under their old names where those are below the count."""
@@ -128,7 +133,8 @@ class _Pass:
         if not len(replaced):
             self.wants.append(Want(group, missing, names, staying))
             return
-        failed = table.client[replaced] == FAILED
+        evicted = table.desired[replaced] == EVICT
+        failed = (table.client[replaced] == FAILED) & ~evicted
         pad = (0, missing - len(replaced))
         avoid = np.where(failed, table.node[replaced], -1).astype(np.int64)
         want = Want(
@@ -139,8 +145,22 @@ class _Pass:
             previous=np.pad(table.key[replaced], pad),
             reschedules=np.pad(table.reschedules[replaced].astype(np.int64) + failed, pad),
             avoid=np.pad(avoid, pad, constant_values=-1),
+            evicted=np.pad(evicted, pad) if evicted.any() else None,
         )
         self.wants.append(want)
+
+    def _unreplaced(self, evicted: Rows) -> Rows:
+        """Which evicted rows of a group no later allocation of the job stands for; of one name the newest."""
+        if not len(evicted):
+            return evicted
+        table = self.state.allocations
+        job_id = table.groups.job_ids[int(table.group[evicted[0]])]
+        followed = {table.previous.get(row, 0) for row in table.rows_of(job_id).tolist()}
+        newest: dict[int, int] = {}
+        for row in sorted(evicted.tolist(), key=lambda row: int(table.key[row])):
+            newest[int(table.index[row])] = row
+        open_ = [row for row in newest.values() if int(table.key[row]) not in followed]
+        return np.sort(np.asarray(open_, dtype=np.int32))
 
     def _names(
         self, group: GroupSpec, missing: int, staying: Rows, replaced: Rows

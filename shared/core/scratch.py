@@ -18,6 +18,7 @@ from shared.core.coupling import CLOSED_BELOW
 from shared.core.cut import place_count
 from shared.core.filters import Filter, FilterReport, Mask, MaskCache, filters_of, report_of
 from shared.core.heads import Placement
+from shared.core.preempt import Preemption, Room
 from shared.core.reconcile import Want
 from shared.core.rules import coupling_of, distinct_mask
 from shared.core.sampled import Candidates, Sampling, scan_width
@@ -25,6 +26,9 @@ from shared.core.scores import Algorithm, Int64s, node_scores
 from shared.core.state import State
 from shared.core.tables.jobs import Job
 
+_NO_ROWS: Rows = np.empty(0, dtype=np.int32)
+#: As many as one likes.
+_NO_LIMIT = 1 << 31
 RESOURCE_NAMES = ("cpu", "memory", "disk")
 _CANDIDATES: dict[str, Candidates] = {"two_choices": "two_choices", "log2": "log2"}
 
@@ -35,6 +39,8 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
     state: State
     used: NDArray[np.int64]
     masks: MaskCache
+    #: allocation rows that the worker's own unconfirmed plans evict; they are not in `used` any more.
+    evicted: Rows = _NO_ROWS
 
 
 class Draw(msgspec.Struct, frozen=True):
@@ -70,6 +76,8 @@ class Scratch:
         self._of_job: Int64s | None = None
         self._placed: list[Placement] = []
         self._steps = STEPS_MAX
+        self._evicted = snapshot.evicted
+        self._preemption: Preemption | None = None
 
     def place(self, want: Want, mask: Mask) -> list[Placed]:
         """Place a want as far as there is room: first what avoids a node, then the rest."""
@@ -98,10 +106,83 @@ class Scratch:
                 break
         return out
 
+    def preempt(self, want: Want, mask: Mask, placed: Sequence[Placed]) -> list[Placed]:
+        """Place what normal placing left of a want where allocations of less important jobs can make room.
+
+        `placed` is what `place` found. What replaces an evicted allocation evicts nobody: no cascades.
+        """
+        filled = [
+            np.arange(one.placement.placed) if one.part is None else one.part for one in placed
+        ]
+        rest = np.arange(want.count, dtype=np.intp)
+        rest = rest[~np.isin(rest, np.concatenate([*filled, rest[:0]]))]
+        if want.evicted is not None:
+            rest = rest[~want.evicted[rest]]
+        if not len(rest):
+            return []
+        if self._preemption is None:
+            self._preemption = Preemption(self._state, self._job, self._evicted)
+        staying = self._staying(want)
+        on_rows = staying.copy()
+        for one in placed:
+            np.add.at(on_rows, one.placement.rows, one.placement.counts)
+
+        def limit(node: int) -> int:
+            if want.per_node is not None:
+                return int(want.per_node[node] - on_rows[node] + staying[node])
+            return self._limit(want.group, on_rows, node)
+
+        room = Room(
+            ask=tuple(ask_of(want.group).tolist()),
+            free=self._capacity - self._used,
+            open=mask & self._ready,
+            limit=limit,
+        )
+        rows, counts = list[int](), list[int]()
+        for chosen in self._preemption.place(room, len(rest)):
+            rows.append(chosen.node)
+            counts.append(chosen.count)
+            np.add.at(on_rows, [chosen.node], chosen.count)
+            if self._of_job is not None:
+                self._of_job[chosen.node] += chosen.count
+        if not rows:
+            return []
+        # The room that it kept account of is the truth now: victims gone, newcomers in.
+        self._used = np.asfortranarray(self._capacity - room.free)
+        made = Placement(np.asarray(rows, np.int32), np.asarray(counts, np.int32), sum(counts))
+        self._placed.append(made)
+        return [Placed(made, rest[: made.placed])]
+
+    def _limit(self, group: GroupSpec, on_rows: Int64s, node: int) -> int:
+        """How many more allocations of a group other rules than room let a node take."""
+        if not (group.distinct_hosts or group.distinct_properties):
+            return _NO_LIMIT
+        if group.distinct_hosts:
+            held = self._on_job() if group.distinct_hosts == "job" else on_rows
+            if held[node]:
+                return 0
+        for rule in group.distinct_properties:
+            held = self._on_job() if rule.job_wide else on_rows
+            if not distinct_mask(self._state.fleet.attributes, rule, held)[node]:
+                return 0
+        return 1
+
+    def has_more(self, placed: Sequence[Placed], rest: int) -> bool:
+        """Tell whether a want of which `rest` is left is to go on in another plan: this one took its time."""
+        if any(one.placement.stopped for one in placed):
+            return True
+        return rest > 0 and bool(self.victims) and self.is_tired
+
+    @property
+    def victims(self) -> Sequence[int]:
+        """Allocation rows that this plan evicts."""
+        return self._preemption.victims if self._preemption is not None else ()
+
     @property
     def is_tired(self) -> bool:
         """Tell whether this plan took its time and has something to show for it."""
-        return self._steps < 0 and any(one.placed for one in self._placed)
+        worn = self._preemption is not None and self._preemption.is_tired
+        return (worn or self._steps < 0) and any(one.placed for one in self._placed)
 
     def algorithm(self, group: GroupSpec) -> Algorithm:
         """Say how nodes are ranked: by the job's word, else the node pool's, else the cluster's."""

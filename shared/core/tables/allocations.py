@@ -20,11 +20,13 @@ from schemas.jobs import JobRegistered, JobsCollected
 from schemas.plans import GroupPlacement, PlanCommitted
 from shared.core.columns import EntryHashes, RowHashes, RowPool, Rows, grown, hash_columns
 from shared.core.ids import make_key
+from shared.core.resources.asks import Extras, Holding, extras_of, holdings_of
+from shared.core.resources.held import Held
 
 CLIENT_CODE = {name: code for code, name in enumerate(CLIENT_STATUSES)}
 PENDING, RUNNING, COMPLETE, FAILED, LOST, UNKNOWN = range(6)
 RUN, STOP, EVICT = range(3)
-#: by client status code: holds no resources any more.
+#: by client status code: has ended, and holds no resources any more.
 TERMINAL = np.array([False, False, True, True, True, False])
 #: job, version, name of the group.
 GroupKey = tuple[JobId, int, str]
@@ -43,6 +45,10 @@ class Groups:
         self.digests: list[str] = []
         #: (G, 3) ask of one allocation.
         self.ask = np.zeros((0, 3), dtype=np.int64)
+        #: what it asks for beside them; None: nothing.
+        self.extras: list[Extras | None] = []
+        #: (G,) priority that the job has now, whatever the version.
+        self.priority = np.zeros(0, dtype=np.int32)
         #: allocations that point here.
         self.held: list[int] = []
         self.newest: dict[JobId, int] = {}
@@ -55,6 +61,7 @@ class Groups:
             return
         self.newest[event.job_id] = event.version
         self._drop([key for key in self.of_job(event.job_id) if not self.held[self.ref_of[key]]])
+        self.priority[[self.ref_of[key] for key in self.of_job(event.job_id)]] = event.priority
         for group in event.groups:
             key = (event.job_id, event.version, group.name)
             ref = int(self._pool.take(1)[0])
@@ -63,13 +70,17 @@ class Groups:
                 self.names.append(group.name)
                 self.versions.append(event.version)
                 self.digests.append("")
+                self.extras.append(None)
                 self.held.append(0)
                 self.ask = grown(self.ask, ref + 1)
+                self.priority = grown(self.priority, ref + 1)
             self.job_ids[ref] = event.job_id
             self.names[ref] = group.name
             self.versions[ref] = event.version
             self.digests[ref] = group.digest
             self.ask[ref] = (group.cpu_mhz, group.memory_mib, group.disk_mib)
+            self.extras[ref] = extras_of(group)
+            self.priority[ref] = event.priority
             self.ref_of[key] = ref
             self._of_job.setdefault(event.job_id, []).append(key)
 
@@ -97,6 +108,8 @@ class Groups:
             if not kept:
                 del self._of_job[key[0]]
         if refs:
+            # Nobody's priority is as high: what is free looks like nothing that could make room.
+            self.priority[refs] = np.iinfo(np.int32).max
             self._pool.free(np.asarray(refs, dtype=np.int32))
 
 
@@ -128,8 +141,10 @@ class AllocationTable:
         self.groups = Groups()
         #: rows of a job, terminal ones included, in order of creation.
         self.by_job: dict[JobId, Rows] = {}
-        #: (N, 3) held on each fleet row by allocations that are not terminal.
-        self.usage = np.zeros((0, 3), dtype=np.int64)
+        #: what is held on each fleet row by allocations that are neither terminal nor evicted.
+        self.held = Held()
+        #: by row: what an allocation holds beside the three columns, for as long as the row is its.
+        self.holdings: dict[int, Holding] = {}
         self.previous: dict[int, int] = {}
         self.details: dict[int, bytes] = {}
         self.reschedule_at_ns: dict[int, int] = {}
@@ -172,10 +187,19 @@ class AllocationTable:
         wanted: NDArray[np.bool_] = (self.desired[rows] == RUN) & ~TERMINAL[self.client[rows]]
         return wanted
 
+    def is_holding(self, rows: Rows) -> NDArray[np.bool_]:
+        """Which of these rows hold resources: what did not end and was not evicted. Shapes: rows, result (R,)."""
+        holding: NDArray[np.bool_] = (self.desired[rows] != EVICT) & ~TERMINAL[self.client[rows]]
+        return holding
+
     def used(self, size: int) -> NDArray[np.int64]:
-        """Held resources of the first `size` fleet rows. Shape: (size, 3). A view: do not write to it."""
-        self.usage = grown(self.usage, size)
-        return self.usage[:size]
+        """The three columns held on the first `size` fleet rows. Shape: (size, 3). A view: do not write to it."""
+        return self.held.columns(size)
+
+    def held_by(self, row: int) -> tuple[int, NDArray[np.int64], Holding | None]:
+        """Say what an allocation holds, as `Held.add` and `Held.remove` take it: fleet row, ask (3,), the rest."""
+        ask: NDArray[np.int64] = self.groups.ask[self.group[row]]
+        return int(self.node[row]), ask, self.holdings.get(row)
 
     def live_rows(self) -> Rows:
         """All rows in use."""
@@ -210,17 +234,27 @@ class AllocationTable:
         entry: tuple[object, ...]
         entry = (self.previous.get(row), self.details.get(row), self.reschedule_at_ns.get(row))
         chain = self.chains.get(int(self.key[row])) if self.chains else None
-        if entry == (None, None, None) and chain is None:
+        holding = self.holdings.get(row)
+        if entry == (None, None, None) and chain is None and holding is None:
             return 0
         if chain is not None:
             entry = (*entry, chain)
+        if holding is not None:
+            entry = (*entry, holding)
         digest = blake2b(ENCODER.encode((row, entry)), digest_size=8).digest()
         return int.from_bytes(digest, "little") | 1
 
     def _commit(self, event: PlanCommitted, seq: int) -> None:
+        for evictions in event.evictions:
+            rows = np.asarray(evictions.rows, dtype=np.int32)
+            self._let_go(rows)
+            self.desired[rows] = EVICT
+            self.modify_seq[rows] = seq
+            self._hashes.touch(rows)
         for stop in event.stops:
             rows = np.asarray(stop.rows, dtype=np.int32)
-            self.desired[rows] = STOP
+            # Once evicted, always evicted: it must not hold again what it gave up.
+            self.desired[rows[self.desired[rows] != EVICT]] = STOP
             self.modify_seq[rows] = seq
             self._hashes.touch(rows)
             if stop.client_status:
@@ -281,9 +315,14 @@ class AllocationTable:
         old = self.by_job.get(job_id)
         self.by_job[job_id] = rows if old is None else np.concatenate((old, rows))
         ask = self.groups.ask[ref]
-        if count:
-            self.usage = grown(self.usage, int(where.max()) + 1)
-            np.add.at(self.usage, where, counts[:, None] * ask)
+        self.held.add_columns(where, counts[:, None] * ask)
+        extras = self.groups.extras[ref]
+        if extras is not None:
+            holdings = holdings_of(extras, placement)
+            for row, node, holding in zip(rows.tolist(), nodes.tolist(), holdings, strict=True):
+                self.holdings[row] = holding
+                self.held.add(node, None, holding)
+                self._rare.touch(row)
         self._hashes.touch(rows)
 
     def _report(self, event: AllocationsReported, seq: int) -> None:
@@ -299,13 +338,20 @@ class AllocationTable:
             self._rare.touch(detail.row)
 
     def _set_client(self, rows: Rows, codes: NDArray[np.integer], seq: int) -> None:
-        ended = rows[TERMINAL[codes] & ~TERMINAL[self.client[rows]]]
+        ended = rows[TERMINAL[codes] & self.is_holding(rows)]
         if len(ended):
-            held = self.groups.ask[self.group[ended]]
-            np.subtract.at(self.usage, self.node[ended], held)
+            self._let_go(ended)
         self.client[rows] = codes
         self.modify_seq[rows] = seq
         self._hashes.touch(rows)
+
+    def _let_go(self, rows: Rows) -> None:
+        self.held.add_columns(self.node[rows], -self.groups.ask[self.group[rows]])
+        if self.holdings:
+            for row in rows.tolist():
+                holding = self.holdings.get(row)
+                if holding is not None:
+                    self.held.remove(int(self.node[row]), None, holding)
 
     def _collect(self, rows: Rows) -> None:
         refs = np.unique(self.group[rows]).tolist()
@@ -322,7 +368,7 @@ class AllocationTable:
                 self.chains.pop(key, None)
         self.key[rows] = 0
         for row in rows.tolist():
-            for rare in (self.previous, self.details, self.reschedule_at_ns):
+            for rare in (self.previous, self.details, self.reschedule_at_ns, self.holdings):
                 rare.pop(row, None)
             self._rare.touch(row)
         self._hashes.touch(rows)

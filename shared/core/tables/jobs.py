@@ -193,6 +193,11 @@ class JobTable:
         self._accept(event, seq, job)
 
     def _plan(self, event: PlanCommitted, seq: int) -> None:
+        for evictions in event.evictions:
+            victim = self.by_id[evictions.job_id]
+            victim = msgspec.structs.replace(victim, plan_seq=seq, fence=PlanFence())
+            self.by_id[victim.id] = victim
+            self._jobs.touch(victim.id)
         job = self.by_id.get(event.job_id)
         changes = event.placements or event.stops or event.updates or event.cut
         if job is None or not changes:

@@ -1,0 +1,257 @@
+"""Preempt: which allocations of less important jobs make room for what found none.
+
+Decides nodes and victims. A victim belongs to another job whose priority is at least `LEVELS` lower, is to run and has
+not ended; whether the policy allows it at all is place.py's question. Must not know what a plan looks like, nor which
+rules close a node (`Room.limit` says how many more it may take).
+
+The order in which nodes, and victim sets of one node, are compared: highest priority among the victims, sum of their
+priorities, work lost (how many log positions ago they were placed, summed), row. Nomad takes victims only from the
+node that it has chosen by other scores; here all nodes are compared by what they would cost.
+
+One vector pass over all candidates gives every node's highest priority exactly, and lower bounds of the rest. Nodes
+leave a heap by these bounds and come back with their exact set (`victims.py`), so only those that matter are looked
+at closely. Source: Nomad scheduler/preemption.go for who may be a victim; the comparison is our own.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.base import JobId
+from schemas.plans import Evictions
+from shared.core.columns import Rows
+from shared.core.heads import Mask
+from shared.core.ids import ORDINAL_BITS
+from shared.core.scores import Int64s
+from shared.core.state import State
+from shared.core.tables.jobs import Job
+from shared.core.victims import Ask, Candidate, Cost, cheapest_set, cost_of
+
+#: How much lower the priority of a victim's job must be, as in Nomad.
+LEVELS: Final = 10
+#: Victims of one plan at the most: each may be of another job, which gets an evaluation in the same transaction.
+VICTIMS_MAX: Final = 256
+#: Steps of the searches of one node, and of one plan.
+NODE_STEPS_MAX: Final = 2_000
+STEPS_MAX: Final = 20_000
+#: Nodes that are compared closely, by their lower bounds.
+_NODES_MAX: Final = 4_096
+_PRIORITY_BITS: Final = 16
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    """`count` allocations on `node` (a fleet row), after these rows made room."""
+
+    node: int
+    count: int
+    victims: tuple[int, ...]
+    cost: Cost
+
+
+class Room(msgspec.Struct, frozen=True, eq=False):
+    """What one want finds. Shapes: free (N, R), may be negative; open (N,).
+
+    `limit` says how many more a node may take by other rules than room; `enough`, where set, whether a node without
+    these rows has room for one more in everything that `free` does not show.
+    """
+
+    ask: Ask
+    free: Int64s
+    open: Mask
+    limit: Callable[[int], int]
+    enough: Callable[[int, Sequence[int]], bool] | None = None
+    #: what of a row matters to `enough`: rows of one kind are interchangeable.
+    kind: Callable[[int], object] | None = None
+
+
+class Candidates:
+    """Everything that a job may push aside, by node, then priority, then youngest first. Shapes: C candidates."""
+
+    def __init__(self, state: State, job: Job, evicted: Rows) -> None:
+        table = state.allocations
+        size = table.size
+        priority = table.groups.priority[table.group[:size]]
+        own = [table.groups.ref_of[key] for key in table.groups.of_job(job.id)]
+        may = (priority <= job.priority - LEVELS) & (table.key[:size] != 0)
+        rows = np.flatnonzero(may).astype(np.int32)
+        rows = rows[table.is_wanted(rows)]
+        if own:
+            rows = rows[~np.isin(table.group[rows], own)]
+        if len(evicted):
+            rows = rows[~np.isin(rows, evicted)]
+        work = state.seq - (table.key[rows] >> ORDINAL_BITS)
+        order = np.lexsort((rows, work, priority[rows], table.node[rows]))
+        self.rows = rows[order]
+        self.node = table.node[self.rows].astype(np.int64)
+        self.priority = priority[self.rows].astype(np.int64)
+        self.work = work[order]
+        self.release = table.groups.ask[table.group[self.rows]]
+        self.gone = np.zeros(len(rows), dtype=bool)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def of_node(self, node: int) -> NDArray[np.intp]:
+        """Positions of a node's candidates that are still there, in order."""
+        begin, end = np.searchsorted(self.node, (node, node + 1)).tolist()
+        there: NDArray[np.intp] = np.flatnonzero(~self.gone[begin:end]) + begin
+        return there
+
+    def take(self, positions: Sequence[int]) -> Int64s:
+        """Let these go. Returns what they held. Shape: (R,)."""
+        at = np.asarray(positions, dtype=np.intp)
+        self.gone[at] = True
+        held: Int64s = self.release[at].sum(axis=0)
+        return held
+
+
+class Preemption:
+    """The victims of one plan under way."""
+
+    def __init__(self, state: State, job: Job, evicted: Rows) -> None:
+        self._state = state
+        self._candidates = Candidates(state, job, evicted)
+        self._steps = STEPS_MAX
+        #: rows, in the order in which they were chosen.
+        self.victims: list[int] = []
+
+    @property
+    def is_tired(self) -> bool:
+        """Tell whether this plan has as many victims as one may have, or has searched long enough."""
+        return self._steps <= 0 or len(self.victims) >= VICTIMS_MAX
+
+    def place(self, room: Room, count: int) -> Iterator[Chosen]:
+        """Choose node after node for up to `count`; the caller takes each into account before it asks for the next.
+
+        `room.free` is written to: it always shows what is left.
+        """
+        if not len(self._candidates):
+            return
+        heap = self._bounds(room)
+        ready: dict[int, tuple[Cost, list[int]]] = {}
+        while heap and count > 0 and not self.is_tired:
+            *_, node = heappop(heap)
+            if room.limit(node) <= 0:
+                continue
+            if node not in ready:
+                found = self._cheapest(room, node)
+                if found is not None:
+                    ready[node] = found
+                    heappush(heap, (*found[0], node))
+                continue
+            cost, positions = ready.pop(node)
+            room.free[node] += self._candidates.take(positions)
+            rows = tuple(self._candidates.rows[positions].tolist())
+            self.victims += rows
+            fits = 1 if room.enough is not None else self._fits(room, node, count)
+            while fits > 0:
+                room.free[node] -= np.asarray(room.ask) * fits
+                count -= fits
+                yield Chosen(node, fits, rows, cost)
+                # What is left of the room is filled before anybody else has to go.
+                rows, fits = (), self._fits(room, node, count)
+            # Its own next set, exact at once: the others' are untouched.
+            if count > 0 and room.limit(node) > 0:
+                found = self._cheapest(room, node)
+                if found is not None:
+                    ready[node] = found
+                    heappush(heap, (*found[0], node))
+
+    def _fits(self, room: Room, node: int, most: int) -> int:
+        """How many of `most` fit on a node without another victim."""
+        most = min(most, room.limit(node))
+        if most <= 0 or (room.free[node] < 0).any():
+            return 0
+        if room.enough is not None:
+            most = min(most, int(room.enough(node, ())))
+        left = room.free[node].tolist()
+        bounds = [have // ask for have, ask in zip(left, room.ask, strict=True) if ask]
+        return int(min([most, *bounds]))
+
+    def _bounds(self, room: Room) -> list[tuple[int, int, int, int]]:
+        """Lower bounds of the cost of every node where all candidates together would do, as a heap."""
+        own = self._candidates
+        open_ = room.open
+        if room.enough is None:
+            # Where it fits as it is, nobody has to go; why it was not placed there is not for this module to say.
+            open_ = open_ & (room.free < np.asarray(room.ask)).any(axis=1)
+        there = np.flatnonzero(~own.gone & open_[own.node])
+        if not len(there):
+            return []
+        node, priority, release = own.node[there], own.priority[there], own.release[there]
+        begins = np.flatnonzero(np.diff(node, prepend=-1))
+        lengths = np.diff(begins, append=len(node))
+        # What each node has free once a candidate and all before it on the node are gone.
+        running = np.cumsum(release, axis=0)
+        before = np.repeat((running - release)[begins], lengths, axis=0)
+        short = np.asarray(room.ask) - room.free[node]
+        enough = np.flatnonzero((running - before >= short).all(axis=1))
+        nodes, firsts = np.unique(node[enough], return_index=True)
+        if not len(nodes):
+            return []
+        firsts = enough[firsts]
+        highest = priority[firsts]
+        tags = node << _PRIORITY_BITS | priority
+        ends = np.searchsorted(tags, nodes << _PRIORITY_BITS | highest, side="right")
+        begin = np.searchsorted(node, nodes)
+        edges = np.column_stack((begin, ends)).ravel()
+        # A last element that no segment holds lets `reduceat` end at the array's end.
+        most = np.maximum.reduceat(np.vstack((release, release[-1:])), edges)[::2]
+        least_work = np.minimum.reduceat(np.append(own.work[there], 0), edges)[::2]
+        need = np.maximum(short[firsts], 0)
+        times = np.max(-(-need // np.maximum(most, 1)), axis=1)
+        times = np.maximum(times, 1)
+        sums = highest + (times - 1) * priority[begin]
+        works = times * least_work
+        order = np.lexsort((nodes, works, sums, highest))[:_NODES_MAX]
+        columns = (highest[order], sums[order], works[order], nodes[order])
+        heap = list(zip(*(column.tolist() for column in columns), strict=True))
+        heapify(heap)
+        return heap
+
+    def _cheapest(self, room: Room, node: int) -> tuple[Cost, list[int]] | None:
+        """Find the cheapest set of victims on one node; None: there is none. Positions of candidates."""
+        own = self._candidates
+        at = own.of_node(node)
+        need = [
+            max(ask - have, 0) for ask, have in zip(room.ask, room.free[node].tolist(), strict=True)
+        ]
+        kind = room.kind
+        items = [
+            Candidate(row, priority, work, tuple(release), kind(row) if kind else None)
+            for row, priority, work, release in zip(
+                own.rows[at].tolist(),
+                own.priority[at].tolist(),
+                own.work[at].tolist(),
+                own.release[at].tolist(),
+                strict=True,
+            )
+        ]
+        enough = None
+        if room.enough is not None:
+            ask_node = room.enough
+
+            def enough(picked: Sequence[int]) -> bool:
+                return ask_node(node, [items[i].row for i in picked])
+
+        found, steps = cheapest_set(need, items, enough, min(NODE_STEPS_MAX, self._steps))
+        self._steps -= steps
+        if found is None:
+            return None
+        return cost_of(items, found), at[found].tolist()
+
+
+def evictions_of(state: State, victims: Sequence[int]) -> tuple[Evictions, ...]:
+    """Write victims down by job."""
+    table = state.allocations
+    by_job: dict[JobId, list[int]] = {}
+    for row in sorted(victims):
+        job_id = table.groups.job_ids[int(table.group[row])]
+        by_job.setdefault(job_id, []).append(row)
+    return tuple(
+        Evictions(job_id=job_id, rows=tuple(rows)) for job_id, rows in sorted(by_job.items())
+    )
