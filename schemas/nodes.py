@@ -81,6 +81,8 @@ class NodesStatusChanged(Event, frozen=True, kw_only=True, tag="nodes.status_cha
     #: one of NODE_STATUSES.
     status: str
     reason: str = ""
+    #: of disconnected ones: log time from which `lost_after` of their allocations counts.
+    since_ns: int = 0
 
 
 class NodeEligibilityChanged(Event, frozen=True, kw_only=True, tag="node.eligibility_changed"):
@@ -107,6 +109,10 @@ class CapacityFreed(Event, frozen=True, kw_only=True, tag="capacity.freed"):
     """Room appeared on nodes of these computed classes; blocked evaluations that may use it can be woken."""
 
     classes: tuple[int, ...]
+    #: free MHz, MiB memory and MiB disk of the one node where it appeared; empty: not known, or of several nodes.
+    room: tuple[int, ...] = ()
+    #: a node came or offers more, so that what no node was large enough for may fit now.
+    grown: bool = False
 
 
 # ---- commands (cmd.liveness, cmd.report.<node>) ----
