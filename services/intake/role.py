@@ -19,6 +19,7 @@ from schemas.jobs import (
     SkipSubmission,
     SubmissionRefused,
 )
+from schemas.policy import RemoteDriver
 from services.intake import verdicts
 from services.intake.box import Box
 from services.intake.pending import Pending
@@ -77,7 +78,7 @@ _VERDICTS = (JobRegistered, JobStopped, JobEvaluated, SubmissionRefused)
 
 
 class Intake:
-    """The role. Replays the table of jobs."""
+    """The role. Replays the tables of jobs and of the policy, under which a job is compiled."""
 
     name = "intake"
     leader_key = "intake"
@@ -85,7 +86,7 @@ class Intake:
     def __init__(self, *, instance: str, pending_max: int = PENDING_MAX) -> None:
         self.instance = instance
         self._pending_max = pending_max
-        self._replica = Replica(frozenset({"jobs"}))
+        self._replica = Replica(frozenset({"jobs", "policy"}))
         self._pending = Pending()
         self._box = Box()
         self._leads = False
@@ -110,6 +111,10 @@ class Intake:
     def next_seq(self) -> int:
         """First seq of the log not applied yet."""
         return self._replica.next_seq
+
+    @property
+    def _remotes(self) -> dict[str, RemoteDriver]:
+        return self._replica.state.policy.policy.remote_drivers
 
     def sources(self) -> tuple[Source, ...]:
         """The log, the fast door shared with the other instances, and the drop box."""
@@ -223,7 +228,8 @@ class Intake:
             return
         self._counts["submissions"] += 1
         try:
-            submission = read_submission(message.data, subjects.last_token(message.subject))
+            verb = subjects.last_token(message.subject)
+            submission = read_submission(message.data, verb, self._remotes)
             if submission.verb == "validate":
                 self._answer(message, verdicts.valid(submission))
                 return
@@ -358,7 +364,7 @@ class Intake:
         verb = subjects.last_token(message.subject)
         if verb not in subjects.JOB_VERBS:
             raise CommandInvalid("invalid", f"verb {verb!r} is not for the drop box")
-        submission = read_submission(message.data, verb)
+        submission = read_submission(message.data, verb, self._remotes)
         submission_id = self._id_of(submission, message)
         return _encoded(submission, submission_id, message.stream_seq, previous)
 

@@ -6,8 +6,15 @@ Struct: a field whose block has no entry is acted on as a whole. Next: `unbuilt.
 
 from shared.jobspec.nomad_base import Json
 from shared.jobspec.nomad_json import Job, Task, TaskGroup
-from shared.jobspec.nomad_placement import Constraint, EphemeralDisk, Resources
-from shared.jobspec.nomad_policies import ReschedulePolicy, RestartPolicy
+from shared.jobspec.nomad_placement import (
+    Constraint,
+    EphemeralDisk,
+    Network,
+    Numa,
+    Port,
+    Resources,
+)
+from shared.jobspec.nomad_policies import Disconnect, ReschedulePolicy, RestartPolicy
 
 #: Struct -> JSON names of the fields that are acted on.
 BUILT: dict[type[Json], frozenset[str]] = {
@@ -21,19 +28,30 @@ BUILT: dict[type[Json], frozenset[str]] = {
     TaskGroup: frozenset(
         (
             *("Name", "Count", "Tasks", "Constraints", "EphemeralDisk", "RestartPolicy"),
-            *("ReschedulePolicy", "Affinities", "Spreads", "Meta"),
+            *("ReschedulePolicy", "Affinities", "Spreads", "Meta", "Networks", "Disconnect"),
+            *("MaxClientDisconnect", "PreventRescheduleOnLost", "StopAfterClientDisconnect"),
+            *("ShutdownDelay", "MaxRunDuration", "RestartFrom"),
         )
     ),
     Task: frozenset(
         (
             *("Name", "Driver", "Config", "Env", "Meta", "Resources", "Constraints"),
             *("RestartPolicy", "KillTimeout", "User", "Leader", "KillSignal", "Affinities"),
-            "LogConfig",
+            *("LogConfig", "Lifecycle", "ShutdownDelay"),
         )
     ),
     Constraint: frozenset(("LTarget", "Operand", "RTarget")),
-    EphemeralDisk: frozenset(("SizeMB",)),
-    Resources: frozenset(("CPU", "MemoryMB", "MemoryMaxMB")),
+    EphemeralDisk: frozenset(("SizeMB", "Sticky")),
+    Resources: frozenset(
+        (
+            *("CPU", "Cores", "MemoryMB", "MemoryMaxMB", "Networks", "Devices", "NUMA", "Custom"),
+            "SecretsMB",
+        )
+    ),
+    Network: frozenset(("ReservedPorts", "DynamicPorts")),
+    Port: frozenset(("Label", "Value", "To", "IgnoreCollision")),
+    Numa: frozenset(("Affinity",)),
+    Disconnect: frozenset(("LostAfter", "StopOnClientAfter", "Replace", "Reconcile")),
     RestartPolicy: frozenset(("Attempts", "Interval", "Delay", "Mode")),
     ReschedulePolicy: frozenset(
         ("Attempts", "Interval", "Delay", "DelayFunction", "MaxDelay", "Unlimited")

@@ -1,42 +1,63 @@
 """Compilation: what scheduling needs of a valid job, taken out of it once.
 
-Decides a group's ask (the sum over its tasks), its constraints (job's, group's and tasks' together), its drivers, and
+Decides a group's ask (`asking.py`), its ports, its constraints (job's, group's and tasks' together), its drivers, and
 its digest: what forces a replacement when it changes. Must not know the state: versions and fences are the applier's.
 """
 
 from hashlib import blake2b
 
+import msgspec
+
 from schemas import jobs
 from shared.core.operators import DISTINCT, DISTINCT_HOSTS, DISTINCT_PROPERTY, FALSE
-from shared.jobspec.defaults import RESCHEDULES, reschedule_of
+from shared.jobspec.asking import NO_REMOTES, Remotes, group_ask
+from shared.jobspec.defaults import RESCHEDULES, disconnect_of, reschedule_of
 from shared.jobspec.nomad_json import Affinity, Constraint, Job, Spread, TaskGroup
+from shared.jobspec.ports import dynamic_ports, held_ports
 from shared.jobspec.strict import JsonObject, canonical
 
 #: Parts of a group and of a task that change without a restart.
 _GROUP_IN_PLACE = frozenset(
     (
         *("Count", "Constraints", "Affinities", "Spreads", "Update", "ReschedulePolicy"),
-        *("Migrate", "Scaling", "Tasks"),
+        *("Migrate", "Scaling", "Tasks", "Disconnect", "MaxClientDisconnect"),
+        *("StopAfterClientDisconnect", "PreventRescheduleOnLost", "RestartPolicy"),
+        *("ShutdownDelay", "MaxRunDuration"),
     )
 )
 #: What a group without tasks needs of a node.
 GATEWAY_DRIVER = "connect_gateway"
-_TASK_IN_PLACE = frozenset(("Constraints", "Affinities"))
+_TASK_IN_PLACE = frozenset(
+    (
+        *("Constraints", "Affinities", "RestartPolicy", "KillTimeout", "KillSignal"),
+        *("ShutdownDelay", "LogConfig"),
+    )
+)
 
 
-def compile_groups(job: Job, value: JsonObject) -> tuple[jobs.GroupSpec, ...]:
-    """Compile all groups of a valid job; `value` is the decoded JSON that it was read from."""
+def compile_groups(
+    job: Job, value: JsonObject, remotes: Remotes = NO_REMOTES
+) -> tuple[jobs.GroupSpec, ...]:
+    """Compile all groups of a valid job; `value` is the decoded JSON that it was read from.
+
+    `remotes` are the policy's: drivers whose tasks run elsewhere, by name.
+    """
     meta = value.get("Meta")
     return tuple(
         [
-            _compile(job, group, group_digest(text, meta))
+            _compile(job, group, group_digest(text, meta, _remotes_of(group, remotes)), remotes)
             for group, text in zip(job.groups, value["TaskGroups"], strict=True)
         ]
     )
 
 
-def group_digest(group: JsonObject, job_meta: JsonObject | None) -> str:
-    """Hash the canonical JSON of a group without what is updated in place: 32 hex digits."""
+def group_digest(
+    group: JsonObject, job_meta: JsonObject | None, remotes: JsonObject | None = None
+) -> str:
+    """Hash the canonical JSON of a group without what is updated in place: 32 hex digits.
+
+    `remotes`: the policy's drivers that its tasks use; what they take would change with them.
+    """
     kept = {key: item for key, item in group.items() if key not in _GROUP_IN_PLACE}
     kept["Tasks"] = [
         task
@@ -46,42 +67,55 @@ def group_digest(group: JsonObject, job_meta: JsonObject | None) -> str:
     ]
     if job_meta:
         kept["JobMeta"] = job_meta
+    if remotes:
+        kept["RemoteDrivers"] = remotes
     return blake2b(canonical(kept), digest_size=16).hexdigest()
 
 
-def _compile(job: Job, group: TaskGroup, digest: str) -> jobs.GroupSpec:
-    cpu_mhz = memory_mib = 0
+def _remotes_of(group: TaskGroup, remotes: Remotes) -> JsonObject:
+    if not remotes:
+        return {}
+    used = {task.driver for task in group.tasks if task.driver in remotes}
+    return {name: msgspec.to_builtins(remotes[name]) for name in sorted(used)}
+
+
+def _compile(job: Job, group: TaskGroup, digest: str, remotes: Remotes) -> jobs.GroupSpec:
     constraints = job.constraints + group.constraints
     affinities = job.affinities + group.affinities
     for task in group.tasks:
-        cpu_mhz += task.resources.cpu_mhz
-        memory_mib += task.resources.memory_mib
         constraints += task.constraints
         affinities += task.affinities
-    if not group.tasks:
-        # Only a gateway: nobody runs it yet, so the group waits and says why.
-        drivers: tuple[str, ...] = (GATEWAY_DRIVER,)
-    elif len(group.tasks) == 1:
-        drivers = (group.tasks[0].driver,)
-    else:
-        drivers = tuple(sorted({task.driver for task in group.tasks}))
+    ask = group_ask(group, remotes)
     plain = job.reschedule is None and group.reschedule is None
     return jobs.GroupSpec(
         name=group.name,
         count=group.count,
-        cpu_mhz=cpu_mhz,
-        memory_mib=memory_mib,
+        cpu_mhz=ask.cpu_mhz,
+        memory_mib=ask.memory_mib,
         disk_mib=group.ephemeral_disk.size_mib,
+        alternatives=ask.alternatives,
+        static_ports=held_ports(group),
+        dynamic_ports=len(dynamic_ports(group)),
         constraints=_constraints(constraints) if constraints else (),
         affinities=_affinities(affinities) if affinities else (),
         spreads=_spreads(job.spreads + group.spreads),
         distinct_hosts=_distinct_hosts(job, constraints) if constraints else "",
         distinct_properties=_distinct_properties(job, constraints) if constraints else (),
         algorithm=job.scheduler_algorithm,
-        drivers=drivers,
+        drivers=_drivers(group),
         reschedule=RESCHEDULES[job.type] if plain else reschedule_of(job, group),
+        disconnect=disconnect_of(group),
         digest=digest,
     )
+
+
+def _drivers(group: TaskGroup) -> tuple[str, ...]:
+    if not group.tasks:
+        # Only a gateway: nobody runs it yet, so the group waits and says why.
+        return (GATEWAY_DRIVER,)
+    if len(group.tasks) == 1:
+        return (group.tasks[0].driver,)
+    return tuple(sorted({task.driver for task in group.tasks}))
 
 
 def _constraints(found: tuple[Constraint, ...]) -> tuple[jobs.Constraint, ...]:

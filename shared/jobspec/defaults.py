@@ -69,6 +69,8 @@ RESTARTS = {
     "sysbatch": _RESTART_BATCH,
 }
 
+NO_DISCONNECT = jobs.Disconnect()
+
 #: Nothing is replaced elsewhere: a system job has its place on each node.
 _NEVER = jobs.ReschedulePolicy(delay_ns=0, max_delay_ns=0, unlimited=False)
 #: job type -> reschedule policy.
@@ -114,6 +116,21 @@ def update_of(job: Job, group: TaskGroup) -> Update:
 def migrate_of(job: Job, group: TaskGroup) -> Migrate:
     """Resolve how a group's allocations leave a node: its own block over the job's over the default."""
     return _filled(_filled(Migrate(), job.migrate), group.migrate)
+
+
+def disconnect_of(group: TaskGroup) -> jobs.Disconnect:
+    """Say what becomes of a group's allocations on a silent node: its block, or what old files say instead."""
+    block = group.disconnect
+    if block is None:
+        lost_after_ns = group.max_client_disconnect_ns or 0
+        if not lost_after_ns and not group.prevent_reschedule_on_lost:
+            return NO_DISCONNECT
+        return jobs.Disconnect(
+            lost_after_ns=lost_after_ns, replace=not group.prevent_reschedule_on_lost
+        )
+    return jobs.Disconnect(
+        lost_after_ns=block.lost_after_ns or 0, replace=block.replace, reconcile=block.reconcile
+    )
 
 
 def _filled(base: _Policy, block: msgspec.Struct | None) -> _Policy:

@@ -35,10 +35,10 @@ def prepare(struct: type[Json], made: Made) -> Made:
     return made
 
 
-def finish(_mapper: Mapper, struct: type[Json], value: JsonObject, made: Made) -> None:
-    """Complete a block's JSON."""
+def finish(mapper: Mapper, struct: type[Json], value: JsonObject, made: Made, path: str) -> None:
+    """Complete a block's JSON, which stands at `path`."""
     if struct is Network:
-        _split_ports(value)
+        _split_ports(value, path, mapper.mapped.lines)
     elif struct is Task:
         _default_identity(value)
     elif struct is Job:
@@ -105,15 +105,23 @@ def _lacking(block: Made, shared: tuple[Made, ...]) -> tuple[Made, ...]:
     return tuple([one for one in shared if one.name == "secret" or not has_vault])
 
 
-def _split_ports(network: JsonObject) -> None:
-    """Put ports with a number apart, as Nomad's JSON has them."""
+def _split_ports(network: JsonObject, path: str, lines: dict[str, int]) -> None:
+    """Put ports with a number apart, as Nomad's JSON has them; their lines go with them."""
     ports = network.pop("DynamicPorts", None)
     if ports is None:
         return
-    fixed = [port for port in ports if port.get("Value")]
-    free = [port for port in ports if not port.get("Value")]
+    fixed = list(network.get("ReservedPorts", []))
+    free: list[JsonObject] = []
+    moved: dict[str, int] = {}
+    for at, port in enumerate(ports):
+        kind, into = ("ReservedPorts", fixed) if port.get("Value") else ("DynamicPorts", free)
+        for name in ("", *(f".{one}" for one in port)):
+            line = lines.get(f"{path}.DynamicPorts[{at}]{name}", 0)
+            moved[f"{path}.{kind}[{len(into)}]{name}"] = line
+        into.append(port)
+    lines.update(moved)
     if fixed:
-        network["ReservedPorts"] = [*network.get("ReservedPorts", []), *fixed]
+        network["ReservedPorts"] = fixed
     if free:
         network["DynamicPorts"] = free
 

@@ -18,6 +18,7 @@ from shared.jobspec.hcl.values import (
     Value,
     as_bool,
     as_list,
+    as_number,
     as_object,
     as_text,
     as_whole,
@@ -44,7 +45,7 @@ class Mapper:
     def __init__(
         self,
         prepare: Callable[[type[Json], Made], Made],
-        finish: Callable[["Mapper", type[Json], JsonObject, Made], None],
+        finish: Callable[["Mapper", type[Json], JsonObject, Made, str], None],
     ) -> None:
         self._prepare = prepare
         self._finish = finish
@@ -66,7 +67,7 @@ class Mapper:
             self._attribute(shape, (name, value, line), path, found)
         for inner in made.blocks:
             self._inner(shape, inner, path, found)
-        self._finish(self, struct, found, made)
+        self._finish(self, struct, found, made, path)
         return found
 
     def fault(self, message: str, path: str, line: int) -> None:
@@ -174,6 +175,9 @@ def converted(kind: str, value: Value) -> Any:
         return as_text(value)
     if kind == "whole":
         return _int64(as_whole(value))
+    if kind == "amount":
+        number = as_number(value)
+        return number if isinstance(number, float) else _int64(number)
     if kind == "bool":
         return as_bool(value)
     if kind == "duration":
@@ -187,8 +191,6 @@ def converted(kind: str, value: Value) -> Any:
     items = as_object(value).items()
     if kind == "map":
         return {key: _named(key, as_text, item) for key, item in items if item is not None}
-    if kind == "amounts":
-        return {key: _named(key, as_whole, item) for key, item in items}
     return {key: [as_text(one) for one in as_list(item)] for key, item in items}
 
 

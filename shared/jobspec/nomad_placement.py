@@ -11,6 +11,7 @@ from msgspec import field
 from shared.jobspec.nomad_base import Json
 
 _TARGETS = {"LTarget": "attribute", "RTarget": "value", "Operand": "operator"}
+_RULES = {"Constraints": "constraint", "Affinities": "affinity"}
 
 
 class Constraint(Json, frozen=True, kw_only=True):
@@ -55,20 +56,53 @@ class Spread(Json, frozen=True, kw_only=True):
     targets: tuple[SpreadTarget, ...] = field(name="SpreadTarget", default=())
 
 
-class Device(Json, frozen=True, kw_only=True):
-    """Whole device instances: `type`, `vendor/type` or `vendor/type/model`."""
+class DeviceOption(Json, frozen=True, kw_only=True):
+    """One of several ways to serve a device block. Ours, as proposed for Nomad (#27402)."""
 
-    LABEL: ClassVar[str] = "Name"
+    HCL: ClassVar[Mapping[str, str]] = _RULES
 
+    #: empty: the block's own.
     name: str = field(name="Name", default="")
-    count: int = field(name="Count", default=1)
+    #: as of the block.
+    count: int | float = field(name="Count", default=1)
+    #: beside those of the block.
     constraints: tuple[Constraint, ...] = field(name="Constraints", default=())
     affinities: tuple[Affinity, ...] = field(name="Affinities", default=())
 
 
-class Numa(Json, frozen=True, kw_only=True):
-    """How reserved cores lie to each other: none, prefer or require."""
+class Device(Json, frozen=True, kw_only=True):
+    """Device instances: `type`, `vendor/type` or `vendor/type/model`."""
 
+    HCL: ClassVar[Mapping[str, str]] = _RULES
+    LABEL: ClassVar[str] = "Name"
+
+    name: str = field(name="Name", default="")
+    #: instances; ours: up to 4 decimals, a part is one of one instance. None: 1.
+    count: int | float | None = field(name="Count", default=None)
+    constraints: tuple[Constraint, ...] = field(name="Constraints", default=())
+    affinities: tuple[Affinity, ...] = field(name="Affinities", default=())
+    #: ours: instead of a count, alternatives in order: the first that fits anywhere.
+    first_available: tuple[DeviceOption, ...] = field(name="FirstAvailable", default=())
+    #: ours, of several instances: compact, scatter or strict (all of one socket or switch).
+    grouping: str = field(name="Grouping", default="")
+
+
+class Custom(Json, frozen=True, kw_only=True):
+    """Ours: a resource that nodes or operators declare under a name of their own."""
+
+    LABEL: ClassVar[str] = "Name"
+
+    name: str = field(name="Name", default="")
+    #: up to 4 decimals.
+    amount: int | float = field(name="Amount", default=1)
+    #: of several instances: compact, scatter or strict.
+    grouping: str = field(name="Grouping", default="")
+
+
+class Numa(Json, frozen=True, kw_only=True):
+    """How reserved cores lie to each other."""
+
+    #: none, prefer or require (one socket).
     affinity: str = field(name="Affinity", default="none")
     devices: tuple[str, ...] = field(name="Devices", default=())
 
@@ -84,6 +118,7 @@ class Port(Json, frozen=True, kw_only=True):
     #: port inside the network namespace; 0: the same, -1: the one it got.
     to: int = field(name="To", default=0)
     host_network: str = field(name="HostNetwork", default="")
+    #: a static port that others may hold, too.
     ignore_collision: bool = field(name="IgnoreCollision", default=False)
 
 
@@ -151,8 +186,7 @@ class Resources(Json, frozen=True, kw_only=True):
     networks: tuple[Network, ...] = field(name="Networks", default=())
     devices: tuple[Device, ...] = field(name="Devices", default=())
     numa: Numa | None = field(name="NUMA", default=None)
-    #: resources that a cluster defines itself: name -> amount.
-    custom: dict[str, int] = field(name="Custom", default_factory=dict)
+    custom: tuple[Custom, ...] = field(name="Custom", default=())
 
 
 class EphemeralDisk(Json, frozen=True, kw_only=True):

@@ -13,8 +13,8 @@ import msgspec
 
 from shared.jobspec.nomad_base import Json
 
-#: text, whole, bool, duration, texts, wholes, map (of texts), lists (of texts by name), amounts (by name), raw (JSON
-#: of any shape), block, blocks (a list), labelled (blocks by label).
+#: text, whole, amount (with decimals), bool, duration, texts, wholes, map (of texts), lists (of texts by name), raw (JSON of any
+#: shape), block, blocks (a list), labelled (blocks by label).
 Kind = str
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _SIMPLE: dict[Any, Kind] = {str: "text", int: "whole", bool: "bool", msgspec.Raw: "raw"}
@@ -71,7 +71,10 @@ def _field(struct: type[Json], one: msgspec.structs.FieldInfo) -> Field:
 
 def _kind(annotation: Any, name: str) -> tuple[Kind, type[Json] | None]:
     if get_origin(annotation) in {Union, types.UnionType}:
-        annotation = next(one for one in get_args(annotation) if one is not type(None))
+        said = [one for one in get_args(annotation) if one is not type(None)]
+        if said == [int, float]:
+            return "amount", None
+        annotation = said[0]
     if name.endswith("_ns"):
         return "duration", None
     if annotation in _SIMPLE:
@@ -84,7 +87,5 @@ def _kind(annotation: Any, name: str) -> tuple[Kind, type[Json] | None]:
         inner = arguments[1]
         if inner is str:
             return "map", None
-        if inner is int:
-            return "amounts", None
         return ("lists", None) if get_origin(inner) is tuple else ("labelled", inner)
     return "block", annotation

@@ -15,6 +15,7 @@ import orjson
 from schemas.base import JobId
 from schemas.jobs import ErrorDetail, EvaluateJob, GroupSpec, RegisterJob, StopJob
 from shared.errors import CommandInvalid
+from shared.jobspec.asking import NO_REMOTES, Remotes
 from shared.jobspec.compiling import compile_groups
 from shared.jobspec.faults import FAULTS_MAX
 from shared.jobspec.identifiers import id_fault
@@ -69,8 +70,8 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 Command = RegisterJob | StopJob | EvaluateJob
 
 
-def read_submission(body: bytes, verb: str) -> Submission:
-    """Read a body. Raises CommandInvalid (JobInvalid where there may be more than one fault)."""
+def read_submission(body: bytes, verb: str, remotes: Remotes = NO_REMOTES) -> Submission:
+    """Read a body; `remotes` are the policy's remote drivers. Raises CommandInvalid (JobInvalid where there may be more than one fault)."""
     if verb not in VERBS:
         raise CommandInvalid("invalid", f"unknown verb {verb!r}")
     value, text = read_object(body)
@@ -81,7 +82,7 @@ def read_submission(body: bytes, verb: str) -> Submission:
         raise CommandInvalid("invalid", "must be text", "SubmissionID")
     try:
         if verb in JOB_VERBS:
-            return _read_job(value, verb, submission_id)
+            return _read_job(value, verb, submission_id, remotes)
         return _read_named(value, text, verb, submission_id)
     except CommandInvalid as fault:
         fault.submission_id = submission_id
@@ -148,7 +149,7 @@ def command_of(
     )
 
 
-def _read_job(value: JsonObject, verb: str, submission_id: str) -> Submission:
+def _read_job(value: JsonObject, verb: str, submission_id: str, remotes: Remotes) -> Submission:
     inner = value.get("Job")
     if type(inner) is not dict:
         raise CommandInvalid("invalid", "expected an object", "Job")
@@ -165,7 +166,7 @@ def _read_job(value: JsonObject, verb: str, submission_id: str) -> Submission:
         digest=_digest(mark, spec),
         submission_id=submission_id,
         job=job,
-        groups=compile_groups(job, inner),
+        groups=compile_groups(job, inner, remotes),
         spec=spec,
         check_index=check_index,
         warnings=warnings,

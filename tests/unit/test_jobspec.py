@@ -257,20 +257,20 @@ def test_unbuilt_blocks_are_kept_and_named_once() -> None:
         JobModifyIndex=7,
         TaskGroups=[
             a_group(
-                Networks=[{"Mode": "host"}],
+                Networks=[{"CIDR": "10.0.0.0/8"}],
                 Services=[],
-                Tasks=[a_task(Artifacts=[{"GetterSource": "x"}], Resources={"Cores": 2})],
+                Tasks=[a_task(Artifacts=[{"GetterSource": "x"}], Resources={"IOPS": 2})],
             )
         ],
         Invented={"a": 1},
     )
     got = read(job)
     (warning,) = got.warnings
-    for name in ("Job.Update", "Job.Invented", "[0].Networks", "Tasks[0].Artifacts", "Cores"):
+    for name in ("Job.Update", "Job.Invented", "Networks[0].CIDR", "Tasks[0].Artifacts", "IOPS"):
         assert name in warning
     for name in ("Region", "Affinities", "Services", "Status", "JobModifyIndex"):
         assert name not in warning
-    assert json.loads(got.spec)["TaskGroups"][0]["Networks"] == [{"Mode": "host"}]
+    assert json.loads(got.spec)["TaskGroups"][0]["Networks"] == [{"CIDR": "10.0.0.0/8"}]
     assert got.groups[0].constraints == ()
 
 

@@ -1,0 +1,226 @@
+"""Validation of what a task asks for: cpu or cores, memory, devices, custom resources, and the ports of its group.
+
+Decides which asks can be understood. What nobody offers is no fault: such a job waits and says why. Next:
+`asking.py`, which compiles them.
+"""
+
+from collections.abc import Sequence
+from math import prod
+
+from shared.core.operators import OPERATORS, right_fault
+from shared.jobspec.amounts import amount_fault
+from shared.jobspec.asking import ALTERNATIVES_MAX, CORES, DEVICE, device_names, options_of
+from shared.jobspec.check_placement import RULES_MAX, WEIGHT_MAX
+from shared.jobspec.faults import Faults
+from shared.jobspec.identifiers import name_fault
+from shared.jobspec.nomad_json import Affinity, Constraint, Resources, TaskGroup
+from shared.jobspec.nomad_placement import Custom, Device, DeviceOption, Port
+from shared.jobspec.ports import networks_of
+
+#: MHz and MiB of one task; far beyond any machine, and sums stay far below int64.
+RESOURCE_MAX = 2**31 - 1
+CPU_MHZ_MIN = 1
+#: What `cpu` is where a task says nothing; whether it did is not known here.
+CPU_MHZ_DEFAULT = 100
+MEMORY_MIB_MIN = 10
+CORES_MAX = 10_000
+PORT_MAX = 65_535
+#: Ports of one group.
+PORTS_MAX = 1_000
+#: Devices and custom resources of one task.
+ASKS_MAX = 100
+GROUPINGS = ("", "compact", "scatter", "strict")
+NUMA = ("none", "prefer", "require")
+#: Instances of one ask; their ids stand in every plan.
+INSTANCES_MAX = 1_024
+
+
+def check_resources(faults: Faults, asked: Resources, path: str) -> None:
+    """Find everything wrong with the resources of one task."""
+    path += ".Resources"
+    if asked.cores:
+        faults.within(path, ".Cores", asked.cores, (1, CORES_MAX))
+        if asked.cpu_mhz not in {0, CPU_MHZ_DEFAULT}:
+            faults.add(f"{path}.CPU", "a task asks for cpu or for cores, not for both")
+    else:
+        faults.within(path, ".CPU", asked.cpu_mhz, (CPU_MHZ_MIN, RESOURCE_MAX))
+    faults.within(path, ".MemoryMB", asked.memory_mib, (MEMORY_MIB_MIN, RESOURCE_MAX))
+    highest = asked.memory_max_mib
+    if highest not in {0, -1} and not asked.memory_mib <= highest <= RESOURCE_MAX:
+        faults.add(
+            f"{path}.MemoryMaxMB",
+            f"must be 0, -1 or at least MemoryMB ({asked.memory_mib}), was {highest}",
+        )
+    if asked.secrets_mib:
+        faults.within(path, ".SecretsMB", asked.secrets_mib, (0, RESOURCE_MAX))
+    if asked.numa is not None and asked.numa.affinity not in NUMA:
+        text = f"must be one of {', '.join(NUMA)}, was {asked.numa.affinity[:80]!r}"
+        faults.add(f"{path}.NUMA.Affinity", text)
+    if asked.devices:
+        _devices(faults, asked.devices, f"{path}.Devices")
+    if asked.custom:
+        _custom(faults, asked.custom, f"{path}.Custom")
+
+
+def check_group_asks(faults: Faults, group: TaskGroup, path: str) -> None:
+    """Find what is wrong with the asks of a group taken together: its ports, and how many alternatives it has."""
+    _ports(faults, group, path)
+    lists = [
+        len(device.first_available)
+        for task in group.tasks
+        for device in task.resources.devices
+        if device.first_available
+    ]
+    ways = prod(min(one, ALTERNATIVES_MAX + 1) for one in lists[: ALTERNATIVES_MAX + 1])
+    if ways > ALTERNATIVES_MAX:
+        text = f"{prod(lists[:20])} combinations of first_available, at most {ALTERNATIVES_MAX} are tried"
+        faults.add(f"{path}.Tasks", text)
+
+
+# ---- devices and custom resources ----
+
+
+def _devices(faults: Faults, devices: tuple[Device, ...], path: str) -> None:
+    if len(devices) > ASKS_MAX:
+        faults.add(path, f"{len(devices)} of them, at most {ASKS_MAX} are allowed")
+        return
+    for at, one in enumerate(devices):
+        here = f"{path}[{at}]"
+        _grouping(faults, one.grouping, here)
+        if one.first_available and one.count is not None:
+            faults.add(f"{here}.Count", "stands in each first_available block, not beside them")
+        if not one.first_available:
+            _option(faults, options_of(one)[0], here)
+            continue
+        _rules(faults, one.constraints, one.affinities, here)
+        for number, option in enumerate(one.first_available):
+            inner = f"{here}.FirstAvailable[{number}]"
+            _option(faults, option, inner, outer=one.name)
+
+
+def _option(faults: Faults, one: DeviceOption, path: str, *, outer: str = "") -> None:
+    name = one.name or outer
+    if text := _device_fault(name):
+        faults.add(f"{path}.Name", text)
+    if text := amount_fault(one.count):
+        faults.add(f"{path}.Count", text)
+    elif one.count > INSTANCES_MAX:
+        faults.add(f"{path}.Count", f"must be at most {INSTANCES_MAX}, was {one.count}")
+    _rules(faults, one.constraints, one.affinities, path)
+
+
+def _device_fault(name: str) -> str:
+    vendor, kind, model = device_names(name)
+    parts = name.count("/") + 1
+    for part, text in (("vendor", vendor), ("type", kind), ("model", model)):
+        is_there = {"vendor": parts > 1, "type": True, "model": parts > 2}[part]
+        if is_there and (fault := name_fault(text, slashes=part == "model")):
+            return f"{part} {fault}; type, vendor/type or vendor/type/model is wanted"
+    return ""
+
+
+def _custom(faults: Faults, asks: tuple[Custom, ...], path: str) -> None:
+    if len(asks) > ASKS_MAX:
+        faults.add(path, f"{len(asks)} of them, at most {ASKS_MAX} are allowed")
+        return
+    seen: set[str] = set()
+    for at, one in enumerate(asks):
+        here = f"{path}[{at}]"
+        if text := custom_fault(one.name):
+            faults.add(f"{here}.Name", text)
+        elif one.name in seen:
+            faults.add(f"{here}.Name", f"another custom block asks for {one.name!r}")
+        seen.add(one.name)
+        if text := amount_fault(one.amount):
+            faults.add(f"{here}.Amount", text)
+        _grouping(faults, one.grouping, here)
+
+
+def custom_fault(name: str) -> str:
+    """Say what is wrong with the name of a custom resource."""
+    if text := name_fault(name):
+        return text
+    if name == CORES:
+        return "cores are asked for with `cores`, the name is taken"
+    if name.startswith(DEVICE):
+        return "devices are asked for with `device`, names that begin with device. are taken"
+    return ""
+
+
+def _grouping(faults: Faults, grouping: str, path: str) -> None:
+    if grouping not in GROUPINGS:
+        text = f"must be compact, scatter, strict or empty, was {grouping[:80]!r}"
+        faults.add(f"{path}.Grouping", text)
+
+
+def _rules(
+    faults: Faults,
+    constraints: tuple[Constraint, ...],
+    affinities: tuple[Affinity, ...],
+    path: str,
+) -> None:
+    """Check rules over the attributes of one device: no operator that looks at other nodes."""
+    kinds: tuple[tuple[str, Sequence[Constraint | Affinity]], ...] = (
+        ("Constraints", constraints),
+        ("Affinities", affinities),
+    )
+    for name, rules in kinds:
+        if len(rules) > RULES_MAX:
+            text = f"{len(rules)} of them, at most {RULES_MAX} are allowed"
+            faults.add(f"{path}.{name}", text)
+            return
+        for at, one in enumerate(rules):
+            _rule(faults, one, f"{path}.{name}[{at}]")
+
+
+def _rule(faults: Faults, one: Constraint | Affinity, path: str) -> None:
+    if one.operator not in OPERATORS:
+        faults.add(f"{path}.Operand", f"unknown operator {one.operator[:80]!r} of a device")
+    elif text := right_fault(one.operator, one.right):
+        faults.add(f"{path}.RTarget", text)
+    if not one.left:
+        faults.add(f"{path}.LTarget", "must not be empty")
+    if isinstance(one, Affinity):
+        if not one.weight:
+            faults.add(f"{path}.Weight", "must not be 0: it would change nothing")
+        faults.within(path, ".Weight", one.weight, (-WEIGHT_MAX, WEIGHT_MAX))
+
+
+# ---- ports ----
+
+
+def _ports(faults: Faults, group: TaskGroup, path: str) -> None:
+    total = 0
+    labels: set[str] = set()
+    numbers: dict[int, str] = {}
+    for below, network in networks_of(group):
+        here = f"{path}.{below}"
+        total += len(network.reserved_ports) + len(network.dynamic_ports)
+        if total > PORTS_MAX:
+            faults.add(here, f"{total} ports in the group, at most {PORTS_MAX} are allowed")
+            return
+        for at, port in enumerate(network.reserved_ports):
+            _port(faults, port, labels, path=f"{here}.ReservedPorts[{at}]")
+            _static(faults, port, numbers, f"{here}.ReservedPorts[{at}].Value")
+        for at, port in enumerate(network.dynamic_ports):
+            _port(faults, port, labels, path=f"{here}.DynamicPorts[{at}]")
+            if port.static:
+                text = f"a port with a number stands under ReservedPorts, was {port.static}"
+                faults.add(f"{here}.DynamicPorts[{at}].Value", text)
+
+
+def _port(faults: Faults, port: Port, labels: set[str], *, path: str) -> None:
+    if text := name_fault(port.label):
+        faults.add(f"{path}.Label", text)
+    elif port.label in labels:
+        faults.add(f"{path}.Label", f"another port of the group is called {port.label!r}")
+    labels.add(port.label)
+    faults.within(path, ".To", port.to, (-1, PORT_MAX))
+
+
+def _static(faults: Faults, port: Port, numbers: dict[int, str], path: str) -> None:
+    if not 1 <= port.static <= PORT_MAX:
+        faults.add(path, f"must be 1 to {PORT_MAX}, was {port.static}")
+    elif numbers.get(port.static) == port.host_network:
+        faults.add(path, f"another port of the group has the number {port.static}")
+    numbers[port.static] = port.host_network
