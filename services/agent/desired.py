@@ -12,6 +12,7 @@ from schemas.answers import JobVersionAnswer
 from schemas.envelope import ENCODER
 from schemas.nodes import AllocReport
 from schemas.projections import DesiredAlloc, NodeProjection, Query
+from services.agent.lifecycle import SILENCE
 from services.agent.reports import Reports
 from services.agent.spec import PLAN_DECODER, group_plan
 from services.agent.supervise import Supervisor, Turn
@@ -26,12 +27,16 @@ from shared.core.tasks import (
     ClusterKept,
     JournalEntry,
     RemoveAlloc,
+    SweepAllocs,
     TaskKept,
 )
 from shared.errors import CommandInvalid
 
 FETCH_FIRST_NS = 500_000_000
 FETCH_MAX_NS = 5_000_000_000
+#: How often an agent looks whether it missed a projection, without any sign of it; and at most.
+LOOK_NS = 30_000_000_000
+LOOK_MIN_NS = 1_000_000_000
 #: Name of the question what the projection is now.
 LOOK = "projection"
 
@@ -80,6 +85,10 @@ class Desired:
         self._asked: set[str] = set()
         self._fetch_ns = 0
         self._fetch_pause_ns = FETCH_FIRST_NS
+        #: when the cluster was last heard of, and what of that the journal has.
+        self._contact_ns = 0
+        self._kept_contact_ns = 0
+        self._silence_due_ns = 0
         self._ignored = {"foreign": 0, "older": 0, "undecodable": 0}
 
     def counters(self) -> dict[str, float]:
@@ -101,9 +110,11 @@ class Desired:
             match entry:
                 case ClusterKept():
                     self.cluster_id, self.seq = entry.cluster_id, entry.seq
+                    self._contact_ns = self._kept_contact_ns = entry.heard_ns
                 case AllocKept():
                     alloc = self.allocs.setdefault(entry.alloc.key, Alloc(entry.alloc))
                     alloc.desired = entry.alloc
+                    alloc.first_ns, alloc.end = entry.first_ns, entry.end
                     alloc.held = True
                     alloc.stopping = entry.alloc.desired != "run"
                     if bytes(entry.plan) != b"{}":
@@ -117,19 +128,22 @@ class Desired:
 
     def wake(self, turn: Turn) -> None:
         """Adopt what ran. What did not run waits until a projection still wants it."""
+        self._contact_ns = self._contact_ns or turn.now_ns
+        turn.act(SweepAllocs(tuple(one.desired.alloc_id for one in self.allocs.values())))
         for alloc in self.allocs.values():
             self._reports.touch(alloc.key)
             self._supervisor.recover(alloc, turn)
             if alloc.stopping:
                 self._supervisor.stop(alloc, "stop was ordered before the restart", turn)
-            elif any(task.failed for task in alloc.tasks.values()):
-                self._supervisor.stop(alloc, "Sibling Task Failed", turn)
+            else:
+                self._supervisor.advance(alloc, turn)
 
     # ---- orders ----
 
     def take_projection(self, message: Message, turn: Turn) -> None:
         """Follow a projection if it is an order."""
         turn.act(Ack(message.token))
+        self._contact_ns = turn.now_ns
         self._take_value(message.data, turn)
 
     def look(self, turn: Turn) -> None:
@@ -203,8 +217,13 @@ class Desired:
             changed = self._want(one, turn) or changed
         if changed or wanted.seq > before:
             # Without waiting for the disk where nothing hangs on it: a kill of the agent loses no write.
-            mark = ClusterKept(cluster_id=wanted.cluster_id, seq=wanted.seq)
-            turn.keep(mark, sync=changed)
+            self._keep_mark(turn, sync=changed)
+
+    def _keep_mark(self, turn: Turn, *, sync: bool = False) -> None:
+        heard_ns = self._contact_ns if self._silences() else 0
+        self._kept_contact_ns = heard_ns
+        mark = ClusterKept(cluster_id=self.cluster_id, seq=self.seq, heard_ns=heard_ns)
+        turn.keep(mark, sync=sync)
 
     def _want(self, one: DesiredAlloc, turn: Turn) -> bool:
         """Make one allocation as it is wanted; returns whether anything changed."""
@@ -214,6 +233,7 @@ class Desired:
                 return False
             # Pending is what the log knows of it: there is nothing to report before something happens.
             alloc = self.allocs[one.key] = Alloc(one)
+            alloc.first_ns = turn.now_ns
             if one.desired != "run":
                 alloc.stopping = True
                 self._reports.touch(one.key)
@@ -236,8 +256,9 @@ class Desired:
     def _order_stop(self, alloc: Alloc, reason: str, turn: Turn) -> None:
         alloc.stopping = True
         alloc.desired = msgspec.structs.replace(alloc.desired, desired="stop")
-        # Without the plan, which the journal has: only the order is new.
-        turn.keep(AllocKept(alloc=alloc.desired))
+        if alloc.end is not None:
+            # Without the plan, which the journal has: only the order is new.
+            turn.keep(alloc.kept())
         self._supervisor.stop(alloc, reason, turn)
 
     # ---- job versions ----
@@ -253,7 +274,7 @@ class Desired:
                 self._ask(wanted.job_id, wanted.version, turn)
                 return
             self._compile(alloc, text, turn)
-        self._supervisor.begin(alloc, turn)
+        self._supervisor.advance(alloc, turn)
 
     def _compile(self, alloc: Alloc, text: bytes, turn: Turn) -> None:
         try:
@@ -263,8 +284,11 @@ class Desired:
             if alloc.plan is None:
                 alloc.error = err.message
             return
+        is_new = alloc.plan is None
         alloc.adopt_plan(plan, alloc.desired.version)
-        turn.keep(AllocKept(alloc=alloc.desired, plan=msgspec.Raw(ENCODER.encode(plan))))
+        if not is_new:
+            self._supervisor.replanned(alloc, turn)
+        turn.keep(alloc.kept(ENCODER.encode(plan)))
 
     def _ask(self, job_id: str, version: int, turn: Turn) -> None:
         query = Query(id=job_id, version=version, min_seq=self.seq)
@@ -277,6 +301,8 @@ class Desired:
     def take_answer(self, answer: Answer, turn: Turn) -> None:
         """A job version arrived, or did not; or what was looked for."""
         self._asked.discard(answer.name)
+        if answer.data is not None:
+            self._contact_ns = turn.now_ns
         if answer.name == LOOK:
             if answer.data:
                 self._take_value(answer.data, turn)
@@ -297,6 +323,38 @@ class Desired:
         for alloc in self.allocs.values():
             if not alloc.omitted and alloc.plan_version != alloc.desired.version:
                 self._plan(alloc, turn)
+
+    # ---- silence ----
+
+    def _silences(self) -> dict[int, int]:
+        """Key -> after how long a silence it ends, of those that ask for that and have not ended."""
+        return {
+            alloc.key: alloc.plan.stop_after_silence_ns
+            for alloc in self.allocs.values()
+            if alloc.plan is not None and alloc.plan.stop_after_silence_ns and alloc.end is None
+        }
+
+    def look_pause_ns(self) -> int:
+        """How long to wait before the next look: an allocation that minds silence has three in its time."""
+        shortest = min(self._silences().values(), default=3 * LOOK_NS)
+        return min(LOOK_NS, max(shortest // 3, LOOK_MIN_NS))
+
+    def mind_silence(self, turn: Turn) -> None:
+        """End what asks to be ended when the cluster was not heard of for so long."""
+        waits = self._silences()
+        if waits and self._contact_ns >= self._kept_contact_ns + LOOK_MIN_NS:
+            self._keep_mark(turn)
+        due_ns = 0
+        for key, wait_ns in waits.items():
+            if turn.now_ns >= self._contact_ns + wait_ns:
+                text = f"the cluster was not heard of for {wait_ns // 1_000_000_000} s"
+                self._supervisor.stop(self.allocs[key], text, turn, cause=SILENCE)
+            else:
+                due_ns = min(due_ns or self._contact_ns + wait_ns, self._contact_ns + wait_ns)
+        # A timer that fires too early, for something was heard meanwhile, sets the next one: fewer than contacts.
+        if due_ns and not turn.now_ns < self._silence_due_ns <= due_ns:
+            self._silence_due_ns = due_ns
+            turn.act(SetTimer("silence", due_ns))
 
     # ---- the end of an allocation ----
 

@@ -40,7 +40,7 @@ class Kept:
             case AllocKept():
                 before = self._allocs.get(entry.alloc.key)
                 if before is not None and bytes(entry.plan) == _NO_PLAN:
-                    entry = AllocKept(alloc=entry.alloc, plan=before.plan)
+                    entry = msgspec.structs.replace(entry, plan=before.plan)
                 self._allocs[entry.alloc.key] = entry
             case TaskKept():
                 self._tasks.setdefault(entry.key, {})[entry.task] = entry

@@ -31,6 +31,7 @@ from shared.core.tasks import (
     AgentEffect,
     AgentInput,
     Answer,
+    DiskUsed,
     JournalEntry,
     KillTask,
     TaskExited,
@@ -40,8 +41,6 @@ from shared.core.tasks import (
 )
 
 HEARTBEAT_NS = 1_000_000_000
-#: How often an agent looks whether it missed a projection, without any sign of it.
-LOOK_NS = 30_000_000_000
 
 
 class Agent:
@@ -80,6 +79,7 @@ class Agent:
         self._desired.restore(journal)
         self._awake = False
         self._report_timer_ns = 0
+        self._look_ns = 0
 
     def sources(self) -> tuple[Source, ...]:
         """Its own projection; the shell delivers the last value first."""
@@ -92,9 +92,10 @@ class Agent:
             self._awake = True
             self._desired.wake(turn)
             self._beat(turn)
-            turn.act(SetTimer("look", now_ns + LOOK_NS))
         for one in inputs:
             self._take(one, turn)
+        self._desired.mind_silence(turn)
+        self._plan_look(turn)
         self._desired.tidy(turn)
         self._report(turn)
         return turn.effects()
@@ -129,6 +130,10 @@ class Agent:
                 self._take_timer(one, turn)
             case TaskStarted() | TaskStartFailed() | TaskExited() | TaskGone():
                 self._take_event(one, turn)
+            case DiskUsed():
+                measured = self._desired.allocs.get(one.key)
+                if measured is not None:
+                    self._supervisor.disk_used(measured, one, turn)
             case Reconnected():
                 self._reports.hurry()
                 self._desired.fetch_again(turn)
@@ -141,7 +146,7 @@ class Agent:
             self._beat(turn)
         elif kind == "look":
             self._desired.look(turn)
-            turn.act(SetTimer("look", turn.now_ns + LOOK_NS))
+            self._look_ns = 0
         elif kind == "fetch":
             self._desired.fetch_again(turn)
         elif kind == "report":
@@ -151,6 +156,10 @@ class Agent:
             alloc = self._desired.allocs.get(int(key))
             if alloc is not None and name in alloc.tasks:
                 self._supervisor.timer(alloc, alloc.tasks[name], timer.deadline_ns, turn)
+        elif kind == "alloc":
+            alloc = self._desired.allocs.get(int(rest))
+            if alloc is not None and timer.deadline_ns == alloc.due_ns:
+                self._supervisor.alloc_timer(alloc, turn)
 
     def _take_event(
         self, event: TaskStarted | TaskStartFailed | TaskExited | TaskGone, turn: Turn
@@ -182,6 +191,12 @@ class Agent:
             Send(subjects.heartbeat(self.node_id), ENCODER.encode(beat)),
             SetTimer("heartbeat", turn.now_ns + HEARTBEAT_NS),
         )
+
+    def _plan_look(self, turn: Turn) -> None:
+        due_ns = turn.now_ns + self._desired.look_pause_ns()
+        if not self._look_ns or due_ns < self._look_ns:
+            self._look_ns = due_ns
+            turn.act(SetTimer("look", due_ns))
 
     def _report(self, turn: Turn) -> None:
         due_ns = self._reports.due_ns()

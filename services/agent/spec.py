@@ -4,35 +4,22 @@ Decides which fields of Nomad's JSON matter on a node. Must not know how a drive
 in the agent's own journal (`AllocKept.plan`), so that tasks start again without the bus. Next: `environment.py`.
 """
 
+import math
+
 import msgspec
 
 from schemas.base import Wire
 from shared.errors import CommandInvalid
-from shared.jobspec import nomad_json
+from shared.jobspec.asking import DEVICE, device_names, options_of
 from shared.jobspec.defaults import restart_of
-from shared.jobspec.nomad_json import meta_of
+from shared.jobspec.nomad_json import JOB_DECODER, Job, Task, TaskGroup, meta_of
+from shared.jobspec.nomad_placement import Network
 
 #: An agent waits at most this long between the kill signal and the kill (Nomad's max_kill_timeout).
 KILL_TIMEOUT_MAX_NS = 30_000_000_000
 MIB = 1024 * 1024
 #: Types whose tasks are done when they exit with 0.
 _FINITE = ("batch", "sysbatch")
-
-
-class _Task(nomad_json.Task, frozen=True, kw_only=True):
-    user: str = msgspec.field(name="User", default="")
-    leader: bool = msgspec.field(name="Leader", default=False)
-
-
-class _Group(nomad_json.TaskGroup, frozen=True, kw_only=True):
-    tasks: tuple[_Task, ...] = msgspec.field(name="Tasks", default=())
-
-
-class _Job(nomad_json.Job, frozen=True, kw_only=True):
-    groups: tuple[_Group, ...] = msgspec.field(name="TaskGroups", default=())
-
-
-_DECODER = msgspec.json.Decoder(_Job)
 
 
 class RestartPlan(Wire, frozen=True, kw_only=True):
@@ -57,9 +44,21 @@ class TaskPlan(Wire, frozen=True, kw_only=True):
     meta: dict[str, str] = {}
     user: str = ""
     leader: bool = False
+    #: prestart, poststart, prestop, poststop or postfail; empty: a main task.
+    hook: str = ""
+    #: runs as long as the main tasks.
+    sidecar: bool = False
     cpu_mhz: int = 0
     memory_mib: int = 0
+    memory_max_mib: int = 0
+    #: whole cores of the allocation's that are its own.
+    cores: int = 0
+    #: pool -> how many of the allocation's instances of it are its own.
+    pools: dict[str, int] = {}
+    secrets_mib: int = 0
     kill_timeout_ns: int = 5_000_000_000
+    #: between the order to end and the kill signal.
+    shutdown_delay_ns: int = 0
     #: empty: the driver's own.
     kill_signal: str = ""
     #: of each output: files kept, size of one, or nothing at all.
@@ -69,11 +68,37 @@ class TaskPlan(Wire, frozen=True, kw_only=True):
     restart: RestartPlan
 
 
+class PortPlan(Wire, frozen=True, kw_only=True):
+    """One port of the group. `number` 0: the cluster picks it."""
+
+    label: str
+    number: int = 0
+    #: inside the task's own network: 0: the same, -1: the one it got.
+    to: int = 0
+    #: the task that alone has it, as old files say it; empty: all of the group.
+    task: str = ""
+    #: others may hold it too: it is not checked.
+    shared: bool = False
+
+
 class GroupPlan(Wire, frozen=True, kw_only=True):
     """One group of one job version."""
 
     job_name: str
     tasks: tuple[TaskPlan, ...]
+    #: those that the cluster picks stand in the order in which it does.
+    ports: tuple[PortPlan, ...] = ()
+    #: prestart tasks run one after another: first or failed, where they begin again; empty: all at once.
+    restart_from: str = ""
+    #: between the order to end, or the end of the prestop tasks, and the first kill signal.
+    shutdown_delay_ns: int = 0
+    #: 0: for ever.
+    max_run_ns: int = 0
+    #: 0: never.
+    stop_after_silence_ns: int = 0
+    disk_mib: int = 0
+    #: takes over the data of the allocation that it replaces.
+    inherits: bool = False
 
 
 PLAN_DECODER = msgspec.json.Decoder(GroupPlan)
@@ -82,7 +107,7 @@ PLAN_DECODER = msgspec.json.Decoder(GroupPlan)
 def group_plan(spec: bytes, group: str) -> GroupPlan:
     """Compile a group of a job. Raises CommandInvalid when the text is no job or has no such group or task."""
     try:
-        job = _DECODER.decode(spec)
+        job = JOB_DECODER.decode(spec)
     except (msgspec.MsgspecError, UnicodeDecodeError) as err:
         raise CommandInvalid("invalid", f"job cannot be read: {err}") from err
     found = next((one for one in job.groups if one.name == group), None)
@@ -93,14 +118,65 @@ def group_plan(spec: bytes, group: str) -> GroupPlan:
         raise CommandInvalid(
             "invalid", f"group {group!r} needs tasks with different names, was {names}"
         )
+    disconnect = found.disconnect
+    silence_ns = None if disconnect is None else disconnect.stop_on_client_after_ns
     return GroupPlan(
         job_name=job.name or job.id,
         tasks=tuple(_task_plan(job, found, task) for task in found.tasks),
+        ports=_ports(found),
+        restart_from=found.restart_from,
+        shutdown_delay_ns=max(found.shutdown_delay_ns, 0),
+        max_run_ns=max(found.max_run_duration_ns or 0, 0) if job.type in _FINITE else 0,
+        stop_after_silence_ns=max(silence_ns or found.stop_after_client_disconnect_ns or 0, 0),
+        disk_mib=found.ephemeral_disk.size_mib,
+        inherits=found.ephemeral_disk.sticky or found.ephemeral_disk.migrate,
     )
 
 
-def _task_plan(job: _Job, group: _Group, task: _Task) -> TaskPlan:
+def _ports(group: TaskGroup) -> tuple[PortPlan, ...]:
+    """List all ports. The order of the picked ones is that of shared/jobspec/ports.py."""
+    owners: list[tuple[str, Network]] = [("", network) for network in group.networks]
+    for task in group.tasks:
+        owners += [(task.name, network) for network in task.resources.networks]
+    return tuple(
+        PortPlan(
+            label=port.label,
+            number=port.static if is_static else 0,
+            to=port.to,
+            task=owner,
+            shared=port.ignore_collision,
+        )
+        for owner, network in owners
+        for is_static, ports in ((True, network.reserved_ports), (False, network.dynamic_ports))
+        for port in ports
+    )
+
+
+def _on_success(job: Job, task: Task) -> bool:
+    """Say whether exit 0 is a reason to start again. Source: Nomad newRestartTracker."""
+    if task.lifecycle is None:
+        return job.type not in _FINITE
+    return task.lifecycle.sidecar and task.lifecycle.hook in {"prestart", "poststart"}
+
+
+def _pools(task: Task) -> dict[str, int]:
+    """Count the instances that a task asks for, by pool; of alternatives the most."""
+    found: dict[str, int] = {}
+    for device in task.resources.devices:
+        most: dict[str, int] = {}
+        for one in options_of(device):
+            pool = DEVICE + device_names(one.name)[1]
+            most[pool] = max(most.get(pool, 0), math.ceil(one.count))
+        for pool, count in most.items():
+            found[pool] = found.get(pool, 0) + count
+    for own in task.resources.custom:
+        found[own.name] = found.get(own.name, 0) + math.ceil(own.amount)
+    return found
+
+
+def _task_plan(job: Job, group: TaskGroup, task: Task) -> TaskPlan:
     restart = restart_of(job.type, group, task)
+    hook = task.lifecycle.hook if task.lifecycle is not None else ""
     return TaskPlan(
         name=task.name,
         driver=task.driver,
@@ -109,18 +185,26 @@ def _task_plan(job: _Job, group: _Group, task: _Task) -> TaskPlan:
         meta=meta_of(job, group, task),
         user=task.user,
         leader=task.leader,
+        hook=hook,
+        sidecar=task.lifecycle is not None and task.lifecycle.sidecar,
         cpu_mhz=task.resources.cpu_mhz,
         memory_mib=task.resources.memory_mib,
+        memory_max_mib=task.resources.memory_max_mib,
+        cores=task.resources.cores,
+        pools=_pools(task),
+        secrets_mib=task.resources.secrets_mib,
         kill_timeout_ns=min(max(task.kill_timeout_ns, 0), KILL_TIMEOUT_MAX_NS),
+        shutdown_delay_ns=max(task.shutdown_delay_ns, 0),
         kill_signal=task.kill_signal,
         log_files=max(task.logs.max_files, 1),
         log_file_bytes=max(task.logs.max_file_size_mb, 1) * MIB,
         log_disabled=task.logs.disabled or task.logs.enabled is False,
         restart=RestartPlan(
-            attempts=restart.attempts,
+            # A stop waits for its prestop tasks: they have one try.
+            attempts=0 if hook == "prestop" else restart.attempts,
             interval_ns=restart.interval_ns,
             delay_ns=restart.delay_ns,
             mode=restart.mode,
-            on_success=job.type not in _FINITE,
+            on_success=_on_success(job, task),
         ),
     )

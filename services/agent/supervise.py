@@ -1,4 +1,4 @@
-"""The life of a task: start, restart, stop, and what one task's end means for the others of its allocation.
+"""The life of a task: start, restart, stop. Whose turn it is says `lifecycle.py`.
 
 Decides every effect on tasks, and changes them. Must not know the bus: orders come from `role.py`, which follows the
 projection. Every start is in the journal before it is made (`Turn.effects`).
@@ -7,6 +7,7 @@ projection. Every start is in the journal before it is made (`Turn.effects`).
 from msgspec import DecodeError
 
 from schemas.nodes import NodeSpec
+from services.agent import lifecycle
 from services.agent.environment import log_limits, task_launch
 from services.agent.reports import Reports
 from services.agent.restart import judge_end
@@ -14,8 +15,12 @@ from services.agent.workload import Alloc, Phase, Task
 from shared.core.role import Effect, SetTimer
 from shared.core.tasks import (
     AgentEffect,
+    CloseAlloc,
+    DiskUsed,
+    EndKept,
     JournalEntry,
     KillTask,
+    LimitLogs,
     RecoverTask,
     SignalTask,
     StartTask,
@@ -29,6 +34,7 @@ from shared.core.tasks import (
 #: A kill that shows no effect (a process the kernel holds) is repeated.
 KILL_AGAIN_NS = 5_000_000_000
 DEFAULT_KILL_SIGNAL = "SIGINT"
+EXPIRED_REASON = "allocation exceeded max_run_duration"
 
 
 class Turn:
@@ -56,28 +62,39 @@ class Turn:
 
 
 def timer_name(alloc: Alloc, task: Task) -> str:
-    """Name of a task's one timer: it waits for its restart, or for its kill."""
+    """Name of a task's one timer: it waits for its restart, for its kill signal, or for its kill."""
     return f"task {alloc.key} {task.plan.name}"
+
+
+def alloc_timer_name(alloc: Alloc) -> str:
+    """Name of an allocation's one timer: it waits for its last day, or for its first kill signal."""
+    return f"alloc {alloc.key}"
 
 
 class Supervisor:
     """Drives tasks; knows the node only to fill in variables."""
 
-    def __init__(self, *, node: NodeSpec, reports: Reports) -> None:
+    def __init__(
+        self, *, node: NodeSpec, reports: Reports, disk_over_is_fatal: bool = False
+    ) -> None:
         self.node = node
         self._reports = reports
+        self._disk_over_is_fatal = disk_over_is_fatal
         self.starts = 0
         self.failures = 0
 
     # ---- orders ----
 
-    def begin(self, alloc: Alloc, turn: Turn) -> None:
-        """Start every task whose turn has come."""
-        if alloc.plan is None or alloc.held or alloc.stopping:
+    def advance(self, alloc: Alloc, turn: Turn) -> None:
+        """Start and end every task whose turn has come."""
+        if alloc.plan is None:
             return
-        for task in alloc.tasks.values():
-            if task.phase is Phase.IDLE and not task.stopping:
-                self._start(alloc, task, turn)
+        while self._advance(alloc, turn):
+            pass
+        self._arm(alloc, turn)
+        if alloc.is_dead() and not alloc.closed:
+            alloc.closed = True
+            turn.act(CloseAlloc(key=alloc.key, alloc_id=alloc.desired.alloc_id))
 
     def recover(self, alloc: Alloc, turn: Turn) -> None:
         """Look for what ran before the agent died."""
@@ -93,13 +110,17 @@ class Supervisor:
                         logs=log_limits(task.plan),
                     )
                 )
+                self._limit(alloc, task, turn)
 
-    def stop(self, alloc: Alloc, reason: str, turn: Turn, *, but: Task | None = None) -> None:
-        """End every task, all but one."""
-        for task in alloc.tasks.values():
-            if task is not but:
-                self._stop(alloc, task, reason, turn)
+    def stop(
+        self, alloc: Alloc, reason: str, turn: Turn, *, cause: str = lifecycle.ORDER
+    ) -> None:
+        """End an allocation, in its order. What is ending already goes on as it does."""
+        if alloc.end is None:
+            alloc.end = EndKept(cause=cause, reason=reason, at_ns=turn.now_ns)
+            turn.keep(alloc.kept())
         self._reports.touch(alloc.key)
+        self.advance(alloc, turn)
 
     # ---- what happened ----
 
@@ -117,6 +138,7 @@ class Supervisor:
         self._reports.touch(alloc.key)
         if task.stopping:
             self._signal(alloc, task, turn)
+        self.advance(alloc, turn)
 
     def start_failed(self, alloc: Alloc, task: Task, event: TaskStartFailed, turn: Turn) -> None:
         """A run did not come alive."""
@@ -127,6 +149,7 @@ class Supervisor:
         else:
             task.note("Not Restarting", "error is not recoverable", turn.now_ns)
             self._bury(alloc, task, failed=True, turn=turn)
+        self.advance(alloc, turn)
 
     def exited(self, alloc: Alloc, task: Task, event: TaskExited, turn: Turn) -> None:
         """A run ended."""
@@ -136,6 +159,7 @@ class Supervisor:
         text = f"Exit Code: {code}" + (f", Signal: {event.signal}" if event.signal else "")
         task.note("Terminated", f"{text}, {event.reason}".rstrip(", "), turn.now_ns)
         self._ended(alloc, task, success=event.exit_code == 0, turn=turn)
+        self.advance(alloc, turn)
 
     def gone(self, alloc: Alloc, task: Task, event: TaskGone, turn: Turn) -> None:
         """A run that the journal knows is not there: it never began, or ended with nobody watching."""
@@ -149,7 +173,7 @@ class Supervisor:
             task.phase = Phase.IDLE
             turn.keep(task.kept(alloc.key))
             self._reports.touch(alloc.key)
-            self.begin(alloc, turn)
+        self.advance(alloc, turn)
 
     def timer(self, alloc: Alloc, task: Task, deadline_ns: int, turn: Turn) -> None:
         """The task's timer fired: its pause is over, or its patience."""
@@ -159,12 +183,81 @@ class Supervisor:
         if task.phase is Phase.WAITING:
             task.phase = Phase.IDLE
             task.restarts += 1
-            self.begin(alloc, turn)
-        elif task.stopping and task.phase is not Phase.DEAD:
+        elif task.stopping and not task.signaled and task.phase is Phase.RUNNING:
+            self._signal(alloc, task, turn)
+        elif task.phase is not Phase.DEAD and (task.stopping or task.plan.hook == "prestop"):
+            if not task.stopping:
+                task.note("Killing", "the time of a prestop task is up", turn.now_ns)
+                task.stopping = task.signaled = True
+                turn.keep(task.kept(alloc.key))
             turn.act(KillTask(key=alloc.key, task=task.plan.name, run=task.run))
             self._set_timer(alloc, task, turn.now_ns + KILL_AGAIN_NS, turn)
+        self.advance(alloc, turn)
+
+    def alloc_timer(self, alloc: Alloc, turn: Turn) -> None:
+        """An allocation's timer fired."""
+        alloc.due_ns = 0
+        self.advance(alloc, turn)
+
+    def replanned(self, alloc: Alloc, turn: Turn) -> None:
+        """Runs that are alive go on under another version of the job: what counts for them at once is said."""
+        for task in alloc.tasks.values():
+            if task.phase is Phase.RUNNING:
+                limits = log_limits(task.plan)
+                turn.act(
+                    LimitLogs(key=alloc.key, task=task.plan.name, run=task.run, logs=limits)
+                )
+
+    def disk_used(self, alloc: Alloc, event: DiskUsed, turn: Turn) -> None:
+        """What an allocation's directories take was measured."""
+        limit_mib = alloc.plan.disk_mib if alloc.plan is not None else 0
+        was_over = alloc.disk_used_mib > limit_mib
+        alloc.disk_used_mib = event.used_mib
+        if not limit_mib or event.used_mib <= limit_mib or was_over or alloc.end is not None:
+            return
+        text = f"its directories take {event.used_mib} MiB, it asked for {limit_mib}"
+        for task in alloc.tasks.values():
+            if task.phase is Phase.RUNNING:
+                task.note("Disk Exceeded", text, turn.now_ns)
+        self._reports.touch(alloc.key)
+        if self._disk_over_is_fatal:
+            self.stop(alloc, text, turn, cause=lifecycle.DISK)
 
     # ---- inside ----
+
+    def _advance(self, alloc: Alloc, turn: Turn) -> bool:
+        """One round; says whether anything changed."""
+        if alloc.end is None and (found := self._ending(alloc, turn)):
+            cause, reason = found
+            alloc.end = EndKept(cause=cause, reason=reason, at_ns=turn.now_ns)
+            turn.keep(alloc.kept())
+        starts = lifecycle.due_starts(alloc)
+        for task in starts:
+            self._start(alloc, task, turn)
+        stops = lifecycle.due_stops(alloc, turn.now_ns)
+        for task in stops:
+            self._stop(alloc, task, turn)
+        over = lifecycle.skipped(alloc)
+        for task in over:
+            self._bury(alloc, task, failed=False, turn=turn)
+        return bool(starts or stops or over)
+
+    def _ending(self, alloc: Alloc, turn: Turn) -> tuple[str, str] | None:
+        assert alloc.plan is not None
+        last_ns = alloc.first_ns + alloc.plan.max_run_ns
+        if alloc.plan.max_run_ns and turn.now_ns >= last_ns and not alloc.is_dead():
+            return lifecycle.EXPIRED, EXPIRED_REASON
+        return lifecycle.ending(alloc)
+
+    def _arm(self, alloc: Alloc, turn: Turn) -> None:
+        """Wake up for what an allocation waits for by itself."""
+        assert alloc.plan is not None
+        due_ns = lifecycle.delay_ends_ns(alloc)
+        if alloc.end is None and alloc.plan.max_run_ns and not alloc.is_dead():
+            due_ns = alloc.first_ns + alloc.plan.max_run_ns
+        if due_ns != alloc.due_ns and (due_ns > turn.now_ns or not due_ns):
+            alloc.due_ns = due_ns
+            turn.act(SetTimer(alloc_timer_name(alloc), due_ns))
 
     def _start(self, alloc: Alloc, task: Task, turn: Turn) -> None:
         assert alloc.plan is not None
@@ -179,6 +272,7 @@ class Supervisor:
         task.phase = Phase.STARTING
         task.pid = task.signal = 0
         task.exit_code = None
+        task.failed = False
         turn.keep(task.kept(alloc.key), sync=True)
         turn.act(
             StartTask(
@@ -188,23 +282,32 @@ class Supervisor:
                 run=task.run,
                 driver=task.plan.driver,
                 launch=launch,
+                inherit=alloc.desired.previous if alloc.plan.inherits else "",
             )
         )
+        self._limit(alloc, task, turn)
 
-    def _stop(self, alloc: Alloc, task: Task, reason: str, turn: Turn) -> None:
-        if task.stopping or task.phase is Phase.DEAD:
-            return
+    def _limit(self, alloc: Alloc, task: Task, turn: Turn) -> None:
+        """What waits for prestop tasks waits only so long, even for one that does not come up."""
+        if task.plan.hook == "prestop":
+            self._set_timer(alloc, task, turn.now_ns + task.plan.kill_timeout_ns, turn)
+
+    def _stop(self, alloc: Alloc, task: Task, turn: Turn) -> None:
+        assert alloc.end is not None
         task.stopping = True
-        task.note("Killing", reason, turn.now_ns)
+        task.note("Killing", alloc.end.reason, turn.now_ns)
         if task.phase in (Phase.IDLE, Phase.WAITING):
             self._bury(alloc, task, failed=False, turn=turn)
             return
         turn.keep(task.kept(alloc.key))
-        if task.phase is Phase.RUNNING:
+        if task.phase is Phase.RUNNING and task.plan.shutdown_delay_ns:
+            self._set_timer(alloc, task, turn.now_ns + task.plan.shutdown_delay_ns, turn)
+        elif task.phase is Phase.RUNNING:
             self._signal(alloc, task, turn)
         # A start or a recovery under way is answered first; `started` goes on from there.
 
     def _signal(self, alloc: Alloc, task: Task, turn: Turn) -> None:
+        task.signaled = True
         name = task.plan.kill_signal or DEFAULT_KILL_SIGNAL
         turn.act(SignalTask(key=alloc.key, task=task.plan.name, run=task.run, signal=name))
         self._set_timer(alloc, task, turn.now_ns + task.plan.kill_timeout_ns, turn)
@@ -226,12 +329,18 @@ class Supervisor:
                 task.note("Not Restarting", verdict.reason, turn.now_ns)
             self._bury(alloc, task, failed=verdict.failed, turn=turn)
             return
-        task.phase = Phase.WAITING
         seconds = verdict.delay_ns // 1_000_000 / 1000
         task.note("Restarting", f"in {seconds} s, {verdict.reason}", turn.now_ns)
-        turn.keep(task.kept(alloc.key))
+        task.phase = Phase.IDLE
+        first = task
+        for step in reversed(lifecycle.chain_before(alloc, task)):
+            # All over again, from the first step on, which waits for the failed one.
+            first, step.phase = step, Phase.IDLE
+            turn.keep(step.kept(alloc.key))
+        first.phase = Phase.WAITING
+        turn.keep(task.kept(alloc.key), first.kept(alloc.key))
         self._reports.touch(alloc.key)
-        self._set_timer(alloc, task, turn.now_ns + verdict.delay_ns, turn)
+        self._set_timer(alloc, first, turn.now_ns + verdict.delay_ns, turn)
 
     def _bury(self, alloc: Alloc, task: Task, *, failed: bool, turn: Turn) -> None:
         task.phase = Phase.DEAD
@@ -241,10 +350,6 @@ class Supervisor:
             self._set_timer(alloc, task, 0, turn)
         turn.keep(task.kept(alloc.key))
         self._reports.touch(alloc.key)
-        if failed:
-            self.stop(alloc, "Sibling Task Failed", turn, but=task)
-        elif task.plan.leader:
-            self.stop(alloc, "Leader Task Dead", turn, but=task)
 
     def _set_timer(self, alloc: Alloc, task: Task, at_ns: int, turn: Turn) -> None:
         task.due_ns = at_ns

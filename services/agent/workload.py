@@ -6,13 +6,19 @@ not know why a task starts or ends: that is `supervise.py`, which alone changes 
 
 from enum import Enum
 
+import msgspec
+
 from schemas.nodes import AllocReport, TaskEvent, TaskState
 from schemas.projections import DesiredAlloc
 from services.agent.restart import RestartCount
 from services.agent.spec import GroupPlan, TaskPlan
-from shared.core.tasks import TaskKept
+from shared.core.tasks import AllocKept, EndKept, TaskKept
 
 EVENTS_MAX = 10
+#: Tasks around the end of the others; whether they succeed is no matter of the allocation's.
+#: Causes of an end that this node decided alone, with the work not done.
+CUT_OFF = ("silence", "disk")
+AROUND_THE_END = ("prestop", "postfail", "poststop")
 
 
 class Phase(Enum):
@@ -41,6 +47,8 @@ class Task:
         self.failed = False
         #: ordered to end: no exit is a reason to start again.
         self.stopping = False
+        #: the kill signal was sent: what its timer waits for is the kill.
+        self.signaled = False
         #: what its timer (restart or kill) was set to.
         self.due_ns = 0
         self.restarts = 0
@@ -112,6 +120,16 @@ class Alloc:
         self.tasks: dict[str, Task] = {}
         #: ordered to end, by a projection.
         self.stopping = False
+        #: why and since when it ends, whoever wanted that; None: it does not.
+        self.end: EndKept | None = None
+        #: when this node first heard of it.
+        self.first_ns = 0
+        #: what its own timer was set to.
+        self.due_ns = 0
+        #: its end was made known to the edge.
+        self.closed = False
+        #: MiB that its directories take, as far as measured.
+        self.disk_used_mib = 0
         #: the newest projection does not name it.
         self.omitted = False
         #: why its job version cannot be run.
@@ -134,6 +152,14 @@ class Alloc:
             else:
                 self.tasks[one.name] = Task(one)
 
+    def hooked(self, hook: str) -> list[Task]:
+        """List its tasks of one hook, in the order of the job; empty: the main tasks."""
+        return [task for task in self.tasks.values() if task.plan.hook == hook]
+
+    def body(self) -> list[Task]:
+        """List its tasks without those around the end."""
+        return [task for task in self.tasks.values() if task.plan.hook not in AROUND_THE_END]
+
     def is_dead(self) -> bool:
         """Nothing of it runs, nothing of it will."""
         if not self.tasks:
@@ -141,15 +167,23 @@ class Alloc:
         return all(task.phase is Phase.DEAD for task in self.tasks.values())
 
     def status(self) -> str:
-        """Client status by Nomad's rule: failed before running before pending; all dead is complete."""
-        if self.error or any(task.failed for task in self.tasks.values()):
+        """Client status by Nomad's rule: failed before running before pending; all dead is complete.
+
+        Tasks around the end keep it running, and do not decide how it ended.
+        """
+        if self.error or any(task.failed for task in self.body()):
             return "failed"
+        if self.is_dead():
+            return "failed" if self.end is not None and self.end.cause in CUT_OFF else "complete"
         states = {task.state().state for task in self.tasks.values()}
-        if "running" in states:
-            return "running"
-        if "pending" in states or not (states or self.stopping):
-            return "pending"
-        return "complete"
+        is_over = bool(self.tasks) and all(task.phase is Phase.DEAD for task in self.body())
+        return "running" if "running" in states or is_over else "pending"
+
+    def kept(self, plan: bytes = b"{}") -> AllocKept:
+        """The allocation as the journal keeps it; without `plan` the one there stays."""
+        return AllocKept(
+            alloc=self.desired, plan=msgspec.Raw(plan), first_ns=self.first_ns, end=self.end
+        )
 
     def report(self) -> AllocReport:
         """The allocation as it is reported."""

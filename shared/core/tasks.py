@@ -28,6 +28,17 @@ class ClusterKept(Wire, frozen=True, kw_only=True, tag_field="kind", tag="cluste
 
     cluster_id: str
     seq: int
+    #: when the cluster was last heard of, where an allocation asks to be stopped after a silence; else 0.
+    heard_ns: int = 0
+
+
+class EndKept(Wire, frozen=True, kw_only=True):
+    """Why an allocation ends, and since when."""
+
+    #: order, failed, leader, done, expired, silence or disk.
+    cause: str
+    reason: str
+    at_ns: int
 
 
 class AllocKept(Wire, frozen=True, kw_only=True, tag_field="kind", tag="alloc"):
@@ -36,6 +47,9 @@ class AllocKept(Wire, frozen=True, kw_only=True, tag_field="kind", tag="alloc"):
     alloc: DesiredAlloc
     #: the agent's own compiled form of the job (services/agent/spec.py); no one else reads it.
     plan: msgspec.Raw = msgspec.Raw(b"{}")
+    #: when this node first heard of it; 0: not known.
+    first_ns: int = 0
+    end: EndKept | None = None
 
 
 class TaskKept(Wire, frozen=True, kw_only=True, tag_field="kind", tag="task"):
@@ -134,6 +148,8 @@ class StartTask(msgspec.Struct, frozen=True, kw_only=True):
     run: int
     driver: str
     launch: TaskLaunch
+    #: shown id of an allocation of this node that is over: its data moves here, if it is still there.
+    inherit: str = ""
 
 
 class RecoverTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,6 +180,28 @@ class KillTask(msgspec.Struct, frozen=True, kw_only=True):
     run: int
 
 
+class CloseAlloc(msgspec.Struct, frozen=True, kw_only=True):
+    """All tasks of an allocation are dead for good: its secrets go now, the rest stays to be read."""
+
+    key: int
+    alloc_id: str
+
+
+class LimitLogs(msgspec.Struct, frozen=True, kw_only=True):
+    """From now on keep so much of the output of a run that is alive."""
+
+    key: int
+    task: str
+    run: int
+    logs: LogLimits
+
+
+class SweepAllocs(msgspec.Struct, frozen=True):
+    """Delete what allocations left that are not among these: their removal was cut short by a crash."""
+
+    kept: tuple[str, ...]
+
+
 class RemoveAlloc(msgspec.Struct, frozen=True, kw_only=True):
     """Delete the directories of an allocation; none of its tasks runs."""
 
@@ -180,7 +218,18 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     timeout_ns: int = 2_000_000_000
 
 
-AgentEffect = WriteJournal | StartTask | RecoverTask | SignalTask | KillTask | RemoveAlloc | Ask
+AgentEffect = (
+    WriteJournal
+    | StartTask
+    | RecoverTask
+    | SignalTask
+    | KillTask
+    | LimitLogs
+    | CloseAlloc
+    | RemoveAlloc
+    | SweepAllocs
+    | Ask
+)
 
 
 # ---- inputs ----
@@ -227,6 +276,14 @@ class TaskGone(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class DiskUsed(msgspec.Struct, frozen=True, kw_only=True):
+    """What the directories of an allocation take. `is_partial`: too many files to count them all; at least this."""
+
+    key: int
+    used_mib: int
+    is_partial: bool = False
+
+
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The reply to `Ask(name)`; None: there was none."""
 
@@ -234,4 +291,4 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     data: bytes | None = None
 
 
-AgentInput = TaskStarted | TaskStartFailed | TaskExited | TaskGone | Answer
+AgentInput = TaskStarted | TaskStartFailed | TaskExited | TaskGone | DiskUsed | Answer

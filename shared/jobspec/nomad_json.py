@@ -168,6 +168,8 @@ class TaskGroup(Json, frozen=True, kw_only=True):
     shutdown_delay_ns: int = field(name="ShutdownDelay", default=0)
     #: batch and sysbatch: how long an allocation may run; None: for ever.
     max_run_duration_ns: int | None = field(name="MaxRunDuration", default=None)
+    #: ours: prestart tasks run one after another; first or failed: where they begin again when one fails.
+    restart_from: str = field(name="RestartFrom", default="")
     consul: Consul | None = field(name="Consul", default=None)
     meta: dict[str, str] = field(name="Meta", default_factory=dict)
     #: of old files; `disconnect` has these now.

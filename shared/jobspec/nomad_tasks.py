@@ -13,8 +13,9 @@ from shared.jobspec.nomad_base import EMPTY, SECOND_NS, Json
 
 
 class Lifecycle(Json, frozen=True, kw_only=True):
-    """When in the life of an allocation a task runs: prestart, poststart or poststop."""
+    """When in the life of an allocation a task runs."""
 
+    #: prestart, poststart or poststop; ours: prestop (before a kill signal), postfail (a main task failed for good).
     hook: str = field(name="Hook", default="")
     #: runs as long as the main tasks.
     sidecar: bool = field(name="Sidecar", default=False)

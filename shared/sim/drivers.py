@@ -58,7 +58,10 @@ class Node:
             tasks.RecoverTask: self._recover,
             tasks.SignalTask: self._signal,
             tasks.KillTask: self._kill,
+            tasks.LimitLogs: self._remove,
+            tasks.CloseAlloc: self._remove,
             tasks.RemoveAlloc: self._remove,
+            tasks.SweepAllocs: self._remove,
         }
 
     def perform(self, process: Process, effect: object) -> None:
@@ -181,8 +184,8 @@ class Node:
                 self._draws.between(MS, 5 * MS), self._end, run, self.boot, None, 9
             )
 
-    def _remove(self, effect: tasks.RemoveAlloc) -> None:
-        """Directories cost nothing here; that nothing of it runs is held by the oracle."""
+    def _remove(self, effect: object) -> None:
+        """Directories and logs cost nothing here; that nothing of it runs is held by the oracle."""
 
     def _tell(self, run: Run, given: object) -> None:
         assert self.process is not None
