@@ -47,9 +47,8 @@ class Inside:
         """Decide one evaluation of a job; `fresh`: with masks to be computed."""
         if fresh:
             self.masks = MaskCache()
-        used = self.state.allocations.used(self.state.fleet.size)
         assignment = Assignment(EvalKey(0), job_id, "job-register")
-        return place(Snapshot(self.state, used, self.masks), assignment, seed=seed, lane=0, lanes=1)
+        return place(Snapshot(self.state, self.state.allocations.held, self.masks), assignment, seed=seed, lane=0, lanes=1)
 
     def commit(self, job_id: JobId, proposal: Proposal) -> None:
         """Make a proposal desired state."""

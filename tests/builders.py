@@ -105,9 +105,7 @@ class Cluster:
         return keys[0]
 
     def propose(self, job_id: str = "app", *, lane: int = 0, lanes: int = 1) -> Proposal:
-        snapshot = Snapshot(
-            self.state, self.state.allocations.used(self.state.fleet.size), self.masks
-        )
+        snapshot = Snapshot(self.state, self.state.allocations.held, self.masks)
         assignment = Assignment(self.pending(job_id), JobId(job_id))
         return place(snapshot, assignment, seed=0, lane=lane, lanes=lanes)
 

@@ -1,7 +1,7 @@
 """The overlay: what a worker's own plans hold that the log does not show yet.
 
 Decides what counts as used when the next plan is made: the replayed use, plus every allocation that this worker has
-proposed and whose fate the log has not told. Without it most plans would pick the same nodes again and be refused.
+proposed and whose fate the log has not told, less what these plans evict. Without it most plans would pick the same nodes again and be refused.
 It must not know why a plan was made or how it is sent. Stops free nothing here: a stopped allocation holds its
 resources until its client says that it ended.
 
@@ -13,11 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.base import JobId
-from schemas.plans import GroupPlacement
-from shared.core.columns import grown
+from schemas.plans import Evictions, GroupPlacement
+from shared.core.columns import Rows, grown
+from shared.core.resources.asks import Holding, holdings_of
+from shared.core.resources.held import Held
 from shared.core.state import State
 
 Matrix = NDArray[np.int64]
+_NO_ROWS: Rows = np.empty(0, dtype=np.int32)
+#: fleet rows (P,), what is held of the three columns there (P, 3), and of everything else, by allocation.
+_Part = tuple[NDArray[np.intp], Matrix, list[tuple[int, Holding]]]
 
 
 class Overlay:
@@ -25,30 +30,35 @@ class Overlay:
 
     def __init__(self) -> None:
         self._delta: Matrix = np.zeros((0, 3), dtype=np.int64)
-        #: plan number and part -> fleet rows (P,) and what is held there (P, 3).
-        self._parts: dict[tuple[int, int], tuple[NDArray[np.intp], Matrix]] = {}
+        #: by plan number and part.
+        self._parts: dict[tuple[int, int], _Part] = {}
+        #: plan number and part -> victims, as (row, key).
+        self._evictions: dict[tuple[int, int], list[tuple[int, int]]] = {}
         #: allocations in all parts.
         self.allocations = 0
         self._counts: dict[tuple[int, int], int] = {}
         #: the last sum, and the seq of the state that it holds for.
-        self._sum: Matrix | None = None
+        self._sum: Held | None = None
         self._sum_seq = 0
 
     def __len__(self) -> int:
         return len(self._parts)
 
-    def used(self, state: State) -> Matrix:
-        """Held resources of every fleet row, unconfirmed plans included. Shape: (N, 3). Do not write to it.
+    def held(self, state: State) -> Held:
+        """What is held on every fleet row, unconfirmed plans included. Do not write to it.
 
         Brought up to date by `add`; the whole is summed once for each seq at which it is asked for.
         """
         size = state.fleet.size
-        replayed = state.allocations.used(size)
+        replayed = state.allocations.held
         if not self._parts:
             return replayed
-        if self._sum is None or self._sum_seq != state.seq or len(self._sum) != size:
+        if self._sum is None or self._sum_seq != state.seq or len(self._sum.used) != size:
             self._delta = grown(self._delta, size)
-            self._sum = replayed + self._delta[:size]
+            self._sum = replayed.with_columns(replayed.columns(size) + self._delta[:size])
+            for _, _, extras in self._parts.values():
+                for row, holding in extras:
+                    self._sum.add(row, None, holding)
             self._sum_seq = state.seq
         return self._sum
 
@@ -60,14 +70,20 @@ class Overlay:
         *,
         number: int,
         part: int,
+        evictions: tuple[Evictions, ...] = (),
     ) -> None:
-        """Hold what a part of a plan asks for, by the asks of its groups in `state`."""
+        """Hold what a part of a plan asks for, by the asks of its groups in `state`; what it evicts holds nothing."""
         groups = state.allocations.groups
         rows: list[NDArray[np.intp]] = []
         held: list[Matrix] = []
+        extras: list[tuple[int, Holding]] = []
         count = 0
         for placement in placements:
-            ask = groups.ask[groups.ref_of[job_id, placement.version, placement.group]]
+            ref = groups.ref_of[job_id, placement.version, placement.group]
+            ask, more = groups.ask[ref], groups.extras[ref]
+            if more is not None:
+                nodes = np.repeat(placement.rows, placement.counts).tolist()
+                extras += zip(nodes, holdings_of(more, placement), strict=True)
             rows.append(np.array(placement.rows, dtype=np.intp))
             held.append(np.array(placement.counts, dtype=np.int64)[:, None] * ask)
             count += sum(placement.counts)
@@ -82,8 +98,10 @@ class Overlay:
         self._delta = grown(self._delta, state.fleet.size)
         np.add.at(self._delta, *entry)
         if self._sum is not None:
-            np.add.at(self._sum, *entry)
-        self._parts[number, part] = entry
+            self._sum.add_columns(*entry)
+            for row, holding in extras:
+                self._sum.add(row, None, holding)
+        self._parts[number, part] = (*entry, extras)
         self._counts[number, part] = count
         self.allocations += count
 
@@ -92,6 +110,6 @@ class Overlay:
         entry = self._parts.pop((number, part), None)
         if entry is None:
             return
-        np.subtract.at(self._delta, *entry)
+        np.subtract.at(self._delta, entry[0], entry[1])
         self._sum = None
         self.allocations -= self._counts.pop((number, part))

@@ -212,7 +212,7 @@ class Scheduler:
     def _plan(self, waiting: Waiting, now: int) -> None:
         """Decide one evaluation; whatever goes wrong with one job is that job's matter alone."""
         lease, state = waiting.lease, self._replica.state
-        snapshot = Snapshot(state, self._overlay.used(state), self._masks)
+        snapshot = Snapshot(state, self._overlay.held(state), self._masks)
         assignment = Assignment(lease.key, lease.job_id, lease.triggered_by)
         number, parts = self._outbox.next_number, list[Proposal]()
         try:
@@ -221,7 +221,14 @@ class Scheduler:
             )
             parts = cut(proposal, state, self._part_bytes_max)
             for part, some in enumerate(parts):
-                self._overlay.add(state, lease.job_id, some.placements, number=number, part=part)
+                self._overlay.add(
+                    state,
+                    lease.job_id,
+                    some.placements,
+                    number=number,
+                    part=part,
+                    evictions=some.evictions,
+                )
         except Exception as err:  # noqa: BLE001 - a worker must outlive one bad job; the log keeps the reason.
             for part in range(len(parts)):
                 self._overlay.settle(number, part)
@@ -258,6 +265,7 @@ class Scheduler:
             placements=proposal.placements,
             stops=proposal.stops,
             updates=proposal.updates,
+            evictions=proposal.evictions,
             end=proposal.end,
             end_reason=proposal.end_reason,
             follow_ups=proposal.follow_ups,

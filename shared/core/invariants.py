@@ -6,6 +6,9 @@ Slow on purpose: it recomputes what the tables keep up to date. Tests and the si
 import msgspec
 import numpy as np
 
+from shared.core.resources.asks import Holding
+from shared.core.resources.held import Held
+from shared.core.resources.offers import widened
 from shared.core.state import State
 from shared.core.tables.allocations import RUN, TERMINAL
 from shared.core.tables.fleet import READY
@@ -22,12 +25,13 @@ def check(state: State, *, capacity: bool = True) -> list[Violation]:
     """Check everything. `capacity`: also that no node holds more than it offers (off where nodes may shrink)."""
     found = [
         *_usage(state),
+        *_extras(state),
         *_counts(state),
         *_rows(state),
         *_evaluations(state),
         *_references(state),
     ]
-    return found + (_capacity(state) if capacity else [])
+    return found + ([*_capacity(state), *_pools(state)] if capacity else [])
 
 
 def _usage(state: State) -> list[Violation]:
@@ -44,9 +48,78 @@ def _usage(state: State) -> list[Violation]:
     ]
 
 
+def _extras(state: State) -> list[Violation]:
+    """What is held beside the three columns is what the holdings of those who hold say."""
+    table = state.allocations
+    rows = [row for row in sorted(table.holdings) if table.is_holding(np.array([row])).all()]
+    fresh, held = Held(), table.held
+    for row in rows:
+        fresh.add(int(table.node[row]), None, table.holdings[row])
+    ports = [(int(table.node[row]), port) for row in rows for port in _ports(table.holdings[row])]
+    found = []
+    if sorted(ports) != held.ports.pairs():
+        found.append(Violation("ports", f"{held.ports.pairs()}, allocations {sorted(ports)}"))
+    size = len(held.used)
+    names = held.names()
+    widths = {name: len(held.slots_on(0, name, 0)) for name in names["slot"]}
+    pairs = [
+        *((name, fresh.sum_of(name, size), held.sum_of(name, size)) for name in names["sum"]),
+        *(
+            (name, fresh.slots_of(name, size, width), held.slots_of(name, size, width))
+            for name, width in widths.items()
+        ),
+        *((name, fresh.of_cluster(name), held.of_cluster(name)) for name in names["cluster"]),
+        ("cores", fresh.cores(size), held.cores(size)),
+    ]
+    return found + [
+        Violation("holdings", f"{name} is held {is_}, its allocations hold {expected}")
+        for name, expected, is_ in pairs
+        if not np.array_equal(expected, is_)
+    ]
+
+
+def _ports(holding: Holding) -> tuple[int, ...]:
+    return (*holding.static_ports, *holding.ports)
+
+
+def _pools(state: State) -> list[Violation]:
+    """No slot, sum, port or countable of the cluster is given away beyond what there is."""
+    fleet, held = state.fleet, state.allocations.held
+    offers, size = fleet.offers, fleet.size
+    ready = fleet.live[:size] & (fleet.status[:size] == READY)
+    found = []
+    names = held.names()
+    for name in names["sum"]:
+        over = held.sum_of(name, size) > offers.sum_of(name, size)
+        found += [
+            Violation("oversubscribed", f"node {fleet.ids[row]} holds too much {name}")
+            for row in np.flatnonzero(over & ready).tolist()
+        ]
+    for name in names["slot"]:
+        pool = offers.slots.get(name)
+        width = max(len(held.slots_on(0, name, 0)), 0 if pool is None else pool.present.shape[1])
+        present = np.zeros((size, width), np.int32)
+        if pool is not None:
+            present = widened(pool.present, size, width)[:size, :width]
+        over = (held.slots_of(name, size, width) > present) & ready[:, None]
+        found += [
+            Violation(
+                "oversubscribed", f"node {fleet.ids[row]}, {name}: slot {slot} holds too much"
+            )
+            for row, slot in np.argwhere(over).tolist()
+        ]
+    for name in names["cluster"]:
+        if held.of_cluster(name) > offers.cluster.get(name, 0):
+            found.append(Violation("oversubscribed", f"the cluster holds too much {name}"))
+    for row, port in held.ports.pairs():
+        if ready[row] and row in offers.reserved.get(port, ()):
+            found.append(Violation("oversubscribed", f"{fleet.ids[row]}: port {port} is reserved"))
+    return found
+
+
 def _capacity(state: State) -> list[Violation]:
     fleet = state.fleet
-    used = state.allocations.used(fleet.size)
+    used = state.allocations.used(fleet.size) + fleet.core_correction(state.allocations.held)
     over = (used > fleet.capacity[: fleet.size]).any(axis=1)
     ready = fleet.live[: fleet.size] & (fleet.status[: fleet.size] == READY)
     return [

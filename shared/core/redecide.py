@@ -10,14 +10,23 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from schemas.base import EvalKey, JobId
 from schemas.envelope import CORE_VERSION
-from schemas.plans import GroupPlacement, InPlace, Origin, PlanCommitted, PlanRefused, Stops
+from schemas.plans import (
+    Evictions,
+    GroupPlacement,
+    InPlace,
+    Origin,
+    PlanCommitted,
+    PlanRefused,
+    Stops,
+)
 from shared.core.log import Chain
 from shared.core.place import Assignment, MaskCache, Snapshot, place
 from shared.core.replica import Replica
+from shared.core.resources.asks import holdings_of
+from shared.core.resources.held import Held
 from shared.core.role import Record
 from shared.core.state import State
 from shared.core.tables.allocations import expand_runs
@@ -56,6 +65,8 @@ class _Part(msgspec.Struct, frozen=True):
     placements: tuple[GroupPlacement, ...]
     stops: tuple[Stops, ...]
     updates: tuple[InPlace, ...]
+    #: asked for, whether done or not.
+    evictions: tuple[Evictions, ...]
     is_refused: bool
 
 
@@ -66,6 +77,8 @@ class _Plan(msgspec.Struct):
     key: EvalKey
     job_id: JobId
     parts: dict[int, _Part]
+    #: keys of its victims by row, from its snapshot on.
+    victims: dict[int, int] = msgspec.field(default_factory=dict)
 
     @property
     def last_seq(self) -> int:
@@ -114,9 +127,10 @@ def _plans(records: Iterable[Record]) -> dict[tuple[str, int], _Plan]:
 
 def _part(seq: int, event: PlanCommitted | PlanRefused) -> _Part:
     if isinstance(event, PlanRefused):
-        return _Part(seq, event.placements, (), (), is_refused=True)
+        return _Part(seq, event.placements, (), (), event.evictions, is_refused=True)
     asked = (*event.placements, *event.cut)
-    return _Part(seq, asked, event.stops, event.updates, is_refused=False)
+    evicted = (*event.evictions, *event.spared)
+    return _Part(seq, asked, event.stops, event.updates, evicted, is_refused=False)
 
 
 def _check(found: Redecided, state: State, plan: _Plan, under_way: list[_Plan]) -> None:
@@ -127,11 +141,11 @@ def _check(found: Redecided, state: State, plan: _Plan, under_way: list[_Plan]) 
     if len(plan.parts) < origin.parts or any(part.is_refused for part in plan.parts.values()):
         found.untold += 1
         return
-    used = _used(state, under_way)
+    held = _held(state, under_way)
     evaluation = state.evaluations.by_key.get(plan.key)
     cause = evaluation.triggered_by if evaluation is not None else ""
     proposal = place(
-        Snapshot(state, used, MaskCache()),
+        Snapshot(state, held, MaskCache()),
         Assignment(plan.key, plan.job_id, cause),
         seed=origin.seed,
         lane=origin.lane,
@@ -159,19 +173,24 @@ def _check(found: Redecided, state: State, plan: _Plan, under_way: list[_Plan]) 
     )
 
 
-def _used(state: State, under_way: list[_Plan]) -> NDArray[np.int64]:
-    """Held resources with the worker's own earlier plans, as far as the state does not show them. Shape: (N, 3)."""
-    used = state.allocations.used(state.fleet.size).copy()
+def _held(state: State, under_way: list[_Plan]) -> Held:
+    """What is held with the worker's own earlier plans, as far as the state does not show them."""
+    held = state.allocations.held.copy(state.fleet.size)
     groups = state.allocations.groups
     for plan in under_way:
         for part in plan.parts.values():
             for placement in part.placements if part.seq > state.seq else ():
                 name = (plan.job_id, placement.version, placement.group)
-                ask = groups.ask[groups.ref_of[name]]
+                ref = groups.ref_of[name]
                 rows = np.array(placement.rows, dtype=np.intp)
-                held = np.array(placement.counts, dtype=np.int64)[:, None] * ask
-                np.add.at(used, rows, held)
-    return used
+                counts = np.array(placement.counts, dtype=np.int64)
+                held.add_columns(rows, counts[:, None] * groups.ask[ref])
+                extras = groups.extras[ref]
+                if extras is not None:
+                    nodes = np.repeat(rows, counts).tolist()
+                    for node, holding in zip(nodes, holdings_of(extras, placement), strict=True):
+                        held.add(node, None, holding)
+    return held
 
 
 def _lines(

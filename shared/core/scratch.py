@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from schemas.evaluations import Waiting
 from schemas.jobs import GroupSpec
-from shared.core.columns import Rows, grown
+from shared.core.columns import Rows
 from shared.core.coupled import STEPS_MAX
 from shared.core.coupling import CLOSED_BELOW
 from shared.core.cut import place_count
@@ -20,6 +20,7 @@ from shared.core.filters import Filter, FilterReport, Mask, MaskCache, filters_o
 from shared.core.heads import Placement
 from shared.core.preempt import Preemption, Room
 from shared.core.reconcile import Want
+from shared.core.resources.held import Held
 from shared.core.rules import coupling_of, distinct_mask
 from shared.core.sampled import Candidates, Sampling, scan_width
 from shared.core.scores import Algorithm, Int64s, node_scores
@@ -34,12 +35,12 @@ _CANDIDATES: dict[str, Candidates] = {"two_choices": "two_choices", "log2": "log
 
 
 class Snapshot(msgspec.Struct, frozen=True, eq=False):
-    """What a decision sees. `used` (N, 3): held resources, the worker's own unconfirmed plans included."""
+    """What a decision sees. `held`: what allocations hold, the worker's own unconfirmed plans included."""
 
     state: State
-    used: NDArray[np.int64]
+    held: Held
     masks: MaskCache
-    #: allocation rows that the worker's own unconfirmed plans evict; they are not in `used` any more.
+    #: allocation rows that the worker's own unconfirmed plans evict; they are not in `held` any more.
     evicted: Rows = _NO_ROWS
 
 
@@ -68,7 +69,7 @@ class Scratch:
         size = snapshot.state.fleet.size
         self._size = size
         self._capacity = snapshot.masks.capacity(snapshot.state.fleet)
-        self._used = grown(snapshot.used, size)[:size].copy(order="F")
+        self._held = snapshot.held.copy(size)
         self._ready = snapshot.state.fleet.ready()
         self._stopping = stopping
         self._draw = draw
@@ -134,7 +135,7 @@ class Scratch:
 
         room = Room(
             ask=tuple(ask_of(want.group).tolist()),
-            free=self._capacity - self._used,
+            free=self._capacity - self._held.used,
             open=mask & self._ready,
             limit=limit,
         )
@@ -148,7 +149,7 @@ class Scratch:
         if not rows:
             return []
         # The room that it kept account of is the truth now: victims gone, newcomers in.
-        self._used = np.asfortranarray(self._capacity - room.free)
+        self._held.used = np.asfortranarray(self._capacity - room.free)
         made = Placement(np.asarray(rows, np.int32), np.asarray(counts, np.int32), sum(counts))
         self._placed.append(made)
         return [Placed(made, rest[: made.placed])]
@@ -208,7 +209,7 @@ class Scratch:
             limit = np.equal(held, 0).astype(np.int64)
         placed = place_count(
             capacity=self._capacity,
-            used=self._used,
+            used=self._held.used,
             mask=usable,
             ask=ask,
             count=count,
@@ -225,7 +226,7 @@ class Scratch:
             lane=self._draw.lane,
             lanes=self._draw.lanes,
         )
-        np.add.at(self._used, placed.rows, placed.counts.astype(np.int64)[:, None] * ask)
+        np.add.at(self._held.used, placed.rows, placed.counts.astype(np.int64)[:, None] * ask)
         self._placed.append(placed)
         self._steps -= placed.steps
         if self._of_job is not None:
@@ -288,7 +289,7 @@ class Scratch:
         return [
             node_scores(
                 capacity=self._capacity[row].tolist(),
-                used_after=(self._used[row] + ask).tolist(),
+                used_after=(self._held.used[row] + ask).tolist(),
                 collisions=int(on_rows[row]),
                 desired_count=group.count,
                 algorithm=self.algorithm(group),
@@ -342,7 +343,7 @@ class Scratch:
             if refused:
                 reasons.append(f"{rule.name} closes {refused} of {int(ready.sum())} nodes")
                 ready = ready & rule.mask
-        short = (self._capacity - self._used) < ask
+        short = (self._capacity - self._held.used) < ask
         for dimension, name in enumerate(RESOURCE_NAMES):
             exhausted = int((ready & short[:, dimension]).sum())
             if exhausted:

@@ -46,9 +46,9 @@ def plan_job(state: State, masks: MaskCache, submission: Submission) -> PlanAnsw
     imagined = copy.copy(state)
     imagined.jobs = copy.copy(state.jobs)
     imagined.jobs.by_id = {**state.jobs.by_id, job.id: job}
-    used = state.allocations.used(state.fleet.size)
+    held = state.allocations.held
     assignment = Assignment(EvalKey(0), job.id, "job-register")
-    proposal = place(Snapshot(imagined, used, masks), assignment, seed=0, lane=0, lanes=1)
+    proposal = place(Snapshot(imagined, held, masks), assignment, seed=0, lane=0, lanes=1)
     groups = _groups(state, job, proposal)
     return PlanAnswer(
         seq=state.seq,
@@ -58,7 +58,7 @@ def plan_job(state: State, masks: MaskCache, submission: Submission) -> PlanAnsw
         changes=not is_live or bool(diff) or any(_does_something(one) for one in groups.values()),
         diff=diff,
         groups=groups,
-        nodes=_nodes(state, job, proposal, used=used),
+        nodes=_nodes(state, job, proposal, used=held.columns(state.fleet.size)),
         unplaced=_unplaced(job, proposal),
         warnings=submission.warnings,
     )

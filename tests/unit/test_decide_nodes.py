@@ -122,7 +122,7 @@ def test_a_terminal_allocation_stays_terminal() -> None:
     world.report("n1", (row, "complete"))
     world.report("n1", (row, "running"))
     assert int(world.state.allocations.client[row]) == 2
-    assert not world.state.allocations.usage.any()
+    assert not world.state.allocations.held.used.any()
 
 
 def test_failures_share_one_delayed_evaluation() -> None:
@@ -238,8 +238,8 @@ def test_a_task_between_two_runs_is_pending() -> None:
     world = running()
     row = world.rows()[0]
     table = world.state.allocations
-    used = table.usage.copy()
+    used = table.held.used.copy()
     for status, code in (("pending", 0), ("running", 1), ("pending", 0), ("failed", 3)):
         world.report("n1", (row, status))
         assert int(table.client[row]) == code
-        assert (table.usage == used).all() == (status != "failed")
+        assert (table.held.used == used).all() == (status != "failed")

@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from schemas.base import EvalKey, JobId
 from schemas.plans import GroupPlacement, Origin, PlanCommitted
 from services.scheduler.overlay import Overlay
 from shared.core.replica import Replica
+from shared.core.state import State
 from tests.unit.written_log import WrittenLog
 
 ASK = np.array((100, 64, 0))
@@ -29,6 +31,11 @@ def on(*runs: tuple[int, int]) -> tuple[GroupPlacement, ...]:
     return (GroupPlacement(group="g", version=0, rows=rows, counts=counts, names=(0, sum(counts))),)
 
 
+def used(overlay: Overlay, state: State) -> NDArray[np.int64]:
+    """The three columns that an overlay gives."""
+    return overlay.held(state).columns(state.fleet.size)
+
+
 def test_a_proposal_holds_its_asks() -> None:
     """Each proposed allocation holds its group's ask on its row; a row that appears twice holds both."""
     _, replica = world()
@@ -36,7 +43,7 @@ def test_a_proposal_holds_its_asks() -> None:
     overlay.add(replica.state, JOB, on((1, 2), (3, 1), (1, 1)), number=1, part=0)
     expected = np.zeros((4, 3), dtype=np.int64)
     expected[1], expected[3] = 3 * ASK, ASK
-    assert (overlay.used(replica.state) == expected).all()
+    assert (used(overlay, replica.state) == expected).all()
     assert overlay.allocations == 4
 
 
@@ -44,10 +51,10 @@ def test_without_plans_nothing_is_copied() -> None:
     """While no plan is outstanding, the replayed use itself is given, not a copy."""
     _, replica = world()
     overlay = Overlay()
-    assert overlay.used(replica.state).base is replica.state.allocations.usage
+    assert overlay.held(replica.state) is replica.state.allocations.held
     overlay.add(replica.state, JOB, on((0, 1)), number=1, part=0)
     overlay.settle(1, 0)
-    assert overlay.used(replica.state).base is replica.state.allocations.usage
+    assert overlay.held(replica.state) is replica.state.allocations.held
 
 
 def test_what_the_log_shows_is_counted_once() -> None:
@@ -57,12 +64,12 @@ def test_what_the_log_shows_is_counted_once() -> None:
     placements = on((1, 2))
     overlay.add(replica.state, JOB, placements, number=1, part=0)
     overlay.add(replica.state, JOB, on((2, 1)), number=2, part=0)
-    before = overlay.used(replica.state).copy()
+    before = used(overlay, replica.state).copy()
     origin = Origin(worker="w", number=1, snapshot_seq=1)
     plan = PlanCommitted(key=EvalKey(1), job_id=JOB, origin=origin, placements=placements)
     replica.apply(log.tx(plan))
     overlay.settle(1, 0)
-    assert (overlay.used(replica.state) == before).all()
+    assert (used(overlay, replica.state) == before).all()
     assert overlay.allocations == 1
 
 
@@ -75,7 +82,7 @@ def test_a_refused_part_frees_only_itself() -> None:
     overlay.settle(1, 0)
     overlay.settle(1, 0)
     overlay.settle(9, 0)
-    assert (overlay.used(replica.state)[0] == 2 * ASK).all()
+    assert (used(overlay, replica.state)[0] == 2 * ASK).all()
 
 
 def test_a_foreign_plan_is_seen_beside_our_own() -> None:
@@ -83,15 +90,15 @@ def test_a_foreign_plan_is_seen_beside_our_own() -> None:
     log, replica = world()
     overlay = Overlay()
     overlay.add(replica.state, JOB, on((0, 1)), number=1, part=0)
-    assert overlay.used(replica.state)[0, 0] == ASK[0]
+    assert used(overlay, replica.state)[0, 0] == ASK[0]
     origin = Origin(worker="other", number=1, snapshot_seq=1)
     plan = PlanCommitted(key=EvalKey(1), job_id=JOB, origin=origin, placements=on((0, 4)))
     replica.apply(log.tx(plan))
-    assert overlay.used(replica.state)[0, 0] == 5 * ASK[0]
+    assert used(overlay, replica.state)[0, 0] == 5 * ASK[0]
     replica.apply(log.nodes(40))
-    used = overlay.used(replica.state)
-    assert len(used) == replica.state.fleet.size
-    assert used[0, 0] == 5 * ASK[0]
+    found = used(overlay, replica.state)
+    assert len(found) == replica.state.fleet.size
+    assert found[0, 0] == 5 * ASK[0]
 
 
 def test_a_sum_follows_what_is_proposed_after_it() -> None:
@@ -99,11 +106,11 @@ def test_a_sum_follows_what_is_proposed_after_it() -> None:
     _, replica = world()
     overlay = Overlay()
     overlay.add(replica.state, JOB, on((0, 1)), number=1, part=0)
-    first = overlay.used(replica.state)
+    first = overlay.held(replica.state)
     overlay.add(replica.state, JOB, on((1, 1)), number=2, part=0)
-    second = overlay.used(replica.state)
+    second = overlay.held(replica.state)
     assert second is first
-    assert (second[:2] == ASK).all()
+    assert (second.used[:2] == ASK).all()
 
 
 def test_a_row_that_is_no_node_leaves_nothing_behind() -> None:
@@ -113,4 +120,4 @@ def test_a_row_that_is_no_node_leaves_nothing_behind() -> None:
     with pytest.raises(AssertionError):
         overlay.add(replica.state, JOB, on((0, 1), (99, 1)), number=1, part=0)
     assert not len(overlay)
-    assert not overlay.used(replica.state).any()
+    assert not used(overlay, replica.state).any()

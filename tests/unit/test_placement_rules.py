@@ -193,9 +193,7 @@ def test_a_count_of_many_steps_goes_on_in_the_next_evaluation(
 
 def report(world: Cluster, wanted: GroupSpec) -> dict[str, tuple[int, dict[str, int]]]:
     job = next(iter(world.state.jobs.by_id.values()))
-    snapshot = Snapshot(
-        world.state, world.state.allocations.used(world.state.fleet.size), world.masks
-    )
+    snapshot = Snapshot(world.state, world.state.allocations.held, world.masks)
     found = why_not(snapshot, job, wanted)
     return {line.name: (line.refused, line.by_class) for line in found.filters}
 
@@ -225,7 +223,7 @@ def test_the_named_scores_rank_as_the_scheduler_does() -> None:
     world.run(register("app", msgspec.structs.replace(wanted, count=4)))
     world.do(register("app", wanted, salt=1, submission_id="s2"))
     job = world.state.jobs.by_id[JobId("app")]
-    snapshot = Snapshot(world.state, world.state.allocations.used(9), world.masks)
+    snapshot = Snapshot(world.state, world.state.allocations.held, world.masks)
     told = scores_of(snapshot, job, wanted, range(9))
     assert {"binpack", "node-affinity", "allocation-spread"} <= set().union(*told)
     means = [mean_score(list(scores.values())) for scores in told]

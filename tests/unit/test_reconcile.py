@@ -98,7 +98,7 @@ def test_a_stopping_allocation_on_a_dead_node_is_lost_but_not_replaced() -> None
     world.do(ChangeLiveness(node_ids=("n1",), status="down", seen_seq=world.state.seq))
     event = committed(world.schedule())
     assert event.stops[0].rows == (row,) and event.stops[0].client_status == "lost"
-    assert not event.placements and not world.state.allocations.usage.any()
+    assert not event.placements and not world.state.allocations.held.used.any()
 
 
 def test_a_failed_one_is_replaced_when_its_time_has_come_and_elsewhere() -> None:

@@ -19,6 +19,7 @@ from schemas.nodes import (
     ReportNode,
 )
 from shared.core.columns import Rows
+from shared.core.resources.offers import pools_fault, ports_fault
 from shared.core.state import State
 from shared.core.tables.allocations import (
     CLIENT_CODE,
@@ -58,7 +59,7 @@ def decide_report(state: State, report: ReportNode, now_ns: int) -> list[Event]:
         return []
     events: list[Event] = []
     if report.spec is not None:
-        problem = _problem(report, report.spec) or _conflict(state, report, row)
+        problem = _problem(report, report.spec) or _conflict(state, report, row, report.spec)
         if problem:
             return _refuse(state, report, *problem)
         if row is None or not known or fleet.specs[row] != report.spec:
@@ -74,12 +75,16 @@ def _is_current(state: State, report: ReportNode, row: int) -> bool:
     return (fleet.host_ids[row], fleet.boot_ids[row]) == (report.host_id, report.boot_id)
 
 
-def _conflict(state: State, report: ReportNode, row: int | None) -> tuple[str, str] | None:
-    """Another host may take a node's id over only when the node is down."""
+def _conflict(
+    state: State, report: ReportNode, row: int | None, spec: NodeSpec
+) -> tuple[str, str] | None:
+    """Another host may take a node's id over only when the node is down; a pool is of one kind on all nodes."""
     fleet = state.fleet
-    if row is None or fleet.host_ids[row] == report.host_id or fleet.status[row] == DOWN:
-        return None
-    return ("conflict", f"node {report.node_id!r} is up on another host")
+    if row is not None and fleet.host_ids[row] != report.host_id and fleet.status[row] != DOWN:
+        return ("conflict", f"node {report.node_id!r} is up on another host")
+    pools = (*spec.pools, *fleet.declared_of(spec.node_id))
+    reason = fleet.offers.conflict(-1 if row is None else row, pools)
+    return ("conflict", reason) if reason else None
 
 
 def _register(state: State, report: ReportNode, spec: NodeSpec) -> list[Event]:
@@ -101,7 +106,8 @@ def _problem(report: ReportNode, spec: NodeSpec) -> tuple[str, str] | None:
     ):
         if not least <= value <= CAPACITY_MAX:
             return ("invalid", f"{name} is {value}, it must be {least} to {CAPACITY_MAX}")
-    return None
+    reason = pools_fault(spec.pools) or ports_fault(spec)
+    return ("invalid", reason) if reason else None
 
 
 def _refuse(state: State, report: ReportNode, code: str, reason: str) -> list[Event]:

@@ -10,6 +10,7 @@ from schemas.policy import (
     SetEligibility,
     SetPolicy,
 )
+from shared.core.resources.offers import OF_THE_CLUSTER, pools_fault
 from shared.core.state import State
 
 #: fragmentation packs GPUs (docs/packing.md); where there are none it is binpack.
@@ -57,6 +58,35 @@ def decide_declaration(state: State, command: DeclarePool) -> list[Event]:
     if command.node_id and NodeId(command.node_id) not in fleet.row_of:
         reason = f"there is no node {command.node_id!r}"
         return [OperatorRefused(request_id=command.request_id, code="not_found", reason=reason)]
-    if fleet.declared.get((command.node_id, command.pool.name)) == command.pool:
+    is_nothing = not (command.pool.amount or command.pool.instances)
+    before = fleet.declared.get((command.node_id, command.pool.name))
+    if before == command.pool or (is_nothing and before is None):
         return []
-    return [PoolDeclared(node_id=command.node_id, pool=command.pool)]
+    if fault := _declaration_fault(state, command):
+        return [OperatorRefused(request_id=command.request_id, code=fault[0], reason=fault[1])]
+    if command.node_id:
+        classes = (int(fleet.class_of[fleet.row_of[NodeId(command.node_id)]]),)
+    else:
+        classes = tuple(range(len(fleet.classes)))
+    return [
+        PoolDeclared(node_id=command.node_id, pool=command.pool),
+        CapacityFreed(classes=classes),
+    ]
+
+
+def _declaration_fault(state: State, command: DeclarePool) -> tuple[str, str] | None:
+    """Say why a declaration cannot stand: code and reason; None: it can."""
+    fleet, pool = state.fleet, command.pool
+    if reason := pools_fault((pool,)):
+        return ("invalid", reason)
+    if command.node_id:
+        row = fleet.row_of[NodeId(command.node_id)]
+        kept = [one for one in fleet.declared_of(command.node_id) if one.name != pool.name]
+        reason = fleet.offers.conflict(row, (*fleet.specs[row].pools, *kept, pool))
+        return ("conflict", reason) if reason else None
+    if pool.instances:
+        return ("invalid", f"{pool.name}: what the cluster has is an amount, without instances")
+    known = fleet.offers.kind(pool.name)
+    if known in {"", OF_THE_CLUSTER}:
+        return None
+    return ("conflict", f"{pool.name} is {known} on nodes, it cannot be of the cluster, too")

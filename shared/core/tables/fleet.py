@@ -1,5 +1,6 @@
 """The fleet: nodes as rows, what they offer as columns, and their computed classes."""
 
+from collections.abc import Iterable
 from hashlib import blake2b
 
 import numpy as np
@@ -21,10 +22,13 @@ from schemas.nodes import (
 )
 from shared.core.columns import RowHashes, RowPool, Rows, grown, hash_columns
 from shared.core.feasibility import AttributeColumns, node_attributes
+from shared.core.resources.held import Held
+from shared.core.resources.offers import Offers, sized
 
 STATUS_CODE = {name: code for code, name in enumerate(NODE_STATUSES)}
 READY = STATUS_CODE["ready"]
 DOWN = STATUS_CODE["down"]
+DISCONNECTED = STATUS_CODE["disconnected"]
 #: Refused registrations that are remembered, the oldest leaves first.
 REFUSALS_KEPT = 256
 
@@ -68,7 +72,13 @@ class FleetTable:
         self.refused: dict[NodeId, NodeRefused] = {}
         #: what operators declared, by node id (empty: of the cluster as a whole) and name of the pool.
         self.declared: dict[tuple[str, str], Pool] = {}
+        #: sums, slots, ports and cores that nodes and the cluster offer.
+        self.offers = Offers()
+        #: of disconnected rows: log time since when.
+        self.silent_ns: dict[int, int] = {}
         self._spec_hash = np.zeros(0, dtype=np.uint64)
+        #: which slot is kept for which instance is history, not in the spec; 0: the row has none.
+        self._slots_hash = np.zeros(0, dtype=np.uint64)
         self._pool = RowPool()
         self._hashes = RowHashes()
 
@@ -90,6 +100,9 @@ class FleetTable:
             case NodesStatusChanged():
                 rows = np.asarray(event.rows, dtype=np.int32)
                 self.status[rows] = STATUS_CODE[event.status]
+                self._heard(event.rows)
+                if event.since_ns:
+                    self.silent_ns.update(dict.fromkeys(event.rows, event.since_ns))
                 self._changed(rows, seq)
             case NodeEligibilityChanged():
                 rows = np.asarray([event.row], dtype=np.int32)
@@ -98,7 +111,7 @@ class FleetTable:
             case NodesCollected():
                 self._collect(np.asarray(event.rows, dtype=np.int32), seq)
             case PoolDeclared():
-                self.declared[event.node_id, event.pool.name] = event.pool
+                self._declare(event, seq)
             case NodeRefused():
                 self.refused.pop(event.node_id, None)
                 self.refused[event.node_id] = event
@@ -113,15 +126,23 @@ class FleetTable:
         mask: NDArray[np.bool_] = self.live[:size] & self.eligible[:size]
         return mask & np.equal(self.status[:size], READY)
 
+    def core_correction(self, held: Held) -> NDArray[np.int64]:
+        """What reserved cores take of the three columns beside what is asked of these. Shape: (size, 3)."""
+        out = np.zeros((self.size, 3), dtype=np.int64)
+        out[:, 0] = held.cores(self.size) * sized(self.offers.core_mhz, self.size)
+        return out
+
     def digest(self) -> str:
         """Hash of the table, 16 hex digits."""
         rows = self._hashes.digest(self._hash_rows)
         text = ENCODER.encode((rows, list(self.refused.values()), list(self.declared.items())))
+        if self.silent_ns:
+            text += ENCODER.encode(sorted(self.silent_ns.items()))
         return blake2b(text, digest_size=8).hexdigest()
 
     def _hash_rows(self, rows: Rows) -> NDArray[np.uint64]:
         columns = (
-            self._spec_hash,
+            self._spec_hash ^ self._slots_hash,
             self.status,
             self.eligible.view(np.int8),
             self.reports_seen,
@@ -142,12 +163,34 @@ class FleetTable:
         self.reports_seen[row] = event.number
         self.capacity[row] = (spec.cpu_mhz, spec.memory_mib, spec.disk_mib)
         self.status[row] = READY
+        self._heard((row,))
         self.class_of[row] = self.classes.setdefault(class_key(spec), len(self.classes))
         self.attributes.set_row(row, node_attributes(spec))
         identity = ENCODER.encode((spec, event.host_id, event.boot_id))
         digest = blake2b(identity, digest_size=8).digest()
         self._spec_hash[row] = int.from_bytes(digest, "little")
+        self.offers.set_row(row, spec, self.declared_of(spec.node_id))
+        self._slots_hash[row] = self.offers.row_hash(row)
         self.generation += 1
+        self._changed(np.asarray([row], dtype=np.int32), seq)
+
+    def declared_of(self, node_id: str) -> list[Pool]:
+        """What operators declared of a node, by name."""
+        found = sorted(name for node, name in self.declared if node == node_id)
+        return [self.declared[node_id, name] for name in found]
+
+    def _declare(self, event: PoolDeclared, seq: int) -> None:
+        key = (event.node_id, event.pool.name)
+        self.declared.pop(key, None)
+        if event.pool.amount or event.pool.instances:
+            self.declared[key] = event.pool
+        self.generation += 1
+        if not event.node_id:
+            self.offers.set_cluster(event.pool)
+            return
+        row = self.row_of[NodeId(event.node_id)]
+        self.offers.set_pools(row, (*self.specs[row].pools, *self.declared_of(event.node_id)))
+        self._slots_hash[row] = self.offers.row_hash(row)
         self._changed(np.asarray([row], dtype=np.int32), seq)
 
     def _add(self, node_id: NodeId, seq: int) -> int:
@@ -175,6 +218,12 @@ class FleetTable:
         self.modify_seq = grown(self.modify_seq, size)
         self.class_of = grown(self.class_of, size)
         self._spec_hash = grown(self._spec_hash, size)
+        self._slots_hash = grown(self._slots_hash, size)
+
+    def _heard(self, rows: Iterable[int]) -> None:
+        if self.silent_ns:
+            for row in rows:
+                self.silent_ns.pop(row, None)
 
     def _changed(self, rows: Rows, seq: int) -> None:
         self.modify_seq[rows] = seq
@@ -182,8 +231,13 @@ class FleetTable:
 
     def _collect(self, rows: Rows, seq: int) -> None:
         for row in rows.tolist():
-            del self.row_of[self.ids[row]]
+            node_id = self.ids[row]
+            del self.row_of[node_id]
+            for key in [key for key in self.declared if key[0] == node_id]:
+                del self.declared[key]
             self.attributes.clear_row(row)
+            self.offers.clear_row(row)
+            self._slots_hash[row] = 0
         self.generation += 1
         self.live[rows] = False
         self.capacity[rows] = 0
@@ -193,7 +247,8 @@ class FleetTable:
 
 def class_key(spec: NodeSpec) -> str:
     """Text that two nodes share when no constraint without `unique` can tell them apart, as in Nomad."""
-    attributes = {k: v for k, v in spec.attributes.items() if not k.startswith("unique.")}
-    meta = {k: v for k, v in spec.meta.items() if not k.startswith("unique.")}
+    # Sorted: an agent that names the same attributes in another order is of the same class.
+    attributes = {k: v for k, v in sorted(spec.attributes.items()) if not k.startswith("unique.")}
+    meta = {k: v for k, v in sorted(spec.meta.items()) if not k.startswith("unique.")}
     shape = (spec.datacenter, spec.node_pool, spec.node_class, attributes, meta)
     return blake2b(ENCODER.encode(shape), digest_size=16).hexdigest()

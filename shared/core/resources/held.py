@@ -1,0 +1,157 @@
+"""What allocations hold of everything: the three columns, sums, slots, ports, and what belongs to the cluster.
+
+Decides nothing: adds and removes. Must not know what is offered, who holds or why. The allocation table keeps one as
+the truth; whoever wants to know what would be if (a plan under way, evicted victims, unconfirmed plans) takes a
+`copy()` and adds and removes there:
+
+    trial = snapshot.held.copy()
+    trial.remove(node_row, ask, holding)      # as if that allocation were gone
+    trial.add(node_row, ask, holding)         # and back
+
+`table.held_by(row)` of the allocation table gives the three arguments for an allocation. A copy shares what it does
+not change: it must not outlive the next change of the original.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.core.columns import grown
+from shared.core.resources.asks import CORES, OF_CLUSTER, OF_NODE, WHOLE, Holding
+from shared.core.resources.offers import Int64s, Slots, sized, widened
+from shared.core.resources.ports import Ports
+
+
+class Held:
+    """Shapes: N fleet rows; resources of `used` in the order of the fleet's columns; amounts in 1/10,000."""
+
+    def __init__(self) -> None:
+        #: (N, 3) MHz, MiB, MiB; reserved cores' MHz are not in it (`correction`).
+        self.used = np.zeros((0, 3), np.int64)
+        self.ports = Ports()
+        self._sums: dict[str, Int64s] = {}
+        self._slots: dict[str, Slots] = {}
+        self._cluster: dict[str, int] = {}
+        #: (N,) cores that are reserved.
+        self._cores: Int64s = np.zeros(0, np.int64)
+        #: arrays that are shared with the one this was copied from.
+        self._shared: set[tuple[str, str]] = set()
+
+    @property
+    def has_extras(self) -> bool:
+        """Tell whether anything but the three columns and ports was ever held."""
+        return bool(self._sums or self._slots or self._cluster)
+
+    def copy(self, size: int = 0) -> "Held":
+        """Return one to try things out on; `size` rows of the three columns, column by column in memory."""
+        return self.with_columns(self.columns(size or len(self.used)).copy(order="F"))
+
+    def with_columns(self, used: Int64s) -> "Held":
+        """Return a copy that holds `used` (N, 3) of the three columns."""
+        twin = Held()
+        twin.used = used
+        twin.ports = self.ports.copy()
+        twin._sums, twin._slots = dict(self._sums), dict(self._slots)
+        twin._cluster = dict(self._cluster)
+        twin._cores = self._cores
+        twin._shared = {("sum", name) for name in self._sums}
+        twin._shared |= {("slot", name) for name in self._slots} | {("cores", "")}
+        return twin
+
+    # ---- reading ----
+
+    def columns(self, size: int) -> Int64s:
+        """The three columns of the first `size` rows: a view, do not write to it. Shape: (size, 3)."""
+        self.used = grown(self.used, size)
+        return self.used[:size]
+
+    def sum_of(self, name: str, size: int) -> Int64s:
+        """What is held of a sum. Shape: (size,)."""
+        return sized(self._sums.get(name), size)
+
+    def slots_of(self, name: str, size: int, width: int) -> Slots:
+        """What is held of each slot. Shape: (size, width)."""
+        held = self._slots.get(name)
+        if held is None:
+            return np.zeros((size, width), np.int32)
+        return widened(held, size, width)[:size, :width]
+
+    def slots_on(self, row: int, name: str, width: int) -> list[int]:
+        """What is held of each slot of one row."""
+        held = self._slots.get(name)
+        found = held[row].tolist() if held is not None and row < len(held) else []
+        return (found + [0] * (width - len(found)))[: max(width, len(found))]
+
+    def of_cluster(self, name: str) -> int:
+        """What is held of something that the cluster as a whole has."""
+        return self._cluster.get(name, 0)
+
+    def cores(self, size: int) -> Int64s:
+        """How many cores are reserved. Shape: (size,)."""
+        return sized(self._cores, size)
+
+    def names(self) -> dict[str, list[str]]:
+        """Pools of which anything was ever held, by kind, sorted."""
+        return {
+            "sum": sorted(self._sums),
+            "slot": sorted(self._slots),
+            "cluster": sorted(self._cluster),
+        }
+
+    # ---- changing ----
+
+    def add_columns(self, rows: NDArray[np.integer], amounts: Int64s) -> None:
+        """Hold of the three columns on many rows, which may repeat. Shapes: (P,), (P, 3)."""
+        if len(rows):
+            self.used = grown(self.used, int(rows.max()) + 1)
+            np.add.at(self.used, rows, amounts)
+
+    def add(self, row: int, ask: Int64s | None, holding: Holding | None) -> None:
+        """Hold what one allocation takes on a row. `ask` (3,); None: nothing of that."""
+        if ask is not None:
+            self.used = grown(self.used, row + 1)
+            self.used[row] += ask
+        if holding is not None:
+            self._move(row, holding, 1)
+            self.ports.add(row, static=holding.static_ports, picked=holding.ports)
+
+    def remove(self, row: int, ask: Int64s | None, holding: Holding | None) -> None:
+        """Let go of what one allocation takes on a row."""
+        if ask is not None:
+            self.used[row] -= ask
+        if holding is not None:
+            self._move(row, holding, -1)
+            self.ports.remove(row, static=holding.static_ports, picked=holding.ports)
+
+    def _move(self, row: int, holding: Holding, sign: int) -> None:
+        for name, slot, amount in holding.parts:
+            if slot == OF_CLUSTER:
+                self._cluster[name] = self._cluster.get(name, 0) + sign * amount
+            elif slot == OF_NODE:
+                self._own_sum(name, row)[row] += sign * amount
+            else:
+                self._own_slots(name, row, slot)[row, slot] += sign * amount
+                if name == CORES:
+                    self._own_cores(row)[row] += sign * (amount // WHOLE)
+
+    def _own_sum(self, name: str, row: int) -> Int64s:
+        column = self._sums.get(name, np.zeros(0, np.int64))
+        if ("sum", name) in self._shared:
+            self._shared.discard(("sum", name))
+            column = column.copy()
+        self._sums[name] = column = grown(column, row + 1)
+        return column
+
+    def _own_slots(self, name: str, row: int, slot: int) -> Slots:
+        matrix = self._slots.get(name, np.zeros((0, 0), np.int32))
+        if ("slot", name) in self._shared:
+            self._shared.discard(("slot", name))
+            matrix = matrix.copy()
+        self._slots[name] = matrix = widened(matrix, row + 1, max(slot + 1, matrix.shape[1]))
+        return matrix
+
+    def _own_cores(self, row: int) -> Int64s:
+        if ("cores", "") in self._shared:
+            self._shared.discard(("cores", ""))
+            self._cores = self._cores.copy()
+        self._cores = grown(self._cores, row + 1)
+        return self._cores
