@@ -20,6 +20,8 @@ from schemas.plans import Evictions, GroupPlacement, InPlace, Stops
 from shared.core.filters import FilterReport, Mask, MaskCache
 from shared.core.preempt import evictions_of
 from shared.core.reconcile import Reconciled, Want, reconcile
+from shared.core.reconcile_system import TYPES, named, reconcile_system
+from shared.core.scores import mean_score
 from shared.core.scratch import Draw, Placed, Scratch, Snapshot
 from shared.core.state import State
 from shared.core.tables.allocations import pack_runs
@@ -72,9 +74,6 @@ def place(
     """
     state = snapshot.state
     job = state.jobs.by_id.get(assignment.job_id)
-    if job is not None and job.job_type not in {"service", "batch"} and not job.stopped:
-        reason = f"jobs of type {job.job_type} are not scheduled by this release"
-        return Proposal(end="failed", end_reason=reason)
     fleet = state.fleet
     rows = state.allocations.rows_of(assignment.job_id)
 
@@ -82,7 +81,15 @@ def place(
         assert job is not None
         return snapshot.masks.mask(fleet, job, group)
 
-    wanted = reconcile(state, job, rows, mask_of)
+    def score_of(group: GroupSpec, nodes: Sequence[int]) -> list[int]:
+        assert job is not None
+        found = scores_of(snapshot, job, group, nodes)
+        return [mean_score(list(one.values())) for one in found]
+
+    if job is not None and job.job_type in TYPES:
+        wanted = reconcile_system(state, job, rows, mask_of)
+    else:
+        wanted = reconcile(state, job, rows, mask_of, score_of)
     if job is None or not wanted.wants:
         return Proposal(stops=wanted.stops, updates=wanted.updates)
     may_evict = getattr(state.policy.policy.preemption, job.job_type)
@@ -119,12 +126,17 @@ def _fill(
         done = scratch.place(want, mask)
         if may_evict and not any(one.placement.stopped for one in done):
             done += scratch.preempt(want, mask, done)
-        placements.extend([_columns(job, want, one) for one in done])
         count = sum([one.placement.placed for one in done])
-        if scratch.has_more(done, want.count - count):
+        rest = want.count - count
+        if want.per_node is not None:
+            want, done = _named(state, want, done)
+            left = scratch.lacking(want, done)
+            # Other nodes than those that have no room are not waited for.
+            rest, mask = int(left.sum()), left > 0
+        placements.extend([_columns(job, want, one) for one in done])
+        if scratch.has_more(done, rest) or count == want.count < count + rest:
             goes_on = True
-        elif count < want.count:
-            rest = want.count - count
+        elif rest > 0:
             waiting[want.group.name] = scratch.explain(want, mask, rest, done)
             classes[np.unique(fleet.class_of[: fleet.size][mask])] = True
     follow_ups: tuple[NewEvaluation, ...]
@@ -167,6 +179,16 @@ def scores_of(
 def _scratch(snapshot: Snapshot, job: Job, stops: Sequence[Stops], draw: Draw) -> Scratch:
     stopping = [np.asarray(stop.rows, dtype=np.int32) for stop in stops]
     return Scratch(snapshot, job, stopping, draw)
+
+
+def _named(state: State, want: Want, done: list[Placed]) -> tuple[Want, list[Placed]]:
+    """Name what was placed on nodes that are all meant; each piece then says which of the names are its own."""
+    want = named(state, want, [one.placement for one in done])
+    ends = np.cumsum([one.placement.placed for one in done], dtype=np.intp).tolist()
+    parts = [np.arange(end - one.placement.placed, end) for one, end in zip(done, ends, strict=True)]
+    return want, [
+        msgspec.structs.replace(one, part=part) for one, part in zip(done, parts, strict=True)
+    ]
 
 
 def _columns(job: Job, want: Want, placed: Placed) -> GroupPlacement:

@@ -1,10 +1,11 @@
 """Reconcile: what a job wants against what there is, as buckets of rows and a list of wants.
 
-Decides, for service and batch jobs, which allocations stop, which go on under a new version, which are lost, and how
+Decides, for service and batch jobs (`reconcile_system.py` for the others), which allocations stop, which go on under a new version, which are lost, and how
 many must be placed under which names. Must not know nodes' room or scores: place.py finds the nodes.
 
 Order, after Nomad's reconciler: everything of a stopped job or a removed group stops; what runs on a node that is
-down is lost and replaced; failed ones are replaced when their reschedule time has come; another digest replaces,
+down is lost and replaced; what is only out of sight (`absent.py`) is replaced and not stopped, and when it comes back
+one of the two goes (`rivals.py`); failed ones are replaced when their reschedule time has come; another digest replaces,
 the same digest of another version goes on in place; then the count decides, highest names leaving first.
 Source: reference semantics of Nomad 2.5 (scheduler/reconciler).
 """
@@ -17,10 +18,11 @@ from numpy.typing import NDArray
 
 from schemas.jobs import GroupSpec
 from schemas.plans import InPlace, Stops
+from shared.core.absent import is_gone
 from shared.core.columns import Rows
+from shared.core.rivals import ScoreOf, leaving
 from shared.core.state import State
-from shared.core.tables.allocations import COMPLETE, EVICT, FAILED, RUN, STOP, TERMINAL
-from shared.core.tables.fleet import DOWN
+from shared.core.tables.allocations import COMPLETE, EVICT, FAILED, RUN, STOP, TERMINAL, UNKNOWN
 from shared.core.tables.jobs import Job
 
 Mask = NDArray[np.bool_]
@@ -44,6 +46,9 @@ class Want(msgspec.Struct, frozen=True, eq=False):
     avoid: NDArray[np.int64] | None = None
     #: (N,) how many each node shall take, where every node is meant (system jobs); then names come after the nodes.
     per_node: NDArray[np.int64] | None = None
+    #: with `per_node`: rows whose names are taken on their nodes, and rows that are replaced.
+    taken: Rows = _NONE
+    replaced: Rows = _NONE
     #: which of them replace an evicted one.
     evicted: NDArray[np.bool_] | None = None
 
@@ -56,13 +61,16 @@ class Reconciled(msgspec.Struct, frozen=True, eq=False):
     wants: tuple[Want, ...]
 
 
-class _Pass:
+class Pass:
     """One comparison: rows go into buckets."""
 
-    def __init__(self, state: State, job: Job | None, mask_of: Callable[[GroupSpec], Mask]) -> None:
+    def __init__(
+        self, state: State, job: Job | None, mask_of: Callable[[GroupSpec], Mask], score_of: ScoreOf
+    ) -> None:
         self.state = state
         self.job = job
         self.mask_of = mask_of
+        self.score_of = score_of
         self.stops: list[Stops] = []
         self.updates: list[InPlace] = []
         self.wants: list[Want] = []
@@ -84,27 +92,27 @@ class _Pass:
         self.stop(rows[(table.desired[rows] == RUN) & ~TERMINAL[table.client[rows]]], reason)
 
     def lose(self, rows: Rows) -> tuple[Rows, Mask]:
-        """Bucket what runs on nodes that are down as lost.
+        """Bucket what runs where nobody will hear of it again as lost.
 
         Returns the rows that matter further on, and which of them are lost: these are replaced, unless they were to
         stop anyway.
         """
         table = self.state.allocations
-        lost = self._is_gone(table.node[rows]) & ~TERMINAL[table.client[rows]]
+        lost = is_gone(self.state, rows) & ~TERMINAL[table.client[rows]]
         self.stop(rows[lost], "node is down", "lost")
         matters = ~lost | (table.desired[rows] != STOP) if self.is_live else ~lost
         return rows[matters], lost[matters]
 
-    def compare(self, job: Job, group: GroupSpec, rows: Rows) -> None:
-        """Bucket the rows of one group that is in the job."""
+    def compare(self, job: Job, group: GroupSpec, rows: Rows, lost: Mask) -> None:
+        """Bucket the rows of one group that is in the job. Shapes: rows, lost (R,)."""
         table = self.state.allocations
         evicted = self._unreplaced(rows[table.desired[rows] == EVICT])
-        rows = rows[table.desired[rows] == RUN]
+        wanted = table.desired[rows] == RUN
+        rows, lost = rows[wanted], lost[wanted]
         client, nodes = table.client[rows], table.node[rows]
         ended, failed = TERMINAL[client], client == FAILED
-        lost = ~ended & self._is_gone(nodes)
         alive = ~ended & ~lost
-        same, current = self._versions(job, group, rows)
+        same, current = self.versions(job, group, rows)
         if not current[alive].all():
             # A new version may forbid the node that an allocation runs on.
             same &= current | ~alive | self.mask_of(group)[nodes]
@@ -112,15 +120,49 @@ class _Pass:
         waits = failed & same & ~self._is_due(rows, failed)
         is_batch = job.job_type == "batch"
         done = (client == COMPLETE) & current if is_batch else np.zeros(len(rows), dtype=bool)
-        kept = self._cap(rows, (alive & same) | waits, group.count - int(done.sum()))
-        self._update(job, group, rows[kept & alive & ~current])
+        # What is out of sight keeps its place only until another one has taken it.
+        away = alive & same & (client == UNKNOWN) & group.disconnect.replace
+        keep = self._one_of_each(group, rows, (alive & same & ~away) | waits, done)
+        kept = self._cap(rows, keep, group.count - int(done.sum()))
+        open_ = self._still_open(group, rows, away, done)
+        self.update(job, group, rows[(kept | open_) & alive & ~current])
         self.stop(rows[alive & ~same], "job changed")
         self.stop(rows[failed & ~waits], "replaced")
         missing = group.count - int(kept.sum()) - int(done.sum())
-        replaced = lost | (alive & ~same) | (failed & ~waits)
+        replaced = lost | (alive & ~same) | (failed & ~waits) | open_
         if len(evicted):
             evicted = evicted[~np.isin(table.index[evicted], table.index[rows])]
-        self.want(group, missing, rows[kept | done], np.concatenate((rows[replaced], evicted)))
+        again = np.concatenate((rows[replaced], evicted))
+        if away.any():
+            again = self._newest(again[~np.isin(table.index[again], table.index[rows[kept | done]])])
+        self.want(group, missing, rows[kept | done], again)
+
+    def _one_of_each(self, group: GroupSpec, rows: Rows, keep: Mask, done: Mask) -> Mask:
+        """Keep one allocation of a name, and none of a name whose work is done; the others stop."""
+        index = self.state.allocations.index[rows]
+        over = leaving(self.state, group, rows, keep, self.score_of)
+        if done.any():
+            over |= keep & np.isin(index, index[done])
+        if over.any():
+            self.stop(rows[over], "another one of its name stays")
+            keep = keep & ~over
+        return keep
+
+    def _still_open(self, group: GroupSpec, rows: Rows, away: Mask, done: Mask) -> Mask:
+        """Which of those out of sight are still wanted; the others stop, their place is no more."""
+        if not away.any():
+            return away
+        index = self.state.allocations.index[rows]
+        over = away & ((index >= group.count) | np.isin(index, index[done]))
+        self.stop(rows[over], "not needed")
+        return away & ~over
+
+    def _newest(self, rows: Rows) -> Rows:
+        """Of each name the newest row."""
+        table = self.state.allocations
+        by_age = rows[np.argsort(-table.key[rows], kind="stable")]
+        _, firsts = np.unique(table.index[by_age], return_index=True)
+        return by_age[np.sort(firsts)]
 
     def want(self, group: GroupSpec, missing: int, staying: Rows, replaced: Rows) -> None:
         """Ask for allocations: replacements first, under their old names where those are below the count."""
@@ -181,12 +223,7 @@ class _Pass:
         names[unnamed] = np.flatnonzero(~taken)[: len(unnamed)]
         return names
 
-    def _is_gone(self, nodes: NDArray[np.int32]) -> Mask:
-        fleet = self.state.fleet
-        gone: Mask = (fleet.status[nodes] == DOWN) | ~fleet.live[nodes]
-        return gone
-
-    def _versions(self, job: Job, group: GroupSpec, rows: Rows) -> tuple[Mask, Mask]:
+    def versions(self, job: Job, group: GroupSpec, rows: Rows) -> tuple[Mask, Mask]:
         """Which rows run what the group says now, and which run it under the newest version."""
         groups = self.state.allocations.groups
         refs, inverse = np.unique(self.state.allocations.group[rows], return_inverse=True)
@@ -210,42 +247,56 @@ class _Pass:
         positions = np.flatnonzero(keep)
         names = self.state.allocations.index[rows[positions]]
         by_name = positions[np.lexsort((rows[positions], names))]
-        leaving = by_name[len(by_name) - excess :]
+        highest = by_name[len(by_name) - excess :]
         kept = keep.copy()
-        kept[leaving] = False
-        self.stop(rows[np.sort(leaving)], "not needed")
+        kept[highest] = False
+        self.stop(rows[np.sort(highest)], "not needed")
         return kept
 
-    def _update(self, job: Job, group: GroupSpec, rows: Rows) -> None:
+    def update(self, job: Job, group: GroupSpec, rows: Rows) -> None:
         if len(rows):
             names = tuple(rows.tolist())
             self.updates.append(InPlace(rows=names, group=group.name, version=job.version))
 
 
+    def result(self) -> Reconciled:
+        """Everything bucketed so far."""
+        return Reconciled(tuple(self.stops), tuple(self.updates), tuple(self.wants))
+
+
 def reconcile(
-    state: State, job: Job | None, rows: Rows, mask_of: Callable[[GroupSpec], Mask]
+    state: State,
+    job: Job | None,
+    rows: Rows,
+    mask_of: Callable[[GroupSpec], Mask],
+    score_of: ScoreOf,
 ) -> Reconciled:
-    """Compare a job with its allocation rows. `mask_of` gives a group's feasible nodes, ready or not."""
-    out = _Pass(state, job, mask_of)
+    """Compare a service or batch job with its allocation rows; what is stopped or forgotten may be of any type.
+
+    `mask_of` gives a group's feasible nodes, ready or not; `score_of` what one more of it would score on nodes.
+    """
+    out = Pass(state, job, mask_of, score_of)
     if len(rows):
-        _compare(out, rows)
+        walk(out, rows, out.compare)
     elif job is not None and out.is_live:
         for group in job.groups:
             out.want(group, group.count, _NONE, _NONE)
-    return Reconciled(tuple(out.stops), tuple(out.updates), tuple(out.wants))
+    return out.result()
 
 
-def _compare(out: _Pass, rows: Rows) -> None:
-    rows, gone = out.lose(rows)
+def walk(out: Pass, rows: Rows, compare: Callable[[Job, GroupSpec, Rows, Mask], None]) -> None:
+    """Bucket what is lost, stopped with its job, or of a removed group; `compare` does what is left, by group."""
+    rows, lost = out.lose(rows)
     job = out.job
     if job is None or job.stopped:
-        out.stop_running(rows[~gone], "job stopped")
+        out.stop_running(rows[~lost], "job stopped")
         return
     table = out.state.allocations
     position = {group.name: index for index, group in enumerate(job.groups)}
     refs, inverse = np.unique(table.group[rows], return_inverse=True)
     names = [position.get(table.groups.names[ref], -1) for ref in refs.tolist()]
     group_of = np.array(names, dtype=np.int64)[inverse]
-    out.stop_running(rows[(group_of < 0) & ~gone], "group removed")
+    out.stop_running(rows[(group_of < 0) & ~lost], "group removed")
     for index, group in enumerate(job.groups):
-        out.compare(job, group, rows[group_of == index])
+        mine = group_of == index
+        compare(job, group, rows[mine], lost[mine])

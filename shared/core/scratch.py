@@ -168,6 +168,19 @@ class Scratch:
                 return 0
         return 1
 
+    def lacking(self, want: Want, placed: Sequence[Placed]) -> Int64s:
+        """How many more each node was to take and has no room for, where every node is meant. Shape: (N,).
+
+        A node that a rule closes is not meant.
+        """
+        assert want.per_node is not None
+        left = want.per_node.copy()
+        for one in placed:
+            np.subtract.at(left, one.placement.rows, one.placement.counts)
+        for rule in self._distinct(want, placed):
+            left[~rule.mask] = 0
+        return left
+
     def has_more(self, placed: Sequence[Placed], rest: int) -> bool:
         """Tell whether a want of which `rest` is left is to go on in another plan: this one took its time."""
         if any(one.placement.stopped for one in placed):
@@ -221,7 +234,7 @@ class Scratch:
             affinity=self._masks.affinity(fleet, group.affinities),
             limit=limit,
             coupling=coupling_of(fleet.attributes, group, of_group=on_rows, of_job=of_job),
-            sampling=self._sampling(group, usable),
+            sampling=None if per_node is not None else self._sampling(group, usable),
             steps=max(self._steps, 0),
             lane=self._draw.lane,
             lanes=self._draw.lanes,
@@ -314,7 +327,7 @@ class Scratch:
         on_rows = self._staying(want)
         for one in placed:
             np.add.at(on_rows, one.placement.rows, one.placement.counts)
-        if group.distinct_hosts:
+        if group.distinct_hosts and want.per_node is None:
             held = self._on_job() if group.distinct_hosts == "job" else on_rows
             yield Filter("distinct_hosts", np.equal(held, 0))
         for rule in group.distinct_properties:
