@@ -83,6 +83,8 @@ class PlanCommitted(Event, frozen=True, kw_only=True, tag="plan.committed"):
     stops: tuple[Stops, ...] = ()
     updates: tuple[InPlace, ...] = ()
     evictions: tuple[Evictions, ...] = ()
+    #: evictions that were asked for and not done: the victim was gone, or is not in the way any more.
+    spared: tuple[Evictions, ...] = ()
     #: placements that did not fit the latest state and were cut; the evaluation stays pending.
     cut: tuple[GroupPlacement, ...] = ()
     #: the decision record, as JSON that no hot reader decodes.
@@ -99,6 +101,7 @@ class PlanRefused(Event, frozen=True, kw_only=True, tag="plan.refused"):
     reason: str
     #: what it asked for, without names: enough to re-derive the worker's overlay.
     placements: tuple[GroupPlacement, ...] = ()
+    evictions: tuple[Evictions, ...] = ()
 
 
 # ---- command (cmd.plan) ----

@@ -124,6 +124,7 @@ class Cluster:
                     "placements",
                     "stops",
                     "updates",
+                    "evictions",
                     "all_at_once",
                     "end",
                     "end_reason",

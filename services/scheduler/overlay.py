@@ -1,9 +1,9 @@
 """The overlay: what a worker's own plans hold that the log does not show yet.
 
 Decides what counts as used when the next plan is made: the replayed use, plus every allocation that this worker has
-proposed and whose fate the log has not told, less what these plans evict. Without it most plans would pick the same nodes again and be refused.
-It must not know why a plan was made or how it is sent. Stops free nothing here: a stopped allocation holds its
-resources until its client says that it ended.
+proposed and whose fate the log has not told, less what these plans evict. Without it most plans would pick the same
+nodes again and be refused. It must not know why a plan was made or how it is sent. Stops free nothing here: a stopped
+allocation holds its resources until its client says that it ended.
 
 It can be rebuilt from the log alone: at the decision of plan k on a snapshot, it holds the worker's plans below k
 that the log shows, committed or refused, only after that snapshot.
@@ -59,8 +59,21 @@ class Overlay:
             for _, _, extras in self._parts.values():
                 for row, holding in extras:
                     self._sum.add(row, None, holding)
+            for row in self.evicted(state).tolist():
+                self._sum.remove(*state.allocations.held_by(row))
             self._sum_seq = state.seq
         return self._sum
+
+    def evicted(self, state: State) -> Rows:
+        """Allocations that unconfirmed plans evict and that hold something as far as the log shows, ascending."""
+        if not self._evictions:
+            return _NO_ROWS
+        pairs = sorted({pair for some in self._evictions.values() for pair in some})
+        rows = np.array([row for row, _ in pairs], dtype=np.int32)
+        keys = np.array([key for _, key in pairs], dtype=np.int64)
+        table = state.allocations
+        still: Rows = rows[(table.key[rows] == keys) & table.is_holding(rows)]
+        return still
 
     def add(
         self,
@@ -89,8 +102,15 @@ class Overlay:
             count += sum(placement.counts)
             assert min(placement.rows, default=0) >= 0, "a row that is no node"
             assert max(placement.rows, default=-1) < state.fleet.size, "a row that is no node"
-        if not count:
+        if not (count or evictions):
             return
+        if evictions:
+            keys = state.allocations.key
+            gone = [row for one in evictions for row in one.rows]
+            self._evictions[number, part] = [(row, int(keys[row])) for row in gone]
+            self._sum = None
+        if not count:
+            rows, held = [np.empty(0, np.intp)], [np.empty((0, 3), np.int64)]
         # Nearly every plan is one placement.
         entry = (
             (rows[0], held[0]) if len(rows) == 1 else (np.concatenate(rows), np.concatenate(held))
@@ -111,5 +131,6 @@ class Overlay:
         if entry is None:
             return
         np.subtract.at(self._delta, entry[0], entry[1])
+        self._evictions.pop((number, part), None)
         self._sum = None
         self.allocations -= self._counts.pop((number, part))

@@ -212,7 +212,8 @@ class Scheduler:
     def _plan(self, waiting: Waiting, now: int) -> None:
         """Decide one evaluation; whatever goes wrong with one job is that job's matter alone."""
         lease, state = waiting.lease, self._replica.state
-        snapshot = Snapshot(state, self._overlay.held(state), self._masks)
+        held, evicted = self._overlay.held(state), self._overlay.evicted(state)
+        snapshot = Snapshot(state, held, self._masks, evicted)
         assignment = Assignment(lease.key, lease.job_id, lease.triggered_by)
         number, parts = self._outbox.next_number, list[Proposal]()
         try:

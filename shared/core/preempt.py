@@ -245,6 +245,17 @@ class Preemption:
         return cost_of(items, found), at[found].tolist()
 
 
+def held_above(state: State, job: Job, size: int) -> Int64s:
+    """What jobs of a higher priority hold on each node. Shape: (size, 3)."""
+    table = state.allocations
+    rows = table.live_rows()
+    rows = rows[table.groups.priority[table.group[rows]] > job.priority]
+    rows = rows[table.is_holding(rows)]
+    held = np.zeros((size, 3), dtype=np.int64)
+    np.add.at(held, table.node[rows], table.groups.ask[table.group[rows]])
+    return held
+
+
 def evictions_of(state: State, victims: Sequence[int]) -> tuple[Evictions, ...]:
     """Write victims down by job."""
     table = state.allocations

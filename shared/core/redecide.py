@@ -22,6 +22,7 @@ from schemas.plans import (
     PlanRefused,
     Stops,
 )
+from shared.core.columns import Rows
 from shared.core.log import Chain
 from shared.core.place import Assignment, MaskCache, Snapshot, place
 from shared.core.replica import Replica
@@ -80,6 +81,13 @@ class _Plan(msgspec.Struct):
     #: keys of its victims by row, from its snapshot on.
     victims: dict[int, int] = msgspec.field(default_factory=dict)
 
+    def remember(self, state: State) -> None:
+        """Take note of who its victims are: a row may be another's later."""
+        for part in self.parts.values():
+            for evictions in part.evictions:
+                for row in evictions.rows:
+                    self.victims[row] = int(state.allocations.key[row])
+
     @property
     def last_seq(self) -> int:
         """Where the log has told everything of it."""
@@ -101,6 +109,7 @@ def redecide(read: Reader) -> Redecided:
             mine = [
                 one for one in under_way.get(plan.origin.worker, ()) if one.last_seq > state.seq
             ]
+            plan.remember(state)
             _check(found, state, plan, mine)
             under_way[plan.origin.worker] = [*mine, plan]
     return found
@@ -141,11 +150,11 @@ def _check(found: Redecided, state: State, plan: _Plan, under_way: list[_Plan]) 
     if len(plan.parts) < origin.parts or any(part.is_refused for part in plan.parts.values()):
         found.untold += 1
         return
-    held = _held(state, under_way)
+    held, evicted = _held(state, under_way)
     evaluation = state.evaluations.by_key.get(plan.key)
     cause = evaluation.triggered_by if evaluation is not None else ""
     proposal = place(
-        Snapshot(state, held, MaskCache()),
+        Snapshot(state, held, MaskCache(), evicted),
         Assignment(plan.key, plan.job_id, cause),
         seed=origin.seed,
         lane=origin.lane,
@@ -156,8 +165,9 @@ def _check(found: Redecided, state: State, plan: _Plan, under_way: list[_Plan]) 
         [one for part in parts for one in part.placements],
         [one for part in parts for one in part.stops],
         [one for part in parts for one in part.updates],
+        [one for part in parts for one in part.evictions],
     )
-    decided = _lines(proposal.placements, proposal.stops, proposal.updates)
+    decided = _lines(proposal.placements, proposal.stops, proposal.updates, proposal.evictions)
     found.checked += 1
     if recorded == decided:
         found.equal += 1
@@ -173,8 +183,8 @@ def _check(found: Redecided, state: State, plan: _Plan, under_way: list[_Plan]) 
     )
 
 
-def _held(state: State, under_way: list[_Plan]) -> Held:
-    """What is held with the worker's own earlier plans, as far as the state does not show them."""
+def _held(state: State, under_way: list[_Plan]) -> tuple[Held, Rows]:
+    """What is held with the worker's own earlier plans, as far as the state does not show them; whom they evict."""
     held = state.allocations.held.copy(state.fleet.size)
     groups = state.allocations.groups
     for plan in under_way:
@@ -190,11 +200,33 @@ def _held(state: State, under_way: list[_Plan]) -> Held:
                     nodes = np.repeat(rows, counts).tolist()
                     for node, holding in zip(nodes, holdings_of(extras, placement), strict=True):
                         held.add(node, None, holding)
-    return held
+    evicted = _evicted(state, under_way)
+    for row in evicted.tolist():
+        held.remove(*state.allocations.held_by(row))
+    return held, evicted
+
+
+def _evicted(state: State, under_way: list[_Plan]) -> Rows:
+    """Rows of those whom plans under way evict, as far as they still hold anything, ascending."""
+    table = state.allocations
+    rows = {
+        row
+        for plan in under_way
+        for part in plan.parts.values()
+        for evictions in (part.evictions if part.seq > state.seq else ())
+        for row in evictions.rows
+        if plan.victims.get(row) == int(table.key[row])
+    }
+    found = np.array(sorted(rows), dtype=np.int32)
+    still: Rows = found[table.is_holding(found)]
+    return still
 
 
 def _lines(
-    placements: Iterable[GroupPlacement], stops: Iterable[Stops], updates: Iterable[InPlace]
+    placements: Iterable[GroupPlacement],
+    stops: Iterable[Stops],
+    updates: Iterable[InPlace],
+    evictions: Iterable[Evictions],
 ) -> list[str]:
     """Write a plan as one line an allocation, in order of the lines."""
     lines: list[str] = []
@@ -210,6 +242,7 @@ def _lines(
         f"stop {row} {stop.client_status} {stop.reason}" for stop in stops for row in stop.rows
     ]
     lines += [f"update {row} {one.group} v{one.version}" for one in updates for row in one.rows]
+    lines += [f"evict {row} of {one.job_id}" for one in evictions for row in one.rows]
     return sorted(lines)
 
 

@@ -18,7 +18,7 @@ from shared.core.coupling import CLOSED_BELOW
 from shared.core.cut import place_count
 from shared.core.filters import Filter, FilterReport, Mask, MaskCache, filters_of, report_of
 from shared.core.heads import Placement
-from shared.core.preempt import Preemption, Room
+from shared.core.preempt import Preemption, Room, held_above
 from shared.core.reconcile import Want
 from shared.core.resources.held import Held
 from shared.core.rules import coupling_of, distinct_mask
@@ -361,7 +361,16 @@ class Scratch:
             exhausted = int((ready & short[:, dimension]).sum())
             if exhausted:
                 reasons.append(f"{name} exhausted on {exhausted} of {int(ready.sum())} nodes")
-        return Waiting(count=count, wait_class="capacity", reasons=tuple(reasons))
+        wait_class = "capacity"
+        if want.evicted is not None:
+            above = held_above(self._state, self._job, self._size)
+            outranked = int(
+                (ready & (self._capacity - self._held.used + above >= ask).all(axis=1)).sum()
+            )
+            if outranked:
+                wait_class = "priority"
+                reasons.insert(0, f"more important jobs have its room on {outranked} nodes")
+        return Waiting(count=count, wait_class=wait_class, reasons=tuple(reasons))
 
 
 def ask_of(group: GroupSpec) -> Int64s:

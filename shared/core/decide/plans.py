@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from schemas.base import Event
 from schemas.evaluations import EvaluationEnded, EvaluationsCreated
 from schemas.plans import GroupPlacement, PlanCommitted, PlanRefused, SubmitPlan
+from shared.core.columns import Rows
+from shared.core.decide.evictions import evaluations_of, needed, spared, victims_of
+from shared.core.preempt import evictions_of
 from shared.core.state import State
 from shared.core.tables.allocations import TERMINAL, expand_runs, pack_runs
 from shared.core.tables.fleet import DOWN
@@ -40,9 +43,11 @@ def decide_plan(state: State, plan: SubmitPlan) -> list[Event]:
             code=refusal.code,
             reason=refusal.reason[:500],
             placements=tuple(_bare(placement) for placement in plan.placements),
+            evictions=plan.evictions,
         )
         return [refused]
-    return [committed, *_ending(state, plan, was_cut=bool(committed.cut))]
+    evaluations = evaluations_of(state, committed.evictions)
+    return [committed, *evaluations, *_ending(state, plan, was_cut=bool(committed.cut))]
 
 
 def _commit(state: State, plan: SubmitPlan) -> PlanCommitted:
@@ -50,7 +55,9 @@ def _commit(state: State, plan: SubmitPlan) -> PlanCommitted:
     _check_stops(state, plan)
     for placement in plan.placements:
         _check_placement(state, plan, placement)
-    kept, cut = _fit(state, plan)
+    victims = _victims(state, plan)
+    kept, cut = _fit(state, plan, victims)
+    victims = needed(state, plan, victims, kept)
     if cut and plan.all_at_once:
         raise _Refused("capacity", f"{_total(cut)} allocations do not fit, and all must")
     return PlanCommitted(
@@ -60,6 +67,8 @@ def _commit(state: State, plan: SubmitPlan) -> PlanCommitted:
         placements=kept,
         stops=plan.stops,
         updates=plan.updates,
+        evictions=evictions_of(state, victims.tolist()),
+        spared=spared(plan, victims),
         cut=cut,
         decision=plan.decision,
     )
@@ -154,15 +163,26 @@ def _check_group(state: State, plan: SubmitPlan, group: str, version: int) -> No
         raise _Refused("stale", f"group {group!r} of version {version} is not the job's")
 
 
+def _victims(state: State, plan: SubmitPlan) -> Rows:
+    try:
+        return victims_of(state, plan)
+    except ValueError as err:
+        raise _Refused("invalid", str(err)) from err
+
+
 def _fit(
-    state: State, plan: SubmitPlan
+    state: State, plan: SubmitPlan, victims: Rows
 ) -> tuple[tuple[GroupPlacement, ...], tuple[GroupPlacement, ...]]:
-    """Split placements into what fits the latest state and what does not."""
+    """Split placements into what fits the latest state without the victims, and what does not."""
     if not plan.placements:
         return (), ()
     fleet, groups = state.fleet, state.allocations.groups
     size = fleet.size
     used = state.allocations.used(size)
+    if len(victims):
+        used = used.copy()
+        asks = groups.ask[state.allocations.group[victims]]
+        np.subtract.at(used, state.allocations.node[victims], asks)
     usable = fleet.ready() & (fleet.row_seq[:size] <= plan.origin.snapshot_seq)
     touched, asked = _asked(state, plan)
     over = used[touched] + asked > fleet.capacity[touched]
