@@ -12,8 +12,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from schemas.base import JobId
 from schemas.envelope import ENCODER
-from schemas.plans import GroupPlacement, InPlace, Stops
+from schemas.plans import Evictions, GroupPlacement, InPlace, Stops
 from shared.core.place import Proposal
 from shared.core.state import State
 from shared.core.tables.allocations import expand_runs, pack_runs
@@ -25,6 +26,8 @@ WHOLE_BYTES_MAX = 480_000
 #: What a row of a stop or update, and an allocation with its replaced one and its stop, take at the most.
 _ROW_BYTES_MAX = 10
 _PLACED_BYTES_MAX = 64
+#: What a victim becomes beside itself at the most: an evaluation of its job.
+_EVALUATION_BYTES_MAX = 330
 #: Any number with its comma, and the names and texts of one placement, stop or update.
 _NUMBER_BYTES_MAX = 20
 _FIELDS_BYTES_MAX = 1_500
@@ -39,17 +42,22 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     stops: tuple[Stops, ...] = ()
     updates: tuple[InPlace, ...] = ()
+    #: go with the first placement on their node.
+    evictions: tuple[Evictions, ...] = ()
     placements: tuple[GroupPlacement, ...] = ()
 
     @property
     def bytes(self) -> int:
-        """Encoded size."""
-        return len(ENCODER.encode(self))
+        """Encoded size, with what the applier adds for its victims."""
+        return len(ENCODER.encode(self)) + _EVALUATION_BYTES_MAX * len(self.evictions)
 
 
 def cut(proposal: Proposal, state: State, bytes_max: int = PART_BYTES_MAX) -> list[Proposal]:
     """Return the parts of a proposal in order. Raises TooLargeError."""
-    if _is_small(proposal, bytes_max) or (whole := len(ENCODER.encode(proposal))) <= bytes_max:
+    if _is_small(proposal, bytes_max):
+        return [proposal]
+    whole = len(ENCODER.encode(proposal)) + _EVALUATION_BYTES_MAX * len(proposal.evictions)
+    if whole <= bytes_max:
         return [proposal]
     if proposal.all_at_once:
         if whole > WHOLE_BYTES_MAX:
@@ -58,7 +66,8 @@ def cut(proposal: Proposal, state: State, bytes_max: int = PART_BYTES_MAX) -> li
     pieces = [
         small for piece in _by_group(proposal, state) for small in _slices(piece, state, bytes_max)
     ]
-    tail = msgspec.structs.replace(proposal, stops=(), updates=(), placements=())
+    pieces = _with_victims(pieces, proposal.evictions, state)
+    tail = msgspec.structs.replace(proposal, stops=(), updates=(), placements=(), evictions=())
     parts: list[Piece] = []
     sizes: list[int] = []
     for piece in pieces:
@@ -77,6 +86,7 @@ def cut(proposal: Proposal, state: State, bytes_max: int = PART_BYTES_MAX) -> li
             stops=part.stops,
             updates=part.updates,
             placements=part.placements,
+            evictions=part.evictions,
         )
         for part in parts
     ]
@@ -84,7 +94,7 @@ def cut(proposal: Proposal, state: State, bytes_max: int = PART_BYTES_MAX) -> li
 
 def _is_small(proposal: Proposal, bytes_max: int) -> bool:
     """Tell by a count of its numbers that a proposal is far below the bound, without encoding it."""
-    if proposal.follow_ups or proposal.decision is not msgspec.UNSET:
+    if proposal.follow_ups or proposal.evictions or proposal.decision is not msgspec.UNSET:
         return False
     numbers = sum(
         len(one.rows) + len(one.counts) + len(one.names) + len(one.previous) + len(one.reschedules)
@@ -119,8 +129,32 @@ def _joined(pieces: Iterable[Piece]) -> Piece:
     return Piece(
         stops=tuple(stop for piece in some for stop in piece.stops),
         updates=tuple(update for piece in some for update in piece.updates),
+        evictions=tuple(one for piece in some for one in piece.evictions),
         placements=tuple(placement for piece in some for placement in piece.placements),
     )
+
+
+def _with_victims(
+    pieces: list[Piece], evictions: tuple[Evictions, ...], state: State
+) -> list[Piece]:
+    """Put every victim beside the first placement on its node: none needs its room before."""
+    if not evictions:
+        return pieces
+    first: dict[int, int] = {}
+    for at, piece in enumerate(pieces):
+        for placement in piece.placements:
+            for node in placement.rows:
+                first.setdefault(node, at)
+    nodes = state.allocations.node
+    victims: dict[int, dict[JobId, list[int]]] = {}
+    for one in evictions:
+        for row in one.rows:
+            victims.setdefault(first[int(nodes[row])], {}).setdefault(one.job_id, []).append(row)
+    out = list(pieces)
+    for at, by_job in victims.items():
+        some = tuple(Evictions(job_id=job, rows=tuple(rows)) for job, rows in by_job.items())
+        out[at] = msgspec.structs.replace(out[at], evictions=some)
+    return out
 
 
 def _slices(piece: Piece, state: State, bytes_max: int) -> list[Piece]:
