@@ -13,12 +13,14 @@ import msgspec
 
 from schemas.nodes import NodeSpec
 from schemas.projections import DesiredAlloc
+from services.agent import holdings
+from services.agent.holdings import variable
 from services.agent.spec import GroupPlan, TaskPlan
-from shared.core.tasks import LogLimits, TaskLaunch
+from services.agent.workload import Task
+from shared.core.tasks import LogLimits, TaskLaunch, TaskNames
 
 _REFERENCE = re.compile(r"\$\{\s*([^}\s]+)\s*\}")
 _ENV_CALL = re.compile(r'env\["?([^"\]]+)"?\]')
-_NOT_A_NAME = re.compile(r"[^A-Za-z0-9_]")
 
 
 def interpolate(text: str, values: Mapping[str, str]) -> str:
@@ -59,13 +61,18 @@ def node_values(node: NodeSpec) -> dict[str, str]:
 
 
 def task_environment(
-    alloc: DesiredAlloc, plan: GroupPlan, task: TaskPlan, node: NodeSpec
+    alloc: DesiredAlloc,
+    plan: GroupPlan,
+    task: TaskPlan,
+    node: NodeSpec,
+    *,
+    failed: Task | None = None,
 ) -> dict[str, str]:
-    """Build the variables of a task; its own `env` block wins over ours."""
+    """Build the variables of a task; its own `env` block wins over ours. `failed`: what a postfail task is told of."""
     ours = {
         "NOMAD_ALLOC_ID": alloc.alloc_id,
         "NOMAD_SHORT_ALLOC_ID": alloc.alloc_id[:8],
-        "NOMAD_ALLOC_NAME": f"{alloc.job_id}.{alloc.group}[{alloc.index}]",
+        "NOMAD_ALLOC_NAME": alloc_name(alloc),
         "NOMAD_ALLOC_INDEX": str(alloc.index),
         "NOMAD_TASK_NAME": task.name,
         "NOMAD_GROUP_NAME": alloc.group,
@@ -77,8 +84,16 @@ def task_environment(
         "NOMAD_CPU_LIMIT": str(task.cpu_mhz),
         "NOMAD_MEMORY_LIMIT": str(task.memory_mib),
     }
+    if task.memory_max_mib > 0:
+        ours["NOMAD_MEMORY_MAX_LIMIT"] = str(task.memory_max_mib)
+    if cores := holdings.cores_of(alloc, plan, task):
+        ours["NOMAD_CPU_CORES"] = holdings.core_text(cores)
+    ours |= holdings.port_variables(holdings.ports_of(alloc, plan, task), task.driver, node)
+    ours |= holdings.device_variables(holdings.devices_of(alloc, plan, task), node)
+    if task.hook == "postfail" and failed is not None:
+        ours |= _failure(failed)
     for name in sorted(task.meta):
-        plain = _NOT_A_NAME.sub("_", name)
+        plain = variable(name)
         ours[f"NOMAD_META_{plain}"] = task.meta[name]
         ours[f"NOMAD_META_{plain.upper()}"] = task.meta[name]
     values = {**node_values(node), **ours}
@@ -86,9 +101,33 @@ def task_environment(
     return {**ours, **own}
 
 
-def task_launch(alloc: DesiredAlloc, plan: GroupPlan, task: TaskPlan, node: NodeSpec) -> TaskLaunch:
+def alloc_name(alloc: DesiredAlloc) -> str:
+    """What people call an allocation: `job.group[index]`."""
+    return f"{alloc.job_id}.{alloc.group}[{alloc.index}]"
+
+
+def _failure(task: Task) -> dict[str, str]:
+    """Tell a failure: the code is empty where nobody knows it, the signal where there was none."""
+    said = {
+        "FAILED_TASK": task.plan.name,
+        "FAILED_EXIT_CODE": "" if task.exit_code is None else str(task.exit_code),
+        "FAILED_SIGNAL": str(task.signal) if task.signal else "",
+    }
+    return {
+        f"{prefix}_{name}": text for prefix in ("CARAVAN", "NOMAD") for name, text in said.items()
+    }
+
+
+def task_launch(
+    alloc: DesiredAlloc,
+    plan: GroupPlan,
+    task: TaskPlan,
+    node: NodeSpec,
+    *,
+    failed: Task | None = None,
+) -> TaskLaunch:
     """Build what a driver needs. Raises msgspec.DecodeError when the driver's options are no JSON."""
-    env = task_environment(alloc, plan, task, node)
+    env = task_environment(alloc, plan, task, node, failed=failed)
     config = interpolate_json(msgspec.json.decode(task.config), {**node_values(node), **env})
     return TaskLaunch(
         config=msgspec.Raw(msgspec.json.encode(config)),
@@ -96,6 +135,20 @@ def task_launch(alloc: DesiredAlloc, plan: GroupPlan, task: TaskPlan, node: Node
         user=task.user,
         cpu_mhz=task.cpu_mhz,
         memory_mib=task.memory_mib,
+        memory_max_mib=task.memory_max_mib,
+        cores=holdings.cores_of(alloc, plan, task),
+        ports=holdings.ports_of(alloc, plan, task),
+        shared_ports=tuple(sorted(holdings.shared_labels(plan))),
+        devices=holdings.devices_of(alloc, plan, task),
+        names=TaskNames(
+            job=alloc.job_id,
+            group=alloc.group,
+            task=task.name,
+            alloc=alloc_name(alloc),
+            node_id=node.node_id,
+            node_name=node.name,
+        ),
+        secrets_mib=task.secrets_mib,
         logs=log_limits(task),
     )
 

@@ -112,9 +112,7 @@ class Supervisor:
                 )
                 self._limit(alloc, task, turn)
 
-    def stop(
-        self, alloc: Alloc, reason: str, turn: Turn, *, cause: str = lifecycle.ORDER
-    ) -> None:
+    def stop(self, alloc: Alloc, reason: str, turn: Turn, *, cause: str = lifecycle.ORDER) -> None:
         """End an allocation, in its order. What is ending already goes on as it does."""
         if alloc.end is None:
             alloc.end = EndKept(cause=cause, reason=reason, at_ns=turn.now_ns)
@@ -204,9 +202,7 @@ class Supervisor:
         for task in alloc.tasks.values():
             if task.phase is Phase.RUNNING:
                 limits = log_limits(task.plan)
-                turn.act(
-                    LimitLogs(key=alloc.key, task=task.plan.name, run=task.run, logs=limits)
-                )
+                turn.act(LimitLogs(key=alloc.key, task=task.plan.name, run=task.run, logs=limits))
 
     def disk_used(self, alloc: Alloc, event: DiskUsed, turn: Turn) -> None:
         """What an allocation's directories take was measured."""
@@ -262,7 +258,8 @@ class Supervisor:
     def _start(self, alloc: Alloc, task: Task, turn: Turn) -> None:
         assert alloc.plan is not None
         try:
-            launch = task_launch(alloc.desired, alloc.plan, task.plan, self.node)
+            failed = lifecycle.failed_main(alloc)
+            launch = task_launch(alloc.desired, alloc.plan, task.plan, self.node, failed=failed)
         except DecodeError as err:
             task.note("Failed Validation", f"driver options cannot be read: {err}", turn.now_ns)
             self._bury(alloc, task, failed=True, turn=turn)

@@ -122,6 +122,8 @@ class TaskLaunch(msgspec.Struct, frozen=True, kw_only=True):
     cores: tuple[int, ...] = ()
     #: label -> (port of the node, port in the task's own network where it has one).
     ports: dict[str, tuple[int, int]] = {}
+    #: labels of ports that others may hold too.
+    shared_ports: tuple[str, ...] = ()
     #: pool (`device.<type>` or a custom name) -> ids of the instances that are its own.
     devices: dict[str, tuple[str, ...]] = {}
     #: what it is called: for labels of containers and for people.

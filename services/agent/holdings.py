@@ -1,0 +1,128 @@
+"""What of its allocation's ports, devices and cores belongs to one task, and how its environment tells.
+
+Decides who has what: ports of the group are everybody's, instances go to the tasks in the order of the job, as many as
+each asked for. Must not know how the cluster picked them. Next: `environment.py`.
+"""
+
+import re
+from collections.abc import Iterable
+
+from schemas.nodes import NodeSpec
+from schemas.projections import DesiredAlloc
+from services.agent.spec import GroupPlan, TaskPlan
+
+CORES = "cores"
+DEVICE = "device."
+#: Drivers whose tasks have a network of their own: `to` of a port means something there.
+MAPPED_DRIVERS = ("docker", "podman", "qemu")
+IP_ATTRIBUTE = "unique.network.ip-address"
+_NOT_A_NAME = re.compile(r"[^A-Za-z0-9_]")
+_NUMBER = re.compile(r"(\d+)$")
+
+
+def variable(text: str) -> str:
+    """Make a part of a variable's name of any text."""
+    return _NOT_A_NAME.sub("_", text)
+
+
+def ports_of(alloc: DesiredAlloc, plan: GroupPlan, task: TaskPlan) -> dict[str, tuple[int, int]]:
+    """Say which ports a task has: label -> (on the node, in its own network)."""
+    picked = iter(alloc.ports)
+    found: dict[str, tuple[int, int]] = {}
+    for port in plan.ports:
+        number = port.number or next(picked, 0)
+        if number and port.task in {"", task.name}:
+            found[port.label] = (number, port.to if port.to > 0 else number)
+    return found
+
+
+def shared_labels(plan: GroupPlan) -> frozenset[str]:
+    """Labels of ports that others may hold, too."""
+    return frozenset(port.label for port in plan.ports if port.shared)
+
+
+def instances_of(
+    alloc: DesiredAlloc, plan: GroupPlan, task: TaskPlan, pool: str
+) -> tuple[str, ...]:
+    """Say which of the allocation's instances of a pool are a task's. The last task takes what is left."""
+    held = alloc.instances.get(pool, ())
+    takers = [one for one in plan.tasks if _count(one, pool)]
+    at = 0
+    for taker in takers:
+        end = at + _count(taker, pool) if taker is not takers[-1] else len(held)
+        if taker.name == task.name:
+            return held[at:end]
+        at = end
+    return ()
+
+
+def _count(task: TaskPlan, pool: str) -> int:
+    return task.cores if pool == CORES else task.pools.get(pool, 0)
+
+
+def cores_of(alloc: DesiredAlloc, plan: GroupPlan, task: TaskPlan) -> tuple[int, ...]:
+    """Say which cores are a task's, by the kernel's numbers."""
+    numbers = map(_NUMBER.search, instances_of(alloc, plan, task, CORES))
+    return tuple(sorted(int(found.group(1)) for found in numbers if found))
+
+
+def devices_of(alloc: DesiredAlloc, plan: GroupPlan, task: TaskPlan) -> dict[str, tuple[str, ...]]:
+    """Say which instances are a task's: pool -> ids, for every pool that it asks for."""
+    held = {pool: instances_of(alloc, plan, task, pool) for pool in sorted(task.pools)}
+    return {pool: ids for pool, ids in held.items() if ids}
+
+
+def port_variables(
+    ports: dict[str, tuple[int, int]], driver: str, node: NodeSpec
+) -> dict[str, str]:
+    """Tell ports as Nomad does: NOMAD_PORT_<label> is where the task listens."""
+    address = node.attributes.get(IP_ATTRIBUTE) or "127.0.0.1"
+    is_mapped = driver in MAPPED_DRIVERS
+    out: dict[str, str] = {}
+    for label in sorted(ports):
+        host, inner = ports[label]
+        own = inner if is_mapped else host
+        at = variable(label)
+        out |= {
+            f"NOMAD_PORT_{at}": str(own),
+            f"NOMAD_ALLOC_PORT_{at}": str(own),
+            f"NOMAD_HOST_PORT_{at}": str(host),
+            f"NOMAD_IP_{at}": address,
+            f"NOMAD_HOST_IP_{at}": address,
+            f"NOMAD_ADDR_{at}": f"{address}:{host}",
+            f"NOMAD_HOST_ADDR_{at}": f"{address}:{host}",
+        }
+        if not is_mapped:
+            out |= {f"NOMAD_ALLOC_IP_{at}": address, f"NOMAD_ALLOC_ADDR_{at}": f"{address}:{host}"}
+    return out
+
+
+def device_variables(devices: dict[str, tuple[str, ...]], node: NodeSpec) -> dict[str, str]:
+    """Tell instances: CARAVAN_DEVICE_<TYPE>, CARAVAN_RESOURCE_<NAME>, and what CUDA and its containers look at."""
+    out: dict[str, str] = {}
+    nvidia: list[str] = []
+    for pool, ids in devices.items():
+        is_device = pool.startswith(DEVICE)
+        name = variable(pool.removeprefix(DEVICE)).upper()
+        out[f"CARAVAN_{'DEVICE' if is_device else 'RESOURCE'}_{name}"] = ",".join(ids)
+        theirs = {
+            one.id
+            for offer in node.pools
+            if offer.name == pool and offer.vendor == "nvidia"
+            for one in offer.instances
+        }
+        nvidia += [one for one in ids if one in theirs]
+    if nvidia:
+        out |= dict.fromkeys(("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"), ",".join(nvidia))
+    return out
+
+
+def core_text(cores: Iterable[int]) -> str:
+    """Write cores as the kernel does: `0-3,5`."""
+    runs: list[list[int]] = []
+    for core in sorted(cores):
+        if runs and core == runs[-1][1] + 1:
+            runs[-1][1] = core
+        else:
+            runs.append([core, core])
+    return ",".join(f"{a}-{b}" if b > a else str(a) for a, b in runs)
