@@ -129,11 +129,10 @@ def _fill(
         count = sum([one.placement.placed for one in done])
         rest = want.count - count
         if want.per_node is not None:
-            want, done = _named(state, want, done)
             left = scratch.lacking(want, done)
             # Other nodes than those that have no room are not waited for.
             rest, mask = int(left.sum()), left > 0
-        placements.extend([_columns(job, want, one) for one in done])
+        placements.extend(_columns_of(state, job, want, done))
         if scratch.has_more(done, rest) or count == want.count < count + rest:
             goes_on = True
         elif rest > 0:
@@ -181,14 +180,16 @@ def _scratch(snapshot: Snapshot, job: Job, stops: Sequence[Stops], draw: Draw) -
     return Scratch(snapshot, job, stopping, draw)
 
 
-def _named(state: State, want: Want, done: list[Placed]) -> tuple[Want, list[Placed]]:
-    """Name what was placed on nodes that are all meant; each piece then says which of the names are its own."""
+def _columns_of(state: State, job: Job, want: Want, done: Sequence[Placed]) -> list[GroupPlacement]:
+    """Write what became of a want; where all nodes are meant, names come now that the nodes are known."""
+    if want.per_node is None:
+        return [_columns(job, want, one) for one in done]
     want = named(state, want, [one.placement for one in done])
-    ends = np.cumsum([one.placement.placed for one in done], dtype=np.intp).tolist()
-    parts = [np.arange(end - one.placement.placed, end) for one, end in zip(done, ends, strict=True)]
-    return want, [
-        msgspec.structs.replace(one, part=part) for one, part in zip(done, parts, strict=True)
-    ]
+    out, end = [], 0
+    for one in done:
+        begin, end = end, end + one.placement.placed
+        out.append(_columns(job, want, msgspec.structs.replace(one, part=np.arange(begin, end))))
+    return out
 
 
 def _columns(job: Job, want: Want, placed: Placed) -> GroupPlacement:

@@ -134,7 +134,9 @@ class Pass:
             evicted = evicted[~np.isin(table.index[evicted], table.index[rows])]
         again = np.concatenate((rows[replaced], evicted))
         if away.any():
-            again = self._newest(again[~np.isin(table.index[again], table.index[rows[kept | done]])])
+            again = self._newest(
+                again[~np.isin(table.index[again], table.index[rows[kept | done]])]
+            )
         self.want(group, missing, rows[kept | done], again)
 
     def _one_of_each(self, group: GroupSpec, rows: Rows, keep: Mask, done: Mask) -> Mask:
@@ -254,10 +256,10 @@ class Pass:
         return kept
 
     def update(self, job: Job, group: GroupSpec, rows: Rows) -> None:
+        """Let rows go on under the newest version."""
         if len(rows):
             names = tuple(rows.tolist())
             self.updates.append(InPlace(rows=names, group=group.name, version=job.version))
-
 
     def result(self) -> Reconciled:
         """Everything bucketed so far."""

@@ -13,8 +13,9 @@ from schemas.nodes import (
     NodeRegistered,
     NodesStatusChanged,
 )
-from shared.core.decide import nodes
-from shared.core.decide.nodes import CAPACITY_MAX, reschedule_delay_ns
+from shared.core.decide import liveness
+from shared.core.decide.nodes import CAPACITY_MAX
+from shared.core.decide.reschedules import reschedule_delay_ns
 from tests.builders import SECOND, Cluster, group, join, register
 
 
@@ -162,7 +163,7 @@ def test_a_rack_of_small_jobs_goes_down_in_transactions_that_fit(
         node_ids=("n0", "n1", "n2", "n3"), status="down", seen_seq=world.state.seq
     )
     for most, parts in ((3, [1, 1]), (1, [1]), (8, [1])):
-        monkeypatch.setattr(nodes, "EVALUATIONS_MAX", most)
+        monkeypatch.setattr(liveness, "EVALUATIONS_MAX", most)
         for down in parts:
             changed, created = world.do(command)
             assert isinstance(changed, NodesStatusChanged)

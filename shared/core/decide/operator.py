@@ -1,5 +1,7 @@
 """Operators' wishes: policy and eligibility. What forgets is in garbage.py."""
 
+import re
+
 from schemas.base import Event, NodeId
 from schemas.nodes import CapacityFreed, NodeEligibilityChanged, PoolDeclared
 from schemas.policy import (
@@ -10,11 +12,19 @@ from schemas.policy import (
     SetEligibility,
     SetPolicy,
 )
+from shared.core.decide.everywhere import look_again, place_of
+from shared.core.resources.asks import CORES
 from shared.core.resources.offers import OF_THE_CLUSTER, pools_fault
 from shared.core.state import State
 
 #: fragmentation packs GPUs (docs/packing.md); where there are none it is binpack.
 ALGORITHMS = ("binpack", "spread", "fragmentation")
+#: What waits may hold nodes back at the same time; more would leave none to others.
+RESERVATIONS_MAX = 1_000
+REMOTES_MAX = 100
+#: MHz and MiB that keeping track of one remote task may take.
+OVERHEAD_MAX = 1_000_000
+_DRIVER = re.compile(r"[A-Za-z0-9_-]{1,100}")
 CANDIDATES = ("all", "two_choices", "log2")
 
 
@@ -34,6 +44,20 @@ def _policy_fault(policy: Policy) -> str:
             return f"algorithm {algorithm[:80]!r} is not one of {', '.join(ALGORITHMS)}"
     if policy.candidates not in CANDIDATES:
         return f"candidates {policy.candidates[:80]!r} is not one of {', '.join(CANDIDATES)}"
+    if not 0 <= policy.reservations_max <= RESERVATIONS_MAX:
+        return f"reservations_max is {policy.reservations_max}, it must be 0 to {RESERVATIONS_MAX}"
+    return _remotes_fault(policy)
+
+
+def _remotes_fault(policy: Policy) -> str:
+    if len(policy.remote_drivers) > REMOTES_MAX:
+        return f"{len(policy.remote_drivers)} remote drivers, at most {REMOTES_MAX} are known"
+    for name, driver in sorted(policy.remote_drivers.items()):
+        if not _DRIVER.fullmatch(name):
+            return f"{name[:80]!r} cannot be a driver's name"
+        for field, value in (("cpu_mhz", driver.cpu_mhz), ("memory_mib", driver.memory_mib)):
+            if not 0 <= value <= OVERHEAD_MAX:
+                return f"remote_drivers.{name}.{field} is {value}, it must be 0 to {OVERHEAD_MAX}"
     return ""
 
 
@@ -49,7 +73,8 @@ def decide_eligibility(state: State, command: SetEligibility) -> list[Event]:
     changed = NodeEligibilityChanged(row=row, eligible=command.eligible)
     if not command.eligible:
         return [changed]
-    return [changed, CapacityFreed(classes=(int(fleet.class_of[row]),))]
+    freed = CapacityFreed(classes=(int(fleet.class_of[row]),))
+    return [changed, freed, *look_again(state, (place_of(state, row),))]
 
 
 def decide_declaration(state: State, command: DeclarePool) -> list[Event]:
@@ -64,10 +89,9 @@ def decide_declaration(state: State, command: DeclarePool) -> list[Event]:
         return []
     if fault := _declaration_fault(state, command):
         return [OperatorRefused(request_id=command.request_id, code=fault[0], reason=fault[1])]
+    classes = tuple(range(len(fleet.classes)))
     if command.node_id:
         classes = (int(fleet.class_of[fleet.row_of[NodeId(command.node_id)]]),)
-    else:
-        classes = tuple(range(len(fleet.classes)))
     return [
         PoolDeclared(node_id=command.node_id, pool=command.pool),
         CapacityFreed(classes=classes),
@@ -79,6 +103,8 @@ def _declaration_fault(state: State, command: DeclarePool) -> tuple[str, str] | 
     fleet, pool = state.fleet, command.pool
     if reason := pools_fault((pool,)):
         return ("invalid", reason)
+    if pool.name == CORES:
+        return ("invalid", "cores are what the machine has: its agent counts them")
     if command.node_id:
         row = fleet.row_of[NodeId(command.node_id)]
         kept = [one for one in fleet.declared_of(command.node_id) if one.name != pool.name]

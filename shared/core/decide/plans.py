@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from schemas.base import Event
 from schemas.evaluations import EvaluationEnded, EvaluationsCreated
 from schemas.plans import GroupPlacement, PlanCommitted, PlanRefused, SubmitPlan
+from shared.core.absent import is_gone
 from shared.core.columns import Rows
+from shared.core.decide.everywhere import is_behind, node_update
 from shared.core.decide.evictions import evaluations_of, needed, spared, victims_of
 from shared.core.preempt import evictions_of
 from shared.core.state import State
 from shared.core.tables.allocations import TERMINAL, expand_runs, pack_runs
-from shared.core.tables.fleet import DOWN
 
 
 class _Refused(Exception):
@@ -127,8 +128,8 @@ def _check_stops(state: State, plan: SubmitPlan) -> None:
     for stop in plan.stops:
         if not stop.client_status:
             continue
-        nodes = allocations.node[np.asarray(stop.rows, dtype=np.int64)]
-        if stop.client_status != "lost" or not _are_gone(state, nodes):
+        gone = is_gone(state, np.asarray(stop.rows, dtype=np.int32))
+        if stop.client_status != "lost" or not gone.all():
             raise _Refused("stale", "declares allocations lost on a node that is up")
     for update in plan.updates:
         if TERMINAL[allocations.client[np.asarray(update.rows, dtype=np.int64)]].any():
@@ -150,11 +151,6 @@ def _check_placement(state: State, plan: SubmitPlan, placement: GroupPlacement) 
     for column in (placement.previous, placement.reschedules):
         if column and len(column) != total:
             raise _Refused("invalid", "columns and counts do not agree")
-
-
-def _are_gone(state: State, nodes: NDArray[np.int32]) -> bool:
-    fleet = state.fleet
-    return bool(((fleet.status[nodes] == DOWN) | ~fleet.live[nodes]).all())
 
 
 def _check_group(state: State, plan: SubmitPlan, group: str, version: int) -> None:
@@ -264,8 +260,11 @@ def _ending(state: State, plan: SubmitPlan, *, was_cut: bool) -> list[Event]:
     if blocked is not None:
         # A job has one blocked evaluation at most: this plan saw all that is missing.
         events.append(EvaluationEnded(key=blocked, status="canceled", reason="superseded"))
-    if plan.follow_ups:
-        events.append(EvaluationsCreated(evaluations=plan.follow_ups))
+    follow_ups = plan.follow_ups
+    if job is not None and is_behind(state, job, plan.origin.snapshot_seq):
+        follow_ups = (*follow_ups, node_update(job))
+    if follow_ups:
+        events.append(EvaluationsCreated(evaluations=follow_ups))
     events.append(EvaluationEnded(key=plan.key, status=plan.end, reason=plan.end_reason))
     return events
 

@@ -10,7 +10,8 @@ from schemas.policy import CollectGarbage, DeclarePool, SetEligibility, SetPolic
 from shared.core.decide.evaluations import decide_end, decide_wake
 from shared.core.decide.garbage import Horizon, decide_garbage
 from shared.core.decide.jobs import decide_submission
-from shared.core.decide.nodes import decide_liveness, decide_report
+from shared.core.decide.liveness import decide_liveness
+from shared.core.decide.nodes import decide_report
 from shared.core.decide.operator import decide_declaration, decide_eligibility, decide_policy
 from shared.core.decide.plans import decide_plan
 from shared.core.state import State

@@ -102,6 +102,8 @@ class JobTable:
         self.versions: dict[JobId, tuple[JobVersion, ...]] = {}
         #: jobs that leave as soon as nothing of them is left.
         self.purging: dict[JobId, None] = {}
+        #: system and sysbatch jobs that are not stopped.
+        self.everywhere: dict[JobId, None] = {}
         #: in order of seq.
         self.submissions: dict[str, Submission] = {}
         #: everything in JOBS up to here has its verdict.
@@ -132,6 +134,7 @@ class JobTable:
                     del self.by_id[job_id]
                     del self.versions[job_id]
                     self.purging.pop(job_id, None)
+                    self.everywhere.pop(job_id, None)
                     self._jobs.touch(job_id)
             case _:
                 raise AssertionError(event)
@@ -172,6 +175,9 @@ class JobTable:
         )
         self.by_id[job.id] = job
         self.purging.pop(job.id, None)
+        self.everywhere.pop(job.id, None)
+        if job.job_type in {"system", "sysbatch"}:
+            self.everywhere[job.id] = None
         kept = (*self.versions.get(job.id, ()), JobVersion(job.version, spec, seq))
         self.versions[job.id] = kept[-VERSIONS_KEPT:]
         self._jobs.touch(job.id)
@@ -187,6 +193,7 @@ class JobTable:
             fence=PlanFence(),
         )
         self.by_id[job.id] = job
+        self.everywhere.pop(job.id, None)
         if event.purge:
             self.purging[job.id] = None
         self._jobs.touch(job.id)

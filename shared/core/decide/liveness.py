@@ -1,0 +1,177 @@
+"""Liveness: what becomes of nodes that fall silent or come back, and of what they hold.
+
+Decides between down and disconnected: a silent node is only disconnected for as long as it holds something that its
+group lets wait (`lost_after`). What ran and may wait becomes unknown; the rest is lost by the plan that replaces it
+(reconcile.py). When the node comes back, what is unknown runs again, and an evaluation decides who stays. Must not
+know who was heard when: the heartbeat monitor asks, and asks again for as long as a node is silent.
+"""
+
+from collections.abc import Collection
+
+import numpy as np
+
+from schemas.allocations import AllocationsReported
+from schemas.base import Event, JobId
+from schemas.evaluations import EvaluationsCreated, NewEvaluation
+from schemas.nodes import CapacityFreed, ChangeLiveness, NodesStatusChanged
+from shared.core.absent import disconnect_of, holds_node, waits
+from shared.core.columns import Rows
+from shared.core.decide.everywhere import Place, look_again, node_update, place_of
+from shared.core.decide.reschedules import has_delayed
+from shared.core.state import State
+from shared.core.tables.allocations import RUNNING, TERMINAL, UNKNOWN
+from shared.core.tables.fleet import DISCONNECTED, DOWN, STATUS_CODE
+
+#: Evaluations that one command creates; at 200 bytes each (ids have 128 at most) well below a transaction's 512 KiB.
+EVALUATIONS_MAX = 1_500
+#: Allocations that become unknown, or are known again, by one command; at 10 bytes each.
+ROWS_MAX = 10_000
+
+
+def decide_liveness(state: State, command: ChangeLiveness) -> list[Event]:
+    """Decide what the heartbeat monitor saw. Natural key: each node's status now."""
+    fleet = state.fleet
+    code = STATUS_CODE.get(command.status)
+    if code is None or code == DISCONNECTED:
+        return []
+    rows = []
+    for node_id in command.node_ids:
+        row = fleet.row_of.get(node_id)
+        if row is None or int(fleet.status[row]) == code:
+            continue
+        if code == DOWN and int(fleet.modify_seq[row]) > command.seen_seq:
+            continue
+        rows.append(row)
+    if not rows:
+        return []
+    at = np.asarray(sorted(set(rows)), dtype=np.int32)
+    if code == DOWN:
+        return _silent(state, at, command.reason)
+    return come_back(state, _as_many_as_fit(state, at), command.status, command.reason)
+
+
+def come_back(state: State, nodes: Rows, status: str, reason: str) -> list[Event]:
+    """Nodes are heard of again."""
+    changed = NodesStatusChanged(rows=tuple(nodes.tolist()), status=status, reason=reason)
+    classes = np.unique(state.fleet.class_of[nodes]).tolist()
+    places = {place_of(state, row) for row in nodes.tolist()}
+    return [changed, CapacityFreed(classes=tuple(classes)), *returned(state, nodes, places)]
+
+
+def returned(state: State, nodes: Rows, places: Collection[Place]) -> list[Event]:
+    """What follows when nodes are ready again: what was unknown runs, and everybody concerned looks again.
+
+    `places` are the nodes'. What ended meanwhile is in the next report of its node.
+    """
+    table = state.allocations
+    events: list[Event] = []
+    job_ids: list[JobId] = []
+    if state.fleet.silent_ns or _has_unknown(state):
+        rows = table.on_nodes(nodes)
+        rows = rows[table.client[rows] == UNKNOWN]
+        if len(rows):
+            statuses = (RUNNING,) * len(rows)
+            events.append(AllocationsReported(rows=tuple(rows.tolist()), statuses=statuses))
+            job_ids = _jobs_of(state, rows[table.is_wanted(rows)])
+            new = tuple(node_update(state.jobs.by_id[one], "reconnect") for one in job_ids)
+            events.append(EvaluationsCreated(evaluations=new))
+    return [*events, *look_again(state, sorted(places), frozenset(job_ids))]
+
+
+def _has_unknown(state: State) -> bool:
+    table = state.allocations
+    return bool((table.client[: table.size] == UNKNOWN).any())
+
+
+def _silent(state: State, nodes: Rows, reason: str) -> list[Event]:
+    """Nodes are silent: those that hold what may wait are disconnected, and the others down."""
+    fleet, table = state.fleet, state.allocations
+    nodes = _as_many_as_fit(state, nodes)
+    rows = table.on_nodes(nodes)
+    rows = rows[~TERMINAL[table.client[rows]]]
+    held = np.zeros(fleet.size, dtype=bool)
+    for since in sorted({_since(state, row) for row in nodes.tolist()}):
+        of_since = np.array(
+            [_since(state, row) == since for row in table.node[rows].tolist()], bool
+        )
+        some = rows[of_since] if len(rows) else rows
+        held[table.node[some[holds_node(state, some, since)]]] = True
+    was = fleet.status[nodes] == DISCONNECTED
+    away = nodes[held[nodes] & ~was]
+    down = nodes[~held[nodes]]
+    gone = rows[np.isin(table.node[rows], np.concatenate((away, down)))]
+    events: list[Event] = []
+    if len(down):
+        at = tuple(down.tolist())
+        events.append(NodesStatusChanged(rows=at, status="down", reason=reason))
+    if len(away):
+        at = tuple(away.tolist())
+        changed = NodesStatusChanged(
+            rows=at, status="disconnected", reason=reason, since_ns=state.t_ns
+        )
+        events.append(changed)
+    waiting = gone[waits(state, gone)]
+    # On a node that is down nothing waits but what is never replaced.
+    stays = np.array([_waits_down(state, int(row)) for row in waiting.tolist()], dtype=bool)
+    unknown = waiting[np.isin(table.node[waiting], away) | stays] if len(waiting) else waiting
+    fresh = unknown[table.client[unknown] != UNKNOWN]
+    if len(fresh):
+        statuses = (UNKNOWN,) * len(fresh)
+        events.append(AllocationsReported(rows=tuple(fresh.tolist()), statuses=statuses))
+    new = [node_update(state.jobs.by_id[one]) for one in _jobs_of(state, gone)]
+    new += _timeouts(state, waiting[np.isin(table.node[waiting], away)])
+    return [*events, EvaluationsCreated(evaluations=tuple(new))] if new else events
+
+
+def _since(state: State, node: int) -> int:
+    """Log time since when a silent node counts as disconnected."""
+    return state.fleet.silent_ns.get(node, state.t_ns)
+
+
+def _waits_down(state: State, row: int) -> bool:
+    return not disconnect_of(state, int(state.allocations.group[row])).replace
+
+
+def _timeouts(state: State, rows: Rows) -> list[NewEvaluation]:
+    """One delayed evaluation for each job and the time at which its unknown allocations will be lost."""
+    groups = state.allocations.groups
+    due: set[tuple[JobId, int]] = set()
+    for ref in np.unique(state.allocations.group[rows]).tolist():
+        block = disconnect_of(state, ref)
+        if block.replace and block.lost_after_ns:
+            due.add((groups.job_ids[ref], state.t_ns + block.lost_after_ns))
+    return [
+        node_update(state.jobs.by_id[job_id], "max-disconnect-timeout", at_ns)
+        for job_id, at_ns in sorted(due)
+        if not has_delayed(state, job_id, at_ns)
+    ]
+
+
+def _as_many_as_fit(state: State, nodes: Rows) -> Rows:
+    """Take nodes from the front until their jobs fill a transaction, one at least; the rest is asked for again.
+
+    Without this bound a rack of many small jobs would make a record that no bus takes, again and again.
+    """
+    allocations = state.allocations
+    rows = allocations.on_nodes(nodes)
+    rows = rows[~TERMINAL[allocations.client[rows]]]
+    where = np.searchsorted(nodes, allocations.node[rows])
+    order = np.argsort(where, kind="stable")
+    # Groups, of which a job has one or more, by the first node that holds any of it.
+    _, firsts = np.unique(allocations.group[rows][order], return_index=True)
+    most = len(nodes)
+    may_wait = waits(state, rows)
+    # A job whose allocations wait is evaluated now, and when they are lost.
+    evaluations = EVALUATIONS_MAX // 2 if may_wait.any() else EVALUATIONS_MAX
+    if len(firsts) > evaluations:
+        most = int(where[order][np.sort(firsts)[evaluations]])
+    if int(may_wait.sum()) > ROWS_MAX:
+        most = min(most, int(np.sort(where[may_wait])[ROWS_MAX]))
+    return nodes[: max(1, most)]
+
+
+def _jobs_of(state: State, rows: Rows) -> list[JobId]:
+    """Ids of the jobs of these rows, sorted."""
+    allocations = state.allocations
+    refs = np.unique(allocations.group[rows]).tolist()
+    return sorted({allocations.groups.job_ids[ref] for ref in refs})

@@ -1,0 +1,115 @@
+"""Rescheduling: when a failed allocation may be replaced, and the evaluation that will do it.
+
+Decides from the group's policy and the chain of replacements so far. Jobs that run on every node are not rescheduled.
+Source: Nomad structs.go, RescheduleEligible and NextDelay.
+"""
+
+from schemas.base import Event, JobId
+from schemas.evaluations import EvaluationsCreated, NewEvaluation
+from schemas.jobs import ReschedulePolicy
+from shared.core.state import State
+from shared.core.tables.allocations import COMPLETE
+
+#: Reschedule delays within this window share one evaluation, as in Nomad.
+RESCHEDULE_WINDOW_NS = 5_000_000_000
+#: Reschedules of one chain that are remembered at the most.
+RESCHEDULES_KEPT = 100
+
+
+def retry_at(state: State, row: int, code: int, now_ns: int) -> tuple[int, tuple[int, ...]]:
+    """Log time from which an ended allocation may be replaced (0: never), and the reschedules of its chain then."""
+    allocations = state.allocations
+    groups = allocations.groups
+    ref = int(allocations.group[row])
+    job = state.jobs.by_id.get(groups.job_ids[ref])
+    if job is None:
+        return 0, ()
+    if job.stopped:
+        # No one waits for it now. Should the job come back before its stop was planned, it is due at once.
+        return now_ns, ()
+    if job.id in state.jobs.everywhere:
+        return 0, ()
+    if code == COMPLETE:
+        return now_ns if job.job_type == "service" else 0, ()
+    for group in job.groups:
+        if group.name == groups.names[ref]:
+            chain = allocations.chains.get(int(allocations.key[row]), ())
+            delay = reschedule_delay_ns(group.reschedule, chain, now_ns)
+            if delay is None:
+                return 0, ()
+            kept = (*_recent(group.reschedule, chain, now_ns), now_ns + delay, delay)
+            return now_ns + delay, kept[-2 * RESCHEDULES_KEPT :]
+    return 0, ()
+
+
+def is_stopped(state: State, job_id: JobId) -> bool:
+    """Tell whether a job wants nothing any more."""
+    job = state.jobs.by_id.get(job_id)
+    return job is None or job.stopped
+
+
+def reschedule_delay_ns(
+    policy: ReschedulePolicy, chain: tuple[int, ...], now_ns: int
+) -> int | None:
+    """Delay before the next replacement; None: no more are allowed within the policy's interval.
+
+    `chain` holds due time and delay of the reschedules so far. Source: Nomad structs.go, RescheduleEligible and
+    NextDelay: an allocation that outlived the capped delay begins again with the first one.
+    """
+    if not policy.unlimited and len(_recent(policy, chain, now_ns)) >= 2 * policy.attempts:
+        return None
+    delay = _next_delay(policy, chain)
+    if policy.max_delay_ns and delay > policy.max_delay_ns:
+        lived_ns = now_ns - chain[-2] if chain else 0
+        return policy.delay_ns if lived_ns > policy.max_delay_ns else policy.max_delay_ns
+    return delay
+
+
+def _next_delay(policy: ReschedulePolicy, chain: tuple[int, ...]) -> int:
+    """The delay behind those of `chain`, without the cap."""
+    delays = chain[1::2]
+    if not delays or policy.delay_function == "constant":
+        return policy.delay_ns
+    if policy.delay_function == "exponential":
+        return delays[-1] * 2
+    if len(delays) == 1:
+        return policy.delay_ns
+    if delays[-2] == policy.max_delay_ns and delays[-1] == policy.delay_ns:
+        # It began again: the sum would jump to the cap at once.
+        return delays[-1]
+    return delays[-1] + delays[-2]
+
+
+def _recent(policy: ReschedulePolicy, chain: tuple[int, ...], now_ns: int) -> tuple[int, ...]:
+    """Those reschedules of a chain that count: of a limited policy what lies in its interval, else the last five."""
+    if policy.unlimited:
+        return chain[-10:]
+    since = now_ns - policy.interval_ns
+    recent = [at for at in range(0, len(chain), 2) if chain[at] > since]
+    return chain[recent[0] :] if recent else ()
+
+
+def retry(state: State, retries: dict[JobId, int], now_ns: int) -> list[Event]:
+    """Create the evaluations that replace what failed: `retries` says when, by job; those soon after share one."""
+    new = []
+    for job_id, due in sorted(retries.items()):
+        job = state.jobs.by_id[job_id]
+        wait = due if due > now_ns else 0
+        if wait and has_delayed(state, job_id, due):
+            continue
+        evaluation = NewEvaluation(
+            job_id=job_id,
+            priority=job.priority,
+            job_type=job.job_type,
+            triggered_by="alloc-failure",
+            wait_until_ns=wait,
+        )
+        new.append(evaluation)
+    return [EvaluationsCreated(evaluations=tuple(new))] if new else []
+
+
+def has_delayed(state: State, job_id: JobId, due_ns: int) -> bool:
+    """Tell whether a delayed evaluation of the job comes at or soon after `due_ns`."""
+    table = state.evaluations
+    waits = (table.by_key[key].wait_until_ns for key in table.open_of.get(job_id, ()))
+    return any(due_ns <= wait <= due_ns + RESCHEDULE_WINDOW_NS for wait in waits)
