@@ -39,7 +39,7 @@ from shared.core.role import (
     Stop,
     Timer,
 )
-from shared.core.tables.fleet import DOWN
+from shared.core.tables.fleet import DISCONNECTED, DOWN
 from shared.errors import LogError
 
 SCAN_NS = SECOND_NS // 10
@@ -49,6 +49,8 @@ PAUSE_NS = 3 * SECOND_NS // 2
 NODES_MAX = 1000
 #: Dead letters a second; heartbeats are a flood by nature.
 DEAD_PER_S = 10
+#: How often it is asked whether a disconnected node is down by now: that is for the applier to say.
+LINGER_NS = 5 * SECOND_NS
 
 _TIMER = "scan"
 _DECODER = msgspec.json.Decoder(Beat)
@@ -73,6 +75,7 @@ class Heartbeat:
         self._leads = False
         self._caught_up = False
         self._scanned_ns = 0
+        self._lingered_ns = 0
         self._timer_fired = False
         self._dead_second = 0
         self._dead_in_second = 0
@@ -96,9 +99,11 @@ class Heartbeat:
         fleet = self._replica.state.fleet
         live = fleet.live[: fleet.size]
         down = live & (fleet.status[: fleet.size] == DOWN)
+        away = live & (fleet.status[: fleet.size] == DISCONNECTED)
         found = {f"caravan_heartbeat_{name}_total": float(n) for name, n in self._counts.items()}
-        found["caravan_heartbeat_up_nodes"] = float(np.count_nonzero(live & ~down))
+        found["caravan_heartbeat_up_nodes"] = float(np.count_nonzero(live & ~down & ~away))
         found["caravan_heartbeat_down_nodes"] = float(np.count_nonzero(down))
+        found["caravan_heartbeat_disconnected_nodes"] = float(np.count_nonzero(away))
         found["caravan_heartbeat_mass_silence_info"] = float(self._silence.mass_until_ns > 0)
         return found
 
@@ -226,7 +231,8 @@ class Heartbeat:
         if not (self._leads and self._caught_up):
             return
         fleet = self._replica.state.fleet
-        back = rows[(fleet.status[rows] == DOWN) & fleet.live[rows]]
+        absent = (fleet.status[rows] == DOWN) | (fleet.status[rows] == DISCONNECTED)
+        back = rows[absent & fleet.live[rows]]
         if len(back):
             back = np.unique(back)
             self._counts["declared_ready"] += len(back)
@@ -244,7 +250,9 @@ class Heartbeat:
             self._silence.forgive(now_ns)
         self._scanned_ns = now_ns
         fleet = self._replica.state.fleet
-        up = fleet.live[: fleet.size] & (fleet.status[: fleet.size] != DOWN)
+        live, status = fleet.live[: fleet.size], fleet.status[: fleet.size]
+        away = live & (status == DISCONNECTED)
+        up = live & (status != DOWN) & ~away
         was_mass = self._silence.mass_until_ns
         rows = self._silence.scan(up, now_ns)
         if self._silence.mass_until_ns and not was_mass:
@@ -253,6 +261,9 @@ class Heartbeat:
             self._counts["declared_down"] += len(rows)
             missed = self._settings.down_after_ns // self._settings.heartbeat_ns
             self._ask(rows, "down", f"{missed} heartbeats missed")
+        if now_ns - self._lingered_ns >= LINGER_NS and away.any():
+            self._lingered_ns = now_ns
+            self._ask(self._silence.still(away, now_ns), "down", "it is still silent")
         self._effects.append(SetTimer(_TIMER, now_ns + SCAN_NS))
 
     def _ask(self, rows: Rows, status: str, reason: str) -> None:

@@ -89,6 +89,10 @@ class Silence:
         again[rows] = now_ns + self._settings.resend_ns
         return rows
 
+    def still(self, among: NDArray[np.bool_], now_ns: int) -> Rows:
+        """Name those of these rows that are silent past their deadline. Shape: among (N,)."""
+        return np.flatnonzero(among & (self._deadline[: len(among)] <= now_ns))
+
     def _pace(self, fresh: int, up: int, now_ns: int) -> int:
         """Say how many of `fresh` silent rows may be declared now."""
         own = self._settings
