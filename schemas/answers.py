@@ -8,8 +8,9 @@ import msgspec
 
 from schemas.base import Wire
 from schemas.jobs import ErrorDetail, Verdict
+from schemas.nodes import Pool
 from schemas.policy import Policy
-from schemas.projections import AllocSummary, EvalSummary, GroupSummary, NodeSummary
+from schemas.projections import AllocSummary, EvalSummary, GroupSummary, NodeSummary, PoolShown
 
 
 class Answer(Wire, frozen=True, kw_only=True, omit_defaults=False):
@@ -152,6 +153,78 @@ class PlanAnswer(Answer, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
+class Decision(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """Under what something was decided, or would be: enough to decide it again."""
+
+    snapshot_seq: int
+    #: hash of the policy.
+    policy: str = ""
+    seed: int = 0
+    lane: int = 0
+    lanes: int = 1
+    #: who decided, in which of its plans, and where the log has it; empty: nobody yet.
+    worker: str = ""
+    number: int = 0
+    seq: int = 0
+
+
+class FilterCount(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """A condition, and how many nodes it is the first to refuse, also by node class."""
+
+    name: str
+    refused: int = 0
+    by_class: dict[str, int] = {}
+
+
+class Exhausted(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """A dimension, and how many feasible nodes have too little of it; one node may count in several."""
+
+    dimension: str
+    nodes: int = 0
+
+
+class Nearest(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """A node that is feasible but full, and what it lacks."""
+
+    node: str
+    shortfall: dict[str, float] = {}
+
+
+class Scored(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """A node with room: its score and the scorers that it is the mean of, each in [-1, 1]."""
+
+    node: str
+    score: float = 0.0
+    scores: dict[str, float] = {}
+
+
+class WhyAnswer(Answer, frozen=True, kw_only=True):
+    """`caravan why`, `query.why_not`: which nodes were looked at for an allocation, and what spoke for and against."""
+
+    job_id: str
+    group: str
+    #: of `why`: which allocation, and where it is.
+    allocation: str = ""
+    #: the node that was chosen, or asked about; empty: neither.
+    node: str = ""
+    decision: Decision
+    nodes_considered: int = 0
+    #: nodes that no filter refuses, and those of them with room.
+    feasible: int = 0
+    fitting: int = 0
+    filters: tuple[FilterCount, ...] = ()
+    exhausted: tuple[Exhausted, ...] = ()
+    nearest: tuple[Nearest, ...] = ()
+    #: best first; the node that was chosen or asked about is among them.
+    top: tuple[Scored, ...] = ()
+    #: of `why`: allocations that were evicted for it.
+    victims: tuple[str, ...] = ()
+    #: misconfigured, never_fits, capacity, …; empty: there is, or was, room.
+    wait_class: str = msgspec.field(name="class", default="")
+    reasons: tuple[str, ...] = ()
+    text: str = ""
+
+
 class PolicyAnswer(Answer, frozen=True, kw_only=True):
     """`query.policy`: how the cluster schedules and forgets."""
 
@@ -167,12 +240,22 @@ class NodesAnswer(Answer, frozen=True, kw_only=True):
     total: int = 0
 
 
+class PortLine(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """A port in use on a node, and the allocation that holds it."""
+
+    port: int
+    allocation: str = ""
+    #: named by its job, not picked by the cluster.
+    static: bool = False
+
+
 class NodeAnswer(Answer, frozen=True, kw_only=True):
     """`query.node`: one node in `nodes`, with what runs on it."""
 
     nodes: tuple[NodeSummary, ...]
     attributes: dict[str, str] = {}
     meta: dict[str, str] = {}
+    ports: tuple[PortLine, ...] = ()
     allocations: tuple[AllocSummary, ...] = ()
     allocations_total: int = 0
 
@@ -204,12 +287,47 @@ class TaskShown(Wire, frozen=True, kw_only=True, omit_defaults=False):
     events: tuple[TaskEventShown, ...] = ()
 
 
+class PartLine(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """What an allocation holds of a pool, in 1/10,000. `instance`: which one; empty: of a sum."""
+
+    pool: str
+    instance: str = ""
+    amount: int = 0
+
+
 class AllocAnswer(Answer, frozen=True, kw_only=True):
     """`query.alloc`. `why`: in one sentence, why it is as it is."""
 
     allocation: AllocSummary
+    #: label -> port of its node.
+    ports: dict[str, int] = {}
+    resources: tuple[PartLine, ...] = ()
+    #: which of its group's alternatives it got, the first is 0.
+    variant: int = 0
     tasks: dict[str, TaskShown] = {}
     why: str = ""
+
+
+class DeclaredLine(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """What an operator declared. `node`: empty for the cluster as a whole."""
+
+    node: str = ""
+    pool: Pool
+
+
+class PoolLine(PoolShown, frozen=True, kw_only=True):
+    """A pool over all nodes; `nodes`: how many offer it. Instances are shown with their nodes."""
+
+    name: str
+    nodes: int = 0
+
+
+class ResourcesAnswer(Answer, frozen=True, kw_only=True):
+    """`query.resources`: every pool that is offered or held anywhere, and what operators declared of it."""
+
+    pools: tuple[PoolLine, ...] = ()
+    declared: tuple[DeclaredLine, ...] = ()
+    total: int = 0
 
 
 class EvalsAnswer(Answer, frozen=True, kw_only=True):

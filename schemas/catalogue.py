@@ -41,6 +41,7 @@ ANSWERS: dict[str, type[Wire]] = {
     "evals": answers.EvalsAnswer,
     "eval": answers.EvalAnswer,
     "cluster": answers.ClusterAnswer,
+    "resources": answers.ResourcesAnswer,
     "submission": answers.SubmissionAnswer,
     "dead": answers.DeadAnswer,
 }
@@ -66,6 +67,7 @@ MESSAGES: tuple[type[Wire], ...] = (
     *ANSWERS.values(),
     operator.PolicyWish,
     operator.EligibilityWish,
+    operator.PoolWish,
     operator.CollectWish,
     operator.OperatorVerdict,
     answers.ErrorAnswer,

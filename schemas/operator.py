@@ -8,14 +8,18 @@ import msgspec
 
 from schemas.base import Wire
 from schemas.jobs import ErrorDetail
+from schemas.nodes import Pool
 from schemas.policy import Policy
+
+#: A field of the policy, or a whole part of it; null takes an entry of a map out.
+PolicyValue = str | int | bool | dict[str, str | int | bool | dict[str, str | int | bool]] | None
 
 
 class PolicyWish(Wire, frozen=True, kw_only=True):
     """`api.operator.set_policy`: change some fields of the policy, the others stay."""
 
-    #: name and value of each field of Policy that shall change.
-    change: dict[str, str | int | bool | dict[str, str]]
+    #: name and value of each field of Policy that shall change; of what is in a field, `preemption.batch`.
+    change: dict[str, PolicyValue]
     #: names the wish in a refusal; empty: made up.
     request_id: str = ""
     #: check and set: refuse unless the policy in force has this hash.
@@ -28,6 +32,16 @@ class EligibilityWish(Wire, frozen=True, kw_only=True):
     #: the node's id, the one beginning of it that fits, or its name.
     node_id: str
     eligible: bool
+    request_id: str = ""
+
+
+class PoolWish(Wire, frozen=True, kw_only=True):
+    """`api.operator.declare`: what a node, or the cluster as a whole, offers under a name. Nothing in it: no more."""
+
+    #: the node's id, the one beginning of it that fits, or its name; empty: of the cluster as a whole.
+    node_id: str = ""
+    #: `amount` in 1/10,000.
+    pool: Pool
     request_id: str = ""
 
 
@@ -48,8 +62,10 @@ class OperatorVerdict(Wire, frozen=True, kw_only=True, omit_defaults=False):
     changed: bool = False
     #: system.gc: how many of each kind left the state.
     collected: dict[str, int] = msgspec.field(default_factory=dict)
-    #: node.set_eligibility: which node was meant.
+    #: node.set_eligibility, operator.declare: which node was meant.
     node_id: str = ""
+    #: operator.declare: what is declared now.
+    pool: Pool | None = None
     #: operator.set_policy: the policy now in force.
     policy: Policy | None = None
     error: ErrorDetail | None = None

@@ -10,7 +10,7 @@ from schemas.base import Wire
 
 
 class DesiredAlloc(Wire, frozen=True, kw_only=True):
-    """One allocation that a node shall have. `desired`: run or stop."""
+    """One allocation that a node shall have. `desired`: run, stop, or evict: it stops, and nothing starts before."""
 
     key: int
     row: int
@@ -73,6 +73,31 @@ class GroupSummary(Wire, frozen=True, kw_only=True, omit_defaults=False):
     unknown: int = 0
 
 
+class InstanceShown(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """One instance of a pool, in 1/10,000. Gone (`present` false) it is shown while something runs on it."""
+
+    id: str = ""
+    vendor: str = ""
+    model: str = ""
+    group: int = 0
+    present: bool = True
+    used: int = 0
+
+
+class PoolShown(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """A pool of a node or of the cluster, in 1/10,000. `kind`: sum, indexed or cluster-wide.
+
+    `excess`: what is used beyond what there is, after there was less; what runs goes on.
+    """
+
+    kind: str = "sum"
+    capacity: int = 0
+    used: int = 0
+    free: int = 0
+    excess: int = 0
+    instances: tuple[InstanceShown, ...] = ()
+
+
 class NodeSummary(Wire, frozen=True, kw_only=True, omit_defaults=False):
     """`view.node.<id>` and a row of `node status`. Units: MHz, MiB."""
 
@@ -87,6 +112,10 @@ class NodeSummary(Wire, frozen=True, kw_only=True, omit_defaults=False):
     eligibility: str = "eligible"
     capacity: dict[str, int] = {}
     used: dict[str, int] = {}
+    #: devices, cores and custom resources, by name.
+    pools: dict[str, PoolShown] = {}
+    #: ports that the cluster may still pick.
+    ports_free: int = 0
     allocations: int = 0
 
 

@@ -6,6 +6,7 @@ from schemas.answers import AllocAnswer
 from schemas.projections import Query
 from services.cli.asking import ask_once
 from services.cli.output import Column, Output, short
+from shared.jobspec.amounts import shown_amount
 
 
 def status(out: Output, *, alloc_id: str, verbose: bool) -> int:
@@ -26,7 +27,12 @@ def status(out: Output, *, alloc_id: str, verbose: bool) -> int:
     shown += (
         [("Replaces", one.previous if verbose else short(one.previous))] if one.previous else []
     )
+    shown += [("Alternative", str(answer.variant))] if answer.variant else []
     out.fields([*shown, ("Why", answer.why)])
+    out.table([Column("LABEL"), Column("PORT", right=True)], sorted(answer.ports.items()), "Ports")
+    columns = [Column("RESOURCE"), Column("INSTANCE"), Column("AMOUNT", right=True)]
+    parts = [(one.pool, one.instance, shown_amount(one.amount)) for one in answer.resources]
+    out.table(columns, parts, "Resources")
     columns = [
         Column("TASK"),
         Column("STATE"),

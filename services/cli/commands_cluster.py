@@ -18,7 +18,7 @@ CLUSTER_COMMANDS = (
         "status",
         (_NODE, flag("allocs", "also what runs there"), LIMIT, AT, VERBOSE),
         ("nodes", "total", "seq", "cluster_id"),
-        "With ID the keys are nodes, attributes, meta, allocations, allocations_total, seq, cluster_id; with --allocs "
+        "With ID the keys are nodes, attributes, meta, ports, allocations, allocations_total, seq, cluster_id; with --allocs "
         "allocations is there without ID, too.",
         ("node status", "node status --allocs", "node status node-1 --verbose"),
     ),
@@ -42,7 +42,7 @@ CLUSTER_COMMANDS = (
         "services.cli.allocs",
         "status",
         (_ALLOC, AT, VERBOSE),
-        ("allocation", "tasks", "why", "seq", "cluster_id"),
+        ("allocation", "ports", "resources", "variant", "tasks", "why", "seq", "cluster_id"),
         "",
         (
             "alloc status 4f9c21ab",
@@ -146,14 +146,65 @@ CLUSTER_COMMANDS = (
                 list,
                 metavar="NAME=VALUE",
                 complete="(algorithm=binpack algorithm=spread algorithm=fragmentation"
-                " anti_affinity=true anti_affinity=false)",
+                " anti_affinity=true anti_affinity=false preemption.batch=true preemption.service=true)",
             ),
             option("check_hash", "only if the policy in force has this hash", metavar="HASH"),
         ),
         ("policy", *_VERDICT),
         "The change is an event in the log: a replay decides under the policy of its moment. Times may be written like "
-        "90m, and pool_algorithms like batch:spread,web:binpack.",
-        ("operator scheduler set algorithm=spread", "operator scheduler set job_keep_ns=4h"),
+        "90m, and pool_algorithms like batch:spread,web:binpack. What is in a field has a dot: preemption.batch, "
+        "pool_algorithms.POOL, remote_drivers.DRIVER.cpu_mhz and .memory_mib; `remote_drivers.DRIVER=none` takes one out.",
+        (
+            "operator scheduler set algorithm=spread",
+            "operator scheduler set job_keep_ns=4h",
+            "operator scheduler set preemption.batch=true",
+            "operator scheduler set remote_drivers.ecs.cpu_mhz=10",
+        ),
+    ),
+    Command(
+        ("operator", "resource", "set"),
+        "say what a node or the cluster offers under a name",
+        "services.cli.resources",
+        "declare",
+        (
+            Arg("name", "resource: a name of its own, or device.TYPE", metavar="NAME"),
+            option("amount", "so much of it, up to 4 decimals; 0: no more", metavar="N"),
+            option("instances", "these, each with a name of its own", metavar="A,B"),
+            option(
+                "node",
+                "of this node; without: of the cluster as a whole",
+                metavar="ID",
+                complete="node",
+            ),
+            option("vendor", "of its instances", metavar="WORD"),
+            option("model", "of its instances", metavar="WORD"),
+            Arg(
+                "attribute",
+                "for constraints on it; may be given again",
+                list,
+                (),
+                ("--attribute",),
+                "KEY=VALUE",
+            ),
+        ),
+        ("node", "pool", *_VERDICT),
+        "Jobs ask for it with `custom` or `device` in their resources. What the cluster has as a whole is an amount: "
+        "licences. Less than what is in use ends nothing: it shows as excess until enough has ended. In JSON, amounts "
+        "are in 1/10,000.",
+        (
+            "operator resource set licence --amount 20",
+            "operator resource set scanner --instances left,right --node node-1",
+        ),
+    ),
+    Command(
+        ("operator", "resource", "list"),
+        "list what nodes and the cluster offer beside cpu, memory and disk",
+        "services.cli.resources",
+        "list_all",
+        (LIMIT, AT),
+        ("pools", "declared", "total", "seq", "cluster_id"),
+        "",
+        ("operator resource list",),
     ),
     Command(
         ("operator", "bootstrap"),

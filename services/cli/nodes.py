@@ -1,11 +1,11 @@
 """`caravan node`: status, eligibility."""
 
-from schemas.answers import AllocsAnswer, NodeAnswer, NodesAnswer
+from schemas.answers import AllocsAnswer, NodeAnswer, NodesAnswer, PortLine
 from schemas.operator import EligibilityWish
 from schemas.projections import NodeSummary, Query
-from services.cli import lines
+from services.cli import lines, resources
 from services.cli.asking import ask_once, ask_pages
-from services.cli.output import CliError, Column, Output
+from services.cli.output import CliError, Column, Output, short
 from services.cli.wishing import wish
 
 
@@ -24,10 +24,12 @@ def status(out: Output, *, node_id: str, allocs: bool, limit: int, verbose: bool
     ]
     shown += [("Class", node.node_class)] if node.node_class else []
     shown += [("Status", node.status), ("Eligibility", node.eligibility)]
-    shown += [("CPU", f"{node.used['cpu_mhz']} of {node.capacity['cpu_mhz']} MHz")]
-    for name, key in (("Memory", "memory_mib"), ("Disk", "disk_mib")):
-        shown.append((name, f"{lines.mib(node.used[key])} of {lines.mib(node.capacity[key])}"))
+    for name, key in (("CPU", "cpu_mhz"), ("Memory", "memory_mib"), ("Disk", "disk_mib")):
+        shown.append((name, _used(node, key)))
+    shown.append(("Ports", f"{len(one.ports)} in use, {node.ports_free} more can be picked"))
     out.fields(shown)
+    resources.of_node(out, node)
+    _ports(out, one.ports)
     lines.allocations(out, one.allocations, "Allocations", verbose=verbose)
     if len(one.allocations) < one.allocations_total:
         lines.footer(out, len(one.allocations), one.allocations_total, "allocations")
@@ -37,6 +39,24 @@ def status(out: Output, *, node_id: str, allocs: bool, limit: int, verbose: bool
         )
         out.table([Column("META"), Column("VALUE")], sorted(one.meta.items()), "Meta")
     return 0
+
+
+def _used(node: NodeSummary, key: str) -> str:
+    """How much is used; what is used beyond what there is came to be when the node lost it."""
+    used, capacity = node.used[key], node.capacity[key]
+    if key == "cpu_mhz":
+        text, excess = f"{used} of {capacity} MHz", f"{used - capacity} MHz"
+    else:
+        text, excess = f"{lines.mib(used)} of {lines.mib(capacity)}", lines.mib(used - capacity)
+    return text if used <= capacity else f"{text}, {excess} too much"
+
+
+def _ports(out: Output, ports: tuple[PortLine, ...]) -> None:
+    columns = [Column("PORT", right=True), Column("ALLOCATION"), Column("KIND", 1)]
+    rows = [
+        (one.port, short(one.allocation), "static" if one.static else "picked") for one in ports
+    ]
+    out.table(columns, rows, "Ports in use")
 
 
 def _list(out: Output, *, allocs: bool, limit: int, verbose: bool) -> int:

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from schemas.answers import ClusterAnswer, PolicyAnswer
-from schemas.operator import CollectWish, OperatorVerdict, PolicyWish
-from schemas.policy import Policy
+from schemas.operator import CollectWish, OperatorVerdict, PolicyValue, PolicyWish
+from schemas.policy import Policy, Preemption, RemoteDriver
 from schemas.projections import Query
 from services.cli.asking import ask_once
 from services.cli.output import CliError, Column, Output
@@ -79,23 +79,53 @@ def _told(verdict: OperatorVerdict) -> Mapping[str, object]:
     }
 
 
-Value = str | int | bool | dict[str, str]
-
-
-def _change(given: Sequence[str]) -> dict[str, Value]:
+def _change(given: Sequence[str]) -> dict[str, PolicyValue]:
     """Read NAME=VALUE by the type of the field. Raises CliError `usage`."""
-    fields = msgspec.structs.asdict(Policy())
-    found: dict[str, Value] = {}
+    found: dict[str, PolicyValue] = {}
     for one in given:
         name, sign, text = one.partition("=")
-        if not sign or name not in fields:
-            known = ", ".join(fields)
+        like = _example(name)
+        if not sign or like is None:
+            known = ", ".join((*_plain_names(), *_NESTED))
             raise CliError("usage", f"{one!r}: NAME=VALUE is wanted, names are {known}")
-        found[name] = _value(name, text, fields[name])
+        found[name] = (
+            None if text == "none" and name.startswith(_MAPS) else _value(name, text, like)
+        )
     return found
 
 
-def _value(name: str, text: str, like: object) -> Value:
+#: Names of what is in a field.
+_NESTED = (
+    *(f"preemption.{name}" for name in Preemption.__struct_fields__),
+    *("pool_algorithms.POOL", "remote_drivers.DRIVER"),
+    *(f"remote_drivers.DRIVER.{name}" for name in RemoteDriver.__struct_fields__),
+)
+#: Fields with entries of the operator's own naming; `none` takes one out.
+_MAPS = ("pool_algorithms.", "remote_drivers.")
+
+
+def _plain_names() -> list[str]:
+    return [
+        name for name in Policy.__struct_fields__ if name not in {"preemption", "remote_drivers"}
+    ]
+
+
+def _example(name: str) -> object:
+    """Return a value of the type that a field has; None: there is no such field, or not with a value of its own."""
+    if name in _plain_names():
+        return getattr(Policy(), name)
+    field, _, rest = name.partition(".")
+    entry, _, part = rest.rpartition(".")
+    if field == "preemption":
+        return getattr(Preemption(), rest, None) if rest in Preemption.__struct_fields__ else None
+    if field == "pool_algorithms" and rest:
+        return ""
+    if field == "remote_drivers" and entry and part in RemoteDriver.__struct_fields__:
+        return getattr(RemoteDriver(), part)
+    return RemoteDriver() if field == "remote_drivers" and rest else None
+
+
+def _value(name: str, text: str, like: object) -> PolicyValue:
     if isinstance(like, dict):
         pairs = [one.partition(":") for one in text.split(",") if one]
         if not all(sign and key and value for key, sign, value in pairs):
@@ -106,27 +136,50 @@ def _value(name: str, text: str, like: object) -> Value:
             raise CliError("usage", f"{name} is true or false, not {text!r}")
         return text == "true"
     if isinstance(like, int):
-        if text.isdigit():
-            return int(text)
-        if name.endswith("_ns"):
-            try:
-                return nanoseconds(text)
-            except ValueError:
-                pass
-        raise CliError("usage", f"{name} is a number, not {text!r}")
+        return _number(name, text)
+    if isinstance(like, RemoteDriver):
+        parts = " and ".join(f"{name}.{one}" for one in RemoteDriver.__struct_fields__)
+        raise CliError("usage", f"{name} is set by {parts}, or taken out by {name}=none")
     return text
+
+
+def _number(name: str, text: str) -> int:
+    if text.isdigit():
+        return int(text)
+    if name.endswith("_ns"):
+        try:
+            return nanoseconds(text)
+        except ValueError:
+            pass
+    raise CliError("usage", f"{name} is a number, not {text!r}")
 
 
 def _show(out: Output, policy: Policy) -> None:
     pairs = []
     for name, value in msgspec.structs.asdict(policy).items():
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        if isinstance(value, dict):
-            text = ",".join(f"{key}:{one}" for key, one in sorted(value.items())) or "none"
-        if name.endswith("_ns"):
-            text = f"{value} ({_span(int(value))})"
-        pairs.append((name, text))
+        if isinstance(value, msgspec.Struct):
+            pairs += [(f"{name}.{key}", _shown(one)) for key, one in _parts(value)]
+        elif name == "remote_drivers" and value:
+            pairs += [
+                (f"{name}.{driver}.{key}", _shown(one))
+                for driver, block in sorted(value.items())
+                for key, one in _parts(block)
+            ]
+        elif name.endswith("_ns"):
+            pairs.append((name, f"{value} ({_span(int(value))})"))
+        else:
+            pairs.append((name, _shown(value)))
     out.fields(pairs)
+
+
+def _parts(block: msgspec.Struct) -> list[tuple[str, object]]:
+    return [(name, getattr(block, name)) for name in block.__struct_fields__]
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict):
+        return ",".join(f"{key}:{one}" for key, one in sorted(value.items())) or "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _span(ns: int) -> str:

@@ -4,7 +4,7 @@ import time
 
 import msgspec
 
-from schemas.operator import CollectWish, EligibilityWish, OperatorVerdict, PolicyWish
+from schemas.operator import CollectWish, EligibilityWish, OperatorVerdict, PolicyWish, PoolWish
 from services.cli.asking import why_silent, with_bus
 from services.cli.output import CliError
 from shared.bus import subjects
@@ -15,7 +15,10 @@ _WAIT_S = 30.0
 _VERDICT_S = 8.0
 
 
-def wish(noun: str, verb: str, body: PolicyWish | EligibilityWish | CollectWish) -> OperatorVerdict:
+Body = PolicyWish | EligibilityWish | PoolWish | CollectWish
+
+
+def wish(noun: str, verb: str, body: Body) -> OperatorVerdict:
     """Ask until it is so. Raises CliError with the refusal."""
     return with_bus(lambda client: _ask(client, subjects.api(noun, verb), body))
 

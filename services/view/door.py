@@ -5,7 +5,7 @@ log shows answers it: no table of requests outlives this process, and several vi
 to the plan applier again every half second until then.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from hashlib import blake2b
 
 import msgspec
@@ -15,22 +15,29 @@ from schemas.base import Command, Event
 from schemas.envelope import ENCODER, CommandBatch
 from schemas.evaluations import EvaluationsCollected
 from schemas.jobs import ErrorDetail, JobsCollected
-from schemas.nodes import NodeEligibilityChanged, NodesCollected
-from schemas.operator import CollectWish, EligibilityWish, OperatorVerdict, PolicyWish
+from schemas.nodes import NodeEligibilityChanged, NodesCollected, PoolDeclared
+from schemas.operator import (
+    CollectWish,
+    EligibilityWish,
+    OperatorVerdict,
+    PolicyWish,
+    PoolWish,
+)
 from schemas.policy import (
     CollectGarbage,
+    DeclarePool,
     OperatorRefused,
-    Policy,
     PolicyChanged,
     SetEligibility,
     SetPolicy,
 )
 from shared.bus import subjects
 from shared.core.decide.garbage import Horizon, decide_garbage
-from shared.core.decide.operator import decide_policy
+from shared.core.decide.operator import decide_declaration, decide_policy
 from shared.core.replica import Replica
 from shared.core.role import Effect, Message, Reply, Send, SetTimer
 from shared.errors import CommandInvalid
+from shared.query.wishes import changed_policy
 
 RESEND_NS = 500_000_000
 #: Then the asker is told to ask again.
@@ -135,6 +142,8 @@ class Door:
         match verb:
             case "operator.set_policy":
                 return self._policy(message, now_ns)
+            case "operator.declare":
+                return self._declaration(message, now_ns)
             case "node.set_eligibility":
                 return self._eligibility(message, now_ns)
             case "system.gc":
@@ -160,6 +169,27 @@ class Door:
 
         def fulfils(event: Event) -> bool:
             return isinstance(event, PolicyChanged) and event.policy == wanted
+
+        return self._wish(message, command, verdict, fulfils, now_ns=now_ns)
+
+    def _declaration(self, message: Message, now_ns: int) -> Wish | OperatorVerdict:
+        body = msgspec.json.decode(message.data, type=PoolWish)
+        request_id = self._id(body.request_id, message)
+        state = self._replica.state
+        node_id = state.fleet.ids[self._find_node(body.node_id)] if body.node_id else ""
+        command = DeclarePool(request_id=request_id, node_id=node_id, pool=body.pool)
+        verdict = OperatorVerdict(
+            request_id=request_id, status="accepted", node_id=node_id, pool=body.pool
+        )
+        wanted = decide_declaration(state, command)
+        for event in wanted:
+            if isinstance(event, OperatorRefused):
+                raise CommandInvalid(event.code, event.reason, "pool")
+        if not wanted:
+            return verdict
+
+        def fulfils(event: Event) -> bool:
+            return isinstance(event, PoolDeclared) and event == wanted[0]
 
         return self._wish(message, command, verdict, fulfils, now_ns=now_ns)
 
@@ -260,22 +290,3 @@ class Door:
 
     def _next_ns(self) -> int:
         return min(min(wish.due_ns, wish.answer_ns) for wish in self._waiting.values())
-
-
-def changed_policy(
-    policy: Policy, change: Mapping[str, str | int | bool | dict[str, str]]
-) -> Policy:
-    """Change fields of a policy by their names. Raises CommandInvalid for an unknown name or a wrong type."""
-    known = Policy.__struct_fields__
-    for name in sorted(change):
-        if name not in known:
-            text = f"the policy has no {name!r}, only {', '.join(known)}"
-            raise CommandInvalid("invalid", text, f"change.{name}")
-    try:
-        whole = msgspec.convert({**msgspec.to_builtins(policy), **change}, Policy)
-    except msgspec.ValidationError as err:
-        raise CommandInvalid("invalid", str(err), "change") from err
-    for name, value in msgspec.structs.asdict(whole).items():
-        if isinstance(value, int) and value < 0:
-            raise CommandInvalid("invalid", f"{name} must not be negative", f"change.{name}")
-    return whole

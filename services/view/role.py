@@ -12,7 +12,7 @@ import numpy as np
 
 from schemas.allocations import AllocationsReported
 from schemas.answers import DeadLine, ErrorAnswer
-from schemas.base import Event, JobId
+from schemas.base import Event, JobId, NodeId
 from schemas.dead import DeadLetter
 from schemas.envelope import ENCODER
 from schemas.envelope import Record as LogRecord
@@ -31,6 +31,7 @@ from schemas.nodes import (
     NodeRegistered,
     NodesCollected,
     NodesStatusChanged,
+    PoolDeclared,
 )
 from schemas.plans import PlanCommitted
 from schemas.projections import PlanQuery, Query
@@ -308,6 +309,8 @@ class View:
                 marks.nodes(_rows(event.rows), summary=True)
             case NodeEligibilityChanged():
                 marks.nodes(_rows((event.row,)), summary=True)
+            case PoolDeclared() if event.node_id:
+                marks.nodes(_rows((state.fleet.row_of[NodeId(event.node_id)],)), summary=True)
             case _:
                 self._mark_jobs(event)
 

@@ -14,7 +14,7 @@ from schemas.envelope import CommandBatch, Record
 from schemas.evaluations import Leases, Presence
 from schemas.jobs import ParsedJob, Verdict
 from schemas.nodes import Heartbeat
-from schemas.operator import CollectWish, EligibilityWish, OperatorVerdict, PolicyWish
+from schemas.operator import CollectWish, EligibilityWish, OperatorVerdict, PolicyWish, PoolWish
 from schemas.projections import JobProjection, NodeProjection, NodeSummary, PlanQuery, Query
 from schemas.submissions import JobNamed, JobSubmission, JobText, KeptAck
 from shared.bus import subjects
@@ -147,6 +147,7 @@ def _commands() -> tuple[Subject, ...]:
 def _operators() -> tuple[Subject, ...]:
     wishes: dict[str, tuple[type[Wire], str]] = {
         "set_policy": (PolicyWish, "Change how the cluster schedules and forgets."),
+        "declare": (PoolWish, "Say what a node or the cluster offers under a name."),
         "set_eligibility": (EligibilityWish, "Allow or forbid new allocations on a node."),
         "gc": (CollectWish, "Forget everything that ended."),
     }

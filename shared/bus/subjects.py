@@ -24,6 +24,7 @@ QUERY_NOUNS = (
     "evals",
     "eval",
     "cluster",
+    "resources",
     "submission",
     "dead",
 )
@@ -62,7 +63,7 @@ API_JOBS_ALL = "api.jobs.*"
 
 #: noun -> verbs of operators.
 OPERATOR_VERBS = {
-    "operator": ("set_policy",),
+    "operator": ("set_policy", "declare"),
     "node": ("set_eligibility",),
     "system": ("gc",),
 }

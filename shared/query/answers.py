@@ -31,6 +31,7 @@ from schemas.answers import (
     NodesAnswer,
     PlanAnswer,
     PolicyAnswer,
+    ResourcesAnswer,
     SubmissionAnswer,
     TaskShown,
     VersionLine,
@@ -49,7 +50,7 @@ from shared.core.tables.allocations import CLIENT_CODE, TERMINAL
 from shared.core.tables.jobs import Job
 from shared.errors import CommandInvalid
 from shared.jobspec.submission import read_submission
-from shared.query import projections
+from shared.query import offered, projections
 from shared.query.histories import Histories
 from shared.query.planning import plan_job
 
@@ -93,6 +94,7 @@ class Answers:
             "evals": self._evals,
             "eval": self._eval,
             "cluster": self._cluster,
+            "resources": self._resources,
             "submission": self._submission,
             "dead": self._dead_letters,
         }
@@ -107,7 +109,8 @@ class Answers:
 
     def plan(self, query: PlanQuery) -> PlanAnswer:
         """Say what registering a job would do."""
-        submission = read_submission(b'{"Job":%b}' % bytes(query.job), "submit")
+        remotes = self._state.policy.policy.remote_drivers
+        submission = read_submission(b'{"Job":%b}' % bytes(query.job), "submit", remotes)
         answer = plan_job(self._state, self._masks, submission)
         return msgspec.structs.replace(answer, **self._at)
 
@@ -243,8 +246,18 @@ class Answers:
             nodes=(self._node_line(row, projections.allocation_counts(state)),),
             attributes=spec.attributes,
             meta=spec.meta,
+            ports=offered.node_ports(state, rows),
             allocations=projections.alloc_summaries(state, shown),
             allocations_total=len(rows),
+        )
+
+    def _resources(self, query: Query) -> ResourcesAnswer:
+        lines = offered.all_pools(self._state, query.id)
+        return ResourcesAnswer(
+            **self._at,
+            pools=_page(lines, query),
+            declared=offered.declared(self._state),
+            total=len(lines),
         )
 
     def find_node(self, prefix: str) -> int:
@@ -311,8 +324,15 @@ class Answers:
         ]
         if summary.client_status == "pending" and summary.desired_status == "run" and waits:
             reason = "; ".join(waits)
+        holding = self._state.allocations.holdings.get(row)
         return AllocAnswer(
-            **self._at, allocation=summary, tasks=dict(sorted(tasks.items())), why=reason
+            **self._at,
+            allocation=summary,
+            ports=offered.alloc_ports(self._state, row),
+            resources=offered.alloc_parts(self._state, row),
+            variant=holding.variant if holding is not None else 0,
+            tasks=dict(sorted(tasks.items())),
+            why=reason,
         )
 
     def _named(self, job_id: str, group: str, index: str) -> Rows:

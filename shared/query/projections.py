@@ -35,10 +35,9 @@ from shared.core.tables.allocations import (
 )
 from shared.core.tables.evaluations import Evaluation
 from shared.core.tables.jobs import Job
+from shared.query import offered
 
 RESOURCE_NAMES = ("cpu_mhz", "memory_mib", "disk_mib")
-#: Desired status that a node is told: an eviction is a stop to it.
-_ORDERS = ("run", "stop", "stop")
 
 
 # ---- nodes ----
@@ -99,7 +98,7 @@ def desired_allocs(state: State, rows: Rows) -> tuple[DesiredAlloc, ...]:
             version=groups.versions[group],
             group=groups.names[group],
             index=index,
-            desired=_ORDERS[desired],
+            desired=DESIRED_STATUSES[desired],
         )
         for key, row, shown, group, index, desired in zip(*columns, strict=True)
     )
@@ -125,6 +124,8 @@ def node_summary(state: State, node: int, allocations: int) -> NodeSummary:
     fleet = state.fleet
     spec = fleet.specs[node]
     used = state.allocations.used(fleet.size)[node].tolist()
+    # Who shares the CPU sees reserved cores as taken.
+    used[0] += offered.cores_mhz(state, node)
     return NodeSummary(
         cluster_id=state.policy.cluster_id,
         seq=state.seq,
@@ -137,6 +138,8 @@ def node_summary(state: State, node: int, allocations: int) -> NodeSummary:
         eligibility="eligible" if fleet.eligible[node] else "ineligible",
         capacity=dict(zip(RESOURCE_NAMES, fleet.capacity[node].tolist(), strict=True)),
         used=dict(zip(RESOURCE_NAMES, used, strict=True)),
+        pools=offered.node_pools(state, node),
+        ports_free=offered.ports_free(state, node),
         allocations=allocations,
     )
 

@@ -6,7 +6,7 @@ from schemas.allocations import AllocationsCollected
 from schemas.base import JobId
 from schemas.evaluations import EvaluationEnded, EvaluationsCollected
 from schemas.jobs import JobsCollected, JobStopped
-from schemas.nodes import NodeEligibilityChanged
+from schemas.nodes import Instance, NodeEligibilityChanged, Pool, PoolDeclared
 from schemas.policy import OperatorRefused, Policy, PolicyChanged
 from shared.bus import subjects
 from shared.core.ids import make_key
@@ -141,3 +141,72 @@ def test_collecting_goes_on_until_nothing_is_left() -> None:
     answer = told(story.feed())
     assert answer["collected"] == {"evaluations": 1, "jobs": 1, "allocations": 0}
     assert story.ask("jobs")["total"] == 0
+
+
+GPUS = Pool(name="device.gpu", instances=(Instance(id="g0"), Instance(id="g1")), vendor="nv")
+
+
+def test_a_declared_pool_is_answered_by_its_event_and_shown() -> None:
+    """The node is found by what it is called; the answer comes with the fact, then node and list show it."""
+    story = ready()
+    body = msgspec.to_builtins(GPUS)
+    effects = story.feed(wish("operator", "declare", node_id="n1", pool=body))
+    assert silent(effects)
+    (command,) = sent(effects)
+    assert (command["type"], command["node_id"]) == ("declare_pool", "n1")
+    story.log(PoolDeclared(node_id="n1", pool=Pool(name="other", amount=1)))
+    assert silent(story.feed())
+    story.log(PoolDeclared(node_id="n1", pool=GPUS))
+    answer = told(story.feed())
+    assert (answer["status"], answer["changed"], answer["node_id"]) == ("accepted", True, "n1")
+    (node,) = story.ask("node", id="n1")["nodes"]
+    pool = node["pools"]["device.gpu"]
+    assert (pool["kind"], pool["capacity"], pool["free"]) == ("indexed", 20_000, 20_000)
+    assert [one["id"] for one in pool["instances"]] == ["g0", "g1"]
+    (line,) = [one for one in story.ask("resources")["pools"] if one["name"] == "device.gpu"]
+    assert (line["nodes"], line["capacity"]) == (1, 20_000)
+    assert (
+        told(story.feed(wish("operator", "declare", node_id="n1", pool=body)))["changed"] is False
+    )
+
+
+def test_what_the_cluster_has_is_an_amount() -> None:
+    """Without a node a pool is of the whole cluster; declared with nothing in it, it is no more."""
+    story = ready()
+    licences = {"name": "lic", "amount": 30_000}
+    assert sent(story.feed(wish("operator", "declare", pool=licences)))
+    story.log(PoolDeclared(node_id="", pool=Pool(name="lic", amount=30_000)))
+    assert told(story.feed())["changed"] is True
+    answer = story.ask("resources")
+    assert [(one["name"], one["kind"], one["free"]) for one in answer["pools"]] == [
+        ("lic", "cluster-wide", 30_000)
+    ]
+    assert [(one["node"], one["pool"]["name"]) for one in answer["declared"]] == [("", "lic")]
+    assert sent(story.feed(wish("operator", "declare", pool={"name": "lic"})))
+    story.log(PoolDeclared(node_id="", pool=Pool(name="lic")))
+    assert told(story.feed())["changed"] is True
+    assert story.ask("resources")["declared"] == []
+
+
+def test_a_declaration_that_cannot_stand_is_refused_at_the_door() -> None:
+    """Unknown nodes, nonsense, instances without a node, and a name that is of another kind elsewhere."""
+    story = ready()
+    story.log(PoolDeclared(node_id="n2", pool=GPUS))
+    story.feed()
+    for body, code in (
+        ({"node_id": "n9", "pool": {"name": "x", "amount": 1}}, "not_found"),
+        ({"pool": {"name": "", "amount": 1}}, "invalid"),
+        ({"pool": {"name": "x", "amount": -1}}, "invalid"),
+        ({"pool": {"name": "cores", "amount": 1}}, "invalid"),
+        ({"pool": {"name": "x", "instances": [{"id": "a"}]}}, "invalid"),
+        (
+            {"node_id": "n1", "pool": {"name": "x", "amount": 1, "instances": [{"id": "a"}]}},
+            "invalid",
+        ),
+        ({"node_id": "n1", "pool": {"name": "device.gpu", "amount": 10_000}}, "conflict"),
+        ({"pool": {"name": "device.gpu", "amount": 10_000}}, "conflict"),
+        ({}, "invalid"),
+    ):
+        effects = story.feed(wish("operator", "declare", **body))
+        assert not sent(effects), body
+        assert told(effects)["error"]["code"] == code, body
