@@ -21,6 +21,7 @@ from shared.core.filters import FilterReport, Mask, MaskCache
 from shared.core.preempt import evictions_of
 from shared.core.reconcile import Reconciled, Want, reconcile
 from shared.core.reconcile_system import TYPES, named, reconcile_system
+from shared.core.resources.asks import columns_of
 from shared.core.scores import mean_score
 from shared.core.scratch import Draw, Placed, Scratch, Snapshot
 from shared.core.state import State
@@ -196,6 +197,7 @@ def _columns(job: Job, want: Want, placed: Placed) -> GroupPlacement:
     """Write a placement as columns."""
     which = slice(0, placed.placement.placed) if placed.part is None else placed.part
     names = want.names[which]
+    ports, instances = columns_of(placed.holdings)
     return GroupPlacement(
         group=want.group.name,
         version=job.version,
@@ -204,6 +206,9 @@ def _columns(job: Job, want: Want, placed: Placed) -> GroupPlacement:
         names=pack_runs(names),
         previous=_unless_zero(want.previous, which),
         reschedules=_unless_zero(want.reschedules, which),
+        variant=placed.variant,
+        ports=ports,
+        instances=instances,
     )
 
 

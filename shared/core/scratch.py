@@ -20,7 +20,10 @@ from shared.core.filters import Filter, FilterReport, Mask, MaskCache, filters_o
 from shared.core.heads import Placement
 from shared.core.preempt import Preemption, Room, held_above
 from shared.core.reconcile import Want
+from shared.core.resources.asks import Extras, Holding, extras_of
+from shared.core.resources.assign import Assigner
 from shared.core.resources.held import Held
+from shared.core.resources.rooms import Need, countables, room_of
 from shared.core.rules import coupling_of, distinct_mask
 from shared.core.sampled import Candidates, Sampling, scan_width
 from shared.core.scores import Algorithm, Int64s, node_scores
@@ -57,6 +60,18 @@ class Placed(msgspec.Struct, frozen=True, eq=False):
 
     placement: Placement
     part: NDArray[np.intp] | None = None
+    #: which of the group's alternatives it takes, and what each allocation holds by it; empty: nothing.
+    variant: int = 0
+    holdings: tuple[Holding, ...] = ()
+
+
+class _Rules(msgspec.Struct, frozen=True, eq=False):
+    """What closes nodes to a count. Shapes: (N,) each; `on_rows` (the group's allocations) and `per_node` follow what is placed."""
+
+    usable: Mask
+    on_rows: Int64s
+    penalised: Mask | None = None
+    per_node: Int64s | None = None
 
 
 class Scratch:
@@ -69,7 +84,10 @@ class Scratch:
         size = snapshot.state.fleet.size
         self._size = size
         self._capacity = snapshot.masks.capacity(snapshot.state.fleet)
+        self._offers = snapshot.state.fleet.offers
         self._held = snapshot.held.copy(size)
+        #: allocations that this plan gave slots or ports.
+        self._assigned = 0
         self._ready = snapshot.state.fleet.ready()
         self._stopping = stopping
         self._draw = draw
@@ -84,11 +102,10 @@ class Scratch:
         """Place a want as far as there is room: first what avoids a node, then the rest."""
         usable = mask & self._ready
         on_rows = self._staying(want)
+        per_node = None if want.per_node is None else want.per_node.copy()
+        rules = _Rules(usable, on_rows, per_node=per_node)
         if want.avoid is None:
-            placed = self._cut(
-                want.group, want.count, usable=usable, on_rows=on_rows, per_node=want.per_node
-            )
-            return [Placed(placed)] if placed.placed else []
+            return self._fill(want.group, want.count, rules)
         out: list[Placed] = []
         # Those that avoid a node are placed as one count that avoids all their nodes, then the rest.
         for part in (np.flatnonzero(want.avoid >= 0), np.flatnonzero(want.avoid < 0)):
@@ -97,15 +114,75 @@ class Scratch:
             avoided = want.avoid[part]
             penalised = np.zeros(self._size, dtype=bool)
             penalised[avoided[avoided >= 0]] = True
-            placed = self._cut(
-                want.group, len(part), usable=usable, on_rows=on_rows, penalised=penalised
-            )
-            if placed.placed:
-                out.append(Placed(placed, part[: placed.placed]))
-                np.add.at(on_rows, placed.rows, placed.counts)
-            if placed.stopped:
+            rules = _Rules(usable, on_rows, penalised=penalised)
+            done = self._fill(want.group, len(part), rules, part)
+            out += done
+            if any(one.placement.stopped for one in done):
                 break
         return out
+
+    def _fill(
+        self,
+        group: GroupSpec,
+        count: int,
+        rules: "_Rules",
+        part: NDArray[np.intp] | None = None,
+    ) -> list[Placed]:
+        """Place a count by the first alternative as far as it goes, what is left by the next."""
+        extras = extras_of(group)
+        if extras is None:
+            placed = self._cut(group, count, rules)
+            if not placed.placed:
+                return []
+            if part is None:
+                return [Placed(placed)]
+            np.add.at(rules.on_rows, placed.rows, placed.counts)
+            return [Placed(placed, part[: placed.placed])]
+        out: list[Placed] = []
+        at = 0
+        for variant in range(len(extras.alternatives)):
+            need = self._need(group, extras, variant, rules.usable, count - at)
+            left = countables(self._offers, self._held, need.asks)
+            most = min([count - at, *(one.room for one in left)])
+            if most <= 0:
+                continue
+            placed = self._cut(group, most, rules, room_of(self._offers, self._held, need))
+            if placed.placed:
+                np.add.at(rules.on_rows, placed.rows, placed.counts)
+                if rules.per_node is not None:
+                    np.subtract.at(rules.per_node, placed.rows, placed.counts)
+                positions = np.arange(at, at + placed.placed)
+                at += placed.placed
+                positions = positions if part is None else part[positions]
+                out.append(
+                    Placed(placed, positions, variant, self._assign(placed, extras, variant))
+                )
+            if placed.stopped or at == count:
+                break
+        return out
+
+    def _need(self, group: GroupSpec, extras: Extras, variant: int, mask: Mask, count: int) -> Need:
+        free = self._capacity[:, 0] - self._used()[:, 0]
+        return Need(extras, variant, mask, free, group.cpu_mhz, count)
+
+    def _assign(self, placed: Placement, extras: Extras, variant: int) -> tuple[Holding, ...]:
+        """Give each allocation of a placement its slots and ports, and hold them."""
+        assigner = Assigner(self._offers, self._held, self._draw.seed)
+        holdings = []
+        for row, count in zip(placed.rows.tolist(), placed.counts.tolist(), strict=True):
+            for _ in range(count):
+                holding = assigner.assign(row, extras, variant, nth=self._assigned)
+                assert holding is not None, f"row {row} has less room than was counted"
+                self._assigned += 1
+                self._held.add(row, None, holding)
+                holdings.append(holding)
+        return tuple(holdings)
+
+    def _used(self) -> Int64s:
+        """The three columns held, what reserved cores take included. Shape: (N, 3). Do not write to it."""
+        if not self._held.has_cores:
+            return self._held.used
+        return self._held.used + self._state.fleet.core_correction(self._held)
 
     def preempt(self, want: Want, mask: Mask, placed: Sequence[Placed]) -> list[Placed]:
         """Place what normal placing left of a want where allocations of less important jobs can make room.
@@ -135,7 +212,7 @@ class Scratch:
 
         room = Room(
             ask=tuple(ask_of(want.group).tolist()),
-            free=self._capacity - self._held.used,
+            free=self._capacity - self._used(),
             open=mask & self._ready,
             limit=limit,
         )
@@ -149,7 +226,8 @@ class Scratch:
         if not rows:
             return []
         # The room that it kept account of is the truth now: victims gone, newcomers in.
-        self._held.used = np.asfortranarray(self._capacity - room.free)
+        taken = self._capacity - room.free - (self._used() - self._held.used)
+        self._held.used = np.asfortranarray(taken)
         made = Placement(np.asarray(rows, np.int32), np.asarray(counts, np.int32), sum(counts))
         self._placed.append(made)
         return [Placed(made, rest[: made.placed])]
@@ -205,36 +283,32 @@ class Scratch:
         return "spread" if (group.algorithm or pool or policy.algorithm) == "spread" else "binpack"
 
     def _cut(
-        self,
-        group: GroupSpec,
-        count: int,
-        *,
-        usable: Mask,
-        on_rows: Int64s,
-        penalised: Mask | None = None,
-        per_node: Int64s | None = None,
+        self, group: GroupSpec, count: int, rules: "_Rules", room: Int64s | None = None
     ) -> Placement:
         fleet, ask = self._state.fleet, ask_of(group)
+        on_rows, per_node = rules.on_rows, rules.per_node
         of_job = self._on_job() if _is_job_wide(group) else on_rows
         limit = per_node
         if group.distinct_hosts and limit is None:
             held = of_job if group.distinct_hosts == "job" else on_rows
             limit = np.equal(held, 0).astype(np.int64)
+        if room is not None:
+            limit = room if limit is None else np.minimum(limit, room)
         placed = place_count(
             capacity=self._capacity,
-            used=self._held.used,
-            mask=usable,
+            used=self._used(),
+            mask=rules.usable,
             ask=ask,
             count=count,
             collisions=on_rows,
             desired_count=group.count,
             algorithm=self.algorithm(group),
             anti_affinity=self._state.policy.policy.anti_affinity,
-            penalised=penalised,
+            penalised=rules.penalised,
             affinity=self._masks.affinity(fleet, group.affinities),
             limit=limit,
             coupling=coupling_of(fleet.attributes, group, of_group=on_rows, of_job=of_job),
-            sampling=None if per_node is not None else self._sampling(group, usable),
+            sampling=None if per_node is not None else self._sampling(group, rules.usable),
             steps=max(self._steps, 0),
             lane=self._draw.lane,
             lanes=self._draw.lanes,
@@ -298,11 +372,11 @@ class Scratch:
         if coupling is not None:
             boosts = coupling.begin().look_at(np.asarray(rows, np.intp)).boosts()
         affinity = self._masks.affinity(fleet, group.affinities)
-        ask = ask_of(group)
+        ask, used = ask_of(group), self._used()
         return [
             node_scores(
                 capacity=self._capacity[row].tolist(),
-                used_after=(self._held.used[row] + ask).tolist(),
+                used_after=(used[row] + ask).tolist(),
                 collisions=int(on_rows[row]),
                 desired_count=group.count,
                 algorithm=self.algorithm(group),
@@ -356,7 +430,7 @@ class Scratch:
             if refused:
                 reasons.append(f"{rule.name} closes {refused} of {int(ready.sum())} nodes")
                 ready = ready & rule.mask
-        short = (self._capacity - self._held.used) < ask
+        short = (self._capacity - self._used()) < ask
         for dimension, name in enumerate(RESOURCE_NAMES):
             exhausted = int((ready & short[:, dimension]).sum())
             if exhausted:

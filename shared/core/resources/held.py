@@ -41,6 +41,11 @@ class Held:
         """Tell whether anything but the three columns and ports was ever held."""
         return bool(self._sums or self._slots or self._cluster)
 
+    @property
+    def has_cores(self) -> bool:
+        """Tell whether cores were ever reserved."""
+        return len(self._cores) > 0
+
     def copy(self, size: int = 0) -> "Held":
         """Return one to try things out on; `size` rows of the three columns, column by column in memory."""
         return self.with_columns(self.columns(size or len(self.used)).copy(order="F"))
@@ -80,6 +85,11 @@ class Held:
         held = self._slots.get(name)
         found = held[row].tolist() if held is not None and row < len(held) else []
         return (found + [0] * (width - len(found)))[: max(width, len(found))]
+
+    def sum_on(self, row: int, name: str) -> int:
+        """What is held of a sum on one row."""
+        column = self._sums.get(name)
+        return int(column[row]) if column is not None and row < len(column) else 0
 
     def of_cluster(self, name: str) -> int:
         """What is held of something that the cluster as a whole has."""

@@ -29,6 +29,8 @@ NAME_MAX: Final = 128
 AMOUNT_MAX: Final = 10**15
 SLOTS_MAX: Final = 1_024
 CORE_MHZ_MAX: Final = 1_000_000
+#: Masks of slots that are remembered.
+_ELIGIBLE_MAX: Final = 64
 
 
 class SlotPool:
@@ -77,12 +79,16 @@ class Offers:
         self.ports_barred = np.zeros(0, np.int64)
         #: port -> rows that reserve it for others.
         self.reserved: dict[int, set[int]] = {}
-        #: rows whose range is not what it was when the node joined: ports beyond it may be held.
+        #: rows whose ports are not what they were when the node joined: others may be held.
         self.moved: dict[int, None] = {}
         self._reserved_of: dict[int, tuple[int, ...]] = {}
         self._names_of: dict[int, tuple[str, ...]] = {}
         self._model_codes: dict[DeviceModel, int] = {}
         self._matches: dict[tuple[object, ...], Mask] = {}
+        #: made of the offers as they were at `_made_at`.
+        self._made_at = -1
+        self._kinds: dict[str, str] = {}
+        self._eligible: dict[tuple[object, ...], Mask] = {}
 
     # ---- what there is ----
 
@@ -107,9 +113,35 @@ class Offers:
                 return f"{pool.name} is {known} elsewhere, here it is {kind}"
         return ""
 
+    def kind_now(self, name: str) -> str:
+        """Say the same of a pool as a whole, remembered until the next change."""
+        self._forget()
+        if name not in self._kinds:
+            self._kinds[name] = self.kind(name)
+        return self._kinds[name]
+
+    def eligible(self, ask: ResourceAsk, size: int) -> Mask:
+        """Which slots an ask of an indexed pool may have, held or not. Shape: (size, G). Do not write to it."""
+        self._forget()
+        key = (size, ask.pool, ask.vendor, ask.model, ask.constraints)
+        found = self._eligible.get(key)
+        if found is None:
+            pool = self.slots[ask.pool]
+            pool.grow(size, pool.present.shape[1])
+            found = self.matches(ask)[pool.model[:size]] & (pool.present[:size] > 0)
+            if len(self._eligible) >= _ELIGIBLE_MAX:
+                self._eligible = {}
+            self._eligible[key] = found
+        return found
+
+    def _forget(self) -> None:
+        if self._made_at != self.generation:
+            self._made_at = self.generation
+            self._kinds, self._eligible = {}, {}
+
     def is_offered(self, name: str) -> bool:
         """Tell whether any node or the cluster has anything of a pool."""
-        return bool(self.kind(name))
+        return bool(self.kind_now(name))
 
     def sum_of(self, name: str, size: int) -> Int64s:
         """What rows offer of a sum. Shape: (size,)."""
@@ -250,14 +282,16 @@ class Offers:
         for name in ("port_min", "port_max", "ports_barred"):
             setattr(self, name, grown(getattr(self, name), row + 1))
         before = (int(self.port_min[row]), int(self.port_max[row]))
-        if before not in {(0, 0), (0, -1), (spec.port_min, spec.port_max)}:
+        is_new = before in {(0, 0), (0, -1)}
+        reserved = tuple(sorted(set(spec.reserved_ports)))
+        now = (spec.port_min, spec.port_max)
+        if not is_new and (before, self._reserved_of.get(row, ())) != (now, reserved):
             self.moved[row] = None
         for port in self._reserved_of.pop(row, ()):
             self.reserved[port].discard(row)
             if not self.reserved[port]:
                 del self.reserved[port]
         self.port_min[row], self.port_max[row] = spec.port_min, spec.port_max
-        reserved = tuple(sorted(set(spec.reserved_ports)))
         if reserved:
             self._reserved_of[row] = reserved
         for port in reserved:

@@ -90,6 +90,15 @@ class Ports:
             {(row, port) for book in books for port, rows in book.items() for row in rows}
         )
 
+    def taken_on(self, rows: set[int]) -> dict[int, set[int]]:
+        """Ports held on each of some rows: one pass over all ports."""
+        found: dict[int, set[int]] = {}
+        for book in (self._picked.rows, self._static.rows):
+            for port, holders in book.items():
+                for row in sorted(rows & holders):
+                    found.setdefault(row, set()).add(port)
+        return found
+
     def add(self, row: int, *, static: tuple[int, ...], picked: tuple[int, ...]) -> None:
         """Hold ports on a row."""
         for port in static:

@@ -1,0 +1,208 @@
+"""Which slots and ports one allocation gets on its node.
+
+Decides among what is free, always the same way: a part goes to the fullest slot that has room for it, whole ones to
+the lowest empty slots, all of one ask to slots of one model, and with `strict` grouping of one group; `compact` takes
+as few groups as it can, `scatter` as many. Ports are drawn by the counter hash of the seed, the next free one is
+taken. Must not know which node is better (rooms.py and the cut choose it); next: rooms.py.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from schemas.jobs import ResourceAsk
+from shared.core.resources.asks import OF_CLUSTER, OF_NODE, WHOLE, Extras, Holding, slot_parts
+from shared.core.resources.held import Held
+from shared.core.resources.offers import INDEXED, OF_THE_CLUSTER, SUM, Offers
+from shared.core.splitmix import splitmix64
+
+#: model code -> how much an ask likes it.
+Likes = Mapping[int, int]
+
+
+class Slot(NamedTuple):
+    """One slot that an ask may have."""
+
+    number: int
+    free: int
+    #: slots of one key may be taken together.
+    key: int
+    group: int
+    model: int
+
+
+def choose_slots(
+    ask: ResourceAsk, slots: Sequence[Slot], likes: Likes | None = None
+) -> list[int] | None:
+    """Choose the slots of one ask, a part of one last; None: it does not fit."""
+    whole, part = divmod(ask.amount, WHOLE)
+    likes = likes or {}
+    if not whole:
+        fitting = [(-likes.get(s.model, 0), s.free, s.number) for s in slots if s.free >= part]
+        return [min(fitting)[2]] if fitting else None
+    best: tuple[tuple[int, int, int], list[int]] | None = None
+    for key in sorted({slot.key for slot in slots}):
+        some = [slot for slot in slots if slot.key == key]
+        empty = [slot for slot in some if slot.free == WHOLE]
+        partly = [slot for slot in some if part and part <= slot.free < WHOLE]
+        if len(empty) < whole + (1 if part and not partly else 0):
+            continue
+        # Fewest empty ones first: what is large stays whole.
+        rank = (-likes.get(some[0].model, 0), len(empty), key)
+        if best is None or rank < best[0]:
+            best = (rank, _of_key(ask, empty, partly, whole, part=part))
+    return best[1] if best else None
+
+
+def _of_key(
+    ask: ResourceAsk, empty: Sequence[Slot], partly: Sequence[Slot], whole: int, *, part: int
+) -> list[int]:
+    order = _ordered(empty, ask.grouping, whole)
+    taken = [slot.number for slot in order[:whole]]
+    if part:
+        if partly:
+            taken.append(min(partly, key=lambda slot: (slot.free, slot.number)).number)
+        else:
+            taken.append(order[whole].number)
+    return taken
+
+
+def _ordered(empty: Sequence[Slot], grouping: str, whole: int) -> list[Slot]:
+    """Bring empty slots into the order in which they are taken."""
+    if grouping not in {"compact", "scatter"}:
+        return sorted(empty, key=lambda slot: slot.number)
+    groups: dict[int, list[Slot]] = {}
+    for slot in sorted(empty, key=lambda slot: slot.number):
+        groups.setdefault(slot.group, []).append(slot)
+    if grouping == "compact":
+        # The smallest group that is enough, else the largest ones.
+        by_size = sorted(groups, key=lambda g: (len(groups[g]) < whole, len(groups[g]), g))
+        if len(groups[by_size[0]]) < whole:
+            by_size = sorted(groups, key=lambda g: (-len(groups[g]), g))
+        return [slot for group in by_size for slot in groups[group]]
+    turns = [(nth, -len(of), g, slot) for g, of in groups.items() for nth, slot in enumerate(of)]
+    return [slot for *_, slot in sorted(turns)]
+
+
+class Assigner:
+    """Assigns on what `held` shows as free, and writes nothing into it: `Held.add` what is kept."""
+
+    def __init__(self, offers: Offers, held: Held, seed: int = 0) -> None:
+        self._offers = offers
+        self._held = held
+        self._seed = seed
+
+    def assign(
+        self,
+        row: int,
+        extras: Extras,
+        variant: int,
+        *,
+        nth: int = 0,
+        likes: Sequence[Likes] = (),
+    ) -> Holding | None:
+        """Give one allocation its slots and ports on a row; None: it has no room for them.
+
+        `nth`: which allocation of its kind it is, so that ports differ. `likes`: for each ask of the variant, what it
+        thinks of models.
+        """
+        ports = self._ports(row, extras, nth)
+        if ports is None:
+            return None
+        parts = self._parts(row, extras.alternatives[variant], likes)
+        if parts is None:
+            return None
+        return Holding(parts, extras.static_ports, ports, variant)
+
+    def has_room(self, row: int, holding: Holding) -> bool:
+        """Tell whether exactly this is free on a row. Which slots an ask may have is not looked at."""
+        ports = (*holding.static_ports, *holding.ports)
+        if len(set(ports)) != len(ports) or any(self._is_barred(row, port) for port in ports):
+            return False
+        wanted: dict[tuple[str, int], int] = {}
+        for name, slot, amount in holding.parts:
+            wanted[name, slot] = wanted.get((name, slot), 0) + amount
+        return all(self._free(row, name, slot) >= amount for (name, slot), amount in wanted.items())
+
+    def slots(self, row: int, ask: ResourceAsk) -> list[Slot]:
+        """The slots of a row that an ask may have and that are not full."""
+        pool = self._offers.slots.get(ask.pool)
+        if pool is None or row >= len(pool.present):
+            return []
+        accepted = self._offers.matches(ask)
+        present, models = pool.present[row].tolist(), pool.model[row].tolist()
+        keys = (pool.cell if ask.grouping == "strict" else pool.part)[row].tolist()
+        groups = pool.group[row].tolist()
+        held = self._held.slots_on(row, ask.pool, len(present))
+        return [
+            Slot(number, there - held[number], keys[number], groups[number], models[number])
+            for number, there in enumerate(present)
+            if there > held[number] and accepted[models[number]]
+        ]
+
+    def _free(self, row: int, name: str, slot: int) -> int:
+        if slot == OF_CLUSTER:
+            return self._offers.cluster.get(name, 0) - self._held.of_cluster(name)
+        if slot == OF_NODE:
+            column = self._offers.sums.get(name)
+            there = int(column[row]) if column is not None and row < len(column) else 0
+            return there - self._held.sum_on(row, name)
+        pool = self._offers.slots.get(name)
+        if pool is None or row >= len(pool.present) or slot >= pool.present.shape[1]:
+            return 0
+        return int(pool.present[row, slot]) - self._held.slots_on(row, name, slot + 1)[slot]
+
+    def _parts(
+        self, row: int, asks: Sequence[ResourceAsk], likes: Sequence[Likes]
+    ) -> tuple[tuple[str, int, int], ...] | None:
+        parts: list[tuple[str, int, int]] = []
+        taken: dict[tuple[str, int], int] = {}
+        for nth, ask in enumerate(asks):
+            kind = self._offers.kind_now(ask.pool)
+            some: list[tuple[str, int, int]]
+            if kind == INDEXED:
+                slots = [
+                    slot._replace(free=slot.free - taken.get((ask.pool, slot.number), 0))
+                    for slot in self.slots(row, ask)
+                ]
+                chosen = choose_slots(ask, slots, likes[nth] if likes else None)
+                if chosen is None:
+                    return None
+                some = slot_parts(ask, chosen)
+            elif kind in {SUM, OF_THE_CLUSTER}:
+                slot = OF_NODE if kind == SUM else OF_CLUSTER
+                if self._free(row, ask.pool, slot) - taken.get((ask.pool, slot), 0) < ask.amount:
+                    return None
+                some = [(ask.pool, slot, ask.amount)]
+            else:
+                return None
+            for name, slot, amount in some:
+                taken[name, slot] = taken.get((name, slot), 0) + amount
+            parts += some
+        return tuple(parts)
+
+    def _is_barred(self, row: int, port: int) -> bool:
+        return row in self._offers.reserved.get(port, ()) or self._held.ports.is_held(row, port)
+
+    def _ports(self, row: int, extras: Extras, nth: int) -> tuple[int, ...] | None:
+        if any(self._is_barred(row, port) for port in extras.static_ports):
+            return None
+        found: list[int] = []
+        if not extras.dynamic_ports:
+            return ()
+        first, last = int(self._offers.port_min[row]), int(self._offers.port_max[row])
+        width = last - first + 1
+        if width <= 0:
+            return None
+        drawn = self._seed ^ (row << 40) ^ (nth << 8)
+        barred = set(extras.static_ports)
+        for turn in range(extras.dynamic_ports):
+            start = splitmix64(drawn + turn) % width
+            for step in range(width):
+                port = first + (start + step) % width
+                if port not in barred and not self._is_barred(row, port):
+                    break
+            else:
+                return None
+            barred.add(port)
+            found.append(port)
+        return tuple(found)
