@@ -37,6 +37,8 @@ FETCH_MAX_NS = 5_000_000_000
 #: How often an agent looks whether it missed a projection, without any sign of it; and at most.
 LOOK_NS = 30_000_000_000
 LOOK_MIN_NS = 1_000_000_000
+#: Desired status of those who made room: they end like stopped ones, and whoever comes waits for that.
+EVICT = "evict"
 #: Name of the question what the projection is now.
 LOOK = "projection"
 
@@ -80,6 +82,8 @@ class Desired:
         #: a projection of our cluster was heard in this life, the first at `_first_seq`.
         self._heard = False
         self._first_seq = 0
+        #: an evicted allocation still runs: nothing new starts.
+        self._is_crowded = False
         #: job versions: their text, and those asked for.
         self._specs: dict[tuple[str, int], bytes] = {}
         self._asked: set[str] = set()
@@ -213,8 +217,14 @@ class Desired:
             if alloc.key not in named and not alloc.omitted:
                 alloc.omitted = changed = True
                 self._order_stop(alloc, "the cluster wants it here no more", turn)
+        # Who was evicted goes first: what takes its place must find it leaving.
         for one in wanted.allocations:
-            changed = self._want(one, turn) or changed
+            if one.desired == EVICT:
+                changed = self._want(one, turn) or changed
+        self._is_crowded = self._has_leaving()
+        for one in wanted.allocations:
+            if one.desired != EVICT:
+                changed = self._want(one, turn) or changed
         if changed or wanted.seq > before:
             # Without waiting for the disk where nothing hangs on it: a kill of the agent loses no write.
             self._keep_mark(turn, sync=changed)
@@ -242,7 +252,11 @@ class Desired:
             return True
         changed = one != alloc.desired
         alloc.omitted = False
-        if one.desired != "run" and not alloc.stopping:
+        if one.desired == EVICT and alloc.stopping and changed:
+            # It leaves already; whoever comes now waits for it, after a restart too.
+            alloc.desired = one
+            turn.keep(alloc.kept())
+        elif one.desired != "run" and not alloc.stopping:
             alloc.desired = one
             self._order_stop(alloc, "stopped by the cluster", turn)
         elif changed and not alloc.stopping:
@@ -255,7 +269,8 @@ class Desired:
 
     def _order_stop(self, alloc: Alloc, reason: str, turn: Turn) -> None:
         alloc.stopping = True
-        alloc.desired = msgspec.structs.replace(alloc.desired, desired="stop")
+        if alloc.desired.desired == "run":
+            alloc.desired = msgspec.structs.replace(alloc.desired, desired="stop")
         if alloc.end is not None:
             # Without the plan, which the journal has: only the order is new.
             turn.keep(alloc.kept())
@@ -274,6 +289,7 @@ class Desired:
                 self._ask(wanted.job_id, wanted.version, turn)
                 return
             self._compile(alloc, text, turn)
+        alloc.crowded = self._is_crowded and not any(task.run for task in alloc.tasks.values())
         self._supervisor.advance(alloc, turn)
 
     def _compile(self, alloc: Alloc, text: bytes, turn: Turn) -> None:
@@ -323,6 +339,24 @@ class Desired:
         for alloc in self.allocs.values():
             if not alloc.omitted and alloc.plan_version != alloc.desired.version:
                 self._plan(alloc, turn)
+
+    # ---- room ----
+
+    def _has_leaving(self) -> bool:
+        """Tell whether an evicted allocation still runs: its room is another's, and it is still in it."""
+        return any(
+            alloc.desired.desired == EVICT and not alloc.is_dead() for alloc in self.allocs.values()
+        )
+
+    def make_room(self, turn: Turn) -> None:
+        """Start what waited for evicted allocations once the last of them is over."""
+        if not self._is_crowded or self._has_leaving():
+            return
+        self._is_crowded = False
+        for alloc in self.allocs.values():
+            if alloc.crowded:
+                alloc.crowded = False
+                self._supervisor.advance(alloc, turn)
 
     # ---- silence ----
 

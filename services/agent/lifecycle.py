@@ -40,7 +40,7 @@ def due_starts(alloc: Alloc) -> list[Task]:
     if alloc.end is not None:
         is_quiet = not any(task.stopping for task in alloc.hooked(""))
         return _idle(alloc.hooked("prestop")) if is_quiet and _is_any_main_alive(alloc) else []
-    if alloc.held or alloc.stopping:
+    if alloc.held or alloc.crowded or alloc.stopping:
         return []
     starts = _prestarts(alloc)
     is_open = all(_is_passed(task) for task in alloc.hooked("prestart"))

@@ -96,6 +96,7 @@ class Agent:
             self._take(one, turn)
         self._desired.mind_silence(turn)
         self._plan_look(turn)
+        self._desired.make_room(turn)
         self._desired.tidy(turn)
         self._report(turn)
         return turn.effects()
