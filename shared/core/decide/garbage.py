@@ -138,7 +138,7 @@ def _is_over(state: State, ref: int) -> bool:
 def _is_spent(state: State, ref: int) -> bool:
     """Tell whether what ended by itself may leave: a finished batch allocation of a live job would run again."""
     job = _job_of(state, ref)
-    return job is None or job.stopped or job.job_type == "service"
+    return job is None or job.stopped or job.job_type in {"service", "system"}
 
 
 def _is_purged(state: State, ref: int) -> bool:
@@ -171,13 +171,15 @@ def _jobs(state: State, upto: int, keep_max: int, leaving: Rows) -> list[Event]:
 
 
 def is_finished(state: State, job: Job) -> bool:
-    """Tell whether a batch job has completed its count in every group."""
-    if job.job_type != "batch":
+    """Tell whether a batch job has completed its count in every group, or a sysbatch job ended wherever it ran."""
+    if job.job_type not in {"batch", "sysbatch"}:
         return False
     table = state.allocations
     rows = table.rows_of(job.id)
     if not TERMINAL[table.client[rows]].all():
         return False
+    if job.job_type == "sysbatch":
+        return True
     refs = table.group[rows][table.client[rows] == COMPLETE]
     for group in job.groups:
         ref = table.groups.ref_of.get((job.id, job.version, group.name), -1)

@@ -3,7 +3,7 @@
 from hashlib import blake2b
 
 from schemas.base import EvalKey, Event
-from schemas.evaluations import EvaluationsCreated, NewEvaluation
+from schemas.evaluations import EvaluationEnded, EvaluationsCreated, NewEvaluation
 from schemas.jobs import (
     EvaluateJob,
     IntakeAdvanced,
@@ -15,6 +15,7 @@ from schemas.jobs import (
     StopJob,
     SubmissionRefused,
 )
+from shared.core.decide.purge import forget
 from shared.core.ids import make_key
 from shared.core.state import State
 from shared.core.tables.jobs import Job
@@ -53,7 +54,12 @@ def _verdict(state: State, command: Submission) -> list[Event]:
             purge=command.purge or job.purge,
             evaluation=_next_key(state),
         )
-        return [stopped, _evaluation(job, "job-deregister")]
+        events: list[Event] = [stopped, _evaluation(job, "job-deregister")]
+        gone = forget(state, job.id) if stopped.purge else []
+        if gone:
+            # Nothing of it is left to be stopped.
+            events.append(EvaluationEnded(key=stopped.evaluation, status="complete"))
+        return [*events, *gone]
     evaluated = JobEvaluated(
         submission_id=command.submission_id,
         digest=command.digest,

@@ -16,6 +16,7 @@ from schemas.nodes import (
 )
 from shared.core.decide.everywhere import look_again, place_of
 from shared.core.decide.liveness import come_back, returned
+from shared.core.decide.purge import forget
 from shared.core.decide.reschedules import is_stopped, retry, retry_at
 from shared.core.resources.offers import pools_fault, ports_fault
 from shared.core.state import State
@@ -170,7 +171,20 @@ def _states(state: State, report: ReportNode, row: int, now_ns: int) -> list[Eve
         events.append(CapacityFreed(classes=(int(state.fleet.class_of[row]),)))
     if retries:
         events.extend(retry(state, retries, now_ns))
+    if state.jobs.purging:
+        events.extend(_purge(state, rows, codes))
     return events
+
+
+def _purge(state: State, rows: list[int], codes: list[int]) -> list[Event]:
+    """Forget purged jobs of which the last allocation just ended."""
+    groups, group = state.allocations.groups, state.allocations.group
+    ending: dict[JobId, set[int]] = {}
+    for row, code in zip(rows, codes, strict=True):
+        job_id = groups.job_ids[int(group[row])]
+        if TERMINAL[code] and job_id in state.jobs.purging:
+            ending.setdefault(job_id, set()).add(row)
+    return [event for job_id in sorted(ending) for event in forget(state, job_id, ending[job_id])]
 
 
 def _legal_code(state: State, entry: AllocReport, node_row: int) -> int | None:

@@ -1,0 +1,38 @@
+"""Purge: a job that was stopped to be forgotten leaves in the transaction in which the last of it ended.
+
+Decides whether that is now. What it misses (an allocation lost with its node, more rows than one event names) the next
+pass of garbage.py collects.
+"""
+
+from collections.abc import Collection
+
+import numpy as np
+
+from schemas.allocations import AllocationsCollected
+from schemas.base import Event, JobId
+from schemas.evaluations import EvaluationEnded
+from schemas.jobs import JobsCollected
+from shared.core.decide.garbage import PASS_MAX
+from shared.core.state import State
+from shared.core.tables.allocations import TERMINAL
+
+REASON = "the job was purged"
+
+
+def forget(state: State, job_id: JobId, ending: Collection[int] = ()) -> list[Event]:
+    """Forget a job, its allocations and open evaluations if everything of it ended; [] if not yet.
+
+    `ending`: rows that end in this very transaction.
+    """
+    table = state.allocations
+    rows = table.rows_of(job_id)
+    alive = rows[~TERMINAL[table.client[rows]]]
+    if len(rows) > PASS_MAX or not np.isin(alive, sorted(ending)).all():
+        return []
+    events: list[Event] = [
+        EvaluationEnded(key=key, status="canceled", reason=REASON)
+        for key in state.evaluations.open_of.get(job_id, ())
+    ]
+    if len(rows):
+        events.append(AllocationsCollected(rows=tuple(rows.tolist())))
+    return [*events, JobsCollected(job_ids=(job_id,))]
