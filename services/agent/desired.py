@@ -53,6 +53,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     #: directories of this many ended allocations stay, so that their logs can be read (Nomad: gc_max_allocs 50).
     kept_allocs_max: int = 50
+    #: end an allocation that takes more disk than it asked for; else it is only said.
+    disk_kill: bool = False
 
 
 class Desired:

@@ -12,16 +12,22 @@ from typing import Any
 import structlog
 
 from services.agent.drivers.driver import Driver, Exit, Gone, Run, StartRefused
+from services.agent.edge_dirs import Directories
 from services.agent.edge_home import Home
 from services.agent.edge_logs import rotate
+from services.agent.edge_ports import taken_port
 from shared.core.tasks import (
     AgentInput,
+    CloseAlloc,
+    DiskUsed,
     KillTask,
+    LimitLogs,
     LogLimits,
     RecoverTask,
     RemoveAlloc,
     SignalTask,
     StartTask,
+    SweepAllocs,
     TaskExited,
     TaskGone,
     TaskStarted,
@@ -35,6 +41,8 @@ DRIVER_TIMEOUT_S = 300.0
 LOGS_S = 1.0
 #: Not more than so many tasks a second, however many run.
 LOGS_A_SECOND = 2_000
+#: How often the directories of what runs are measured.
+DISK_S = 30.0
 #: Signals, kills and abandoned starts.
 DRIVER_SHORT_TIMEOUT_S = 15.0
 
@@ -52,8 +60,13 @@ class Edge:
         home: Home,
         drivers: Mapping[str, Driver],
         inject: Callable[[AgentInput], None],
+        directories: Directories | None = None,
     ) -> None:
         self._home = home
+        self._directories = directories or Directories(home.top)
+        #: what the directories of each live allocation took when they were last measured.
+        self.disk_used_mib: dict[int, int] = {}
+        self._measures = False
         self._drivers = dict(drivers)
         self._tell = inject
         self._live: dict[_RunKey, tuple[Driver, Any, Run]] = {}
@@ -73,7 +86,10 @@ class Edge:
             RecoverTask: self._recover,
             SignalTask: self._signal,
             KillTask: self._kill,
+            LimitLogs: self._limit_logs,
+            CloseAlloc: self._close,
             RemoveAlloc: self._remove,
+            SweepAllocs: self._sweep,
         }
 
     @property
@@ -89,6 +105,9 @@ class Edge:
         self._ending = True
         ending = list(self._live.values())
         await asyncio.gather(*(self._end(*one, grace_s) for one in ending))
+        for alloc_id in sorted({run.alloc_id for _, _, run in ending}):
+            # The next life makes them again.
+            self._directories.close(alloc_id)
         return len(ending)
 
     async def close(self) -> None:
@@ -142,9 +161,24 @@ class Edge:
             driver, handle, _ = live
             self._spawn("call", self._bounded(driver.stop(handle), effect.task))
 
-    def _remove(self, effect: RemoveAlloc) -> None:
-        work = asyncio.to_thread(self._home.remove, effect.alloc_id)
+    def _limit_logs(self, effect: LimitLogs) -> None:
+        name = (effect.key, effect.task, effect.run)
+        if name in self._logs:
+            self._logs[name] = (self._logs[name][0], effect.logs)
+
+    def _close(self, effect: CloseAlloc) -> None:
+        work = asyncio.to_thread(self._directories.close, effect.alloc_id)
         self._spawn("call", self._bounded(work, effect.alloc_id))
+
+    def _remove(self, effect: RemoveAlloc) -> None:
+        work = asyncio.to_thread(self._directories.remove, effect.alloc_id)
+        self._spawn("call", self._bounded(work, effect.alloc_id))
+
+    def _sweep(self, effect: SweepAllocs) -> None:
+        # Not in a thread: nothing new may be made meanwhile. Where there was no crash it looks at one directory.
+        swept = self._directories.sweep(effect.kept)
+        if swept:
+            _log.info("directories.swept", count=swept)
 
     # ---- one asyncio task each ----
 
@@ -161,6 +195,7 @@ class Edge:
         run = None
         try:
             run = self._run_of(effect)
+            await asyncio.to_thread(self._prepare, run, effect)
             handle = await asyncio.wait_for(driver.start(run, effect.launch), DRIVER_TIMEOUT_S)
         except StartRefused as err:
             self._inject(_failed(effect, str(err), recoverable=err.recoverable))
@@ -183,6 +218,21 @@ class Edge:
             self._inject(_failed(effect, repr(err), recoverable=True))
             return
         await self._watch(driver, handle, run, effect, adopted=False)
+
+    def _prepare(self, run: Run, effect: StartTask) -> None:
+        """Make directories and look at ports, in a thread. Raises StartRefused."""
+        launch = effect.launch
+        if not any(key == effect.key for key, _, _ in list(self._live)):
+            # A sibling that runs may be the one who has them.
+            problem = taken_port(launch.ports, launch.shared_ports)
+            if problem:
+                raise StartRefused(problem, recoverable=True)
+        try:
+            self._directories.prepare(
+                run.places, inherit=effect.inherit, secrets_mib=launch.secrets_mib
+            )
+        except OSError as err:
+            raise StartRefused(f"directories cannot be made: {err}", recoverable=True) from err
 
     async def _find(self, driver: Driver, effect: RecoverTask) -> None:
         try:
@@ -212,6 +262,9 @@ class Edge:
         key = (effect.key, effect.task, effect.run)
         self._live[key] = (driver, handle, run)
         self._tend_logs(key, run, effect)
+        if not self._measures:
+            self._measures = True
+            self._spawn("disk", self._measure())
         self._inject(
             TaskStarted(
                 key=effect.key,
@@ -249,6 +302,24 @@ class Edge:
                 await asyncio.sleep(max(LOGS_S, len(self._logs) / LOGS_A_SECOND))
         finally:
             self._tends_logs = False
+
+    async def _measure(self) -> None:
+        """Look at what directories take as long as anything runs; say what changed by a whole MiB."""
+        try:
+            while self._live:
+                await asyncio.sleep(DISK_S)
+                found = {key: run.alloc_id for (key, _, _), (_, _, run) in self._live.items()}
+                before = self.disk_used_mib
+                self.disk_used_mib = {key: before.get(key, 0) for key in found}
+                for key, alloc_id in found.items():
+                    one = await asyncio.to_thread(self._directories.measure, alloc_id)
+                    self.disk_used_mib[key] = one.used_mib
+                    if one.used_mib != before.get(key, 0):
+                        partial = one.is_partial
+                        said = DiskUsed(key=key, used_mib=one.used_mib, is_partial=partial)
+                        self._inject(said)
+        finally:
+            self._measures = False
 
     async def _end(self, driver: Driver, handle: Any, run: Run, grace_s: float) -> None:
         await self._bounded(driver.leave(run), run.task)

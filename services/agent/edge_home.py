@@ -8,7 +8,6 @@ Ids enter paths as tokens only (shared/bus/names.py).
 import fcntl
 import hashlib
 import os
-import shutil
 from pathlib import Path
 
 import msgspec
@@ -97,11 +96,6 @@ class Home:
             stdout=logs / f"{name}.stdout.0",
             stderr=logs / f"{name}.stderr.0",
         )
-
-    def remove(self, alloc_id: str) -> None:
-        """Delete all that an allocation left. Links are removed, never followed."""
-        for part in ("alloc", "runs"):
-            shutil.rmtree(self.top / part / id_token(alloc_id), ignore_errors=True)
 
     @staticmethod
     def _make(top: Path) -> None:

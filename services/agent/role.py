@@ -67,14 +67,17 @@ class Agent:
         self.node_id = NodeId(node_id)
         self.boot_id = boot_id
         self._reports = Reports(node_id=self.node_id, host_id=host_id, boot_id=boot_id, spec=spec)
-        self._supervisor = Supervisor(node=spec, reports=self._reports)
+        settings = settings or Settings()
+        self._supervisor = Supervisor(
+            node=spec, reports=self._reports, disk_over_is_fatal=settings.disk_kill
+        )
         self._desired = Desired(
             node_id=node_id,
             host_id=host_id,
             boot_id=boot_id,
             reports=self._reports,
             supervisor=self._supervisor,
-            settings=settings or Settings(),
+            settings=settings,
         )
         self._desired.restore(journal)
         self._awake = False

@@ -19,8 +19,10 @@ from schemas.answers import JobVersionAnswer
 from schemas.envelope import COMMANDS_DECODER, ENCODER
 from schemas.nodes import NodeSpec
 from schemas.projections import DesiredAlloc, NodeProjection, Query
+from services.agent.desired import Settings
 from services.agent.drivers.raw_exec import RawExec
 from services.agent.edge import Edge
+from services.agent.edge_dirs import Directories
 from services.agent.edge_home import Home
 from services.agent.role import Agent
 from shared.core.ids import alloc_id
@@ -61,7 +63,9 @@ def projection(seq: int, *keys: int) -> bytes:
 class Node:
     """A node with an agent on it."""
 
-    def __init__(self, top: Path, spec: dict[str, Any]) -> None:
+    def __init__(
+        self, top: Path, spec: dict[str, Any], *, memory: bool = False, **settings: Any
+    ) -> None:
         self.home = Home(top, NODE)
         self.spec = spec
         self.states: dict[int, Any] = {}
@@ -71,7 +75,13 @@ class Node:
         self._inbox: list[Any] = []
         self._awake = False
         driver = RawExec(kernel_boot=self.home.kernel_boot)
-        self.edge = Edge(home=self.home, drivers={driver.name: driver}, inject=self.put)
+        self.directories = Directories(top.absolute(), memory=memory)
+        self.edge = Edge(
+            home=self.home,
+            drivers={driver.name: driver},
+            inject=self.put,
+            directories=self.directories,
+        )
         self._performers = {**self.edge.performers(), Ask: self._answer}
         self.agent = Agent(
             node_id=NODE,
@@ -80,6 +90,7 @@ class Node:
             boot_id=self.home.boot_id,
             spec=NodeSpec(node_id=NODE, name="one"),  # type: ignore[arg-type]
             journal=self.home.journal.entries,
+            settings=Settings(**settings),
         )
 
     def put(self, one: Any) -> None:

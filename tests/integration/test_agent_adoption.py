@@ -16,6 +16,7 @@ import pytest
 from schemas.envelope import COMMANDS_DECODER
 from services.agent.drivers import watcher
 from services.agent.drivers.process import Process, alive, exists, parse_stat
+from services.agent.edge_dirs import Directories
 from services.agent.edge_home import Home
 from shared.core.ids import alloc_id
 from shared.errors import ConfigInvalid
@@ -251,7 +252,7 @@ def test_a_removed_allocation_leaves_nothing(tmp_path: Path) -> None:
         for path in places.directories():
             path.mkdir(parents=True)
         (places.task / "link").symlink_to(tmp_path / "precious")
-    home.remove("a1")
+    Directories(tmp_path / "data", memory=False).remove("a1")
     assert [path.name for path in (home.top / "alloc").iterdir()] == ["a2"]
     assert [path.name for path in (home.top / "runs").iterdir()] == ["a2"]
     assert (tmp_path / "precious").exists()

@@ -1,0 +1,33 @@
+"""Whether the ports of an allocation are free on this node, before its first task starts.
+
+Decides what counts as taken: a TCP listener anywhere on the machine that is not the allocation's. The cluster holds
+ports against each other; this finds what it cannot know of. Next: `edge_dirs.py`.
+"""
+
+import contextlib
+import errno
+import socket
+
+
+def taken_port(ports: dict[str, tuple[int, int]], shared: tuple[str, ...]) -> str:
+    """Say which port is taken, in words; empty: none is. `shared`: labels that others may hold too."""
+    for label in sorted(ports):
+        number = ports[label][0]
+        if label not in shared and _is_taken(number):
+            return f"port {number} ({label}) is in use by another process of this machine"
+    return ""
+
+
+def _is_taken(number: int) -> bool:
+    for family, address in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):  # noqa: S104
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
+            # As a server would: connections that are closing are no reason to wait.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            try:
+                probe.bind((address, number))
+            except OSError as err:
+                if err.errno == errno.EADDRINUSE:
+                    return True
+    return False
