@@ -1,0 +1,137 @@
+"""Standing: what one more allocation of a group would find on every node, and which nodes come nearest.
+
+Decides the words and numbers of an explanation: what is short where, who is best. Must not know how anything is placed:
+scratch.py shows what it stands on, and is asked for the scores.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.jobs import GroupSpec
+from shared.core.filters import Filter, Mask
+from shared.core.resources.asks import WHOLE, Extras, extras_of
+from shared.core.resources.held import Held
+from shared.core.resources.offers import Offers
+from shared.core.resources.rooms import Need, conditions, countables
+from shared.core.scores import RESOURCES, Int64s, mean_score
+
+#: Names and values of the scorers that apply to one node.
+Scores = dict[str, int]
+
+
+class Standing(msgspec.Struct, frozen=True, eq=False):
+    """What a plan under way stands on. Shapes: capacity, used (N, 3); feasible, ready (N,). Do not write to it."""
+
+    group: GroupSpec
+    capacity: Int64s
+    used: Int64s
+    held: Held
+    offers: Offers
+    feasible: Mask
+    ready: Mask
+    #: what the job's other allocations close.
+    rules: tuple[Filter, ...] = ()
+
+
+class Shortage(msgspec.Struct, frozen=True, eq=False):
+    """One dimension, and how much of it each row lacks (0: enough). Shape: (N,). `scale`: so many to the unit."""
+
+    name: str
+    lacking: Int64s
+    scale: int = 1
+
+
+class Ranked(msgspec.Struct, frozen=True):
+    """A row with room, its score (2**-20) and what that is the mean of."""
+
+    row: int
+    score: int
+    scores: Scores
+
+
+def shortages(standing: Standing, variant: int = 0) -> tuple[Shortage, ...]:
+    """Name every dimension that the group asks for, and what each row lacks of it."""
+    group = standing.group
+    ask = (group.cpu_mhz, group.memory_mib, group.disk_mib)
+    free = standing.capacity - standing.used
+    found = [
+        Shortage(name, np.maximum(need - free[:, column], 0))
+        for column, (name, need) in enumerate(zip(RESOURCES, ask, strict=True))
+        if need
+    ]
+    extras = extras_of(group)
+    return (*found, *(_extra(standing, extras, variant) if extras is not None else ()))
+
+
+def _extra(standing: Standing, extras: Extras, variant: int) -> Iterator[Shortage]:
+    group, rows = standing.group, len(standing.feasible)
+    free_cpu = standing.capacity[:, 0] - standing.used[:, 0]
+    need = Need(extras, variant, standing.feasible, free_cpu, group.cpu_mhz, 1)
+    amounts: dict[str, int] = {}
+    for ask in need.asks:
+        amounts[ask.pool] = amounts.get(ask.pool, 0) + ask.amount
+    for one in conditions(standing.offers, standing.held, need):
+        amount, scale = (amounts[one.name], WHOLE) if one.name in amounts else (1, 1)
+        yield Shortage(one.name, np.where(one.room > 0, 0, amount), scale)
+    for countable in countables(standing.offers, standing.held, need.asks):
+        lacking = max(countable.amount - countable.left, 0)
+        yield Shortage(countable.name, np.full(rows, lacking, np.int64), WHOLE)
+
+
+def fitting(standing: Standing, short: Sequence[Shortage]) -> Mask:
+    """Rows that are feasible, ready and lack nothing. Shape: (N,)."""
+    mask = open_rows(standing)
+    for one in short:
+        mask &= np.equal(one.lacking, 0)
+    return mask
+
+
+def open_rows(standing: Standing) -> Mask:
+    """Rows where only room could be missing. Shape: (N,)."""
+    mask: Mask = standing.feasible & standing.ready
+    for rule in standing.rules:
+        mask = mask & rule.mask
+    return mask
+
+
+def exhausted(standing: Standing, short: Sequence[Shortage]) -> list[tuple[str, int]]:
+    """Count, by dimension, the open rows that lack it."""
+    mask = open_rows(standing)
+    counts = [(one.name, int((mask & (one.lacking > 0)).sum())) for one in short]
+    return [(name, count) for name, count in counts if count]
+
+
+def nearest(standing: Standing, short: Sequence[Shortage], most: int) -> list[int]:
+    """Open rows that lack the least: dimensions first, then the largest part of what is asked for, then the row."""
+    rows = np.flatnonzero(open_rows(standing) & ~fitting(standing, short))
+    if not len(rows):
+        return []
+    missing = np.zeros(len(rows), np.int64)
+    worst = np.zeros(len(rows), np.int64)
+    for one in short:
+        lacking = one.lacking[rows]
+        missing += lacking > 0
+        np.maximum(worst, lacking * 1_000_000 // max(int(one.lacking.max()), 1), out=worst)
+    order: NDArray[np.intp] = np.lexsort((rows, worst, missing))
+    return [int(row) for row in rows[order[:most]]]
+
+
+def shortfall(short: Sequence[Shortage], row: int) -> dict[str, float]:
+    """What one row lacks, by dimension, in units."""
+    return {
+        one.name: int(one.lacking[row]) / one.scale if one.scale > 1 else int(one.lacking[row])
+        for one in short
+        if one.lacking[row] > 0
+    }
+
+
+def ranking(rows: Sequence[int], scores: Callable[[Sequence[int]], list[Scores]]) -> list[Ranked]:
+    """Rank rows as placing does: highest mean of its scorers, the lowest row among equals."""
+    ranked = [
+        Ranked(row, mean_score(list(named.values())), named)
+        for row, named in zip(rows, scores(rows), strict=True)
+    ]
+    return sorted(ranked, key=lambda one: (-one.score, one.row))
