@@ -13,11 +13,22 @@ import msgspec
 import structlog
 
 from schemas.nodes import NodeSpec
+from services.agent.desired import Settings
 from services.agent.drivers.driver import Driver
 from services.agent.drivers.raw_exec import RawExec
 from services.agent.edge import Edge
+from services.agent.edge_dirs import Directories
 from services.agent.edge_home import Home
 from services.agent.fingerprint import Naming, Reserved, node_spec, read_facts
+from services.agent.offers import (
+    PORT_MAX,
+    DevicePlugin,
+    FakeGpus,
+    numbers,
+    offered,
+    read_pools,
+    share_of,
+)
 from services.agent.role import Agent
 from shared.bus.runner import run_role, run_settings, set_up_logging
 from shared.bus.shell import Performer, Shell
@@ -25,6 +36,7 @@ from shared.core.role import Role
 from shared.errors import CaravanError, ConfigInvalid
 
 _PREFIX = "CARAVAN_AGENT_"
+_CORE_MAX = 65_535
 log = structlog.get_logger()
 
 
@@ -44,12 +56,27 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     raw_exec: bool = False
     #: on SIGTERM, end the tasks too; else they run on, and the next agent adopts them.
     end_tasks: bool = False
+    #: keep `secrets/` of tasks in memory; only root can.
+    secrets_memory: bool = True
+    #: end an allocation that takes more disk than it asked for; else it is only said.
+    disk_kill: bool = False
     #: what the node needs for itself.
     reserved_cpu_mhz: int = 0
     reserved_memory_mib: int = 0
     reserved_disk_mib: int = 0
-    #: as one of so many agents on this machine: it reports that part of what the machine has.
+    #: by the kernel's numbers: `0,2-3`.
+    reserved_cores: str = ""
+    #: first and last port that the cluster may pick, and ports that nobody gets: `22,8000-8010`.
+    port_min: int = 20_000
+    port_max: int = 32_000
+    reserved_ports: str = ""
+    #: JSON or TOML file with what else the node offers.
+    pools: str = ""
+    #: for tests: devices that are not there, `vendor/type/model:count`.
+    fake_gpus: str = ""
+    #: as one of so many agents on this machine, and which, from 0: it reports that part of what the machine has.
     shares: int = 1
+    share: int = 0
     #: 0: by fingerprint.
     cpu_mhz: int = 0
     memory_mib: int = 0
@@ -66,6 +93,9 @@ def agent_settings(environ: Mapping[str, str]) -> AgentSettings:
         found = msgspec.convert(given, AgentSettings, strict=False)
     except msgspec.ValidationError as err:
         raise ConfigInvalid(f"{_PREFIX}* settings: {err}") from err
+    if not 0 <= found.share < max(found.shares, 1):
+        text = f"{_PREFIX}SHARE is {found.share}, it must be below {_PREFIX}SHARES ({found.shares})"
+        raise ConfigInvalid(text)
     if not found.node_id or not found.data_dir:
         raise ConfigInvalid(f"{_PREFIX}NODE_ID and {_PREFIX}DATA_DIR must name something")
     return found
@@ -88,16 +118,36 @@ def _drivers(own: AgentSettings, home: Home) -> dict[str, Driver]:
     return {driver.name: driver for driver in drivers}
 
 
-def _agent(own: AgentSettings, home: Home, drivers: Mapping[str, Driver]) -> Agent:
-    found: dict[str, str] = {}
+def _plugins(own: AgentSettings) -> list[DevicePlugin]:
+    if not own.fake_gpus:
+        return []
+    log.warning("devices.fake", devices=own.fake_gpus)
+    return [FakeGpus(own.fake_gpus)]
+
+
+def _agent(
+    own: AgentSettings, home: Home, directories: Directories, drivers: Mapping[str, Driver]
+) -> Agent:
+    found = directories.fingerprint()
     for driver in drivers.values():
         found |= driver.fingerprint()
+    plugins = _plugins(own)
+    for plugin in plugins:
+        found |= plugin.fingerprint()
     reserved = Reserved(
         cpu_mhz=own.reserved_cpu_mhz,
         memory_mib=own.reserved_memory_mib,
         disk_mib=own.reserved_disk_mib,
+        cores=frozenset(numbers(own.reserved_cores, f"{_PREFIX}RESERVED_CORES", _CORE_MAX)),
     )
-    spec = node_spec(read_facts(home.top), _naming(own), drivers=found, reserved=reserved)
+    pools = read_pools(Path(own.pools)) if own.pools else ()
+    spec = node_spec(
+        read_facts(home.top),
+        _naming(own),
+        drivers=found,
+        reserved=reserved,
+        pools=(*pools, *offered((*plugins, *drivers.values()))),
+    )
     spec = part_of(spec, own)
     return Agent(
         node_id=own.node_id,
@@ -106,14 +156,20 @@ def _agent(own: AgentSettings, home: Home, drivers: Mapping[str, Driver]) -> Age
         boot_id=home.boot_id,
         spec=spec,
         journal=home.journal.entries,
+        settings=Settings(disk_kill=own.disk_kill),
     )
 
 
 def part_of(spec: NodeSpec, own: AgentSettings) -> NodeSpec:
     """Say what of the machine is this agent's: what the settings say, else its share."""
     shares = max(own.shares, 1)
+    width = max(own.port_max - own.port_min + 1, 0)
     return msgspec.structs.replace(
         spec,
+        pools=share_of(spec.pools, own.share, shares),
+        port_min=own.port_min + width * own.share // shares,
+        port_max=own.port_min + width * (own.share + 1) // shares - 1,
+        reserved_ports=numbers(own.reserved_ports, f"{_PREFIX}RESERVED_PORTS", PORT_MAX),
         cpu_mhz=own.cpu_mhz or spec.cpu_mhz // shares,
         memory_mib=own.memory_mib or spec.memory_mib // shares,
         disk_mib=spec.disk_mib // shares,
@@ -135,7 +191,8 @@ def main() -> int:
         set_up_logging(settings.log_level)
         home = Home(Path(own.data_dir), own.node_id)
         drivers = _drivers(own, home)
-        agent = _agent(own, home, drivers)
+        directories = Directories(home.top, memory=own.secrets_memory)
+        agent = _agent(own, home, directories, drivers)
     except CaravanError as err:
         log.critical("service.stopped", reason=str(err), error=type(err).__name__)
         return 1
@@ -145,7 +202,12 @@ def main() -> int:
     edges: list[Edge] = []
 
     def performers_of(shell: Shell) -> Mapping[type, Performer]:
-        edge = Edge(home=home, drivers=drivers, inject=lambda one: shell.inject([one]))
+        edge = Edge(
+            home=home,
+            drivers=drivers,
+            inject=lambda one: shell.inject([one]),
+            directories=directories,
+        )
         edges.append(edge)
         return edge.performers()
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import msgspec
 
 from schemas.base import NodeId
-from schemas.nodes import NodeSpec
+from schemas.nodes import NodeSpec, Pool
+from services.agent.offers import cores_pool
 
 #: A core whose clock nobody tells (most ARM machines) counts as this.
 CORE_MHZ_DEFAULT = 1000
@@ -31,6 +32,8 @@ class Reserved(msgspec.Struct, frozen=True, kw_only=True):
     cpu_mhz: int = 0
     memory_mib: int = 0
     disk_mib: int = 0
+    #: by the kernel's numbers: what runs there is the node's own.
+    cores: frozenset[int] = frozenset()
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +45,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     meminfo: str = ""
     os_release: str = ""
     cores: int = 1
+    #: core -> the part of the memory that is its own (NUMA node); empty: not known, then none can be reserved.
+    core_groups: dict[int, int] = {}
     disk_free_bytes: int = 0
     hostname: str = ""
     machine: str = ""
@@ -76,10 +81,16 @@ def memory_mib(facts: Facts) -> int:
 
 
 def node_spec(
-    facts: Facts, naming: Naming, *, drivers: Mapping[str, str], reserved: Reserved
+    facts: Facts,
+    naming: Naming,
+    *,
+    drivers: Mapping[str, str],
+    reserved: Reserved,
+    pools: tuple[Pool, ...] = (),
 ) -> NodeSpec:
-    """Describe the node. `drivers` holds what their fingerprints say."""
+    """Describe the node. `drivers` holds what their fingerprints say, `pools` what there is beside cores."""
     mhz = core_mhz(facts)
+    kept = reserved.cores & facts.core_groups.keys()
     release = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', facts.os_release, re.MULTILINE))
     model = _MODEL.search(facts.cpuinfo)
     memory = memory_mib(facts)
@@ -104,9 +115,11 @@ def node_spec(
         datacenter=naming.datacenter,
         node_pool=naming.node_pool,
         node_class=naming.node_class,
-        cpu_mhz=max(mhz * facts.cores - reserved.cpu_mhz, 0),
+        cpu_mhz=max(mhz * (facts.cores - len(kept)) - reserved.cpu_mhz, 0),
         memory_mib=max(memory - reserved.memory_mib, 0),
         disk_mib=max(facts.disk_free_bytes // _MIB - reserved.disk_mib, 0),
+        core_mhz=mhz if facts.core_groups else 0,
+        pools=(*cores_pool(facts.core_groups, reserved.cores), *pools),
         attributes={name: attributes[name] for name in sorted(attributes) if attributes[name]},
         meta=dict(sorted(naming.meta.items())),
     )
@@ -120,12 +133,19 @@ def read_facts(data_dir: Path) -> Facts:
         meminfo=_text("/proc/meminfo"),
         os_release=_text("/etc/os-release"),
         cores=len(os.sched_getaffinity(0)),
+        core_groups={core: _numa_node(core) for core in sorted(os.sched_getaffinity(0))},
         disk_free_bytes=shutil.disk_usage(data_dir).free,
         hostname=socket.gethostname(),
         machine=platform.machine(),
         kernel=platform.system(),
         kernel_version=platform.release(),
     )
+
+
+def _numa_node(core: int) -> int:
+    """Say in which part of the memory a core is at home; 0 where the kernel does not tell."""
+    found = sorted(Path(f"/sys/devices/system/cpu/cpu{core}").glob("node[0-9]*"))
+    return int(found[0].name.removeprefix("node")) if found else 0
 
 
 def _text(path: str) -> str:

@@ -242,8 +242,11 @@ class Cluster:
             CARAVAN_AGENT_DATA_DIR=str(self.agent_dir(node_id)),
             CARAVAN_AGENT_RAW_EXEC="1" if self.settings.raw_exec else "0",
             CARAVAN_AGENT_END_TASKS="0" if self.settings.keep_tasks else "1",
+            # Its directories are thrown away by whoever likes to: nothing is mounted in them.
+            CARAVAN_AGENT_SECRETS_MEMORY=os.environ.get("CARAVAN_AGENT_SECRETS_MEMORY", "0"),
             # Together they have what the machine has.
             CARAVAN_AGENT_SHARES=str(self.settings.agents),
+            CARAVAN_AGENT_SHARE=str(self.node_ids.index(node_id)),
             **({"CARAVAN_AGENT_NAME": node_id} if self.settings.agents > 1 else {}),
         )
 
