@@ -216,10 +216,13 @@ def read_exit(directory: Path) -> Exit | None:
         text = (directory / "exit").read_text()
     except FileNotFoundError:
         return None
-    return exit_of(int(text)) if text.strip().isdigit() else Exit(code=None, reason="unreadable")
+    code, _, reason = text.partition("\n")
+    if not code.isdigit():
+        return Exit(code=None, reason="unreadable")
+    return exit_of(int(code), reason.strip())
 
 
-def exit_of(code: int) -> Exit:
+def exit_of(code: int, reason: str = "") -> Exit:
     """Read a shell's exit code: above 128 it names a signal."""
     number = code - _SIGNAL_BASE
-    return Exit(code=code, signal=number if 0 < number < signal.NSIG else 0)
+    return Exit(code=code, signal=number if 0 < number < signal.NSIG else 0, reason=reason)

@@ -1,0 +1,322 @@
+"""Cgroups, version 1 and 2: what a task may use, who is in it, and that all of it ends.
+
+Decides where a run's group stands in each hierarchy, and what its limits are in the words of that version. Must not
+know drivers or tasks. On a machine with both, each controller is used where it is, and the second version's tree, which
+needs no controller for that, kills. Every file is small text; `top` may be any directory, for tests.
+Source: the kernel's admin-guide/cgroup-v1 and cgroup-v2.
+"""
+
+import contextlib
+import errno
+import os
+import select
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+#: In order of need; what is missing is said by the fingerprint.
+CONTROLLERS = ("memory", "pids", "cpu", "cpuset", "cpuacct", "freezer")
+MIB = 1024 * 1024
+#: Tries to empty a group whose members fork while they are killed.
+_KILL_ROUNDS = 200
+_UNIFIED = "unified"
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run may use. Zero: no limit."""
+
+    #: its weight against others, in MHz of its ask.
+    cpu_mhz: int = 0
+    cores: tuple[int, ...] = ()
+    memory_mib: int = 0
+    #: beyond its ask while there is room; -1: without end.
+    memory_max_mib: int = 0
+    processes: int = 0
+
+    @property
+    def memory_hard_mib(self) -> int:
+        """Where the kernel ends it; 0: nowhere."""
+        if self.memory_max_mib < 0:
+            return 0
+        return max(self.memory_max_mib, self.memory_mib)
+
+
+class Hierarchies(msgspec.Struct, frozen=True, kw_only=True):
+    """Directory of each controller in its hierarchy; `unified` is version 2's tree, with or without controllers."""
+
+    dirs: dict[str, str]
+    #: controllers that are version 2's.
+    second: tuple[str, ...] = ()
+
+
+def find(mounts: str, *, root: str = "") -> Hierarchies:
+    """Read where the hierarchies are out of /proc/self/mounts. `root` stands before each path, for tests."""
+    dirs: dict[str, str] = {}
+    second: tuple[str, ...] = ()
+    for line in mounts.splitlines():
+        fields = line.split()
+        if len(fields) < 4:
+            continue
+        place = root + fields[1].replace("\\040", " ")
+        if fields[2] == "cgroup":
+            dirs |= {one: place for one in fields[3].split(",") if one in CONTROLLERS}
+        elif fields[2] == "cgroup2":
+            dirs[_UNIFIED] = place
+            second = tuple(_text(Path(place, "cgroup.controllers")).split())
+    for one in second:
+        if one in CONTROLLERS:
+            dirs.setdefault(one, dirs[_UNIFIED])
+    return Hierarchies(
+        dirs=dirs, second=tuple(one for one in second if dirs.get(one) == dirs[_UNIFIED])
+    )
+
+
+class Groups:
+    """All groups of one agent: below `<hierarchy>/<parent>`. Raises OSError where the kernel says no."""
+
+    def __init__(self, found: Hierarchies, parent: str) -> None:
+        self.found = found
+        self.parent = parent
+        #: distinct directories: controllers that are mounted together share one.
+        self.tops = {place: Path(place, parent) for place in sorted(set(found.dirs.values()))}
+
+    def prepare(self) -> None:
+        """Make the agent's own level, and hand the second version's controllers down to it."""
+        for place, top in self.tops.items():
+            top.mkdir(parents=True, exist_ok=True)
+            levels = [Path(place)]
+            for part in Path(self.parent).parts:
+                levels.append(levels[-1] / part)
+            for level in levels:
+                if place == self.found.dirs.get(_UNIFIED):
+                    for one in self.found.second:
+                        with contextlib.suppress(OSError):
+                            _write(level / "cgroup.subtree_control", f"+{one}")
+                elif place == self.found.dirs.get("cpuset") and level != levels[0]:
+                    # A new group of version 1 has no cores and no memory node until told.
+                    for name in ("cpuset.cpus", "cpuset.mems"):
+                        if not _text(level / name).strip():
+                            _write(level / name, _text(level.parent / name).strip())
+
+    def make(self, name: str, limits: Limits) -> None:
+        """Make a run's group with its limits. What an earlier life left under that name is used again."""
+        for top in self.tops.values():
+            (top / name).mkdir(exist_ok=True)
+        for controller, file, value in self._settings(limits):
+            path = self._of(controller, name)
+            if path is not None:
+                with _soft(controller, file):
+                    _write(path / file, value)
+
+    def _settings(self, limits: Limits) -> list[tuple[str, str, str]]:
+        found = []
+        two = self.found.second
+        hard = limits.memory_hard_mib * MIB
+        if "memory" in two:
+            found += [("memory", "memory.oom.group", "0"), ("memory", "memory.swap.max", "0")]
+            found += [("memory", "memory.max", str(hard))] if hard else []
+            found += [("memory", "memory.low", str(limits.memory_mib * MIB))]
+        elif "memory" in self.found.dirs:
+            found += [("memory", "memory.swappiness", "0")]
+            found += [("memory", "memory.limit_in_bytes", str(hard))] if hard else []
+            found += [("memory", "memory.memsw.limit_in_bytes", str(hard))] if hard else []
+            found += [("memory", "memory.soft_limit_in_bytes", str(limits.memory_mib * MIB))]
+        if limits.cpu_mhz:
+            shares = min(max(limits.cpu_mhz, 2), 262_144)
+            weight = 1 + (shares - 2) * 9_999 // 262_142
+            found.append(
+                ("cpu", "cpu.weight", str(weight))
+                if "cpu" in two
+                else ("cpu", "cpu.shares", str(shares))
+            )
+        if limits.processes:
+            found.append(("pids", "pids.max", str(limits.processes)))
+        if "cpuset" in self.found.dirs:
+            above = self._of("cpuset", "..")
+            assert above is not None
+            cores = ",".join(str(core) for core in sorted(limits.cores))
+            if cores:
+                found.append(("cpuset", "cpuset.cpus", cores))
+            if "cpuset" not in two:
+                mems = _text(above / "cpuset.mems").strip()
+                cpus = _text(above / "cpuset.cpus").strip()
+                found.append(("cpuset", "cpuset.mems", mems))
+                found += [] if cores else [("cpuset", "cpuset.cpus", cpus)]
+        return found
+
+    def _of(self, controller: str, name: str) -> Path | None:
+        place = self.found.dirs.get(controller)
+        return self.tops[place] / name if place is not None else None
+
+    def entries(self, name: str) -> list[str]:
+        """Return the files that a process writes "0" into to be a member."""
+        return [str(top / name / "cgroup.procs") for top in self.tops.values()]
+
+    def oom_file(self, name: str) -> str:
+        """Return the file that counts kills for lack of memory; empty: nothing counts them."""
+        path = self._of("memory", name)
+        if path is None:
+            return ""
+        return str(
+            path / ("memory.events" if "memory" in self.found.second else "memory.oom_control")
+        )
+
+    def members(self, name: str) -> list[int]:
+        """Processes in a run's group, of every hierarchy."""
+        return members([str(top / name) for top in self.tops.values()])
+
+    def exists(self, name: str) -> bool:
+        """Say whether anything of a run's group is there."""
+        return any((top / name).is_dir() for top in self.tops.values())
+
+    def end(self, name: str) -> None:
+        """Kill all members and remove the group."""
+        end([str(top / name) for top in self.tops.values()])
+
+    def usage(self, name: str) -> tuple[int, int]:
+        """Processor time (ns) and memory (bytes, without what is only a cache of files) of a group."""
+        cpu_ns = memory = 0
+        if (path := self._of("cpuacct", name)) is not None and "cpuacct" not in self.found.second:
+            cpu_ns = int(_text(path / "cpuacct.usage") or 0)
+        elif (path := self._of("cpu", name)) is not None:
+            cpu_ns = _field(_text(path / "cpu.stat"), "usage_usec") * 1000
+        if (path := self._of("memory", name)) is not None:
+            stat = _text(path / "memory.stat")
+            if "memory" in self.found.second:
+                used = int(_text(path / "memory.current") or 0)
+                memory = max(used - _field(stat, "inactive_file"), 0)
+            else:
+                used = int(_text(path / "memory.usage_in_bytes") or 0)
+                memory = max(used - _field(stat, "total_inactive_file"), 0)
+        return cpu_ns, memory
+
+    def sweep(self) -> int:
+        """Remove groups without members that an earlier life left. Returns how many."""
+        names = {path.name for top in self.tops.values() if top.is_dir() for path in _subs(top)}
+        empty = sorted(name for name in names if not self.members(name))
+        for name in empty:
+            self.end(name)
+        return len(empty)
+
+    def remove(self) -> None:
+        """Remove the agent's own level, if nothing is in it."""
+        for place, top in self.tops.items():
+            level = top
+            while level != Path(place):
+                with contextlib.suppress(OSError):
+                    level.rmdir()
+                level = level.parent
+
+
+def oom_kills(text: str) -> int:
+    """Read how often the kernel killed for lack of memory, in either version's words."""
+    return _field(text, "oom_kill")
+
+
+def members(directories: list[str]) -> list[int]:
+    """Processes that are in any of these groups."""
+    found: set[int] = set()
+    for directory in directories:
+        found |= {int(word) for word in _text(Path(directory, "cgroup.procs")).split()}
+    return sorted(found)
+
+
+def end(directories: list[str]) -> None:
+    """Kill all members of a run's groups, wait until they are gone, and remove the groups."""
+    for directory in directories:
+        with contextlib.suppress(OSError):
+            _write(Path(directory, "cgroup.kill"), "1")
+    for _ in range(_KILL_ROUNDS):
+        left = members(directories)
+        if not left:
+            break
+        _freeze(directories, "FROZEN")
+        for pid in members(directories):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        _freeze(directories, "THAWED")
+        _wait_for(left)
+    for directory in directories:
+        _remove(directory)
+
+
+def _freeze(directories: list[str], state: str) -> None:
+    """Stop members from forking away from the kill: version 1's freezer; version 2 has cgroup.kill."""
+    for directory in directories:
+        path = Path(directory, "freezer.state")
+        with contextlib.suppress(OSError):
+            if path.exists():
+                _write(path, state)
+
+
+def _wait_for(pids: list[int]) -> None:
+    """Give the killed a moment each; a process that is stuck in the kernel holds nobody up for long."""
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            fd = os.pidfd_open(pid)
+            try:
+                select.select([fd], [], [], 0.05)
+            finally:
+                os.close(fd)
+
+
+def _remove(directory: str) -> None:
+    for _ in range(50):
+        try:
+            os.rmdir(directory)
+        except FileNotFoundError:
+            return
+        except OSError as err:
+            # A task may make groups of its own below, where it may at all.
+            for sub in _subs(Path(directory)):
+                _remove(str(sub))
+            if err.errno != errno.EBUSY:
+                return
+            # The last member is gone from the list a moment before it is gone from the group.
+            time.sleep(0.005)
+        else:
+            return
+
+
+def _subs(directory: Path) -> list[Path]:
+    try:
+        return sorted(path for path in directory.iterdir() if path.is_dir())
+    except OSError:
+        return []
+
+
+@contextlib.contextmanager
+def _soft(controller: str, file: str) -> Iterator[None]:
+    """Kernels may be built without swap accounting and the like: only the limits that protect others must hold."""
+    must = ("memory.limit_in_bytes", "memory.max", "pids.max", "cpuset.cpus", "cpuset.mems")
+    try:
+        yield
+    except OSError as err:
+        if file in must:
+            raise OSError(err.errno, f"{controller} cgroup: {file}: {err.strerror}") from err
+
+
+def _write(path: Path, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _field(text: str, name: str) -> int:
+    for line in text.splitlines():
+        key, _, value = line.partition(" ")
+        if key == name and value.strip().isdigit():
+            return int(value)
+    return 0

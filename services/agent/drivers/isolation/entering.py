@@ -1,0 +1,107 @@
+"""Run a command inside a run that is under way: same namespaces, view, user, rights and cgroups.
+
+Two processes: one that enters the namespaces and waits, and the command. When the agent lets go of the second pipe,
+for it ended or nobody listens any more, the command is killed. Every function here ends its process.
+"""
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import termios
+
+import msgspec
+
+from services.agent.drivers.isolation import kernel
+from services.agent.drivers.isolation.orders import Enter, Jail
+from services.agent.drivers.isolation.stages import Failed, confine, run_program
+
+#: Namespace files in the order in which they are entered: the view last, /proc is of the old one.
+_FILES = (
+    ("ipc", kernel.CLONE_NEWIPC),
+    ("uts", kernel.CLONE_NEWUTS),
+    ("net", kernel.CLONE_NEWNET),
+    ("pid", kernel.CLONE_NEWPID),
+    ("mnt", kernel.CLONE_NEWNS),
+)
+_SIGNAL_BASE = 128
+
+
+def enter(order: Enter, tell: int, life: int, std: tuple[int, int, int]) -> None:
+    """Run the command; never returns. Says `exit <code>`, or `error 0 <reason>`."""
+    os.setsid()
+    kernel.call_me("caravan-exec")
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    said = "error 0 it ended before it began"
+    try:
+        wanted = order.jail.namespaces | (kernel.CLONE_NEWNS if order.jail.view else 0)
+        entries = [os.open(path, os.O_WRONLY | os.O_CLOEXEC) for path in order.jail.cgroup_entries]
+        spaces = [
+            (os.open(f"/proc/{order.pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC), flag)
+            for name, flag in _FILES
+            if wanted & flag
+        ]
+        _check_it_is(order)
+        for fd, flag in spaces:
+            kernel.setns(fd, flag)
+        child = os.fork()
+        if child == 0:
+            _become(order, entries, std)
+        for fd in {*std}:
+            os.close(fd)
+        said = f"exit {_wait(child, life)}"
+    except OSError as err:
+        said = f"error 0 {err.strerror or err}"
+    with contextlib.suppress(OSError):
+        os.write(tell, f"{said}\n".encode())
+    os._exit(0)
+
+
+def _check_it_is(order: Enter) -> None:
+    """Raise OSError when the pid is not that process any more; what was opened before is its own if it is."""
+    with open(f"/proc/{order.pid}/stat", encoding="utf-8", errors="replace") as file:
+        fields = file.read().rpartition(") ")[2].split()
+    if int(fields[19]) != order.start_ticks or fields[0] in "ZX":
+        raise OSError(3, "the task has ended")
+
+
+def _wait(child: int, life: int) -> int:
+    """Wait for the command, or for nobody to want it any more."""
+    fd = os.pidfd_open(child)
+    ready, _, _ = select.select([fd, life], [], [])
+    if fd not in ready:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
+        os.kill(child, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return code if code >= 0 else _SIGNAL_BASE - code
+
+
+def _for_visitors(jail: Jail) -> Jail:
+    """In a view the rules of Landlock would part a visitor from the task: it could neither see nor signal it."""
+    if not jail.view:
+        return jail
+    return msgspec.structs.replace(jail, landlock_read=(), landlock_write=())
+
+
+def _become(order: Enter, entries: list[int], std: tuple[int, int, int]) -> None:
+    try:
+        os.setsid()
+        kernel.die_with_parent(signal.SIGKILL)
+        for fd in entries:
+            os.write(fd, b"0")
+        for number, fd in enumerate(std):
+            os.dup2(fd, number)
+        if order.tty:
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        confine(_for_visitors(order.jail))
+        # A change of user takes that word back.
+        kernel.die_with_parent(signal.SIGKILL)
+        os.chdir(order.work_dir)
+        run_program(order.argv, order.env)
+    except (OSError, Failed) as err:
+        with contextlib.suppress(OSError):
+            text = str(err) if isinstance(err, Failed) else (err.strerror or str(err))
+            os.write(2, f"{text}\r\n".encode())
+    os._exit(127)

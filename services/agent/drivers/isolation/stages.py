@@ -1,0 +1,315 @@
+"""From an order to a running task: three processes, each with one duty.
+
+    starter ─fork→ keeper ─fork→ init ─fork→ task
+
+The keeper stands outside: it makes the cgroups, waits for init, kills what is left and takes the cgroups away. Init is
+pid 1 of the task's namespaces: it builds the view, reaps orphans, writes the task's exit where every life of the agent
+finds it, and ends, at which the kernel kills whatever else is in there. The task claims its run (see `watcher.py`:
+the same files), gives up its rights, and executes the command. So a killed agent or keeper loses nothing, and a killed
+init ends its task. Keeper and init are forks of the starter: a few hundred KiB each, and no new program is loaded.
+
+Decides the order of these steps. Every function here ends its process.
+"""
+
+import contextlib
+import os
+import resource
+import signal
+import stat
+from collections.abc import Sequence
+
+from services.agent.drivers.isolation import cgroups, kernel, landlock, network, seccomp, view
+from services.agent.drivers.isolation.orders import Jail, Start
+
+#: Exit codes of a shell for a command that cannot be executed, and one that is not found.
+NOT_EXECUTABLE, NOT_FOUND = 126, 127
+_SIGNAL_BASE = 128
+#: Errors that another try would meet again.
+_FINAL = (1, 2, 7, 8, 13, 20, 22, 36, 40)
+
+
+class Failed(Exception):
+    """A step did not work; `again`: it may the next time."""
+
+    def __init__(self, reason: str, *, again: bool) -> None:
+        super().__init__(reason)
+        self.again = again
+
+
+def keep(order: Start, tell: int) -> None:
+    """Be the keeper of a run; never returns."""
+    os.setsid()
+    kernel.call_me("caravan-keep")
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    groups = None
+    code = NOT_EXECUTABLE
+    try:
+        if order.groups is not None:
+            groups = cgroups.Groups(order.groups.found, order.groups.parent)
+            groups.make(order.groups.name, order.groups.limits)
+        me = _line_of("/proc/self/stat")
+        kernel.unshare(order.jail.namespaces)
+        child = os.fork()
+        if child == 0:
+            _init(order, tell, me)
+        os.close(tell)
+        tell = -1
+        code = _code(os.waitpid(child, 0)[1])
+    except OSError as err:
+        _say(tell, err)
+    if groups is not None and order.groups is not None:
+        groups.end(order.groups.name)
+    # Init was killed before it could write: the kernel has killed the task with it.
+    with contextlib.suppress(OSError):
+        if _claimed(f"{order.directory}/proc", order.kernel_boot):
+            write_exit(order.directory, code, "")
+    os._exit(0)
+
+
+def _init(order: Start, tell: int, keeper: str) -> None:
+    """Be pid 1 of a run."""
+    kernel.call_me("caravan-init")
+    code = NOT_EXECUTABLE
+    try:
+        run = os.open(order.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        entries = [os.open(path, os.O_WRONLY | os.O_CLOEXEC) for path in order.jail.cgroup_entries]
+        kills = _oom_file(order)
+        outputs = [_output(order, path) for path in (order.stdout, order.stderr)]
+        null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        if order.jail.namespaces & kernel.CLONE_NEWNET:
+            network.raise_loopback()
+        if order.jail.namespaces & kernel.CLONE_NEWUTS and order.jail.hostname:
+            kernel.libc.sethostname(order.jail.hostname.encode(), len(order.jail.hostname))
+        if order.jail.view:
+            view.build(
+                top=order.top,
+                task=order.task,
+                shared=order.shared,
+                shown=order.jail.shown,
+                devices=order.devices,
+            )
+        claim = _Claim(run, proc, [order.kernel_boot, keeper, _line_of("self/stat", proc)])
+        child = os.fork()
+        if child == 0:
+            _task(order, tell, claim, entries, [null, *outputs])
+        os.close(tell)
+        for fd in (proc, null, *entries, *outputs):
+            os.close(fd)
+        tell = -1
+        code = _reap(child)
+        killed = kills >= 0 and cgroups.oom_kills(os.pread(kills, 4096, 0).decode()) > 0
+        with contextlib.suppress(OSError):
+            if _claimed("proc", order.kernel_boot, run):
+                write_exit("", code, _out_of_memory(order, code) if killed else "", run)
+    except OSError as err:
+        _say(tell, err)
+    os._exit(code if code < _SIGNAL_BASE else NOT_EXECUTABLE)
+
+
+def _out_of_memory(order: Start, code: int) -> str:
+    limit = order.groups.limits.memory_hard_mib if order.groups is not None else 0
+    whom = "it" if code == _SIGNAL_BASE + signal.SIGKILL else "a process of it"
+    return f"out of memory: the kernel killed {whom} at its limit of {limit} MiB"
+
+
+def _oom_file(order: Start) -> int:
+    if order.groups is None:
+        return -1
+    path = cgroups.Groups(order.groups.found, order.groups.parent).oom_file(order.groups.name)
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC) if path else -1
+
+
+def _reap(task: int) -> int:
+    """Wait for the task, and bury whoever else ends meanwhile. Returns a shell's exit code."""
+    while True:
+        pid, status = os.waitpid(-1, 0)
+        if pid == task:
+            return _code(status)
+
+
+def _code(status: int) -> int:
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else _SIGNAL_BASE - code
+
+
+class _Claim:
+    """The right to begin, taken once; see `watcher.py`."""
+
+    def __init__(self, run: int, proc: int, lines: Sequence[str]) -> None:
+        self._run = run
+        self._proc = proc
+        self._lines = lines
+
+    def take(self) -> None:
+        """Raise FileExistsError when somebody voided the run."""
+        boot, keeper, init = self._lines
+        me = _line_of("self/stat", self._proc)
+        fd = os.open(
+            "proc", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self._run
+        )
+        os.write(fd, f"{boot}\n{keeper}\n{me}\n{init}\n".encode())
+        os.close(fd)
+
+
+def _task(order: Start, tell: int, claim: _Claim, entries: list[int], std: list[int]) -> None:
+    """Become the task."""
+    try:
+        os.setsid()
+        for fd in entries:
+            os.write(fd, b"0")
+        claim.take()
+        for number, fd in enumerate(std):
+            os.dup2(fd, number)
+        confine(order.jail)
+        os.chdir(order.work_dir)
+        os.write(tell, b"alive\n")
+        run_program(order.argv, order.env)
+    except (OSError, Failed) as err:
+        _say(tell, err)
+    os._exit(NOT_FOUND)
+
+
+def confine(jail: Jail) -> None:
+    """Give up what the task shall not have, in the one order that works. Raises OSError."""
+    for number, limits in sorted(jail.rlimits.items()):
+        _limit(number, *limits)
+    kernel.limit_capabilities(jail.capabilities)
+    if os.getuid() == 0:
+        os.setgroups(jail.groups)
+        os.setresgid(jail.gid, jail.gid, jail.gid)
+        if jail.capabilities:
+            kernel.keep_capabilities()
+        os.setresuid(jail.uid, jail.uid, jail.uid)
+        kernel.set_capabilities(jail.capabilities, ambient=True)
+    if jail.no_new_privileges:
+        kernel.no_new_privileges()
+    if jail.landlock_read or jail.landlock_write:
+        landlock.restrict(
+            read=(*jail.landlock_read, "/proc/self"), write=jail.landlock_write, opened=(1, 2)
+        )
+    if jail.seccomp:
+        seccomp.restrict()
+    os.umask(0o022)
+
+
+def _limit(number: int, soft: int, hard: int) -> None:
+    try:
+        resource.setrlimit(number, (soft, hard))
+    except ValueError:
+        # Not even root may raise it everywhere: as much as there is.
+        most = resource.getrlimit(number)[1]
+        resource.setrlimit(number, (min(soft, most), min(hard, most)))
+
+
+def run_program(argv: tuple[str, ...], env: dict[str, str]) -> None:
+    """Execute a command, found as a shell would. Returns never, or raises Failed."""
+    for number in range(1, signal.NSIG):
+        # Python ignores some signals; what is executed would go on ignoring them.
+        with contextlib.suppress(OSError, ValueError):
+            signal.signal(number, signal.SIG_DFL)
+    # Nothing of ours is open in the task, however it was made.
+    kernel.close_on_exec()
+    command = argv[0]
+    places = [command]
+    if "/" not in command:
+        places = [f"{part or '.'}/{command}" for part in env.get("PATH", "").split(":")]
+    worst = OSError(2, "not found")
+    for place in places:
+        try:
+            os.execve(place, argv, env)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as err:
+            worst = err
+    again = worst.errno not in _FINAL
+    raise Failed(f"command {command!r} is no program here: {worst.strerror}", again=again)
+
+
+def _output(order: Start, path: str) -> int:
+    """Open a log without following anything, or waiting for anybody: a task may have put a pipe or a link there."""
+    if not path:
+        return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    directory = view.open_below(order.top, os.path.dirname(path))
+    try:
+        fd = os.open(
+            os.path.basename(path),
+            os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
+            0o666,
+            dir_fd=directory,
+        )
+    except OSError as err:
+        raise OSError(22, f"log {os.path.basename(path)} is no plain file") from err
+    finally:
+        os.close(directory)
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+        raise OSError(22, f"log {os.path.basename(path)} is no plain file")
+    os.fchmod(fd, 0o666)
+    os.set_blocking(fd, True)
+    return fd
+
+
+def write_exit(directory: str, code: int, reason: str, fd: int | None = None) -> None:
+    """Write how a run ended, once: who comes later says nothing."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    place = "" if fd is not None else f"{directory}/"
+    try:
+        os.stat(f"{place}exit", dir_fd=fd)
+    except FileNotFoundError:
+        pass
+    else:
+        return
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(f"{place}exit.new", dir_fd=fd)
+    out = os.open(f"{place}exit.new", flags, 0o600, dir_fd=fd)
+    os.write(out, f"{code}\n{reason}\n".encode())
+    os.fsync(out)
+    os.close(out)
+    os.rename(f"{place}exit.new", f"{place}exit", src_dir_fd=fd, dst_dir_fd=fd)
+
+
+def _line_of(path: str, at: int | None = None) -> str:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=at)
+    try:
+        return os.read(fd, 4096).decode(errors="replace").strip()
+    finally:
+        os.close(fd)
+
+
+def _claimed(path: str, boot: str, at: int | None = None) -> bool:
+    """Say whether the run began; what was voided before never did."""
+    try:
+        return _line_of(path, at).splitlines()[0] == boot
+    except FileNotFoundError:
+        return False
+
+
+def _say(tell: int, err: Exception) -> None:
+    if tell < 0:
+        return
+    if isinstance(err, Failed):
+        again, reason = err.again, str(err)
+    elif isinstance(err, OSError):
+        again, reason = err.errno not in _FINAL, err.strerror or str(err)
+        reason += f": {err.filename}" if err.filename else ""
+    else:
+        again, reason = True, repr(err)
+    with contextlib.suppress(OSError):
+        os.write(tell, f"error {int(again)} {reason}\n".encode())
+
+
+def nothing_open() -> None:
+    """Let go of what the starter has as its first three: its socket, and words that nobody hears."""
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for number in range(3):
+        os.dup2(null, number, inheritable=False)
+    if null > 2:
+        os.close(null)
+
+
+def fail_loudly(tell: int, err: BaseException) -> None:
+    """Say what nobody expected, and end."""
+    with contextlib.suppress(OSError):
+        os.write(tell, f"error 1 {err!r}\n".encode())
+    os._exit(NOT_EXECUTABLE)

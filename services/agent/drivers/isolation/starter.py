@@ -1,0 +1,59 @@
+"""The starter: one small process beside the agent that turns orders into processes by forking.
+
+It imports what a launch needs once, so that a launch costs forks and no imports, and
+what it forks shares its memory. Orders come over one socket as memory files with their descriptors; it answers
+nothing itself. It ends when the agent does; what it started stays. Decides nothing.
+"""
+
+import gc
+import os
+import signal
+import socket
+
+from services.agent.drivers.isolation.entering import enter
+from services.agent.drivers.isolation.orders import DECODER, Start
+from services.agent.drivers.isolation.stages import fail_loudly, keep, nothing_open
+
+_MOST_DESCRIPTORS = 8
+
+
+def serve(inbox: socket.socket) -> None:
+    """Take orders until the agent's end of the socket is closed."""
+    # Children are reaped by the kernel: their ends are told by files and descriptors.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    gc.disable()
+    gc.freeze()
+    while True:
+        word, fds, _, _ = socket.recv_fds(inbox, 16, _MOST_DESCRIPTORS)
+        if not word:
+            return
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        if os.fork() == 0:
+            nothing_open()
+            inbox.detach()
+            try:
+                _obey(fds)
+            except BaseException as err:  # noqa: BLE001 - the child of a fork must not return.
+                fail_loudly(fds[1], err)
+        for fd in fds:
+            os.close(fd)
+
+
+def _obey(fds: list[int]) -> None:
+    with os.fdopen(fds[0], "rb") as file:
+        file.seek(0)
+        order = DECODER.decode(file.read())
+    if isinstance(order, Start):
+        keep(order, fds[1])
+    else:
+        enter(order, fds[1], fds[2], (fds[3], fds[4], fds[5]))
+
+
+def main() -> None:
+    """Serve the socket that is descriptor 0."""
+    serve(socket.socket(fileno=0))

@@ -1,0 +1,169 @@
+"""The agent's end of the starter: the small process that forks isolated tasks (`isolation/starter.py`).
+
+Decides how the starter is begun, and begun again when somebody killed it. What it started runs on either way. Orders
+travel as memory files, so that no length of an environment matters; answers come over a pipe of each order's own.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+import services
+from services.agent.drivers.driver import StartRefused
+from services.agent.drivers.isolation.orders import Enter, Start
+from services.agent.drivers.isolation.probe import Found
+
+#: Where `services` and msgspec are: the starter reads no site configuration, which takes most of Python's start.
+_PATHS = [str(Path(services.__file__ or "").parents[1]), str(Path(msgspec.__file__).parents[1])]
+_SERVE = "from services.agent.drivers.isolation.starter import main; main()"
+_PROBE = "from services.agent.drivers.isolation.probe import main; main({parent!r})"
+_ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+PROBE_TIMEOUT_S = 20.0
+#: A start that has not said anything by then is given up.
+START_TIMEOUT_S = 10.0
+
+
+def _python(code: str) -> list[str]:
+    return [sys.executable, "-I", "-S", "-c", f"import sys; sys.path[:0] = {_PATHS!r}; {code}"]
+
+
+def probe(parent: str) -> Found:
+    """Find what isolation works here. Whatever goes wrong, nothing does."""
+    try:
+        done = subprocess.run(
+            _python(_PROBE.format(parent=parent)),
+            env=_ENVIRONMENT,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=PROBE_TIMEOUT_S,
+            check=True,
+        )
+        return msgspec.json.decode(done.stdout, type=Found)
+    except subprocess.CalledProcessError as err:
+        return Found(why={"probe": err.stderr.decode(errors="replace")[-400:]})
+    except (OSError, subprocess.SubprocessError, msgspec.MsgspecError) as err:
+        return Found(why={"probe": str(err)})
+
+
+class Starter:
+    """One per driver that needs it; begun with the first order."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def close(self) -> None:
+        """End the starter; what it started runs on."""
+        with self._lock:
+            self._end()
+
+    def warm(self) -> None:
+        """Begin the starter now, so that the first task need not wait for it."""
+        with self._lock:
+            if self._socket is None:
+                self._begin()
+
+    @property
+    def pid(self) -> int:
+        """Its process; 0: not begun."""
+        return self._process.pid if self._process is not None else 0
+
+    async def start(self, order: Start) -> None:
+        """Start a run. Returns when its command is being executed; raises StartRefused with what the starter said."""
+        read, write = os.pipe()
+        try:
+            try:
+                await asyncio.to_thread(self.send, order, (write,))
+            finally:
+                os.close(write)
+            said = await read_all(read, START_TIMEOUT_S)
+        finally:
+            os.close(read)
+        lines = said.decode(errors="replace").splitlines()
+        for line in lines:
+            if line.startswith("error "):
+                _, again, reason = line.split(" ", 2)
+                raise StartRefused(reason, recoverable=again == "1")
+        if "alive" not in lines:
+            raise StartRefused("it ended before it began", recoverable=True)
+
+    def send(self, order: Start | Enter, fds: Sequence[int]) -> None:
+        """Hand an order over; blocks for a moment. Raises StartRefused."""
+        memory = os.memfd_create("order", os.MFD_CLOEXEC)
+        try:
+            with os.fdopen(os.dup(memory), "wb") as file:
+                file.write(msgspec.json.encode(order))
+            with self._lock:
+                self._send([memory, *fds])
+        except OSError as err:
+            raise StartRefused(f"the starter cannot be reached: {err}", recoverable=True) from err
+        finally:
+            os.close(memory)
+
+    def _send(self, fds: list[int]) -> None:
+        if self._socket is not None:
+            try:
+                socket.send_fds(self._socket, [b"x"], fds)
+            except (BrokenPipeError, ConnectionError):
+                self._end()
+            else:
+                return
+        socket.send_fds(self._begin(), [b"x"], fds)
+
+    def _begin(self) -> socket.socket:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                _python(_SERVE),
+                env=_ENVIRONMENT,
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                start_new_session=True,
+            )
+        self._socket = ours
+        return ours
+
+    def _end(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        if self._process is not None:
+            # It ends by itself, its socket is closed; a starter that hangs is not waited for.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(2.0)
+        self._socket = self._process = None
+
+
+async def read_all(fd: int, timeout_s: float) -> bytes:
+    """Read a pipe to its end. Returns what came until then, or until the time was over."""
+    os.set_blocking(fd, False)
+    loop = asyncio.get_running_loop()
+    parts: list[bytes] = []
+    over = asyncio.Event()
+
+    def come() -> None:
+        try:
+            part = os.read(fd, 65_536)
+        except BlockingIOError:
+            return
+        parts.append(part)
+        if not part:
+            over.set()
+
+    loop.add_reader(fd, come)
+    try:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(over.wait(), timeout_s)
+    finally:
+        loop.remove_reader(fd)
+    return b"".join(parts)
