@@ -11,8 +11,8 @@ from schemas.allocations import CLIENT_STATUSES
 from schemas.envelope import Record
 from shared.sim.findings import Ledger
 
-_KEY_SHIFT = 20
-_TERMINAL = frozenset({"complete", "failed", "lost"})
+KEY_SHIFT = 20
+TERMINAL = frozenset({"complete", "failed", "lost"})
 #: From which client status an allocation may come to which; the same again is always allowed.
 _LEGAL = {
     "pending": frozenset({"running", "complete", "failed", "lost", "unknown"}),
@@ -33,6 +33,7 @@ class Alloc:
         "ask",
         "client",
         "desired",
+        "evicted_seq",
         "group",
         "index",
         "job_id",
@@ -53,11 +54,13 @@ class Alloc:
         self.ask: Ask = (0, 0, 0)
         self.desired = "run"
         self.client = "pending"
+        #: seq at which it had to make room; 0: it had not.
+        self.evicted_seq = 0
 
     @property
     def is_wanted(self) -> bool:
         """Say whether it shall run and has not ended."""
-        return self.desired == "run" and self.client not in _TERMINAL
+        return self.desired == "run" and self.client not in TERMINAL
 
     def __repr__(self) -> str:
         return (
@@ -73,6 +76,7 @@ class JobBook:
         self.id = job_id
         self.version = -1
         self.job_type = ""
+        self.priority = 0
         self.is_stopped = False
         self.groups: dict[int, dict[str, tuple[int, Ask]]] = {}
 
@@ -165,7 +169,9 @@ class Books:
     def done(self, job: JobBook, group: str) -> int:
         """Count the completed allocations of a batch job's present version."""
         return sum(
-            alloc.client == "complete" and alloc.version == job.version
+            alloc.client == "complete"
+            and alloc.version == job.version
+            and alloc.desired != "evict"
             for alloc in self.of_group(job, group)
         )
 
@@ -206,6 +212,7 @@ class Books:
         )
         job.version = event.version
         job.job_type = event.job_type
+        job.priority = event.priority
         job.is_stopped = False
         job.groups[event.version] = {
             group.name: (group.count, (group.cpu_mhz, group.memory_mib, group.disk_mib))
@@ -249,7 +256,7 @@ class Books:
         match event:
             case evaluations.EvaluationsCreated():
                 for _ in event.evaluations:
-                    self.evals[self._seq << _KEY_SHIFT | self._ordinals[0]] = "open"
+                    self.evals[self._seq << KEY_SHIFT | self._ordinals[0]] = "open"
                     self._ordinals[0] += 1
             case evaluations.EvaluationsWoken():
                 for key in event.keys:
@@ -278,11 +285,13 @@ class Books:
             )
             return
         before = {name: len(rows) for (of, name), rows in self._wanted.items() if of == job.id}
+        self._evict(job, event)
         for stop in event.stops:
             for row in stop.rows:
                 alloc = self.allocs[row]
                 self.ledger.hold("legal_state_path", alloc.job_id == job.id, "stop of", alloc)
-                alloc.desired = "stop"
+                if alloc.desired != "evict":
+                    alloc.desired = "stop"
                 self._count(alloc)
                 if stop.client_status:
                     self._move(row, stop.client_status)
@@ -302,6 +311,24 @@ class Books:
         for placement in event.placements:
             self._check_count(job, placement.group, before.get(placement.group, 0))
 
+    def _evict(self, job: JobBook, event: plans.PlanCommitted) -> None:
+        """Book who makes room: less important by ten, to run until now, and somebody lands on the node."""
+        lands = {row for placement in event.placements for row in placement.rows}
+        for evictions in event.evictions:
+            other = self.jobs.get(evictions.job_id)
+            for row in evictions.rows:
+                alloc = self.allocs[row]
+                fair = other is not None and other.priority <= job.priority - 10
+                fair = fair and alloc.job_id == evictions.job_id != job.id and alloc.is_wanted
+                self.ledger.hold("evicted_by_rule", fair, alloc, "evicted for", job.id)
+                # Of a plan in parts the placement may come in a later one.
+                useful = alloc.node in lands or event.origin.parts > 1
+                self.ledger.hold("evicted_by_rule", useful, alloc, "makes room for nobody")
+                alloc.desired = "evict"
+                alloc.evicted_seq = self._seq
+                self._hold(alloc, -1)
+                self._count(alloc)
+
     def _place(self, job: JobBook, placement: plans.GroupPlacement) -> list[int]:
         where = [
             row for row, n in zip(placement.rows, placement.counts, strict=True) for _ in range(n)
@@ -314,7 +341,7 @@ class Books:
             book = self.nodes.get(node)
             ready = book is not None and book.status == "ready"
             self.ledger.hold("placed_on_ready_node", ready, node, book and book.status, job.id)
-            key = self._seq << _KEY_SHIFT | self._ordinals[1]
+            key = self._seq << KEY_SHIFT | self._ordinals[1]
             self._ordinals[1] += 1
             alloc = Alloc(key, self._rows.take(), node, job_id=job.id, group=placement.group)
             alloc.index = index
@@ -346,7 +373,7 @@ class Books:
             return
         legal = status == alloc.client or status in _LEGAL[alloc.client]
         self.ledger.hold("legal_state_path", legal, alloc, "to", status)
-        if status in _TERMINAL and alloc.client not in _TERMINAL:
+        if status in TERMINAL and alloc.client not in TERMINAL and alloc.desired != "evict":
             self._hold(alloc, -1)
         alloc.client = status
         self._count(alloc)
@@ -366,5 +393,5 @@ class Books:
     def _collect(self, event: allocations.AllocationsCollected) -> None:
         for row in event.rows:
             alloc = self.allocs.pop(row)
-            self.ledger.hold("forgotten_when_over", alloc.client in _TERMINAL, alloc)
+            self.ledger.hold("forgotten_when_over", alloc.client in TERMINAL, alloc)
             self._rows.free(row)

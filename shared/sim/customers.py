@@ -29,6 +29,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     edition: int = 0
     #: MHz beside which nothing else counts.
     memory_mib: int = 64
+    priority: int = 50
 
     def body(self, submission_id: str, index: int = 0) -> bytes:
         """Write the submission in Nomad's JSON; with `index`, only for a job that stands there."""
@@ -63,6 +64,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
             "ID": self.job_id,
             "Name": self.job_id,
             "Type": self.job_type,
+            "Priority": self.priority,
             "Datacenters": ["*"],
             "TaskGroups": [group],
         }

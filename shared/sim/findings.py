@@ -19,6 +19,8 @@ INVARIANTS = (
     "hashes_equal",
     "no_task_twice",
     "no_stale_order",
+    "evicted_by_rule",
+    "room_before_start",
     "no_orphan_task",
     "roles_go_on",
     "converged",

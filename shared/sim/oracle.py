@@ -16,7 +16,7 @@ from shared.bus import subjects
 from shared.core import role, tasks
 from shared.core.replica import Replica
 from shared.errors import LogError
-from shared.sim.books import Books
+from shared.sim.books import KEY_SHIFT, TERMINAL, Alloc, Books
 from shared.sim.customers import Customer, Wish
 from shared.sim.drivers import Node, RunName
 from shared.sim.findings import Broken, Ledger
@@ -177,6 +177,18 @@ class Oracle:
         alloc = self.books.by_key.get(key)
         there = alloc is not None and self.books.node_id(alloc) == node.node_id
         self.ledger.hold("no_task_twice", there, name, "started on", node.node_id, "is", alloc)
+        if alloc is not None and number == 1:
+            self._after_who_made_room(node, alloc)
+
+    def _after_who_made_room(self, node: Node, alloc: Alloc) -> None:
+        """Hold a first start against those whose room it has: they hold nothing in the log, but may run on."""
+        placed_seq = alloc.key >> KEY_SHIFT
+        for name in node.alive():
+            other = self.books.by_key.get(name[0])
+            if other is None or not other.evicted_seq or other.client in TERMINAL:
+                continue
+            waits = other.evicted_seq > placed_seq
+            self.ledger.hold("room_before_start", waits, alloc, "starts beside", other)
 
     # ---- customers ----
 

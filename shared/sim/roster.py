@@ -9,7 +9,7 @@ from importlib import import_module
 
 from schemas.base import NodeId
 from schemas.nodes import NodeSpec
-from schemas.policy import Policy
+from schemas.policy import Policy, Preemption
 from shared.core import role
 from shared.sim.drivers import Node
 from shared.sim.loop import SECOND
@@ -24,8 +24,10 @@ ROLES = (
     ("heartbeat", "Heartbeat", 2),
     ("view", "View", 1),
 )
-#: What ended is forgotten within seconds, so that rows are used again while everything else goes on.
+#: What ended is forgotten within seconds, so that rows are used again while everything else goes on; every job type
+#: may evict what is less important.
 FORGETFUL = Policy(
+    preemption=Preemption(service=True, batch=True, system=True, sysbatch=True),
     evaluation_keep_ns=3 * SECOND,
     allocation_keep_ns=3 * SECOND,
     job_keep_ns=6 * SECOND,

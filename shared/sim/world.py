@@ -30,6 +30,9 @@ CALM_MAX_NS = 60 * SECOND
 _LOOK_NS = 500 * MS
 _SERVICES = 4
 _BATCHES = 2
+#: By customer in turn; the large one's lies between them: it evicts, and is evicted.
+_PRIORITIES = (20, 70, 35, 50)
+_BIG_PRIORITY = 50
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,10 +83,17 @@ class World:
             count=self._draws.between(1, 6),
             cpu_mhz=(500, 1000)[n % 2],
             run_ms=0 if kind == "service" else self._draws.between(300, 2500),
+            priority=_PRIORITIES[n % len(_PRIORITIES)],
         )
         if n == _SERVICES + _BATCHES:
             # Asks for most of the fleet, so that others have to wait until it goes.
-            shape = Shape(job_id="service-big", job_type="service", count=9, cpu_mhz=3000)
+            shape = Shape(
+                job_id="service-big",
+                job_type="service",
+                count=9,
+                cpu_mhz=3000,
+                priority=_BIG_PRIORITY,
+            )
             return Customer(self.site, Draws(self.seed, 200 + n), shape, (8, 10))
         return Customer(self.site, Draws(self.seed, 200 + n), shape)
 
