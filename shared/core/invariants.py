@@ -6,12 +6,16 @@ Slow on purpose: it recomputes what the tables keep up to date. Tests and the si
 import msgspec
 import numpy as np
 
+from schemas.base import JobId
 from shared.core.resources.asks import Holding
 from shared.core.resources.held import Held
 from shared.core.resources.offers import widened
 from shared.core.state import State
-from shared.core.tables.allocations import RUN, TERMINAL
+from shared.core.tables.allocations import RUN, TERMINAL, UNKNOWN
 from shared.core.tables.fleet import READY
+
+_IN_SIGHT = ~TERMINAL
+_IN_SIGHT[UNKNOWN] = False
 
 
 class Violation(msgspec.Struct, frozen=True):
@@ -133,21 +137,33 @@ def _counts(state: State) -> list[Violation]:
     found = []
     for job_id, job in state.jobs.by_id.items():
         rows = table.rows_of(job_id)
-        rows = rows[(table.desired[rows] == RUN) & ~TERMINAL[table.client[rows]]]
+        # What is out of sight does not count: another may stand for it.
+        rows = rows[(table.desired[rows] == RUN) & _IN_SIGHT[table.client[rows]]]
         limits = {group.name: group.count for group in job.groups}
-        by_group: dict[str, list[int]] = {}
+        is_everywhere = job.job_type in {"system", "sysbatch"}
+        by_group: dict[tuple[str, int], list[int]] = {}
         for row in rows.tolist():
-            by_group.setdefault(table.groups.names[int(table.group[row])], []).append(row)
-        for name, held in sorted(by_group.items()):
+            name = table.groups.names[int(table.group[row])]
+            node = int(table.node[row]) if is_everywhere else -1
+            by_group.setdefault((name, node), []).append(row)
+        for (name, _), held in sorted(by_group.items()):
             # A group that an update removed or shrank is above its count until its plan is in.
             newer = any(int(table.modify_seq[row]) > job.modify_seq for row in held)
-            if newer and name in limits and len(held) > limits[name]:
+            if newer and name in limits and len(held) > limits[name] and not _looks(state, job_id):
                 text = f"{job_id}.{name} has {len(held)}, its count is {limits[name]}"
                 found.append(Violation("count", text))
             indexes = table.index[held].tolist()
-            if len(set(indexes)) != len(indexes):
+            if len(set(indexes)) != len(indexes) and not _looks(state, job_id):
                 found.append(Violation("names", f"{job_id}.{name} uses a name twice: {indexes}"))
     return found
+
+
+def _looks(state: State, job_id: JobId) -> bool:
+    """Tell whether an allocation may be there twice, because its node came back and a pending evaluation will choose."""
+    table = state.evaluations
+    entries = [table.by_key[key] for key in table.open_of.get(job_id, ())]
+    reconnects = [one for one in entries if one.triggered_by == "reconnect"]
+    return any(one.status == "pending" for one in reconnects)
 
 
 def _rows(state: State) -> list[Violation]:
