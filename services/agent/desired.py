@@ -396,6 +396,10 @@ class Desired:
 
     def tidy(self, turn: Turn) -> None:
         """Let go of what is over: reported, seen, and no longer named by the projection."""
+        for alloc in self.allocs.values():
+            if alloc.waits and not self._waits(alloc):
+                alloc.waits = False
+                self._supervisor.advance(alloc, turn)
         over = [
             alloc
             for alloc in self.allocs.values()

@@ -6,15 +6,17 @@ shared/core/tasks.py promises. Each run is one asyncio task, so that a driver th
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from pathlib import Path
 from typing import Any
 
 import structlog
 
 from services.agent.drivers.driver import Driver, Exit, Gone, Run, StartRefused
-from services.agent.edge_dirs import Directories
+from services.agent.edge_dirs import Directories, open_inside
 from services.agent.edge_home import Home
-from services.agent.edge_logs import rotate
+from services.agent.edge_logs import Log, rotate_in
 from services.agent.edge_ports import taken_port
 from shared.core.tasks import (
     AgentInput,
@@ -298,7 +300,7 @@ class Edge:
         """Keep logs within bounds as long as anything runs: a look at two sizes for each task."""
         try:
             while self._logs:
-                await asyncio.to_thread(_rotate_all, list(self._logs.values()))
+                await asyncio.to_thread(_rotate_all, self._home.top, list(self._logs.values()))
                 await asyncio.sleep(max(LOGS_S, len(self._logs) / LOGS_A_SECOND))
         finally:
             self._tends_logs = False
@@ -345,13 +347,18 @@ class Edge:
         )
 
 
-def _rotate_all(logs: list[tuple[Run, LogLimits]]) -> None:
+def _rotate_all(top: Path, logs: list[tuple[Run, LogLimits]]) -> None:
     """Rotate what has grown too long; a log that cannot be read is its own task's matter."""
     for run, limits in logs:
         for path in (run.places.stdout, run.places.stderr):
             with contextlib.suppress(OSError):
-                if path.lstat().st_size > limits.file_bytes:
-                    rotate(path, limits)
+                if path.lstat().st_size <= limits.file_bytes:
+                    continue
+                fd = open_inside(top, path.parent)
+                try:
+                    rotate_in(Log(fd, path.name), limits)
+                finally:
+                    os.close(fd)
 
 
 def _failed(effect: StartTask, reason: str, *, recoverable: bool) -> TaskStartFailed:

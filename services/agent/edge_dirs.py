@@ -6,6 +6,7 @@ allocation, and how much is counted. Tasks own what is in here: no link of their
 
 import contextlib
 import ctypes
+import errno
 import os
 import shutil
 import stat
@@ -21,6 +22,8 @@ from shared.bus.names import id_token
 #: Entries that one measuring looks at; a million small files are no reason to stop everything else.
 ENTRIES_MAX = 20_000
 SECRETS_MIB = 1
+#: Nothing is started on a disk with less room than this.
+ROOM_BYTES_MIN = 128 * 1024
 _MIB = 1 << 20
 _NOSUID, _NODEV, _NOEXEC = 2, 4, 8
 _DETACH, _NOFOLLOW = 2, 8
@@ -50,17 +53,21 @@ class Directories:
         return {"secrets.backing": "memory" if self.has_memory else "disk"}
 
     def prepare(self, places: Places, *, inherit: str = "", secrets_mib: int = 0) -> None:
-        """Make what a start needs. Raises OSError."""
+        """Make what a start needs. Raises OSError, also where there is no room for what a run writes about itself."""
+        room = os.statvfs(self._top)
+        blocks = room.f_bfree if os.geteuid() == 0 else room.f_bavail
+        if blocks * room.f_frsize < ROOM_BYTES_MIN:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._top))
         for path in (places.shared, places.task):
             path.mkdir(parents=True, exist_ok=True)
         if inherit:
             self._inherit(places, self._top / "alloc" / id_token(inherit))
         for path in places.directories():
             path.mkdir(parents=True, exist_ok=True)
-        fd = self._open_inside(places.task / "secrets")
+        fd = open_inside(self._top, places.task / "secrets")
         try:
             os.fchmod(fd, 0o700)
-            if self.has_memory and os.fstat(fd).st_dev == os.stat(places.task).st_dev:
+            if self.has_memory and not _is_mounted(fd):
                 _mount(f"/proc/self/fd/{fd}", secrets_mib or SECRETS_MIB)
         finally:
             os.close(fd)
@@ -103,17 +110,6 @@ class Directories:
 
     # ---- inside ----
 
-    def _open_inside(self, path: Path) -> int:
-        """Open a directory below the top, no step of the way over a link. Raises OSError."""
-        fd = os.open(self._top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        for part in path.relative_to(self._top).parts:
-            try:
-                inner = os.open(part, _DIRECTORY, dir_fd=fd)
-            finally:
-                os.close(fd)
-            fd = inner
-        return fd
-
     def _inherit(self, places: Places, before: Path) -> None:
         """Move the data of a replaced allocation here, whatever of it is still there; a second call finds nothing."""
         for source, target in (
@@ -139,6 +135,23 @@ class Directories:
         finally:
             with contextlib.suppress(OSError):
                 probe.rmdir()
+
+
+def open_inside(top: Path, path: Path) -> int:
+    """Open a directory below `top`, no step of the way over a link. Raises OSError."""
+    fd = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    for part in path.relative_to(top).parts:
+        try:
+            inner = os.open(part, _DIRECTORY, dir_fd=fd)
+        finally:
+            os.close(fd)
+        fd = inner
+    return fd
+
+
+def _is_mounted(fd: int) -> bool:
+    """Say whether an open directory is the top of a file system."""
+    return os.fstat(fd).st_dev != os.stat("..", dir_fd=fd).st_dev
 
 
 def _mount(path: str, size_mib: int) -> None:

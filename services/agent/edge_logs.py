@@ -10,11 +10,14 @@ Rejected: copy and truncate (what is written between the two is lost), a pipe to
 its end is the task's).
 """
 
+import contextlib
 import ctypes
 import errno
 import os
+import stat
 from pathlib import Path
 
+import msgspec
 import structlog
 
 from shared.core.tasks import LogLimits
@@ -31,24 +34,55 @@ _log = structlog.get_logger()
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+class Log(msgspec.Struct, frozen=True):
+    """One output of one task: an open directory and the name of the file in it that is written to."""
+
+    directory_fd: int
+    name: str
+
+    def beside(self, tail: str) -> str:
+        """Name of another file of this log."""
+        return self.name.removesuffix("0") + tail
+
+    def names(self) -> list[str]:
+        """Names of its files, whatever they are."""
+        head = self.beside("")
+        with os.scandir(self.directory_fd) as found:
+            return [one.name for one in found if one.name.startswith(head)]
+
+
 def rotate(active: Path, limits: LogLimits) -> int:
     """Move what is too much out of a log; returns how many files that made. Raises OSError."""
+    fd = os.open(active.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        fd = os.open(active, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        return rotate_in(Log(fd, active.name), limits)
+    finally:
+        os.close(fd)
+
+
+def rotate_in(log: Log, limits: LogLimits) -> int:
+    """As `rotate`, in a directory that is open: whatever its task puts in its place meanwhile."""
+    # Without waiting for anybody: a pipe in place of a log has no reader.
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        fd = os.open(log.name, flags, dir_fd=log.directory_fd)
     except FileNotFoundError:
         return 0
     made = 0
     try:
-        if os.fstat(fd).st_dev in _without_holes:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "log is no plain file", log.name)
+        if status.st_dev in _without_holes:
             return 0
-        _finish(active, fd)
+        _finish(log, fd)
         chunk = max(limits.file_bytes // BLOCK, 1) * BLOCK
         while True:
             start, end = data_range(fd)
-            if end - start <= chunk or not _move(active, fd, start, chunk):
+            if end - start <= chunk or not _move(log, fd, start, chunk):
                 break
             made += 1
-        _prune(active, max(limits.files - 1, 0))
+        _prune(log, max(limits.files - 1, 0))
     finally:
         os.close(fd)
     return made
@@ -69,23 +103,19 @@ def data_range(fd: int) -> tuple[int, int]:
 
 def numbers(active: Path) -> list[int]:
     """Numbers of the older files of a log, oldest first."""
-    head = active.name.removesuffix("0")
-    found = (path.name.removeprefix(head) for path in active.parent.glob(f"{_plain(head)}*"))
+    return _numbers(active.name, [path.name for path in active.parent.iterdir()])
+
+
+def _numbers(name: str, names: list[str]) -> list[int]:
+    head = name.removesuffix("0")
+    found = (one.removeprefix(head) for one in names if one.startswith(head))
     return sorted(int(tail) for tail in found if tail.isdigit() and tail != "0")
 
 
-def _plain(text: str) -> str:
-    """Escape what a pattern would read."""
-    return "".join(f"[{char}]" if char in "*?[" else char for char in text)
-
-
-def _beside(active: Path, tail: str) -> Path:
-    return active.with_name(active.name.removesuffix("0") + tail)
-
-
-def _copy(fd: int, to: Path, start: int, size: int) -> None:
-    to.unlink(missing_ok=True)
-    out = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+def _copy(log: Log, fd: int, to: str, start: int, size: int) -> None:
+    _unlink(log, to)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    out = os.open(to, flags, 0o644, dir_fd=log.directory_fd)
     try:
         at = start
         while at < start + size:
@@ -94,20 +124,29 @@ def _copy(fd: int, to: Path, start: int, size: int) -> None:
             while part:
                 part = part[os.write(out, part) :]
         os.fsync(out)
+    except OSError:
+        # A full disk: half a copy says nothing, and its room is needed.
+        _unlink(log, to)
+        raise
     finally:
         os.close(out)
 
 
-def _move(active: Path, fd: int, start: int, size: int) -> bool:
+def _unlink(log: Log, name: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=log.directory_fd)
+
+
+def _move(log: Log, fd: int, start: int, size: int) -> bool:
     """Move a range from the front of the data to a file of its own; False where the file system cannot do that."""
-    moving = _beside(active, f"{MOVING}{start}")
-    _copy(fd, moving, start, size)
+    moving = log.beside(f"{MOVING}{start}")
+    _copy(log, fd, moving, start, size)
     if not _fallocate(fd, _PUNCH, 0, start + size):
         _without_holes.add(os.fstat(fd).st_dev)
-        _log.warning("logs.not_rotated", path=str(active), error=os.strerror(ctypes.get_errno()))
-        moving.unlink()
+        _log.warning("logs.not_rotated", log=log.name, error=os.strerror(ctypes.get_errno()))
+        _unlink(log, moving)
         return False
-    _name(active, moving)
+    _name(log, moving)
     _fallocate(fd, _COLLAPSE, 0, start + size)
     return True
 
@@ -117,29 +156,28 @@ def _fallocate(fd: int, mode: int, offset: int, size: int) -> bool:
     return int(found) == 0
 
 
-def _name(active: Path, moving: Path) -> None:
-    number = max(numbers(active), default=0) + 1
-    moving.rename(_beside(active, str(number)))
+def _name(log: Log, moving: str) -> None:
+    number = max(_numbers(log.name, log.names()), default=0) + 1
+    there = log.directory_fd
+    os.rename(moving, log.beside(str(number)), src_dir_fd=there, dst_dir_fd=there)
 
 
-def _finish(active: Path, fd: int) -> None:
+def _finish(log: Log, fd: int) -> None:
     """End a move that a crash cut short: where its hole is not there yet, the copy says nothing new."""
-    for moving in unfinished(active):
-        tail = moving.name.rpartition(MOVING)[2]
+    head = log.beside(MOVING)
+    for moving in log.names():
+        if not moving.startswith(head):
+            continue
+        tail = moving.removeprefix(head)
         start, _ = data_range(fd)
         if tail.isdigit() and start > int(tail):
-            _name(active, moving)
+            _name(log, moving)
             _fallocate(fd, _COLLAPSE, 0, start // BLOCK * BLOCK)
         else:
-            moving.unlink()
+            _unlink(log, moving)
 
 
-def unfinished(active: Path) -> list[Path]:
-    """Moves under way: while there is one, the files of a log do not fit together."""
-    return list(active.parent.glob(f"{_plain(active.name.removesuffix('0'))}{MOVING}*"))
-
-
-def _prune(active: Path, keep: int) -> None:
-    found = numbers(active)
+def _prune(log: Log, keep: int) -> None:
+    found = _numbers(log.name, log.names())
     for number in found[: max(len(found) - keep, 0)]:
-        _beside(active, str(number)).unlink(missing_ok=True)
+        _unlink(log, log.beside(str(number)))

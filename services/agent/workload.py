@@ -136,6 +136,8 @@ class Alloc:
         self.error = ""
         #: starts nothing new before a projection was heard: it comes from the journal.
         self.held = False
+        #: starts nothing before the allocation whose data it takes over is dead.
+        self.waits = False
         #: starts nothing before those who were evicted for it, or beside it, are over.
         self.crowded = False
 

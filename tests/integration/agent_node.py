@@ -45,17 +45,20 @@ def job(*tasks: dict[str, Any], kind: str = "service", **group: Any) -> dict[str
     return {"ID": "j", "Name": "jay", "Type": kind, "TaskGroups": [one], "Meta": {"owner": "me"}}
 
 
-def wanted(key: int) -> DesiredAlloc:
+def wanted(key: int, **more: Any) -> DesiredAlloc:
     """An allocation of the job."""
     shown = alloc_id(key)
     return DesiredAlloc(
-        key=key, row=key, alloc_id=shown, job_id="j", version=0, group="g", index=key
+        key=key, row=key, alloc_id=shown, job_id="j", version=0, group="g", index=key, **more
     )
 
 
-def projection(seq: int, *keys: int) -> bytes:
-    """What view would publish."""
-    allocs = tuple(wanted(key) for key in keys)
+def projection(seq: int, *keys: int, **more: dict[int, Any]) -> bytes:
+    """What view would publish. `more`: fields of allocations, by key."""
+    allocs = tuple(
+        wanted(key, **{name: values[key] for name, values in more.items() if key in values})
+        for key in keys
+    )
     said = NodeProjection(cluster_id="c1", seq=seq, node_id=NODE, allocations=allocs)
     return ENCODER.encode(said)
 
