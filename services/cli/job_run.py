@@ -16,9 +16,16 @@ from schemas.jobs import Verdict
 from schemas.projections import AllocSummary, EvalSummary, GroupSummary, Query
 from services.cli import job_files
 from services.cli.asking import ask, with_bus
-from services.cli.output import CliError, Output, short
+from services.cli.output import Output, short
 from services.cli.rollout import Rollout, is_settled
-from services.cli.submitting import ENDED, POLL_S, WAIT_S, evaluation_of, submit
+from services.cli.submitting import (
+    ENDED,
+    POLL_S,
+    WAIT_S,
+    evaluation_fault,
+    evaluation_of,
+    submit,
+)
 from shared.bus.client import Client
 
 #: Allocations looked at to count the new version's states; of a larger job those of all versions are counted.
@@ -152,7 +159,7 @@ async def _trouble(client: Client, one: AllocSummary) -> str:
 
 def _end(out: Output, seen: Seen, warnings: tuple[str, ...], troubles: Sequence[str]) -> int:
     verdict, evaluation = seen.verdict, seen.evaluation
-    fault = _fault(evaluation)
+    fault = evaluation_fault(evaluation)
     out.result(
         {
             **(fault.as_object() if fault is not None else {}),
@@ -189,14 +196,6 @@ def _end(out: Output, seen: Seen, warnings: tuple[str, ...], troubles: Sequence[
         raise fault
     _next_steps(out, verdict.job_id, seen)
     return 2 if seen.waiting else 0
-
-
-def _fault(evaluation: EvalSummary | None) -> CliError | None:
-    """Make the error of a job that was accepted and whose evaluation came to nothing."""
-    if evaluation is None or evaluation.status not in {"failed", "canceled"}:
-        return None
-    reason = evaluation.reason or "no reason given"
-    return CliError("evaluation", f"evaluation {evaluation.status}: {reason}")
 
 
 def _next_steps(out: Output, job_id: str, seen: Seen) -> None:

@@ -9,7 +9,7 @@ from schemas.projections import Query
 from services.cli import lines
 from services.cli.asking import ask_once, ask_pages, with_bus
 from services.cli.output import CliError, Column, Output, short
-from services.cli.submitting import submit, wait_ended, wait_evaluation
+from services.cli.submitting import evaluation_fault, submit, wait_ended, wait_evaluation
 from shared.bus.client import Client
 
 
@@ -52,12 +52,13 @@ def evaluate(out: Output, *, job_id: str, detach: bool) -> int:
 
     async def work(client: Client) -> int:
         verdict = await submit(client, "evaluate", msgspec.json.encode(body))
-        status, seq = "", verdict.seq
+        status, seq, fault = "", verdict.seq, None
         if not detach:
             one = await wait_evaluation(client, verdict.eval_id, verdict.seq)
-            status, seq = one.status, max(seq, one.modify_seq)
+            status, seq, fault = one.status, max(seq, one.modify_seq), evaluation_fault(one)
         out.result(
             {
+                **(fault.as_object() if fault is not None else {}),
                 "job": verdict.job_id,
                 "eval_id": verdict.eval_id,
                 "eval_status": status,
@@ -65,6 +66,10 @@ def evaluate(out: Output, *, job_id: str, detach: bool) -> int:
                 "seq": seq,
             }
         )
+        if fault is not None:
+            if out.is_json:
+                return 1
+            raise fault
         out.line(f"evaluation {short(verdict.eval_id)}: {status or 'not waited for'}")
         return 0
 

@@ -65,6 +65,14 @@ async def wait_evaluation(client: Client, eval_id: str, min_seq: int) -> EvalSum
         await asyncio.sleep(POLL_S)
 
 
+def evaluation_fault(evaluation: EvalSummary | None) -> CliError | None:
+    """Make the error of a job that was accepted and whose evaluation came to nothing; None: it did not."""
+    if evaluation is None or evaluation.status not in {"failed", "canceled"}:
+        return None
+    reason = evaluation.reason or "no reason given"
+    return CliError("evaluation", f"evaluation {evaluation.status}: {reason}")
+
+
 async def wait_ended(
     client: Client, job_id: str, min_seq: int, wait_s: float = WAIT_S
 ) -> tuple[bool, int]:

@@ -65,11 +65,13 @@ def _compare(out: Pass, job: Job, group: GroupSpec, rows: Rows, lost: Mask) -> N
     kept = _one_of_each(table.index[rows], nodes, (alive & same & fits) | done, group.count)
     out.update(job, group, rows[kept & alive & ~current])
     out.stop(rows[alive & ~fits], "node is not feasible any more")
-    out.stop(rows[alive & fits & ~same], "job changed")
+    changed, open_ = alive & fits & ~same, usable[nodes]
+    out.stop(rows[changed & open_], "job changed")
+    out.stop(rows[changed & ~open_], "job changed, and its node takes nothing new")
     out.stop(rows[alive & fits & same & ~kept], "not needed")
-    over = ended & ~done & usable[nodes]
+    over = ended & ~done & open_
     out.stop(rows[over], "replaced")
-    staying, again = rows[kept & alive], (over & (client != COMPLETE)) | (alive & fits & ~same)
+    staying, again = rows[kept & alive], (over & (client != COMPLETE)) | changed
     replaced = np.concatenate((rows[again], evicted))
     _want(out, group, usable, taken=rows[kept], staying=staying, replaced=replaced)
 

@@ -59,4 +59,4 @@ BUILT: dict[type[Json], frozenset[str]] = {
 }
 
 #: Job types whose whole meaning is built.
-BUILT_TYPES = frozenset(("service", "batch"))
+BUILT_TYPES = frozenset(("service", "batch", "system", "sysbatch"))

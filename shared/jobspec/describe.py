@@ -45,9 +45,7 @@ def page(old: str) -> str:
     lines = [MARK, "", "## Blocks and parameters", ""]
     lines += [
         "**yes**: acted on. **kept**: stored with the job and named in a warning, nothing acts on it yet.",
-        f"Of the types, {_listed(sorted(BUILT_TYPES))} are acted on. A job of another type is registered with a",
-        "warning and not scheduled by this release: its evaluation fails and says so, and `caravan job run`",
-        "ends with exit 1.",
+        f"All types are acted on: {_listed(sorted(BUILT_TYPES))}.",
         "",
     ]
     for name, struct, is_acted_on in _structs():
@@ -66,7 +64,8 @@ def _purpose(text: str) -> str:
 
 
 def _listed(names: list[str]) -> str:
-    return " and ".join(f"`{name}`" for name in names)
+    quoted = [f"`{name}`" for name in names]
+    return f"{', '.join(quoted[:-1])} and {quoted[-1]}"
 
 
 def _structs() -> list[tuple[str, type[Json], bool]]:

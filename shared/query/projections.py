@@ -26,6 +26,7 @@ from shared.core.ids import ALLOC_SALT, alloc_id, eval_id, key_seq, shown_ids
 from shared.core.state import State
 from shared.core.tables.allocations import (
     COMPLETE,
+    EVICT,
     FAILED,
     LOST,
     RUN,
@@ -160,7 +161,7 @@ def group_counts(state: State, job: Job) -> dict[str, GroupSummary]:
     for ref, counts in zip(refs.tolist(), cells.reshape(-1, width), strict=True):
         name = table.groups.names[ref]
         sums[name] = sums.get(name, 0) + counts
-    wanted = {g.name: 0 if job.stopped else g.count for g in job.groups}
+    wanted = _wanted_counts(state, job)
     return {
         name: GroupSummary(
             desired=wanted.get(name, 0),
@@ -168,6 +169,28 @@ def group_counts(state: State, job: Job) -> dict[str, GroupSummary]:
         )
         for name, counts in sorted(sums.items())
     }
+
+
+def _wanted_counts(state: State, job: Job) -> dict[str, int]:
+    """How many of each group there shall be; of a job that runs on every node, those placed and those that wait."""
+    if job.stopped:
+        return {}
+    if job.job_type not in {"system", "sysbatch"}:
+        return {group.name: group.count for group in job.groups}
+    table = state.allocations
+    rows = table.rows_of(job.id)
+    rows = rows[table.desired[rows] == RUN]
+    wanted = {group.name: 0 for group in job.groups}
+    for ref, count in zip(
+        *(part.tolist() for part in np.unique(table.group[rows], return_counts=True)), strict=True
+    ):
+        name = table.groups.names[ref]
+        wanted[name] = wanted.get(name, 0) + count
+    blocked = state.evaluations.blocked_of.get(job.id)
+    waits = state.evaluations.by_key[blocked].blocked if blocked is not None else None
+    for name, waiting in (waits.waiting if waits is not None else {}).items():
+        wanted[name] = wanted.get(name, 0) + waiting.count
+    return wanted
 
 
 def placed_counts(state: State, job: Job) -> dict[str, int]:
@@ -187,7 +210,7 @@ def job_status(job: Job, groups: dict[str, GroupSummary], *, has_open: bool) -> 
     """Say pending, running or dead, as Nomad does. Source: Nomad state_store.go getJobStatus."""
     if job.stopped:
         return "dead"
-    if job.job_type in {"system", "sysbatch"}:
+    if job.job_type == "system":
         return "running"
     if any(one.pending or one.running or one.unknown for one in groups.values()):
         return "running"
@@ -309,6 +332,14 @@ def eval_summary(evaluation: Evaluation) -> EvalSummary:
     )
 
 
+#: How far the eviction is, by client status code.
+_EVICTED = (
+    *("its node ends its tasks",) * 2,
+    *("its tasks ended", "its tasks ended, one badly"),
+    *("its node was not heard of any more", "its node is disconnected; nobody knows"),
+)
+
+
 def why(state: State, row: int, failed_tasks: str) -> str:
     """Say in one sentence why an allocation is as it is; `failed_tasks` names what ended badly, if anything did."""
     table, fleet = state.allocations, state.fleet
@@ -316,6 +347,10 @@ def why(state: State, row: int, failed_tasks: str) -> str:
     name = fleet.ids[node] if node < fleet.size else "a node that is gone"
     client, stopping = int(table.client[row]), int(table.desired[row]) != RUN
     job = state.jobs.by_id.get(table.groups.job_ids[table.group[row]])
+    if table.desired[row] == EVICT:
+        return (
+            f"it was evicted by job {table.evicted_by.get(row, 'that is gone')}; {_EVICTED[client]}"
+        )
     if client == LOST:
         return f"node {name} was not heard of any more"
     if client == FAILED:

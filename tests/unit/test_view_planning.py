@@ -66,11 +66,14 @@ def test_what_finds_no_room_is_told_with_its_reason() -> None:
     assert answer["groups"]["web"]["place"] == 11
 
 
-def test_a_job_that_nobody_schedules_says_so() -> None:
-    """A plan of a type that is not built yet places nothing and gives the reason."""
-    answer = ready().ask("plan", Job={**JOB, "Type": "sysbatch"})
-    assert "sysbatch" in answer["unplaced"]["web"]["reasons"][0]
-    assert answer["nodes"] == []
+def test_a_job_that_runs_on_every_node_is_planned_node_by_node() -> None:
+    """A sysbatch plan places its count on each node, and says which of it finds no room there."""
+    answer = ready(3).ask("plan", Job={**JOB, "Type": "sysbatch"})
+    assert {one["node"]: one["count"] for one in answer["nodes"]} == {"n0": 2, "n1": 2, "n2": 2}
+    assert answer["groups"]["web"]["place"] == 6 and answer["unplaced"] == {}
+    answer = ready(3).ask("plan", Job={**edited(count=9), "Type": "sysbatch"})
+    assert answer["unplaced"]["web"]["n"] == 15
+    assert answer["unplaced"]["web"]["reasons"] == ["cpu exhausted on 3 of 3 nodes"]
 
 
 def test_an_invalid_job_is_refused_like_a_submission() -> None:
