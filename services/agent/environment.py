@@ -86,10 +86,10 @@ def task_environment(
     }
     if task.memory_max_mib > 0:
         ours["NOMAD_MEMORY_MAX_LIMIT"] = str(task.memory_max_mib)
-    if cores := holdings.cores_of(alloc, plan, task):
+    if cores := holdings.cores_of(alloc, task):
         ours["NOMAD_CPU_CORES"] = holdings.core_text(cores)
     ours |= holdings.port_variables(holdings.ports_of(alloc, plan, task), task.driver, node)
-    ours |= holdings.device_variables(holdings.devices_of(alloc, plan, task), node)
+    ours |= holdings.device_variables(holdings.devices_of(alloc, task), node)
     if task.hook == "postfail" and failed is not None:
         ours |= _failure(failed)
     for name in sorted(task.meta):
@@ -136,10 +136,10 @@ def task_launch(
         cpu_mhz=task.cpu_mhz,
         memory_mib=task.memory_mib,
         memory_max_mib=task.memory_max_mib,
-        cores=holdings.cores_of(alloc, plan, task),
+        cores=holdings.cores_of(alloc, task),
         ports=holdings.ports_of(alloc, plan, task),
         shared_ports=tuple(sorted(holdings.shared_labels(plan))),
-        devices=holdings.devices_of(alloc, plan, task),
+        devices=holdings.devices_of(alloc, task),
         names=TaskNames(
             job=alloc.job_id,
             group=alloc.group,

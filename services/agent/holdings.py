@@ -1,7 +1,7 @@
 """What of its allocation's ports, devices and cores belongs to one task, and how its environment tells.
 
-Decides who has what: ports of the group are everybody's, instances go to the tasks in the order of the job, as many as
-each asked for. Must not know how the cluster picked them. Next: `environment.py`.
+Decides who has what: ports of the group are everybody's, instances go to tasks as `spans_of` lays them out, which the
+scheduler's asks come from, too. Must not know how the cluster picked them. Next: `environment.py`.
 """
 
 import re
@@ -41,35 +41,29 @@ def shared_labels(plan: GroupPlan) -> frozenset[str]:
     return frozenset(port.label for port in plan.ports if port.shared)
 
 
-def instances_of(
-    alloc: DesiredAlloc, plan: GroupPlan, task: TaskPlan, pool: str
-) -> tuple[str, ...]:
-    """Say which of the allocation's instances of a pool are a task's. The last task takes what is left."""
-    held = alloc.instances.get(pool, ())
-    takers = [one for one in plan.tasks if _count(one, pool)]
-    at = 0
-    for taker in takers:
-        end = at + _count(taker, pool) if taker is not takers[-1] else len(held)
-        if taker.name == task.name:
-            return held[at:end]
-        at = end
-    return ()
+def instances_of(alloc: DesiredAlloc, task: TaskPlan) -> dict[str, tuple[str, ...]]:
+    """Say which of the allocation's instances are a task's: pool -> ids, for every pool that it asks for."""
+    spans = task.spans[alloc.variant] if alloc.variant < len(task.spans) else {}
+    found = {
+        pool: tuple(
+            one
+            for first, count in parts
+            for one in alloc.instances.get(pool, ())[first : first + count]
+        )
+        for pool, parts in sorted(spans.items())
+    }
+    return {pool: ids for pool, ids in found.items() if ids}
 
 
-def _count(task: TaskPlan, pool: str) -> int:
-    return task.cores if pool == CORES else task.pools.get(pool, 0)
-
-
-def cores_of(alloc: DesiredAlloc, plan: GroupPlan, task: TaskPlan) -> tuple[int, ...]:
+def cores_of(alloc: DesiredAlloc, task: TaskPlan) -> tuple[int, ...]:
     """Say which cores are a task's, by the kernel's numbers."""
-    numbers = map(_NUMBER.search, instances_of(alloc, plan, task, CORES))
+    numbers = map(_NUMBER.search, instances_of(alloc, task).get(CORES, ()))
     return tuple(sorted(int(found.group(1)) for found in numbers if found))
 
 
-def devices_of(alloc: DesiredAlloc, plan: GroupPlan, task: TaskPlan) -> dict[str, tuple[str, ...]]:
-    """Say which instances are a task's: pool -> ids, for every pool that it asks for."""
-    held = {pool: instances_of(alloc, plan, task, pool) for pool in sorted(task.pools)}
-    return {pool: ids for pool, ids in held.items() if ids}
+def devices_of(alloc: DesiredAlloc, task: TaskPlan) -> dict[str, tuple[str, ...]]:
+    """Say which devices and instances of custom resources are a task's: pool -> ids."""
+    return {pool: ids for pool, ids in instances_of(alloc, task).items() if pool != CORES}
 
 
 def port_variables(

@@ -4,13 +4,11 @@ Decides which fields of Nomad's JSON matter on a node. Must not know how a drive
 in the agent's own journal (`AllocKept.plan`), so that tasks start again without the bus. Next: `environment.py`.
 """
 
-import math
-
 import msgspec
 
 from schemas.base import Wire
 from shared.errors import CommandInvalid
-from shared.jobspec.asking import DEVICE, device_names, options_of
+from shared.jobspec.asking import Spans, spans_of
 from shared.jobspec.defaults import restart_of
 from shared.jobspec.nomad_json import JOB_DECODER, Job, Task, TaskGroup, meta_of
 from shared.jobspec.nomad_placement import Network
@@ -51,10 +49,8 @@ class TaskPlan(Wire, frozen=True, kw_only=True):
     cpu_mhz: int = 0
     memory_mib: int = 0
     memory_max_mib: int = 0
-    #: whole cores of the allocation's that are its own.
-    cores: int = 0
-    #: pool -> how many of the allocation's instances of it are its own.
-    pools: dict[str, int] = {}
+    #: by the group's alternatives: pool -> first and number of those of the allocation's instances that are its own.
+    spans: tuple[Spans, ...] = ()
     secrets_mib: int = 0
     kill_timeout_ns: int = 5_000_000_000
     #: between the order to end and the kill signal.
@@ -118,11 +114,15 @@ def group_plan(spec: bytes, group: str) -> GroupPlan:
         raise CommandInvalid(
             "invalid", f"group {group!r} needs tasks with different names, was {names}"
         )
+    ways = spans_of(found)
     disconnect = found.disconnect
     silence_ns = None if disconnect is None else disconnect.stop_on_client_after_ns
     return GroupPlan(
         job_name=job.name or job.id,
-        tasks=tuple(_task_plan(job, found, task) for task in found.tasks),
+        tasks=tuple(
+            _task_plan(job, found, task, tuple(way[at] for way in ways))
+            for at, task in enumerate(found.tasks)
+        ),
         ports=_ports(found),
         restart_from=found.restart_from,
         shutdown_delay_ns=max(found.shutdown_delay_ns, 0),
@@ -159,22 +159,7 @@ def _on_success(job: Job, task: Task) -> bool:
     return task.lifecycle.sidecar and task.lifecycle.hook in {"prestart", "poststart"}
 
 
-def _pools(task: Task) -> dict[str, int]:
-    """Count the instances that a task asks for, by pool; of alternatives the most."""
-    found: dict[str, int] = {}
-    for device in task.resources.devices:
-        most: dict[str, int] = {}
-        for one in options_of(device):
-            pool = DEVICE + device_names(one.name)[1]
-            most[pool] = max(most.get(pool, 0), math.ceil(one.count))
-        for pool, count in most.items():
-            found[pool] = found.get(pool, 0) + count
-    for own in task.resources.custom:
-        found[own.name] = found.get(own.name, 0) + math.ceil(own.amount)
-    return found
-
-
-def _task_plan(job: Job, group: TaskGroup, task: Task) -> TaskPlan:
+def _task_plan(job: Job, group: TaskGroup, task: Task, spans: tuple[Spans, ...]) -> TaskPlan:
     restart = restart_of(job.type, group, task)
     hook = task.lifecycle.hook if task.lifecycle is not None else ""
     return TaskPlan(
@@ -190,8 +175,7 @@ def _task_plan(job: Job, group: TaskGroup, task: Task) -> TaskPlan:
         cpu_mhz=task.resources.cpu_mhz,
         memory_mib=task.resources.memory_mib,
         memory_max_mib=task.resources.memory_max_mib,
-        cores=task.resources.cores,
-        pools=_pools(task),
+        spans=spans,
         secrets_mib=task.resources.secrets_mib,
         kill_timeout_ns=min(max(task.kill_timeout_ns, 0), KILL_TIMEOUT_MAX_NS),
         shutdown_delay_ns=max(task.shutdown_delay_ns, 0),

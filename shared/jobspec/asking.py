@@ -6,7 +6,7 @@ their product, the first block's options turning slowest. Must not know nodes. S
 AllocatedResources.Comparable.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import product
 
 import msgspec
@@ -25,7 +25,11 @@ DEVICE = "device."
 #: numa affinity -> grouping of the cores.
 _NUMA = {"none": "", "prefer": "compact", "require": "strict"}
 
+#: Hooks whose tasks run when the main ones have ended.
+AFTER = frozenset(("poststop", "postfail"))
 Remotes = Mapping[str, RemoteDriver]
+#: pool -> first and number of instances, once for each ask of it.
+Spans = dict[str, tuple[tuple[int, int], ...]]
 Asks = tuple[ResourceAsk, ...]
 NO_REMOTES: Remotes = {}
 
@@ -38,6 +42,14 @@ class GroupAsk(msgspec.Struct, frozen=True, kw_only=True):
     alternatives: tuple[Asks, ...] = ()
 
 
+class _Share:
+    """One ask of an alternative, and who has it: task -> first instance of it and how many."""
+
+    def __init__(self, ask: ResourceAsk) -> None:
+        self.ask = ask
+        self.users: dict[int, tuple[int, int]] = {}
+
+
 def group_ask(group: TaskGroup, remotes: Remotes = NO_REMOTES) -> GroupAsk:
     """Work out the ask of a valid group."""
     tasks = group.tasks
@@ -48,11 +60,31 @@ def group_ask(group: TaskGroup, remotes: Remotes = NO_REMOTES) -> GroupAsk:
         )
     local = [_local(task, remotes.get(task.driver)) for task in tasks]
     phases = list(_phases(tasks))
+    ways = [tuple([share.ask for share in way]) for way in _ways(tasks, remotes)]
     return GroupAsk(
         cpu_mhz=max((sum(local[at][0] for at in phase) for phase in phases), default=0),
         memory_mib=max((sum(local[at][1] for at in phase) for phase in phases), default=0),
-        alternatives=_alternatives(tasks, phases, remotes),
+        alternatives=tuple(ways) if any(ways) else (),
     )
+
+
+def spans_of(group: TaskGroup) -> tuple[tuple[Spans, ...], ...]:
+    """Say which of its allocation's instances are each task's, by alternative, task and pool: first and how many.
+
+    Instances of a pool are counted through the asks of the alternative in their order.
+    """
+    found = []
+    for way in _ways(group.tasks, NO_REMOTES):
+        tasks: list[Spans] = [{} for _ in group.tasks]
+        starts: dict[str, int] = {}
+        for share in way:
+            start = starts.get(share.ask.pool, 0)
+            starts[share.ask.pool] = start - (-share.ask.amount // WHOLE)
+            for at, (first, count) in share.users.items():
+                known = tasks[at].get(share.ask.pool, ())
+                tasks[at][share.ask.pool] = (*known, (start + first, count))
+        found.append(tuple(tasks))
+    return tuple(found)
 
 
 def options_of(device: Device) -> tuple[DeviceOption, ...]:
@@ -92,7 +124,7 @@ def _local(task: Task, remote: RemoteDriver | None) -> tuple[int, int]:
 
 
 def _phases(tasks: tuple[Task, ...]) -> Iterator[tuple[int, ...]]:
-    """Say which tasks live at the same time."""
+    """Say which tasks live at the same time; sidecars stand first, so that they keep what they have."""
     before: list[int] = []
     beside: list[int] = []
     main: list[int] = []
@@ -102,37 +134,62 @@ def _phases(tasks: tuple[Task, ...]) -> Iterator[tuple[int, ...]]:
         if hook == "prestart":
             is_sidecar = task.lifecycle is not None and task.lifecycle.sidecar
             (beside if is_sidecar else before).append(at)
-        elif hook == "poststop":
+        elif hook in AFTER:
             after.append(at)
         else:
             main.append(at)
-    yield from (tuple(sorted(one)) for one in (before + beside, main + beside, after) if one)
+    yield from (tuple(one) for one in (beside + before, beside + main, after) if one)
 
 
-def _alternatives(
-    tasks: tuple[Task, ...], phases: list[tuple[int, ...]], remotes: Remotes
-) -> tuple[Asks, ...]:
+def _ways(tasks: tuple[Task, ...], remotes: Remotes) -> Iterator[list[_Share]]:
+    """Lay out every alternative."""
     blocks = [(at, device) for at, task in enumerate(tasks) for device in task.resources.devices]
     fixed = [tuple(_fixed(task, remotes.get(task.driver))) for task in tasks]
-    cores = _cores(tasks, remotes)
-    found: dict[Asks, None] = {}
+    cores = list(_cores(tasks, remotes))
+    phases = list(_phases(tasks))
     for picked in product(*(options_of(device) for _, device in blocks)):
         of_task = [list(asks) for asks in fixed]
         for (at, device), option in zip(blocks, picked, strict=True):
             of_task[at].append(_device_ask(option, device.grouping))
-        together = [[ask for at in phase for ask in of_task[at]] for phase in phases]
-        found.setdefault((*cores, *_most(together)))
-    return tuple(found) if found != {(): None} else ()
+        yield [*cores, *_shares(phases, of_task)]
 
 
-def _cores(tasks: tuple[Task, ...], remotes: Remotes) -> Iterator[ResourceAsk]:
+def _cores(tasks: tuple[Task, ...], remotes: Remotes) -> Iterator[_Share]:
     """Ask for the cores of all tasks, at whatever time they live."""
-    own = [task.resources for task in tasks if task.driver not in remotes and task.resources.cores]
+    own = {
+        at: task.resources
+        for at, task in enumerate(tasks)
+        if task.driver not in remotes and task.resources.cores
+    }
     if own:
-        groupings = {_NUMA.get(one.numa.affinity, "") for one in own if one.numa is not None}
+        groupings = {_NUMA.get(one.numa.affinity, "") for one in own.values() if one.numa}
         kept = next((one for one in ("strict", "compact") if one in groupings), "")
-        amount = WHOLE * sum(one.cores for one in own)
-        yield ResourceAsk(pool=CORES, amount=amount, grouping=kept)
+        amount = WHOLE * sum(one.cores for one in own.values())
+        share = _Share(ResourceAsk(pool=CORES, amount=amount, grouping=kept))
+        start = 0
+        for at, one in own.items():
+            share.users[at] = (start, one.cores)
+            start += one.cores
+        yield share
+
+
+def _shares(phases: list[tuple[int, ...]], of_task: list[list[ResourceAsk]]) -> list[_Share]:
+    """Merge what is asked for at different times: the n-th ask of a kind at one time has what the n-th at another has.
+
+    Asks of one time stay apart: two halves are not a whole instance, and two tasks may have different models.
+    """
+    found: dict[tuple[ResourceAsk, int], _Share] = {}
+    for phase in phases:
+        seen: dict[ResourceAsk, int] = {}
+        for at in phase:
+            for ask in of_task[at]:
+                kind = msgspec.structs.replace(ask, amount=0)
+                rank = seen[kind] = seen.get(kind, -1) + 1
+                share = found.setdefault((kind, rank), _Share(kind))
+                most = max(share.ask.amount, ask.amount)
+                share.ask = msgspec.structs.replace(kind, amount=most)
+                share.users[at] = (0, -(-ask.amount // WHOLE))
+    return list(found.values())
 
 
 def _fixed(task: Task, remote: RemoteDriver | None) -> Iterator[ResourceAsk]:
@@ -182,41 +239,3 @@ def _affinities(found: tuple[nomad_placement.Affinity, ...]) -> tuple[Affinity, 
             for one in found
         ]
     )
-
-
-def _most(phases: list[list[ResourceAsk]]) -> Iterator[ResourceAsk]:
-    """Merge what is asked at different times into asks that serve every time.
-
-    Whole amounts of one kind are one ask, unless all of each must lie together; parts stay apart, two halves are not
-    a whole instance. The largest of a kind at any time counts, of parts the largest of each rank.
-    """
-    whole: dict[ResourceAsk, int] = {}
-    parts: dict[ResourceAsk, list[int]] = {}
-    for phase in phases:
-        sums: dict[ResourceAsk, int] = {}
-        ranked: dict[ResourceAsk, list[int]] = {}
-        for ask in phase:
-            kind = msgspec.structs.replace(ask, amount=0)
-            if ask.amount % WHOLE or ask.grouping == "strict":
-                ranked.setdefault(kind, []).append(ask.amount)
-            else:
-                sums[kind] = sums.get(kind, 0) + ask.amount
-        for kind, amount in sums.items():
-            whole[kind] = max(whole.get(kind, 0), amount)
-        for kind, amounts in ranked.items():
-            parts[kind] = _ranks(parts.get(kind, []), sorted(amounts, reverse=True))
-    for kind in dict.fromkeys(
-        [msgspec.structs.replace(one, amount=0) for p in phases for one in p]
-    ):
-        amounts = [whole[kind]] if kind in whole else []
-        for amount in amounts + parts.get(kind, []):
-            yield msgspec.structs.replace(kind, amount=amount)
-
-
-def _ranks(first: Iterable[int], second: Iterable[int]) -> list[int]:
-    """Take the larger of two falling lists, place by place."""
-    a, b = list(first), list(second)
-    width = max(len(a), len(b))
-    a += [0] * (width - len(a))
-    b += [0] * (width - len(b))
-    return [max(pair) for pair in zip(a, b, strict=True)]

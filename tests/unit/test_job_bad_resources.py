@@ -19,12 +19,12 @@ def faults(text: str) -> dict[str, tuple[int, str]]:
 
 def in_resources(inner: str) -> str:
     """A file whose line 6 is `inner`'s first."""
-    return f'job "a" {{\n group "g" {{\n task "t" {{\n driver = "exec"\n resources {{\n{inner}\n}}\n}}\n}}\n}}'
+    return f'job "a" {{\n group "g" {{\n task "t" {{\n driver = "any"\n resources {{\n{inner}\n}}\n}}\n}}\n}}'
 
 
 def in_group(inner: str) -> str:
     """A file whose line 3 is `inner`'s first."""
-    return f'job "a" {{\n group "g" {{\n{inner}\n task "t" {{ driver = "exec" }}\n}}\n}}'
+    return f'job "a" {{\n group "g" {{\n{inner}\n task "t" {{ driver = "any" }}\n}}\n}}'
 
 
 def in_device(inner: str) -> str:
@@ -172,7 +172,7 @@ def json_faults(networks: Any) -> dict[str, str]:
     job = {
         "ID": "a",
         "TaskGroups": [
-            {"Name": "g", "Networks": networks, "Tasks": [{"Name": "t", "Driver": "exec"}]}
+            {"Name": "g", "Networks": networks, "Tasks": [{"Name": "t", "Driver": "any"}]}
         ],
     }
     found = load_file(json.dumps({"Job": job}).encode(), "a.json").errors

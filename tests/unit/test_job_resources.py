@@ -8,8 +8,11 @@ import pytest
 from schemas.jobs import Constraint, Disconnect, GroupSpec, ResourceAsk
 from schemas.policy import RemoteDriver
 from shared.jobspec.amounts import parts_of, shown_amount
+from shared.jobspec.asking import spans_of
 from shared.jobspec.load import load_file
+from shared.jobspec.nomad_json import JOB_DECODER
 from shared.jobspec.submission import read_submission
+from tests.unit.test_job_files import job
 
 REMOTE = {"ecs": RemoteDriver(cpu_mhz=5, memory_mib=7)}
 
@@ -24,7 +27,7 @@ def group(inner: str, network: str = "") -> GroupSpec:
     return found.submission.groups[0]
 
 
-def task(resources: str = "", more: str = "", *, name: str = "t", driver: str = "exec") -> str:
+def task(resources: str = "", more: str = "", *, name: str = "t", driver: str = "any") -> str:
     return f'task "{name}" {{\n driver = "{driver}"\n{more}\nresources {{\n{resources}\n}}\n}}\n'
 
 
@@ -137,10 +140,58 @@ def test_what_lives_at_different_times_is_not_added() -> None:
         (
             ask("cores", 20_000),
             ask("lic", 5_000),
-            ask("lic", 2_500),
             ask("device.gpu", 30_000),
+            ask("lic", 2_500),
+            ask("device.gpu"),
         ),
     )
+
+
+def spans(inner: str) -> list[dict[str, dict[str, tuple[tuple[int, int], ...]]]]:
+    """By alternative: task -> pool -> first instance and how many."""
+    (found,) = JOB_DECODER.decode(
+        json.dumps(job(f'job "a" {{\n group "g" {{\n{inner}\n}}\n}}'))
+    ).groups
+    names = [one.name for one in found.tasks]
+    return [dict(zip(names, way, strict=True)) for way in spans_of(found)]
+
+
+def test_instances_go_to_tasks_in_the_order_of_the_asks() -> None:
+    """Each task has as many as it asked for, of the kind it asked for, wherever another's stand between."""
+    (found,) = spans(
+        task('device "gpu" { count = 0.5 }\ncores = 1', name="a")
+        + task('device "nv/gpu" { count = 2 }\ncores = 2', name="b")
+        + task('device "gpu" { count = 1.5 }\ncustom "x" {}', name="c")
+    )
+    assert found == {
+        "a": {"cores": ((0, 1),), "device.gpu": ((0, 1),)},
+        "b": {"cores": ((1, 2),), "device.gpu": ((1, 2),)},
+        "c": {"device.gpu": ((3, 2),), "x": ((0, 1),)},
+    }
+
+
+def test_a_sidecar_keeps_its_instances_and_others_take_turns() -> None:
+    """What a prestart task had goes to a main one; a sidecar, there before and beside, has its own all the time."""
+    hook = 'lifecycle {{\n hook = "prestart"\n sidecar = {}\n}}'
+    device = 'device "gpu" {{ count = {} }}'
+    (found,) = spans(
+        task(device.format(3), hook.format("false"), name="before")
+        + task(device.format(1), hook.format("true"), name="beside")
+        + task(device.format(2), name="main")
+    )
+    assert found == {
+        "before": {"device.gpu": ((1, 3),)},
+        "beside": {"device.gpu": ((0, 1),)},
+        "main": {"device.gpu": ((1, 2),)},
+    }
+
+
+def test_each_alternative_says_who_has_what() -> None:
+    """Two of one kind, else four: the span follows the alternative."""
+    ways = spans(
+        task('device "gpu" {\n first_available { count = 2 }\n first_available { count = 4 }\n}')
+    )
+    assert [way["t"]["device.gpu"] for way in ways] == [((0, 2),), ((0, 4),)]
 
 
 def test_ports_are_held_by_the_allocation() -> None:
@@ -178,7 +229,7 @@ def test_nomads_json_says_the_same() -> None:
                 "Tasks": [
                     {
                         "Name": "t",
-                        "Driver": "exec",
+                        "Driver": "any",
                         "Resources": {
                             "CPU": 0,
                             "Cores": 2,
@@ -209,7 +260,7 @@ def test_a_task_of_a_remote_driver_takes_of_its_pools() -> None:
     assert (here.cpu_mhz, here.memory_mib, here.alternatives) == (430, 640, ())
     assert (there.cpu_mhz, there.memory_mib) == (35, 47)
     assert there.alternatives == ((ask("ecs.cpu", 4_000_000), ask("ecs.memory", 6_000_000)),)
-    assert here.drivers == there.drivers == ("ecs", "exec")
+    assert here.drivers == there.drivers == ("any", "ecs")
     assert here.digest != there.digest
 
 
