@@ -12,8 +12,8 @@ from schemas.answers import JobVersionAnswer
 from schemas.envelope import ENCODER
 from schemas.nodes import AllocReport
 from schemas.projections import DesiredAlloc, NodeProjection, Query
-from services.agent.lifecycle import SILENCE
 from services.agent.reports import Reports
+from services.agent.silence import Silence
 from services.agent.spec import PLAN_DECODER, group_plan
 from services.agent.supervise import Supervisor, Turn
 from services.agent.workload import Alloc
@@ -34,9 +34,6 @@ from shared.errors import CommandInvalid
 
 FETCH_FIRST_NS = 500_000_000
 FETCH_MAX_NS = 5_000_000_000
-#: How often an agent looks whether it missed a projection, without any sign of it; and at most.
-LOOK_NS = 30_000_000_000
-LOOK_MIN_NS = 1_000_000_000
 #: Desired status of those who made room: they end like stopped ones, and whoever comes waits for that.
 EVICT = "evict"
 #: Name of the question what the projection is now.
@@ -91,10 +88,9 @@ class Desired:
         self._asked: set[str] = set()
         self._fetch_ns = 0
         self._fetch_pause_ns = FETCH_FIRST_NS
-        #: when the cluster was last heard of, and what of that the journal has.
-        self._contact_ns = 0
-        self._kept_contact_ns = 0
-        self._silence_due_ns = 0
+        self.silence = Silence(self._keep_mark)
+        #: allocations that wait for whoever has the data that they take over.
+        self._heirs: set[int] = set()
         self._ignored = {"foreign": 0, "older": 0, "undecodable": 0}
 
     def counters(self) -> dict[str, float]:
@@ -116,7 +112,7 @@ class Desired:
             match entry:
                 case ClusterKept():
                     self.cluster_id, self.seq = entry.cluster_id, entry.seq
-                    self._contact_ns = self._kept_contact_ns = entry.heard_ns
+                    self.silence.restore(entry.heard_ns)
                 case AllocKept():
                     alloc = self.allocs.setdefault(entry.alloc.key, Alloc(entry.alloc))
                     alloc.desired = entry.alloc
@@ -125,6 +121,7 @@ class Desired:
                     alloc.stopping = entry.alloc.desired != "run"
                     if bytes(entry.plan) != b"{}":
                         alloc.adopt_plan(PLAN_DECODER.decode(entry.plan), entry.alloc.version)
+                        self.silence.watch(alloc)
                 case TaskKept():
                     owner = self.allocs.get(entry.key)
                     if owner is not None and entry.task in owner.tasks:
@@ -134,7 +131,7 @@ class Desired:
 
     def wake(self, turn: Turn) -> None:
         """Adopt what ran. What did not run waits until a projection still wants it."""
-        self._contact_ns = self._contact_ns or turn.now_ns
+        self.silence.wake(turn)
         turn.act(SweepAllocs(tuple(one.desired.alloc_id for one in self.allocs.values())))
         for alloc in self.allocs.values():
             self._reports.touch(alloc.key)
@@ -149,7 +146,7 @@ class Desired:
     def take_projection(self, message: Message, turn: Turn) -> None:
         """Follow a projection if it is an order."""
         turn.act(Ack(message.token))
-        self._contact_ns = turn.now_ns
+        self.silence.heard_ns = turn.now_ns
         self._take_value(message.data, turn)
 
     def look(self, turn: Turn) -> None:
@@ -232,9 +229,9 @@ class Desired:
             self._keep_mark(turn, sync=changed)
 
     def _keep_mark(self, turn: Turn, *, sync: bool = False) -> None:
-        heard_ns = self._contact_ns if self._silences() else 0
-        self._kept_contact_ns = heard_ns
-        mark = ClusterKept(cluster_id=self.cluster_id, seq=self.seq, heard_ns=heard_ns)
+        mark = ClusterKept(
+            cluster_id=self.cluster_id, seq=self.seq, heard_ns=self.silence.kept_ns()
+        )
         turn.keep(mark, sync=sync)
 
     def _want(self, one: DesiredAlloc, turn: Turn) -> bool:
@@ -291,8 +288,20 @@ class Desired:
                 self._ask(wanted.job_id, wanted.version, turn)
                 return
             self._compile(alloc, text, turn)
+        alloc.waits = self._waits(alloc)
+        if alloc.waits:
+            self._heirs.add(alloc.key)
         alloc.crowded = self._is_crowded and not any(task.run for task in alloc.tasks.values())
         self._supervisor.advance(alloc, turn)
+
+    def _waits(self, alloc: Alloc) -> bool:
+        """Say whether what an allocation takes over is still in use here."""
+        if alloc.plan is None or not alloc.plan.inherits or not alloc.desired.previous:
+            return False
+        return any(
+            one.desired.alloc_id == alloc.desired.previous and not one.is_dead()
+            for one in self.allocs.values()
+        )
 
     def _compile(self, alloc: Alloc, text: bytes, turn: Turn) -> None:
         try:
@@ -304,6 +313,7 @@ class Desired:
             return
         is_new = alloc.plan is None
         alloc.adopt_plan(plan, alloc.desired.version)
+        self.silence.watch(alloc)
         if not is_new:
             self._supervisor.replanned(alloc, turn)
         turn.keep(alloc.kept(ENCODER.encode(plan)))
@@ -320,7 +330,7 @@ class Desired:
         """A job version arrived, or did not; or what was looked for."""
         self._asked.discard(answer.name)
         if answer.data is not None:
-            self._contact_ns = turn.now_ns
+            self.silence.heard_ns = turn.now_ns
         if answer.name == LOOK:
             if answer.data:
                 self._take_value(answer.data, turn)
@@ -360,46 +370,17 @@ class Desired:
                 alloc.crowded = False
                 self._supervisor.advance(alloc, turn)
 
-    # ---- silence ----
-
-    def _silences(self) -> dict[int, int]:
-        """Key -> after how long a silence it ends, of those that ask for that and have not ended."""
-        return {
-            alloc.key: alloc.plan.stop_after_silence_ns
-            for alloc in self.allocs.values()
-            if alloc.plan is not None and alloc.plan.stop_after_silence_ns and alloc.end is None
-        }
-
-    def look_pause_ns(self) -> int:
-        """How long to wait before the next look: an allocation that minds silence has three in its time."""
-        shortest = min(self._silences().values(), default=3 * LOOK_NS)
-        return min(LOOK_NS, max(shortest // 3, LOOK_MIN_NS))
-
-    def mind_silence(self, turn: Turn) -> None:
-        """End what asks to be ended when the cluster was not heard of for so long."""
-        waits = self._silences()
-        if waits and self._contact_ns >= self._kept_contact_ns + LOOK_MIN_NS:
-            self._keep_mark(turn)
-        due_ns = 0
-        for key, wait_ns in waits.items():
-            if turn.now_ns >= self._contact_ns + wait_ns:
-                text = f"the cluster was not heard of for {wait_ns // 1_000_000_000} s"
-                self._supervisor.stop(self.allocs[key], text, turn, cause=SILENCE)
-            else:
-                due_ns = min(due_ns or self._contact_ns + wait_ns, self._contact_ns + wait_ns)
-        # A timer that fires too early, for something was heard meanwhile, sets the next one: fewer than contacts.
-        if due_ns and not turn.now_ns < self._silence_due_ns <= due_ns:
-            self._silence_due_ns = due_ns
-            turn.act(SetTimer("silence", due_ns))
-
     # ---- the end of an allocation ----
 
     def tidy(self, turn: Turn) -> None:
         """Let go of what is over: reported, seen, and no longer named by the projection."""
-        for alloc in self.allocs.values():
-            if alloc.waits and not self._waits(alloc):
-                alloc.waits = False
-                self._supervisor.advance(alloc, turn)
+        for key in sorted(self._heirs):
+            heir = self.allocs.get(key)
+            if heir is None or not self._waits(heir):
+                self._heirs.discard(key)
+                if heir is not None:
+                    heir.waits = False
+                    self._supervisor.advance(heir, turn)
         over = [
             alloc
             for alloc in self.allocs.values()

@@ -97,7 +97,7 @@ class Agent:
             self._beat(turn)
         for one in inputs:
             self._take(one, turn)
-        self._desired.mind_silence(turn)
+        self._desired.silence.mind(self._supervisor, turn)
         self._plan_look(turn)
         self._desired.make_room(turn)
         self._desired.tidy(turn)
@@ -197,7 +197,7 @@ class Agent:
         )
 
     def _plan_look(self, turn: Turn) -> None:
-        due_ns = turn.now_ns + self._desired.look_pause_ns()
+        due_ns = turn.now_ns + self._desired.silence.look_pause_ns()
         if not self._look_ns or due_ns < self._look_ns:
             self._look_ns = due_ns
             turn.act(SetTimer("look", due_ns))
