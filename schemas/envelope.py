@@ -36,6 +36,7 @@ AnyEvent = (
     | evaluations.EvaluationsWoken
     | evaluations.EvaluationEnded
     | evaluations.EvaluationsCollected
+    | evaluations.ReservationsChanged
     | plans.PlanCommitted
     | plans.PlanRefused
     | allocations.AllocationsReported

@@ -16,6 +16,15 @@ class Blocked(Wire, frozen=True, kw_only=True):
     snapshot_seq: int = 0
     #: group -> (unplaced count, reasons), as JSON for people.
     waiting: dict[str, "Waiting"] = {}
+    #: nodes that would have to be emptied the least for what waits; proposed to be held back for it.
+    candidates: tuple["Hold", ...] = ()
+
+
+class Hold(Wire, frozen=True, kw_only=True):
+    """Nodes (fleet rows) held back for one group of a job."""
+
+    group: str
+    rows: tuple[int, ...]
 
 
 class Waiting(Wire, frozen=True, kw_only=True):
@@ -61,6 +70,25 @@ class EvaluationEnded(Event, frozen=True, kw_only=True, tag="evaluation.ended"):
     key: EvalKey
     status: str
     reason: str = ""
+
+
+class Reservation(Wire, frozen=True, kw_only=True):
+    """Nodes held back for what waits of a job: for whoever stands behind it they offer only what it leaves over.
+
+    `priority` and `since_seq` (the job's last submission) say where it stands in the queue.
+    """
+
+    job_id: JobId
+    priority: int
+    since_seq: int
+    #: empty: nothing is held back for it any more.
+    holds: tuple[Hold, ...] = ()
+
+
+class ReservationsChanged(Event, frozen=True, kw_only=True, tag="reservations.changed"):
+    """Nodes are held back for these jobs now, and no longer any others for each of them."""
+
+    reservations: tuple[Reservation, ...]
 
 
 class EvaluationsCollected(Event, frozen=True, kw_only=True, tag="evaluations.collected"):

@@ -2,7 +2,7 @@
 
 Decides the order: priority, then age. Must not know workers, leases' deadlines or why an evaluation is pending.
 A job's evaluations stand in line behind one head; only heads are in the heap, so taking the next one never looks at
-an evaluation that must wait. Next: `asleep.py`.
+an evaluation that must wait. Next: `lines.py`.
 """
 
 from heapq import heappop, heappush
@@ -71,11 +71,11 @@ class ReadyQueue:
             del self._behind[job_id]
         return True
 
-    def take(self, limit: int) -> list[EvalKey]:
-        """Hand out the next evaluations, at most `limit`."""
+    def take(self, limit: int, floor: int = 0) -> list[EvalKey]:
+        """Hand out the next evaluations, at most `limit`, none of a priority below `floor`."""
         heap, entries, out, heads = self._heap, self._entries, self._out, self._heads
         keys: list[EvalKey] = []
-        while heap and len(keys) < limit:
+        while heap and len(keys) < limit and -heap[0][0] >= floor:
             key = heappop(heap)[1]
             entry = entries.get(key)
             if entry is not None and key not in out and heads[entry[0]] == key:

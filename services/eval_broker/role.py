@@ -6,7 +6,8 @@ waking and giving up are commands to the plan applier, sent again until the log 
 
 Everything but attempts, leases and presence is derived from the replayed tables, so that a standby which wins has the
 same queue after one pass over the open evaluations. What it leases a second time, the job fence makes harmless.
-Parts: `ready.py` order, `asleep.py` blocked and delayed, `workers.py` leases, `requests.py` commands.
+Parts: `ready.py` order, `lines.py` what waits for the same, `asleep.py` delayed, `workers.py` leases, `requests.py`
+commands.
 """
 
 import msgspec
@@ -25,10 +26,13 @@ from schemas.evaluations import (
     Presence,
     WakeEvaluations,
 )
+from schemas.jobs import JobRegistered, JobStopped
 from schemas.nodes import CapacityFreed
 from schemas.plans import Origin, PlanCommitted, PlanRefused
-from services.eval_broker.asleep import BlockedIndex, DelayQueue
+from services.eval_broker.asleep import DelayQueue
 from services.eval_broker.counters import Counters
+from services.eval_broker.lines import Lines, Moment
+from services.eval_broker.needs import need_of, need_of_blocked
 from services.eval_broker.ready import ReadyQueue
 from services.eval_broker.requests import Endings, Requests
 from services.eval_broker.workers import Held, Workers
@@ -105,7 +109,9 @@ class EvalBroker:
                 "pending_evaluations": self._ready.behind,
                 "waiting_evaluations": len(self._delayed),
                 "cancelable_evaluations": len(self._endings),
-                "blocked_evaluations": len(self._blocked),
+                "blocked_evaluations": len(self._lines),
+                "parked_evaluations": self._lines.parked,
+                "shapes": self._lines.lines,
                 "workers_count": len(self._workers.lane_of),
                 "acting_bool": int(self._is_acting),
                 "applied_seq": self._replica.seq,
@@ -168,6 +174,9 @@ class EvalBroker:
                 case PlanCommitted():
                     if event.cut or event.origin.parts > 1:
                         self._landed(event)
+                    self._unpark(event.job_id, now)
+                case JobRegistered() | JobStopped():
+                    self._unpark(event.job_id, now)
                 case EvaluationEnded():
                     self._refresh(event.key, now)
                 case EvaluationsCreated():
@@ -176,13 +185,13 @@ class EvalBroker:
                         ordinal += 1
                 case EvaluationsWoken():
                     for key in event.keys:
-                        self._awake(key)
+                        self._awake(key, now)
                         self._refresh(key, now)
                 case PlanRefused():
                     self._counters.add("plans_refused_total")
                     self._planned(event.key, event.origin, counts=True)
                 case CapacityFreed():
-                    self._blocked.free(event.classes, seq)
+                    self._lines.free(event, seq, self._moment(now))
                 case _:
                     pass
 
@@ -207,7 +216,8 @@ class EvalBroker:
 
     def _clear(self) -> None:
         self._ready = ReadyQueue()
-        self._blocked = BlockedIndex(self._replica.state.evaluations.freed_seq)
+        table = self._replica.state.evaluations
+        self._lines = Lines(table.freed_seq, table.grown_seq)
         self._delayed = DelayQueue()
         self._room_asked = Requests()
         self._delay_asked = Requests()
@@ -235,13 +245,36 @@ class EvalBroker:
             self._forget(key, now)
         elif evaluation.blocked is not None:
             self._ready.drop(key)
-            self._blocked.add(key, evaluation.priority, evaluation.blocked)
+            need = need_of_blocked(self._replica.state, evaluation, evaluation.blocked)
+            self._lines.block(key, need, evaluation.blocked, self._moment(now))
             self._counters.blocked(key, *self._ask(evaluation.job_id, evaluation.blocked))
         elif evaluation.wait_until_ns:
             self._delayed.add(key, evaluation.wait_until_ns)
         elif key not in self._endings:
+            self._admit(evaluation, now)
+
+    def _moment(self, now: int) -> Moment:
+        return Moment(now, self._replica.seq)
+
+    def _admit(self, evaluation: Evaluation, now: int) -> None:
+        """Let a pending evaluation be leased, or stand in line where it can only place, behind others of its shape."""
+        key = evaluation.key
+        need = None if self._lines.is_trying(key) else need_of(self._replica.state, evaluation)
+        if need is None:
             self._queue(evaluation)
             self._counters.ready(key, now)
+            return
+        for older in self._lines.parked_of(evaluation.job_id):
+            # All of a job that nothing was placed of ask for the same.
+            self._lines.leave(older, self._moment(now))
+            self._end(older, "canceled", "superseded")
+        self._lines.park(key, need, self._moment(now))
+
+    def _unpark(self, job_id: JobId, now: int) -> None:
+        """Put a job's parked evaluations where they belong now that the job changed: there is more to decide."""
+        for key in self._lines.parked_of(job_id):
+            self._lines.leave(key, self._moment(now))
+            self._refresh(key, now)
 
     def _ask(self, job_id: JobId, blocked: Blocked) -> tuple[int, int]:
         """MHz and MiB of what a blocked evaluation could not place."""
@@ -269,9 +302,9 @@ class EvalBroker:
             if key != newest:
                 self._end(key, "canceled", "superseded")
 
-    def _awake(self, key: EvalKey) -> None:
+    def _awake(self, key: EvalKey, now: int) -> None:
         """Forget that an evaluation slept."""
-        if self._blocked.drop(key):
+        if self._lines.woken(key, self._moment(now)):
             self._room_asked.done(key)
             self._counters.unblocked(key)
         elif self._delayed.drop(key):
@@ -280,10 +313,24 @@ class EvalBroker:
     def _forget(self, key: EvalKey, now: int) -> None:
         """Forget an evaluation that ended."""
         self._counters.ended(key, self._workers.end(key), now)
+        found = self._found(key) if self._lines.is_trying(key) else None
+        if self._lines.leave(key, self._moment(now), found=found):
+            self._room_asked.done(key)
+            self._counters.unblocked(key)
         if not self._ready.drop(key):
-            self._awake(key)
             self._endings.done(key)
+            if self._delayed.drop(key):
+                self._delay_asked.done(key)
         self._attempts.pop(key, None)
+
+    def _found(self, key: EvalKey) -> bool | None:
+        """Tell whether the try of an ended evaluation found room for all that it waited for; None: it was not made."""
+        state = self._replica.state
+        evaluation = state.evaluations.by_key.get(key)
+        if evaluation is None or evaluation.status != "complete":
+            return None
+        after = state.evaluations.blocked_of.get(evaluation.job_id)
+        return after is None or not self._lines.is_same(key, after)
 
     # ---- leases ----
 
@@ -316,13 +363,20 @@ class EvalBroker:
 
     def _hand_out(self, now: int) -> list[role.Effect]:
         effects: list[role.Effect] = []
+        by_key = self._replica.state.evaluations.by_key
+        for key in self._lines.ready():
+            self._queue(by_key[key])
+            self._counters.ready(key, now)
+        floor = self._lines.floor(now)
         share = self._workers.share(self._ready.ready, CHUNK)
         while share and self._ready.ready:
             instance, room = self._workers.next()
             if room <= 0:
                 break
             lane = self._workers.lane_of[instance]
-            keys = self._ready.take(min(room, share))
+            keys = self._ready.take(min(room, share), floor)
+            if not keys:
+                break
             leases = [self._lease(key, lane) for key in keys]
             self._workers.give(leases, instance, now, self._replica.seq)
             effects.append(self._message(instance, leases))
@@ -364,13 +418,14 @@ class EvalBroker:
             self._room_asked.due_ns,
             self._delay_asked.due_ns,
             self._endings.due_ns,
+            self._lines.due_ns(now),
             self._waker.steady(sleeps) if sleeps else 0,
         )
         return [*effects, *self._waker.until(due)]
 
     def _commands(self, now: int, now_ns: int) -> list[role.Effect]:
         """Ask for what must wake or end, and again for what the log has not shown in time."""
-        room = self._blocked.take(self._room_asked.room)
+        room = self._lines.take(self._room_asked.room, now)
         # The log's clock may be ahead of ours.
         log_ns = max(now_ns, self._replica.state.t_ns)
         late = self._delayed.take(log_ns, self._delay_asked.room)

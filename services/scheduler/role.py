@@ -36,6 +36,8 @@ DECISIONS_MAX = 64
 #: Task groups of one step, the first of each job not counted: large jobs too are sent after a few milliseconds.
 GROUPS_MAX = 32
 _REASON_CHARS_MAX = 500
+#: What a decision reads.
+TABLES = frozenset({"fleet", "jobs", "allocations", "policy", "reservations"})
 _LEASES = msgspec.json.Decoder(Leases)
 
 
@@ -64,7 +66,7 @@ class Scheduler:
         self.instance = instance
         self._part_bytes_max = part_bytes_max
         self._decide = decide
-        self._replica = Replica(frozenset({"fleet", "jobs", "allocations", "policy"}))
+        self._replica = Replica(TABLES)
         self._waker = Waker("due")
         self._inbox = LeaseInbox()
         self._outbox = Outbox(instance)

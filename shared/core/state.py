@@ -11,9 +11,10 @@ from shared.core.tables.evaluations import EvaluationTable
 from shared.core.tables.fleet import FleetTable
 from shared.core.tables.jobs import JobTable
 from shared.core.tables.policy import PolicyTable
+from shared.core.tables.reservations import ReservationTable
 
-Table = PolicyTable | JobTable | FleetTable | EvaluationTable | AllocationTable
-TABLES = frozenset({"policy", "jobs", "fleet", "evaluations", "allocations"})
+Table = PolicyTable | JobTable | FleetTable | EvaluationTable | AllocationTable | ReservationTable
+TABLES = frozenset({"policy", "jobs", "fleet", "evaluations", "allocations", "reservations"})
 
 
 class State:
@@ -26,6 +27,7 @@ class State:
         self.fleet = FleetTable()
         self.evaluations = EvaluationTable()
         self.allocations = AllocationTable()
+        self.reservations = ReservationTable()
         #: seq of the last transaction applied.
         self.seq = 0
         #: its log time.

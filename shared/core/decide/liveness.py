@@ -18,6 +18,7 @@ from shared.core.absent import disconnect_of, holds_node, waits
 from shared.core.columns import Rows
 from shared.core.decide.everywhere import Place, look_again, node_update, place_of
 from shared.core.decide.reschedules import has_delayed
+from shared.core.decide.reservations import let_go
 from shared.core.state import State
 from shared.core.tables.allocations import RUNNING, TERMINAL, UNKNOWN
 from shared.core.tables.fleet import DISCONNECTED, DOWN, STATUS_CODE
@@ -120,7 +121,9 @@ def _silent(state: State, nodes: Rows, reason: str) -> list[Event]:
         events.append(AllocationsReported(rows=tuple(fresh.tolist()), statuses=statuses))
     new = [node_update(state.jobs.by_id[one]) for one in _jobs_of(state, gone)]
     new += _timeouts(state, waiting[np.isin(table.node[waiting], away)])
-    return [*events, EvaluationsCreated(evaluations=tuple(new))] if new else events
+    if new:
+        events.append(EvaluationsCreated(evaluations=tuple(new)))
+    return [*events, *let_go(state, (*away.tolist(), *down.tolist()))]
 
 
 def _since(state: State, node: int) -> int:

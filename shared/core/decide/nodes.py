@@ -15,6 +15,7 @@ from schemas.nodes import (
     ReportNode,
 )
 from shared.core.decide.everywhere import look_again, place_of
+from shared.core.decide.freed import freed_on
 from shared.core.decide.liveness import come_back, returned
 from shared.core.decide.purge import forget
 from shared.core.decide.reschedules import is_stopped, retry, retry_at
@@ -91,7 +92,7 @@ def _register(state: State, report: ReportNode, spec: NodeSpec, row: int | None)
         spec=spec, host_id=report.host_id, boot_id=report.boot_id, number=report.number
     )
     computed_class = fleet.classes.get(class_key(spec), len(fleet.classes))
-    events = [registered, CapacityFreed(classes=(computed_class,))]
+    events = [registered, CapacityFreed(classes=(computed_class,), grown=True)]
     places = {(spec.datacenter, spec.node_pool)}
     if row is None:
         return [*events, *look_again(state, places)]
@@ -134,7 +135,7 @@ def _states(state: State, report: ReportNode, row: int, now_ns: int) -> list[Eve
     codes: list[int] = []
     details: list[AllocDetail] = []
     retries: dict[JobId, int] = {}
-    frees = False
+    ended: list[int] = []
     for entry in report.states:
         code = _legal_code(state, entry, row)
         if code is None:
@@ -147,7 +148,7 @@ def _states(state: State, report: ReportNode, row: int, now_ns: int) -> list[Eve
         job_id = allocations.groups.job_ids[int(allocations.group[at])]
         retry_ns, chain = 0, tuple[int, ...]()
         if TERMINAL[code]:
-            frees = True
+            ended.append(at)
             if allocations.desired[at] == RUN:
                 due, chain = retry_at(state, at, code, now_ns)
                 retry_ns = due if code == FAILED else 0
@@ -167,8 +168,8 @@ def _states(state: State, report: ReportNode, row: int, now_ns: int) -> list[Eve
         details=tuple(details),
     )
     events: list[Event] = [reported]
-    if frees:
-        events.append(CapacityFreed(classes=(int(state.fleet.class_of[row]),)))
+    if ended:
+        events.append(freed_on(state, row, ended))
     if retries:
         events.extend(retry(state, retries, now_ns))
     if state.jobs.purging:

@@ -13,6 +13,8 @@ from schemas.policy import (
     SetPolicy,
 )
 from shared.core.decide.everywhere import look_again, place_of
+from shared.core.decide.freed import freed_everywhere
+from shared.core.decide.reservations import bound, let_go
 from shared.core.resources.asks import CORES
 from shared.core.resources.offers import OF_THE_CLUSTER, pools_fault
 from shared.core.state import State
@@ -34,7 +36,9 @@ def decide_policy(state: State, command: SetPolicy) -> list[Event]:
         return [OperatorRefused(request_id=command.request_id, code="invalid", reason=reason)]
     if command.policy == state.policy.policy:
         return []
-    return [PolicyChanged(policy=command.policy)]
+    # Whatever it allows now may find room.
+    held = bound(state, command.policy.reservations_max)
+    return [PolicyChanged(policy=command.policy), *held, freed_everywhere(state)]
 
 
 def _policy_fault(policy: Policy) -> str:
@@ -72,7 +76,7 @@ def decide_eligibility(state: State, command: SetEligibility) -> list[Event]:
         return []
     changed = NodeEligibilityChanged(row=row, eligible=command.eligible)
     if not command.eligible:
-        return [changed]
+        return [changed, *let_go(state, (row,))]
     freed = CapacityFreed(classes=(int(fleet.class_of[row]),))
     return [changed, freed, *look_again(state, (place_of(state, row),))]
 
@@ -94,7 +98,7 @@ def decide_declaration(state: State, command: DeclarePool) -> list[Event]:
         classes = (int(fleet.class_of[fleet.row_of[NodeId(command.node_id)]]),)
     return [
         PoolDeclared(node_id=command.node_id, pool=command.pool),
-        CapacityFreed(classes=classes),
+        CapacityFreed(classes=classes, grown=True),
     ]
 
 

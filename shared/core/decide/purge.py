@@ -13,6 +13,7 @@ from schemas.base import Event, JobId
 from schemas.evaluations import EvaluationEnded
 from schemas.jobs import JobsCollected
 from shared.core.decide.garbage import PASS_MAX
+from shared.core.decide.reservations import reserve
 from shared.core.state import State
 from shared.core.tables.allocations import TERMINAL
 
@@ -35,4 +36,4 @@ def forget(state: State, job_id: JobId, ending: Collection[int] = ()) -> list[Ev
     ]
     if len(rows):
         events.append(AllocationsCollected(rows=tuple(rows.tolist())))
-    return [*events, JobsCollected(job_ids=(job_id,))]
+    return [*events, *reserve(state, job_id, ()), JobsCollected(job_ids=(job_id,))]

@@ -83,10 +83,14 @@ class EvaluationTable:
         self.open_of: dict[JobId, dict[EvalKey, None]] = {}
         #: the blocked one of a job, if any.
         self.blocked_of: dict[JobId, EvalKey] = {}
+        #: those of them that propose nodes to be held back, by job.
+        self.proposing: dict[JobId, EvalKey] = {}
         #: ended ones, in order of their end.
         self.ended: dict[EvalKey, None] = {}
         #: computed class -> seq at which room last appeared on it.
         self.freed_seq: dict[int, int] = {}
+        #: computed class -> seq at which a node of it last came or began to offer more.
+        self.grown_seq: dict[int, int] = {}
         self.workers: dict[str, PlanNumber] = {}
         self._ordinal_seq = 0
         self._ordinal = 0
@@ -113,6 +117,8 @@ class EvaluationTable:
             case CapacityFreed():
                 for computed_class in event.classes:
                     self.freed_seq[computed_class] = seq
+                    if event.grown:
+                        self.grown_seq[computed_class] = seq
             case EvaluationsCollected():
                 for key in event.keys:
                     del self.by_key[key]
@@ -128,7 +134,8 @@ class EvaluationTable:
     def digest(self) -> str:
         """Hash of the table, 16 hex digits."""
         entries = self._hashes.digest(self._hash_entry)
-        rest = ENCODER.encode((entries, sorted(self.freed_seq.items()), self.workers))
+        freed, grown = sorted(self.freed_seq.items()), sorted(self.grown_seq.items())
+        rest = ENCODER.encode((entries, freed, grown, self.workers))
         return blake2b(rest, digest_size=8).hexdigest()
 
     def _hash_entry(self, key: EvalKey) -> int:
@@ -159,6 +166,8 @@ class EvaluationTable:
         self.open_of.setdefault(new.job_id, {})[key] = None
         if new.blocked is not None:
             self.blocked_of[new.job_id] = key
+            if new.blocked.candidates:
+                self.proposing[new.job_id] = key
         self._hashes.touch(key)
 
     def _end(self, event: EvaluationEnded, seq: int) -> None:
@@ -174,8 +183,7 @@ class EvaluationTable:
         if not of_job:
             del self.open_of[old.job_id]
         self.ended[event.key] = None
-        if self.blocked_of.get(old.job_id) == event.key:
-            del self.blocked_of[old.job_id]
+        self._unblock(old.job_id, event.key)
 
     def _wake(self, key: EvalKey, reason: str, seq: int) -> None:
         old = self.by_key[key]
@@ -190,8 +198,12 @@ class EvaluationTable:
                 modify_seq=seq,
             )
         )
-        if self.blocked_of.get(old.job_id) == key:
-            del self.blocked_of[old.job_id]
+        self._unblock(old.job_id, key)
+
+    def _unblock(self, job_id: JobId, key: EvalKey) -> None:
+        if self.blocked_of.get(job_id) == key:
+            del self.blocked_of[job_id]
+            self.proposing.pop(job_id, None)
 
     def _retry(self, key: EvalKey, seq: int) -> None:
         old = self.by_key.get(key)

@@ -1,0 +1,68 @@
+"""Which shapes an event can help: by the computed classes on which room appeared.
+
+Decides nothing else; must not know lines, orders or amounts. A shape is touched by room on a class that the last one
+blocked of it names, and by a class that was unknown then. Next: `asleep.py`.
+"""
+
+from bisect import bisect_right, insort
+from collections.abc import Iterable
+
+from schemas.evaluations import Blocked
+from shared.core.shapes import Shape
+
+Classes = tuple[int, ...]
+
+
+class Wakes:
+    """Shapes by what touches them."""
+
+    def __init__(self) -> None:
+        #: shape -> classes, seen_classes.
+        self._of: dict[Shape, tuple[Classes, int]] = {}
+        self._by_class: dict[int, dict[Shape, None]] = {}
+        #: number of classes known -> shapes, and those numbers in order.
+        self._by_seen: dict[int, dict[Shape, None]] = {}
+        self._seen: list[int] = []
+
+    def put(self, shape: Shape, blocked: Blocked) -> bool:
+        """Let a shape be touched by what a blocked evaluation names, by nothing else; returns whether that is new."""
+        entry = (blocked.classes, blocked.seen_classes)
+        if self._of.get(shape) == entry:
+            return False
+        self.drop(shape)
+        self._of[shape] = entry
+        for computed_class in blocked.classes:
+            self._by_class.setdefault(computed_class, {})[shape] = None
+        seen = self._by_seen.get(blocked.seen_classes)
+        if seen is None:
+            seen = self._by_seen[blocked.seen_classes] = {}
+            insort(self._seen, blocked.seen_classes)
+        seen[shape] = None
+        return True
+
+    def drop(self, shape: Shape) -> None:
+        """Forget a shape."""
+        classes, count = self._of.pop(shape, ((), -1))
+        for computed_class in classes:
+            of_class = self._by_class[computed_class]
+            del of_class[shape]
+            if not of_class:
+                del self._by_class[computed_class]
+        seen = self._by_seen.get(count)
+        if seen is not None:
+            del seen[shape]
+            if not seen:
+                del self._by_seen[count]
+                self._seen.remove(count)
+
+    def touched(self, classes: Iterable[int]) -> list[Shape]:
+        """Return the shapes that room on these classes may help, each once."""
+        found: dict[Shape, None] = {}
+        newest_class = -1
+        for computed_class in classes:
+            newest_class = max(newest_class, computed_class)
+            found.update(self._by_class.get(computed_class, {}))
+        # A class unknown to them: every one of these numbers is at most the highest class.
+        for count in self._seen[: bisect_right(self._seen, newest_class)]:
+            found.update(self._by_seen[count])
+        return list(found)

@@ -1,0 +1,145 @@
+"""Reservations: for whom nodes are held back. The first few of those who wait for room, by priority, then age.
+
+Decides from what schedulers propose beside a blocked evaluation (`Blocked.candidates`): who of all that wait may hold
+nodes back, and that no node is held for two. A reservation begins with the block, changes with what its job's next
+plan proposes, and ends when a plan leaves nothing waiting, or the job or the node goes. Whatever is let go may wake
+others. Must not know how nodes are chosen (`shared/core/reservations.py`), nor who minds them.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from schemas.base import Event, JobId
+from schemas.evaluations import (
+    Blocked,
+    EvaluationsWoken,
+    Hold,
+    NewEvaluation,
+    Reservation,
+    ReservationsChanged,
+)
+from shared.core.decide.freed import freed_on_nodes
+from shared.core.shapes import Order, order_of
+from shared.core.state import State
+from shared.core.tables.jobs import Job
+from shared.core.tables.reservations import place_of
+
+
+def reserve(
+    state: State, job_id: JobId, follow_ups: Iterable[NewEvaluation], *, most: int | None = None
+) -> list[Event]:
+    """Decide what is held back once a plan of this job ended with these follow-ups. [] when nothing changes."""
+    held = state.reservations.by_job
+    blocked = next((one.blocked for one in follow_ups if one.blocked is not None), None)
+    proposes = blocked is not None and bool(blocked.candidates)
+    if not proposes and job_id not in held:
+        return []
+    most = state.policy.policy.reservations_max if most is None else most
+    wishes = dict(_standing(state, job_id))
+    job = state.jobs.by_id.get(job_id)
+    if blocked is not None and proposes and job is not None:
+        wishes[order_of(job)] = (job_id, blocked)
+    return _changes(state, wishes, most)
+
+
+def bound(state: State, most: int) -> list[Event]:
+    """Decide what is held back when so many may hold nodes."""
+    return _changes(state, dict(_standing(state, JobId(""))), most)
+
+
+def let_go(state: State, nodes: Iterable[int]) -> list[Event]:
+    """Hold these nodes back no longer: nobody can be placed there. Who waited for them looks for others."""
+    gone = set(nodes)
+    changed = []
+    for one in state.reservations.by_job.values():
+        holds = _without(one.holds, gone)
+        if holds != one.holds:
+            changed.append(msgspec.structs.replace(one, holds=holds))
+    if not changed:
+        return []
+    keys = [state.evaluations.blocked_of.get(one.job_id) for one in changed]
+    events: list[Event] = [ReservationsChanged(reservations=tuple(changed))]
+    if awake := tuple(key for key in keys if key is not None):
+        events.append(EvaluationsWoken(keys=awake, reason="a node held back for it is gone"))
+    return events
+
+
+_Wishes = dict[Order, tuple[JobId, Blocked | Reservation]]
+
+
+def _standing(
+    state: State, without: JobId
+) -> Iterator[tuple[Order, tuple[JobId, Blocked | Reservation]]]:
+    """Name what is held back, and what else was proposed by those who wait; but nothing of one job."""
+    held = state.reservations.by_job
+    for job_id, one in held.items():
+        if job_id != without:
+            yield place_of(one), (job_id, one)
+    table = state.evaluations
+    for job_id, key in table.proposing.items():
+        blocked, job = table.by_key[key].blocked, state.jobs.by_id.get(job_id)
+        if job_id != without and job_id not in held and blocked is not None and job is not None:
+            yield order_of(job), (job_id, blocked)
+
+
+def _changes(state: State, wishes: _Wishes, most: int) -> list[Event]:
+    """Give nodes to the first of those who wish, each node to the first of them."""
+    held = state.reservations.by_job
+    taken: set[int] = set()
+    granted: dict[JobId, Reservation] = {}
+    for order in sorted(wishes):
+        if len(granted) >= most:
+            break
+        job_id, wish = wishes[order]
+        holds = _usable(state, job_id, wish, taken)
+        if holds:
+            granted[job_id] = Reservation(
+                job_id=job_id, priority=-order[0], since_seq=order[1], holds=holds
+            )
+            taken.update(row for hold in holds for row in hold.rows)
+    changed = [one for job_id, one in granted.items() if held.get(job_id) != one]
+    changed += [
+        msgspec.structs.replace(one, holds=())
+        for job_id, one in held.items()
+        if job_id not in granted
+    ]
+    if not changed:
+        return []
+    before = {row for one in held.values() for hold in one.holds for row in hold.rows}
+    freed = freed_on_nodes(state, before - taken)
+    return [ReservationsChanged(reservations=tuple(changed)), *freed]
+
+
+def _usable(
+    state: State, job_id: JobId, wish: Blocked | Reservation, taken: set[int]
+) -> tuple[Hold, ...]:
+    """Take of the nodes that somebody wishes for those that are free to be held."""
+    if isinstance(wish, Reservation):
+        return _without(wish.holds, taken)
+    fleet = state.fleet
+    ready = fleet.ready()
+    job: Job | None = state.jobs.by_id.get(job_id)
+    names = {group.name for group in job.groups} if job is not None else set()
+    gone = set(taken)
+    for hold in wish.candidates:
+        for row in hold.rows:
+            # A row may belong to another node by now.
+            if (
+                not 0 <= row < fleet.size
+                or not ready[row]
+                or fleet.row_seq[row] > wish.snapshot_seq
+            ):
+                gone.add(row)
+    return _without(tuple(hold for hold in wish.candidates if hold.group in names), gone)
+
+
+def _without(holds: tuple[Hold, ...], gone: set[int]) -> tuple[Hold, ...]:
+    """Drop rows, and what is empty then. A node is held for one group of a job."""
+    kept, seen = [], set(gone)
+    for hold in holds:
+        rows = tuple(row for row in hold.rows if row not in seen)
+        seen.update(rows)
+        if rows:
+            kept.append(Hold(group=hold.group, rows=rows))
+    return tuple(kept)

@@ -1,0 +1,43 @@
+"""Reservations: which nodes are held back for whom. Few at a time, so that whoever places can look at them all."""
+
+from hashlib import blake2b
+
+from schemas.base import Event, JobId
+from schemas.envelope import ENCODER
+from schemas.evaluations import Reservation, ReservationsChanged
+from schemas.jobs import JobsCollected
+
+
+class ReservationTable:
+    """Nodes held back, by the job that waits for them."""
+
+    handles = (ReservationsChanged, JobsCollected)
+
+    def __init__(self) -> None:
+        #: jobs for which something is held back, in the order of their places in the queue.
+        self.by_job: dict[JobId, Reservation] = {}
+
+    def evolve(self, event: Event, seq: int) -> None:
+        """Apply one fact."""
+        del seq
+        match event:
+            case ReservationsChanged():
+                for one in event.reservations:
+                    self.by_job.pop(one.job_id, None)
+                    if one.holds:
+                        self.by_job[one.job_id] = one
+                self.by_job = dict(sorted(self.by_job.items(), key=lambda item: place_of(item[1])))
+            case JobsCollected():
+                for job_id in event.job_ids:
+                    self.by_job.pop(job_id, None)
+            case _:
+                raise AssertionError(event)
+
+    def digest(self) -> str:
+        """Hash of the table, 16 hex digits."""
+        return blake2b(ENCODER.encode(list(self.by_job.values())), digest_size=8).hexdigest()
+
+
+def place_of(reservation: Reservation) -> tuple[int, int, JobId]:
+    """Say where a job stands in the queue, as `shapes.order_of` does; the smaller goes first."""
+    return (-reservation.priority, reservation.since_seq, reservation.job_id)
