@@ -100,6 +100,7 @@ def desired_allocs(state: State, rows: Rows) -> tuple[DesiredAlloc, ...]:
             group=groups.names[group],
             index=index,
             desired=DESIRED_STATUSES[desired],
+            previous=alloc_id(before) if (before := table.previous.get(row, 0)) else "",
         )
         for key, row, shown, group, index, desired in zip(*columns, strict=True)
     )
