@@ -87,6 +87,8 @@ class PlanCommitted(Event, frozen=True, kw_only=True, tag="plan.committed"):
     spared: tuple[Evictions, ...] = ()
     #: placements that did not fit the latest state and were cut; the evaluation stays pending.
     cut: tuple[GroupPlacement, ...] = ()
+    #: all that was asked for, where the applier gave other slots or ports than the worker had chosen.
+    asked: tuple[GroupPlacement, ...] = ()
     #: the decision record, as JSON that no hot reader decodes.
     decision: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 

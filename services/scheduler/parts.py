@@ -16,8 +16,8 @@ from schemas.base import JobId
 from schemas.envelope import ENCODER
 from schemas.plans import Evictions, GroupPlacement, InPlace, Stops
 from shared.core.place import Proposal
+from shared.core.placements import subset
 from shared.core.state import State
-from shared.core.tables.allocations import expand_runs, pack_runs
 
 #: Encoded size that a part stays below, a few per cent of envelope aside.
 PART_BYTES_MAX = 400_000
@@ -26,6 +26,8 @@ WHOLE_BYTES_MAX = 480_000
 #: What a row of a stop or update, and an allocation with its replaced one and its stop, take at the most.
 _ROW_BYTES_MAX = 10
 _PLACED_BYTES_MAX = 64
+#: A port, or a slot.
+_EXTRA_BYTES_MAX = 6
 #: What a victim becomes beside itself at the most: an evaluation of its job.
 _EVALUATION_BYTES_MAX = 330
 #: Any number with its comma, and the names and texts of one placement, stop or update.
@@ -97,7 +99,13 @@ def _is_small(proposal: Proposal, bytes_max: int) -> bool:
     if proposal.follow_ups or proposal.evictions or proposal.decision is not msgspec.UNSET:
         return False
     numbers = sum(
-        len(one.rows) + len(one.counts) + len(one.names) + len(one.previous) + len(one.reschedules)
+        len(one.rows)
+        + len(one.counts)
+        + len(one.names)
+        + len(one.previous)
+        + len(one.reschedules)
+        + len(one.ports)
+        + len(one.instances)
         for one in proposal.placements
     )
     numbers += sum(len(stop.rows) for stop in proposal.stops)
@@ -162,7 +170,6 @@ def _slices(piece: Piece, state: State, bytes_max: int) -> list[Piece]:
     if piece.bytes <= bytes_max:
         return [piece]
     rows_max = max(bytes_max // _ROW_BYTES_MAX, 1)
-    placed_max = max(bytes_max // _PLACED_BYTES_MAX, 1)
     keys = state.allocations.key
     previous = [key for placement in piece.placements for key in placement.previous]
     slices = [
@@ -177,7 +184,10 @@ def _slices(piece: Piece, state: State, bytes_max: int) -> list[Piece]:
             for rows in _chunks(free, rows_max)
         ]
     for placement in piece.placements:
-        for start in range(0, sum(placement.counts), placed_max):
+        count = sum(placement.counts)
+        numbers = (len(placement.ports) + len(placement.instances)) // max(count, 1)
+        placed_max = max(bytes_max // (_PLACED_BYTES_MAX + numbers * _EXTRA_BYTES_MAX), 1)
+        for start in range(0, count, placed_max):
             part = _between(placement, start, start + placed_max)
             beside = [
                 msgspec.structs.replace(stop, rows=rows)
@@ -203,14 +213,5 @@ def _rows_with(
 
 def _between(placement: GroupPlacement, start: int, end: int) -> GroupPlacement:
     """Take the allocations [start, end) of a placement, in its order."""
-    rows = np.repeat(np.asarray(placement.rows, dtype=np.int64), placement.counts)[start:end]
-    starts = np.flatnonzero(np.diff(rows, prepend=-1))
-    return GroupPlacement(
-        group=placement.group,
-        version=placement.version,
-        rows=tuple(rows[starts].tolist()),
-        counts=tuple(np.diff(starts, append=len(rows)).tolist()),
-        names=pack_runs(expand_runs(placement.names)[start:end]),
-        previous=placement.previous[start:end],
-        reschedules=placement.reschedules[start:end],
-    )
+    at = np.arange(sum(placement.counts))
+    return subset(placement, (at >= start) & (at < end))

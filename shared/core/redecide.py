@@ -137,7 +137,7 @@ def _plans(records: Iterable[Record]) -> dict[tuple[str, int], _Plan]:
 def _part(seq: int, event: PlanCommitted | PlanRefused) -> _Part:
     if isinstance(event, PlanRefused):
         return _Part(seq, event.placements, (), (), event.evictions, is_refused=True)
-    asked = (*event.placements, *event.cut)
+    asked = event.asked or (*event.placements, *event.cut)
     evicted = (*event.evictions, *event.spared)
     return _Part(seq, asked, event.stops, event.updates, evicted, is_refused=False)
 
@@ -222,6 +222,22 @@ def _evicted(state: State, under_way: list[_Plan]) -> Rows:
     return still
 
 
+def snapshot_of(records: Iterable[Record], origin: Origin, state: State) -> Snapshot:
+    """Make the snapshot again that a plan was made on: `state` stands at `origin.snapshot_seq`.
+
+    `records`: the log from its beginning to where it tells the plan's fate, or further. Raises LogError.
+    """
+    under_way = [
+        plan
+        for (worker, number), plan in sorted(_plans(records).items())
+        if worker == origin.worker and number < origin.number and plan.last_seq > state.seq
+    ]
+    for plan in under_way:
+        plan.remember(state)
+    held, evicted = _held(state, under_way)
+    return Snapshot(state, held, MaskCache(), evicted)
+
+
 def _lines(
     placements: Iterable[GroupPlacement],
     stops: Iterable[Stops],
@@ -232,12 +248,18 @@ def _lines(
     lines: list[str] = []
     for one in placements:
         nodes = [row for row, n in zip(one.rows, one.counts, strict=True) for _ in range(n)]
+        ports, slots = (len(column) // len(nodes) for column in (one.ports, one.instances))
         for at, (row, name) in enumerate(zip(nodes, expand_runs(one.names), strict=True)):
             previous = one.previous[at] if one.previous else 0
             times = one.reschedules[at] if one.reschedules else 0
-            lines.append(
+            line = (
                 f"place {one.group}[{name}] v{one.version} row {row} for {previous}, {times} times"
             )
+            if one.variant or ports or slots:
+                held = one.ports[at * ports : (at + 1) * ports]
+                held += one.instances[at * slots : (at + 1) * slots]
+                line += f" by {one.variant}: {' '.join(map(str, held))}"
+            lines.append(line)
     lines += [
         f"stop {row} {stop.client_status} {stop.reason}" for stop in stops for row in stop.rows
     ]

@@ -7,18 +7,22 @@ node by node; then the evaluation stays pending and the rest is planned on a new
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from schemas.base import Event
 from schemas.evaluations import EvaluationEnded, EvaluationsCreated
-from schemas.plans import GroupPlacement, PlanCommitted, PlanRefused, SubmitPlan
+from schemas.nodes import CapacityFreed
+from schemas.plans import Evictions, GroupPlacement, PlanCommitted, PlanRefused, SubmitPlan
 from shared.core.absent import is_gone
 from shared.core.columns import Rows
 from shared.core.decide.everywhere import is_behind, node_update
 from shared.core.decide.evictions import evaluations_of, needed, spared, victims_of
+from shared.core.decide.fit import fit
+from shared.core.decide.freed import freed_on_nodes
+from shared.core.decide.reservations import reserve
 from shared.core.preempt import evictions_of
+from shared.core.resources.asks import UnsoundColumnsError, holdings_of
 from shared.core.state import State
-from shared.core.tables.allocations import TERMINAL, expand_runs, pack_runs
+from shared.core.tables.allocations import TERMINAL
 
 
 class _Refused(Exception):
@@ -46,9 +50,23 @@ def decide_plan(state: State, plan: SubmitPlan) -> list[Event]:
             placements=tuple(_bare(placement) for placement in plan.placements),
             evictions=plan.evictions,
         )
-        return [refused]
+        # Its worker may have found others blocked by what it asked for and never got.
+        return [refused, *_never_held(state, refused.placements)]
     evaluations = evaluations_of(state, committed.evictions)
-    return [committed, *evaluations, *_ending(state, plan, was_cut=bool(committed.cut))]
+    freed = _never_held(state, committed.cut, committed.evictions)
+    ending = _ending(state, plan, was_cut=bool(committed.cut))
+    return [committed, *evaluations, *freed, *ending]
+
+
+def _never_held(
+    state: State,
+    placements: tuple[GroupPlacement, ...],
+    evictions: tuple[Evictions, ...] = (),
+) -> list[CapacityFreed]:
+    """Room that a worker took for gone, and what victims leave beyond what takes their place."""
+    nodes = [row for one in placements for row in one.rows]
+    nodes += [int(state.allocations.node[row]) for one in evictions for row in one.rows]
+    return freed_on_nodes(state, nodes)
 
 
 def _commit(state: State, plan: SubmitPlan) -> PlanCommitted:
@@ -57,20 +75,21 @@ def _commit(state: State, plan: SubmitPlan) -> PlanCommitted:
     for placement in plan.placements:
         _check_placement(state, plan, placement)
     victims = _victims(state, plan)
-    kept, cut = _fit(state, plan, victims)
-    victims = needed(state, plan, victims, kept)
-    if cut and plan.all_at_once:
-        raise _Refused("capacity", f"{_total(cut)} allocations do not fit, and all must")
+    fitted = fit(state, plan, victims)
+    victims = needed(state, plan, victims, fitted.kept)
+    if fitted.cut and plan.all_at_once:
+        raise _Refused("capacity", f"{_total(fitted.cut)} allocations do not fit, and all must")
     return PlanCommitted(
         key=plan.key,
         job_id=plan.job_id,
         origin=plan.origin,
-        placements=kept,
+        placements=fitted.kept,
         stops=plan.stops,
         updates=plan.updates,
         evictions=evictions_of(state, victims.tolist()),
         spared=spared(plan, victims),
-        cut=cut,
+        cut=fitted.cut,
+        asked=fitted.asked,
         decision=plan.decision,
     )
 
@@ -151,6 +170,15 @@ def _check_placement(state: State, plan: SubmitPlan, placement: GroupPlacement) 
     for column in (placement.previous, placement.reschedules):
         if column and len(column) != total:
             raise _Refused("invalid", "columns and counts do not agree")
+    groups = state.allocations.groups
+    extras = groups.extras[groups.ref_of[plan.job_id, placement.version, placement.group]]
+    try:
+        if extras is not None:
+            holdings_of(extras, placement)
+        elif placement.ports or placement.instances or placement.variant:
+            raise _Refused("invalid", "holds what its group does not ask for")
+    except UnsoundColumnsError as err:
+        raise _Refused("invalid", str(err)) from err
 
 
 def _check_group(state: State, plan: SubmitPlan, group: str, version: int) -> None:
@@ -164,85 +192,6 @@ def _victims(state: State, plan: SubmitPlan) -> Rows:
         return victims_of(state, plan)
     except ValueError as err:
         raise _Refused("invalid", str(err)) from err
-
-
-def _fit(
-    state: State, plan: SubmitPlan, victims: Rows
-) -> tuple[tuple[GroupPlacement, ...], tuple[GroupPlacement, ...]]:
-    """Split placements into what fits the latest state without the victims, and what does not."""
-    if not plan.placements:
-        return (), ()
-    fleet, groups = state.fleet, state.allocations.groups
-    size = fleet.size
-    used = state.allocations.used(size)
-    if len(victims):
-        used = used.copy()
-        asks = groups.ask[state.allocations.group[victims]]
-        np.subtract.at(used, state.allocations.node[victims], asks)
-    usable = fleet.ready() & (fleet.row_seq[:size] <= plan.origin.snapshot_seq)
-    touched, asked = _asked(state, plan)
-    over = used[touched] + asked > fleet.capacity[touched]
-    if not over.any() and usable[touched].all():
-        return plan.placements, ()
-    room = np.where(usable[:, None], fleet.capacity[:size] - used, -1)
-    kept, cut = [], []
-    for placement in plan.placements:
-        ask = groups.ask[groups.ref_of[plan.job_id, placement.version, placement.group]]
-        inside, outside = _split(placement, ask, room)
-        kept.append(inside)
-        cut.append(outside)
-    return tuple(p for p in kept if p.rows), tuple(p for p in cut if p.rows)
-
-
-def _asked(state: State, plan: SubmitPlan) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
-    """Rows that a plan names and what it asks of each. Shapes: (R,) ascending, (R, 3)."""
-    groups = state.allocations.groups
-    rows, amounts = [], []
-    for placement in plan.placements:
-        ask = groups.ask[groups.ref_of[plan.job_id, placement.version, placement.group]]
-        rows.append(np.asarray(placement.rows, dtype=np.intp))
-        amounts.append(np.asarray(placement.counts, dtype=np.int64)[:, None] * ask)
-    touched, where = np.unique(np.concatenate(rows), return_inverse=True)
-    asked = np.zeros((len(touched), 3), dtype=np.int64)
-    np.add.at(asked, where, np.concatenate(amounts))
-    return touched, asked
-
-
-def _split(
-    placement: GroupPlacement, ask: NDArray[np.int64], room: NDArray[np.int64]
-) -> tuple[GroupPlacement, GroupPlacement]:
-    """Take runs in order as long as their node has room; `room` shrinks by what is taken."""
-    fits: list[bool] = []
-    for row, count in zip(placement.rows, placement.counts, strict=True):
-        left = room[row]
-        if (left < 0).any():
-            taken = 0
-        else:
-            bounds = [int(have // need) for have, need in zip(left, ask, strict=True) if need]
-            taken = min([count, *bounds])
-        room[row] = left - taken * ask
-        fits.extend([True] * taken + [False] * (count - taken))
-    mask = np.asarray(fits, dtype=bool)
-    return _subset(placement, mask), _subset(placement, ~mask)
-
-
-def _subset(placement: GroupPlacement, mask: NDArray[np.bool_]) -> GroupPlacement:
-    rows = np.repeat(np.asarray(placement.rows, dtype=np.int64), placement.counts)[mask]
-    starts = np.flatnonzero(np.diff(rows, prepend=-1))
-    names = expand_runs(placement.names)[mask]
-    return GroupPlacement(
-        group=placement.group,
-        version=placement.version,
-        rows=tuple(rows[starts].tolist()),
-        counts=tuple(np.diff(starts, append=len(rows)).tolist()),
-        names=pack_runs(names),
-        previous=_pick(placement.previous, mask),
-        reschedules=_pick(placement.reschedules, mask),
-    )
-
-
-def _pick(values: tuple[int, ...], mask: NDArray[np.bool_]) -> tuple[int, ...]:
-    return tuple(np.asarray(values)[mask].tolist()) if values else ()
 
 
 def _ending(state: State, plan: SubmitPlan, *, was_cut: bool) -> list[Event]:
@@ -266,7 +215,7 @@ def _ending(state: State, plan: SubmitPlan, *, was_cut: bool) -> list[Event]:
     if follow_ups:
         events.append(EvaluationsCreated(evaluations=follow_ups))
     events.append(EvaluationEnded(key=plan.key, status=plan.end, reason=plan.end_reason))
-    return events
+    return [*events, *reserve(state, plan.job_id, plan.follow_ups)]
 
 
 def _bare(placement: GroupPlacement) -> GroupPlacement:

@@ -10,7 +10,15 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from schemas.jobs import ResourceAsk
-from shared.core.resources.asks import OF_CLUSTER, OF_NODE, WHOLE, Extras, Holding, slot_parts
+from shared.core.resources.asks import (
+    OF_CLUSTER,
+    OF_NODE,
+    WHOLE,
+    Extras,
+    Holding,
+    slot_parts,
+    slots_of,
+)
 from shared.core.resources.held import Held
 from shared.core.resources.offers import INDEXED, OF_THE_CLUSTER, SUM, Offers
 from shared.core.splitmix import splitmix64
@@ -88,7 +96,7 @@ class Assigner:
 
     def __init__(self, offers: Offers, held: Held, seed: int = 0) -> None:
         self._offers = offers
-        self._held = held
+        self.held = held
         self._seed = seed
 
     def assign(
@@ -113,15 +121,44 @@ class Assigner:
             return None
         return Holding(parts, extras.static_ports, ports, variant)
 
-    def has_room(self, row: int, holding: Holding) -> bool:
-        """Tell whether exactly this is free on a row. Which slots an ask may have is not looked at."""
+    def is_sound(self, row: int, extras: Extras, holding: Holding) -> bool:
+        """Tell whether a choice is one that `assign` could have made, and all of it is free on the row."""
+        first, last = int(self._offers.port_min[row]), int(self._offers.port_max[row])
+        if any(not first <= port <= last for port in holding.ports):
+            return False
         ports = (*holding.static_ports, *holding.ports)
         if len(set(ports)) != len(ports) or any(self._is_barred(row, port) for port in ports):
             return False
+        parts = list(holding.parts)
+        for ask in extras.alternatives[holding.variant]:
+            count = 1 if parts[0][1] < 0 else slots_of(ask.amount)
+            if not self._is_suitable(row, ask, parts[:count]):
+                return False
+            parts = parts[count:]
         wanted: dict[tuple[str, int], int] = {}
         for name, slot, amount in holding.parts:
             wanted[name, slot] = wanted.get((name, slot), 0) + amount
         return all(self._free(row, name, slot) >= amount for (name, slot), amount in wanted.items())
+
+    def _is_suitable(
+        self, row: int, ask: ResourceAsk, parts: Sequence[tuple[str, int, int]]
+    ) -> bool:
+        """Tell whether an ask may have these parts, were they free."""
+        kind = self._offers.kind_now(ask.pool)
+        if kind != INDEXED:
+            slot = {SUM: OF_NODE, OF_THE_CLUSTER: OF_CLUSTER}.get(kind)
+            return slot is not None and [slot] == [part[1] for part in parts]
+        pool = self._offers.slots[ask.pool]
+        slots = [slot for _, slot, _ in parts]
+        if row >= len(pool.present) or not all(0 <= s < pool.present.shape[1] for s in slots):
+            return False
+        keys = pool.cell if ask.grouping == "strict" else pool.part
+        accepted = self._offers.matches(ask)
+        return (
+            len(set(slots)) == len(slots)
+            and all(accepted[pool.model[row, slot]] for slot in slots)
+            and len({int(keys[row, slot]) for slot in slots}) == 1
+        )
 
     def slots(self, row: int, ask: ResourceAsk) -> list[Slot]:
         """The slots of a row that an ask may have and that are not full."""
@@ -132,7 +169,7 @@ class Assigner:
         present, models = pool.present[row].tolist(), pool.model[row].tolist()
         keys = (pool.cell if ask.grouping == "strict" else pool.part)[row].tolist()
         groups = pool.group[row].tolist()
-        held = self._held.slots_on(row, ask.pool, len(present))
+        held = self.held.slots_on(row, ask.pool, len(present))
         return [
             Slot(number, there - held[number], keys[number], groups[number], models[number])
             for number, there in enumerate(present)
@@ -141,15 +178,15 @@ class Assigner:
 
     def _free(self, row: int, name: str, slot: int) -> int:
         if slot == OF_CLUSTER:
-            return self._offers.cluster.get(name, 0) - self._held.of_cluster(name)
+            return self._offers.cluster.get(name, 0) - self.held.of_cluster(name)
         if slot == OF_NODE:
             column = self._offers.sums.get(name)
             there = int(column[row]) if column is not None and row < len(column) else 0
-            return there - self._held.sum_on(row, name)
+            return there - self.held.sum_on(row, name)
         pool = self._offers.slots.get(name)
         if pool is None or row >= len(pool.present) or slot >= pool.present.shape[1]:
             return 0
-        return int(pool.present[row, slot]) - self._held.slots_on(row, name, slot + 1)[slot]
+        return int(pool.present[row, slot]) - self.held.slots_on(row, name, slot + 1)[slot]
 
     def _parts(
         self, row: int, asks: Sequence[ResourceAsk], likes: Sequence[Likes]
@@ -181,7 +218,7 @@ class Assigner:
         return tuple(parts)
 
     def _is_barred(self, row: int, port: int) -> bool:
-        return row in self._offers.reserved.get(port, ()) or self._held.ports.is_held(row, port)
+        return row in self._offers.reserved.get(port, ()) or self.held.ports.is_held(row, port)
 
     def _ports(self, row: int, extras: Extras, nth: int) -> tuple[int, ...] | None:
         if any(self._is_barred(row, port) for port in extras.static_ports):
