@@ -135,6 +135,16 @@ class UnplacedLine(Wire, frozen=True, kw_only=True, omit_defaults=False):
     reasons: tuple[str, ...] = ()
 
 
+class VictimLine(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """An allocation of a less important job that would have to make room. `alloc`: its shown id."""
+
+    alloc: str
+    job: str = ""
+    group: str = ""
+    priority: int = 0
+    node: str = ""
+
+
 class PlanAnswer(Answer, frozen=True, kw_only=True):
     """`query.plan`: what registering a job would do. Nothing is kept."""
 
@@ -147,8 +157,8 @@ class PlanAnswer(Answer, frozen=True, kw_only=True):
     diff: tuple[FieldChange, ...] = ()
     groups: dict[str, GroupPlan] = {}
     nodes: tuple[NodePlan, ...] = ()
-    #: allocations of others that would be stopped for it.
-    victims: tuple[str, ...] = ()
+    #: allocations of others that would be evicted for it.
+    victims: tuple[VictimLine, ...] = ()
     unplaced: dict[str, UnplacedLine] = {}
     warnings: tuple[str, ...] = ()
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from schemas.answers import FieldChange, GroupPlan, PlanAnswer
+from schemas.answers import FieldChange, GroupPlan, PlanAnswer, VictimLine
 from services.cli import job_files
 from services.cli.asking import ask_bytes, with_bus
 from services.cli.output import Column, Output
@@ -59,11 +59,24 @@ def _show(out: Output, file: str, answer: PlanAnswer) -> None:
     out.table(columns, rows[:20])
     if len(rows) > 20:
         out.line(f"and {len(rows) - 20} nodes more", "dim")
+    victims(out, answer.victims)
     for name, one in sorted(answer.unplaced.items()):
         text = "; ".join(one.reasons) or one.wait_class
         out.line(f"{one.n} of {name} would wait: {text}", "yellow")
     text = f"caravan job run --check-index {answer.modify_index} {file}"
     out.line(f"\nTo submit exactly this: {text}", "dim")
+
+
+def victims(out: Output, lines: Sequence[VictimLine]) -> None:
+    """Print who would have to make room."""
+    if not lines:
+        return
+    out.line(f"\n{len(lines)} allocations of less important jobs would be evicted:", "yellow")
+    columns = [Column("EVICTED"), Column("JOB"), Column("PRIORITY", right=True), Column("NODE", 1)]
+    rows = [(one.alloc[:8], f"{one.job}.{one.group}", one.priority, one.node) for one in lines]
+    out.table(columns, rows[:20])
+    if len(rows) > 20:
+        out.line(f"and {len(rows) - 20} more", "dim")
 
 
 def changes(out: Output, diff: Iterable[FieldChange]) -> None:

@@ -11,9 +11,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas.answers import FieldChange, GroupPlan, NodePlan, PlanAnswer, UnplacedLine
+from schemas.answers import FieldChange, GroupPlan, NodePlan, PlanAnswer, UnplacedLine, VictimLine
 from schemas.base import EvalKey
 from schemas.jobs import RegisterJob
+from shared.core.ids import alloc_id
 from shared.core.place import Assignment, MaskCache, Proposal, Snapshot, place
 from shared.core.pow10 import SCALE
 from shared.core.scores import Algorithm, mean_score, node_scores
@@ -59,6 +60,7 @@ def plan_job(state: State, masks: MaskCache, submission: Submission) -> PlanAnsw
         diff=diff,
         groups=groups,
         nodes=_nodes(state, job, proposal, used=held.columns(state.fleet.size)),
+        victims=victim_lines(state, proposal),
         unplaced=_unplaced(job, proposal),
         warnings=submission.warnings,
     )
@@ -150,6 +152,25 @@ def _unplaced(job: Job, proposal: Proposal) -> dict[str, UnplacedLine]:
         if evaluation.blocked is not None
         for name, one in sorted(evaluation.blocked.waiting.items())
     }
+
+
+def victim_lines(state: State, proposal: Proposal) -> tuple[VictimLine, ...]:
+    """Name who would be evicted, by node, then row."""
+    table, ids = state.allocations, state.fleet.ids
+    rows = [row for one in proposal.evictions for row in one.rows]
+    lines = []
+    for row in sorted(rows, key=lambda row: (int(table.node[row]), row)):
+        ref = int(table.group[row])
+        lines.append(
+            VictimLine(
+                alloc=alloc_id(int(table.key[row])),
+                job=table.groups.job_ids[ref],
+                group=table.groups.names[ref],
+                priority=int(table.groups.priority[ref]),
+                node=ids[int(table.node[row])],
+            )
+        )
+    return tuple(lines)
 
 
 def _does_something(group: GroupPlan) -> bool:

@@ -195,7 +195,7 @@ def test_rows_that_make_no_sense_are_refused(world: Cluster) -> None:
     world.do(register("prod", group(cpu_mhz=1000, memory_mib=10), priority=90))
     for rows in ((99,), (0, 0), (-1,)):
         plan = world.plan("prod", evictions=(Evictions(job_id="p20", rows=rows),))
-        (refused,) = world.do(plan)
+        refused = world.do(plan)[0]
         assert isinstance(refused, PlanRefused) and refused.code == "invalid"
 
 

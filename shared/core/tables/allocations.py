@@ -146,6 +146,8 @@ class AllocationTable:
         #: by row: what an allocation holds beside the three columns, for as long as the row is its.
         self.holdings: dict[int, Holding] = {}
         self.previous: dict[int, int] = {}
+        #: job that an evicted one made room for.
+        self.evicted_by: dict[int, JobId] = {}
         self.details: dict[int, bytes] = {}
         self.reschedule_at_ns: dict[int, int] = {}
         #: by key: due time, delay, due time, delay, … of the reschedules of its chain.
@@ -235,12 +237,16 @@ class AllocationTable:
         entry = (self.previous.get(row), self.details.get(row), self.reschedule_at_ns.get(row))
         chain = self.chains.get(int(self.key[row])) if self.chains else None
         holding = self.holdings.get(row)
-        if entry == (None, None, None) and chain is None and holding is None:
+        evicted_by = self.evicted_by.get(row)
+        more = (chain, holding, evicted_by)
+        if entry == (None, None, None) and more == (None, None, None):
             return 0
         if chain is not None:
             entry = (*entry, chain)
         if holding is not None:
             entry = (*entry, holding)
+        if evicted_by is not None:
+            entry = (*entry, evicted_by)
         digest = blake2b(ENCODER.encode((row, entry)), digest_size=8).digest()
         return int.from_bytes(digest, "little") | 1
 
@@ -249,6 +255,9 @@ class AllocationTable:
             rows = np.asarray(evictions.rows, dtype=np.int32)
             self._let_go(rows)
             self.desired[rows] = EVICT
+            for row in evictions.rows:
+                self.evicted_by[row] = event.job_id
+                self._rare.touch(row)
             self.modify_seq[rows] = seq
             self._hashes.touch(rows)
         for stop in event.stops:
@@ -368,7 +377,13 @@ class AllocationTable:
                 self.chains.pop(key, None)
         self.key[rows] = 0
         for row in rows.tolist():
-            for rare in (self.previous, self.details, self.reschedule_at_ns, self.holdings):
+            for rare in (
+                self.previous,
+                self.details,
+                self.reschedule_at_ns,
+                self.holdings,
+                self.evicted_by,
+            ):
                 rare.pop(row, None)
             self._rare.touch(row)
         self._hashes.touch(rows)

@@ -1,0 +1,67 @@
+"""What people are told of evictions: before, by a plan that changes nothing, and after, by the allocation itself."""
+
+import msgspec
+import pytest
+
+from shared.core.ids import alloc_id
+from shared.core.place import MaskCache
+from shared.jobspec.submission import read_submission
+from shared.query.planning import plan_job
+from shared.query.projections import why
+from tests.builders import Cluster, group, join, register
+from tests.unit.test_preemption import ALL, evicted, fill
+
+
+def job(priority: int, cpu: int = 1000) -> dict[str, object]:
+    task = {
+        "Name": "main",
+        "Driver": "raw_exec",
+        "Config": {"command": "true"},
+        "Resources": {"CPU": cpu, "MemoryMB": 10},
+    }
+    return {
+        "ID": "prod",
+        "Datacenters": ["*"],
+        "Priority": priority,
+        "TaskGroups": [{"Name": "web", "Tasks": [task], "EphemeralDisk": {"SizeMB": 10}}],
+    }
+
+
+@pytest.fixture
+def world() -> Cluster:
+    """One full node."""
+    world = Cluster(policy=ALL)
+    world.do(join("n1", attributes={"driver.raw_exec": "1"}))
+    fill(world, "old", priority=20, cpu_mhz=600)
+    fill(world, "dear", priority=60, cpu_mhz=400)
+    return world
+
+
+def test_a_plan_names_its_victims_and_changes_nothing(world: Cluster) -> None:
+    """Allocation, job, group, priority and node of everybody who would have to go."""
+    before = world.state.hashes()
+    row = world.rows("old")[0]
+    body = msgspec.json.encode({"Job": job(50, cpu=600)})
+    answer = plan_job(world.state, MaskCache(), read_submission(body, "submit"))
+    (victim,) = answer.victims
+    assert victim.alloc == alloc_id(int(world.state.allocations.key[row]))
+    assert (victim.job, victim.group, victim.priority, victim.node) == ("old", "web", 20, "n1")
+    assert answer.groups["web"].place == 1 and not answer.unplaced
+    assert world.state.hashes() == before
+
+
+def test_without_need_or_right_a_plan_names_nobody(world: Cluster) -> None:
+    """What cannot be placed evicts nobody either."""
+    body = msgspec.json.encode({"Job": job(50, cpu=1000)})
+    answer = plan_job(world.state, MaskCache(), read_submission(body, "submit"))
+    assert answer.victims == () and answer.unplaced["web"].n == 1
+
+
+def test_an_evicted_allocation_says_for_whom(world: Cluster) -> None:
+    """Its `why` names the job, and how far its end is."""
+    world.run(register("prod", group(cpu_mhz=600, memory_mib=10), priority=50))
+    (row,) = evicted(world, "old")
+    text = why(world.state, row, "")
+    assert text == "it was evicted by job prod; its node ends its tasks"
+    world.report("n1", (row, "complete"))
+    assert why(world.state, row, "") == "it was evicted by job prod; its tasks ended"
