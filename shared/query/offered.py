@@ -4,6 +4,8 @@ Decides how an excess is told: what is held beyond what there is, after a node o
 runs goes on, and nothing new is placed there. Amounts in 1/10,000. Reads the state's tables, changes nothing.
 """
 
+from typing import TypedDict
+
 import msgspec
 import numpy as np
 
@@ -79,6 +81,26 @@ def alloc_parts(state: State, row: int) -> tuple[PartLine, ...]:
         )
         for name, slot, amount in holding.parts
     )
+
+
+class Told(TypedDict, total=False):
+    """What a node is told of an allocation's share: the fields of DesiredAlloc."""
+
+    ports: tuple[int, ...]
+    instances: dict[str, tuple[str, ...]]
+    variant: int
+
+
+def told(state: State, row: int) -> Told:
+    """Say what a node has to know of what an allocation holds: instances in the order of its asks."""
+    table, offers = state.allocations, state.fleet.offers
+    holding, node = table.holdings[row], int(table.node[row])
+    instances: dict[str, tuple[str, ...]] = {}
+    for name, slot, _ in holding.parts:
+        if slot >= 0:
+            one = offers.instance_id(node, name, slot)
+            instances[name] = (*instances.get(name, ()), one)
+    return Told(ports=holding.ports, instances=instances, variant=holding.variant)
 
 
 def alloc_ports(state: State, row: int) -> dict[str, int]:

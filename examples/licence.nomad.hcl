@@ -1,0 +1,28 @@
+# A resource of one's own: two seats of a licence each, of which the cluster has so many.
+#
+#   caravan operator resource set seat --amount 5
+#   caravan job run examples/licence.nomad.hcl
+#   caravan operator resource list
+job "render" {
+  group "render" {
+    count = 3
+
+    task "frame" {
+      driver = "raw_exec"
+
+      config {
+        command = "/bin/sleep"
+        args    = ["3600"]
+      }
+
+      resources {
+        cpu    = 20
+        memory = 16
+
+        custom "seat" {
+          amount = 2
+        }
+      }
+    }
+  }
+}
