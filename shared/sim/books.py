@@ -13,6 +13,8 @@ from shared.sim.findings import Ledger
 
 KEY_SHIFT = 20
 TERMINAL = frozenset({"complete", "failed", "lost"})
+#: Types of jobs whose names belong to a node.
+EVERYWHERE = frozenset({"system", "sysbatch"})
 #: From which client status an allocation may come to which; the same again is always allowed.
 _LEGAL = {
     "pending": frozenset({"running", "complete", "failed", "lost", "unknown"}),
@@ -31,6 +33,7 @@ class Alloc:
 
     __slots__ = (
         "ask",
+        "back_seq",
         "client",
         "desired",
         "evicted_seq",
@@ -56,6 +59,8 @@ class Alloc:
         self.client = "pending"
         #: seq at which it had to make room; 0: it had not.
         self.evicted_seq = 0
+        #: seq at which it was heard of again after its node was away; 0: it never was.
+        self.back_seq = 0
 
     @property
     def is_wanted(self) -> bool:
@@ -157,6 +162,10 @@ class Books:
         """Rows of the allocations of a group that shall run and have not ended."""
         return self._wanted.get((job_id, group), set())
 
+    def spot(self, job: JobBook, alloc: Alloc) -> tuple[int, int]:
+        """Name of an allocation, with its node where names belong to nodes."""
+        return (alloc.node if job.job_type in EVERYWHERE else -1), alloc.index
+
     def node_id(self, alloc: Alloc) -> str:
         """Name of the node that an allocation has."""
         node = self.nodes.get(alloc.node)
@@ -169,9 +178,7 @@ class Books:
     def done(self, job: JobBook, group: str) -> int:
         """Count the completed allocations of a batch job's present version."""
         return sum(
-            alloc.client == "complete"
-            and alloc.version == job.version
-            and alloc.desired != "evict"
+            alloc.client == "complete" and alloc.version == job.version and alloc.desired != "evict"
             for alloc in self.of_group(job, group)
         )
 
@@ -309,7 +316,8 @@ class Books:
             fits = all(used <= room for used, room in zip(book.used, book.capacity, strict=True))
             self.ledger.hold("no_node_oversubscribed", fits, book.id, book.used, book.capacity)
         for placement in event.placements:
-            self._check_count(job, placement.group, before.get(placement.group, 0))
+            seen = event.origin.snapshot_seq
+            self._check_count(job, placement.group, before.get(placement.group, 0), seen)
 
     def _evict(self, job: JobBook, event: plans.PlanCommitted) -> None:
         """Book who makes room: less important by ten, to run until now, and somebody lands on the node."""
@@ -353,18 +361,22 @@ class Books:
             self._count(alloc)
         return where
 
-    def _check_count(self, job: JobBook, group: str, before: int) -> None:
-        rows = self._wanted.get((job.id, group), set())
+    def _check_count(self, job: JobBook, group: str, before: int, seen: int) -> None:
+        """Hold a group's count and names; who is away, or came back behind the plan's back, may be there twice."""
+        allocs = [self.allocs[row] for row in self._wanted.get((job.id, group), set())]
+        allocs = [one for one in allocs if one.client != "unknown" and one.back_seq <= seen]
         limit = job.groups[job.version].get(group, (0, (0, 0, 0)))[0]
         if job.job_type == "batch":
             limit = max(0, limit - self.done(job, group))
+        if job.job_type in EVERYWHERE:
+            limit *= len(self.nodes)
         self.ledger.hold(
             "count_not_exceeded",
-            len(rows) <= max(limit, before),
-            f"{job.id}.{group} wants {limit}, has {len(rows)}, had {before}",
+            len(allocs) <= max(limit, before),
+            f"{job.id}.{group} wants {limit}, has {len(allocs)}, had {before}",
         )
-        names = {self.allocs[row].index for row in rows}
-        self.ledger.hold("names_unique", len(names) == len(rows), job.id, group, sorted(names))
+        names = {self.spot(job, one) for one in allocs}
+        self.ledger.hold("names_unique", len(names) == len(allocs), job.id, group, sorted(names))
 
     def _move(self, row: int, status: str) -> None:
         alloc = self.allocs.get(row)
@@ -375,6 +387,8 @@ class Books:
         self.ledger.hold("legal_state_path", legal, alloc, "to", status)
         if status in TERMINAL and alloc.client not in TERMINAL and alloc.desired != "evict":
             self._hold(alloc, -1)
+        if alloc.client == "unknown" and status not in TERMINAL:
+            alloc.back_seq = self._seq
         alloc.client = status
         self._count(alloc)
 

@@ -10,6 +10,7 @@ import msgspec
 
 from schemas.jobs import Verdict
 from shared.bus import subjects
+from shared.sim.lives import with_life
 from shared.sim.loop import MS, SECOND, Draws
 from shared.sim.process import Site
 
@@ -30,6 +31,12 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     #: MHz beside which nothing else counts.
     memory_mib: int = 64
     priority: int = 50
+    #: with a task of every hook around the main one.
+    has_life: bool = False
+    #: how long its allocations may be away; None: its group has no disconnect block.
+    lost_after_ms: int | None = None
+    replace: bool = True
+    strategy: str = "best_score"
 
     def body(self, submission_id: str, index: int = 0) -> bytes:
         """Write the submission in Nomad's JSON; with `index`, only for a job that stands there."""
@@ -52,14 +59,10 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
                 "Delay": SECOND // 5,
                 "Mode": "fail",
             },
-            "ReschedulePolicy": {
-                "Unlimited": True,
-                "Attempts": 0,
-                "Delay": 5 * SECOND,
-                "MaxDelay": 5 * SECOND,
-                "DelayFunction": "constant",
-            },
+            **self._policies(),
         }
+        if self.has_life:
+            group = with_life(group)
         job = {
             "ID": self.job_id,
             "Name": self.job_id,
@@ -70,6 +73,25 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         }
         fence = {"EnforceIndex": True, "JobModifyIndex": index} if index else {}
         return msgspec.json.encode({"Job": job, "SubmissionID": submission_id, **fence})
+
+    def _policies(self) -> dict[str, object]:
+        """What becomes of failed allocations, and of those whose node is away."""
+        found: dict[str, object] = {}
+        if self.job_type in {"service", "batch"}:
+            found["ReschedulePolicy"] = {
+                "Unlimited": True,
+                "Attempts": 0,
+                "Delay": 5 * SECOND,
+                "MaxDelay": 5 * SECOND,
+                "DelayFunction": "constant",
+            }
+        if self.lost_after_ms is not None:
+            found["Disconnect"] = {
+                "LostAfter": self.lost_after_ms * MS,
+                "Replace": self.replace,
+                "Reconcile": self.strategy,
+            }
+        return found
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
@@ -232,7 +254,7 @@ class Customer:
             self.on_verdict(wish, verdict)
         if verdict.status == "accepted":
             self.accepted.append(wish)
-            is_live = wish.shape is not None and wish.shape.job_type == "service"
+            is_live = wish.shape is not None and wish.shape.job_type in {"service", "system"}
             self._index = verdict.modify_index if is_live else 0
             if wish.verb != "evaluate":
                 self.promised = wish

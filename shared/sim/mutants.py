@@ -80,7 +80,7 @@ def _lost_wakeup(patch: Patch, _site: Site) -> None:
     def take(*_: object) -> list[int]:
         return []
 
-    patch(_of("services.eval_broker.asleep", "BlockedIndex"), "take", take)
+    patch(_of("services.eval_broker.lines", "Lines"), "take", take)
 
 
 def _ignore_epoch(patch: Patch, _site: Site) -> None:
@@ -124,6 +124,21 @@ def _drop_report(patch: Patch, _site: Site) -> None:
     patch(reports, "compose", compose)
 
 
+def _crowd_in(patch: Patch, _site: Site) -> None:
+    """The agent starts what comes without a look at who has to leave first."""
+
+    def nobody(_: object) -> bool:
+        return False
+
+    patch(_of("services.agent.desired", "Desired"), "_has_leaving", nobody)
+
+
+def _evict_equals(patch: Patch, _site: Site) -> None:
+    """Ten levels are none: whoever is no more important may have to go."""
+    patch(import_module("shared.core.preempt"), "LEVELS", 0)
+    patch(import_module("shared.core.decide.evictions"), "LEVELS", 0)
+
+
 def _reuse_row_early(patch: Patch, _site: Site) -> None:
     """An allocation's row is free as soon as it ended, not when it was collected."""
     table = _of("shared.core.tables.allocations", "AllocationTable")
@@ -159,6 +174,8 @@ MUTANTS: dict[str, Callable[[Patch, Site], None]] = {
     "ignore-epoch": _ignore_epoch,
     "stale-projection": _stale_projection,
     "drop-report": _drop_report,
+    "crowd-in": _crowd_in,
+    "evict-equals": _evict_equals,
     "reuse-row-early": _reuse_row_early,
     "wall-clock-in-core": _wall_clock_in_core,
 }

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from schemas.allocations import CLIENT_STATUSES, DESIRED_STATUSES
+from schemas.base import JobId
 from schemas.envelope import Record
 from schemas.jobs import Verdict
 from schemas.projections import NodeProjection
@@ -20,8 +21,10 @@ from shared.sim.books import KEY_SHIFT, TERMINAL, Alloc, Books
 from shared.sim.customers import Customer, Wish
 from shared.sim.drivers import Node, RunName
 from shared.sim.findings import Broken, Ledger
+from shared.sim.lives import Lives, is_after
 from shared.sim.memo import Memo
 from shared.sim.process import Process, Site
+from shared.sim.settled import unsettled_jobs
 
 _VERDICT = msgspec.json.Decoder(Verdict)
 _PROJECTION = msgspec.json.Decoder(NodeProjection)
@@ -61,6 +64,7 @@ class Oracle:
         self.site = site
         self.ledger = Ledger()
         self.books = Books(self.ledger)
+        self.lives = Lives(self.ledger, self._is_wanted)
         self.reference = Replica()
         self.forged: set[int] = set()
         self._memo = memo
@@ -69,6 +73,9 @@ class Oracle:
         self._node_of = {node.node_id: node for node in nodes}
         self._orders: dict[Process, _Orders] = {
             node.process: _Orders() for node in nodes if node.process is not None
+        }
+        self._node_ids = {
+            node.process: node.node_id for node in nodes if node.process is not None
         }
         for node in nodes:
             node.on_start = self.started
@@ -156,10 +163,11 @@ class Oracle:
             return
         for effect in effects:
             if isinstance(effect, tasks.StartTask):
-                wants = effect.key in some
+                wants = effect.key in some or is_after(effect)
                 self.ledger.hold("no_stale_order", wants, process.instance, "starts", effect.key)
             elif isinstance(effect, tasks.KillTask | tasks.SignalTask):
-                wants = effect.key in every
+                node_id = self._node_ids[process]
+                wants = effect.key in every and not self.lives.may_end(node_id, effect.key)
                 self.ledger.hold("no_stale_order", not wants, process.instance, "ends", effect.key)
 
     # ---- tasks ----
@@ -177,6 +185,7 @@ class Oracle:
         alloc = self.books.by_key.get(key)
         there = alloc is not None and self.books.node_id(alloc) == node.node_id
         self.ledger.hold("no_task_twice", there, name, "started on", node.node_id, "is", alloc)
+        self.lives.started(node, name)
         if alloc is not None and number == 1:
             self._after_who_made_room(node, alloc)
 
@@ -216,9 +225,10 @@ class Oracle:
         """Say what has not come to rest yet; nothing: the world has converged."""
         for find in (
             self._promises(customers),
-            self._jobs(),
+            unsettled_jobs(self.books, self._told),
             self._evaluations(),
             self._tasks(),
+            self.lives.unsettled(),
             self._replicas(processes),
             self._projections(),
         ):
@@ -236,7 +246,7 @@ class Oracle:
             job = self.books.jobs.get(customer.shape.job_id)
             if job is None:
                 # Forgotten: right where nothing of it was to run any more.
-                over = wish.shape is None or wish.shape.job_type == "batch"
+                over = wish.shape is None or wish.shape.job_type in {"batch", "sysbatch"}
                 self.ledger.hold("no_acknowledged_job_lost", over, wish.submission_id, "is gone")
                 continue
             count = job.groups[job.version]["web"][0]
@@ -248,21 +258,13 @@ class Oracle:
         waiting = [one.seq for one in self.site.bus.jobs if one.seq > self.books.jobs_seq]
         return f"JOBS {waiting} without a verdict" if waiting else ""
 
-    def _jobs(self) -> str:
-        for job in self.books.jobs.values():
-            for group, (count, _) in job.groups[job.version].items():
-                allocs = [
-                    self.books.allocs[row] for row in sorted(self.books.wanted(job.id, group))
-                ]
-                want = 0 if job.is_stopped else count
-                if job.job_type == "batch" and not job.is_stopped:
-                    done = self.books.done(job, group)
-                    if done < count:
-                        return f"{job.id}.{group} wants {count} complete, has {done}, {allocs}"
-                elif len(allocs) != want or any(a.client != "running" for a in allocs):
-                    story = [a for a in self.books.of_group(job, group) if a.desired == "run"]
-                    return f"{job.id}.{group} wants {want}, has {story}"
-        return ""
+    def _told(self, job_id: str, group: str) -> int:
+        """How many of a group wait in the job's blocked evaluation."""
+        table = self.reference.state.evaluations
+        key = table.blocked_of.get(JobId(job_id))
+        blocked = table.by_key[key].blocked if key is not None else None
+        waiting = blocked.waiting.get(group) if blocked is not None else None
+        return waiting.count if waiting is not None else 0
 
     def _evaluations(self) -> str:
         table = self.reference.state.evaluations
@@ -324,7 +326,12 @@ class Oracle:
                 alloc = self.books.by_key.get(name[0])
                 kept = alloc is not None and alloc.is_wanted
                 self.ledger.hold("no_orphan_task", kept, node.node_id, name, alloc)
+        self.lives.settle()
         self.compare_rows()
+
+    def _is_wanted(self, key: int) -> bool:
+        alloc = self.books.by_key.get(key)
+        return alloc is not None and alloc.is_wanted
 
 
 def _value_of(given: object) -> bytes:

@@ -6,6 +6,7 @@ Read in this order: loop, weather, stores, bus, process, writes, drivers, custom
 """
 
 from hashlib import blake2b
+from typing import Any
 
 import msgspec
 
@@ -30,9 +31,17 @@ CALM_MAX_NS = 60 * SECOND
 _LOOK_NS = 500 * MS
 _SERVICES = 4
 _BATCHES = 2
+_EVERYWHERE = ("system", "sysbatch")
 #: By customer in turn; the large one's lies between them: it evicts, and is evicted.
 _PRIORITIES = (20, 70, 35, 50)
 _BIG_PRIORITY = 50
+#: What allocations do whose node is away, by service in turn: None of the block, briefly, for long, never replaced.
+_ABSENCES: tuple[dict[str, Any], ...] = (
+    {},
+    {"lost_after_ms": 3_000, "strategy": "keep_replacement"},
+    {"lost_after_ms": 30_000},
+    {"lost_after_ms": 2_000, "replace": False},
+)
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +83,7 @@ class World:
             for n in range(count)
         ]
         self.customers = [self._customer(n) for n in range(_SERVICES + _BATCHES + 1)]
+        self.customers += [self._everywhere(n, kind) for n, kind in enumerate(_EVERYWHERE)]
 
     def _customer(self, n: int) -> Customer:
         kind = "service" if n < _SERVICES else "batch"
@@ -84,6 +94,8 @@ class World:
             cpu_mhz=(500, 1000)[n % 2],
             run_ms=0 if kind == "service" else self._draws.between(300, 2500),
             priority=_PRIORITIES[n % len(_PRIORITIES)],
+            has_life=n % 3 == 1,
+            **(_ABSENCES[n] if n < _SERVICES else {}),
         )
         if n == _SERVICES + _BATCHES:
             # Asks for most of the fleet, so that others have to wait until it goes.
@@ -96,6 +108,21 @@ class World:
             )
             return Customer(self.site, Draws(self.seed, 200 + n), shape, (8, 10))
         return Customer(self.site, Draws(self.seed, 200 + n), shape)
+
+    def _everywhere(self, n: int, kind: str) -> Customer:
+        """Make the owner of a job that runs on every node."""
+        is_system = kind == "system"
+        shape = Shape(
+            job_id=f"{kind}-{n}",
+            job_type=kind,
+            count=1,
+            cpu_mhz=200,
+            run_ms=0 if is_system else self._draws.between(300, 2500),
+            priority=60,
+            lost_after_ms=4_000 if is_system else None,
+        )
+        counts = (1, 1) if is_system else (1, 2)
+        return Customer(self.site, Draws(self.seed, 300 + n), shape, counts)
 
     def run(self) -> Outcome:
         """Let the story happen. Never raises for what it finds."""
