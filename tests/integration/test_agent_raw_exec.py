@@ -175,8 +175,8 @@ async def test_a_hanging_start_costs_its_task_alone(
 ) -> None:
     """A start that stops in the middle is given up and killed; one beside it comes alive."""
     monkeypatch.setattr(watcher, "START_TIMEOUT_S", 0.5)
-    hang = "case $0 in */bad/*) kill -STOP $$ ;; esac\nexec 3>&1"
-    monkeypatch.setattr(watcher, "_TASK", watcher._TASK.replace("exec 3>&1", hang))
+    hang = "case $0 in */bad/*) kill -STOP $$ ;; esac\n(echo"
+    monkeypatch.setattr(watcher, "_TASK", watcher._TASK.replace("(echo", hang))
     async with a_node(tmp_path, job(sh("sleep 300", "good"), sh("sleep 300", "bad"))) as node:
         node.hear(projection(5, 1))
         await node.until(lambda: node.status() == "failed")

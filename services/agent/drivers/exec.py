@@ -14,11 +14,12 @@ from pathlib import Path
 import msgspec
 
 from services.agent.drivers import watcher
+from services.agent.drivers.beside import order_beside, refuse_faults
 from services.agent.drivers.driver import Exit, Gone, Output, Run, StartRefused, Usage
 from services.agent.drivers.exec_settings import ExecSettings, User
 from services.agent.drivers.exec_shape import Shape
 from services.agent.drivers.isolation import cgroups
-from services.agent.drivers.isolation.orders import Enter, Jail, Start
+from services.agent.drivers.isolation.orders import Jail, Start
 from services.agent.drivers.isolation.probe import Found
 from services.agent.drivers.process import (
     Process,
@@ -36,7 +37,6 @@ from services.agent.drivers.watcher import Watched
 from services.agent.environment import interpolate_json
 from shared.core.tasks import TaskLaunch
 from shared.jobspec.drivers.exec import ExecOptions, read_exec
-from shared.jobspec.drivers.options import OptionFault
 
 _JAIL = "jail.json"
 
@@ -270,16 +270,9 @@ class Exec:
             raise StartRefused(
                 f"how it is kept apart is not known: {err}", recoverable=False
             ) from err
-        process = handle.watched.process
-        order = Enter(
-            pid=process.pid,
-            start_ticks=process.start_ticks,
-            argv=command,
-            env=environment_of(process),
-            work_dir="/" if jail.view else f"/proc/{process.pid}/cwd",
-            jail=jail,
-            tty=tty,
-        )
+        order = order_beside(handle.watched.process, command, tty=tty)
+        where = "/" if jail.view else order.work_dir
+        order = msgspec.structs.replace(order, jail=jail, work_dir=where)
         return await open_session(self.starter, order)
 
     async def stats(self, handle: Jailed) -> Usage:
@@ -309,20 +302,6 @@ class Exec:
     async def _clean_group(self, name: str) -> None:
         if self.groups is not None and self.groups.exists(name):
             await asyncio.to_thread(self.groups.end, name)
-
-
-def refuse_faults(driver: str, faults: tuple[OptionFault, ...]) -> None:
-    """Raise StartRefused when options have faults: what intake lets through with a reference is checked here."""
-    if faults:
-        first = faults[0]
-        raise StartRefused(f"{driver}: {first.path}: {first.message}", recoverable=False)
-
-
-def environment_of(process: Process) -> dict[str, str]:
-    """Read the environment that a process began with."""
-    text = Path(f"/proc/{process.pid}/environ").read_bytes()
-    pairs = [pair.split(b"=", 1) for pair in text.split(b"\0") if b"=" in pair]
-    return {os.fsdecode(name): os.fsdecode(value) for name, value in pairs}
 
 
 def _directory(run: Run) -> Path:

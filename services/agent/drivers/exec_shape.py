@@ -16,7 +16,7 @@ from services.agent.drivers.isolation.cgroups import Limits
 from services.agent.drivers.isolation.kernel import CAPABILITIES
 from services.agent.drivers.isolation.orders import Groups, Jail
 from services.agent.drivers.isolation.probe import Found
-from services.agent.drivers.isolation.view import ETC, SYSTEM, open_below
+from services.agent.drivers.isolation.view import SYSTEM, etc_names, open_below
 from services.agent.environment import interpolate
 from shared.core.tasks import TaskLaunch
 from shared.jobspec.drivers.exec import IsolationOptions
@@ -115,7 +115,7 @@ class Shape:
             # The view says what is there; this keeps signals, sockets and traces among the task's own processes.
             return (), ("/",)
         read = [f"/{name}" for name in SYSTEM]
-        read += [str(path) for pattern in ETC for path in sorted(Path("/etc").glob(pattern))]
+        read += [f"/etc/{name}" for name in etc_names()]
         own = (str(run.places.task), str(run.places.shared), *_DEVICES)
         return (*read, *_PROC, *listed(self._settings.paths)), own
 

@@ -4,7 +4,6 @@ Decides what a task's command, environment and directories are. How it is kept i
 """
 
 import asyncio
-import difflib
 import os
 import pwd
 import resource
@@ -16,25 +15,20 @@ from pathlib import Path
 import msgspec
 
 from services.agent.drivers import watcher
+from services.agent.drivers.beside import order_beside, refuse_faults
 from services.agent.drivers.driver import Exit, Gone, Output, Run, StartRefused, Usage
 from services.agent.drivers.process import alive, ended, kill_session, send_signal, usage
+from services.agent.drivers.sessions import Session, open_session
+from services.agent.drivers.starting import Starter
 from services.agent.drivers.watcher import Command, Watched
 from services.agent.environment import interpolate, interpolate_json
 from shared.core.tasks import TaskLaunch
+from shared.jobspec.drivers.exec import ExecOptions, read_raw_exec
 
 #: What a task inherits of the agent's environment; the rest may hold secrets of the agent.
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "USER", "LOGNAME", "SHELL")
 _NOWHERE = Path(os.devnull)
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-
-class Config(msgspec.Struct, frozen=True):
-    """The driver's options."""
-
-    command: str
-    args: tuple[str, ...] = ()
-    #: empty: the task's directory; relative: to it.
-    work_dir: str = ""
 
 
 class RawExec:
@@ -47,6 +41,8 @@ class RawExec:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="raw_exec")
         self._open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._script = watcher.watcher_script()
+        #: begun with the first command beside a task.
+        self._starter = Starter()
 
     def fingerprint(self) -> dict[str, str]:
         """Usable where /proc is; the constructor has found the programs."""
@@ -104,24 +100,12 @@ class RawExec:
 
     async def exec(self, handle: Watched, command: tuple[str, ...], timeout_s: float) -> Output:
         """Run a command in the task's environment and directory."""
-        proc = Path(f"/proc/{handle.pid}")
-        pairs = [pair.split(b"=", 1) for pair in (proc / "environ").read_bytes().split(b"\0")]
-        child = await asyncio.create_subprocess_exec(
-            *command,
-            env={os.fsdecode(pair[0]): os.fsdecode(pair[1]) for pair in pairs if len(pair) > 1},
-            cwd=(proc / "cwd").readlink(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        try:
-            out, err = await asyncio.wait_for(child.communicate(), timeout_s)
-        except TimeoutError:
-            os.killpg(child.pid, 9)
-            await child.wait()
-            raise
-        return Output(code=child.returncode or 0, stdout=out, stderr=err)
+        session = await self.exec_stream(handle, command, tty=False)
+        return await session.output(timeout_s)
+
+    async def exec_stream(self, handle: Watched, command: tuple[str, ...], *, tty: bool) -> Session:
+        """Run a command in the task's environment and directory, with its streams. Raises StartRefused."""
+        return await open_session(self._starter, order_beside(handle.process, command, tty=tty))
 
     async def stats(self, handle: Watched) -> Usage:
         """Processor time and memory of the task's own process."""
@@ -129,7 +113,8 @@ class RawExec:
         return Usage(cpu_ns=cpu_ns, memory_bytes=memory_bytes)
 
     def close(self) -> None:
-        """Let go of the threads; tasks run on."""
+        """Let go of the threads and the starter; tasks run on."""
+        self._starter.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     # ---- in a thread ----
@@ -167,10 +152,6 @@ def _directory(run: Run) -> Path:
 def _make(run: Run, directory: Path) -> None:
     """Make what a start needs; of earlier runs only the last is kept."""
     places = run.places
-    for path in (places.stdout, places.stderr):
-        # A task owns this directory: what it puts in the way of its log, a pipe or a link, is not written to.
-        if path.is_symlink() or (path.exists() and not path.is_file()):
-            raise StartRefused(f"log {path.name} is no plain file", recoverable=False)
     try:
         for path in (*places.directories(), directory):
             path.mkdir(parents=True, exist_ok=True)
@@ -182,22 +163,16 @@ def _make(run: Run, directory: Path) -> None:
         raise StartRefused(f"directories cannot be made: {err}", recoverable=True) from err
 
 
-def _config(launch: TaskLaunch, env: dict[str, str]) -> Config:
+def _config(launch: TaskLaunch, env: dict[str, str]) -> ExecOptions:
     """Read the options. Raises StartRefused, and names the nearest known option for an unknown one."""
-    options = interpolate_json(msgspec.json.decode(launch.config), env)
-    known = Config.__struct_fields__
-    for name in sorted(options) if isinstance(options, dict) else ():
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f", did you mean {near[0]}?" if near else f", known are {', '.join(known)}"
-            raise StartRefused(f"raw_exec has no option {name!r}{hint}", recoverable=False)
-    try:
-        found = msgspec.convert(options, Config)
-    except msgspec.ValidationError as err:
-        raise StartRefused(f"raw_exec options: {err}", recoverable=False) from err
-    if any("\0" in text for text in (found.command, *found.args, *env, *env.values())):
-        raise StartRefused("raw_exec options and environment hold no NUL", recoverable=False)
-    return found
+    given = interpolate_json(msgspec.json.decode(launch.config), env)
+    if not isinstance(given, dict):
+        raise StartRefused("raw_exec: its options are no map", recoverable=False)
+    options, faults = read_raw_exec(given)
+    refuse_faults("raw_exec", faults)
+    if any("\0" in text for text in (*env, *env.values())):
+        raise StartRefused("the environment holds no NUL", recoverable=False)
+    return options
 
 
 def _resolve(command: str, env: dict[str, str], directory: Path) -> str:

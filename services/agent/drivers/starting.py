@@ -66,6 +66,10 @@ class Starter:
         with self._lock:
             self._end()
 
+    def __del__(self) -> None:
+        """A driver that nobody closed leaves no process either."""
+        self._end()
+
     def warm(self) -> None:
         """Begin the starter now, so that the first task need not wait for it."""
         with self._lock:

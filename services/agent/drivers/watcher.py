@@ -13,6 +13,7 @@ In `runs/<alloc>/<task>/<number>/` stand
 
 import asyncio
 import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -22,6 +23,7 @@ from pathlib import Path
 import msgspec
 
 from services.agent.drivers.driver import Exit, Gone, StartRefused
+from services.agent.drivers.outputs import open_log
 from services.agent.drivers.process import Process, alive, exists, kill_session, parse_stat
 from shared.errors import ConfigInvalid
 
@@ -30,17 +32,17 @@ START_TIMEOUT_S = 10.0
 _VOID = "void"
 _SIGNAL_BASE = 128
 
-#: $0 run directory; then kernel boot, watcher's stat, stdout, stderr, limit of open files, command and arguments.
+#: $0 run directory; then kernel boot, watcher's stat, limit of open files, command and arguments.
+#: Output is open already; input is the pipe that tells.
 _TASK = r"""
 read -r me < /proc/$$/stat
 set -C
-printf '%s\n%s\n%s\n' "$1" "$2" "$me" > "$0/proc" || exit 125
+printf '%s\n%s\n%s\n' "$1" "$2" "$me" > "$0/proc" 2> /dev/null || exit 125
 set +C
-exec 3>&1 >>"$3" 2>>"$4"
-(echo "$me" >&3)
-exec 3>&-
-ulimit -Sn "$5"
-shift 5
+(echo "$me" >&0)
+exec < /dev/null
+ulimit -Sn "$3"
+shift 3
 exec "$@"
 """
 #: $1 the text above, $2 run directory, $3 kernel boot; then as above. Programs stand with their full path: PATH is
@@ -49,9 +51,10 @@ _WATCHER = r"""
 read -r me < /proc/$$/stat
 task=$1 run=$2 boot=$3
 shift 3
-@setsid -- /bin/sh -c "$task" "$run" "$boot" "$me" "$@"
+exec 3>&2 2> /dev/null
+@setsid -- /bin/sh -c "$task" "$run" "$boot" "$me" "$@" 2>&3 3>&-
 code=$?
-exec >&-
+exec < /dev/null >&- 3>&-
 { read -r boot; read -r me; read -r pid rest; } < "$run/proc" && kill -s KILL -- "-$pid"
 echo "$code" > "$run/exit.new" && @sync "$run/exit.new"
 @mv "$run/exit.new" "$run/exit"
@@ -103,24 +106,43 @@ def begin(
     Raises StartRefused; then nothing was started.
     """
     argv = ["/bin/sh", "-c", script, "caravan-watch", _TASK, str(directory), kernel_boot]
-    argv += [str(command.stdout), str(command.stderr), str(open_files), *command.argv]
+    argv += [str(open_files), *command.argv]
+    told, tell = os.pipe()
+    opened = [tell]
     try:
+        opened += [_open(command.stdout)]
+        opened += [_open(command.stderr)]
         child = subprocess.Popen(
             argv,
             cwd=command.directory,
             env=command.env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stdin=tell,
+            stdout=opened[1],
+            stderr=opened[2],
             start_new_session=True,
         )
     except (OSError, ValueError) as err:
-        # ValueError: a variable's name holds "=", which no retry mends.
-        again = isinstance(err, OSError)
+        os.close(told)
+        # ValueError: a variable's name holds "=", which no retry mends; EINVAL: a log is no plain file.
+        again = isinstance(err, OSError) and err.errno != errno.EINVAL
         raise StartRefused(f"cannot be started: {err}", recoverable=again) from err
+    finally:
+        for fd in opened:
+            os.close(fd)
     # It is reaped by pid when it has ended, in this life or by init: Popen shall neither wait nor warn.
     child.returncode = 0
+    child.stdout = os.fdopen(told, "rb", buffering=0)
     return child
+
+
+def _open(path: Path) -> int:
+    if path == Path(os.devnull):
+        return os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        return open_log(path.name, directory, 0o644)
+    finally:
+        os.close(directory)
 
 
 async def came_alive(directory: Path, child: subprocess.Popen[bytes], kernel_boot: str) -> Watched:
@@ -128,7 +150,7 @@ async def came_alive(directory: Path, child: subprocess.Popen[bytes], kernel_boo
     try:
         async with asyncio.timeout(START_TIMEOUT_S):
             line = await _first_line(child)
-        reason = "its output cannot be opened"
+        reason = "it ended before it began"
     except TimeoutError:
         line, reason = b"", f"hung for {START_TIMEOUT_S:g} s"
     found = find(directory, kernel_boot) if line else None

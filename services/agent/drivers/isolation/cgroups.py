@@ -23,6 +23,8 @@ MIB = 1024 * 1024
 #: Tries to empty a group whose members fork while they are killed.
 _KILL_ROUNDS = 200
 _UNIFIED = "unified"
+#: The group of what watches tasks.
+KEEPERS = "keepers"
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +86,7 @@ class Groups:
         self.tops = {place: Path(place, parent) for place in sorted(set(found.dirs.values()))}
 
     def prepare(self) -> None:
-        """Make the agent's own level, and hand the second version's controllers down to it."""
+        """Make the agent's own level and the keepers' group, and hand the second version's controllers down to it."""
         for place, top in self.tops.items():
             top.mkdir(parents=True, exist_ok=True)
             levels = [Path(place)]
@@ -96,20 +98,26 @@ class Groups:
                         with contextlib.suppress(OSError):
                             _write(level / "cgroup.subtree_control", f"+{one}")
                 elif place == self.found.dirs.get("cpuset") and level != levels[0]:
-                    # A new group of version 1 has no cores and no memory node until told.
-                    for name in ("cpuset.cpus", "cpuset.mems"):
-                        if not _text(level / name).strip():
-                            _write(level / name, _text(level.parent / name).strip())
+                    self._give_cores(level)
+        self.make(KEEPERS, Limits())
 
     def make(self, name: str, limits: Limits) -> None:
         """Make a run's group with its limits. What an earlier life left under that name is used again."""
         for top in self.tops.values():
             (top / name).mkdir(exist_ok=True)
+            if top == self._of("cpuset", "") and "cpuset" not in self.found.second:
+                self._give_cores(top / name)
         for controller, file, value in self._settings(limits):
             path = self._of(controller, name)
             if path is not None:
                 with _soft(controller, file):
                     _write(path / file, value)
+
+    def _give_cores(self, path: Path) -> None:
+        """A new group of version 1 has no cores and no memory node until told."""
+        for file in ("cpuset.cpus", "cpuset.mems"):
+            if not _text(path / file).strip():
+                _write(path / file, _text(path.parent / file).strip())
 
     def _settings(self, limits: Limits) -> list[tuple[str, str, str]]:
         found = []
@@ -134,22 +142,22 @@ class Groups:
             )
         if limits.processes:
             found.append(("pids", "pids.max", str(limits.processes)))
-        if "cpuset" in self.found.dirs:
-            above = self._of("cpuset", "..")
-            assert above is not None
-            cores = ",".join(str(core) for core in sorted(limits.cores))
-            if cores:
-                found.append(("cpuset", "cpuset.cpus", cores))
-            if "cpuset" not in two:
-                mems = _text(above / "cpuset.mems").strip()
-                cpus = _text(above / "cpuset.cpus").strip()
-                found.append(("cpuset", "cpuset.mems", mems))
-                found += [] if cores else [("cpuset", "cpuset.cpus", cpus)]
+        if limits.cores and "cpuset" in self.found.dirs:
+            found.append(
+                ("cpuset", "cpuset.cpus", ",".join(str(core) for core in sorted(limits.cores)))
+            )
         return found
 
     def _of(self, controller: str, name: str) -> Path | None:
         place = self.found.dirs.get(controller)
         return self.tops[place] / name if place is not None else None
+
+    def shelter(self, pids: tuple[int, ...]) -> None:
+        """Put keepers where no limit and no service manager meets them: beside the tasks, in a group of their own."""
+        for top in self.tops.values():
+            with contextlib.suppress(OSError):
+                for pid in pids:
+                    _write(top / KEEPERS / "cgroup.procs", str(pid))
 
     def entries(self, name: str) -> list[str]:
         """Return the files that a process writes "0" into to be a member."""
@@ -196,7 +204,7 @@ class Groups:
     def sweep(self) -> int:
         """Remove groups without members that an earlier life left. Returns how many."""
         names = {path.name for top in self.tops.values() if top.is_dir() for path in _subs(top)}
-        empty = sorted(name for name in names if not self.members(name))
+        empty = sorted(name for name in names - {KEEPERS} if not self.members(name))
         for name in empty:
             self.end(name)
         return len(empty)
@@ -204,6 +212,7 @@ class Groups:
     def remove(self) -> None:
         """Remove the agent's own level, if nothing is in it."""
         for place, top in self.tops.items():
+            _remove(str(top / KEEPERS))
             level = top
             while level != Path(place):
                 with contextlib.suppress(OSError):

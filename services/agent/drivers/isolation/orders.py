@@ -11,8 +11,10 @@ from services.agent.drivers.isolation.cgroups import Hierarchies, Limits
 class Jail(msgspec.Struct, frozen=True, kw_only=True):
     """How a run is kept apart; kept beside it, so that a later life can enter it too."""
 
-    uid: int
-    gid: int
+    uid: int = 0
+    gid: int = 0
+    #: not kept apart at all: a task of raw_exec, entered.
+    plain: bool = False
     groups: tuple[int, ...] = ()
     #: capabilities by number that the task holds; it has no others.
     capabilities: tuple[int, ...] = ()

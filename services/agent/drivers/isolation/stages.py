@@ -15,11 +15,11 @@ import contextlib
 import os
 import resource
 import signal
-import stat
 from collections.abc import Sequence
 
 from services.agent.drivers.isolation import cgroups, kernel, landlock, network, seccomp, view
 from services.agent.drivers.isolation.orders import Jail, Start
+from services.agent.drivers.outputs import open_log
 
 #: Exit codes of a shell for a command that cannot be executed, and one that is not found.
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
@@ -54,6 +54,10 @@ def keep(order: Start, tell: int) -> None:
             _init(order, tell, me)
         os.close(tell)
         tell = -1
+        if groups is not None:
+            # Joining a group waits for the kernel's other cores: here it does so while init builds the view, and
+            # the task's own joining need not again.
+            groups.shelter((0, child))
         code = _code(os.waitpid(child, 0)[1])
     except OSError as err:
         _say(tell, err)
@@ -172,6 +176,8 @@ def _task(order: Start, tell: int, claim: _Claim, entries: list[int], std: list[
 
 def confine(jail: Jail) -> None:
     """Give up what the task shall not have, in the one order that works. Raises OSError."""
+    if jail.plain:
+        return
     for number, limits in sorted(jail.rlimits.items()):
         _limit(number, *limits)
     kernel.limit_capabilities(jail.capabilities)
@@ -227,26 +233,15 @@ def run_program(argv: tuple[str, ...], env: dict[str, str]) -> None:
 
 
 def _output(order: Start, path: str) -> int:
-    """Open a log without following anything, or waiting for anybody: a task may have put a pipe or a link there."""
     if not path:
         return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     directory = view.open_below(order.top, os.path.dirname(path))
     try:
-        fd = os.open(
-            os.path.basename(path),
-            os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
-            0o666,
-            dir_fd=directory,
-        )
-    except OSError as err:
-        raise OSError(22, f"log {os.path.basename(path)} is no plain file") from err
+        fd = open_log(os.path.basename(path), directory, 0o666)
     finally:
         os.close(directory)
-    found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
-        raise OSError(22, f"log {os.path.basename(path)} is no plain file")
+    # The task may open it again as /dev/stdout; whoever can reach it can write here.
     os.fchmod(fd, 0o666)
-    os.set_blocking(fd, True)
     return fd
 
 

@@ -9,6 +9,7 @@ mounts vanishes with the last process in there.
 
 import contextlib
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -166,28 +167,37 @@ def _etc(root: int) -> None:
     _bind(root, "etc", lambda at: kernel.mount("etc", at, "tmpfs", _FLAGS, "size=1m,mode=755"))
     etc = os.open("etc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root)
     try:
-        for pattern in ETC:
-            for path in sorted(Path("/etc").glob(pattern)):
-                _one_of_etc(etc, path)
+        for name in etc_names():
+            _one_of_etc(etc, name)
         kernel.mount("", _of(etc), flags=_READ_ONLY)
     finally:
         os.close(etc)
 
 
-def _one_of_etc(etc: int, path: Path) -> None:
+def etc_names() -> list[str]:
+    """What of `/etc` is shown, as far as it may be there."""
+    heads = tuple(name[:-1] for name in ETC if name.endswith("*"))
+    found = [name for name in os.listdir("/etc") if name.startswith(heads)]
+    return sorted([*found, *(name for name in ETC if not name.endswith("*"))])
+
+
+def _one_of_etc(etc: int, name: str) -> None:
     """A link is shown as what it leads to; what cannot be found is left out."""
-    name = str(path.relative_to("/etc"))
-    if "/" in name:
-        os.makedirs(f"{_of(etc)}/{os.path.dirname(name)}", exist_ok=True)
-    place = f"{_of(etc)}/{name}"
-    if path.is_dir():
-        os.mkdir(place)
-    elif path.is_file():
-        os.close(os.open(place, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o444))
-    else:
+    source, place = f"/etc/{name}", f"{_of(etc)}/{name}"
+    try:
+        is_directory = stat.S_ISDIR(os.stat(source).st_mode)
+    except OSError:
         return
-    kernel.mount(str(path), place, flags=MS_BIND)
-    kernel.mount("", place, flags=_READ_ONLY)
+    if "/" in name:
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+    if is_directory:
+        os.mkdir(name, dir_fd=etc)
+        kernel.mount(source, place, flags=MS_BIND)
+        kernel.mount("", place, flags=_READ_ONLY)
+    else:
+        # A file alone is as safe as on the node: it is root's, and no task is.
+        os.close(os.open(name, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o444, dir_fd=etc))
+        kernel.mount(source, place, flags=MS_BIND)
 
 
 def _dev(root: int, devices: tuple[str, ...]) -> None:
@@ -199,7 +209,8 @@ def _dev(root: int, devices: tuple[str, ...]) -> None:
     try:
         for name in (*_DEVICES, *(path.removeprefix("/dev/") for path in devices)):
             if os.path.exists(f"/dev/{name}"):
-                os.makedirs(os.path.dirname(f"{place}/{name}"), exist_ok=True)
+                if "/" in name:
+                    os.makedirs(os.path.dirname(f"{place}/{name}"), exist_ok=True)
                 os.close(os.open(f"{place}/{name}", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o666))
                 kernel.mount(f"/dev/{name}", f"{place}/{name}", flags=MS_BIND)
         for name, to in (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
