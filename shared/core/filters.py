@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas.jobs import Affinity, GroupSpec
+from schemas.jobs import Affinity, GroupSpec, ResourceAsk
 from shared.core.feasibility import (
     AttributeColumns,
     constraint_mask,
@@ -18,6 +18,8 @@ from shared.core.feasibility import (
     driver_mask,
     pool_mask,
 )
+from shared.core.resources.devices import filter_name
+from shared.core.resources.offers import INDEXED, OF_THE_CLUSTER, Offers
 from shared.core.scores import Int64s, affinity_scores
 from shared.core.tables.fleet import FleetTable
 from shared.core.tables.jobs import Job
@@ -82,7 +84,7 @@ class MaskCache:
         mask = self._masks.get(key)
         if mask is None:
             mask = fleet.live[: fleet.size].copy()
-            for one in filters_of(fleet, job, group):
+            for one in _node_filters(fleet, job, group):
                 mask &= one.mask
             self._masks[key] = mask
         return mask
@@ -117,6 +119,55 @@ def _affinity(columns: AttributeColumns, affinities: tuple[Affinity, ...]) -> In
 
 def filters_of(fleet: FleetTable, job: Job, group: GroupSpec) -> Iterator[Filter]:
     """Name every condition that one node alone can meet, in the order in which they are told."""
+    yield from _node_filters(fleet, job, group)
+    yield from _pool_filters(fleet.offers, group.alternatives, fleet.size)
+
+
+def _pool_filters(
+    offers: Offers, alternatives: tuple[tuple[ResourceAsk, ...], ...], size: int
+) -> Iterator[Filter]:
+    """Name what pools a node must have at all. They are no part of a mask: what a node offers comes and goes."""
+    if len(alternatives) == 1:
+        for ask in alternatives[0]:
+            yield from _ask_filters(offers, ask, size)
+    elif alternatives:
+        any_ = np.zeros(size, dtype=bool)
+        for asks in alternatives:
+            every = np.ones(size, dtype=bool)
+            for one in [one for ask in asks for one in _ask_filters(offers, ask, size)]:
+                every &= one.mask
+            any_ |= every
+        yield Filter(f"any of {len(alternatives)} alternatives", any_)
+
+
+def _ask_filters(offers: Offers, ask: ResourceAsk, size: int) -> Iterator[Filter]:
+    kind = offers.kind_now(ask.pool)
+    if kind == OF_THE_CLUSTER:
+        return
+    if kind != INDEXED:
+        yield Filter(ask.pool, offers.sum_of(ask.pool, size) > 0)
+        return
+    bare = ResourceAsk(pool=ask.pool)
+    yield Filter(ask.pool, _has_any(offers, bare, size))
+    steps = [
+        (f"{ask.pool}: {word} {value}", {word: value})
+        for word, value in (("vendor", ask.vendor), ("model", ask.model))
+        if value
+    ]
+    for name, fields in steps:
+        bare = msgspec.structs.replace(bare, **fields)
+        yield Filter(name, _has_any(offers, bare, size))
+    for one in ask.constraints:
+        bare = msgspec.structs.replace(bare, constraints=(*bare.constraints, one))
+        yield Filter(filter_name(ask, one), _has_any(offers, bare, size))
+
+
+def _has_any(offers: Offers, ask: ResourceAsk, size: int) -> Mask:
+    mask: Mask = np.logical_or.reduce(offers.eligible(ask, size), axis=1)
+    return mask
+
+
+def _node_filters(fleet: FleetTable, job: Job, group: GroupSpec) -> Iterator[Filter]:
     columns = fleet.attributes
     named = ", ".join(job.datacenters)
     yield Filter(f"datacenter {named}", datacenter_mask(columns, job.datacenters))

@@ -4,35 +4,42 @@ Decides what of a want finds room where, and says why the rest did not. Must not
 (place.py) nor which allocations are wanted (reconcile.py).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas.evaluations import Waiting
-from schemas.jobs import GroupSpec
+from schemas.evaluations import Hold, Waiting
+from schemas.jobs import GroupSpec, ResourceAsk
+from schemas.plans import GroupPlacement
 from shared.core.columns import Rows
 from shared.core.coupled import STEPS_MAX
 from shared.core.coupling import CLOSED_BELOW
 from shared.core.cut import place_count
 from shared.core.filters import Filter, FilterReport, Mask, MaskCache, filters_of, report_of
 from shared.core.heads import Placement
+from shared.core.evicting import Ground, room_for, room_for_extras
 from shared.core.preempt import Preemption, Room, held_above
 from shared.core.reconcile import Want
-from shared.core.resources.asks import Extras, Holding, extras_of
+from shared.core.reservations import ahead_of, limit_beside, propose
+from shared.core.resources.asks import Extras, Holding, extras_of, holdings_of
 from shared.core.resources.assign import Assigner
 from shared.core.resources.held import Held
 from shared.core.resources.rooms import Need, countables, room_of
+from shared.core.resources.shortages import ever_fits, short_of
 from shared.core.rules import coupling_of, distinct_mask
 from shared.core.sampled import Candidates, Sampling, scan_width
 from shared.core.scores import Algorithm, Int64s, node_scores
+from shared.core.standing import Standing
 from shared.core.state import State
 from shared.core.tables.jobs import Job
 
 _NO_ROWS: Rows = np.empty(0, dtype=np.int32)
 #: As many as one likes.
 _NO_LIMIT = 1 << 31
+#: Job types that are placed on every node, and for which none is held back.
+EVERYWHERE = frozenset({"system", "sysbatch"})
 RESOURCE_NAMES = ("cpu", "memory", "disk")
 _CANDIDATES: dict[str, Candidates] = {"two_choices": "two_choices", "log2": "log2"}
 
@@ -94,6 +101,8 @@ class Scratch:
         #: allocations of the job on each row: those that stay, and those of this plan; None: not asked for yet.
         self._of_job: Int64s | None = None
         self._placed: list[Placement] = []
+        #: by group: placements that were not made here.
+        self._told: dict[str, list[Placement]] = {}
         self._steps = STEPS_MAX
         self._evicted = snapshot.evicted
         self._preemption: Preemption | None = None
@@ -146,7 +155,8 @@ class Scratch:
             most = min([count - at, *(one.room for one in left)])
             if most <= 0:
                 continue
-            placed = self._cut(group, most, rules, room_of(self._offers, self._held, need))
+            room = room_of(self._offers, self._held, need)
+            placed = self._cut(group, most, rules, room, need.asks)
             if placed.placed:
                 np.add.at(rules.on_rows, placed.rows, placed.counts)
                 if rules.per_node is not None:
@@ -205,32 +215,73 @@ class Scratch:
         for one in placed:
             np.add.at(on_rows, one.placement.rows, one.placement.counts)
 
-        def limit(node: int) -> int:
-            if want.per_node is not None:
-                return int(want.per_node[node] - on_rows[node] + staying[node])
-            return self._limit(want.group, on_rows, node)
+        extras = extras_of(want.group)
+        out: list[Placed] = []
+        for variant in range(len(extras.alternatives) if extras is not None else 1):
+            beside = self._beside(want.group, extras.alternatives[variant] if extras else ())
 
-        room = Room(
-            ask=tuple(ask_of(want.group).tolist()),
-            free=self._capacity - self._used(),
-            open=mask & self._ready,
-            limit=limit,
-        )
-        rows, counts = list[int](), list[int]()
-        for chosen in self._preemption.place(room, len(rest)):
-            rows.append(chosen.node)
-            counts.append(chosen.count)
-            np.add.at(on_rows, [chosen.node], chosen.count)
+            def limit(node: int, beside: Int64s | None = beside) -> int:
+                if beside is not None and beside[node] < _NO_LIMIT:
+                    # Whoever goes from a node that is held back goes for whom it is held.
+                    return 0
+                if want.per_node is not None:
+                    return int(want.per_node[node] - on_rows[node] + staying[node])
+                return self._limit(want.group, on_rows, node)
+
+            room = self._room(want.group, extras, variant, mask, limit)
+            made = self._make_room(room, want.group, extras, variant, len(rest), on_rows)
+            if made is not None:
+                out.append(msgspec.structs.replace(made, part=rest[: made.placement.placed]))
+                rest = rest[made.placement.placed :]
+        return out
+
+    def _room(
+        self,
+        group: GroupSpec,
+        extras: Extras | None,
+        variant: int,
+        mask: Mask,
+        limit: Callable[[int], int],
+    ) -> Room:
+        ground, open_ = self._ground(), mask & self._ready
+        if extras is None:
+            return room_for(ground, ask_of(group), open_=open_, limit=limit)
+        return room_for_extras(ground, ask_of(group), extras, variant, open_=open_, limit=limit)
+
+    def _ground(self) -> Ground:
+        return Ground(self._state, self._capacity, self._held)
+
+    def _make_room(
+        self,
+        room: Room,
+        group: GroupSpec,
+        extras: Extras | None,
+        variant: int,
+        count: int,
+        on_rows: Int64s,
+    ) -> Placed | None:
+        """Evict and place, node by node; None: nobody's end would help."""
+        assert self._preemption is not None
+        ground, ask = self._ground(), ask_of(group)
+        rows, counts, holdings = list[int](), list[int](), list[Holding]()
+        for chosen in self._preemption.place(room, count):
+            node = chosen.node
+            ground.evict(chosen.victims)
+            one = np.array((node,), np.int32), np.array((chosen.count,), np.int32)
+            self._held.add_columns(one[0], ask[None, :] * chosen.count)
+            if extras is not None:
+                holdings += self._assign(Placement(*one, chosen.count), extras, variant)
+            room.free[node] = ground.free_on(node) - ground.takes_on(node, extras, variant)
+            on_rows[node] += chosen.count
             if self._of_job is not None:
-                self._of_job[chosen.node] += chosen.count
+                self._of_job[node] += chosen.count
+            rows.append(node)
+            counts.append(chosen.count)
         if not rows:
-            return []
-        # The room that it kept account of is the truth now: victims gone, newcomers in.
-        taken = self._capacity - room.free - (self._used() - self._held.used)
-        self._held.used = np.asfortranarray(taken)
+            return None
         made = Placement(np.asarray(rows, np.int32), np.asarray(counts, np.int32), sum(counts))
         self._placed.append(made)
-        return [Placed(made, rest[: made.placed])]
+        return Placed(made, None, variant, tuple(holdings))
 
     def _limit(self, group: GroupSpec, on_rows: Int64s, node: int) -> int:
         """How many more allocations of a group other rules than room let a node take."""
@@ -283,7 +334,12 @@ class Scratch:
         return "spread" if (group.algorithm or pool or policy.algorithm) == "spread" else "binpack"
 
     def _cut(
-        self, group: GroupSpec, count: int, rules: "_Rules", room: Int64s | None = None
+        self,
+        group: GroupSpec,
+        count: int,
+        rules: "_Rules",
+        room: Int64s | None = None,
+        asks: Sequence[ResourceAsk] = (),
     ) -> Placement:
         fleet, ask = self._state.fleet, ask_of(group)
         on_rows, per_node = rules.on_rows, rules.per_node
@@ -292,8 +348,10 @@ class Scratch:
         if group.distinct_hosts and limit is None:
             held = of_job if group.distinct_hosts == "job" else on_rows
             limit = np.equal(held, 0).astype(np.int64)
-        if room is not None:
-            limit = room if limit is None else np.minimum(limit, room)
+        beside = self._beside(group, asks)
+        for other in (room, beside):
+            if other is not None:
+                limit = other if limit is None else np.minimum(limit, other)
         placed = place_count(
             capacity=self._capacity,
             used=self._used(),
@@ -320,6 +378,12 @@ class Scratch:
             np.add.at(self._of_job, placed.rows, placed.counts)
         return placed
 
+    def _beside(self, group: GroupSpec, asks: Sequence[ResourceAsk] = ()) -> Int64s | None:
+        """How many more of a group nodes take beside those for whom they are held back. What runs everywhere may."""
+        if not self._state.reservations.by_job or self._job.job_type in EVERYWHERE:
+            return None
+        return limit_beside(self._state, self._held, self._job, group, asks)
+
     def _sampling(self, group: GroupSpec, usable: Mask) -> Sampling | None:
         candidates = _CANDIDATES.get(self._state.policy.policy.candidates)
         if candidates is None:
@@ -334,11 +398,12 @@ class Scratch:
         return Sampling(candidates, self._draw.seed + (len(self._placed) << 32), width)
 
     def _staying(self, want: Want) -> Int64s:
-        """Count the group's allocations that stay, by row. Shape: (N,)."""
-        if not len(want.staying):
-            return np.zeros(self._size, dtype=np.int64)
+        """Count the group's allocations that stay, by row, and those it was told of. Shape: (N,)."""
         nodes = self._state.allocations.node[want.staying]
-        return np.bincount(nodes, minlength=self._size).astype(np.int64)
+        found = np.bincount(nodes, minlength=self._size).astype(np.int64)
+        for placed in self._told.get(want.group.name, ()):
+            np.add.at(found, placed.rows, placed.counts)
+        return found
 
     def _on_job(self) -> Int64s:
         """Count all allocations of the job that stay or are placed by this plan, by row. Shape: (N,)."""
@@ -355,6 +420,37 @@ class Scratch:
         return self._of_job
 
     # ---- why, and why not ----
+
+    def take(self, group: GroupSpec, recorded: GroupPlacement) -> None:
+        """Hold what a recorded placement of this plan took, as if it had been placed here."""
+        rows, counts = np.array(recorded.rows, np.int32), np.array(recorded.counts, np.int32)
+        made = Placement(rows, counts, int(counts.sum()))
+        self._held.add_columns(rows, counts.astype(np.int64)[:, None] * ask_of(group))
+        extras = extras_of(group)
+        if extras is not None:
+            nodes = np.repeat(rows, counts).tolist()
+            for node, holding in zip(nodes, holdings_of(extras, recorded), strict=True):
+                self._held.add(node, None, holding)
+        self._told.setdefault(group.name, []).append(made)
+        self._placed.append(made)
+
+    def standing(self, want: Want, mask: Mask) -> Standing:
+        """Show what the next allocation of a want would find. It is of this moment: read it before going on."""
+        group = want.group
+        beside = self._beside(group, group.alternatives[0] if group.alternatives else ())
+        held_back = (
+            () if beside is None else (Filter("held back for who is before it", beside > 0),)
+        )
+        return Standing(
+            group=group,
+            capacity=self._capacity,
+            used=self._used(),
+            held=self._held,
+            offers=self._offers,
+            feasible=mask,
+            ready=self._ready,
+            rules=(*self._distinct(want, ()), *held_back),
+        )
 
     def scores(
         self, want: Want, rows: Sequence[int], *, avoided: Sequence[int] = ()
@@ -423,6 +519,14 @@ class Scratch:
         if not fits_empty.any():
             reason = f"no feasible node is large enough for {_shown(ask)}, even empty"
             return Waiting(count=count, wait_class="never_fits", reasons=(reason,))
+        extras = extras_of(group)
+        if extras is not None:
+            fits_empty, why = ever_fits(
+                self._offers, extras, group.cpu_mhz, fits_empty, capacity=self._capacity
+            )
+            if not fits_empty.any():
+                why = (*why, *self.report(want).reasons())
+                return Waiting(count=count, wait_class="never_fits", reasons=why)
         ready = fits_empty & self._ready
         reasons = [] if ready.any() else [f"none of {feasible} feasible nodes is ready"]
         for rule in self._distinct(want, placed):
@@ -435,7 +539,13 @@ class Scratch:
             exhausted = int((ready & short[:, dimension]).sum())
             if exhausted:
                 reasons.append(f"{name} exhausted on {exhausted} of {int(ready.sum())} nodes")
+        if extras is not None:
+            free = self._capacity[:, 0] - self._used()[:, 0]
+            reasons += short_of(self._offers, self._held, extras, group.cpu_mhz, ready, free=free)
         wait_class = "capacity"
+        if closed := self._held_back(want.group, ready & ~short.any(axis=1)):
+            wait_class = "reservation"
+            reasons.insert(0, closed)
         if want.evicted is not None:
             above = held_above(self._state, self._job, self._size)
             outranked = int(
@@ -445,6 +555,37 @@ class Scratch:
                 wait_class = "priority"
                 reasons.insert(0, f"more important jobs have its room on {outranked} nodes")
         return Waiting(count=count, wait_class=wait_class, reasons=tuple(reasons))
+
+    def _held_back(self, group: GroupSpec, open_: Mask) -> str:
+        """Say for whom nodes with room are held back; empty: none is. `open_` (N,): nodes whose columns have room."""
+        names = [one.job_id for one in ahead_of(self._state, self._job)]
+        if not names:
+            return ""
+        closed = 0
+        extras = extras_of(group)
+        for variant, asks in enumerate(group.alternatives or ((),)):
+            beside = self._beside(group, asks)
+            has_room = open_
+            if extras is not None:
+                room = room_of(
+                    self._offers, self._held, self._need(group, extras, variant, open_, 1)
+                )
+                has_room = open_ if room is None else open_ & (room > 0)
+            if beside is not None:
+                closed = max(closed, int((has_room & (beside <= 0)).sum()))
+        if not closed:
+            return ""
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        return f"{closed} nodes with room are held back for job {names[0]!r}{more}"
+
+    def hold(self, want: Want, mask: Mask, count: int, placed: Sequence[Placed]) -> Hold | None:
+        """Propose nodes to be held back for `count` of a want that found no room; None: there are none."""
+        if self._job.job_type in EVERYWHERE:
+            return None
+        usable = mask & self._ready
+        for rule in self._distinct(want, placed):
+            usable = usable & rule.mask
+        return propose(self._state, self._held, self._job, want.group, usable=usable, count=count)
 
 
 def ask_of(group: GroupSpec) -> Int64s:

@@ -150,7 +150,8 @@ def _dynamic_room(offers: Offers, held: Held, extras: Extras, size: int) -> Int6
     for port in extras.static_ports:
         # At most one allocation a node then, and its own named port is not among those that are picked.
         free -= (first <= port) & (port <= last)
-    return np.maximum(free, 0) // extras.dynamic_ports
+    room: Int64s = np.maximum(free, 0) // extras.dynamic_ports
+    return room
 
 
 def _cores_room(offers: Offers, need: Need, amount: int) -> Int64s:
