@@ -16,7 +16,8 @@ from schemas.nodes import (
 from shared.core.decide import liveness
 from shared.core.decide.nodes import CAPACITY_MAX
 from shared.core.decide.reschedules import reschedule_delay_ns
-from tests.builders import SECOND, Cluster, group, join, register
+from shared.core.tables.fleet import class_key
+from tests.builders import SECOND, Cluster, group, join, node, register
 
 
 def running(count: int = 1) -> Cluster:
@@ -32,7 +33,9 @@ def test_a_node_joins_once() -> None:
     """The first report registers and frees capacity; a resend of the same number is nothing."""
     world = Cluster()
     registered, freed = world.do(join("n1"))
-    assert isinstance(registered, NodeRegistered) and freed == CapacityFreed(classes=(0,))
+    assert isinstance(registered, NodeRegistered) and freed == CapacityFreed(
+        classes=(0,), grown=True
+    )
     assert world.do(join("n1")) == []
 
 
@@ -193,6 +196,22 @@ def test_reschedule_delays_follow_the_policy() -> None:
     assert delays(6, delay_function="constant") == [5] * 6
     assert delays(6, delay_function="exponential") == [5, 10, 20, 40, 60, 60]
     assert delays(7, delay_function="fibonacci") == [5, 5, 10, 15, 25, 40, 60]
+
+
+def test_a_limited_policy_is_capped_and_counts_within_its_interval() -> None:
+    """The cap holds whether attempts are limited or not; what is older than the interval does not count."""
+    limited = {"unlimited": False, "attempts": 5, "interval_ns": 3_600 * SECOND}
+    assert delays(6, delay_function="exponential", **limited) == [5, 10, 20, 40, 60, None]
+    short = {"unlimited": False, "attempts": 1, "interval_ns": 100 * SECOND}
+    assert delays(3, 101, delay_function="constant", **short) == [5, 5, 5]
+    assert delays(3, 50, delay_function="constant", **short) == [5, None, 5]
+
+
+def test_the_order_of_attributes_makes_no_class() -> None:
+    """Two agents that name the same attributes in another order are of one computed class."""
+    one = node("n1", attributes={"a": "1", "b": "2"}, meta={"x": "1", "y": "2"})
+    other = node("n2", attributes={"b": "2", "a": "1"}, meta={"y": "2", "x": "1"})
+    assert class_key(one) == class_key(other) != class_key(node("n3"))
 
 
 def test_an_allocation_that_lived_long_begins_with_the_first_delay() -> None:

@@ -1,6 +1,7 @@
 """Forgetting: what is terminal leaves by facts, in log time, and frees its row."""
 
 from schemas.base import Event
+from schemas.nodes import ChangeLiveness
 from schemas.policy import CollectGarbage, Policy
 from shared.core.decide.garbage import decide_garbage
 from tests.builders import SECOND, Cluster, group, join, register, stop
@@ -74,19 +75,43 @@ def test_a_failed_allocation_that_waits_for_its_retry_stays() -> None:
     assert len(world.rows("app", alive=False)) == 1
 
 
-def test_a_purged_job_leaves_as_soon_as_nothing_of_it_runs() -> None:
-    """Purge does not wait for the age."""
+def test_a_purged_job_leaves_in_the_transaction_that_ends_the_last_of_it() -> None:
+    """Purge waits for what still runs, and for nothing else."""
     world = world_with_one_node()
-    world.run(register("app"))
+    world.run(register("app", group(count=2)))
     world.do(stop("app", purge=True))
     world.schedule()
-    collect(world)
+    first, last = world.state.allocations.rows_of("app").tolist()
+    world.report("n1", (first, "complete"))
     assert "app" in world.state.jobs.by_id
-    finish(world, "complete")
+    world.report("n1", (last, "complete"))
+    assert "app" not in world.state.jobs.by_id
+    assert not world.state.allocations.groups.ref_of
+
+
+def test_a_purged_job_of_which_nothing_is_left_leaves_at_once() -> None:
+    """What waited for it ends in the same transaction, and so does the evaluation of the stop."""
+    world = Cluster()
+    world.run(register("app"))
+    assert "app" in world.state.evaluations.blocked_of
+    world.do(stop("app", purge=True))
+    assert "app" not in world.state.jobs.by_id and not world.state.evaluations.open
+    stopped = world.state.jobs.submissions["stop-app"].evaluation
+    assert world.state.evaluations.by_key[stopped].status == "complete"
+
+
+def test_what_a_purged_job_lost_with_its_node_is_collected() -> None:
+    """Nobody reports for a dead node: the next pass forgets what the plan declared lost."""
+    world = world_with_one_node()
+    world.run(register("app"))
+    world.do(ChangeLiveness(node_ids=("n1",), status="down", seen_seq=world.state.seq))
+    world.do(stop("app", purge=True))
+    world.schedule()
+    if world.state.evaluations.open_of.get("app"):
+        world.schedule()
     collect(world)
     collect(world)
     assert "app" not in world.state.jobs.by_id
-    assert not world.state.allocations.groups.ref_of
 
 
 def test_too_many_leave_before_their_time() -> None:

@@ -129,6 +129,32 @@ def test_a_node_that_beats_again_is_ready_again() -> None:
     ]
 
 
+def test_a_disconnected_node_is_asked_about_now_and_then() -> None:
+    """The applier knows when it may be down: it is asked every five seconds, not every half, and only while silent."""
+    story = Story(10, applied=False)
+    story.silent = {"node.3"}
+    story.live(8)
+    row = story.role._replica.state.fleet.row_of[nodes.NodeId("node.3")]
+    away = NodesStatusChanged(rows=(row,), status="disconnected", since_ns=story.now)
+    story.run(story.log.tx(away))
+    story.asked.clear()
+    story.live(20)
+    assert {(status, node) for _, status, node in story.asked} == {("down", "node.3")}
+    assert 3 <= len(story.asked) <= 5
+    metrics = story.role.metrics()
+    assert metrics["caravan_heartbeat_disconnected_nodes"] == 1
+    assert metrics["caravan_heartbeat_up_nodes"] == 9
+
+
+def test_a_disconnected_node_that_beats_is_ready_again() -> None:
+    """Its first heartbeat asks for it."""
+    story = Story(10)
+    row = story.role._replica.state.fleet.row_of[nodes.NodeId("node.3")]
+    story.run(story.log.tx(NodesStatusChanged(rows=(row,), status="disconnected", since_ns=1)))
+    story.live(3)
+    assert [(status, node) for _, status, node in story.asked] == [("ready", "node.3")]
+
+
 def test_another_boot_is_no_sign_of_life() -> None:
     """Heartbeats under a boot that the log does not know keep no node alive and bring none back."""
     story = Story(10)
