@@ -119,8 +119,9 @@ def _prestarts(alloc: Alloc) -> list[Task]:
         return _idle(tasks)
     for task in tasks:
         if not _is_passed(task):
-            # A sidecar that ran before the chain went on comes back whatever the chain does.
-            return _idle([task]) + [one for one in _idle(tasks) if one.plan.sidecar and one.run]
+            # A sidecar that ran before comes back whatever the chain does.
+            ran = [one for one in tasks if one is task or (one.plan.sidecar and one.run)]
+            return _idle(ran)
     return []
 
 

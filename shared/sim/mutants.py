@@ -165,6 +165,29 @@ def _wall_clock_in_core(patch: Patch, site: Site) -> None:
     patch(fleet, "_changed", changed)
 
 
+def _hasty_main(patch: Patch, _site: Site) -> None:
+    """Main tasks do not wait for those before them."""
+
+    def passed(_task: object) -> bool:
+        return True
+
+    patch(import_module("services.agent.lifecycle"), "_is_passed", passed)
+
+
+def _repeat_step(patch: Patch, _site: Site) -> None:
+    """An agent that comes back does not remember which steps are done."""
+    task = _of("services.agent.workload", "Task")
+    phases = _of("services.agent.workload", "Phase")
+    plain = task.restore
+
+    def restore(self: Any, kept: Any) -> None:
+        plain(self, kept)
+        if self.phase is phases.DEAD and self.plan.hook == "prestart":
+            self.phase = phases.IDLE
+
+    patch(task, "restore", restore)
+
+
 MUTANTS: dict[str, Callable[[Patch, Site], None]] = {
     "ack-before-append": _ack_before_append,
     "no-job-fence": _no_job_fence,
@@ -176,6 +199,8 @@ MUTANTS: dict[str, Callable[[Patch, Site], None]] = {
     "drop-report": _drop_report,
     "crowd-in": _crowd_in,
     "evict-equals": _evict_equals,
+    "hasty-main": _hasty_main,
+    "repeat-step": _repeat_step,
     "reuse-row-early": _reuse_row_early,
     "wall-clock-in-core": _wall_clock_in_core,
 }

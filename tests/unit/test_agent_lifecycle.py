@@ -193,6 +193,16 @@ def test_a_chain_begins_again_where_it_should(mode: str, again: list[str]) -> No
     assert names(one) == [*again[1:], "main"]
 
 
+def test_a_sidecar_in_a_chain_comes_back_once() -> None:
+    """A sidecar that ends while the chain stands at it is started again, in one run."""
+    policy = {"Attempts": 3, "Interval": 600 * SECOND, "Delay": SECOND, "Mode": "fail"}
+    job = job_json(step("p", "prestart", sidecar=True), task_json("main"), restart=policy)
+    job["TaskGroups"][0]["RestartFrom"] = "failed"
+    one = Story(job=job).hear(5, alloc()).started("p").started("main").exited(1, "p")
+    one.starts()
+    assert one.wait(2).starts() == [("p", 2)]
+
+
 def test_pauses_before_the_signal() -> None:
     """The group's shutdown_delay comes before the first signal, a task's own before its own; then kill_timeout."""
     one = story(
