@@ -33,8 +33,8 @@ FIRST_TRIES = 4
 TRIES_MAX = 256
 #: A line that finds room holds lower priorities back while the next of it are on their way, but no longer than this.
 STALLED_NS = 250_000_000
-#: minus priority, age, key.
-Order = tuple[int, int, EvalKey]
+#: Place of the job in the queue, then key.
+Order = tuple[int, int, JobId, EvalKey]
 #: Wait classes that no room given back can help.
 HOPELESS = frozenset({"misconfigured", "never_fits"})
 
@@ -248,7 +248,7 @@ class Lines:
         return line
 
     def _enter(self, key: EvalKey, need: Need, line: Line, blocked: Blocked | None) -> None:
-        order = (-need.priority, need.age, key)
+        order = (-need.priority, need.age, need.job_id, key)
         member = self._members[key] = Member(key, need, order, line, blocked)
         line.waiting[key] = member
         heappush(line.heap, (order, key))

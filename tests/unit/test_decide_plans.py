@@ -79,7 +79,7 @@ def test_what_does_not_fit_any_more_is_cut_and_planned_again(world: Cluster) -> 
     world.do(register("other", group(cpu_mhz=900)))
     world.do(world.plan("other", worker="w2", placements=(placement((0,), (1,)),)))
     events = world.do(plan)
-    assert [type(event) for event in events] == [PlanCommitted]
+    assert [type(event) for event in events] == [PlanCommitted, CapacityFreed]
     committed = events[0]
     assert [sum(p.counts) for p in committed.placements] == [2]
     assert [(p.rows, p.counts, p.names) for p in committed.cut] == [((0,), (1,), (1, 1))]

@@ -26,6 +26,7 @@ from shared.core.role import (
     Stop,
     Timer,
 )
+from shared.core.state import TABLES
 from tests.unit.view_story import MS, Story, puts
 
 RUNNING, COMPLETE, LOST = 1, 2, 4
@@ -388,7 +389,7 @@ def test_cluster_answer() -> None:
     assert (answer["cluster_id"], answer["epoch"], answer["holder"]) == ("c1", 1, "a1")
     assert answer["fsync"] is True
     assert answer["counts"]["allocations"]["pending"] == 2
-    assert set(answer["tables"]) == {"policy", "jobs", "fleet", "evaluations", "allocations"}
+    assert set(answer["tables"]) == TABLES
     assert story.ask("cluster")["tables"] == {}
 
 
