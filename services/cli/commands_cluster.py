@@ -18,8 +18,8 @@ CLUSTER_COMMANDS = (
         "status",
         (_NODE, flag("allocs", "also what runs there"), LIMIT, AT, VERBOSE),
         ("nodes", "total", "seq", "cluster_id"),
-        "With ID the keys are nodes, attributes, meta, ports, allocations, allocations_total, seq, cluster_id; with --allocs "
-        "allocations is there without ID, too.",
+        "With ID the keys are nodes, attributes, meta, ports, allocations, allocations_total, seq, cluster_id; with "
+        "--allocs allocations is there without ID, too.",
         ("node status", "node status --allocs", "node status node-1 --verbose"),
     ),
     Command(
@@ -153,7 +153,8 @@ CLUSTER_COMMANDS = (
         ("policy", *_VERDICT),
         "The change is an event in the log: a replay decides under the policy of its moment. Times may be written like "
         "90m, and pool_algorithms like batch:spread,web:binpack. What is in a field has a dot: preemption.batch, "
-        "pool_algorithms.POOL, remote_drivers.DRIVER.cpu_mhz and .memory_mib; `remote_drivers.DRIVER=none` takes one out.",
+        "pool_algorithms.POOL, remote_drivers.DRIVER.cpu_mhz and .memory_mib; "
+        "`remote_drivers.DRIVER=none` takes one out.",
         (
             "operator scheduler set algorithm=spread",
             "operator scheduler set job_keep_ns=4h",

@@ -1,4 +1,4 @@
-"""`caravan operator resource`: what nodes and the cluster offer beside CPU, memory and disk, and what operators say of it."""
+"""`caravan operator resource`: what nodes and the cluster offer beside CPU, memory and disk."""
 
 from collections.abc import Sequence
 

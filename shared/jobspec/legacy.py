@@ -35,7 +35,7 @@ def prepare(struct: type[Json], made: Made) -> Made:
     return made
 
 
-def finish(mapper: Mapper, struct: type[Json], value: JsonObject, made: Made, path: str) -> None:
+def finish(mapper: Mapper, struct: type[Json], value: JsonObject, made: Made, *, path: str) -> None:
     """Complete a block's JSON, which stands at `path`."""
     if struct is Network:
         _split_ports(value, path, mapper.mapped.lines)

@@ -7,7 +7,7 @@ block stands in `legacy.py`. Knows neither HCL nor YAML: both come as `Made`.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -39,13 +39,23 @@ class Mapped(msgspec.Struct, frozen=True):
     broken: set[str]
 
 
+class Finish(Protocol):
+    """Completes the JSON of a block, which stands at `path`."""
+
+    def __call__(
+        self, mapper: "Mapper", struct: type[Json], value: JsonObject, made: Made, *, path: str
+    ) -> None:
+        """Do it."""
+        ...
+
+
 class Mapper:
     """Maps one file. `prepare` may rewrite a block before, `finish` its JSON after."""
 
     def __init__(
         self,
         prepare: Callable[[type[Json], Made], Made],
-        finish: Callable[["Mapper", type[Json], JsonObject, Made, str], None],
+        finish: "Finish",
     ) -> None:
         self._prepare = prepare
         self._finish = finish
@@ -67,7 +77,7 @@ class Mapper:
             self._attribute(shape, (name, value, line), path, found)
         for inner in made.blocks:
             self._inner(shape, inner, path, found)
-        self._finish(self, struct, found, made, path)
+        self._finish(self, struct, found, made, path=path)
         return found
 
     def fault(self, message: str, path: str, line: int) -> None:

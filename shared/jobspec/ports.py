@@ -30,6 +30,6 @@ def dynamic_ports(group: TaskGroup) -> tuple[Port, ...]:
 
 
 def held_ports(group: TaskGroup) -> tuple[int, ...]:
-    """List the numbers that an allocation holds on its node, each once; a shared one (`ignore_collision`) is not held."""
+    """List the numbers that an allocation holds on its node, each once; a shared one is not held."""
     held = [port.static for port in static_ports(group) if not port.ignore_collision]
     return tuple(sorted(set(held)))

@@ -13,8 +13,8 @@ import msgspec
 
 from shared.jobspec.nomad_base import Json
 
-#: text, whole, amount (with decimals), bool, duration, texts, wholes, map (of texts), lists (of texts by name), raw (JSON of any
-#: shape), block, blocks (a list), labelled (blocks by label).
+#: text, whole, amount (with decimals), bool, duration, texts, wholes, map (of texts), lists (of texts by name), raw
+#: (JSON of any shape), block, blocks (a list), labelled (blocks by label).
 Kind = str
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _SIMPLE: dict[Any, Kind] = {str: "text", int: "whole", bool: "bool", msgspec.Raw: "raw"}

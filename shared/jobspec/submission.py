@@ -71,7 +71,10 @@ Command = RegisterJob | StopJob | EvaluateJob
 
 
 def read_submission(body: bytes, verb: str, remotes: Remotes = NO_REMOTES) -> Submission:
-    """Read a body; `remotes` are the policy's remote drivers. Raises CommandInvalid (JobInvalid where there may be more than one fault)."""
+    """Read a body; `remotes` are the policy's remote drivers.
+
+    Raises CommandInvalid (JobInvalid where there may be more than one fault).
+    """
     if verb not in VERBS:
         raise CommandInvalid("invalid", f"unknown verb {verb!r}")
     value, text = read_object(body)

@@ -5,15 +5,17 @@ waits and says why. Limits are constants here. Next: `unbuilt.py`, `compiling.py
 """
 
 from schemas.jobs import JOB_TYPES, ErrorDetail
+from shared.jobspec.check_lifecycle import check_lifecycle
 from shared.jobspec.check_placement import check_placement
+from shared.jobspec.check_resources import RESOURCE_MAX, check_group_asks, check_resources
 from shared.jobspec.defaults import reschedule_of, restart_of
+from shared.jobspec.drivers.checks import option_faults
 from shared.jobspec.faults import Faults
 from shared.jobspec.identifiers import id_fault, name_fault
 from shared.jobspec.nomad_json import (
     SECOND_NS,
     Job,
     ReschedulePolicy,
-    Resources,
     RestartPolicy,
     Task,
     TaskGroup,
@@ -24,15 +26,12 @@ JOB_COUNT_MAX = 1_000_000
 GROUPS_MAX = 100
 TASKS_MAX = 100
 PRIORITY_MAX = 100
-#: MHz and MiB of one task; far beyond any machine, and sums stay far below int64.
-RESOURCE_MAX = 2**31 - 1
-CPU_MHZ_MIN = 1
-MEMORY_MIB_MIN = 10
 DISK_MIB_MIN = 10
 #: Ten years: sums of log times and durations stay below int64.
 DURATION_NS_MAX = 10 * 366 * 86_400 * SECOND_NS
 DELAY_NS_MIN = 5 * SECOND_NS
 
+RECONCILES = ("best_score", "keep_original", "keep_replacement", "longest_running")
 RESTART_MODES = ("fail", "delay")
 DELAY_FUNCTIONS = ("constant", "exponential", "fibonacci")
 _BRACE = ord("{")
@@ -98,6 +97,9 @@ def _group(faults: Faults, job: Job, group: TaskGroup, path: str) -> None:
         _reschedule(faults, group.reschedule, f"{path}.ReschedulePolicy")
     if group.reschedule is not None or job.reschedule is not None:
         _resolved_reschedule(faults, job, group, f"{path}.ReschedulePolicy")
+    _disconnect(faults, group, path)
+    check_group_asks(faults, group, path)
+    check_lifecycle(faults, job, group, path)
     if not group.tasks and not has_gateway(group):
         faults.add(f"{path}.Tasks", "a task group needs at least one task")
     if len(group.tasks) > TASKS_MAX:
@@ -111,6 +113,24 @@ def _group(faults: Faults, job: Job, group: TaskGroup, path: str) -> None:
         _unique(faults, [task.name for task in group.tasks], f"{path}.Tasks", "task")
 
 
+def _disconnect(faults: Faults, group: TaskGroup, path: str) -> None:
+    block = group.disconnect
+    if block is not None:
+        here = f"{path}.Disconnect"
+        if block.reconcile not in RECONCILES:
+            text = f"must be one of {', '.join(RECONCILES)}, was {block.reconcile[:80]!r}"
+            faults.add(f"{here}.Reconcile", text)
+        faults.within(here, ".LostAfter", block.lost_after_ns or 0, (0, DURATION_NS_MAX))
+        for name, old in (
+            ("MaxClientDisconnect", group.max_client_disconnect_ns),
+            ("StopAfterClientDisconnect", group.stop_after_client_disconnect_ns),
+        ):
+            if old is not None:
+                faults.add(f"{path}.{name}", "the disconnect block says it, do not say it twice")
+    old = group.max_client_disconnect_ns
+    faults.within(path, ".MaxClientDisconnect", old or 0, (0, DURATION_NS_MAX))
+
+
 def _task(faults: Faults, task: Task, path: str) -> None:
     if text := name_fault(task.name):
         faults.add(f"{path}.Name", text)
@@ -118,22 +138,14 @@ def _task(faults: Faults, task: Task, path: str) -> None:
         faults.add(f"{path}.Driver", text)
     if memoryview(task.config)[0] != _BRACE:
         faults.add(f"{path}.Config", "must be an object")
-    _resources(faults, task.resources, path)
+    else:
+        for where, text in option_faults(task.driver, task.config):
+            faults.add(f"{path}.Config.{where}", text)
+    check_resources(faults, task.resources, path)
     faults.within(path, ".KillTimeout", task.kill_timeout_ns, (0, DURATION_NS_MAX))
     for key in sorted(task.env):
         if not key or "=" in key:
             faults.add(f"{path}.Env", f"{key!r} cannot name an environment variable")
-
-
-def _resources(faults: Faults, asked: Resources, path: str) -> None:
-    faults.within(path, ".Resources.CPU", asked.cpu_mhz, (CPU_MHZ_MIN, RESOURCE_MAX))
-    faults.within(path, ".Resources.MemoryMB", asked.memory_mib, (MEMORY_MIB_MIN, RESOURCE_MAX))
-    highest = asked.memory_max_mib
-    if highest not in {0, -1} and not asked.memory_mib <= highest <= RESOURCE_MAX:
-        faults.add(
-            f"{path}.Resources.MemoryMaxMB",
-            f"must be 0, -1 or at least MemoryMB ({asked.memory_mib}), was {highest}",
-        )
 
 
 def _restart(

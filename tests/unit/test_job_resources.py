@@ -251,7 +251,7 @@ def test_nomads_json_says_the_same() -> None:
 
 
 def test_a_task_of_a_remote_driver_takes_of_its_pools() -> None:
-    """It takes MHz and MiB of the driver's own pools, of its node only what keeping track costs; others are as before."""
+    """It takes MHz and MiB of the driver's own pools, of its node only what keeping track costs."""
     text = 'job "a" {\n group "g" {\n' + task("cpu = 400\nmemory = 600", driver="ecs")
     text += task("cpu = 30\nmemory = 40", name="u") + "}\n}"
     loaded = load_file(text.encode(), "a.nomad.hcl")
