@@ -15,6 +15,9 @@ import structlog
 from schemas.nodes import NodeSpec
 from services.agent.desired import Settings
 from services.agent.drivers.driver import Driver
+from services.agent.drivers.exec import Exec
+from services.agent.drivers.exec_settings import exec_settings
+from services.agent.drivers.isolated import isolated
 from services.agent.drivers.raw_exec import RawExec
 from services.agent.edge import Edge
 from services.agent.edge_dirs import Directories
@@ -115,6 +118,7 @@ def _naming(own: AgentSettings) -> Naming:
 
 def _drivers(own: AgentSettings, home: Home) -> dict[str, Driver]:
     drivers: list[Driver] = [RawExec(kernel_boot=home.kernel_boot)] if own.raw_exec else []
+    drivers += isolated(home.top, home.kernel_boot, exec_settings(os.environ))
     return {driver.name: driver for driver in drivers}
 
 
@@ -215,6 +219,9 @@ def main() -> int:
     if code == 0 and own.end_tasks:
         for edge in edges:
             log.info("tasks.ended", count=asyncio.run(edge.end_tasks()))
+    for driver in drivers.values():
+        if isinstance(driver, Exec | RawExec):
+            driver.close()
     return code
 
 

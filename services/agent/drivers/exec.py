@@ -36,7 +36,7 @@ from services.agent.drivers.starting import Starter, probe
 from services.agent.drivers.watcher import Watched
 from services.agent.environment import interpolate_json
 from shared.core.tasks import TaskLaunch
-from shared.jobspec.drivers.exec import ExecOptions, read_exec
+from shared.jobspec.drivers.exec import ExecOptions, IsolationOptions, read_exec
 
 _JAIL = "jail.json"
 
@@ -59,7 +59,13 @@ class Exec:
     name = "exec"
 
     def __init__(
-        self, *, home: Path, kernel_boot: str, settings: ExecSettings, found: Found | None = None
+        self,
+        *,
+        home: Path,
+        kernel_boot: str,
+        settings: ExecSettings,
+        found: Found | None = None,
+        starter: Starter | None = None,
     ) -> None:
         self._home = home
         self._kernel_boot = kernel_boot
@@ -67,12 +73,13 @@ class Exec:
         digest = hashlib.sha256(str(home).encode()).hexdigest()[:12]
         self._parent = f"{settings.cgroup_parent}/{digest}"
         self.found = found or probe(self._parent)
-        self.starter = Starter()
+        self.starter = starter or Starter()
         self.groups: cgroups.Groups | None = None
         if "cgroups" in self.found.works:
             self.groups = cgroups.Groups(self.found.hierarchies, self._parent)
-            # The probe has made the agent's level, and taken its own group away again.
-            self.groups.sweep()
+            if found is None:
+                # What of earlier lives has no member any more; nothing is started yet.
+                self.groups.sweep()
         self._shape = Shape(home=home, settings=settings, found=self.found)
 
     def off(self) -> str:
@@ -129,15 +136,21 @@ class Exec:
         run: Run,
         launch: TaskLaunch,
         command: tuple[str, ...],
-        options: ExecOptions,
+        options: IsolationOptions,
         *,
         devices: tuple[str, ...] = (),
+        shown: tuple[str, ...] = (),
     ) -> Jailed:
-        """Start a run of a command that a driver on top of this one made. Raises StartRefused."""
+        """Start a run of a command that a driver on top of this one made. Raises StartRefused.
+
+        `devices`, `shown`: full paths of the node's that it sees beside what every task does.
+        """
         why = self.off() or self.settings.forbids(options)
         if why:
             raise StartRefused(why, recoverable=False)
-        order = await asyncio.to_thread(self._order, run, launch, command, options, devices)
+        order = await asyncio.to_thread(self._order, run, launch, command, options)
+        if devices or shown:
+            order = _with(order, devices, shown)
         directory = _directory(run)
         try:
             await self.starter.start(order)
@@ -158,8 +171,7 @@ class Exec:
         run: Run,
         launch: TaskLaunch,
         command: tuple[str, ...],
-        options: ExecOptions,
-        devices: tuple[str, ...],
+        options: IsolationOptions,
     ) -> Start:
         user = self._user(launch.user)
         directory = _directory(run)
@@ -169,7 +181,7 @@ class Exec:
             raise StartRefused(f"directories cannot be made: {err}", recoverable=True) from err
         env = self._shape.environment(run, launch, user)
         view = self._shape.variables(run)
-        texts = interpolate_json([*command, options.work_dir], {**env, **view})
+        texts = interpolate_json([*command, getattr(options, "work_dir", "")], {**env, **view})
         if any("\0" in text for text in (*texts, *env, *env.values())):
             raise StartRefused("options and environment hold no NUL", recoverable=False)
         if any("=" in name or not name for name in env):
@@ -185,7 +197,11 @@ class Exec:
             shared=str(run.places.shared),
             stdout="" if launch.logs.disabled else str(run.places.stdout),
             stderr="" if launch.logs.disabled else str(run.places.stderr),
-            devices=devices,
+            devices=tuple(
+                sorted(
+                    one for ids in launch.devices.values() for one in ids if one.startswith("/dev/")
+                )
+            ),
             argv=tuple(texts[:-1]),
             env=env,
             work_dir=self._shape.work_dir(run, texts[-1]),
@@ -285,8 +301,11 @@ class Exec:
         return Usage(cpu_ns=cpu_ns, memory_bytes=memory_bytes)
 
     def close(self) -> None:
-        """Let go of the starter; tasks run on."""
+        """Let go of the starter; tasks run on. Without any, nothing of ours stays in the cgroups."""
         self.starter.close()
+        if self.groups is not None:
+            self.groups.sweep()
+            self.groups.remove()
 
     # ---- ends ----
 
@@ -302,6 +321,14 @@ class Exec:
     async def _clean_group(self, name: str) -> None:
         if self.groups is not None and self.groups.exists(name):
             await asyncio.to_thread(self.groups.end, name)
+
+
+def _with(order: Start, devices: tuple[str, ...], shown: tuple[str, ...]) -> Start:
+    jail = msgspec.structs.replace(order.jail, shown=(*order.jail.shown, *shown))
+    if jail.landlock_read:
+        read, write = (*jail.landlock_read, *shown), (*jail.landlock_write, *devices)
+        jail = msgspec.structs.replace(jail, landlock_read=read, landlock_write=write)
+    return msgspec.structs.replace(order, devices=(*order.devices, *devices), jail=jail)
 
 
 def _directory(run: Run) -> Path:

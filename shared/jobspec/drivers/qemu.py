@@ -19,10 +19,12 @@ OPTIONS = by_name(
     Option("drive_interface", "text", "ide (default), scsi, sd, mtd, floppy, pflash, virtio, none"),
     Option("args", "list", "arguments of the emulator, of those the operator allows"),
     Option("port_map", "numbers", "label = port inside, forwarded from the group's port"),
-    Option("guest_agent", "flag", "not given yet: must be false"),
-    Option("graceful_shutdown", "flag", "press the power button before the kill signal"),
 )
-NEVER = {"emulator": "the operator's choice, not a job's"}
+NEVER = {
+    "emulator": "the operator's choice, not a job's",
+    "guest_agent": "is not given to a task yet",
+    "graceful_shutdown": "is not given to a task yet: the emulator gets the kill signal",
+}
 ACCELERATORS = ("tcg", "kvm")
 DRIVES = ("ide", "scsi", "sd", "mtd", "floppy", "pflash", "virtio", "none")
 _NO_OPTION = re.compile(r"[,\0]")
@@ -36,8 +38,6 @@ class QemuOptions(msgspec.Struct, frozen=True, kw_only=True):
     drive_interface: str = "ide"
     args: tuple[str, ...] = ()
     port_map: dict[str, int] = {}
-    guest_agent: bool = False
-    graceful_shutdown: bool = False
 
 
 def read_qemu(config: Json) -> tuple[QemuOptions, tuple[OptionFault, ...]]:
@@ -49,8 +49,6 @@ def read_qemu(config: Json) -> tuple[QemuOptions, tuple[OptionFault, ...]]:
         if "${" not in value and value not in known:
             text = f"must be one of {', '.join(known)}, was {value[:40]!r}"
             faults.append(OptionFault(name, text + nearest(value, list(known))))
-    if values.get("guest_agent"):
-        faults.append(OptionFault("guest_agent", "is not given to a task yet"))
     for label, port in sorted(values.get("port_map", {}).items()):
         if not 0 < port < 65_536:
             faults.append(OptionFault(f"port_map.{label[:40]}", f"must be a port, was {port}"))

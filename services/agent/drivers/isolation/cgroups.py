@@ -210,14 +210,11 @@ class Groups:
         return len(empty)
 
     def remove(self) -> None:
-        """Remove the agent's own level, if nothing is in it."""
-        for place, top in self.tops.items():
-            _remove(str(top / KEEPERS))
-            level = top
-            while level != Path(place):
+        """Remove the agent's own level, unless something runs in it."""
+        for top in self.tops.values():
+            for level in (top / KEEPERS, top):
                 with contextlib.suppress(OSError):
                     level.rmdir()
-                level = level.parent
 
 
 def oom_kills(text: str) -> int:

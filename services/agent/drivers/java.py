@@ -1,0 +1,66 @@
+"""java: a Java program as an isolated process. A thin driver on `exec.py`.
+
+Decides the command line of the virtual machine, and which one this node has. Everything else is driver exec's.
+"""
+
+import re
+import shutil
+import subprocess
+
+import msgspec
+
+from services.agent.drivers.beside import refuse_faults
+from services.agent.drivers.driver import Run
+from services.agent.drivers.exec import Exec, Jailed
+from shared.core.tasks import TaskLaunch
+from shared.jobspec.drivers.java import read_java
+
+#: A virtual machine that does not say its version by then is none.
+VERSION_TIMEOUT_S = 20.0
+_PATH = "/usr/local/bin:/usr/bin:/bin"
+_VERSION = re.compile(r'version "([^"]+)"')
+
+
+class Java(Exec):
+    """The driver."""
+
+    name = "java"
+
+    def fingerprint(self) -> dict[str, str]:
+        """Say which virtual machine is here; empty: none, or nothing may be isolated."""
+        program = shutil.which("java", path=_PATH)
+        if program is None or self.off():
+            return {}
+        said = version_text([program, "-version"])
+        found = _VERSION.search(said)
+        if found is None:
+            return {}
+        lines = [*said.splitlines(), "", "", ""]
+        return {
+            "driver.java": "1",
+            "driver.java.version": found.group(1),
+            "driver.java.runtime": lines[1].strip(),
+            "driver.java.vm": lines[2].strip(),
+        }
+
+    async def start(self, run: Run, launch: TaskLaunch) -> Jailed:
+        """Start a run."""
+        options, faults = read_java(msgspec.json.decode(launch.config))
+        refuse_faults(self.name, faults)
+        return await self.start_command(run, launch, ("java", *options.command), options)
+
+
+def version_text(command: list[str]) -> str:
+    """Let a program say its version, on whichever output; empty: it did not."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=VERSION_TIMEOUT_S,
+            check=False,
+            env={"PATH": _PATH},
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return (done.stdout + done.stderr).decode(errors="replace") if done.returncode == 0 else ""
