@@ -38,8 +38,10 @@ def due_starts(alloc: Alloc) -> list[Task]:
     if _is_body_dead(alloc):
         return _after(alloc)
     if alloc.end is not None:
-        is_quiet = not any(task.stopping for task in alloc.hooked(""))
-        return _idle(alloc.hooked("prestop")) if is_quiet and _is_any_main_alive(alloc) else []
+        mains = alloc.hooked("")
+        is_first = not any(task.stopping for task in mains) and not _is_any_unknown(mains)
+        is_up = any(task.phase is Phase.RUNNING for task in mains)
+        return _idle(alloc.hooked("prestop")) if is_first and is_up else []
     if alloc.held or alloc.crowded or alloc.stopping:
         return []
     starts = _prestarts(alloc)
@@ -60,9 +62,14 @@ def due_stops(alloc: Alloc, now_ns: int) -> list[Task]:
     if alloc.end is None:
         return []
     body = [task for task in alloc.body() if task.phase is not Phase.DEAD]
-    # What does not run needs no farewell.
-    stops = [task for task in body if not _is_alive(task) and not task.stopping]
-    if any(_is_alive(task) and not task.stopping for task in alloc.hooked("prestop")):
+    # What is not up needs no farewell.
+    down = (Phase.IDLE, Phase.WAITING, Phase.STARTING)
+    stops = [task for task in body if task.phase in down and not task.stopping]
+    prestops = alloc.hooked("prestop")
+    if any(_is_alive(task) and not task.stopping for task in prestops):
+        return stops
+    if _idle(prestops) and _is_any_unknown(alloc.hooked("")):
+        # Whether there is anything to prepare turns out in a moment.
         return stops
     if now_ns < delay_ends_ns(alloc):
         return stops
@@ -73,7 +80,7 @@ def due_stops(alloc: Alloc, now_ns: int) -> list[Task]:
     ):
         alive = [task for task in stage if _is_alive(task)]
         if alive:
-            return stops + [task for task in alive if not task.stopping]
+            return stops + [task for task in alive if not task.stopping and task not in stops]
     return stops
 
 
@@ -158,6 +165,10 @@ def _is_body_dead(alloc: Alloc) -> bool:
 
 def _is_any_main_alive(alloc: Alloc) -> bool:
     return any(_is_alive(task) for task in alloc.hooked(""))
+
+
+def _is_any_unknown(tasks: list[Task]) -> bool:
+    return any(task.phase is Phase.RECOVERING and not task.stopping for task in tasks)
 
 
 def _is_alive(task: Task) -> bool:
