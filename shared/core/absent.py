@@ -9,13 +9,15 @@ back: that is unknown until `lost_after`. With `replace = false` what is unknown
 node is known at all.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
 from schemas.jobs import Disconnect
 from shared.core.columns import Rows
 from shared.core.state import State
-from shared.core.tables.allocations import RUN, RUNNING, TERMINAL, UNKNOWN
+from shared.core.tables.allocations import RUN, RUNNING, UNKNOWN
 from shared.core.tables.fleet import DISCONNECTED, DOWN
 
 Mask = NDArray[np.bool_]
@@ -61,22 +63,28 @@ def disconnect_of(state: State, ref: int) -> Disconnect:
 def waits(state: State, rows: Rows) -> Mask:
     """Which of these rows become unknown, and not lost, when their nodes fall silent. Shapes: rows, result (R,)."""
     table = state.allocations
-    refs, where = np.unique(table.group[rows], return_inverse=True)
-    blocks = [disconnect_of(state, ref) for ref in refs.tolist()]
-    may = np.array([bool(one.lost_after_ns) or not one.replace for one in blocks], dtype=bool)
-    alive = (table.desired[rows] == RUN) & ~TERMINAL[table.client[rows]]
+    may = _by_group(state, rows, lambda block: bool(block.lost_after_ns) or not block.replace)
     seen = np.isin(table.client[rows], (RUNNING, UNKNOWN))
-    waiting: Mask = may[where] & alive & seen if len(rows) else np.zeros(0, dtype=bool)
+    waiting: Mask = may & table.is_wanted(rows) & seen
     return waiting
 
 
-def holds_node(state: State, rows: Rows, since_ns: int) -> Mask:
-    """Which of these rows keep a node that is silent since then from being down. Shapes: rows, result (R,)."""
+def holds_node(state: State, rows: Rows, since_ns: NDArray[np.int64]) -> Mask:
+    """Which of these rows keep their node from being down. `since_ns`: when it fell silent. Shapes: all (R,)."""
     table = state.allocations
     refs, where = np.unique(table.group[rows], return_inverse=True)
-    blocks = [disconnect_of(state, ref) for ref in refs.tolist()]
-    until = np.array([since_ns + one.lost_after_ns for one in blocks], dtype=np.int64)
-    if not len(rows):
-        return np.zeros(0, dtype=bool)
-    holding: Mask = waits(state, rows) & (until[where] > state.t_ns)
+    waits_ns = [disconnect_of(state, ref).lost_after_ns for ref in refs.tolist()]
+    until = since_ns + np.asarray(waits_ns, dtype=np.int64)[where]
+    holding: Mask = waits(state, rows) & (until > state.t_ns)
     return holding
+
+
+def is_irreplaceable(state: State, rows: Rows) -> Mask:
+    """Which of these rows nobody stands in for, also when their node is down. Shapes: rows, result (R,)."""
+    return _by_group(state, rows, lambda block: not block.replace)
+
+
+def _by_group(state: State, rows: Rows, says: Callable[[Disconnect], bool]) -> Mask:
+    refs, where = np.unique(state.allocations.group[rows], return_inverse=True)
+    found = [says(disconnect_of(state, ref)) for ref in refs.tolist()]
+    return np.asarray(found, dtype=bool)[where]

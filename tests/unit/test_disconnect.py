@@ -7,6 +7,7 @@ import pytest
 from schemas.evaluations import EvaluationsCreated, WakeEvaluations
 from schemas.jobs import Disconnect, GroupSpec
 from schemas.nodes import ChangeLiveness
+from shared.core.decide import liveness
 from shared.core.tables.allocations import LOST, RUNNING, UNKNOWN
 from shared.core.tables.fleet import DISCONNECTED, DOWN, READY
 from tests.builders import SECOND, Cluster, group, join, register, stop
@@ -299,3 +300,33 @@ def test_a_system_job_waits_for_its_node_and_is_replaced_nowhere() -> None:
     story.ask("ready")
     story.settle()
     assert story.client(story.first) == RUNNING and len(story.wanted()) == 2
+
+
+def test_those_who_wait_do_not_stand_in_the_way_of_those_whose_time_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Asked about many nodes at once, only those that change count against what fits a transaction."""
+    monkeypatch.setattr(liveness, "EVALUATIONS_MAX", 2)
+    world = Cluster()
+    for n, block in enumerate((MINUTE * 10, MINUTE)):
+        world.do(join(f"n{n}"))
+        world.run(register(f"job-{n}", waiting(lost_after_ns=block, cpu_mhz=900)))
+        world.report(f"n{n}", (world.rows(f"job-{n}")[0], "running"))
+    for status in ("disconnected", "down"):
+        for _ in range(2):
+            names = ("n0", "n1")
+            world.do(ChangeLiveness(node_ids=names, status="down", seen_seq=world.state.seq))
+        world.later(61)
+        expected = [DISCONNECTED, DOWN if status == "down" else DISCONNECTED]
+        assert world.state.fleet.status[:2].tolist() == expected
+
+
+def test_a_report_of_what_is_unknown_brings_a_node_back_that_was_taken_for_dead() -> None:
+    """Else what runs on a node that is down would be lost with the next plan."""
+    story = Story(waiting(replace=False, lost_after_ns=0))
+    story.ask("down")
+    story.settle()
+    story.world.report(story.node, (story.first, "running"))
+    assert story.status == READY
+    story.settle()
+    assert story.wanted() == [story.first]

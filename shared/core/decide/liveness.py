@@ -9,12 +9,13 @@ know who was heard when: the heartbeat monitor asks, and asks again for as long 
 from collections.abc import Collection
 
 import numpy as np
+from numpy.typing import NDArray
 
 from schemas.allocations import AllocationsReported
 from schemas.base import Event, JobId
 from schemas.evaluations import EvaluationsCreated, NewEvaluation
 from schemas.nodes import CapacityFreed, ChangeLiveness, NodesStatusChanged
-from shared.core.absent import disconnect_of, holds_node, waits
+from shared.core.absent import disconnect_of, holds_node, is_irreplaceable, waits
 from shared.core.columns import Rows
 from shared.core.decide.everywhere import Place, look_again, node_update, place_of
 from shared.core.decide.reschedules import has_delayed
@@ -87,19 +88,16 @@ def _has_unknown(state: State) -> bool:
 def _silent(state: State, nodes: Rows, reason: str) -> list[Event]:
     """Nodes are silent: those that hold what may wait are disconnected, and the others down."""
     fleet, table = state.fleet, state.allocations
-    nodes = _as_many_as_fit(state, nodes)
     rows = table.on_nodes(nodes)
     rows = rows[~TERMINAL[table.client[rows]]]
     held = np.zeros(fleet.size, dtype=bool)
-    for since in sorted({_since(state, row) for row in nodes.tolist()}):
-        of_since = np.array(
-            [_since(state, row) == since for row in table.node[rows].tolist()], bool
-        )
-        some = rows[of_since] if len(rows) else rows
-        held[table.node[some[holds_node(state, some, since)]]] = True
-    was = fleet.status[nodes] == DISCONNECTED
-    away = nodes[held[nodes] & ~was]
-    down = nodes[~held[nodes]]
+    held[table.node[rows[holds_node(state, rows, _since(state)[table.node[rows]])]]] = True
+    # Who is disconnected and holds something goes on being so; it must not stand in the way of the others.
+    nodes = nodes[(fleet.status[nodes] != DISCONNECTED) | ~held[nodes]]
+    if not len(nodes):
+        return []
+    nodes = _as_many_as_fit(state, nodes)
+    away, down = nodes[held[nodes]], nodes[~held[nodes]]
     gone = rows[np.isin(table.node[rows], np.concatenate((away, down)))]
     events: list[Event] = []
     if len(down):
@@ -112,27 +110,27 @@ def _silent(state: State, nodes: Rows, reason: str) -> list[Event]:
         )
         events.append(changed)
     waiting = gone[waits(state, gone)]
-    # On a node that is down nothing waits but what is never replaced.
-    stays = np.array([_waits_down(state, int(row)) for row in waiting.tolist()], dtype=bool)
-    unknown = waiting[np.isin(table.node[waiting], away) | stays] if len(waiting) else waiting
+    on_away = np.isin(table.node[waiting], away)
+    # On a node that is down nothing waits but what nobody stands in for.
+    unknown = waiting[on_away | is_irreplaceable(state, waiting)]
     fresh = unknown[table.client[unknown] != UNKNOWN]
     if len(fresh):
         statuses = (UNKNOWN,) * len(fresh)
         events.append(AllocationsReported(rows=tuple(fresh.tolist()), statuses=statuses))
     new = [node_update(state.jobs.by_id[one]) for one in _jobs_of(state, gone)]
-    new += _timeouts(state, waiting[np.isin(table.node[waiting], away)])
+    new += _timeouts(state, waiting[on_away])
     if new:
         events.append(EvaluationsCreated(evaluations=tuple(new)))
     return [*events, *let_go(state, (*away.tolist(), *down.tolist()))]
 
 
-def _since(state: State, node: int) -> int:
-    """Log time since when a silent node counts as disconnected."""
-    return state.fleet.silent_ns.get(node, state.t_ns)
-
-
-def _waits_down(state: State, row: int) -> bool:
-    return not disconnect_of(state, int(state.allocations.group[row])).replace
+def _since(state: State) -> NDArray[np.int64]:
+    """Log time since when each node is silent: since now, unless it is disconnected already. Shape: (N,)."""
+    fleet = state.fleet
+    since = np.full(fleet.size, state.t_ns, dtype=np.int64)
+    for row, at_ns in fleet.silent_ns.items():
+        since[row] = at_ns
+    return since
 
 
 def _timeouts(state: State, rows: Rows) -> list[NewEvaluation]:

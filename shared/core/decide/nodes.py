@@ -63,10 +63,19 @@ def decide_report(state: State, report: ReportNode, now_ns: int) -> list[Event]:
         return []
     if row is None:
         return events
-    if not events and fleet.status[row] == DISCONNECTED:
+    if not events and _is_waited_for(state, report, row):
         # Who reports is there; else what it says of its allocations would be of a node that is away.
         events = come_back(state, np.array([row], dtype=np.int32), "ready", "it reports again")
     return [*events, *_states(state, report, row, now_ns)]
+
+
+def _is_waited_for(state: State, report: ReportNode, row: int) -> bool:
+    """Tell whether a node is away whose allocations may come back."""
+    status, client = state.fleet.status[row], state.allocations.client
+    if status != DOWN:
+        return bool(status == DISCONNECTED)
+    here = (one.row for one in report.states if 0 <= one.row < state.allocations.size)
+    return any(client[at] == UNKNOWN for at in here)
 
 
 def _is_current(state: State, report: ReportNode, row: int) -> bool:
