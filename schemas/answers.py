@@ -347,6 +347,40 @@ class EvalsAnswer(Answer, frozen=True, kw_only=True):
     total: int = 0
 
 
+class QueueLine(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """One group that waits.
+
+    `class`: misconfigured, never_fits, capacity, priority (behind another that waits for the same, or more important
+    jobs have its room), reservation (room is there, on nodes held back), quota, gang or node_boot.
+    """
+
+    #: 1 is next, in its node pool; 0: it stands in no line, because nothing there is could hold it.
+    position: int
+    job: str
+    group: str
+    #: allocations that have no place.
+    n: int
+    wait_class: str = msgspec.field(name="class", default="capacity")
+    priority: int = 50
+    #: its node pool.
+    pool: str = "default"
+    #: log time since when the job waits; 0: not known.
+    since_ns: int = 0
+    reasons: tuple[str, ...] = ()
+    #: what would have it tried again.
+    wakes: tuple[str, ...] = ()
+    #: nodes held back for it.
+    nodes: tuple[str, ...] = ()
+    eval_id: str = ""
+
+
+class WaitingAnswer(Answer, frozen=True, kw_only=True):
+    """`query.waiting`: what waits for a place, the next one first."""
+
+    waiting: tuple[QueueLine, ...] = ()
+    total: int = 0
+
+
 class EvalAnswer(Answer, frozen=True, kw_only=True):
     """`query.eval`; `follow_ups` are the evaluations that came out of it."""
 

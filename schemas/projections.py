@@ -172,6 +172,7 @@ class Query(Wire, frozen=True, kw_only=True):
     job_id: str = ""
     node_id: str = ""
     status: str = ""
+    group: str = ""
     version: int = -1
     min_seq: int = 0
     limit: int = 1000

@@ -7,7 +7,7 @@ Next: `commands_jobs.py`, `commands_cluster.py`.
 
 from services.cli.commands_cluster import CLUSTER_COMMANDS
 from services.cli.commands_jobs import JOB_COMMANDS
-from services.cli.words import LIMIT, Arg, Command, flag, option
+from services.cli.words import AT, LIMIT, Arg, Command, flag, option
 
 GROUPS = {
     "job": "run, stop and look at jobs",
@@ -77,7 +77,63 @@ _BEGIN = (
     ),
 )
 
+_WHY_KEYS = (
+    *(
+        "job_id",
+        "group",
+        "allocation",
+        "node",
+        "decision",
+        "nodes_considered",
+        "feasible",
+        "fitting",
+    ),
+    *("filters", "exhausted", "nearest", "top", "victims", "class", "reasons", "text"),
+    *("seq", "cluster_id"),
+)
+
 _END = (
+    Command(
+        ("why",),
+        "say why an allocation is where it is",
+        "services.cli.why",
+        "why",
+        (
+            Arg(
+                "alloc_id",
+                "allocation: the beginning of its id, or its name",
+                metavar="ID",
+                complete="alloc",
+            ),
+            AT,
+        ),
+        _WHY_KEYS,
+        "The log is read and the decision looked at again on the snapshot that it was made on.",
+        ("why 4f9c21ab", "why 'hello.greeters[0]' --json | jq .top"),
+    ),
+    Command(
+        ("why-not",),
+        "say why a job's next allocation finds no place, or not on a node",
+        "services.cli.why",
+        "why_not",
+        (
+            Arg("job_id", "job", metavar="JOB", complete="job"),
+            Arg(
+                "node_id",
+                "node or its name; without: all",
+                default="",
+                metavar="NODE",
+                complete="node",
+            ),
+            option(
+                "group", "task group; without: the first that waits, or the first", metavar="NAME"
+            ),
+            AT,
+        ),
+        _WHY_KEYS,
+        "",
+        ("why-not hello", "why-not hello node-1 --at 120"),
+    ),
     Command(
         ("log", "tail"),
         "print the last events of the log, one line each",

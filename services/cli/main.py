@@ -19,7 +19,21 @@ from shared.errors import BusUnavailable, CaravanError, CommandInvalid, ConfigIn
 abrupt.over()
 
 #: Commands that talk to a bus.
-_ASKING = frozenset(("job", "node", "alloc", "eval", "system", "operator", "log", "replay", "dead"))
+_ASKING = frozenset(
+    (
+        "job",
+        "node",
+        "alloc",
+        "eval",
+        "system",
+        "operator",
+        "log",
+        "replay",
+        "dead",
+        "why",
+        "why-not",
+    )
+)
 #: As a shell reports a process that its closed pipe ended.
 _EXIT_PIPE = 141
 

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from schemas.base import EvalKey, JobId
 from schemas.envelope import ENCODER
-from schemas.evaluations import Blocked, NewEvaluation, Waiting
+from schemas.evaluations import Blocked, Hold, NewEvaluation, Waiting
 from schemas.jobs import GroupSpec
 from schemas.plans import Evictions, GroupPlacement, InPlace, Stops
 from shared.core.filters import FilterReport, Mask, MaskCache
+from shared.core.looking import scores_of
 from shared.core.preempt import evictions_of
 from shared.core.reconcile import Reconciled, Want, reconcile
 from shared.core.reconcile_system import TYPES, named, reconcile_system
@@ -36,12 +37,12 @@ __all__ = [
     "Proposal",
     "Snapshot",
     "place",
-    "scores_of",
-    "why_not",
 ]
 
 #: An evaluation that goes on where a plan of very many allocations stopped.
 GOES_ON = "plan-goes-on"
+#: Wait classes of which nodes may be held back until there is room.
+HELPED_BY_HOLDING = frozenset({"capacity", "reservation", "priority"})
 
 
 class Assignment(msgspec.Struct, frozen=True):
@@ -118,6 +119,7 @@ def _fill(
     placements: list[GroupPlacement] = []
     waiting: dict[str, Waiting] = {}
     classes = np.zeros(len(fleet.classes), dtype=bool)
+    holds: tuple[Hold, ...] = ()
     goes_on = False
     for want in wanted.wants:
         if scratch.is_tired:
@@ -137,13 +139,16 @@ def _fill(
         if scratch.has_more(done, rest) or count == want.count < count + rest:
             goes_on = True
         elif rest > 0:
-            waiting[want.group.name] = scratch.explain(want, mask, rest, done)
+            waiting[want.group.name] = why = scratch.explain(want, mask, rest, done)
+            if why.wait_class in HELPED_BY_HOLDING:
+                hold = scratch.hold(want, mask, rest, done)
+                holds += (hold,) if hold is not None else ()
             classes[np.unique(fleet.class_of[: fleet.size][mask])] = True
     follow_ups: tuple[NewEvaluation, ...]
     if goes_on:
         follow_ups = (_follow_up(job, assignment, GOES_ON),)
     else:
-        follow_ups = _blocked(state, job, assignment, waiting=waiting, classes=classes)
+        follow_ups = _blocked(state, job, assignment, waiting=waiting, classes=classes, holds=holds)
     return Proposal(
         placements=tuple(placements),
         stops=wanted.stops,
@@ -153,27 +158,6 @@ def _fill(
         follow_ups=follow_ups,
         decision=_record(fleet, waiting),
     )
-
-
-def why_not(snapshot: Snapshot, job: Job, group: GroupSpec) -> FilterReport:
-    """Say which filters refuse which nodes for one more allocation of a group, beside those that it has now."""
-    return _scratch(snapshot, job, (), Draw()).report(_one_more(snapshot, job, group))
-
-
-def _one_more(snapshot: Snapshot, job: Job, group: GroupSpec) -> Want:
-    """Want one allocation of a group beside those that it has now."""
-    table = snapshot.state.allocations
-    rows = table.rows_of(job.id)
-    refs = [ref for ref, name in enumerate(table.groups.names) if name == group.name]
-    rows = rows[np.isin(table.group[rows], refs) & table.is_wanted(rows)]
-    return Want(group, 1, np.zeros(1, dtype=np.int64), rows)
-
-
-def scores_of(
-    snapshot: Snapshot, job: Job, group: GroupSpec, rows: Sequence[int]
-) -> list[dict[str, int]]:
-    """Name the scorers of one more allocation of a group on each of these rows, and their values (2**-20)."""
-    return _scratch(snapshot, job, (), Draw()).scores(_one_more(snapshot, job, group), rows)
 
 
 def _scratch(snapshot: Snapshot, job: Job, stops: Sequence[Stops], draw: Draw) -> Scratch:
@@ -240,6 +224,7 @@ def _blocked(
     *,
     waiting: dict[str, Waiting],
     classes: Mask,
+    holds: tuple[Hold, ...],
 ) -> tuple[NewEvaluation, ...]:
     if not waiting:
         return ()
@@ -249,12 +234,17 @@ def _blocked(
         if group.name in waiting
         for constraint in group.constraints
     )
+    fleet = state.fleet
+    # Of a class without nodes nobody knows whether one that comes back will do.
+    absent = np.ones(len(fleet.classes), dtype=bool)
+    absent[fleet.class_of[: fleet.size][fleet.live[: fleet.size]]] = False
     blocked = Blocked(
-        classes=tuple(np.flatnonzero(classes).tolist()),
+        classes=tuple(np.flatnonzero(classes | absent).tolist()),
         # What a class cannot tell (a node's own name) may be met by any node that comes.
         seen_classes=0 if escaped else len(state.fleet.classes),
         snapshot_seq=state.seq,
         waiting=waiting,
+        candidates=holds,
     )
     return (_follow_up(job, assignment, "queued-allocs", blocked),)
 

@@ -38,3 +38,28 @@ def _pick(values: tuple[int, ...], mask: NDArray[np.bool_]) -> tuple[int, ...]:
     if not values:
         return ()
     return tuple(compress(values, np.repeat(mask, len(values) // max(len(mask), 1)).tolist()))
+
+
+def merged(one: GroupPlacement, other: GroupPlacement) -> GroupPlacement:
+    """Put two parts of one placement together, by name. They replace nothing."""
+    names = np.concatenate((expand_runs(one.names), expand_runs(other.names)))
+    order = np.argsort(names, kind="stable")
+    rows = np.repeat((*one.rows, *other.rows), (*one.counts, *other.counts))[order]
+    return GroupPlacement(
+        group=one.group,
+        version=one.version,
+        rows=tuple(rows.tolist()),
+        counts=(1,) * len(rows),
+        names=pack_runs(names[order]),
+        variant=one.variant,
+        ports=_ordered((*one.ports, *other.ports), order),
+        instances=_ordered((*one.instances, *other.instances), order),
+    )
+
+
+def _ordered(values: tuple[int, ...], order: NDArray[np.intp]) -> tuple[int, ...]:
+    """Put columns of one width an allocation into another order."""
+    if not values:
+        return ()
+    table = np.asarray(values, dtype=np.int64).reshape(len(order), -1)
+    return tuple(table[order].ravel().tolist())

@@ -17,9 +17,9 @@ from shared.core.columns import Rows
 from shared.core.coupled import STEPS_MAX
 from shared.core.coupling import CLOSED_BELOW
 from shared.core.cut import place_count
+from shared.core.evicting import Ground, room_for, room_for_extras
 from shared.core.filters import Filter, FilterReport, Mask, MaskCache, filters_of, report_of
 from shared.core.heads import Placement
-from shared.core.evicting import Ground, room_for, room_for_extras
 from shared.core.preempt import Preemption, Room, held_above
 from shared.core.reconcile import Want
 from shared.core.reservations import ahead_of, limit_beside, propose

@@ -35,7 +35,9 @@ from schemas.answers import (
     SubmissionAnswer,
     TaskShown,
     VersionLine,
+    WaitingAnswer,
     WaitingLine,
+    WhyAnswer,
 )
 from schemas.base import EvalKey, JobId, NodeId
 from schemas.envelope import LeaseHeld
@@ -53,6 +55,8 @@ from shared.jobspec.submission import read_submission
 from shared.query import offered, projections
 from shared.query.histories import Histories
 from shared.query.planning import plan_job
+from shared.query.waiting import waiting_lines
+from shared.query.why import why_not
 
 LIMIT_MAX = 10_000
 #: Evaluations shown with a job.
@@ -93,10 +97,12 @@ class Answers:
             "alloc": self._alloc,
             "evals": self._evals,
             "eval": self._eval,
+            "waiting": self._waiting,
             "cluster": self._cluster,
             "resources": self._resources,
             "submission": self._submission,
             "dead": self._dead_letters,
+            "why_not": self._why_not,
         }
 
     def answer(self, noun: str, query: Query) -> Answer:
@@ -358,6 +364,15 @@ class Answers:
         page = tuple(projections.eval_summary(table.by_key[key]) for key in _page(found, query))
         return EvalsAnswer(**self._at, evaluations=page, total=len(found))
 
+    def _waiting(self, query: Query) -> WaitingAnswer:
+        found = [
+            line
+            for line in waiting_lines(self._state, self._histories.since_ns)
+            if not query.job_id or line.job == query.job_id
+        ]
+        page = tuple(_page(found, query))
+        return WaitingAnswer(**self._at, waiting=page, total=len(found))
+
     def _eval(self, query: Query) -> EvalAnswer:
         table = self._state.evaluations
         if not query.id:
@@ -372,6 +387,13 @@ class Answers:
             evaluation=projections.eval_summary(one),
             follow_ups=tuple(projections.eval_summary(e) for e in after if e.previous == one.key),
         )
+
+    # ---- why ----
+
+    def _why_not(self, query: Query) -> WhyAnswer:
+        job = self._find_job(query.id or query.job_id)
+        row = self.find_node(query.node_id) if query.node_id else None
+        return why_not(self._state, self._masks, job, query.group, row=row)
 
     # ---- the cluster ----
 

@@ -15,6 +15,8 @@ class Histories:
         self._of_job: dict[JobId, dict[EvalKey, None]] = {}
         #: how many of them have not ended; no entry: none.
         self._open: dict[JobId, int] = {}
+        #: log time since when there is one.
+        self._since_ns: dict[JobId, int] = {}
 
     def before(self, record: Record) -> None:
         """Forget what the record is about to collect."""
@@ -38,12 +40,14 @@ class Histories:
                     ordinal += 1
                     self._of_job.setdefault(new.job_id, {})[key] = None
                     self._open[new.job_id] = self._open.get(new.job_id, 0) + 1
+                    self._since_ns.setdefault(new.job_id, record.t_ns)
                     jobs.append(new.job_id)
             elif isinstance(event, EvaluationEnded):
                 job_id = self._state.evaluations.by_key[event.key].job_id
                 self._open[job_id] -= 1
                 if not self._open[job_id]:
                     del self._open[job_id]
+                    del self._since_ns[job_id]
                 jobs.append(job_id)
         return jobs
 
@@ -51,6 +55,10 @@ class Histories:
         """Keys of a job's evaluations, newest first; `limit` 0: all."""
         keys = list(reversed(self._of_job.get(job_id, {})))
         return keys[:limit] if limit else keys
+
+    def since_ns(self, job_id: JobId) -> int:
+        """Log time since when the job has evaluations that have not ended; 0: it has none."""
+        return self._since_ns.get(job_id, 0)
 
     def has_open(self, job_id: JobId) -> bool:
         """Tell whether one of the job's evaluations has not ended."""

@@ -10,7 +10,8 @@ from schemas.evaluations import EvaluationsCreated
 from schemas.jobs import Affinity, Constraint, DistinctProperty, GroupSpec, Spread, SpreadTarget
 from schemas.policy import Policy
 from shared.core import coupled, scratch
-from shared.core.place import Snapshot, scores_of, why_not
+from shared.core.looking import scores_of, why_not
+from shared.core.place import Snapshot
 from shared.core.scores import mean_score
 from tests.builders import Cluster, group, join, register
 

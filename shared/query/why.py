@@ -1,0 +1,340 @@
+"""Why: what spoke for the node that an allocation got, and against all nodes for one that has none.
+
+Decides what an explanation says. Nothing is remembered for it: the decision is looked at again on the state that it was
+made on, so it can be asked for at any time. Must not know where records come from.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from schemas.answers import Decision, Exhausted, FilterCount, Nearest, Scored, WhyAnswer
+from schemas.envelope import RECORD_DECODER
+from schemas.evaluations import Waiting
+from schemas.jobs import GroupSpec
+from schemas.plans import GroupPlacement, PlanCommitted
+from shared.core.filters import MaskCache
+from shared.core.ids import alloc_id, key_seq, make_key
+from shared.core.looking import Looking
+from shared.core.placements import merged, subset
+from shared.core.pow10 import SCALE
+from shared.core.reconcile_system import TYPES
+from shared.core.recorded import Plan, plans_of, snapshot_of
+from shared.core.replica import Replica
+from shared.core.role import Record
+from shared.core.scratch import Snapshot
+from shared.core.standing import (
+    Ranked,
+    Shortage,
+    Standing,
+    exhausted,
+    fitting,
+    nearest,
+    ranking,
+    shortages,
+    shortfall,
+)
+from shared.core.state import State
+from shared.core.tables.allocations import expand_runs
+from shared.core.tables.jobs import Job
+from shared.errors import CommandInvalid
+
+NEAREST_SHOWN = 3
+TOP_SHOWN = 5
+
+
+class _Made(msgspec.Struct, frozen=True):
+    """Where the log tells of an allocation: its plan, the placement that it is of, and what its plan placed before."""
+
+    seq: int
+    node: int
+    plan: Plan
+    placement: GroupPlacement
+    earlier: tuple[GroupPlacement, ...]
+
+
+def why_not(
+    state: State, masks: MaskCache, job: Job, group_name: str, *, row: int | None = None
+) -> WhyAnswer:
+    """Say what one more allocation of a group would find. `row`: the node that is asked about; None: all.
+
+    An empty `group_name` is the first group that waits, else the first. Raises CommandInvalid.
+    """
+    waiting = _waiting(state, job)
+    group = _group(job, group_name, waiting)
+    held = state.allocations.held
+    looking = Looking(Snapshot(state, held, masks), job, group)
+    found = _Found(state, looking, row)
+    decision = Decision(snapshot_seq=state.seq, policy=state.policy.policy_hash)
+    told = waiting.get(group.name)
+    answer = found.answer(job, group, decision)
+    if not found.ranked:
+        said = looking.explain()
+        told = told or said
+        return msgspec.structs.replace(
+            answer,
+            wait_class=told.wait_class,
+            reasons=told.reasons,
+            text=found.against(job, group, told.wait_class),
+        )
+    best = found.ranked[0]
+    text = f"{job.id}.{group.name}: one more would go to {state.fleet.ids[best.row]}, score {_float(best.score)}"
+    if row is not None and row != best.row:
+        text = found.of_node(job, group, row)
+    if told is not None:
+        # Blocked on an older state, or held back: the queue knows more than room.
+        answer = msgspec.structs.replace(answer, wait_class=told.wait_class, reasons=told.reasons)
+    return msgspec.structs.replace(answer, text=text)
+
+
+def why(now: State, records: Sequence[Record], row: int) -> WhyAnswer:
+    """Say why the allocation in a row of `now` is where it is. `records`: the log up to there, from its beginning.
+
+    Raises CommandInvalid where the log does not begin early enough, LogError.
+    """
+    key = int(now.allocations.key[row])
+    plans = plans_of(records)
+    made = _made(records, plans, key)
+    origin = made.plan.origin
+    before = Replica()
+    for record in records:
+        if record.seq > origin.snapshot_seq:
+            break
+        before.apply(record)
+    state = before.state
+    job = state.jobs.by_id.get(made.plan.job_id)
+    groups = () if job is None else job.groups
+    group = next((one for one in groups if one.name == made.placement.group), None)
+    if job is None or group is None:
+        raise CommandInvalid("not_found", f"job {made.plan.job_id!r} is not in the log at its plan")
+    snapshot = snapshot_of(plans.values(), origin, state)
+    stops = [stop for part in made.plan.parts.values() for stop in part.stops]
+    looking = Looking(snapshot, job, group, stops=stops, origin=origin)
+    for one in made.earlier:
+        looking.take(one)
+    looking.avoid(made.placement.previous)
+    node = made.node
+    found = _Found(state, looking, node)
+    decision = Decision(
+        snapshot_seq=origin.snapshot_seq,
+        policy=origin.policy,
+        seed=origin.seed,
+        lane=origin.lane,
+        lanes=origin.lanes,
+        worker=origin.worker,
+        number=origin.number,
+        seq=made.seq,
+    )
+    answer = found.answer(job, group, decision)
+    evicted = [
+        f"{alloc_id(int(state.allocations.key[victim]))[:8]} of {one.job_id}"
+        for part in made.plan.parts.values()
+        for one in part.evictions
+        for victim in one.rows
+        if int(state.allocations.node[victim]) == node
+    ]
+    return msgspec.structs.replace(
+        answer,
+        seq=now.seq,
+        allocation=alloc_id(key),
+        victims=tuple(evicted),
+        text=found.for_node(job, group, node, evicted=bool(evicted)),
+    )
+
+
+class _Found:
+    """What a look at all nodes showed."""
+
+    def __init__(self, state: State, looking: Looking, row: int | None) -> None:
+        self._state = state
+        self._looking = looking
+        self._row = row
+        self._standing: Standing = looking.standing()
+        best: tuple[Shortage, ...] | None = None
+        for variant in range(max(len(looking.group.alternatives), 1)):
+            short = shortages(self._standing, variant)
+            fits = np.flatnonzero(fitting(self._standing, short)).tolist()
+            if best is None or fits:
+                best, self._fits = short, fits
+            if fits:
+                break
+        assert best is not None
+        self._short = best
+        self.ranked: list[Ranked] = ranking(self._fits, looking.scores)
+
+    def answer(self, job: Job, group: GroupSpec, decision: Decision) -> WhyAnswer:
+        """Fill in everything but the words."""
+        state, ids = self._state, self._state.fleet.ids
+        report = self._looking.report()
+        near = nearest(self._standing, self._short, NEAREST_SHOWN)
+        if self._row is not None and shortfall(self._short, self._row) and self._row not in near:
+            near = [self._row, *near]
+        return WhyAnswer(
+            seq=state.seq,
+            cluster_id=state.policy.cluster_id,
+            job_id=job.id,
+            group=group.name,
+            node="" if self._row is None else ids[self._row],
+            decision=decision,
+            nodes_considered=report.nodes,
+            feasible=report.feasible,
+            fitting=len(self._fits),
+            filters=tuple(
+                FilterCount(name=one.name, refused=one.refused, by_class=one.by_class)
+                for one in report.filters
+            ),
+            exhausted=tuple(
+                Exhausted(dimension=name, nodes=nodes)
+                for name, nodes in exhausted(self._standing, self._short)
+            ),
+            nearest=tuple(
+                Nearest(node=ids[row], shortfall=shortfall(self._short, row)) for row in near
+            ),
+            top=tuple(self._scored(one) for one in self._shown()),
+        )
+
+    def _shown(self) -> list[Ranked]:
+        """The best, and the one that matters."""
+        shown = self.ranked[:TOP_SHOWN]
+        return shown + [one for one in self.ranked[TOP_SHOWN:] if one.row == self._row]
+
+    def _scored(self, one: Ranked) -> Scored:
+        return Scored(
+            node=self._state.fleet.ids[one.row],
+            score=_float(one.score),
+            scores={name: _float(value) for name, value in one.scores.items()},
+        )
+
+    def for_node(self, job: Job, group: GroupSpec, row: int, *, evicted: bool) -> str:
+        """Say why a node was chosen."""
+        node, name = self._state.fleet.ids[row], f"{job.id}.{group.name}"
+        own = next((one for one in self.ranked if one.row == row), None)
+        if evicted:
+            return f"{name} is on {node}: no node had room, and what went for it there was the least loss"
+        if job.job_type in TYPES:
+            return f"{name} is on {node}: it runs on every node that its constraints allow"
+        if own is None:
+            return f"{name} is on {node}, which had no room on the snapshot that its plan names"
+        score = _float(own.score)
+        better = [one for one in self.ranked if (-one.score, one.row) < (-own.score, row)]
+        if not better:
+            rest = (
+                f"the best of {len(self.ranked)} nodes with room"
+                if self.ranked[1:]
+                else "the only one with room"
+            )
+            return f"{name} is on {node}: score {score}, {rest}"
+        best = self._state.fleet.ids[better[0].row]
+        rest = f"{len(better)} score higher, {best} the most ({_float(better[0].score)})"
+        return f"{name} is on {node}: score {score}; {rest}, but {self._looking.why_others()}"
+
+    def of_node(self, job: Job, group: GroupSpec, row: int) -> str:
+        """Say why a node would not be chosen, though others would."""
+        node, name = self._state.fleet.ids[row], f"{job.id}.{group.name}"
+        best = self.ranked[0]
+        other = f"{self._state.fleet.ids[best.row]} ({_float(best.score)})"
+        own = next((one for one in self.ranked if one.row == row), None)
+        if own is not None:
+            return f"{name} would not go to {node}: score {_float(own.score)}, less than {other}"
+        return f"{name} would not go to {node}: {self._refusal(row)}; it would go to {other}"
+
+    def against(self, job: Job, group: GroupSpec, wait_class: str) -> str:
+        """Say why no node would do, or not the one that is asked about."""
+        name = f"{job.id}.{group.name}"
+        if self._row is not None:
+            node = self._state.fleet.ids[self._row]
+            return f"{name} would not go to {node}: {self._refusal(self._row)}"
+        return f"{name} finds no place ({wait_class.replace('_', ' ')})"
+
+    def _refusal(self, row: int) -> str:
+        """Say what refuses a node first."""
+        for rule in self._looking.filters():
+            if not rule.mask[row]:
+                return f"{rule.name} refuses it"
+        if not self._standing.ready[row]:
+            return "it is not ready, or not eligible"
+        lacks = shortfall(self._short, row)
+        if lacks:
+            return "it lacks " + ", ".join(f"{value:g} of {name}" for name, value in lacks.items())
+        return "nothing of its own refuses it"
+
+
+def _group(job: Job, name: str, waiting: dict[str, Waiting]) -> GroupSpec:
+    names = [one.name for one in job.groups]
+    if name and name not in names:
+        raise CommandInvalid(
+            "not_found", f"job {job.id!r} has no group {name!r}, only {', '.join(names)}"
+        )
+    wanted = name or next((one for one in names if one in waiting), names[0])
+    return next(one for one in job.groups if one.name == wanted)
+
+
+def _made(records: Sequence[Record], plans: Mapping[tuple[str, int], Plan], key: int) -> _Made:
+    """Find the placement that made an allocation, as its worker asked for it."""
+    seq = key_seq(key)
+    at = seq - records[0].seq if records else -1
+    if not 0 <= at < len(records) or records[at].seq != seq:
+        raise CommandInvalid(
+            "not_found", f"the log that was read does not hold seq {seq}, where it was placed"
+        )
+    ordinal = 0
+    for event in RECORD_DECODER.decode(records[at].data).events:
+        for placement in event.placements if isinstance(event, PlanCommitted) else ():
+            assert isinstance(event, PlanCommitted)
+            position = key - make_key(seq, ordinal)
+            ordinal += sum(placement.counts)
+            if position < sum(placement.counts):
+                name = (placement.group, int(expand_runs(placement.names)[position]))
+                node = int(np.repeat(placement.rows, placement.counts)[position])
+                return _asked(plans[event.origin.worker, event.origin.number], seq, node, name)
+    raise CommandInvalid("not_found", f"seq {seq} places nothing under that key")
+
+
+def _asked(plan: Plan, seq: int, node: int, name: tuple[str, int]) -> _Made:
+    earlier: list[GroupPlacement] = []
+    for number in sorted(plan.parts):
+        for placement in _in_order(plan.parts[number].placements):
+            names = expand_runs(placement.names).tolist() if placement.group == name[0] else []
+            if name[1] in names:
+                before = (*earlier, *_first(placement, names.index(name[1])))
+                return _Made(seq, node, plan, placement, before)
+            earlier.append(placement)
+    raise CommandInvalid(
+        "not_found", f"plan {plan.origin.number} of {plan.origin.worker} does not ask for it"
+    )
+
+
+def _in_order(placements: Sequence[GroupPlacement]) -> list[GroupPlacement]:
+    """Put together again what the applier cut out of a placement: new names are given in the order of placing."""
+    whole: dict[tuple[str, int], GroupPlacement] = {}
+    out: list[GroupPlacement] = []
+    for one in placements:
+        if one.previous:
+            out.append(one)
+            continue
+        at = (one.group, one.variant)
+        whole[at] = merged(whole[at], one) if at in whole else one
+    return [*out, *whole.values()]
+
+
+def _first(placement: GroupPlacement, count: int) -> tuple[GroupPlacement, ...]:
+    """Return the first `count` allocations of a placement, if there are any."""
+    if not count:
+        return ()
+    mask = np.zeros(sum(placement.counts), dtype=bool)
+    mask[:count] = True
+    return (subset(placement, mask),)
+
+
+def _waiting(state: State, job: Job) -> dict[str, Waiting]:
+    """What of the job waits, by group, as its blocked evaluation says."""
+    key = state.evaluations.blocked_of.get(job.id)
+    evaluation = state.evaluations.by_key.get(key) if key is not None else None
+    if evaluation is None or evaluation.blocked is None:
+        return {}
+    return evaluation.blocked.waiting
+
+
+def _float(value: int) -> float:
+    return round(value / SCALE, 4)

@@ -1,0 +1,76 @@
+"""Why: the explanation of a decision agrees with the decision, for every allocation of a simulated storm."""
+
+import pytest
+
+from schemas.answers import WhyAnswer
+from schemas.base import EvalKey
+from shared.core.filters import MaskCache
+from shared.core.place import Assignment, place
+from shared.core.role import Record
+from shared.core.scratch import Snapshot
+from shared.core.splitmix import splitmix64
+from shared.query.past import Past
+from shared.query.why import why, why_not
+from shared.sim.world import World
+
+pytestmark = pytest.mark.property
+
+
+def storm(seed: int) -> tuple[Past, list[Record]]:
+    """Run a world; return its last state and its log."""
+    world = World(seed)
+    assert not world.run().invariant
+    written = world.site.bus.log.records
+    records = [Record(at, subject, data) for at, (subject, data) in enumerate(written, 1)]
+    past = Past()
+    for record in records:
+        past.apply(record)
+    return past, records
+
+
+def first_of(past: Past, answer: WhyAnswer) -> list[str]:
+    """Nodes with room that the worker of a decision takes first."""
+    lane, lanes = answer.decision.lane, answer.decision.lanes
+    rows = {one.node: past.state.fleet.row_of[one.node] for one in answer.top}  # type: ignore[index]
+    return [node for node, row in rows.items() if splitmix64(row) % lanes == lane]
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_who_was_chosen_was_the_best_of_its_lane(seed: int) -> None:
+    """Asked on its own snapshot, behind what its plan had placed before, each node is the best that its worker had."""
+    past, records = storm(seed)
+    table, checked = past.state.allocations, 0
+    for row in table.live_rows().tolist():
+        answer = why(past.state, records, row)
+        job = past.state.jobs.by_id.get(answer.job_id)  # type: ignore[call-overload]
+        assert answer.node == past.state.fleet.ids[int(table.node[row])]
+        assert answer.decision.seq == int(table.key[row]) >> 20
+        if answer.victims or job is None or job.job_type in {"system", "sysbatch"}:
+            continue
+        assert answer.node in {one.node for one in answer.top}, answer.text
+        best = first_of(past, answer)
+        if best and answer.node in best and past.state.policy.policy.candidates == "all":
+            assert answer.node == best[0], answer.text
+            checked += 1
+    assert checked > 3
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_why_not_agrees_with_placing(seed: int) -> None:
+    """A job that has everything it wants: one more goes where placing one more job of its kind would put it."""
+    past, _ = storm(seed)
+    state, asked = past.state, 0
+    for job in state.jobs.by_id.values():
+        answer = why_not(state, MaskCache(), job, "")
+        assert answer.fitting <= answer.feasible <= answer.nodes_considered
+        if answer.fitting:
+            assert answer.top[0].node in answer.text
+        else:
+            assert answer.wait_class, answer
+        asked += 1
+        snapshot = Snapshot(state, state.allocations.held, MaskCache())
+        again = place(snapshot, Assignment(EvalKey(0), job.id), seed=0, lane=0, lanes=1)
+        blocked = [one.blocked for one in again.follow_ups if one.blocked is not None]
+        for one in blocked:
+            assert not why_not(state, MaskCache(), job, next(iter(one.waiting))).fitting
+    assert asked
