@@ -26,6 +26,7 @@ from schemas.plans import Evictions
 from shared.core.columns import Rows
 from shared.core.heads import Mask
 from shared.core.ids import ORDINAL_BITS
+from shared.core.resources.asks import CORES, WHOLE
 from shared.core.scores import Int64s
 from shared.core.state import State
 from shared.core.tables.jobs import Job
@@ -89,7 +90,7 @@ class Candidates:
         self.node = table.node[self.rows].astype(np.int64)
         self.priority = priority[self.rows].astype(np.int64)
         self.work = work[order]
-        self.release = table.groups.ask[table.group[self.rows]]
+        self.release = table.groups.ask[table.group[self.rows]] + _cores_of(state, self.rows)
         self.gone = np.zeros(len(rows), dtype=bool)
 
     def __len__(self) -> int:
@@ -109,6 +110,21 @@ class Candidates:
         return held
 
 
+def _cores_of(state: State, rows: Rows) -> Int64s:
+    """What allocations take of the three columns by the cores that they reserve. Shape: (C, 3)."""
+    table = state.allocations
+    found = np.zeros((len(rows), 3), dtype=np.int64)
+    if not table.held.has_cores:
+        return found
+    core_mhz = state.fleet.offers.core_mhz
+    for at, row in enumerate(rows.tolist()):
+        holding = table.holdings.get(row)
+        amount = 0 if holding is None else sum(n for pool, _, n in holding.parts if pool == CORES)
+        if amount:
+            found[at, 0] = amount // WHOLE * int(core_mhz[table.node[row]])
+    return found
+
+
 class Preemption:
     """The victims of one plan under way."""
 
@@ -125,9 +141,10 @@ class Preemption:
         return self._steps <= 0 or len(self.victims) >= VICTIMS_MAX
 
     def place(self, room: Room, count: int) -> Iterator[Chosen]:
-        """Choose node after node for up to `count`; the caller takes each into account before it asks for the next.
+        """Choose node after node for up to `count`.
 
-        `room.free` is written to: it always shows what is left.
+        Before the caller asks for the next it takes each into account: victims out, newcomers in, and `room.free` of
+        the node is what it has left.
         """
         if not len(self._candidates):
             return
@@ -138,39 +155,48 @@ class Preemption:
             if room.limit(node) <= 0:
                 continue
             if node not in ready:
-                found = self._cheapest(room, node)
-                if found is not None:
-                    ready[node] = found
-                    heappush(heap, (*found[0], node))
+                self._offer(room, node, heap, ready)
                 continue
             cost, positions = ready.pop(node)
-            room.free[node] += self._candidates.take(positions)
+            if len(self.victims) + len(positions) > VICTIMS_MAX:
+                # Another plan goes on; what takes more than any plan may have is left alone.
+                self._steps = 0 if self.victims else self._steps
+                continue
             rows = tuple(self._candidates.rows[positions].tolist())
             self.victims += rows
-            fits = 1 if room.enough is not None else self._fits(room, node, count)
+            freed = self._candidates.take(positions)
+            fits = 1 if room.enough is not None else self._fits(room, node, count, freed)
             while fits > 0:
-                room.free[node] -= np.asarray(room.ask) * fits
                 count -= fits
                 yield Chosen(node, fits, rows, cost)
                 # What is left of the room is filled before anybody else has to go.
                 rows, fits = (), self._fits(room, node, count)
-            # Its own next set, exact at once: the others' are untouched.
             if count > 0 and room.limit(node) > 0:
-                found = self._cheapest(room, node)
-                if found is not None:
-                    ready[node] = found
-                    heappush(heap, (*found[0], node))
+                # Its own next set, exact at once: the others' are untouched.
+                self._offer(room, node, heap, ready)
 
-    def _fits(self, room: Room, node: int, most: int) -> int:
-        """How many of `most` fit on a node without another victim."""
+    def _offer(
+        self,
+        room: Room,
+        node: int,
+        heap: list[tuple[int, int, int, int]],
+        ready: dict[int, tuple[Cost, list[int]]],
+    ) -> None:
+        found = self._cheapest(room, node)
+        if found is not None:
+            ready[node] = found
+            heappush(heap, (*found[0], node))
+
+    def _fits(self, room: Room, node: int, most: int, freed: Int64s | None = None) -> int:
+        """How many of `most` fit on a node without another victim; `freed`: what it has more than `room` shows."""
         most = min(most, room.limit(node))
-        if most <= 0 or (room.free[node] < 0).any():
+        left = room.free[node] if freed is None else room.free[node] + freed
+        if most <= 0 or (left < 0).any():
             return 0
         if room.enough is not None:
             most = min(most, int(room.enough(node, ())))
-        left = room.free[node].tolist()
-        bounds = [have // ask for have, ask in zip(left, room.ask, strict=True) if ask]
-        return int(min([most, *bounds]))
+        pairs = zip(left.tolist(), room.ask, strict=True)
+        return int(min([most, *(have // ask for have, ask in pairs if ask)]))
 
     def _bounds(self, room: Room) -> list[tuple[int, int, int, int]]:
         """Lower bounds of the cost of every node where all candidates together would do, as a heap."""
@@ -238,11 +264,18 @@ class Preemption:
             def enough(picked: Sequence[int]) -> bool:
                 return ask_node(node, [items[i].row for i in picked])
 
+        # Whoever gives nothing that is short only makes the search longer.
+        useful = [i for i, item in enumerate(items) if item.kind is not None or _helps(item, need)]
+        items = [items[i] for i in useful]
         found, steps = cheapest_set(need, items, enough, min(NODE_STEPS_MAX, self._steps))
         self._steps -= steps
         if found is None:
             return None
-        return cost_of(items, found), at[found].tolist()
+        return cost_of(items, found), at[[useful[i] for i in found]].tolist()
+
+
+def _helps(item: Candidate, need: Sequence[int]) -> bool:
+    return any(give and want for give, want in zip(item.release, need, strict=True))
 
 
 def held_above(state: State, job: Job, size: int) -> Int64s:

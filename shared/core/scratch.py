@@ -4,7 +4,7 @@ Decides what of a want finds room where, and says why the rest did not. Must not
 (place.py) nor which allocations are wanted (reconcile.py).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -17,10 +17,10 @@ from shared.core.columns import Rows
 from shared.core.coupled import STEPS_MAX
 from shared.core.coupling import CLOSED_BELOW
 from shared.core.cut import place_count
-from shared.core.evicting import Ground, room_for, room_for_extras
+from shared.core.evicting import Ask, Evictor, Ground, Rules
 from shared.core.filters import Filter, FilterReport, Mask, MaskCache, filters_of, report_of
 from shared.core.heads import Placement
-from shared.core.preempt import Preemption, Room, held_above
+from shared.core.preempt import held_above
 from shared.core.reconcile import Want
 from shared.core.reservations import ahead_of, limit_beside, propose
 from shared.core.resources.asks import Extras, Holding, extras_of, holdings_of
@@ -105,7 +105,7 @@ class Scratch:
         self._told: dict[str, list[Placement]] = {}
         self._steps = STEPS_MAX
         self._evicted = snapshot.evicted
-        self._preemption: Preemption | None = None
+        self._evictor: Evictor | None = None
 
     def place(self, want: Want, mask: Mask) -> list[Placed]:
         """Place a want as far as there is room: first what avoids a node, then the rest."""
@@ -208,17 +208,22 @@ class Scratch:
             rest = rest[~want.evicted[rest]]
         if not len(rest):
             return []
-        if self._preemption is None:
-            self._preemption = Preemption(self._state, self._job, self._evicted)
+        if self._evictor is None:
+            ground = Ground(self._state, self._capacity, self._held)
+            self._evictor = Evictor(ground, self._job, self._evicted)
         staying = self._staying(want)
         on_rows = staying.copy()
         for one in placed:
             np.add.at(on_rows, one.placement.rows, one.placement.counts)
 
-        extras = extras_of(want.group)
+        def note(node: int, count: int) -> None:
+            on_rows[node] += count
+            if self._of_job is not None:
+                self._of_job[node] += count
+
         out: list[Placed] = []
-        for variant in range(len(extras.alternatives) if extras is not None else 1):
-            beside = self._beside(want.group, extras.alternatives[variant] if extras else ())
+        for variant, asks in enumerate(want.group.alternatives or ((),)):
+            beside = self._beside(want.group, asks)
 
             def limit(node: int, beside: Int64s | None = beside) -> int:
                 if beside is not None and beside[node] < _NO_LIMIT:
@@ -228,60 +233,16 @@ class Scratch:
                     return int(want.per_node[node] - on_rows[node] + staying[node])
                 return self._limit(want.group, on_rows, node)
 
-            room = self._room(want.group, extras, variant, mask, limit)
-            made = self._make_room(room, want.group, extras, variant, len(rest), on_rows)
+            ask = Ask(ask_of(want.group), extras_of(want.group), variant)
+            made = self._evictor.place(
+                ask, len(rest), Rules(mask & self._ready, limit, note, self._assign)
+            )
             if made is not None:
-                out.append(msgspec.structs.replace(made, part=rest[: made.placement.placed]))
+                self._placed.append(made.placement)
+                part = rest[: made.placement.placed]
+                out.append(Placed(made.placement, part, variant, made.holdings))
                 rest = rest[made.placement.placed :]
         return out
-
-    def _room(
-        self,
-        group: GroupSpec,
-        extras: Extras | None,
-        variant: int,
-        mask: Mask,
-        limit: Callable[[int], int],
-    ) -> Room:
-        ground, open_ = self._ground(), mask & self._ready
-        if extras is None:
-            return room_for(ground, ask_of(group), open_=open_, limit=limit)
-        return room_for_extras(ground, ask_of(group), extras, variant, open_=open_, limit=limit)
-
-    def _ground(self) -> Ground:
-        return Ground(self._state, self._capacity, self._held)
-
-    def _make_room(
-        self,
-        room: Room,
-        group: GroupSpec,
-        extras: Extras | None,
-        variant: int,
-        count: int,
-        on_rows: Int64s,
-    ) -> Placed | None:
-        """Evict and place, node by node; None: nobody's end would help."""
-        assert self._preemption is not None
-        ground, ask = self._ground(), ask_of(group)
-        rows, counts, holdings = list[int](), list[int](), list[Holding]()
-        for chosen in self._preemption.place(room, count):
-            node = chosen.node
-            ground.evict(chosen.victims)
-            one = np.array((node,), np.int32), np.array((chosen.count,), np.int32)
-            self._held.add_columns(one[0], ask[None, :] * chosen.count)
-            if extras is not None:
-                holdings += self._assign(Placement(*one, chosen.count), extras, variant)
-            room.free[node] = ground.free_on(node) - ground.takes_on(node, extras, variant)
-            on_rows[node] += chosen.count
-            if self._of_job is not None:
-                self._of_job[node] += chosen.count
-            rows.append(node)
-            counts.append(chosen.count)
-        if not rows:
-            return None
-        made = Placement(np.asarray(rows, np.int32), np.asarray(counts, np.int32), sum(counts))
-        self._placed.append(made)
-        return Placed(made, None, variant, tuple(holdings))
 
     def _limit(self, group: GroupSpec, on_rows: Int64s, node: int) -> int:
         """How many more allocations of a group other rules than room let a node take."""
@@ -319,12 +280,12 @@ class Scratch:
     @property
     def victims(self) -> Sequence[int]:
         """Allocation rows that this plan evicts."""
-        return self._preemption.victims if self._preemption is not None else ()
+        return self._evictor.victims if self._evictor is not None else ()
 
     @property
     def is_tired(self) -> bool:
         """Tell whether this plan took its time and has something to show for it."""
-        worn = self._preemption is not None and self._preemption.is_tired
+        worn = self._evictor is not None and self._evictor.is_tired
         return (worn or self._steps < 0) and any(one.placed for one in self._placed)
 
     def algorithm(self, group: GroupSpec) -> Algorithm:
