@@ -83,13 +83,16 @@ CLUSTER_COMMANDS = (
                 metavar="WORD",
                 complete="(pending blocked complete failed canceled)",
             ),
+            flag("waiting", "what waits for a place instead, the next one first, and why"),
             LIMIT,
             AT,
             VERBOSE,
         ),
         ("evaluations", "total", "seq", "cluster_id"),
-        "",
-        ("eval list", "eval list --status blocked"),
+        "With `--waiting` the keys are `waiting`, `total`, `seq`, `cluster_id`; each line of `waiting` has `position` "
+        "(1 is next in its pool; 0: nothing there is could hold it), `job`, `group`, `n`, `class`, `priority`, `pool`, "
+        "`since_ns`, `reasons`, `wakes` (what would have it tried again), `nodes` (held back for it) and `eval_id`.",
+        ("eval list", "eval list --status blocked", "eval list --waiting"),
     ),
     Command(
         ("eval", "status"),

@@ -1,19 +1,58 @@
 """`caravan eval`: list, status."""
 
-from schemas.answers import EvalAnswer, EvalsAnswer
+from schemas.answers import EvalAnswer, EvalsAnswer, WaitingAnswer
 from schemas.projections import Query
 from services.cli import lines
 from services.cli.asking import ask_once, ask_pages
-from services.cli.output import Output, short
+from services.cli.output import Column, Output, short
 
 
-def list_all(out: Output, *, job: str, status: str, limit: int, verbose: bool) -> int:
-    """List evaluations, newest first."""
+def list_all(
+    out: Output, *, job: str, status: str, waiting: bool, limit: int, verbose: bool
+) -> int:
+    """List evaluations, newest first; or what waits for a place, the next one first."""
+    if waiting:
+        return _waiting(out, Query(job_id=job, limit=limit), verbose=verbose)
     query = Query(job_id=job, status=status, limit=limit)
     answer = ask_pages("evals", EvalsAnswer, query, "evaluations")
     out.result(answer)
     lines.evaluations(out, answer.evaluations, "", verbose=verbose)
     lines.footer(out, len(answer.evaluations), answer.total, "evaluations")
+    return 0
+
+
+def _waiting(out: Output, query: Query, *, verbose: bool) -> int:
+    answer = ask_pages("waiting", WaitingAnswer, query, "waiting")
+    out.result(answer)
+    columns = [
+        Column("POSITION", right=True),
+        Column("JOB"),
+        Column("GROUP", 2),
+        Column("N", right=True),
+        Column("CLASS"),
+        Column("PRIORITY", 3, right=True),
+        Column("POOL", 4),
+        Column("SINCE", 5),
+        Column("REASON", 1),
+        Column("NODES HELD", 6),
+    ]
+    rows = [
+        (
+            one.position or "-",
+            one.job,
+            one.group,
+            one.n,
+            one.wait_class,
+            one.priority,
+            one.pool,
+            lines.moment(one.since_ns),
+            "; ".join((*one.reasons, *one.wakes) if verbose else one.reasons[:1]),
+            ", ".join(one.nodes),
+        )
+        for one in answer.waiting
+    ]
+    out.table(columns, rows)
+    lines.footer(out, len(answer.waiting), answer.total, "groups that wait")
     return 0
 
 

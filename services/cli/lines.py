@@ -1,6 +1,7 @@
 """How jobs, allocations, evaluations and errors look to people: the tables that several commands share."""
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 from schemas.answers import JobAnswer, JobLine
 from schemas.jobs import ErrorDetail
@@ -134,6 +135,13 @@ def evaluations(
         for one in found
     ]
     out.table(columns, rows, title)
+
+
+def moment(t_ns: int) -> str:
+    """A time of the log on this machine's clock; nothing where it is not known."""
+    if not t_ns:
+        return ""
+    return datetime.fromtimestamp(t_ns / 1e9, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def mib(amount: int) -> str:

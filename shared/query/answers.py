@@ -97,7 +97,7 @@ class Answers:
             "alloc": self._alloc,
             "evals": self._evals,
             "eval": self._eval,
-            "waiting": self._waiting,
+            "waiting": self._queue,
             "cluster": self._cluster,
             "resources": self._resources,
             "submission": self._submission,
@@ -364,7 +364,7 @@ class Answers:
         page = tuple(projections.eval_summary(table.by_key[key]) for key in _page(found, query))
         return EvalsAnswer(**self._at, evaluations=page, total=len(found))
 
-    def _waiting(self, query: Query) -> WaitingAnswer:
+    def _queue(self, query: Query) -> WaitingAnswer:
         found = [
             line
             for line in waiting_lines(self._state, self._histories.since_ns)

@@ -39,7 +39,7 @@ def waiting_lines(state: State, since: Since) -> list[QueueLine]:
     items = {order_of(item.job): item for item in _items(state)}
     reach: dict[tuple[int, ...], int] = {}
     places: dict[str, int] = {}
-    lines = []
+    lines: list[QueueLine] = []
     for order in sorted(items):
         item = items[order]
         at = 0
