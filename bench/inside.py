@@ -12,7 +12,7 @@ import orjson
 
 from schemas.base import EvalKey, JobId
 from schemas.jobs import JobRegistered, RegisterJob
-from schemas.nodes import NodeRegistered, NodeSpec
+from schemas.nodes import NodeRegistered, NodeSpec, Pool, PoolDeclared
 from schemas.plans import Origin, PlanCommitted
 from schemas.policy import ClusterCreated, Policy
 from shared.core.place import Assignment, MaskCache, Proposal, Snapshot, place
@@ -33,6 +33,11 @@ class Inside:
         for spec in nodes:
             registered = NodeRegistered(spec=spec, host_id=f"host-{spec.node_id}", boot_id="b")
             self.state.evolve(registered, 1)
+
+    def declare(self, pool: Pool) -> None:
+        """Say what the cluster as a whole offers of a pool."""
+        self.state.begin(self.state.seq + 1, SECOND_NS)
+        self.state.evolve(PoolDeclared(node_id="", pool=pool), self.state.seq)
 
     def register(self, job: dict[str, Any]) -> JobId:
         """Put a job, as Nomad's JSON, into the state."""

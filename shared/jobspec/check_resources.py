@@ -26,7 +26,7 @@ MEMORY_MIB_MIN = 10
 CORES_MAX = 10_000
 PORT_MAX = 65_535
 #: Ports of one group.
-PORTS_MAX = 1_000
+PORTS_MAX = 100
 #: Devices and custom resources of one task.
 ASKS_MAX = 100
 GROUPINGS = ("", "compact", "scatter", "strict")

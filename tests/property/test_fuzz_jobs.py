@@ -8,16 +8,19 @@ import pytest
 from bench.inside import Inside, placed
 from schemas.base import JobId
 from schemas.jobs import GroupSpec
+from schemas.nodes import Pool
 from shared.core import coupled
 from shared.core.operators import OPERATORS, Operand
 from shared.core.place import Proposal
 from shared.jobspec.submission import JobInvalid
+from shared.query.offered import all_pools
 from tests.property import fuzz
+from tests.property.fuzz_resources import asking, offering
 
 pytestmark = pytest.mark.property
 
-#: Plans that become state, so that later ones find load; every so many.
-COMMITTED_EVERY = 40
+#: Plans that become state, so that later ones find load; about so many.
+COMMITTED = 250
 
 
 def value(inside: Inside, row: int, target: str) -> Operand:
@@ -67,6 +70,21 @@ def check(inside: Inside, job_id: JobId, proposal: Proposal) -> None:
         assert waits or placed(proposal)
 
 
+def nothing_in_excess(inside: Inside) -> bool:
+    """Tell whether no instance, sum, port or licence is held by more than it is enough for."""
+    state = inside.state
+    pools = all_pools(state)
+    assert sum(one.used > 0 for one in pools) > 3, "nothing was held: this shows nothing"
+    table = state.allocations
+    held: set[tuple[int, int]] = set()
+    for row, holding in table.holdings.items():
+        for port in (*holding.static_ports, *holding.ports):
+            at = (int(table.node[row]), port)
+            assert at not in held, f"port {port} is held twice on one node"
+            held.add(at)
+    return not any(one.excess for one in pools)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_ten_thousand_jobs() -> None:
@@ -82,7 +100,8 @@ def test_five_hundred_jobs() -> None:
 
 def run(jobs: int, nodes: int) -> Counter[str]:
     """Read, plan and check so many jobs; count how they ended."""
-    inside = Inside([fuzz.node(at) for at in range(nodes)])
+    inside = Inside([offering(fuzz.node(at), at) for at in range(nodes)])
+    inside.declare(Pool(name="seat", amount=400_000))
     outcomes: Counter[str] = Counter(refused=0, placed=0, waits=0)
     steps = 0
     offer = coupled._offer
@@ -96,7 +115,7 @@ def run(jobs: int, nodes: int) -> Counter[str]:
         patch.setattr(coupled, "_offer", counted)
         for number in range(jobs):
             try:
-                job_id = inside.register(fuzz.job(number))
+                job_id = inside.register(asking(fuzz.job(number), number))
             except JobInvalid as err:
                 named = all(one.path.startswith("Job") and one.message for one in err.errors)
                 if not named:
@@ -110,6 +129,7 @@ def run(jobs: int, nodes: int) -> Counter[str]:
             assert steps <= coupled.STEPS_MAX + 2 * groups * nodes, f"job {number}: {steps} steps"
             check(inside, job_id, proposal)
             outcomes["placed" if placed(proposal) else "waits"] += 1
-            if not number % COMMITTED_EVERY and proposal.end == "complete":
+            if not number % max(jobs // COMMITTED, 1) and proposal.end == "complete":
                 inside.commit(job_id, proposal)
+    assert nothing_in_excess(inside)
     return outcomes

@@ -162,10 +162,10 @@ def test_impossible_ports_are_refused(inner: str, path: str, line: int, told: st
 
 def test_sixty_five_thousand_ports_are_refused() -> None:
     """More ports than a group may have are one fault, not as many as there are."""
-    text = 'network {\n dynamic "port" {\n for_each = range(0, 1001)\n labels = ["p${port.value}"]\n content {}\n }\n}'
+    text = 'network {\n dynamic "port" {\n for_each = range(0, 101)\n labels = ["p${port.value}"]\n content {}\n }\n}'
     found = faults(in_group(text))
     assert list(found) == [f"{GROUP}.Networks[0]"]
-    assert "1001 ports" in found[f"{GROUP}.Networks[0]"][1]
+    assert "101 ports" in found[f"{GROUP}.Networks[0]"][1]
 
 
 def json_faults(networks: Any) -> dict[str, str]:
