@@ -25,6 +25,7 @@ MARKER_OF_FOLDER = {
     "faults": "bus",
     "bench": "bench",
     "compose": "compose",
+    "docker": "docker",
 }
 
 

@@ -59,6 +59,30 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int
 
 
+class ExecSession(Protocol):
+    """A command beside a task, while it runs. Who opened it closes it."""
+
+    async def read(self) -> tuple[int, bytes]:
+        """The next output: 1 is stdout, 2 stderr (a terminal has 1 alone); empty: there is no more."""
+        ...
+
+    async def write(self, data: bytes) -> None:
+        """Send input; empty: there is no more."""
+        ...
+
+    async def resize(self, rows: int, columns: int) -> None:
+        """Tell the terminal its size; without one this does nothing."""
+        ...
+
+    async def wait(self) -> int:
+        """Wait for the end; asked when there is nothing left to read. Returns the exit code."""
+        ...
+
+    async def close(self) -> None:
+        """End the command if it runs still, and all that it started."""
+        ...
+
+
 class Handle(Protocol):
     """A run that was alive when the driver said so."""
 
@@ -107,6 +131,10 @@ class Driver(Protocol):
 
     async def exec(self, handle: Any, command: tuple[str, ...], timeout_s: float) -> Output:
         """Run a command beside the task, in its environment and directory."""
+        ...
+
+    async def exec_stream(self, handle: Any, command: tuple[str, ...], *, tty: bool) -> ExecSession:
+        """Start a command beside the task, to be talked to. Raises StartRefused."""
         ...
 
     async def stats(self, handle: Any) -> Usage:

@@ -1,0 +1,233 @@
+"""What a container is made of: from a job's options, its reservation and its ports to the engine's own request.
+
+Decides limits, hardening, names and labels. Must not know the engine: it writes one JSON object. Nothing of a job gets
+into that object but through an option of shared/jobspec/drivers/docker.py.
+"""
+
+from typing import Any
+
+import msgspec
+
+from services.agent.drivers.docker_mounts import INSIDE, Sources
+from services.agent.drivers.docker_settings import DockerSettings
+from services.agent.drivers.driver import Run, StartRefused
+from services.agent.environment import interpolate, interpolate_json
+from shared.core.tasks import TaskLaunch
+from shared.jobspec.drivers.docker import CAPS_DEFAULT, DockerOptions, read_docker
+
+LABEL = "com.caravan."
+_MIB = 1 << 20
+#: The kernel's lowest.
+_CPU_SHARES_MIN = 2
+_CPU_SHARES_MAX = 262_144
+_NANO_US = 1_000
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """What a hard limit is a share of."""
+
+    core_mhz: int
+    cores: int
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """A container to be made."""
+
+    name: str
+    options: DockerOptions
+    env: dict[str, str]
+
+
+def container_name(run: Run) -> str:
+    """Name of a run's container: one run has one, whoever asks for it and how often."""
+    return f"{run.task}-{run.alloc_id}-{run.number}"
+
+
+def plan_of(run: Run, launch: TaskLaunch) -> Plan:
+    """Read a task's options, with its environment as it is inside. Raises StartRefused with all that is wrong."""
+    config = msgspec.json.decode(launch.config)
+    ports = _inside_ports(config, launch)
+    env = {
+        "NOMAD_ALLOC_DIR": INSIDE["alloc"],
+        "NOMAD_TASK_DIR": INSIDE["local"],
+        "NOMAD_SECRETS_DIR": INSIDE["secrets"],
+        **launch.env,
+        **{f"NOMAD_PORT_{label}": str(inside) for label, inside in ports.items()},
+    }
+    env = {name: interpolate(text, env) for name, text in env.items()}
+    options, faults = read_docker(interpolate_json(config, env))
+    if faults:
+        text = "; ".join(f"{fault.path}: {fault.message}" for fault in faults[:10])
+        raise StartRefused(text, recoverable=False)
+    return Plan(name=container_name(run), options=options, env=env)
+
+
+def _inside_ports(config: dict[str, Any], launch: TaskLaunch) -> dict[str, int]:
+    """Ports whose number inside differs from the node's: what the task has to listen on."""
+    if not isinstance(config, dict):
+        raise StartRefused("config must be an object", recoverable=False)
+    options, _ = read_docker(config)
+    found = {}
+    for label, (host, inside) in launch.ports.items():
+        if label in options.port_map:
+            found[label] = options.port_map[label]
+        elif label in options.ports and inside not in {0, host}:
+            found[label] = inside
+    return found
+
+
+def request(
+    plan: Plan,
+    run: Run,
+    launch: TaskLaunch,
+    *,
+    settings: DockerSettings,
+    sources: Sources,
+    machine: Machine,
+    labels: dict[str, str],
+) -> dict[str, Any]:
+    """Write the request that makes the container. Raises StartRefused."""
+    options = plan.options
+    if refused := settings.forbids(options):
+        raise StartRefused(refused, recoverable=False)
+    exposed, bindings = _ports(options, launch, settings)
+    body: dict[str, Any] = {
+        "Image": options.image.removeprefix("https://"),
+        "Env": [f"{name}={text}" for name, text in sorted(plan.env.items())],
+        "Labels": {**options.labels, **labels},
+        "ExposedPorts": exposed,
+        "Tty": options.tty,
+        "OpenStdin": options.interactive,
+        "HostConfig": _host_config(options, launch, settings, machine),
+    }
+    body["HostConfig"] |= {"PortBindings": bindings, "Mounts": _mounts(options, run, sources)}
+    command = [options.command] if options.command else []
+    optional = {
+        "Cmd": [*command, *options.args],
+        "Entrypoint": list(options.entrypoint),
+        "WorkingDir": options.work_dir,
+        "User": launch.user,
+        "Hostname": options.hostname,
+        "StopSignal": options.stop_signal,
+        "Healthcheck": {"Test": ["NONE"]} if options.no_healthcheck else None,
+    }
+    body |= {name: value for name, value in optional.items() if value}
+    if options.network_mode not in {"", "bridge", "default", "none", "host"}:
+        aliases = {"Aliases": list(options.network_aliases)}
+        body["NetworkingConfig"] = {"EndpointsConfig": {options.network_mode: aliases}}
+    return body
+
+
+def _host_config(
+    options: DockerOptions, launch: TaskLaunch, settings: DockerSettings, machine: Machine
+) -> dict[str, Any]:
+    caps = {*CAPS_DEFAULT, *options.cap_add}
+    caps = set() if "ALL" in options.cap_drop else caps - set(options.cap_drop)
+    if "ALL" in options.cap_drop:
+        caps = set(options.cap_add)
+    return {
+        **_resources(options, launch, machine),
+        "NetworkMode": options.network_mode or "bridge",
+        "Privileged": False,
+        "CapDrop": ["ALL"],
+        "CapAdd": sorted(caps),
+        "SecurityOpt": ["no-new-privileges:true"],
+        "PidsLimit": options.pids_limit or settings.pids_limit,
+        "IpcMode": "private",
+        "RestartPolicy": {"Name": "no"},
+        "AutoRemove": False,
+        "ReadonlyRootfs": options.readonly_rootfs,
+        "ShmSize": options.shm_size or 64 * _MIB,
+        "Init": options.init,
+        "GroupAdd": list(options.group_add),
+        "Dns": list(options.dns_servers),
+        "DnsSearch": list(options.dns_search_domains),
+        "DnsOptions": list(options.dns_options),
+        "ExtraHosts": list(options.extra_hosts),
+        "Sysctls": options.sysctl,
+        "Ulimits": [
+            {"Name": name, "Soft": soft, "Hard": hard}
+            for name, (soft, hard) in sorted(options.ulimit.items())
+        ],
+        "LogConfig": {
+            "Type": "json-file",
+            "Config": {"max-size": f"{settings.engine_log_mib}m", "max-file": "2"},
+        },
+        **({"Runtime": options.runtime} if options.runtime else {}),
+    }
+
+
+def _resources(options: DockerOptions, launch: TaskLaunch, machine: Machine) -> dict[str, Any]:
+    """Limits. Memory: `memory_max` is the limit, the reservation what is taken back first under pressure."""
+    found: dict[str, Any] = {
+        "CpuShares": min(max(launch.cpu_mhz, _CPU_SHARES_MIN), _CPU_SHARES_MAX)
+    }
+    if launch.cores:
+        found["CpusetCpus"] = ",".join(str(core) for core in launch.cores)
+    if options.cpu_hard_limit:
+        period = options.cpu_cfs_period
+        found["CpuPeriod"] = period
+        quota = period * launch.cpu_mhz // max(machine.core_mhz, 1)
+        found["CpuQuota"] = min(max(quota, _NANO_US), period * max(machine.cores, 1))
+    most = launch.memory_max_mib or options.memory_hard_limit
+    if launch.memory_mib:
+        limit = max(launch.memory_mib, most)
+        if most == -1:
+            found["MemoryReservation"] = launch.memory_mib * _MIB
+            return found
+        # Memory and swap together: no swap.
+        found |= {"Memory": limit * _MIB, "MemorySwap": limit * _MIB}
+        if limit > launch.memory_mib:
+            found["MemoryReservation"] = launch.memory_mib * _MIB
+    return found
+
+
+def _ports(
+    options: DockerOptions, launch: TaskLaunch, settings: DockerSettings
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Publish ports by label: at the node's port, to the one inside."""
+    wanted = dict.fromkeys(options.ports, 0) | options.port_map
+    if options.network_mode in {"host", "none"}:
+        # Nothing is translated there: the task listens on the node's port itself, or has no network.
+        return {}, {}
+    bindings: dict[str, Any] = {}
+    for label, mapped in wanted.items():
+        if label not in launch.ports:
+            known = ", ".join(sorted(launch.ports)) or "none"
+            text = f"ports: the group has no port {label[:80]!r} (it has: {known})"
+            raise StartRefused(text, recoverable=False)
+        host, inside = launch.ports[label]
+        one = {"HostIp": settings.publish_address, "HostPort": str(host)}
+        for kind in ("tcp", "udp"):
+            bindings.setdefault(f"{mapped or inside or host}/{kind}", []).append(one)
+    return {name: {} for name in bindings}, bindings
+
+
+def _mounts(options: DockerOptions, run: Run, sources: Sources) -> list[dict[str, Any]]:
+    places = run.places
+    own = {
+        INSIDE["alloc"]: places.shared,
+        # A mount of its own: so the folder that logs are written in cannot be moved away from inside.
+        f"{INSIDE['alloc']}/logs": places.shared / "logs",
+        INSIDE["local"]: places.task / "local",
+        INSIDE["secrets"]: places.task / "secrets",
+    }
+    found: list[dict[str, Any]] = [
+        {"Type": "bind", "Source": str(path), "Target": target} for target, path in own.items()
+    ]
+    for mount in options.mounts:
+        one: dict[str, Any] = {
+            "Type": mount.kind,
+            "Target": mount.target,
+            "ReadOnly": mount.readonly,
+        }
+        if mount.kind == "bind":
+            one["Source"] = sources.source(mount)
+            one["BindOptions"] = {"Propagation": "rprivate"}
+        elif mount.kind == "volume":
+            one["Source"] = mount.source
+            one["VolumeOptions"] = {"NoCopy": mount.no_copy}
+        else:
+            one["TmpfsOptions"] = {"SizeBytes": mount.size_bytes, "Mode": mount.mode or 0o1777}
+        found.append(one)
+    return found

@@ -1,0 +1,28 @@
+"""Which drivers' options are checked where a job is submitted. Their nodes check again.
+
+Decides nothing about a driver: each has its own file beside this one.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from shared.jobspec.drivers.docker import read_docker
+from shared.jobspec.drivers.exec import read_exec, read_raw_exec
+from shared.jobspec.drivers.java import read_java
+from shared.jobspec.drivers.options import Json, OptionFault
+from shared.jobspec.drivers.qemu import read_qemu
+
+_READERS: dict[str, Callable[[Json], tuple[object, tuple[OptionFault, ...]]]] = {
+    "docker": read_docker,
+    "exec": read_exec,
+    "java": read_java,
+    "qemu": read_qemu,
+    "raw_exec": read_raw_exec,
+}
+
+
+def option_faults(driver: str, config: bytes | msgspec.Raw) -> tuple[OptionFault, ...]:
+    """Find what is wrong with a driver's options, an object in JSON; a driver not known here has no fault."""
+    reader = _READERS.get(driver)
+    return reader(msgspec.json.decode(config))[1] if reader is not None else ()
