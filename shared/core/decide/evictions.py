@@ -11,9 +11,12 @@ from schemas.base import Event, JobId
 from schemas.evaluations import EvaluationsCreated, NewEvaluation
 from schemas.plans import Evictions, GroupPlacement, SubmitPlan
 from shared.core.columns import Rows
+from shared.core.evicting import Ground
 from shared.core.ids import key_seq
 from shared.core.preempt import LEVELS
-from shared.core.scores import Int64s
+from shared.core.resources.asks import CORES, WHOLE, holdings_of
+from shared.core.resources.assign import Assigner
+from shared.core.resources.held import Held
 from shared.core.state import State
 
 _NO_ROWS: Rows = np.empty(0, dtype=np.int32)
@@ -60,39 +63,55 @@ def needed(state: State, plan: SubmitPlan, victims: Rows, kept: tuple[GroupPlace
     """
     if not len(victims) or plan.origin.parts > 1:
         return victims
-    table = state.allocations
-    room = _room_after(state, plan, victims, kept)
+    table, held = state.allocations, _held_after(state, plan, victims, kept)
+    ground = Ground(state, state.fleet.capacity, held)
+    lands = {row for placement in kept for row in placement.rows}
     stays: set[int] = set()
     priority = table.groups.priority[table.group[victims]]
     # The dearest are spared first, among equals those that ran longest.
     for at in np.lexsort((table.key[victims], -priority)).tolist():
         row = int(victims[at])
-        node, ask = int(table.node[row]), table.groups.ask[table.group[row]]
-        if node not in room:
+        if int(table.node[row]) not in lands:
             stays.add(row)
-        elif (room[node] >= ask).all():
+        elif _may_stay(ground, row):
             stays.add(row)
-            room[node] = room[node] - ask
+            held.add(*table.held_by(row))
     return np.asarray([row for row in victims.tolist() if row not in stays], dtype=np.int32)
 
 
-def _room_after(
+def _held_after(
     state: State, plan: SubmitPlan, victims: Rows, kept: tuple[GroupPlacement, ...]
-) -> dict[int, Int64s]:
-    """What the nodes that get something have left once all victims are gone, by row."""
-    table, fleet = state.allocations, state.fleet
-    used = table.used(fleet.size)
-    room: dict[int, Int64s] = {}
-    for placement in kept:
-        ask = table.groups.ask[table.groups.ref_of[plan.job_id, placement.version, placement.group]]
-        for node, count in zip(placement.rows, placement.counts, strict=True):
-            left = room.get(node)
-            room[node] = (fleet.capacity[node] - used[node] if left is None else left) - ask * count
+) -> Held:
+    """What is held once all victims are gone and what is kept is in."""
+    table, size = state.allocations, state.fleet.size
+    held = table.held.copy(size)
     for row in victims.tolist():
-        node = int(table.node[row])
-        if node in room:
-            room[node] = room[node] + table.groups.ask[table.group[row]]
-    return room
+        held.remove(*table.held_by(row))
+    for placement in kept:
+        ref = table.groups.ref_of[plan.job_id, placement.version, placement.group]
+        rows, counts = np.asarray(placement.rows, np.intp), np.asarray(placement.counts, np.int64)
+        held.add_columns(rows, counts[:, None] * table.groups.ask[ref])
+        extras = table.groups.extras[ref]
+        if extras is not None:
+            nodes = np.repeat(rows, counts).tolist()
+            for node, holding in zip(nodes, holdings_of(extras, placement), strict=True):
+                held.add(node, None, holding)
+    return held
+
+
+def _may_stay(ground: Ground, row: int) -> bool:
+    """Tell whether a victim's own room is still there with everybody else's."""
+    table, offers = ground.state.allocations, ground.state.fleet.offers
+    node, ask, holding = table.held_by(row)
+    left = ground.free_on(node) - ask
+    if holding is None:
+        return bool((left >= 0).all())
+    cores = sum(amount for pool, _, amount in holding.parts if pool == CORES) // WHOLE
+    left[0] -= cores * ground.core_mhz(node)
+    extras = table.groups.extras[table.group[row]]
+    if extras is None or (left < 0).any():
+        return False
+    return Assigner(offers, ground.held).is_sound(node, extras, holding)
 
 
 def spared(plan: SubmitPlan, victims: Rows) -> tuple[Evictions, ...]:

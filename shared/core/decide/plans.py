@@ -16,7 +16,7 @@ from shared.core.absent import is_gone
 from shared.core.columns import Rows
 from shared.core.decide.everywhere import is_behind, node_update
 from shared.core.decide.evictions import evaluations_of, needed, spared, victims_of
-from shared.core.decide.fit import fit
+from shared.core.decide.fit import Fitted, fit
 from shared.core.decide.freed import freed_on_nodes
 from shared.core.decide.reservations import reserve
 from shared.core.preempt import evictions_of
@@ -74,9 +74,7 @@ def _commit(state: State, plan: SubmitPlan) -> PlanCommitted:
     _check_stops(state, plan)
     for placement in plan.placements:
         _check_placement(state, plan, placement)
-    victims = _victims(state, plan)
-    fitted = fit(state, plan, victims)
-    victims = needed(state, plan, victims, fitted.kept)
+    fitted, victims = _fit(state, plan, _victims(state, plan))
     if fitted.cut and plan.all_at_once:
         raise _Refused("capacity", f"{_total(fitted.cut)} allocations do not fit, and all must")
     return PlanCommitted(
@@ -185,6 +183,17 @@ def _check_group(state: State, plan: SubmitPlan, group: str, version: int) -> No
     job = state.jobs.by_id.get(plan.job_id)
     if job is None or version != job.version or all(g.name != group for g in job.groups):
         raise _Refused("stale", f"group {group!r} of version {version} is not the job's")
+
+
+def _fit(state: State, plan: SubmitPlan, victims: Rows) -> tuple[Fitted, Rows]:
+    """Fit the placements, and say which of the victims really have to go for them."""
+    if plan.origin.parts == 1 or not len(victims):
+        # Somebody else may have left meanwhile.
+        fitted = fit(state, plan, victims[:0])
+        if not fitted.cut or not len(victims):
+            return fitted, victims[:0]
+    fitted = fit(state, plan, victims)
+    return fitted, needed(state, plan, victims, fitted.kept)
 
 
 def _victims(state: State, plan: SubmitPlan) -> Rows:
