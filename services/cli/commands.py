@@ -137,17 +137,29 @@ _END = (
     Command(
         ("log", "tail"),
         "print the last events of the log, one line each",
-        "services.cli.logs",
+        "services.cli.tails",
         "tail",
         (
             Arg("count", "so many events", int, 10, ("-n", "--count"), "N"),
             Arg("follow", "go on with what comes", bool, default=False, flags=("-f", "--follow")),
+            option("job", "of this job only", metavar="ID", complete="job"),
+            option("node", "of this node only", metavar="ID", complete="node"),
+            Arg(
+                "kind",
+                "events whose type begins so; may be given again",
+                list,
+                (),
+                ("--kind",),
+                "WORD",
+            ),
         ),
         ("events", "first_seq", "last_seq"),
-        "With --json and --follow one object is printed for each event.",
+        "With --json and --follow one object is printed for each event. For --job and --node the log is read from "
+        "its beginning.",
         (
             "log tail -n 50",
             "log tail -f",
+            "log tail --job hello --kind plan --kind evaluation",
         ),
     ),
     Command(
@@ -171,13 +183,22 @@ _END = (
     Command(
         ("replay",),
         "rebuild the state as it was",
-        "services.cli.logs",
+        "services.cli.replays",
         "replay",
-        (option("to", "seq, or time as 2026-01-31T12:00:00", default="", metavar="SEQ|TIME"),),
+        (
+            option("to", "seq, or time as 2026-01-31T12:00:00", default="", metavar="SEQ|TIME"),
+            flag("step", "print each event on the way"),
+            Arg("begin", "with --step: the first seq that is printed", str, "", ("--from",), "SEQ"),
+            option("job", "with --step: of this job only", metavar="ID", complete="job"),
+            option("node", "with --step: of this node only", metavar="ID", complete="node"),
+            Arg("diff", "compare two moments: give it twice", list, (), ("--diff",), "SEQ|TIME"),
+        ),
         ("seq", "time", "tables", "counts"),
-        "",
+        "With --diff the keys are from_seq, to_seq, changes, counts.",
         (
             "replay --to 100",
+            "replay --step --from 90 --to 100",
+            "replay --diff 100 --diff 200",
             "replay --to 2026-01-31T12:00:00",
         ),
     ),

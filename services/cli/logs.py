@@ -1,4 +1,4 @@
-"""`caravan log` and `caravan replay`: read the log itself, by direct get, and prove what it says.
+"""`caravan log verify`: read the log itself, by direct get, and prove what it says.
 
 Decides what counts as proof: the chain of every accepted record, and every checkpoint's hashes against a state rebuilt
 from nothing but the events. Must not know what an event does.
@@ -14,67 +14,19 @@ from schemas.answers import ClusterAnswer
 from schemas.envelope import Record as LogRecord
 from schemas.plans import PlanCommitted
 from schemas.projections import Query
-from services.cli import events, running_ups
+from services.cli import running_ups
 from services.cli.asking import ask, bus_url, with_bus
-from services.cli.moments import is_later, moment
 from services.cli.output import CliError, Column, Output
 from shared.bus import accounts, streams, subjects
 from shared.bus.client import Client
 from shared.bus.connect import Login, connect
-from shared.core.counts import count_state
 from shared.core.redecide import Difference, redecide
 from shared.core.replica import Replica
 from shared.core.role import Record
 from shared.errors import BusUnavailable, LogDamaged, LogError, StateDiverged
 
-#: Records looked at to find the last events.
-_TAIL_RECORDS_MAX = 5_000
 #: Decisions that differ, shown at the most.
 _DIFFERENCES_MAX = 20
-
-
-# ---- tail ----
-
-
-def tail(out: Output, *, count: int, follow: bool) -> int:
-    """Print the last events, and with `follow` what comes."""
-
-    async def work(client: Client) -> int:
-        last = await _last_seq(client)
-        first = max(1, last - min(max(count, 0), _TAIL_RECORDS_MAX) + 1)
-        found = [
-            line async for record in client.read_log(first) for line in events.of_record(record)
-        ]
-        shown = found[-count:] if count > 0 else []
-        if not follow:
-            seqs = [one.seq for one in shown] or [0]
-            out.result({"events": shown, "first_seq": seqs[0], "last_seq": seqs[-1]})
-        for one in shown:
-            _print(out, one, follow=follow)
-        if follow:
-            begin = found[-1].seq + 1 if found else last + 1
-            async for record in client.follow_log(begin):
-                for one in events.of_record(record):
-                    _print(out, one, follow=True)
-        return 0
-
-    return with_bus(work)
-
-
-def _print(out: Output, line: events.EventLine, *, follow: bool) -> None:
-    if follow:
-        out.result(line)
-    if not out.is_json:
-        head = f"{line.seq:>7} {events.clock(line.t_ns)} "
-        out.parts((head, "dim"), (line.type.ljust(24), "cyan"), (f" {line.text}", ""))
-
-
-async def _last_seq(client: Client) -> int:
-    """Where the log ends, as far as the view knows."""
-    return (await ask(client, "cluster", ClusterAnswer, Query())).seq
-
-
-# ---- verify ----
 
 
 class Decisions(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +76,7 @@ def verify(out: Output, *, decisions: bool) -> int:
         state = await _log_state(out)
         expected = state.last_seq
         try:
-            expected = max(expected, await asyncio.wait_for(_last_seq(client), 2.0))
+            expected = max(expected, await asyncio.wait_for(last_seq(client), 2.0))
         except (TimeoutError, CliError):
             out.progress("no view answers: what it has seen before is not compared")
         try:
@@ -239,38 +191,6 @@ def _prove(proof: Proof, replica: Replica, record: Record) -> None:
         proof.count(decoded)
 
 
-# ---- replay ----
-
-
-def replay(out: Output, *, to: str) -> int:
-    """Rebuild the state as it was at a seq, or at a moment of log time."""
-    last, until_ns = moment(to, "--to")
-
-    async def work(client: Client) -> Replica:
-        replica = Replica()
-        async for record in client.read_log(1, last):
-            if until_ns and is_later(record, until_ns):
-                break
-            replica.apply(record)
-        return replica
-
-    replica = with_bus(work)
-    if last and replica.seq < last:
-        raise CliError("not_found", f"the log ends at {replica.seq}, asked for {last}")
-    counts = count_state(replica.state)
-    tables = replica.state.hashes()
-    when = events.iso(replica.chain.t_ns)
-    out.result({"seq": replica.seq, "time": when, "tables": tables, "counts": counts})
-    living = {name: n for name, n in counts.allocations.items() if n}
-    out.fields(
-        [
-            ("Seq", str(replica.seq)),
-            ("Time", when),
-            ("Jobs", str(counts.jobs)),
-            ("Nodes", str(counts.nodes)),
-            ("Allocations", ", ".join(f"{n} {name}" for name, n in living.items()) or "0"),
-            ("Evaluations", str(counts.evaluations)),
-        ]
-    )
-    out.table([Column("TABLE"), Column("HASH")], sorted(tables.items()), "State")
-    return 0
+async def last_seq(client: Client) -> int:
+    """Where the log ends, as far as the view knows."""
+    return (await ask(client, "cluster", ClusterAnswer, Query())).seq

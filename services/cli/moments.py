@@ -45,9 +45,9 @@ def is_later(record: Record, until_ns: int) -> bool:
         return False
 
 
-async def records_to(client: Client, text: str) -> AsyncIterator[Record]:
+async def records_to(client: Client, text: str, flag: str = "--at") -> AsyncIterator[Record]:
     """Yield the log up to a moment; the empty text means all of it. Raises CliError for a seq beyond the end."""
-    last, until_ns = moment(text)
+    last, until_ns = moment(text, flag)
     seen = 0
     async for record in client.read_log(1, last):
         if until_ns and is_later(record, until_ns):

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from schemas import envelope
-from services.cli import demo, events, job_files, logs, running_ups
+from services.cli import demo, events, job_files, logs, replays, running_ups, tails
 from services.cli.children import Child, processes_of
 from services.cli.cluster import Cluster, ClusterSettings
 from services.cli.commands import COMMANDS, GROUPS
@@ -359,7 +359,8 @@ def run_on(
 ) -> tuple[int, dict[str, object]]:
     """Run a command on a log in memory; return exit code and object."""
     client = FakeClient(records, len(small_log()))
-    monkeypatch.setattr(logs, "with_bus", lambda work: asyncio.run(work(client)))
+    for module in (logs, replays, tails):
+        monkeypatch.setattr(module, "with_bus", lambda work: asyncio.run(work(client)))
     monkeypatch.setattr(logs, "_log_state", client.log_state, raising=False)
     code = main([*words, "--json"])
     return code, json.loads(capsys.readouterr().out)

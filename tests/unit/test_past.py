@@ -9,7 +9,9 @@ import pytest
 from schemas.projections import Query
 from services.cli.moments import past
 from services.cli.output import CliError
+from services.cli.tails import Filter
 from shared.core.role import Record
+from shared.query.differences import differences
 from shared.query.past import Past
 from tests.unit.view_story import Story
 
@@ -81,3 +83,33 @@ def test_what_is_no_moment_is_told(text: str) -> None:
     """Neither a seq nor a time."""
     with pytest.raises(CliError, match="--at"):
         asyncio.run(past(Log([]), text))  # type: ignore[arg-type]
+
+
+def test_two_moments_are_compared() -> None:
+    """What came between two moments is named, each thing once; nothing else is."""
+    records = story().records
+    before = asyncio.run(past(Log(records), "4"))  # type: ignore[arg-type]
+    after = asyncio.run(past(Log(records)))  # type: ignore[arg-type]
+    found = differences(before.state, after.state)
+    assert (found.from_seq, found.to_seq) == (4, len(records))
+    assert [(one.kind, one.what, one.id.split()[0]) for one in found.changes] == [
+        ("job", "added", "other"),
+        ("node", "added", "n2"),
+        ("allocation", "added", "web.web[0]"),
+    ]
+    assert found.counts == {"job added": 1, "node added": 1, "allocation added": 1}
+    assert not differences(after.state, after.state).changes
+
+
+def test_a_filter_knows_whose_an_event_is() -> None:
+    """Events that name rows and keys only belong to the jobs and nodes that these stand for."""
+    records = story().records
+    of_web = Filter(job="web")
+    told = [line.type for record in records for line in of_web.lines(record)]
+    assert told == ["job.registered", "evaluations.created", "plan.committed"]
+    of_node = Filter(node="n1")
+    told = [line.type for record in records for line in of_node.lines(record)]
+    assert told == ["node.registered", "plan.committed"]
+    by_kind = Filter(kinds=("node", "plan"))
+    told = [line.type for record in records for line in by_kind.lines(record)]
+    assert told == ["node.registered", "plan.committed", "node.registered"]

@@ -1,0 +1,86 @@
+"""`caravan replay`: the state as it was, the way to it, or what changed between two moments.
+
+Decides nothing about events; every replay proves itself against the checkpoints on its way.
+"""
+
+from collections.abc import Sequence
+
+from services.cli import events
+from services.cli.asking import with_bus
+from services.cli.moments import past, records_to
+from services.cli.output import CliError, Column, Output
+from services.cli.tails import Filter, show
+from shared.bus.client import Client
+from shared.core.counts import count_state
+from shared.core.replica import Replica
+from shared.query.differences import Differences, differences
+
+#: Changes shown to people; --json has more.
+_SHOWN = 50
+_SIGNS = {"added": ("+", "green"), "removed": ("-", "red"), "changed": ("~", "yellow")}
+
+
+def replay(
+    out: Output, *, to: str, step: bool, begin: str, diff: Sequence[str], job: str, node: str
+) -> int:
+    """Rebuild the state at a moment; with `step` show each event on the way, with `diff` compare two moments."""
+    if diff:
+        if len(diff) != 2:
+            raise CliError("usage", "--diff takes two moments, as in --diff 100 --diff 200")
+        return _compare(out, *diff)
+    if (begin or job or node) and not step:
+        raise CliError("usage", "--from, --job and --node go with --step")
+    if begin and not begin.isdigit():
+        raise CliError("usage", f"--from is a seq, was {begin!r}")
+    shown_by = Filter(job=job, node=node)
+
+    async def work(client: Client) -> Replica:
+        replica = Replica()
+        async for record in records_to(client, to, "--to"):
+            replica.apply(record)
+            if not step:
+                continue
+            lines = shown_by.lines(record)
+            for line in lines if record.seq >= int(begin or 1) else ():
+                show(out, line, alone=False)
+        return replica
+
+    replica = with_bus(work)
+    counts = count_state(replica.state)
+    tables = replica.state.hashes()
+    when = events.iso(replica.chain.t_ns)
+    out.result({"seq": replica.seq, "time": when, "tables": tables, "counts": counts})
+    living = {name: n for name, n in counts.allocations.items() if n}
+    out.fields(
+        [
+            ("Seq", str(replica.seq)),
+            ("Time", when),
+            ("Jobs", str(counts.jobs)),
+            ("Nodes", str(counts.nodes)),
+            ("Allocations", ", ".join(f"{n} {name}" for name, n in living.items()) or "0"),
+            ("Evaluations", str(counts.evaluations)),
+            ("Checkpoints", f"{replica.checked}, all equal"),
+        ]
+    )
+    out.table([Column("TABLE"), Column("HASH")], sorted(tables.items()), "State")
+    return 0
+
+
+def _compare(out: Output, one: str, other: str) -> int:
+    async def work(client: Client) -> Differences:
+        before, after = await past(client, one), await past(client, other)
+        return differences(before.state, after.state)
+
+    found = with_bus(work)
+    out.result(found)
+    out.line(f"from seq {found.from_seq} to seq {found.to_seq}", "bold")
+    for change in found.changes[:_SHOWN]:
+        sign, style = _SIGNS[change.what]
+        told = " -> ".join(part for part in (change.old, change.new) if part)
+        out.line(f"{sign} {change.kind} {change.id}: {told}", style)
+    total = sum(found.counts.values())
+    if total > _SHOWN:
+        out.line(f"and {total - _SHOWN} changes more", "dim")
+    if not total:
+        out.line("nothing that is shown differs", "green")
+    return 0
