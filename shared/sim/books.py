@@ -10,6 +10,7 @@ from schemas import allocations, evaluations, jobs, nodes, plans
 from schemas.allocations import CLIENT_STATUSES
 from schemas.envelope import Record
 from shared.sim.findings import Ledger
+from shared.sim.pools import Piece, PoolBook
 
 KEY_SHIFT = 20
 TERMINAL = frozenset({"complete", "failed", "lost"})
@@ -37,6 +38,7 @@ class Alloc:
         "client",
         "desired",
         "evicted_seq",
+        "extras",
         "group",
         "index",
         "job_id",
@@ -55,6 +57,8 @@ class Alloc:
         self.index = 0
         self.version = 0
         self.ask: Ask = (0, 0, 0)
+        #: what it holds of pools and ports.
+        self.extras: list[Piece] = []
         self.desired = "run"
         self.client = "pending"
         #: seq at which it had to make room; 0: it had not.
@@ -84,6 +88,7 @@ class JobBook:
         self.priority = 0
         self.is_stopped = False
         self.groups: dict[int, dict[str, tuple[int, Ask]]] = {}
+        self.specs: dict[tuple[int, str], jobs.GroupSpec] = {}
 
 
 class NodeBook:
@@ -130,6 +135,7 @@ class Books:
         self.submissions: dict[str, tuple[str, int]] = {}
         self.jobs_seq = 0
         self.transactions = 0
+        self._pools = PoolBook()
         self._rows = Rows()
         self._node_rows = Rows()
         self._row_of: dict[str, int] = {}
@@ -221,6 +227,7 @@ class Books:
         job.job_type = event.job_type
         job.priority = event.priority
         job.is_stopped = False
+        job.specs |= {(event.version, group.name): group for group in event.groups}
         job.groups[event.version] = {
             group.name: (group.count, (group.cpu_mhz, group.memory_mib, group.disk_mib))
             for group in event.groups
@@ -246,6 +253,7 @@ class Books:
         elif isinstance(event, nodes.NodesCollected):
             for row in event.rows:
                 del self._row_of[self.nodes.pop(row).id]
+                self.ledger.hold("forgotten_when_over", self._pools.gone(row), row, "holds pools")
                 self._node_rows.free(row)
         else:
             spec = event.spec
@@ -255,6 +263,7 @@ class Books:
                 self.nodes[fresh] = NodeBook(spec.node_id, capacity)
             row = self._row_of[spec.node_id]
             self.nodes[row].capacity = capacity
+            self._pools.offered(row, spec)
             self.nodes[row].status = "ready"
 
     # ---- evaluations ----
@@ -345,7 +354,7 @@ class Books:
         names = [runs[i] + n for i in range(0, len(runs), 2) for n in range(runs[i + 1])]
         current = not job.is_stopped and placement.version == job.version
         self.ledger.hold("count_not_exceeded", current or not where, job.id, "stale", placement)
-        for node, index in zip(where, names, strict=True):
+        for nth, (node, index) in enumerate(zip(where, names, strict=True)):
             book = self.nodes.get(node)
             ready = book is not None and book.status == "ready"
             self.ledger.hold("placed_on_ready_node", ready, node, book and book.status, job.id)
@@ -355,6 +364,8 @@ class Books:
             alloc.index = index
             alloc.version = placement.version
             alloc.ask = job.groups[placement.version][placement.group][1]
+            spec = job.specs[placement.version, placement.group]
+            alloc.extras = self._pools.pieces(spec, placement, nth, node)
             self.allocs[alloc.row] = self.by_key[key] = alloc
             self._of_group.setdefault((job.id, placement.group), []).append(alloc)
             self._hold(alloc, 1)
@@ -396,6 +407,8 @@ class Books:
         used = self.nodes[alloc.node].used
         for at, ask in enumerate(alloc.ask):
             used[at] += sign * ask
+        over = self._pools.hold(alloc.extras, sign)
+        self.ledger.hold("no_node_oversubscribed", not over, alloc, over)
 
     def _count(self, alloc: Alloc) -> None:
         rows = self._wanted.setdefault((alloc.job_id, alloc.group), set())

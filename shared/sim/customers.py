@@ -12,6 +12,7 @@ from schemas.jobs import Verdict
 from shared.bus import subjects
 from shared.sim.lives import with_life
 from shared.sim.loop import MS, SECOND, Draws
+from shared.sim.pools import asked_by
 from shared.sim.process import Site
 
 _RETRY_NS = 900 * MS
@@ -31,6 +32,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     #: MHz beside which nothing else counts.
     memory_mib: int = 64
     priority: int = 50
+    #: what else its task asks for: a number of `pools.asked_by`; None: nothing.
+    extras: int | None = None
     #: with a task of every hook around the main one.
     has_life: bool = False
     #: how long its allocations may be away; None: its group has no disconnect block.
@@ -45,7 +48,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
             "Driver": "raw_exec",
             "Config": {"command": "/bin/simulated", "args": [str(self.run_ms)]},
             "Env": {"EDITION": str(self.edition)},
-            "Resources": {"CPU": self.cpu_mhz, "MemoryMB": self.memory_mib},
+            "Resources": self._resources(),
             "KillTimeout": SECOND,
         }
         group = {
@@ -73,6 +76,12 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         }
         fence = {"EnforceIndex": True, "JobModifyIndex": index} if index else {}
         return msgspec.json.encode({"Job": job, "SubmissionID": submission_id, **fence})
+
+    def _resources(self) -> dict[str, object]:
+        found = {} if self.extras is None else asked_by(self.extras)
+        # Who has cores of its own has all their MHz.
+        share = {} if "Cores" in found else {"CPU": self.cpu_mhz}
+        return {**share, "MemoryMB": self.memory_mib, **found}
 
     def _policies(self) -> dict[str, object]:
         """What becomes of failed allocations, and of those whose node is away."""

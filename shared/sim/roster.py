@@ -13,6 +13,7 @@ from schemas.policy import Policy, Preemption
 from shared.core import role
 from shared.sim.drivers import Node
 from shared.sim.loop import SECOND
+from shared.sim.pools import CORE_MHZ, PORTS, offered_by
 
 CLUSTER_ID = "simulated"
 #: module and class of each role that follows the log, and how many of it run.
@@ -73,6 +74,10 @@ def agent_builder(node: Node) -> Callable[[str], role.Role]:
         memory_mib=NODE_MEMORY_MIB,
         disk_mib=100_000,
         attributes={"driver.raw_exec": "1"},
+        pools=offered_by(int(node.node_id.rpartition("-")[2])),
+        core_mhz=CORE_MHZ,
+        port_min=PORTS[0],
+        port_max=PORTS[1],
     )
 
     def build(instance: str) -> role.Role:

@@ -95,6 +95,7 @@ class World:
             run_ms=0 if kind == "service" else self._draws.between(300, 2500),
             priority=_PRIORITIES[n % len(_PRIORITIES)],
             has_life=n % 3 == 1,
+            extras=n,
             **(_ABSENCES[n] if n < _SERVICES else {}),
         )
         if n == _SERVICES + _BATCHES:
