@@ -25,6 +25,8 @@ class Hold(Wire, frozen=True, kw_only=True):
 
     group: str
     rows: tuple[int, ...]
+    #: allocations of it that wait; 0: as many as fit.
+    count: int = 0
 
 
 class Waiting(Wire, frozen=True, kw_only=True):

@@ -1,9 +1,9 @@
 """Reservations: what nodes that are held back offer to whoever stands behind, and which nodes an item should have.
 
 The gap rule (HyperQueue): on a node held for H, those behind H in the queue may use what is left over once as many of
-H as fit stand on the empty node, minus what others run there:
+H as fit on the empty node, and wait, stand there, minus what others run:
 
-    gap(n) = total(n) - floor(total(n) / H) * H - what others run on n
+    gap(n) = total(n) - min(floor(total(n) / H), waiting) * H - what others run on n
 
 in every dimension that both ask for. It needs no run times, and it starves nobody: what H waits for only grows. Held
 are the few nodes that would have to be emptied the least; a node that is held already counts half, so that an item
@@ -63,7 +63,7 @@ def limit_beside(
                 continue
             if limit is None:
                 limit = np.full(state.fleet.size, NO_LIMIT, dtype=np.int64)
-            room = _room_beside(state, held, one, theirs, rows, (group, asks))
+            room = _room_beside(state, held, (one, hold, theirs), rows, (group, asks))
             limit[rows] = np.minimum(limit[rows], room)
     return limit
 
@@ -94,18 +94,19 @@ def propose(
         cost = np.where(np.isin(rows, own), cost // 2, cost)
     best = np.lexsort((rows, cost))[: max(1, min(HOLDS_MAX, len(rows) // HOLDS_SHARE))]
     enough = int(np.searchsorted(np.cumsum(fits[best]), count)) + 1
-    return Hold(group=group.name, rows=tuple(sorted(rows[best[:enough]].tolist())))
+    chosen = tuple(sorted(rows[best[:enough]].tolist()))
+    return Hold(group=group.name, rows=chosen, count=count)
 
 
 def _room_beside(
     state: State,
     held: Held,
-    reservation: Reservation,
-    theirs: GroupSpec,
+    holder: tuple[Reservation, Hold, GroupSpec],
     rows: NDArray[np.intp],
     ours: tuple[GroupSpec, Sequence[ResourceAsk]],
 ) -> Int64s:
     group, mine = ours
+    reservation, hold, theirs = holder
     if set(group.static_ports) & set(theirs.static_ports):
         return np.zeros(len(rows), dtype=np.int64)
     asks = _alternative(state, theirs, rows)
@@ -114,7 +115,10 @@ def _room_beside(
     most = _times(total, need)
     if theirs.static_ports:
         most = np.minimum(most, 1)
-    others = _used(state, held, asks, rows) - _own(state, reservation, theirs, asks, rows)
+    own = _own(state, reservation, theirs, rows)
+    if hold.count:
+        most = np.minimum(most, hold.count + own)
+    others = _used(state, held, asks, rows) - own[:, None] * need
     gap = total - most[:, None] * need - others
     by_pool = {one.pool: one.amount for one in mine}
     wants = _need(group, ())
@@ -173,13 +177,9 @@ def _used(state: State, held: Held, asks: Sequence[ResourceAsk], rows: NDArray[n
 
 
 def _own(
-    state: State,
-    reservation: Reservation,
-    theirs: GroupSpec,
-    asks: Sequence[ResourceAsk],
-    rows: NDArray[np.intp],
+    state: State, reservation: Reservation, theirs: GroupSpec, rows: NDArray[np.intp]
 ) -> Int64s:
-    """What the group for which these rows are held has there itself. Shape: (R, 3 + asks)."""
+    """How many of the group for which these rows are held are there already. Shape: (R,)."""
     table = state.allocations
     of_job = table.rows_of(reservation.job_id)
     of_job = of_job[~TERMINAL[table.client[of_job]] & (table.desired[of_job] != EVICT)]
@@ -188,8 +188,7 @@ def _own(
         groups.ref_of[key] for key in groups.of_job(reservation.job_id) if key[2] == theirs.name
     ]
     of_job = of_job[np.isin(table.group[of_job], refs)]
-    count = np.bincount(table.node[of_job], minlength=state.fleet.size)[rows]
-    return count[:, None].astype(np.int64) * _need(theirs, asks)
+    return np.bincount(table.node[of_job], minlength=state.fleet.size)[rows].astype(np.int64)
 
 
 def _times(amounts: Int64s, need: Int64s) -> Int64s:

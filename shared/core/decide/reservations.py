@@ -141,5 +141,5 @@ def _without(holds: tuple[Hold, ...], gone: set[int]) -> tuple[Hold, ...]:
         rows = tuple(row for row in hold.rows if row not in seen)
         seen.update(rows)
         if rows:
-            kept.append(Hold(group=hold.group, rows=rows))
+            kept.append(msgspec.structs.replace(hold, rows=rows))
     return tuple(kept)
