@@ -51,6 +51,8 @@ def enter(order: Enter, tell: int, life: int, std: tuple[int, int, int]) -> None
         for fd in {*std}:
             os.close(fd)
         said = f"exit {_wait(child, life)}"
+    except FileNotFoundError:
+        said = "error 0 the task has ended"
     except OSError as err:
         said = f"error 0 {err.strerror or err}"
     with contextlib.suppress(OSError):

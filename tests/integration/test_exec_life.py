@@ -1,0 +1,345 @@
+"""Lives of isolated tasks: ends, kills of whoever watches, adoption, commands inside, and nothing left behind."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+import pytest_asyncio
+
+from services.agent.drivers.driver import Exit, Gone, StartRefused
+from services.agent.drivers.exec import Exec, Jailed
+from services.agent.drivers.exec_settings import ExecSettings
+from services.agent.drivers.process import Process, alive
+from services.agent.edge_dirs import Directories
+from tests.integration.exec_node import NEEDED, Cell, a_cell, groups_left, is_there, need
+
+
+@pytest_asyncio.fixture
+async def cell(tmp_path: Path) -> AsyncIterator[Cell]:
+    """A driver with all isolation there is."""
+    need(*NEEDED)
+    async with a_cell(tmp_path) as made:
+        yield made
+
+
+async def gone(*processes: Process) -> None:
+    """Wait until these have ended."""
+    async with asyncio.timeout(10):
+        while any(alive(one) for one in processes):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def again(cell: Cell) -> Exec:
+    """The driver of the agent's next life."""
+    return Exec(
+        home=cell.home.top,
+        kernel_boot=cell.home.kernel_boot,
+        settings=ExecSettings(),
+        found=cell.driver.found,
+    )
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("script", "end"),
+    [
+        ("exit 0", Exit(code=0)),
+        ("exit 200", Exit(code=200, signal=0)),
+        ("kill -KILL $$", Exit(code=137, signal=9)),
+        ("kill -TERM $$", Exit(code=143, signal=15)),
+        ("sleep 300 & exit 3", Exit(code=3)),
+    ],
+)
+async def test_an_end_is_told(cell: Cell, script: str, end: Exit) -> None:
+    """The exit code or signal of a task is what the agent hears, whatever the task left running."""
+    found, _ = await cell.run(script)
+    assert found.code == end.code
+    assert found.signal == (end.signal if end.code != 200 else found.signal)
+    assert groups_left(cell.driver) == []
+
+
+@pytest.mark.asyncio
+async def test_a_signal_reaches_the_task(cell: Cell) -> None:
+    """The kill signal arrives at a task that has no handler as at one that has."""
+    plain = await cell.start("exec sleep 300", cell.place("a1"))
+    await cell.driver.signal(plain, "SIGTERM")
+    assert (await cell.driver.wait(plain)).signal == signal.SIGTERM
+    run = cell.place("a2")
+    script = 'trap "echo bye; exit 4" INT; echo up; while :; do sleep 0.05; done'
+    careful = await cell.start(script, run)
+    await text_of(run.places.stdout, "up")
+    await cell.driver.signal(careful, "SIGINT")
+    assert (await cell.driver.wait(careful)).code == 4
+    assert run.places.stdout.read_text() == "up\nbye\n"
+
+
+async def text_of(path: Path, part: str) -> None:
+    """Wait until a file holds a text."""
+    async with asyncio.timeout(10):
+        while not path.exists() or part not in path.read_text():  # noqa: ASYNC110, ASYNC240
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.asyncio
+async def test_stop_ends_all_that_a_task_started(cell: Cell) -> None:
+    """A stop leaves no process of the task: not one in another session, nor one that ignores signals."""
+    script = (
+        "trap '' TERM INT HUP; setsid sh -c 'trap \"\" TERM; sleep 301 & sleep 302' & sleep 303"
+    )
+    handle = await cell.start(script)
+    groups = cell.driver.groups
+    assert groups is not None
+    name = cell.driver._shape.group_name(handle.watched.directory)
+    async with asyncio.timeout(10):
+        while len(members := groups.members(name)) < 4:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await cell.driver.stop(handle)
+    end = await cell.driver.wait(handle)
+    assert (end.code, end.signal) == (137, 9)
+    assert [pid for pid in members if is_there(f"/proc/{pid}")] == []
+    assert groups_left(cell.driver) == []
+
+
+@pytest.mark.asyncio
+async def test_a_killed_keeper_loses_nothing(cell: Cell) -> None:
+    """Without its keeper a task runs on and its exit code is told; what is left of it is cleaned up."""
+    handle = await cell.start("sleep 0.3; exit 7")
+    os.kill(handle.watched.watcher.pid, signal.SIGKILL)
+    await gone(handle.watched.watcher)
+    assert alive(handle.watched.process)
+    assert (await cell.driver.wait(handle)).code == 7
+    assert groups_left(cell.driver) == []
+
+
+@pytest.mark.asyncio
+async def test_a_killed_init_ends_its_task(cell: Cell) -> None:
+    """Who kills pid 1 of a task kills the task; it is told as a kill, and nothing of it lives."""
+    handle = await cell.start("setsid sleep 301 & sleep 300")
+    os.kill(handle.init.pid, signal.SIGKILL)
+    end = await cell.driver.wait(handle)
+    assert (end.code, end.signal) == (137, 9)
+    await gone(handle.watched.process)
+    assert groups_left(cell.driver) == []
+
+
+@pytest.mark.asyncio
+async def test_keeper_and_init_killed_together(cell: Cell) -> None:
+    """With both gone the task is dead and its code is unknown: that is said, not guessed."""
+    handle = await cell.start("sleep 300")
+    for process in (handle.watched.watcher, handle.init):
+        os.kill(process.pid, signal.SIGKILL)
+    end = await cell.driver.wait(handle)
+    assert end.code is None and "unknown" in end.reason
+    await gone(handle.watched.process)
+    assert groups_left(cell.driver) == []
+
+
+@pytest.mark.asyncio
+async def test_a_killed_starter_is_begun_again(cell: Cell) -> None:
+    """Tasks outlive the starter, and the next start does without asking anybody."""
+    handle = await cell.start("sleep 300")
+    os.kill(cell.driver.starter.pid, signal.SIGKILL)
+    end, said = await cell.run("echo fine", cell.place("a2"))
+    assert (end.code, said) == (0, "fine\n")
+    assert alive(handle.watched.process)
+
+
+@pytest.mark.asyncio
+async def test_the_next_life_adopts_what_runs(cell: Cell) -> None:
+    """A task found alive is adopted under its pid, can be entered and stopped, and keeps its exit code."""
+    run = cell.place()
+    handle = await cell.start("sleep 300", run)
+    cell.driver.starter.close()
+    driver = again(cell)
+    found = await driver.recover(run)
+    assert isinstance(found, Jailed) and found.pid == handle.pid
+    assert (await driver.exec(found, ("cat", "/proc/2/comm"), 10)).stdout == b"sh\n"
+    await driver.signal(found, "SIGTERM")
+    assert (await driver.wait(found)).code == 143
+    driver.close()
+
+
+@pytest.mark.asyncio
+async def test_an_end_while_nobody_watched_is_found(cell: Cell) -> None:
+    """A task that ended between two lives is found with its code; out of memory is still named."""
+    run, hog = cell.place("a1"), cell.place("a2")
+    first, second = await cell.start("exit 9", run), await cell.start("exec tail /dev/zero", hog)
+    for handle in (first, second):
+        await gone(handle.watched.process, handle.init, handle.watched.watcher)
+    driver = again(cell)
+    assert await driver.recover(run) == Exit(code=9)
+    found = await driver.recover(hog)
+    assert isinstance(found, Exit) and found.code == 137 and "out of memory" in found.reason
+    assert groups_left(driver) == []
+    driver.close()
+
+
+@pytest.mark.asyncio
+async def test_a_run_that_was_voided_never_begins(cell: Cell) -> None:
+    """What the next life gave up is not started by an order that arrives late, and leaves nothing."""
+    run = cell.place()
+    assert await cell.driver.recover(run) == Gone(started=False)
+    with pytest.raises(StartRefused):
+        await cell.start("touch /local/began", run)
+    assert not is_there(run.places.task / "local" / "began")
+    assert await cell.driver.recover(run) == Gone(started=False)
+    assert groups_left(cell.driver) == []
+
+
+@pytest.mark.asyncio
+async def test_after_a_reboot_nothing_is_claimed(cell: Cell) -> None:
+    """With another kernel boot a run is gone: its pids name others now, and none of them is touched."""
+    run = cell.place()
+    handle = await cell.start("sleep 300", run)
+    driver = Exec(
+        home=cell.home.top, kernel_boot="another", settings=ExecSettings(), found=cell.driver.found
+    )
+    driver.groups = None
+    found = await driver.recover(run)
+    assert isinstance(found, Gone) and found.started and "restarted" in found.reason
+    assert alive(handle.watched.process)
+
+
+@pytest.mark.asyncio
+async def test_a_command_runs_inside(cell: Cell) -> None:
+    """A command beside a task has its user, processes, files, environment and limits, and its output is told apart."""
+    handle = await cell.start("sleep 300", env={"COLOUR": "blue"})
+    script = "id -u; echo $COLOUR; cat /proc/2/comm; ls /; grep Seccomp: /proc/self/status; cat; echo bad >&2; exit 6"
+    said = await cell.driver.exec(handle, ("sh", "-c", script), 10)
+    words = said.stdout.decode().split()
+    assert words[:3] == ["65534", "blue", "sh"]
+    assert "alloc" in words and "root" not in words and words[-1] == "2"
+    assert (said.stderr, said.code) == (b"bad\n", 6)
+    with pytest.raises(TimeoutError):
+        await cell.driver.exec(handle, ("sleep", "300"), 0.2)
+    groups = cell.driver.groups
+    assert groups is not None
+    name = cell.driver._shape.group_name(handle.watched.directory)
+    async with asyncio.timeout(10):
+        while len(groups.members(name)) > 2:  # noqa: ASYNC110 - sh and its sleep are the task's own.
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.asyncio
+async def test_a_terminal_inside(cell: Cell) -> None:
+    """With a terminal a command knows its size, its changes, and Ctrl-C; the end has its code."""
+    handle = await cell.start("sleep 300")
+    session = await cell.driver.exec_stream(handle, ("sh",), tty=True)
+    await session.resize(33, 44)
+    heard = bytearray()
+
+    async def until(part: bytes) -> None:
+        async with asyncio.timeout(10):
+            while part not in heard:
+                stream, data = await session.read()
+                assert stream == 1 and data
+                heard.extend(data)
+
+    await session.write(b"stty size\n")
+    await until(b"33 44\r\n")
+    await session.write(b"sleep 300\n")
+    await until(b"sleep 300\r\n")
+    await session.write(b"\x03")
+    await session.write(b"echo back$((1 + 1))\n")
+    await until(b"back2\r\n")
+    await session.write(b"exit 5\n")
+    while (await session.read())[1]:
+        pass
+    assert await session.wait() == 5
+    await session.close()
+
+
+@pytest.mark.asyncio
+async def test_a_command_that_nobody_hears_is_ended(cell: Cell) -> None:
+    """When who asked lets go, the command inside is killed; the task is not."""
+    handle = await cell.start("sleep 300")
+    session = await cell.driver.exec_stream(handle, ("sh", "-c", "echo $$; sleep 301"), tty=False)
+    assert (await session.read())[1]
+    await session.close()
+    groups = cell.driver.groups
+    assert groups is not None
+    name = cell.driver._shape.group_name(handle.watched.directory)
+    async with asyncio.timeout(10):
+        while len(groups.members(name)) > 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert alive(handle.watched.process)
+
+
+@pytest.mark.asyncio
+async def test_a_command_in_what_has_ended_is_refused(cell: Cell) -> None:
+    """A task that is over cannot be entered, nor whoever has its pid now."""
+    handle = await cell.start("sleep 300")
+    await cell.driver.stop(handle)
+    await cell.driver.wait(handle)
+    with pytest.raises(StartRefused, match="ended"):
+        await cell.driver.exec(handle, ("true",), 10)
+    mine = psutil.Process()
+    stat = Process(mine.pid, handle.watched.process.start_ticks)
+    wrong = msgspec.structs.replace(
+        handle, watched=msgspec.structs.replace(handle.watched, process=stat)
+    )
+    with pytest.raises(StartRefused, match="ended"):
+        await cell.driver.exec(wrong, ("true",), 10)
+
+
+@pytest.mark.asyncio
+async def test_use_is_told(cell: Cell) -> None:
+    """Statistics are those of the whole task: a child's memory and time count."""
+    handle = await cell.start(
+        "sh -c 'x=$(head -c 20000000 /dev/zero | tr \"\\0\" a); echo up; sleep 300'"
+    )
+    await text_of(cell.home.places("a1", "main").stdout, "up")
+    found = await cell.driver.stats(handle)
+    assert found.cpu_ns > 0
+    assert found.memory_bytes > 19_000_000
+
+
+def everything(cell: Cell) -> dict[str, object]:
+    """All that starts and stops could leave: processes, descriptors, mounts, cgroups."""
+    ours = [one.pid for one in psutil.process_iter() if "caravan-" in _name(one)]
+    return {
+        "processes": sorted(ours),
+        "descriptors": len(list(Path("/proc/self/fd").iterdir())),
+        "mounts": Path("/proc/self/mounts").read_text(encoding="utf-8"),
+        "groups": groups_left(cell.driver),
+        "files": sorted(path.name for path in cell.home.top.iterdir()),
+    }
+
+
+def _name(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return process.name()
+    return ""
+
+
+@pytest.mark.asyncio
+async def test_three_hundred_starts_leave_nothing(cell: Cell) -> None:
+    """Starts and stops, by end, signal and kill, leave no process, descriptor, mount, cgroup or directory."""
+    await cell.run("true", cell.place("first"))
+    directories = Directories(cell.home.top, memory=False)
+    directories.remove("first")
+    before = everything(cell)
+
+    async def one(number: int) -> None:
+        run = cell.place(f"b{number}")
+        handle = await cell.start(
+            ("exit 0", "sleep 300", "setsid sleep 301 & sleep 300")[number % 3], run
+        )
+        cell.live.remove(handle)
+        if number % 3 == 1:
+            await cell.driver.signal(handle, "SIGTERM")
+        elif number % 3 == 2:
+            await cell.driver.stop(handle)
+        await cell.driver.wait(handle)
+        await asyncio.to_thread(directories.remove, run.alloc_id)
+
+    for first in range(0, 300, 10):
+        await asyncio.gather(*(one(number) for number in range(first, first + 10)))
+    assert not list((cell.home.top / "alloc").iterdir())
+    assert everything(cell) == before
