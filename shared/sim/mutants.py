@@ -188,6 +188,36 @@ def _repeat_step(patch: Patch, _site: Site) -> None:
     patch(task, "restore", restore)
 
 
+def _both_stay(patch: Patch, _site: Site) -> None:
+    """Nobody chooses when a node comes back whose work was replaced."""
+    reconcile = import_module("shared.core.reconcile")
+    plain = reconcile.leaving
+
+    def leaving(state: Any, group: Any, rows: Any, keep: Any, score_of: Any) -> Any:
+        return plain(state, group, rows, keep & False, score_of)
+
+    patch(reconcile, "leaving", leaving)
+
+
+def _late_node_unseen(patch: Patch, _site: Site) -> None:
+    """A plan for a job that runs on every node ends its evaluation, whoever came meanwhile."""
+
+    def is_behind(*_: object) -> bool:
+        return False
+
+    patch(import_module("shared.core.decide.plans"), "is_behind", is_behind)
+
+
+def _give_twice(patch: Patch, _site: Site) -> None:
+    """The applier takes a worker's word for what is free."""
+    assigner = import_module("shared.core.resources.assign").Assigner
+
+    def is_sound(*_: object) -> bool:
+        return True
+
+    patch(assigner, "is_sound", is_sound)
+
+
 MUTANTS: dict[str, Callable[[Patch, Site], None]] = {
     "ack-before-append": _ack_before_append,
     "no-job-fence": _no_job_fence,
@@ -199,7 +229,10 @@ MUTANTS: dict[str, Callable[[Patch, Site], None]] = {
     "drop-report": _drop_report,
     "crowd-in": _crowd_in,
     "evict-equals": _evict_equals,
+    "give-twice": _give_twice,
+    "both-stay": _both_stay,
     "hasty-main": _hasty_main,
+    "late-node-unseen": _late_node_unseen,
     "repeat-step": _repeat_step,
     "reuse-row-early": _reuse_row_early,
     "wall-clock-in-core": _wall_clock_in_core,
