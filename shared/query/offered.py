@@ -15,6 +15,7 @@ from shared.core.columns import Rows
 from shared.core.ids import alloc_id
 from shared.core.resources.asks import WHOLE
 from shared.core.resources.offers import INDEXED, OF_THE_CLUSTER, SUM
+from shared.core.resources.rooms import free_ports
 from shared.core.state import State
 from shared.jobspec.nomad_json import JOB_DECODER, TaskGroup
 from shared.jobspec.ports import dynamic_ports, static_ports
@@ -44,11 +45,8 @@ def cores_mhz(state: State, row: int) -> int:
 
 def ports_free(state: State, row: int) -> int:
     """How many ports the cluster may still pick on a node."""
-    free = (
-        state.fleet.offers.ports_open(row + 1)[row]
-        - state.allocations.held.ports.picked(row + 1)[row]
-    )
-    return max(int(free), 0)
+    free = free_ports(state.fleet.offers, state.allocations.held, row + 1)
+    return max(int(free[row]), 0)
 
 
 def node_ports(state: State, rows: Rows) -> tuple[PortLine, ...]:

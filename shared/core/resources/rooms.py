@@ -130,7 +130,8 @@ def _static_room(offers: Offers, held: Held, port: int, size: int) -> Int64s:
     return room
 
 
-def _dynamic_room(offers: Offers, held: Held, extras: Extras, size: int) -> Int64s:
+def free_ports(offers: Offers, held: Held, size: int) -> Int64s:
+    """How many ports of its range each node has free; below 0 where fewer are left than are held. Shape: (size,)."""
     free = offers.ports_open(size) - held.ports.picked(size)
     first, last = sized(offers.port_min, size), sized(offers.port_max, size)
     for port, rows in held.ports.static():
@@ -140,13 +141,19 @@ def _dynamic_room(offers: Offers, held: Held, extras: Extras, size: int) -> Int6
     moved = [row for row in offers.moved if row < size]
     if moved:
         taken = held.ports.taken_on(set(moved))
+        whole = offers.ports_open(size)
         for row in moved:
             low, high = int(first[row]), int(last[row])
-            inside = sum(
+            free[row] = whole[row] - sum(
                 low <= port <= high and row not in offers.reserved.get(port, ())
                 for port in taken.get(row, ())
             )
-            free[row] = int(offers.ports_open(row + 1)[row]) - inside
+    return free
+
+
+def _dynamic_room(offers: Offers, held: Held, extras: Extras, size: int) -> Int64s:
+    free = free_ports(offers, held, size)
+    first, last = sized(offers.port_min, size), sized(offers.port_max, size)
     for port in extras.static_ports:
         # At most one allocation a node then, and its own named port is not among those that are picked.
         free -= (first <= port) & (port <= last)
