@@ -13,7 +13,7 @@ from shared.core.operators import DISTINCT, DISTINCT_HOSTS, DISTINCT_PROPERTY, F
 from shared.jobspec.asking import NO_REMOTES, Remotes, group_ask
 from shared.jobspec.defaults import RESCHEDULES, disconnect_of, reschedule_of
 from shared.jobspec.nomad_json import Affinity, Constraint, Job, Spread, TaskGroup
-from shared.jobspec.ports import dynamic_ports, held_ports
+from shared.jobspec.ports import dynamic_ports, has_networks, held_ports
 from shared.jobspec.strict import JsonObject, canonical
 
 #: Parts of a group and of a task that change without a restart.
@@ -45,7 +45,12 @@ def compile_groups(
     meta = value.get("Meta")
     return tuple(
         [
-            _compile(job, group, group_digest(text, meta, _remotes_of(group, remotes)), remotes)
+            _compile(
+                job,
+                group,
+                group_digest(text, meta, _remotes_of(group, remotes) if remotes else None),
+                remotes,
+            )
             for group, text in zip(job.groups, value["TaskGroups"], strict=True)
         ]
     )
@@ -60,9 +65,7 @@ def group_digest(
     """
     kept = {key: item for key, item in group.items() if key not in _GROUP_IN_PLACE}
     kept["Tasks"] = [
-        task
-        if _TASK_IN_PLACE.isdisjoint(task)
-        else {key: item for key, item in task.items() if key not in _TASK_IN_PLACE}
+        task if _TASK_IN_PLACE.isdisjoint(task) else _restarting_parts(task)
         for task in group.get("Tasks", ())
     ]
     if job_meta:
@@ -72,9 +75,16 @@ def group_digest(
     return blake2b(canonical(kept), digest_size=16).hexdigest()
 
 
+def _restarting_parts(task: JsonObject) -> JsonObject:
+    """Leave out what a running task can take over; whether it has logs at all is no such thing."""
+    kept = {key: item for key, item in task.items() if key not in _TASK_IN_PLACE}
+    logs = task.get("LogConfig") or {}
+    if logs.get("Disabled") or logs.get("Enabled") is False:
+        kept["LogConfig"] = {"Disabled": True}
+    return kept
+
+
 def _remotes_of(group: TaskGroup, remotes: Remotes) -> JsonObject:
-    if not remotes:
-        return {}
     used = {task.driver for task in group.tasks if task.driver in remotes}
     return {name: msgspec.to_builtins(remotes[name]) for name in sorted(used)}
 
@@ -86,6 +96,7 @@ def _compile(job: Job, group: TaskGroup, digest: str, remotes: Remotes) -> jobs.
         constraints += task.constraints
         affinities += task.affinities
     ask = group_ask(group, remotes)
+    has_ports = has_networks(group)
     plain = job.reschedule is None and group.reschedule is None
     return jobs.GroupSpec(
         name=group.name,
@@ -94,8 +105,8 @@ def _compile(job: Job, group: TaskGroup, digest: str, remotes: Remotes) -> jobs.
         memory_mib=ask.memory_mib,
         disk_mib=group.ephemeral_disk.size_mib,
         alternatives=ask.alternatives,
-        static_ports=held_ports(group),
-        dynamic_ports=len(dynamic_ports(group)),
+        static_ports=held_ports(group) if has_ports else (),
+        dynamic_ports=len(dynamic_ports(group)) if has_ports else 0,
         constraints=_constraints(constraints) if constraints else (),
         affinities=_affinities(affinities) if affinities else (),
         spreads=_spreads(job.spreads + group.spreads),
