@@ -19,6 +19,11 @@ def networks_of(group: TaskGroup) -> Iterator[tuple[str, Network]]:
             yield f"Tasks[{number}].Resources.Networks[{at}]", network
 
 
+def has_networks(group: TaskGroup) -> bool:
+    """Tell whether a group has any network: most have none, and nothing more to be asked."""
+    return bool(group.networks) or any([task.resources.networks for task in group.tasks])  # noqa: C419
+
+
 def static_ports(group: TaskGroup) -> tuple[Port, ...]:
     """List the ports that have a number in the job, in order of writing."""
     return tuple([port for _, network in networks_of(group) for port in network.reserved_ports])
