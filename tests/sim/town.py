@@ -13,7 +13,7 @@ from schemas.envelope import ENCODER, AnyCommand, CommandBatch
 from schemas.evaluations import EvaluationEnded
 from schemas.jobs import GroupSpec, RegisterJob, ResourceAsk
 from schemas.nodes import AllocReport, NodeSpec, Pool, ReportNode
-from schemas.plans import PlanCommitted, PlanRefused
+from schemas.plans import Evictions, PlanCommitted, PlanRefused
 from schemas.policy import Policy
 from services.eval_broker.role import EvalBroker
 from services.plan_applier.role import PlanApplier
@@ -48,6 +48,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 50
     node_pool: str = "default"
     run_ms: int = 0
+    #: another text of the same job.
+    edition: int = 0
 
     def command(self) -> RegisterJob:
         """What intake would make of it."""
@@ -55,9 +57,11 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
         group = GroupSpec(
             name="g", count=self.count, cpu_mhz=self.cpu_mhz, memory_mib=16, alternatives=asks
         )
+        spec = {"ID": self.job_id, "Edition": self.edition} if self.edition else {}
         return RegisterJob(
-            submission_id=f"s-{self.job_id}",
+            submission_id=f"s-{self.job_id}-{self.edition}",
             digest="d",
+            spec=msgspec.Raw(ENCODER.encode(spec)),
             job_id=JobId(self.job_id),
             job_type="batch" if self.run_ms else "service",
             priority=self.priority,
@@ -86,6 +90,8 @@ class Town:
         self.ended: list[str] = []
         #: hears of every job whose last task completed.
         self.on_done: Callable[[str], None] | None = None
+        #: hears of every eviction: the job that lost, the one it went for, how many allocations.
+        self.on_evicted: Callable[[str, str, int], None] | None = None
         self._left: dict[str, int] = {}
         self.site.bus.log.watch(self._on_log)
         applier = {"cluster_id": "town", "policy": policy or Policy()}
@@ -104,7 +110,7 @@ class Town:
             process.start()
         loop.run(2 * SECOND)
         for spec in nodes:
-            self._report(spec.node_id, spec=spec)
+            self.join(spec)
         loop.run(3 * SECOND)
 
     # ---- what a story does ----
@@ -118,6 +124,10 @@ class Town:
             commands.append(wish.command())
         for at in range(0, len(commands), 200):
             self._send(subjects.command("job"), *commands[at : at + 200])
+
+    def join(self, spec: NodeSpec) -> None:
+        """Let a node come."""
+        self._report(spec.node_id, spec=spec)
 
     def run(self, ns: int) -> None:
         """Let time pass."""
@@ -166,7 +176,8 @@ class Town:
 
     def verify(self) -> None:
         """Hold the tables against their invariants, and every replica against this one."""
-        assert check(self.replica.state) == []
+        found = check(self.replica.state)
+        assert found == [], found
         ours = self.replica.state.hashes()
         for process in self.processes:
             theirs = replica_of(process.role)
@@ -184,6 +195,8 @@ class Town:
                     self.plans += 1
                     for placement in event.placements:
                         ordinal = self._placed(event.job_id, placement, seq, ordinal)
+                    for one in event.evictions:
+                        self._evicted(one, event.job_id)
                 case PlanRefused():
                     self.refused += 1
                 case EvaluationEnded():
@@ -206,6 +219,16 @@ class Town:
                 after = (wish.run_ms + 20) * MS
                 self.site.loop.after(after, self._tell, node_id, key, "complete", job_id)
         return ordinal
+
+    def _evicted(self, evictions: Evictions, by: JobId) -> None:
+        """End whom a plan evicted, some time after."""
+        table = self.replica.state.allocations
+        for row in evictions.rows:
+            node_id = self.replica.state.fleet.ids[int(table.node[row])]
+            report = AllocReport(key=int(table.key[row]), row=row, status="complete")
+            self.site.loop.after(50 * MS, self._report, node_id, report)
+        if self.on_evicted is not None:
+            self.on_evicted(evictions.job_id, by, len(evictions.rows))
 
     def _tell(self, node_id: NodeId, key: int, status: str, job_id: JobId) -> None:
         table = self.replica.state.allocations

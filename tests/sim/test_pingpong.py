@@ -1,0 +1,117 @@
+"""Scenario: whoever was evicted asks again at once, over and over, and never displaces who displaced it."""
+
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from schemas.nodes import NodeSpec
+from schemas.policy import Policy, Preemption
+from shared.core.preempt import LEVELS
+from shared.sim.loop import Draws
+from tests.sim.town import MS, SECOND, Town, Wish, nodes, remembered
+
+NODES, NODE_MHZ = 6, 4_000
+#: What is asked for; the largest takes the room of so many of the smallest at most.
+SIZES = (500, 1_000, 2_000)
+VICTIMS_EACH = max(SIZES) // min(SIZES)
+TIERS = (20, 45, 70)
+#: How often the owner of a job asks again in place, and as another job.
+AGAIN_MAX = 6
+
+
+@pytest.fixture(autouse=True)
+def _one_memory() -> Iterator[None]:
+    with remembered():
+        yield
+
+
+class Arena(Town):
+    """A town in which every job may evict, and whose owners ask again as soon as they lose anything."""
+
+    def __init__(self, seed: int, fleet: list[NodeSpec] | None = None, schedulers: int = 2) -> None:
+        may = Preemption(service=True, batch=True)
+        fleet = fleet or nodes(NODES, cpu_mhz=NODE_MHZ)
+        super().__init__(seed, fleet, Policy(preemption=may), schedulers)
+        self.draws = Draws(seed, 9)
+        #: who went for whom, and how many.
+        self.losses: list[tuple[str, str, int]] = []
+        self.newest: dict[str, Wish] = {}
+        self.on_evicted = self._lost
+
+    def ask(self, wish: Wish) -> None:
+        """Submit what may lose its place later."""
+        self.newest[wish.job_id] = wish
+        self.submit(wish)
+
+    def _lost(self, job_id: str, by: str, count: int) -> None:
+        self.losses.append((job_id, by, count))
+        wish = self.newest[job_id]
+        if wish.edition >= AGAIN_MAX:
+            return
+        again = msgspec.structs.replace(wish, edition=wish.edition + 1)
+        copy = msgspec.structs.replace(again, job_id=f"{job_id}+", count=1)
+        after = self.draws.between(MS, 300 * MS)
+        self.site.loop.after(after, self.ask, again)
+        self.site.loop.after(after + MS, self.ask, copy)
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_a_resubmitted_victim_never_displaces_who_displaced_it(seed: int) -> None:
+    """Evictions go down by ten levels each, so no two jobs displace each other, and they come to an end.
+
+    Bound: what was asked for fresh makes at most VICTIMS_EACH go; what replaces an evicted one makes nobody go.
+    """
+    town = Arena(seed)
+    for nth in range(24):
+        tier = TIERS[nth // 10]
+        wish = Wish(
+            job_id=f"t{tier}-{nth}",
+            cpu_mhz=SIZES[town.draws.below(len(SIZES))],
+            count=town.draws.between(1, 3),
+            priority=tier,
+        )
+        town.ask(wish)
+        town.run(town.draws.between(20 * MS, 500 * MS))
+    town.settle(120 * SECOND)
+    town.verify()
+    priority = {job: wish.priority for job, wish in town.newest.items()}
+    assert town.losses
+    pairs = {(victim, by) for victim, by, _ in town.losses}
+    assert all(priority[victim] <= priority[by] - LEVELS for victim, by in pairs)
+    assert not any((by, victim) in pairs for victim, by in pairs)
+    asked = sum(wish.count for wish in town.newest.values() if wish.priority >= min(TIERS) + LEVELS)
+    evicted = sum(count for *_, count in town.losses)
+    # An owner's new edition may replace allocations that were never evicted: each of these asks afresh.
+    fresh = asked + sum(
+        wish.count * wish.edition
+        for wish in town.newest.values()
+        if wish.priority >= min(TIERS) + LEVELS
+    )
+    print(f"seed {seed}: {evicted} evictions, {fresh} allocations asked for that may evict")
+    assert evicted <= fresh * VICTIMS_EACH
+    # The highest tier lost nothing, and the room that it could have is all in use.
+    assert not any(victim.startswith("t70") for victim, _ in pairs)
+
+
+def test_who_was_evicted_waits_and_nobody_goes_for_it() -> None:
+    """No cascades: the middle tier waits while the lowest, whom it outranks, runs on; room brings it back."""
+    small = nodes(4, first=2, cpu_mhz=1_900)
+    town = Arena(1, [*nodes(2, cpu_mhz=4_000), *small], 1)
+    for wish in (
+        Wish(job_id="low", cpu_mhz=1_900, count=4, priority=20, edition=AGAIN_MAX),
+        Wish(job_id="middle", cpu_mhz=1_900, count=4, priority=45, edition=AGAIN_MAX),
+        # Only a large node is enough for it, and only the middle tier is there.
+        Wish(job_id="high", cpu_mhz=4_000, priority=70),
+    ):
+        town.ask(wish)
+        town.run(SECOND)
+    town.settle()
+    town.verify()
+    assert town.losses == [("middle", "high", 2)]
+    assert town.wait_class("middle") == "priority"
+    (spec,) = nodes(1, first=9, cpu_mhz=4_000)
+    town.join(spec)
+    town.settle()
+    town.verify()
+    assert town.wait_class("middle") == "" and len(town.losses) == 1
