@@ -53,11 +53,17 @@ class _Share:
 def group_ask(group: TaskGroup, remotes: Remotes = NO_REMOTES) -> GroupAsk:
     """Work out the ask of a valid group."""
     tasks = group.tasks
-    if not remotes and not any(map(_is_special, tasks)):
-        return GroupAsk(
-            cpu_mhz=sum(task.resources.cpu_mhz for task in tasks),
-            memory_mib=sum(task.resources.memory_mib for task in tasks),
-        )
+    cpu_mhz = memory_mib = 0
+    for task in tasks:
+        asked = task.resources
+        if remotes or task.lifecycle or asked.cores or asked.devices or asked.custom:
+            return _mixed(tasks, remotes)
+        cpu_mhz += asked.cpu_mhz
+        memory_mib += asked.memory_mib
+    return GroupAsk(cpu_mhz=cpu_mhz, memory_mib=memory_mib)
+
+
+def _mixed(tasks: tuple[Task, ...], remotes: Remotes) -> GroupAsk:
     local = [_local(task, remotes.get(task.driver)) for task in tasks]
     phases = list(_phases(tasks))
     ways = [tuple([share.ask for share in way]) for way in _ways(tasks, remotes)]
@@ -109,11 +115,6 @@ def options_of(device: Device) -> tuple[DeviceOption, ...]:
             for one in device.first_available
         ]
     )
-
-
-def _is_special(task: Task) -> bool:
-    found = task.resources
-    return bool(task.lifecycle or found.cores or found.devices or found.custom)
 
 
 def _local(task: Task, remote: RemoteDriver | None) -> tuple[int, int]:

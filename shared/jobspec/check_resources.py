@@ -15,7 +15,7 @@ from shared.jobspec.faults import Faults
 from shared.jobspec.identifiers import name_fault
 from shared.jobspec.nomad_json import Affinity, Constraint, Resources, TaskGroup
 from shared.jobspec.nomad_placement import Custom, Device, DeviceOption, Port
-from shared.jobspec.ports import networks_of
+from shared.jobspec.ports import has_networks, networks_of
 
 #: MHz and MiB of one task; far beyond any machine, and sums stay far below int64.
 RESOURCE_MAX = 2**31 - 1
@@ -64,7 +64,10 @@ def check_resources(faults: Faults, asked: Resources, path: str) -> None:
 
 def check_group_asks(faults: Faults, group: TaskGroup, path: str) -> None:
     """Find what is wrong with the asks of a group taken together: its ports, and how many alternatives it has."""
-    _ports(faults, group, path)
+    if has_networks(group):
+        _ports(faults, group, path)
+    if not any(task.resources.devices for task in group.tasks):
+        return
     lists = [
         len(device.first_available)
         for task in group.tasks

@@ -45,7 +45,7 @@ SECOND = 1_000_000_000
 
 
 def a_body(job_id: str = "hello", submission_id: str = "", **more: Any) -> bytes:
-    group = {"Name": "g", "Tasks": [{"Name": "t", "Driver": "raw_exec", "Config": {}}]}
+    group = {"Name": "g", "Tasks": [{"Name": "t", "Driver": "any", "Config": {}}]}
     body: dict[str, Any] = {"Job": {"ID": job_id, "TaskGroups": [group], **more}}
     if submission_id:
         body["SubmissionID"] = submission_id
@@ -375,7 +375,7 @@ def test_batches_keep_within_their_bounds() -> None:
 def test_a_command_too_long_for_a_message_is_refused() -> None:
     """Compiled groups that outgrow a message are refused, not sent."""
     story = Story()
-    groups = [{"Name": f"g{n}", "Tasks": [{"Name": "t", "Driver": "raw_exec"}]} for n in range(50)]
+    groups = [{"Name": f"g{n}", "Tasks": [{"Name": "t", "Driver": "any"}]} for n in range(50)]
     wide = [{"LTarget": "${meta.a}", "RTarget": f"{n}" + "x" * 1000} for n in range(100)]
     asked = story.ask(a_body(TaskGroups=groups, Constraints=wide))
     effects = story.run(asked)

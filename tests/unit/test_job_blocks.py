@@ -11,14 +11,15 @@ from tests.unit.test_job_files import SECOND, job
 
 def task(inner: str) -> dict[str, Any]:
     """Read a task of one file; return its JSON."""
-    text = f'job "a" {{\n group "g" {{\n task "t" {{\n driver = "docker"\n{inner}\n}}\n}}\n}}'
+    beside = 'task "beside" { driver = "any" }'
+    text = f'job "a" {{\n group "g" {{\n task "t" {{\n driver = "any"\n{inner}\n}}\n{beside}\n}}\n}}'
     found: dict[str, Any] = job(text)["TaskGroups"][0]["Tasks"][0]
     return found
 
 
 def group(inner: str) -> dict[str, Any]:
     """Read a group of one file; return its JSON."""
-    text = f'job "a" {{\n group "g" {{\n{inner}\n task "t" {{ driver = "docker" }}\n}}\n}}'
+    text = f'job "a" {{\n group "g" {{\n{inner}\n task "t" {{ driver = "any" }}\n}}\n}}'
     found: dict[str, Any] = job(text)["TaskGroups"][0]
     return found
 
@@ -170,11 +171,11 @@ def test_a_task_alone_and_a_shared_vault() -> None:
     found = job("""
 job "a" {
   vault { policies = ["outer"] }
-  task "alone" { driver = "docker" }
+  task "alone" { driver = "any" }
   group "g" {
-    task "x" { driver = "docker" }
+    task "x" { driver = "any" }
     task "y" {
-      driver = "docker"
+      driver = "any"
       vault { role = "own" }
     }
   }

@@ -20,7 +20,7 @@ RACK = "${meta.rack}"
 
 
 def job(*, task: Any = None, group: Any = None, **fields: Any) -> dict[str, Any]:
-    tasks = [{"Name": "t", "Driver": "exec", "Config": {}, **(task or {})}]
+    tasks = [{"Name": "t", "Driver": "any", "Config": {}, **(task or {})}]
     return {"ID": "a", "TaskGroups": [{"Name": "g", "Tasks": tasks, **(group or {})}], **fields}
 
 

@@ -119,7 +119,7 @@ def test_a_group_asks_for_the_sum_of_its_tasks() -> None:
             Resources={"CPU": 500, "MemoryMB": 256},
             Constraints=[{"LTarget": "c", "RTarget": "3", "Operand": "!="}],
         ),
-        a_task(Name="side", Driver="docker", Resources={"CPU": 20}),
+        a_task(Name="side", Driver="other", Resources={"CPU": 20}),
     ]
     where = [{"LTarget": "b", "RTarget": "2", "Operand": "="}]
     (group,) = groups(
@@ -135,7 +135,7 @@ def test_a_group_asks_for_the_sum_of_its_tasks() -> None:
         *[("a", "=", "1"), ("b", "=", "2")],
         ("c", "!=", "3"),
     ]
-    assert group.drivers == ("docker", "raw_exec")
+    assert group.drivers == ("other", "raw_exec")
 
 
 def test_every_fault_is_told_at_once() -> None:
