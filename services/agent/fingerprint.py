@@ -4,6 +4,7 @@ Decides what the kernel's texts mean. Reading them (`read_facts`) stands apart f
 (`node_spec`), so that every machine can be described in a test. Units: MHz, MiB.
 """
 
+import contextlib
 import os
 import platform
 import re
@@ -49,6 +50,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     core_groups: dict[int, int] = {}
     disk_free_bytes: int = 0
     hostname: str = ""
+    #: of the way to everybody else; empty: there is none.
+    address: str = ""
     machine: str = ""
     kernel: str = ""
     kernel_version: str = ""
@@ -107,6 +110,7 @@ def node_spec(
         "os.name": release.get("ID", ""),
         "os.version": release.get("VERSION_ID", ""),
         "unique.hostname": facts.hostname,
+        "unique.network.ip-address": facts.address,
         **drivers,
     }
     return NodeSpec(
@@ -136,6 +140,7 @@ def read_facts(data_dir: Path) -> Facts:
         core_groups={core: _numa_node(core) for core in sorted(os.sched_getaffinity(0))},
         disk_free_bytes=shutil.disk_usage(data_dir).free,
         hostname=socket.gethostname(),
+        address=_address(),
         machine=platform.machine(),
         kernel=platform.system(),
         kernel_version=platform.release(),
@@ -146,6 +151,15 @@ def _numa_node(core: int) -> int:
     """Say in which part of the memory a core is at home; 0 where the kernel does not tell."""
     found = sorted(Path(f"/sys/devices/system/cpu/cpu{core}").glob("node[0-9]*"))
     return int(found[0].name.removeprefix("node")) if found else 0
+
+
+def _address() -> str:
+    """Ask the kernel from which address it would speak to the world; nothing is sent."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        # An address that nobody has (RFC 5737): only the routing table is asked.
+        probe.connect(("192.0.2.1", 9))
+        return str(probe.getsockname()[0])
+    return ""
 
 
 def _text(path: str) -> str:
