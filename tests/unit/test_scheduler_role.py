@@ -36,7 +36,7 @@ class Fake:
         if assignment.job_id == self.poison:
             raise ZeroDivisionError("nothing is divided by nothing")
         self.keys.append(assignment.key)
-        self.used.append(int(snapshot.held.used[0, 0]))
+        self.used.append(int(snapshot.held.columns(1)[0, 0]))
         self.seqs.append(snapshot.state.seq)
         return Proposal(placements=(one_on(0),))
 
