@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ from schemas.envelope import COMMANDS_DECODER, ENCODER
 from schemas.nodes import NodeSpec
 from schemas.projections import DesiredAlloc, NodeProjection, Query
 from services.agent.desired import Settings
+from services.agent.drivers.driver import Driver
+from services.agent.drivers.exec_settings import ExecSettings
+from services.agent.drivers.isolated import isolated
 from services.agent.drivers.raw_exec import RawExec
 from services.agent.edge import Edge
 from services.agent.edge_dirs import Directories
@@ -67,7 +71,13 @@ class Node:
     """A node with an agent on it."""
 
     def __init__(
-        self, top: Path, spec: dict[str, Any], *, memory: bool = False, **settings: Any
+        self,
+        top: Path,
+        spec: dict[str, Any],
+        *,
+        memory: bool = False,
+        more: Callable[[Home], Iterable[Driver]] = lambda _home: (),
+        **settings: Any,
     ) -> None:
         self.home = Home(top, NODE)
         self.spec = spec
@@ -77,11 +87,11 @@ class Node:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._inbox: list[Any] = []
         self._awake = False
-        driver = RawExec(kernel_boot=self.home.kernel_boot)
+        drivers = [RawExec(kernel_boot=self.home.kernel_boot), *more(self.home)]
         self.directories = Directories(top.absolute(), memory=memory)
         self.edge = Edge(
             home=self.home,
-            drivers={driver.name: driver},
+            drivers={driver.name: driver for driver in drivers},
             inject=self.put,
             directories=self.directories,
         )
@@ -176,8 +186,13 @@ class Node:
         return path.read_text() if path.exists() else ""
 
 
+def _isolated(home: Home) -> list[Driver]:
+    return isolated(home.top, home.kernel_boot, ExecSettings())
+
+
 async def _serve(top: Path) -> None:
-    node = Node(top, json.loads((top / "job.json").read_text()))
+    more = _isolated if "--isolated" in sys.argv else lambda _home: ()
+    node = Node(top, json.loads((top / "job.json").read_text()), more=more)
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=1 << 22)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

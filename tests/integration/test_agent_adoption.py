@@ -56,10 +56,10 @@ class Killable:
 
 
 @contextlib.asynccontextmanager
-async def an_agent(top: Path, spec: dict[str, Any]) -> AsyncIterator[Killable]:
+async def an_agent(top: Path, spec: dict[str, Any], *flags: str) -> AsyncIterator[Killable]:
     """An agent process, killed at the end."""
     (top / "job.json").write_bytes(msgspec.json.encode(spec))
-    command = (sys.executable, "-m", "tests.integration.agent_node", str(top))
+    command = (sys.executable, "-m", "tests.integration.agent_node", str(top), *flags)
     pipe = subprocess.PIPE
     made = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdin=pipe, stdout=pipe)
     agent = Killable(made)
