@@ -6,12 +6,15 @@ Decides how a reader keeps its place while an agent moves the beginning of a log
 
 import errno
 import os
+import stat
 from collections import deque
 from pathlib import Path
 
 from shared.bus.names import id_token
 
 _MOVING = "moving"
+#: Nothing there, or a link.
+_NO_LOG = (errno.ENOENT, errno.ELOOP)
 _BLOCK = 1 << 16
 
 
@@ -98,19 +101,30 @@ class LogFiles:
         return [name for name in names if name.startswith(self._head)]
 
 
+def _open(path: str, flags: int) -> int:
+    """Open a log and nothing else: its task may have put a link or a pipe in its place."""
+    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise FileNotFoundError(errno.ENOENT, "log is no plain file", path)
+    return fd
+
+
 def _read(path: Path, at: int) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=_open) as file:
             file.seek(at)
             return file.read(_BLOCK)
-    except FileNotFoundError:
+    except OSError as err:
+        if err.errno not in _NO_LOG:
+            raise
         return b""
 
 
 def _range(path: Path) -> tuple[int, int]:
     """Where the data behind the hole in front begins, and where it ends."""
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=_open) as file:
             end = file.seek(0, 2)
             if not end:
                 return 0, 0
@@ -118,5 +132,7 @@ def _range(path: Path) -> tuple[int, int]:
                 return os.lseek(file.fileno(), 0, os.SEEK_DATA), end
             except OSError as err:
                 return (end, end) if err.errno == errno.ENXIO else (0, end)
-    except FileNotFoundError:
+    except OSError as err:
+        if err.errno not in _NO_LOG:
+            raise
         return 0, 0

@@ -14,6 +14,7 @@ from services.agent import edge
 from services.agent.edge_dirs import Directories, _mount, _unmount
 from services.agent.edge_home import Home
 from services.agent.edge_logs import rotate
+from services.cli.log_files import LogFiles
 from shared.core.ids import alloc_id
 from shared.core.tasks import LogLimits
 from tests.integration.agent_node import NODE, Node, job, projection, sh, wanted
@@ -280,6 +281,14 @@ def test_a_pipe_in_place_of_a_log_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(active)
     with pytest.raises(OSError, match="no plain file"):
         rotate(active, LIMITS)
+
+
+def test_readers_follow_neither_pipe_nor_link(tmp_path: Path) -> None:
+    """Whoever reads a log that a task has swapped gets nothing, and gets it at once."""
+    (tmp_path / "secret").write_bytes(b"key")
+    (tmp_path / "main.stdout.0").symlink_to(tmp_path / "secret")
+    os.mkfifo(tmp_path / "main.stdout.1")
+    assert LogFiles(tmp_path / "main.stdout.0").take() == b""
 
 
 def test_a_link_in_place_of_the_log_directory_is_not_followed(tmp_path: Path) -> None:

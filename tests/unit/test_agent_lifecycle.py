@@ -280,6 +280,30 @@ def test_silence_counts_over_a_restart() -> None:
     assert ends(again.wait(11)) == ["a"]
 
 
+def test_another_version_counts_at_once_where_it_can() -> None:
+    """An update in place tells a live run its new log limits, and its next end has the new kill_timeout."""
+    one = story(task_json("a", KillTimeout=20 * SECOND)).started("a")
+    one.job = job_json(
+        task_json("a", KillTimeout=2 * SECOND, LogConfig={"MaxFiles": 3, "MaxFileSizeMB": 1})
+    )
+    one.hear(6, alloc(version=1))
+    (limits,) = one.did(tasks.LimitLogs)
+    assert (limits.task, limits.run, limits.logs.files) == ("a", 1, 3)
+    assert ends(one) == []
+    assert ends(one.hear(7)) == ["a"]
+    assert len(one.wait(2.1).did(tasks.KillTask)) == 1
+
+
+def test_too_little_disk_is_an_event() -> None:
+    """What is measured above the group's disk is told of once, and again after it was below."""
+    one = story(task_json("a"), EphemeralDisk={"SizeMB": 100}).started("a")
+    for used in (50, 101, 150, 20, 120):
+        one.step(tasks.DiskUsed(key=7, used_mib=used))
+    said = [event.message for event in one.state().tasks["a"].events if "Disk" in event.kind]
+    assert said == [f"its directories take {used} MiB, it asked for 100" for used in (101, 120)]
+    assert ends(one) == []
+
+
 FULL = (
     step("init", "prestart"),
     step("proxy", "prestart", sidecar=True),
