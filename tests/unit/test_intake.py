@@ -19,6 +19,7 @@ from schemas.jobs import (
     SubmissionRefused,
     Verdict,
 )
+from schemas.policy import Policy, PolicyChanged, RemoteDriver
 from services.intake.role import BATCH_BYTES_MAX, BATCH_COMMANDS_MAX, Intake
 from shared.core.role import (
     Ack,
@@ -370,6 +371,19 @@ def test_batches_keep_within_their_bounds() -> None:
         *[f"j{n}" for n in range(BATCH_COMMANDS_MAX + 10)],
         *[f"b{n}" for n in range(3)],
     ]
+
+
+def test_jobs_are_compiled_under_the_policy_in_force() -> None:
+    """A task of a remote driver asks for the driver's pools from the moment on that the policy calls it so."""
+    story = Story()
+
+    def alternatives(job_id: str) -> list[list[str]]:
+        (command,) = registers(story.run(story.ask(a_body(job_id))))
+        return [[one.pool for one in asks] for asks in command.groups[0].alternatives]
+
+    assert alternatives("before") == []
+    story.run(story.log.tx(PolicyChanged(policy=Policy(remote_drivers={"any": RemoteDriver()}))))
+    assert alternatives("after") == [["any.cpu", "any.memory"]]
 
 
 def test_a_command_too_long_for_a_message_is_refused() -> None:

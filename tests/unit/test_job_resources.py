@@ -305,3 +305,75 @@ def test_amounts_are_shown_as_they_were_written(parts: int, text: str) -> None:
     """1/10,000 and decimals are the same amount."""
     assert shown_amount(parts) == text
     assert parts_of(float(text)) == parts
+
+
+YAML = """
+job:
+  a:
+    group:
+      g:
+        network:
+          - port: {http: {to: 80}, admin: {static: 8080}}
+        task:
+          t:
+            driver: any
+            resources:
+              cores: 2
+              device:
+                nv/gpu: {count: 0.5}
+                fpga:
+                  first_available:
+                    - {count: 2}
+                    - {name: x/fpga, count: 4}
+              custom: {seat: {amount: 1.5}}
+"""
+TOML = """
+[job.a.group.g]
+network = [{ port = { http = { to = 80 }, admin = { static = 8080 } } }]
+
+[job.a.group.g.task.t]
+driver = "any"
+
+[job.a.group.g.task.t.resources]
+cores = 2
+custom = { seat = { amount = 1.5 } }
+
+[job.a.group.g.task.t.resources.device."nv/gpu"]
+count = 0.5
+
+[[job.a.group.g.task.t.resources.device.fpga.first_available]]
+count = 2
+
+[[job.a.group.g.task.t.resources.device.fpga.first_available]]
+name = "x/fpga"
+count = 4
+"""
+PLAIN = """{"job": {"a": {"group": {"g": {
+  "network": [{"port": {"http": {"to": 80}, "admin": {"static": 8080}}}],
+  "task": {"t": {"driver": "any", "resources": {
+    "cores": 2,
+    "device": {"nv/gpu": {"count": 0.5},
+               "fpga": {"first_available": [{"count": 2}, {"name": "x/fpga", "count": 4}]}},
+    "custom": {"seat": {"amount": 1.5}}
+  }}}
+}}}}}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [(YAML, "a.yaml"), (TOML, "a.toml"), (PLAIN, "a.json")],
+    ids=["yaml", "toml", "json"],
+)
+def test_every_format_asks_alike(text: str, name: str) -> None:
+    """YAML, TOML and HCL's JSON form have the same blocks: labels are keys, several blocks a list."""
+    found = load_file(text.encode(), name)
+    assert found.errors == ()
+    assert found.warnings == ()
+    assert found.submission is not None
+    (one,) = found.submission.groups
+    assert (one.static_ports, one.dynamic_ports) == ((8080,), 1)
+    first = (ask("cores", 20_000), ask("seat", 15_000), ask("device.gpu", 5_000, vendor="nv"))
+    assert one.alternatives == (
+        (*first, ask("device.fpga", 20_000)),
+        (*first, ask("device.fpga", 40_000, vendor="x")),
+    )
