@@ -30,6 +30,8 @@ class Counters:
                 "dead",
                 "plans_refused",
                 "plans_cut",
+                "evictions",
+                "evictions_spared",
             ),
             0,
         )
@@ -49,8 +51,13 @@ class Counters:
         for event in events:
             if isinstance(event, PlanRefused):
                 self._sums["plans_refused"] += 1
-            elif isinstance(event, PlanCommitted) and event.cut:
-                self._sums["plans_cut"] += 1
+            elif isinstance(event, PlanCommitted):
+                self._sums["plans_cut"] += bool(event.cut)
+                for name, some in (
+                    ("evictions", event.evictions),
+                    ("evictions_spared", event.spared),
+                ):
+                    self._sums[name] += sum(len(one.rows) for one in some)
 
     def shown(self, replica: Replica, inbox: Inbox, *, is_active: bool) -> dict[str, float]:
         """Return everything under its full name."""
