@@ -54,6 +54,8 @@ async def told(top: Path, spec: dict[str, Any], status: str, **settings: Any) ->
     finally:
         await node.edge.end_tasks(grace_s=0.1)
         await node.close()
+        for driver in node.edge._drivers.values():
+            driver.close()  # type: ignore[attr-defined]
     return node
 
 
