@@ -27,7 +27,7 @@ CORES_MAX = 10_000
 PORT_MAX = 65_535
 #: Ports of one group.
 PORTS_MAX = 100
-#: Devices and custom resources of one task.
+#: Devices and custom resources of one group: each stands in every alternative.
 ASKS_MAX = 100
 GROUPINGS = ("", "compact", "scatter", "strict")
 NUMA = ("none", "prefer", "require")
@@ -66,8 +66,12 @@ def check_group_asks(faults: Faults, group: TaskGroup, path: str) -> None:
     """Find what is wrong with the asks of a group taken together: its ports, and how many alternatives it has."""
     if has_networks(group):
         _ports(faults, group, path)
-    if not any(task.resources.devices for task in group.tasks):
+    total = sum([len(task.resources.devices) + len(task.resources.custom) for task in group.tasks])
+    if not total:
         return
+    if total > ASKS_MAX:
+        text = f"{total} devices and custom resources in the group, at most {ASKS_MAX} are allowed"
+        faults.add(f"{path}.Tasks", text)
     lists = [
         len(device.first_available)
         for task in group.tasks
@@ -84,9 +88,6 @@ def check_group_asks(faults: Faults, group: TaskGroup, path: str) -> None:
 
 
 def _devices(faults: Faults, devices: tuple[Device, ...], path: str) -> None:
-    if len(devices) > ASKS_MAX:
-        faults.add(path, f"{len(devices)} of them, at most {ASKS_MAX} are allowed")
-        return
     for at, one in enumerate(devices):
         here = f"{path}[{at}]"
         _grouping(faults, one.grouping, here)
@@ -123,9 +124,6 @@ def _device_fault(name: str) -> str:
 
 
 def _custom(faults: Faults, asks: tuple[Custom, ...], path: str) -> None:
-    if len(asks) > ASKS_MAX:
-        faults.add(path, f"{len(asks)} of them, at most {ASKS_MAX} are allowed")
-        return
     seen: set[str] = set()
     for at, one in enumerate(asks):
         here = f"{path}[{at}]"

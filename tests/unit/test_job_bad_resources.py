@@ -101,6 +101,14 @@ def test_alternatives_are_bounded() -> None:
     assert found[f"{GROUP}.Tasks"][1].startswith("20 combinations")
 
 
+def test_a_group_asks_for_a_hundred_things_at_most() -> None:
+    """Each ask stands in every alternative: more would be a job of megabytes."""
+    blocks = "\n".join(f'device "d{at}" {{}}' for at in range(101))
+    found = faults(in_resources(blocks))
+    assert list(found) == [f"{GROUP}.Tasks"]
+    assert "101 devices" in found[f"{GROUP}.Tasks"][1]
+
+
 @pytest.mark.parametrize("block", ["constraint", "affinity"])
 @pytest.mark.parametrize(
     ("rule", "field", "told"),
