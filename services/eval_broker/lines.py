@@ -104,19 +104,14 @@ class Lines:
         self._running: dict[Shape, Line] = {}
         self._blocked = 0
 
-    def __len__(self) -> int:
-        """Number of blocked evaluations."""
-        return self._blocked
-
-    @property
-    def parked(self) -> int:
-        """Number of pending evaluations that wait behind others of their shape."""
-        return sum(len(keys) for keys in self._parked_of.values())
-
-    @property
-    def lines(self) -> int:
-        """Number of shapes that something waits for, or is tried of."""
-        return len(self._lines)
+    def gauges(self) -> dict[str, int]:
+        """Count the blocked, those parked behind others of their shape, and shapes that anything waits for or tries."""
+        parked = sum(len(keys) for keys in self._parked_of.values())
+        return {
+            "blocked_evaluations": self._blocked,
+            "parked_evaluations": parked,
+            "shapes": len(self._lines),
+        }
 
     # ---- who waits ----
 
@@ -154,11 +149,6 @@ class Lines:
         member = self._members.get(key)
         return member is not None and key in member.line.trying
 
-    def is_same(self, key: EvalKey, other: EvalKey) -> bool:
-        """Tell whether two evaluations stand in one line."""
-        one, two = self._members.get(key), self._members.get(other)
-        return one is not None and two is not None and one.line is two.line
-
     def woken(self, key: EvalKey, now: "Moment") -> bool:
         """Take note that a blocked one is pending now, whoever woke it; returns whether it was here."""
         member = self._members.get(key)
@@ -174,15 +164,20 @@ class Lines:
         self._settle(line)
         return True
 
-    def leave(self, key: EvalKey, now: "Moment", *, found: bool | None = None) -> bool:
+    def leave(
+        self, key: EvalKey, now: "Moment", *, was_tried: bool = False, after: EvalKey | None = None
+    ) -> bool:
         """Forget an evaluation: it ended, or is no one of a line any more. Returns whether it was here.
 
-        `found`: its try placed something (True), found the line shut (False), or showed nothing (None).
+        `was_tried`: its plan is in the log. It found room for all that it waited for, unless what it left blocked
+        (`after`) waits for the same.
         """
         member = self._members.pop(key, None)
         if member is None:
             return False
         line = member.line
+        left = self._members.get(after) if after is not None else None
+        found = (left is None or left.line is not line) if was_tried else None
         self._blocked -= member.blocked is not None
         self._unpark(member)
         if line.waiting.pop(key, None) is None:

@@ -109,9 +109,7 @@ class EvalBroker:
                 "pending_evaluations": self._ready.behind,
                 "waiting_evaluations": len(self._delayed),
                 "cancelable_evaluations": len(self._endings),
-                "blocked_evaluations": len(self._lines),
-                "parked_evaluations": self._lines.parked,
-                "shapes": self._lines.lines,
+                **self._lines.gauges(),
                 "workers_count": len(self._workers.lane_of),
                 "acting_bool": int(self._is_acting),
                 "applied_seq": self._replica.seq,
@@ -313,8 +311,11 @@ class EvalBroker:
     def _forget(self, key: EvalKey, now: int) -> None:
         """Forget an evaluation that ended."""
         self._counters.ended(key, self._workers.end(key), now)
-        found = self._found(key) if self._lines.is_trying(key) else None
-        if self._lines.leave(key, self._moment(now), found=found):
+        table = self._replica.state.evaluations
+        ended = table.by_key.get(key)
+        was_tried = ended is not None and ended.status == "complete"
+        after = table.blocked_of.get(ended.job_id) if ended is not None else None
+        if self._lines.leave(key, self._moment(now), was_tried=was_tried, after=after):
             self._room_asked.done(key)
             self._counters.unblocked(key)
         if not self._ready.drop(key):
@@ -322,15 +323,6 @@ class EvalBroker:
             if self._delayed.drop(key):
                 self._delay_asked.done(key)
         self._attempts.pop(key, None)
-
-    def _found(self, key: EvalKey) -> bool | None:
-        """Tell whether the try of an ended evaluation found room for all that it waited for; None: it was not made."""
-        state = self._replica.state
-        evaluation = state.evaluations.by_key.get(key)
-        if evaluation is None or evaluation.status != "complete":
-            return None
-        after = state.evaluations.blocked_of.get(evaluation.job_id)
-        return after is None or not self._lines.is_same(key, after)
 
     # ---- leases ----
 

@@ -47,7 +47,7 @@ def ahead_of(state: State, job: Job) -> list[Reservation]:
 
 
 def limit_beside(
-    state: State, held: Held, job: Job, group: GroupSpec, asks: Sequence[ResourceAsk] = ()
+    state: State, held: Held, job: Job, group: GroupSpec, *, asks: Sequence[ResourceAsk] = ()
 ) -> Int64s | None:
     """How many more of a group each node may take beside those for whom it is held. Shape: (N,); None: no limit.
 
@@ -63,7 +63,7 @@ def limit_beside(
                 continue
             if limit is None:
                 limit = np.full(state.fleet.size, NO_LIMIT, dtype=np.int64)
-            room = _room_beside(state, held, (one, hold, theirs), rows, (group, asks))
+            room = _room_beside(state, held, (one, hold, theirs), rows=rows, ours=(group, asks))
             limit[rows] = np.minimum(limit[rows], room)
     return limit
 
@@ -102,6 +102,7 @@ def _room_beside(
     state: State,
     held: Held,
     holder: tuple[Reservation, Hold, GroupSpec],
+    *,
     rows: NDArray[np.intp],
     ours: tuple[GroupSpec, Sequence[ResourceAsk]],
 ) -> Int64s:

@@ -343,7 +343,7 @@ class Scratch:
         """How many more of a group nodes take beside those for whom they are held back. What runs everywhere may."""
         if not self._state.reservations.by_job or self._job.job_type in EVERYWHERE:
             return None
-        return limit_beside(self._state, self._held, self._job, group, asks)
+        return limit_beside(self._state, self._held, self._job, group, asks=asks)
 
     def _sampling(self, group: GroupSpec, usable: Mask) -> Sampling | None:
         candidates = _CANDIDATES.get(self._state.policy.policy.candidates)

@@ -45,7 +45,7 @@ def waiting_lines(state: State, since: Since) -> list[QueueLine]:
         at = 0
         if not _is_hopeless(item):
             at = places[item.job.node_pool] = places.get(item.job.node_pool, 0) + 1
-        lines += _lines(state, item, at, since(item.job.id), reach)
+        lines += _lines(state, item, position=at, since_ns=since(item.job.id), reach=reach)
     return lines
 
 
@@ -79,7 +79,7 @@ def _is_hopeless(item: _Item) -> bool:
 
 
 def _lines(
-    state: State, item: _Item, position: int, since_ns: int, reach: dict[tuple[int, ...], int]
+    state: State, item: _Item, *, position: int, since_ns: int, reach: dict[tuple[int, ...], int]
 ) -> Iterator[QueueLine]:
     job, blocked = item.job, item.blocked
     held = state.reservations.by_job.get(job.id)

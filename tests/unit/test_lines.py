@@ -20,6 +20,7 @@ class Queue:
         self.seq = 10
         self.ns = 0
         self.lines = Lines(self.freed, self.grown)
+        self.blocked: list[EvalKey] = []
 
     @property
     def now(self) -> Moment:
@@ -52,6 +53,7 @@ class Queue:
             waiting={"g": Waiting(count=1, wait_class=why)},
         )
         need = self.need(job, priority, ask, shape)
+        self.blocked.append(EvalKey(key))
         self.lines.block(EvalKey(key), need, blocked, self.now)
 
     def free(self, *, room: int = 0, grown: bool = False, of: int = 0) -> list[int]:
@@ -77,7 +79,9 @@ class Queue:
 
     def end(self, key: int, *, found: bool | None) -> None:
         self.seq += 1
-        assert self.lines.leave(EvalKey(key), self.now, found=found)
+        after = self.blocked[-1] if found is False else None
+        was_tried = found is not None
+        assert self.lines.leave(EvalKey(key), self.now, was_tried=was_tried, after=after)
 
 
 def test_a_new_shape_starts_with_a_few() -> None:
@@ -89,7 +93,7 @@ def test_a_new_shape_starts_with_a_few() -> None:
     queue.end(0, found=True)
     queue.end(1, found=True)
     assert queue.ready() == [4, 5, 6, 7]
-    assert queue.lines.parked == 12
+    assert queue.lines.gauges()["parked_evaluations"] == 12
 
 
 def test_a_shut_line_waits_for_its_head() -> None:

@@ -162,13 +162,13 @@ def test_the_gap_is_what_is_left_beside_as_many_as_fit() -> None:
     grain = group(cpu_mhz=100, memory_mib=0, alternatives=one)
     world.do(register("grain", grain))
     job = world.state.jobs.by_id[JobId("grain")]
-    room = limit_beside(world.state, world.state.allocations.held, job, grain, one[0])
+    room = limit_beside(world.state, world.state.allocations.held, job, grain, asks=one[0])
     assert room is not None
     # 8 GPUs hold two couches; of the two left others have eight.
     assert room.tolist() == [0]
     for row in world.rows("sand")[:7]:
         world.report("n0", (row, "complete"))
-    room = limit_beside(world.state, world.state.allocations.held, job, grain, one[0])
+    room = limit_beside(world.state, world.state.allocations.held, job, grain, asks=one[0])
     assert room is not None and room.tolist() == [1]
     plain = group(cpu_mhz=1000, memory_mib=0)
     room = limit_beside(world.state, world.state.allocations.held, job, plain)
