@@ -5,7 +5,6 @@ Decides which asks can be understood. What nobody offers is no fault: such a job
 """
 
 from collections.abc import Sequence
-from math import prod
 
 from shared.core.operators import OPERATORS, right_fault
 from shared.jobspec.amounts import amount_fault
@@ -29,6 +28,10 @@ PORT_MAX = 65_535
 PORTS_MAX = 100
 #: Devices and custom resources of one group: each stands in every alternative.
 ASKS_MAX = 100
+#: And of a job, in all alternatives.
+JOB_ASKS_MAX = 5_000
+#: More are not counted to the end.
+WAYS_COUNTED = 1_000_000
 GROUPINGS = ("", "compact", "scatter", "strict")
 NUMA = ("none", "prefer", "require")
 #: Instances of one ask; their ids stand in every plan.
@@ -72,16 +75,34 @@ def check_group_asks(faults: Faults, group: TaskGroup, path: str) -> None:
     if total > ASKS_MAX:
         text = f"{total} devices and custom resources in the group, at most {ASKS_MAX} are allowed"
         faults.add(f"{path}.Tasks", text)
-    lists = [
-        len(device.first_available)
-        for task in group.tasks
-        for device in task.resources.devices
-        if device.first_available
-    ]
-    ways = prod(min(one, ALTERNATIVES_MAX + 1) for one in lists[: ALTERNATIVES_MAX + 1])
+    ways = _ways(group)
     if ways > ALTERNATIVES_MAX:
-        text = f"{prod(lists[:20])} combinations of first_available, at most {ALTERNATIVES_MAX} are tried"
+        text = f"{ways} combinations of first_available, at most {ALTERNATIVES_MAX} are tried"
         faults.add(f"{path}.Tasks", text)
+
+
+def check_asks_together(faults: Faults, groups: tuple[TaskGroup, ...]) -> None:
+    """Find out whether a job would be too long once compiled: before it is."""
+    total = 0
+    for group in groups:
+        for task in group.tasks:
+            asked = task.resources
+            if asked.devices or asked.custom:
+                total += (len(asked.devices) + len(asked.custom)) * _ways(group)
+    if total > JOB_ASKS_MAX:
+        text = f"{total} asks in all alternatives of all groups, at most {JOB_ASKS_MAX} are taken"
+        faults.add("Job.TaskGroups", text)
+
+
+def _ways(group: TaskGroup) -> int:
+    """Count the alternatives of a group."""
+    ways = 1
+    for task in group.tasks:
+        for device in task.resources.devices:
+            ways *= len(device.first_available) or 1
+            if ways > WAYS_COUNTED:
+                return ways
+    return ways
 
 
 # ---- devices and custom resources ----

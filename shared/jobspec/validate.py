@@ -7,7 +7,12 @@ waits and says why. Limits are constants here. Next: `unbuilt.py`, `compiling.py
 from schemas.jobs import JOB_TYPES, ErrorDetail
 from shared.jobspec.check_lifecycle import check_lifecycle
 from shared.jobspec.check_placement import check_placement
-from shared.jobspec.check_resources import RESOURCE_MAX, check_group_asks, check_resources
+from shared.jobspec.check_resources import (
+    RESOURCE_MAX,
+    check_asks_together,
+    check_group_asks,
+    check_resources,
+)
 from shared.jobspec.defaults import reschedule_of, restart_of
 from shared.jobspec.drivers.checks import option_faults
 from shared.jobspec.faults import Faults
@@ -72,6 +77,7 @@ def _groups(faults: Faults, job: Job) -> None:
     if len(job.groups) > GROUPS_MAX:
         faults.add("Job.TaskGroups", f"{len(job.groups)} groups, at most {GROUPS_MAX} are allowed")
         return
+    check_asks_together(faults, job.groups)
     total = 0
     for at, group in enumerate(job.groups):
         _group(faults, job, group, f"Job.TaskGroups[{at}]")

@@ -109,6 +109,19 @@ def test_a_group_asks_for_a_hundred_things_at_most() -> None:
     assert "101 devices" in found[f"{GROUP}.Tasks"][1]
 
 
+def test_a_job_that_grows_too_long_is_refused_before_it_is_compiled() -> None:
+    """A few hundred bytes of alternatives must not become megabytes, however many groups they stand in."""
+    ways = 'device "a" {\n' + "first_available {}\n" * 16 + "}\n"
+    more = "\n".join(f'device "d{at}" {{}}' for at in range(50))
+    groups = "\n".join(
+        f'group "g{at}" {{\n task "t" {{\n driver = "any"\n resources {{\n{ways}{more}\n}}\n}}\n}}'
+        for at in range(7)
+    )
+    found = faults(f'job "a" {{\n{groups}\n}}')
+    assert list(found) == ["Job.TaskGroups"]
+    assert "5712 asks" in found["Job.TaskGroups"][1]
+
+
 @pytest.mark.parametrize("block", ["constraint", "affinity"])
 @pytest.mark.parametrize(
     ("rule", "field", "told"),
