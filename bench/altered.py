@@ -27,16 +27,16 @@ def _more_memory(_: int, pod: GpuAsk) -> GpuAsk:
 
 def _several(at: int, pod: GpuAsk) -> GpuAsk:
     """Have a third of those who ask for one whole GPU ask for two, four or eight."""
-    if pod.total_milli != WHOLE or splitmix64(at) % 3:
+    if pod.total_share != WHOLE or splitmix64(at) % 3:
         return pod
     return pod._replace(gpus=2 << splitmix64(at + 7) % 3)
 
 
 def _fractions(at: int, pod: GpuAsk) -> GpuAsk:
     """Draw every fraction anew, from 0.05 to 0.94."""
-    if pod.gpus != 1 or pod.gpu_milli == WHOLE:
+    if pod.gpus != 1 or pod.gpu_share == WHOLE:
         return pod
-    return pod._replace(gpu_milli=50 + splitmix64(at) % 90 * 10)
+    return pod._replace(gpu_share=500 + splitmix64(at) % 90 * 100)
 
 
 #: name -> which list it is made of, and how.

@@ -41,8 +41,8 @@ class Trace(msgspec.Struct, frozen=True):
     pods: tuple[GpuAsk, ...]
 
     @property
-    def capacity_milli(self) -> int:
-        """GPU of the whole fleet, in thousandths of one."""
+    def capacity_share(self) -> int:
+        """GPU of the whole fleet, in 1 / WHOLE of one."""
         return WHOLE * sum(one.gpus for one in self.machines)
 
     def columns(self) -> GpuColumns:
@@ -109,16 +109,16 @@ def _pod(row: dict[str, str], models: tuple[str, ...]) -> GpuAsk:
     named = {name for name in wanted.split("|") if name in models}
     bits = sum(1 << models.index(name) for name in sorted(named)) if wanted else every
     gpus = int(row["num_gpu"])
-    milli = int(row["gpu_milli"]) if gpus else 0
+    share = int(row["gpu_milli"]) * WHOLE // 1_000 if gpus else 0
     if (
         gpus < 0
-        or not 0 <= milli <= WHOLE
-        or (gpus == 1 and not milli)
-        or (gpus > 1 and milli != WHOLE)
+        or not 0 <= share <= WHOLE
+        or (gpus == 1 and not share)
+        or (gpus > 1 and share != WHOLE)
     ):
-        raise CliError("data", f"a pod of {gpus} GPUs of {milli} thousandths makes no sense")
+        raise CliError("data", f"a pod of {gpus} GPUs of {share / WHOLE:g} makes no sense")
     return GpuAsk(
-        int(row["cpu_milli"]), int(row["memory_mib"]), gpus, milli, bits if gpus else every
+        int(row["cpu_milli"]), int(row["memory_mib"]), gpus, share, bits if gpus else every
     )
 
 

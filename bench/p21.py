@@ -74,7 +74,7 @@ class Ledger:
             self.within_capacity = False
             return
         for at in instances:
-            gpus[at] -= ask.gpu_milli
+            gpus[at] -= ask.gpu_share
         least = min(self._cpu[row], self._memory[row], *gpus, 0)
         self.within_capacity &= least == 0
 
@@ -88,7 +88,7 @@ class Ledger:
                 continue
             if ask.gpus and not ask.models >> self._machines[row].model & 1:
                 continue
-            if sum(free >= ask.gpu_milli for free in gpus) >= ask.gpus:
+            if sum(free >= ask.gpu_share for free in gpus) >= ask.gpus:
                 self.none_refused_that_fitted = False
 
 
@@ -120,7 +120,7 @@ def run(
     return Outcome(
         size={
             "nodes": len(trace.machines),
-            "gpus": trace.capacity_milli // WHOLE,
+            "gpus": trace.capacity_share // WHOLE,
             "pods": round(fmean([one.pods for one in ours])),
             "refused": round(fmean([one.refused for one in ours])),
         },
@@ -137,11 +137,11 @@ def pack(trace: Trace, seed: int, make: Callable[[], Packer]) -> Packed:
     """Draw and place until requests reach 130 %. The clock runs from the first pod, the ledger included."""
     started_s = perf_counter()
     policy = make()
-    columns, ledger, capacity = trace.columns(), Ledger(trace), trace.capacity_milli
+    columns, ledger, capacity = trace.columns(), Ledger(trace), trace.capacity_share
     arrived = allocated = pods = refused = digest = 0
     at_full = -1
     for ask in trace.draw(seed):
-        arrived += ask.total_milli
+        arrived += ask.total_share
         pods += 1
         choice = policy.choose(columns, ask)
         if choice is None:
@@ -151,7 +151,7 @@ def pack(trace: Trace, seed: int, make: Callable[[], Packer]) -> Packed:
             taken = columns.take(ask, choice.row, choice.instance)
             policy.placed(choice)
             ledger.place(ask, choice.row, taken)
-            allocated += ask.total_milli
+            allocated += ask.total_share
             digest = zlib.crc32(np.array([pods, choice.row, *taken], "<i8").tobytes(), digest)
         if at_full < 0 and arrived * 100 >= capacity * _FULL_PCT:
             at_full = allocated

@@ -189,9 +189,9 @@ def _holds(
 
 def _gpus_at_least(pods: Sequence[GpuAsk]) -> int:
     """Return how many GPUs no packing does without: whole ones, and the best packing of fractions."""
-    spared = sorted((pod.total_milli for pod in pods), reverse=True)[: len(pods) // _PICKY]
-    sizes = Counter(pod.gpu_milli * STEPS // WHOLE for pod in pods if pod.gpu_milli)
-    whole = sum(pod.gpus for pod in pods if pod.gpu_milli == WHOLE)
+    spared = sorted((pod.total_share for pod in pods), reverse=True)[: len(pods) // _PICKY]
+    sizes = Counter(pod.gpu_share * STEPS // WHOLE for pod in pods if pod.gpu_share)
+    whole = sum(pod.gpus for pod in pods if pod.gpu_share == WHOLE)
     unit = 1 << 20
     values = hole_values({size: count for size, count in sizes.items() if size < STEPS}, unit)
     parts = sum(values[size] * count for size, count in sizes.items() if size < STEPS)
@@ -217,7 +217,7 @@ def _any_holds(trace: Trace) -> bool:
 
 
 def _bigness(pod: GpuAsk) -> tuple[int, int, int]:
-    return (-pod.gpus * pod.gpu_milli, -pod.cpu_milli, -pod.memory_mib)
+    return (-pod.gpus * pod.gpu_share, -pod.cpu_milli, -pod.memory_mib)
 
 
 def _order(count: int, seed: int) -> Int64s:

@@ -95,7 +95,7 @@ class ByFit:
         instance = -1
         if ask.gpus == 1:
             free = columns.gpu_free[row]
-            room = np.flatnonzero(free >= ask.gpu_milli)
+            room = np.flatnonzero(free >= ask.gpu_share)
             best = free[room].argmin() if self._algorithm == "binpack" else free[room].argmax()
             instance = int(room[int(best)])
         return Choice(row, instance, -int(fit[at]))

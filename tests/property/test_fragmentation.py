@@ -24,7 +24,10 @@ NODES = st.tuples(
 )
 SIZES = st.one_of(
     st.tuples(st.just(0), st.just(0)),
-    st.tuples(st.just(1), st.sampled_from((50, 160, 230, 320, 470, 505, 650, 810, 1_000, 1_000))),
+    st.tuples(
+        st.just(1),
+        st.sampled_from((500, 1_600, 2_300, 3_200, 4_700, 5_055, 6_500, 8_100, WHOLE, WHOLE)),
+    ),
     st.tuples(st.sampled_from((2, 4)), st.just(WHOLE)),
 )
 
@@ -64,7 +67,7 @@ def room(columns: GpuColumns, row: int, ask: GpuAsk) -> list[int]:
     if ask.gpus and not ask.models >> int(columns.model[row]) & 1:
         return []
     if ask.gpus == 1:
-        return [at for at, one in enumerate(free) if one >= ask.gpu_milli]
+        return [at for at, one in enumerate(free) if one >= ask.gpu_share]
     return [-1] if free.count(WHOLE) >= ask.gpus else []
 
 
@@ -90,7 +93,7 @@ def fragmentation(columns: GpuColumns, row: int, shapes: Counter[GpuAsk]) -> int
         if not room(columns, row, shape):
             total += count * sum(free)
         else:
-            total += count * sum(one for one in free if one < shape.gpu_milli)
+            total += count * sum(one for one in free if one < shape.gpu_share)
     return total
 
 
@@ -112,7 +115,7 @@ def test_our_policy_takes_the_least_rise(
                 after = copied(columns)
                 after.take(ask, row, instance)
                 rise = int(policy.state_cost(after, prices)[row] - before[row])
-                paid = ask.total_milli * int(scarce[columns.model[row]])
+                paid = ask.total_share * int(scarce[columns.model[row]])
                 rises[row, instance] = rise + paid
         choice = policy.choose(columns, ask, np.ones(len(nodes), np.bool_), prices)
         assert (choice is None) == (not rises)

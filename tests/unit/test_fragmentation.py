@@ -13,14 +13,16 @@ from shared.core.fragmentation.workload import Workload
 ANY = 0b11
 
 
-def ask(gpu_milli: int = 0, *, gpus: int = 1, cpu: int = 1_000, models: int = ANY) -> GpuAsk:
-    return GpuAsk(cpu, 1_000, gpus if gpu_milli else 0, gpu_milli, models)
+def ask(gpu_share: int = 0, *, gpus: int = 1, cpu: int = 1_000, models: int = ANY) -> GpuAsk:
+    """Ask for thousandths of a GPU."""
+    return GpuAsk(cpu, 1_000, gpus if gpu_share else 0, gpu_share * WHOLE // 1_000, models)
 
 
 def fleet(
     *gpu_free: tuple[int, ...], cpu: tuple[int, ...] = (), model: tuple[int, ...] = ()
 ) -> GpuColumns:
-    """Make nodes of 64 cores and GiB, less where `cpu` says so; a node's missing instances have nothing free."""
+    """Make nodes of 64 cores and GiB, less where `cpu` says so, of thousandths of GPUs that are free."""
+    gpu_free = tuple(tuple(free * WHOLE // 1_000 for free in one) for one in gpu_free)
     count, widest = len(gpu_free), max(map(len, gpu_free))
     room = np.full(count, 64_000, np.int64)
     return GpuColumns(
@@ -151,7 +153,7 @@ def test_several_take_empty_instances() -> None:
     choice = placed(columns, two, {two: 1})
     assert choice is not None
     assert columns.take(two, choice.row, choice.instance) == (1, 2)
-    assert columns.gpu_free[0].tolist() == [400, 0, 0, 1_000]
+    assert columns.gpu_free[0].tolist() == [4_000, 0, 0, 10_000]
 
 
 def test_without_gpus_it_is_binpack() -> None:
@@ -204,6 +206,6 @@ def test_the_gradient_descends() -> None:
     choice = gradient.choose(columns, ask(500), np.ones(2, np.bool_))
     assert choice is not None and (choice.row, choice.instance) == (1, 0)
     # Half a GPU was lost to one shape in four; nothing is left to lose.
-    assert choice.cost == -500
-    assert gradient.fragmentation(columns, np.arange(2)).tolist() == [0, 500]
+    assert choice.cost == -5_000
+    assert gradient.fragmentation(columns, np.arange(2)).tolist() == [0, 5_000]
     assert columns.gpu_free[0, 0] == WHOLE

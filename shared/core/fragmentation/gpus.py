@@ -4,7 +4,7 @@ Decides: where an ask fits, and which columns change when it is placed. Must not
 is better, what a workload is, where the columns come from (a benchmark's file, later the fleet's
 device resources). workload.py is next.
 
-A GPU is `WHOLE` thousandths. A fraction of a GPU lies on one instance; several are whole, on empty
+A GPU is `WHOLE` ten-thousandths. A fraction of a GPU lies on one instance; several are whole, on empty
 instances.
 """
 
@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-WHOLE: Final = 1_000
+WHOLE: Final = 10_000
 
 Int64s = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -23,28 +23,28 @@ Mask = NDArray[np.bool_]
 class GpuAsk(NamedTuple):
     """What one allocation needs. It is its own shape: equal asks are the same shape.
 
-    Invariant: `gpus` is 0 (then `gpu_milli` is 0), or 1 with 0 < `gpu_milli` <= WHOLE, or more with
-    `gpu_milli` WHOLE.
+    Invariant: `gpus` is 0 (then `gpu_share` is 0), or 1 with 0 < `gpu_share` <= WHOLE, or more with
+    `gpu_share` WHOLE.
     """
 
     cpu_milli: int
     memory_mib: int
     gpus: int
     #: of each GPU.
-    gpu_milli: int
+    gpu_share: int
     #: bit m is set: model m will do. Without GPUs it is of no account.
     models: int
 
     @property
-    def total_milli(self) -> int:
-        """GPU asked for, in thousandths of one."""
-        return self.gpus * self.gpu_milli
+    def total_share(self) -> int:
+        """GPU asked for, in 1 / WHOLE of one."""
+        return self.gpus * self.gpu_share
 
 
 class GpuColumns(msgspec.Struct, frozen=True, eq=False):
     """Free and whole room of N nodes, of which none has more than G GPUs.
 
-    Shapes: (N,) each, but `gpu_free` (N, G): thousandths free of each instance, 0 where a node has
+    Shapes: (N,) each, but `gpu_free` (N, G): free of each instance, in 1 / WHOLE, 0 where a node has
     no such instance.
     """
 
@@ -61,7 +61,7 @@ class GpuColumns(msgspec.Struct, frozen=True, eq=False):
         mask = (self.cpu_free >= ask.cpu_milli) & (self.memory_free >= ask.memory_mib)
         if ask.gpus:
             mask &= (ask.models >> self.model) & 1 == 1
-            room = self.gpu_free >= ask.gpu_milli
+            room = self.gpu_free >= ask.gpu_share
             mask &= room.any(axis=1) if ask.gpus == 1 else room.sum(axis=1) >= ask.gpus
         return mask
 
@@ -80,7 +80,7 @@ class GpuColumns(msgspec.Struct, frozen=True, eq=False):
         self.cpu_free[row] -= ask.cpu_milli
         self.memory_free[row] -= ask.memory_mib
         for one in taken:
-            self.gpu_free[row, one] -= ask.gpu_milli
+            self.gpu_free[row, one] -= ask.gpu_share
         return taken
 
 

@@ -37,7 +37,7 @@ class Gradient:
         """`shapes`: how popular each is; `models`: how many model codes there are."""
         asked = {shape: count for shape, count in shapes.items() if shape.gpus and count}
         self._total = sum(asked.values())
-        self._classes = sorted({(shape.gpus, shape.gpu_milli) for shape in asked})
+        self._classes = sorted({(shape.gpus, shape.gpu_share) for shape in asked})
         self._cpu = np.array(sorted({shape.cpu_milli for shape in asked}), np.int64)
         self._memory = np.array(sorted({shape.memory_mib for shape in asked}), np.int64)
         self._suffices = self._table(asked, models)
@@ -69,7 +69,7 @@ class Gradient:
         return Choice(row, int(instances[row]), int(allowed[row]))
 
     def fragmentation(self, columns: GpuColumns, rows: Int64s) -> Int64s:
-        """Return the expected fragmentation of `rows`, in thousandths of a GPU times the sum of all popularities."""
+        """Return the expected fragmentation of `rows`, in 1 / WHOLE of a GPU times the sum of all popularities."""
         gpu_free = columns.gpu_free[rows]
         weights = self._weights(columns, columns.cpu_free[rows], columns.memory_free[rows], rows)
         usable = self._of_instances(weights, gpu_free).sum(axis=1)
@@ -90,7 +90,7 @@ class Gradient:
         memory = columns.memory_free[kept] - ask.memory_mib
         weights = self._weights(columns, cpu, memory, kept)
         if ask.gpus == 1:
-            after, best = self._after_one(weights, gpu_free, ask.gpu_milli)
+            after, best = self._after_one(weights, gpu_free, ask.gpu_share)
             instances[fits] = best
         else:
             if ask.gpus:
@@ -99,7 +99,7 @@ class Gradient:
             after = self._of_instances(weights, gpu_free).sum(axis=1)
             after += self._of_several(weights, gpu_free)
         # The free GPU falls by the same everywhere, but an absolute number explains more.
-        left = columns.gpu_free[kept].sum(axis=1) - ask.total_milli
+        left = columns.gpu_free[kept].sum(axis=1) - ask.total_share
         rises[fits] = left * self._total - after - self.fragmentation(columns, kept)
         return rises, instances
 
@@ -156,7 +156,7 @@ class Gradient:
         shape = (models, len(self._cpu) + 1, len(self._memory) + 1, len(self._classes))
         table = np.zeros(shape, np.int64)
         for one, count in asked.items():
-            at = self._classes.index((one.gpus, one.gpu_milli))
+            at = self._classes.index((one.gpus, one.gpu_share))
             cpu = int(np.searchsorted(self._cpu, one.cpu_milli)) + 1
             memory = int(np.searchsorted(self._memory, one.memory_mib)) + 1
             for model in range(models):

@@ -3,7 +3,7 @@
 Decides: node and GPU instance of one ask. Must not know: where columns and counts come from.
 gradient.py has the baseline.
 
-The cost of a node's state is the GPU that is likely to be left over there, in thousandths of a GPU:
+The cost of a node's state is the GPU that is likely to be left over there, in 1 / WHOLE of a GPU:
 
     holes     each partly used instance: what is free of it, less what that hole is worth
               (holes.py), and a sixteenth of what is free, for as long as it waits to be filled
@@ -22,6 +22,7 @@ from typing import Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from shared.core.fragmentation.gpus import WHOLE, Choice, GpuAsk, GpuColumns, Int64s, Mask
 from shared.core.fragmentation.holes import STEPS, hole_values
@@ -33,9 +34,11 @@ from shared.core.scores import fit_of_free
 _WAITING: Final = 16
 #: Empty instances too few for an ask cost this part of themselves: smaller asks take most of them.
 _TOO_FEW: Final = 8
-#: Ratios of GPU to CPU and memory in 2**-20, at most one GPU a thousandth of a core or a MiB.
+#: Ratios of GPU to CPU and memory in 2**-20, at most one GPU a unit of CPU or a MiB.
 _RATIO_BITS: Final = 20
 _RATIO_MAX: Final = WHOLE << _RATIO_BITS
+#: CPU or memory of one node beyond which there is always enough.
+_AMOUNT_MAX: Final = 1 << 29
 #: Empty instances of one node are told apart up to so many.
 SEVERAL_MAX: Final = 64
 #: More than any state can cost.
@@ -43,13 +46,13 @@ _NEVER: Final = 1 << 62
 
 
 class Prices(msgspec.Struct, frozen=True, eq=False):
-    """What the policy knows of the workload, made of counts alone. Costs are in 1 / UNIT of a thousandth of a GPU."""
+    """What the policy knows of the workload, made of counts alone. Costs are in 1 / UNIT of 1 / WHOLE of a GPU."""
 
     #: (WHOLE + 1,) cost of an instance of which so much is free.
     hole_cost: Int64s
     #: (SEVERAL_MAX + 1,) cost of a node with so many empty instances.
     several_cost: Int64s
-    #: thousandths of GPU that a thousandth of a core, or a MiB, can serve, in 2**-20;
+    #: GPU, in 1 / WHOLE, that a unit of CPU, or a MiB, can serve, in 2**-20;
     #: `_RATIO_MAX` where none is needed.
     gpu_per_cpu: int
     gpu_per_memory: int
@@ -68,12 +71,12 @@ def price(workload: Workload, models: int) -> Prices:
         asks += count
         if ask.gpus > 1:
             several[ask.gpus] = several.get(ask.gpus, 0) + count
-        gpu += count * ask.total_milli
+        gpu += count * ask.total_share
         cpu += count * ask.cpu_milli
         memory += count * ask.memory_mib
-        choices[ask.models] = choices.get(ask.models, 0) + count * ask.total_milli
-        if ask.gpu_milli < WHOLE:
-            size = -(-ask.gpu_milli * STEPS // WHOLE)
+        choices[ask.models] = choices.get(ask.models, 0) + count * ask.total_share
+        if ask.gpu_share < WHOLE:
+            size = -(-ask.gpu_share * STEPS // WHOLE)
             sizes[size] = sizes.get(size, 0) + count
     return Prices(
         hole_cost=_hole_cost(sizes),
@@ -92,27 +95,38 @@ def choose(columns: GpuColumns, ask: GpuAsk, usable: Mask, prices: Prices) -> Ch
     rows = np.flatnonzero(usable & columns.fits(ask))
     if not len(rows):
         return None
+    cost, instances = costs(columns, ask, rows, prices)
+    least = np.flatnonzero(cost == cost.min())
+    at = int(least[0]) if len(least) == 1 else _fullest(columns, ask, rows, least)
+    instance = -1 if instances is None else int(instances[at])
+    return Choice(int(rows[at]), instance, int(cost[at]))
+
+
+def costs(
+    columns: GpuColumns, ask: GpuAsk, rows: Int64s, prices: Prices
+) -> tuple[Int64s, NDArray[np.intp] | None]:
+    """Say what the ask costs on each of `rows`, all of which it fits, and the instance that a part takes there.
+
+    Shapes: rows, result (R,); None where it takes no instance or several.
+    """
     gpu_free = columns.gpu_free[rows]
     free = gpu_free.sum(axis=1)
     cpu, memory = columns.cpu_free[rows], columns.memory_free[rows]
-    cost = _stranded(free - ask.total_milli, cpu - ask.cpu_milli, memory - ask.memory_mib, prices)
+    cost = _stranded(free - ask.total_share, cpu - ask.cpu_milli, memory - ask.memory_mib, prices)
     cost -= _stranded(free, cpu, memory, prices)
     instances = None
     if ask.gpus:
-        cost += ask.total_milli * _model_prices(columns, prices)[columns.model[rows]]
+        cost += ask.total_share * _model_prices(columns, prices)[columns.model[rows]]
         empty = (gpu_free == WHOLE).sum(axis=1)
         fewer = _too_few(np.maximum(empty - ask.gpus, 0), prices) - _too_few(empty, prices)
         if ask.gpus > 1:
             cost += fewer
         else:
-            added = _added(gpu_free, ask.gpu_milli, prices.hole_cost)
+            added = _added(gpu_free, ask.gpu_share, prices.hole_cost)
             added += np.where(gpu_free == WHOLE, fewer[:, None], 0)
             instances = added.argmin(axis=1)
             cost += added[np.arange(len(rows)), instances]
-    least = np.flatnonzero(cost == cost.min())
-    at = int(least[0]) if len(least) == 1 else _fullest(columns, ask, rows, least)
-    instance = -1 if instances is None else int(instances[at])
-    return Choice(int(rows[at]), instance, int(cost[at]))
+    return cost, instances
 
 
 def place_count(
@@ -145,7 +159,7 @@ def place_count(
 def state_cost(columns: GpuColumns, prices: Prices) -> Int64s:
     """Return what every node's state costs, from scratch; a placement's cost is the rise of it, scarcity apart.
 
-    Shape: (N,). Unit: 1 / UNIT of a thousandth of a GPU.
+    Shape: (N,). Unit: 1 / UNIT of 1 / WHOLE of a GPU.
     """
     cost: Int64s = prices.hole_cost[columns.gpu_free].sum(axis=1)
     cost += _too_few((columns.gpu_free == WHOLE).sum(axis=1), prices)
@@ -187,8 +201,8 @@ def _stranded(free: Int64s, cpu: Int64s, memory: Int64s, prices: Prices) -> Int6
 
 
 def _served(amount: Int64s, ratio: int) -> Int64s:
-    # 2**-20 to 2**-10, which is 1 / UNIT. Amounts stay below 2**32, ratios below 2**30.
-    return (amount * ratio) >> (_RATIO_BITS - 10)
+    # 2**-20 to 2**-10, which is 1 / UNIT. Ratios stay below 2**34.
+    return (np.minimum(amount, _AMOUNT_MAX) * ratio) >> (_RATIO_BITS - 10)
 
 
 def _added(gpu_free: Int64s, milli: int, hole_cost: Int64s) -> Int64s:

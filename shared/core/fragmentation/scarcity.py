@@ -32,7 +32,7 @@ class Scarcity:
     """Prices of models for one state of the demand, made for the room left at any moment."""
 
     def __init__(self, demand: Mapping[int, int], models: int) -> None:
-        """`demand`: set of models as bits -> thousandths of GPU asked for so; `models`: how many there are."""
+        """`demand`: set of models as bits -> GPU asked for so; `models`: how many there are."""
         everything = (1 << models) - 1
         choices: dict[int, int] = {}
         for bits, milli in demand.items():
@@ -53,15 +53,15 @@ class Scarcity:
         self._sets = np.arange(1 << self.groups, dtype=np.int64)
         self._members = (self._sets[:, None] >> np.arange(self.groups)) & 1
 
-    def prices(self, free_milli: Int64s) -> Int64s:
-        """Price the models, in 1 / UNIT. Shapes: free_milli, result (models,)."""
+    def prices(self, free_share: Int64s) -> Int64s:
+        """Price the models, in 1 / UNIT. Shapes: free_share, result (models,)."""
         prices = np.full(len(self.group_of), UNIT, np.int64)
-        room_all = int(free_milli.sum())
+        room_all = int(free_share.sum())
         if self.groups < 2 or not self.total or not room_all:
             return prices
         # Sums of integers, exact in any order; bincount would count them in floats.
         room = np.zeros(self.groups, np.int64)
-        np.add.at(room, self.group_of, free_milli)
+        np.add.at(room, self.group_of, free_share)
         room_of = self._members @ room
         by_group = np.empty(self.groups, np.int64)
         done, last = 0, (1 << self.groups) - 1
