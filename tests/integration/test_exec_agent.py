@@ -1,8 +1,12 @@
 """The agent with driver exec: a killed agent's tasks, the story of a task that took too much, java and qemu."""
 
+import contextlib
+import os
 import platform
 import shutil
+import signal
 import subprocess
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +63,16 @@ async def told(top: Path, spec: dict[str, Any], status: str, **settings: Any) ->
     return node
 
 
+@contextlib.asynccontextmanager
+async def killed_at_last(pid: int) -> AsyncIterator[None]:
+    """Whatever goes wrong, the task does not outlive its test."""
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 @pytest.mark.asyncio
 async def test_a_killed_agents_isolated_task_is_adopted(tmp_path: Path) -> None:
     """After kill -9 an isolated task runs on; the next agent finds it under its pid and can end it."""
@@ -68,7 +82,7 @@ async def test_a_killed_agents_isolated_task_is_adopted(tmp_path: Path) -> None:
         pid = (await agent.until("running")).pid
         await agent.kill()
     assert psutil.pid_exists(pid)
-    async with an_agent(tmp_path, spec, "--isolated") as agent:
+    async with killed_at_last(pid), an_agent(tmp_path, spec, "--isolated") as agent:
         while not (task := await agent.until("running")).pid:
             # It is reported before it is found, too.
             agent.states.clear()
