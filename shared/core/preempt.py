@@ -37,9 +37,14 @@ LEVELS: Final = 10
 #: Victims of one plan at the most: each may be of another job, which gets an evaluation in the same transaction.
 VICTIMS_MAX: Final = 256
 #: Steps of the searches of one node, and of one plan.
-NODE_STEPS_MAX: Final = 2_000
-STEPS_MAX: Final = 20_000
-#: Nodes that are compared closely, by their lower bounds.
+NODE_STEPS_MAX: Final = 400
+STEPS_MAX: Final = 8_000
+#: Nodes that are looked at closely for the first choice, and beside those that are left of it for each other one.
+LOOKS_MAX: Final = 64
+LOOKS_MORE: Final = 4
+#: Steps that a look takes at least: what it costs to gather its candidates.
+_LOOK_STEPS: Final = 10
+#: Nodes that are compared by their lower bounds.
 _NODES_MAX: Final = 4_096
 _PRIORITY_BITS: Final = 16
 
@@ -150,17 +155,22 @@ class Preemption:
             return
         heap = self._bounds(room)
         ready: dict[int, tuple[Cost, list[int]]] = {}
-        while heap and count > 0 and not self.is_tired:
-            *_, node = heappop(heap)
-            if room.limit(node) <= 0:
-                continue
+        looks = LOOKS_MAX
+        while count > 0 and len(self.victims) < VICTIMS_MAX:
+            node = self._next(room, heap, ready, may_look=looks > 0 and self._steps > 0)
+            if node is None:
+                return
             if node not in ready:
+                looks -= 1
                 self._offer(room, node, heap, ready)
                 continue
+            looks = LOOKS_MORE
             cost, positions = ready.pop(node)
             if len(self.victims) + len(positions) > VICTIMS_MAX:
                 # Another plan goes on; what takes more than any plan may have is left alone.
-                self._steps = 0 if self.victims else self._steps
+                if self.victims:
+                    self._steps = 0
+                    return
                 continue
             rows = tuple(self._candidates.rows[positions].tolist())
             self.victims += rows
@@ -174,6 +184,27 @@ class Preemption:
             if count > 0 and room.limit(node) > 0:
                 # Its own next set, exact at once: the others' are untouched.
                 self._offer(room, node, heap, ready)
+
+    def _next(
+        self,
+        room: Room,
+        heap: list[tuple[int, int, int, int]],
+        ready: dict[int, tuple[Cost, list[int]]],
+        *,
+        may_look: bool,
+    ) -> int | None:
+        """Say which node is next: to be looked at closely, or, being in `ready`, to be chosen."""
+        while may_look and heap:
+            *cost, node = heappop(heap)
+            known = ready.get(node)
+            is_stale = known is not None and known[0] != tuple(cost)
+            if not is_stale and room.limit(node) > 0:
+                return node
+        # Long enough: the best of those that were looked at.
+        for _, node in sorted((cost, node) for node, (cost, _) in ready.items()):
+            if room.limit(node) > 0:
+                return node
+        return None
 
     def _offer(
         self,
@@ -268,7 +299,7 @@ class Preemption:
         useful = [i for i, item in enumerate(items) if item.kind is not None or _helps(item, need)]
         items = [items[i] for i in useful]
         found, steps = cheapest_set(need, items, enough, min(NODE_STEPS_MAX, self._steps))
-        self._steps -= steps
+        self._steps -= max(steps, _LOOK_STEPS)
         if found is None:
             return None
         return cost_of(items, found), at[[useful[i] for i in found]].tolist()

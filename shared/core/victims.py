@@ -8,6 +8,7 @@ summed). Giving up the first key never helps the others, so the highest priority
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from operator import sub
 
 import msgspec
 
@@ -157,17 +158,22 @@ def _search(
             if (total, work) < cheapest:
                 cheapest, best = (total, work), list(picked)
             continue
-        if i == len(items) or any(
-            want > most for want, most in zip(left, bounds.sums[i], strict=True)
-        ):
+        if i == len(items):
             continue
-        each = zip(left, bounds.most[i], strict=True)
-        times = max([1, *(-(-want // most) for want, most in each if want > 0)])
+        times = 1
+        for want, in_all, in_one in zip(left, bounds.sums[i], bounds.most[i], strict=True):
+            if want > in_all:
+                times = 0
+                break
+            if want > times * in_one:
+                times = -(-want // in_one)
+        if not times:
+            continue
         item = items[i]
         least = (total + times * item.priority, work + times * bounds.least_work[i])
         if least >= cheapest:
             continue
         stack.append((bounds.other[i], left, total, work, picked))
-        rest = tuple(want - less for want, less in zip(left, item.release, strict=True))
+        rest = tuple(map(sub, left, item.release))
         stack.append((i + 1, rest, total + item.priority, work + item.work, (*picked, i)))
     return best, taken
