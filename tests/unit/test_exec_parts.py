@@ -18,6 +18,9 @@ from services.agent.drivers.qemu import arguments
 from services.agent.edge_home import Places
 from shared.core.tasks import TaskLaunch
 from shared.errors import ConfigInvalid
+from shared.jobspec.drivers import exec as exec_options
+from shared.jobspec.drivers import java as java_options
+from shared.jobspec.drivers import qemu as qemu_options
 from shared.jobspec.drivers.exec import IsolationOptions, read_exec, read_raw_exec
 from shared.jobspec.drivers.java import read_java
 from shared.jobspec.drivers.options import Json
@@ -346,3 +349,14 @@ def test_modes_of_the_node_are_the_operators(tmp_path: Path) -> None:
     ):
         assert "CARAVAN_EXEC_ALLOW" in closed.forbids(asked)
         assert opened.forbids(asked) == ""
+
+
+def test_the_page_names_everything(tmp_path: Path) -> None:
+    """docs/drivers.md has every option of exec, java, qemu and raw_exec, every setting, and every attribute."""
+    page = (Path(__file__).parents[2] / "docs" / "drivers.md").read_text(encoding="utf-8")
+    known = {**exec_options.OPTIONS, **java_options.OPTIONS, **qemu_options.OPTIONS}
+    assert [name for name in known if f"`{name}`" not in page] == []
+    settings = [f"`CARAVAN_EXEC_{name.upper()}`" for name in ExecSettings.__struct_fields__]
+    assert [name for name in settings if name not in page] == []
+    attributes = [*driver(tmp_path, ALL[:-1]).fingerprint(), "driver.exec.off"]
+    assert [name for name in attributes if f"`{name}`" not in page] == []
