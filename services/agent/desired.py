@@ -8,17 +8,17 @@ from collections.abc import Sequence
 
 import msgspec
 
-from schemas.answers import JobVersionAnswer
 from schemas.envelope import ENCODER
 from schemas.nodes import AllocReport
-from schemas.projections import DesiredAlloc, NodeProjection, Query
+from schemas.projections import DesiredAlloc, NodeProjection
 from services.agent.reports import Reports
 from services.agent.silence import Silence
 from services.agent.spec import PLAN_DECODER, group_plan
 from services.agent.supervise import Supervisor, Turn
+from services.agent.texts import Texts
 from services.agent.workload import Alloc
 from shared.bus import subjects
-from shared.core.role import Ack, Message, SetTimer, Stop
+from shared.core.role import Ack, Message, Stop
 from shared.core.tasks import (
     AllocForgotten,
     AllocKept,
@@ -32,17 +32,12 @@ from shared.core.tasks import (
 )
 from shared.errors import CommandInvalid
 
-FETCH_FIRST_NS = 500_000_000
-FETCH_MAX_NS = 5_000_000_000
 #: Desired status of those who made room: they end like stopped ones, and whoever comes waits for that.
 EVICT = "evict"
 #: Name of the question what the projection is now.
 LOOK = "projection"
 
 _PROJECTION = msgspec.json.Decoder(NodeProjection)
-
-
-_JOB_VERSION = msgspec.json.Decoder(JobVersionAnswer)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,10 +79,8 @@ class Desired:
         #: an evicted allocation still runs: nothing new starts.
         self._is_crowded = False
         #: job versions: their text, and those asked for.
-        self._specs: dict[tuple[str, int], bytes] = {}
-        self._asked: set[str] = set()
-        self._fetch_ns = 0
-        self._fetch_pause_ns = FETCH_FIRST_NS
+        self._texts = Texts()
+        self._looks = False
         self.silence = Silence(self._keep_mark)
         #: allocations that wait for whoever has the data that they take over.
         self._heirs: set[int] = set()
@@ -151,8 +144,8 @@ class Desired:
 
     def look(self, turn: Turn) -> None:
         """Ask what the projection is now: a push may be lost, and the next one comes only with the next change."""
-        if LOOK not in self._asked:
-            self._asked.add(LOOK)
+        if not self._looks:
+            self._looks = True
             subject = subjects.js_direct_get("NODE", subjects.node(self._node_id))
             turn.act(Ask(name=LOOK, subject=subject, data=b""))
 
@@ -283,9 +276,8 @@ class Desired:
         if alloc.stopping or alloc.error:
             return
         if alloc.plan_version != wanted.version:
-            text = self._specs.get((wanted.job_id, wanted.version))
+            text = self._texts.find(wanted.job_id, wanted.version, self.seq, turn)
             if text is None:
-                self._ask(wanted.job_id, wanted.version, turn)
                 return
             self._compile(alloc, text, turn)
         alloc.waits = self._waits(alloc)
@@ -318,33 +310,16 @@ class Desired:
             self._supervisor.replanned(alloc, turn)
         turn.keep(alloc.kept(ENCODER.encode(plan)))
 
-    def _ask(self, job_id: str, version: int, turn: Turn) -> None:
-        query = Query(id=job_id, version=version, min_seq=self.seq)
-        name = f"{version} {job_id}"
-        if name in self._asked:
-            return
-        self._asked.add(name)
-        turn.act(Ask(name=name, subject=subjects.query("job_version"), data=ENCODER.encode(query)))
-
     def take_answer(self, answer: Answer, turn: Turn) -> None:
         """A job version arrived, or did not; or what was looked for."""
-        self._asked.discard(answer.name)
         if answer.data is not None:
             self.silence.heard_ns = turn.now_ns
         if answer.name == LOOK:
+            self._looks = False
             if answer.data:
                 self._take_value(answer.data, turn)
-            return
-        version, _, job_id = answer.name.partition(" ")
-        text = _job_text(answer.data, job_id, int(version))
-        if not text:
-            self._fetch_ns = turn.now_ns + self._fetch_pause_ns
-            self._fetch_pause_ns = min(self._fetch_pause_ns * 2, FETCH_MAX_NS)
-            turn.act(SetTimer("fetch", self._fetch_ns))
-            return
-        self._fetch_pause_ns = FETCH_FIRST_NS
-        self._specs[job_id, int(version)] = text
-        self.fetch_again(turn)
+        elif self._texts.take(answer, turn):
+            self.fetch_again(turn)
 
     def fetch_again(self, turn: Turn) -> None:
         """Go on with every allocation that waits for its job version."""
@@ -395,14 +370,5 @@ class Desired:
             turn.act(RemoveAlloc(key=key, alloc_id=self._retired.pop(key)))
             turn.keep(AllocForgotten(key=key))
         if over:
-            used = {(one.desired.job_id, one.desired.version) for one in self.allocs.values()}
-            self._specs = {key: text for key, text in self._specs.items() if key in used}
-
-
-def _job_text(data: bytes | None, job_id: str, version: int) -> bytes:
-    """Read the answer of `query.job_version`; empty: an error, another job's, or none."""
-    try:
-        found = _JOB_VERSION.decode(data or b"")
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return b""
-    return bytes(found.spec) if (found.job_id, found.version) == (job_id, version) else b""
+            wanted = [one.desired for one in self.allocs.values()]
+            self._texts.keep_only((one.job_id, one.version) for one in wanted)

@@ -112,7 +112,7 @@ def _numbers(name: str, names: list[str]) -> list[int]:
     return sorted(int(tail) for tail in found if tail.isdigit() and tail != "0")
 
 
-def _copy(log: Log, fd: int, to: str, start: int, size: int) -> None:
+def _copy(log: Log, fd: int, to: str, *, start: int, size: int) -> None:
     _unlink(log, to)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     out = os.open(to, flags, 0o644, dir_fd=log.directory_fd)
@@ -140,7 +140,7 @@ def _unlink(log: Log, name: str) -> None:
 def _move(log: Log, fd: int, start: int, size: int) -> bool:
     """Move a range from the front of the data to a file of its own; False where the file system cannot do that."""
     moving = log.beside(f"{MOVING}{start}")
-    _copy(log, fd, moving, start, size)
+    _copy(log, fd, moving, start=start, size=size)
     if not _fallocate(fd, _PUNCH, 0, start + size):
         _without_holes.add(os.fstat(fd).st_dev)
         _log.warning("logs.not_rotated", log=log.name, error=os.strerror(ctypes.get_errno()))

@@ -56,7 +56,7 @@ def is_mounted(path: Path) -> bool:
 @is_root
 @pytest.mark.asyncio
 async def test_secrets_are_memory_and_go_with_the_allocation(tmp_path: Path) -> None:
-    """Each task has a tmpfs of its own, 0700 and of the size asked for; no mount is left when the allocation is over."""
+    """Each task has a tmpfs of its own, 0700; no mount is left when the allocation is over."""
     script = 'echo key > "$NOMAD_SECRETS_DIR/k"; stat -f -c %T "$NOMAD_SECRETS_DIR"; sleep 0.1'
     spec = job(sh(script, Resources={"SecretsMB": 3}), kind="batch")
     async with node_at(tmp_path, spec, memory=True) as node:
