@@ -47,6 +47,9 @@ _LOOK_STEPS: Final = 10
 #: Nodes that are compared by their lower bounds.
 _NODES_MAX: Final = 4_096
 _PRIORITY_BITS: Final = 16
+#: From so many candidates on, nodes are chosen before anything is sorted, and so many nodes.
+_MANY: Final = 50_000
+_MANY_NODES: Final = 512
 
 
 class Chosen(msgspec.Struct, frozen=True):
@@ -74,32 +77,92 @@ class Room(msgspec.Struct, frozen=True, eq=False):
     kind: Callable[[int], object] | None = None
 
 
-class Candidates:
-    """Everything that a job may push aside, by node, then priority, then youngest first. Shapes: C candidates."""
+class Movable:
+    """Everything that a job may push aside, by row; and who of them went already. Shapes: M allocations."""
 
     def __init__(self, state: State, job: Job, evicted: Rows) -> None:
+        self.state = state
         table = state.allocations
         size = table.size
         priority = table.groups.priority[table.group[:size]]
-        own = [table.groups.ref_of[key] for key in table.groups.of_job(job.id)]
         may = (priority <= job.priority - LEVELS) & (table.key[:size] != 0)
         rows = np.flatnonzero(may).astype(np.int32)
         rows = rows[table.is_wanted(rows)]
+        own = [table.groups.ref_of[key] for key in table.groups.of_job(job.id)]
         if own:
             rows = rows[~np.isin(table.group[rows], own)]
-        if len(evicted):
-            rows = rows[~np.isin(rows, evicted)]
-        work = state.seq - (table.key[rows] >> ORDINAL_BITS)
-        order = np.lexsort((rows, work, priority[rows], table.node[rows]))
-        self.rows = rows[order]
-        self.node = table.node[self.rows].astype(np.int64)
-        self.priority = priority[self.rows].astype(np.int64)
-        self.work = work[order]
-        self.release = table.groups.ask[table.group[self.rows]] + _cores_of(state, self.rows)
-        self.gone = np.zeros(len(rows), dtype=bool)
+        self.rows = rows[~np.isin(rows, evicted)] if len(evicted) else rows
+        self.node = table.node[self.rows]
+        self.priority = priority[self.rows]
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def take(self, rows: Sequence[int]) -> None:
+        """Let these go."""
+        stays = ~np.isin(self.rows, np.asarray(rows, dtype=np.int32))
+        self.rows, self.node, self.priority = (
+            self.rows[stays],
+            self.node[stays],
+            self.priority[stays],
+        )
+
+    def release(self, rows: Rows) -> Int64s:
+        """What each of these rows gives back, its reserved cores' MHz included. Shape: (len(rows), 3)."""
+        table = self.state.allocations
+        found: Int64s = table.groups.ask[table.group[rows]]
+        if table.held.has_cores:
+            core_mhz = self.state.fleet.offers.core_mhz
+            for at, row in enumerate(rows.tolist()):
+                holding = table.holdings.get(row)
+                if holding is not None:
+                    cores = sum(n for pool, _, n in holding.parts if pool == CORES) // WHOLE
+                    found[at, 0] += cores * int(core_mhz[table.node[row]])
+        return found
+
+    def promising(self, room: "Room") -> Mask:
+        """Nodes worth a closer look: of very many those whose victims count least, then who lack least. Shape: (N,)."""
+        nodes = len(room.open)
+        own = room.open[self.node]
+        if own.sum() <= _MANY:
+            return room.open
+        rows, priority = self.rows[own], self.priority[own]
+        free = room.free.copy()
+        ask = np.asarray(room.ask)
+        found = np.zeros(nodes, dtype=bool)
+        for level in np.unique(priority).tolist():
+            some = rows[priority == level]
+            given, where = self.release(some), self.state.allocations.node[some]
+            for dimension in range(given.shape[1]):
+                # Sums of whole numbers far below 2**53: exact in floats, and fast.
+                sums = np.bincount(where, given[:, dimension], minlength=nodes)
+                free[:, dimension] += sums.astype(np.int64)
+            found = room.open & (free >= ask).all(axis=1)
+            if found.sum() >= _MANY_NODES:
+                break
+        at = np.flatnonzero(found)
+        lack = np.maximum(ask - room.free[at], 0) * 1_000 // np.maximum(ask, 1)
+        chosen = np.zeros(nodes, dtype=bool)
+        chosen[at[np.lexsort((at, lack.max(axis=1)))[:_MANY_NODES]]] = True
+        return chosen
+
+
+class Candidates:
+    """Who may go from the nodes of one want, by node, then priority, then youngest first. Shapes: C candidates."""
+
+    def __init__(self, movable: Movable, room: "Room") -> None:
+        state = movable.state
+        open_ = movable.promising(room)
+        there = open_[movable.node]
+        rows, node, priority = movable.rows[there], movable.node[there], movable.priority[there]
+        work = state.seq - (state.allocations.key[rows] >> ORDINAL_BITS)
+        order = np.lexsort((rows, work, priority, node))
+        self.rows = rows[order]
+        self.node = node[order].astype(np.int64)
+        self.priority = priority[order].astype(np.int64)
+        self.work = work[order]
+        self.release = movable.release(self.rows)
+        self.gone = np.zeros(len(rows), dtype=bool)
 
     def of_node(self, node: int) -> NDArray[np.intp]:
         """Positions of a node's candidates that are still there, in order."""
@@ -108,34 +171,18 @@ class Candidates:
         return there
 
     def take(self, positions: Sequence[int]) -> Int64s:
-        """Let these go. Returns what they held. Shape: (R,)."""
+        """Let these go. Returns what they held. Shape: (3,)."""
         at = np.asarray(positions, dtype=np.intp)
         self.gone[at] = True
         held: Int64s = self.release[at].sum(axis=0)
         return held
 
 
-def _cores_of(state: State, rows: Rows) -> Int64s:
-    """What allocations take of the three columns by the cores that they reserve. Shape: (C, 3)."""
-    table = state.allocations
-    found = np.zeros((len(rows), 3), dtype=np.int64)
-    if not table.held.has_cores:
-        return found
-    core_mhz = state.fleet.offers.core_mhz
-    for at, row in enumerate(rows.tolist()):
-        holding = table.holdings.get(row)
-        amount = 0 if holding is None else sum(n for pool, _, n in holding.parts if pool == CORES)
-        if amount:
-            found[at, 0] = amount // WHOLE * int(core_mhz[table.node[row]])
-    return found
-
-
 class Preemption:
     """The victims of one plan under way."""
 
     def __init__(self, state: State, job: Job, evicted: Rows) -> None:
-        self._state = state
-        self._candidates = Candidates(state, job, evicted)
+        self._movable = Movable(state, job, evicted)
         self._steps = STEPS_MAX
         #: rows, in the order in which they were chosen.
         self.victims: list[int] = []
@@ -151,9 +198,14 @@ class Preemption:
         Before the caller asks for the next it takes each into account: victims out, newcomers in, and `room.free` of
         the node is what it has left.
         """
-        if not len(self._candidates):
+        if not len(self._movable):
             return
-        heap = self._bounds(room)
+        if room.enough is None:
+            # Where it fits as it is, nobody has to go; why it was not placed there is not for this module to say.
+            open_ = room.open & (room.free < np.asarray(room.ask)).any(axis=1)
+            room = msgspec.structs.replace(room, open=open_)
+        own = self._candidates = Candidates(self._movable, room)
+        heap = _bounds(own, room)
         ready: dict[int, tuple[Cost, list[int]]] = {}
         looks = LOOKS_MAX
         while count > 0 and len(self.victims) < VICTIMS_MAX:
@@ -172,9 +224,10 @@ class Preemption:
                     self._steps = 0
                     return
                 continue
-            rows = tuple(self._candidates.rows[positions].tolist())
+            rows = tuple(own.rows[positions].tolist())
             self.victims += rows
-            freed = self._candidates.take(positions)
+            self._movable.take(rows)
+            freed = own.take(positions)
             fits = 1 if room.enough is not None else self._fits(room, node, count, freed)
             while fits > 0:
                 count -= fits
@@ -229,47 +282,6 @@ class Preemption:
         pairs = zip(left.tolist(), room.ask, strict=True)
         return int(min([most, *(have // ask for have, ask in pairs if ask)]))
 
-    def _bounds(self, room: Room) -> list[tuple[int, int, int, int]]:
-        """Lower bounds of the cost of every node where all candidates together would do, as a heap."""
-        own = self._candidates
-        open_ = room.open
-        if room.enough is None:
-            # Where it fits as it is, nobody has to go; why it was not placed there is not for this module to say.
-            open_ = open_ & (room.free < np.asarray(room.ask)).any(axis=1)
-        there = np.flatnonzero(~own.gone & open_[own.node])
-        if not len(there):
-            return []
-        node, priority, release = own.node[there], own.priority[there], own.release[there]
-        begins = np.flatnonzero(np.diff(node, prepend=-1))
-        lengths = np.diff(begins, append=len(node))
-        # What each node has free once a candidate and all before it on the node are gone.
-        running = np.cumsum(release, axis=0)
-        before = np.repeat((running - release)[begins], lengths, axis=0)
-        short = np.asarray(room.ask) - room.free[node]
-        enough = np.flatnonzero((running - before >= short).all(axis=1))
-        nodes, firsts = np.unique(node[enough], return_index=True)
-        if not len(nodes):
-            return []
-        firsts = enough[firsts]
-        highest = priority[firsts]
-        tags = node << _PRIORITY_BITS | priority
-        ends = np.searchsorted(tags, nodes << _PRIORITY_BITS | highest, side="right")
-        begin = np.searchsorted(node, nodes)
-        edges = np.column_stack((begin, ends)).ravel()
-        # A last element that no segment holds lets `reduceat` end at the array's end.
-        most = np.maximum.reduceat(np.vstack((release, release[-1:])), edges)[::2]
-        least_work = np.minimum.reduceat(np.append(own.work[there], 0), edges)[::2]
-        need = np.maximum(short[firsts], 0)
-        times = np.max(-(-need // np.maximum(most, 1)), axis=1)
-        times = np.maximum(times, 1)
-        sums = highest + (times - 1) * priority[begin]
-        works = times * least_work
-        order = np.lexsort((nodes, works, sums, highest))[:_NODES_MAX]
-        columns = (highest[order], sums[order], works[order], nodes[order])
-        heap = list(zip(*(column.tolist() for column in columns), strict=True))
-        heapify(heap)
-        return heap
-
     def _cheapest(self, room: Room, node: int) -> tuple[Cost, list[int]] | None:
         """Find the cheapest set of victims on one node; None: there is none. Positions of candidates."""
         own = self._candidates
@@ -303,6 +315,42 @@ class Preemption:
         if found is None:
             return None
         return cost_of(items, found), at[[useful[i] for i in found]].tolist()
+
+
+def _bounds(own: Candidates, room: Room) -> list[tuple[int, int, int, int]]:
+    """Lower bounds of the cost of every node where all candidates together would do, as a heap."""
+    if not len(own.rows):
+        return []
+    node, priority, release = own.node, own.priority, own.release
+    begins = np.flatnonzero(np.diff(node, prepend=-1))
+    lengths = np.diff(begins, append=len(node))
+    # What each node has free once a candidate and all before it on the node are gone.
+    running = np.cumsum(release, axis=0)
+    before = np.repeat((running - release)[begins], lengths, axis=0)
+    short = np.asarray(room.ask) - room.free[node]
+    enough = np.flatnonzero((running - before >= short).all(axis=1))
+    nodes, firsts = np.unique(node[enough], return_index=True)
+    if not len(nodes):
+        return []
+    firsts = enough[firsts]
+    highest = priority[firsts]
+    tags = node << _PRIORITY_BITS | priority
+    ends = np.searchsorted(tags, nodes << _PRIORITY_BITS | highest, side="right")
+    begin = np.searchsorted(node, nodes)
+    edges = np.column_stack((begin, ends)).ravel()
+    # A last element that no segment holds lets `reduceat` end at the array's end.
+    most = np.maximum.reduceat(np.vstack((release, release[-1:])), edges)[::2]
+    least_work = np.minimum.reduceat(np.append(own.work, 0), edges)[::2]
+    need = np.maximum(short[firsts], 0)
+    times = np.max(-(-need // np.maximum(most, 1)), axis=1)
+    times = np.maximum(times, 1)
+    sums = highest + (times - 1) * priority[begin]
+    works = times * least_work
+    order = np.lexsort((nodes, works, sums, highest))[:_NODES_MAX]
+    columns = (highest[order], sums[order], works[order], nodes[order])
+    heap = list(zip(*(column.tolist() for column in columns), strict=True))
+    heapify(heap)
+    return heap
 
 
 def _helps(item: Candidate, need: Sequence[int]) -> bool:
