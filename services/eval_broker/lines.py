@@ -136,6 +136,13 @@ class Lines:
         if key in self._members:
             return
         line = self._line(need, now)
+        if line.credit and not line.waiting and len(line.trying) < TRIES_MAX:
+            # Nobody waits: what it will nearly always be.
+            order = (-need.priority, need.age, need.job_id, key)
+            self._members[key] = line.trying[key] = Member(key, need, order, line, None)
+            line.credit -= 1
+            self._ready.append(key)
+            return
         self._enter(key, need, line, None)
         self._parked_of.setdefault(need.job_id, {})[key] = None
         self._settle(line)
@@ -179,11 +186,13 @@ class Lines:
         left = self._members.get(after) if after is not None else None
         found = (left is None or left.line is not line) if was_tried else None
         self._blocked -= member.blocked is not None
-        self._unpark(member)
-        if line.waiting.pop(key, None) is None:
+        if line.waiting.pop(key, None) is not None:
+            self._unpark(member)
+        else:
             del line.trying[key]
             self._learn(line, now, found=found)
-        self._settle(line)
+        if line.waiting or line.shape in self._running:
+            self._settle(line)
         if not line.waiting and not line.trying:
             del self._lines[line.shape]
             self._wakes.drop(line.shape)
@@ -260,14 +269,13 @@ class Lines:
             return
         line.is_running = found
         line.moved_ns = now.ns
-        line.credit = line.credit + 2 if found else 0
+        line.credit = min(line.credit + 2, TRIES_MAX) if found else 0
 
     def _settle(self, line: Line) -> None:
         """Let go whom the line may let go. A line at rest has a head that was tried since anything was freed."""
         head = line.head()
         if head is not None and not line.trying and not line.credit and self._is_due(line, head):
             line.credit = 1
-        line.credit = min(line.credit, TRIES_MAX)
         while head is not None and line.credit and len(line.trying) < TRIES_MAX:
             line.credit -= 1
             del line.waiting[head.key]
