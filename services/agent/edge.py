@@ -7,6 +7,7 @@ shared/core/tasks.py promises. Each run is one asyncio task, so that a driver th
 import asyncio
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,13 @@ import structlog
 
 from services.agent.drivers.driver import Driver, Exit, Gone, Run, StartRefused
 from services.agent.edge_dirs import Directories, open_inside
+from services.agent.edge_disk import DiskWatch
 from services.agent.edge_home import Home
 from services.agent.edge_logs import Log, rotate_in
 from services.agent.edge_ports import taken_port
 from shared.core.tasks import (
     AgentInput,
     CloseAlloc,
-    DiskUsed,
     KillTask,
     LimitLogs,
     LogLimits,
@@ -43,8 +44,6 @@ DRIVER_TIMEOUT_S = 300.0
 LOGS_S = 1.0
 #: Not more than so many tasks a second, however many run.
 LOGS_A_SECOND = 2_000
-#: How often the directories of what runs are measured.
-DISK_S = 30.0
 #: Signals, kills and abandoned starts.
 DRIVER_SHORT_TIMEOUT_S = 15.0
 
@@ -66,15 +65,16 @@ class Edge:
     ) -> None:
         self._home = home
         self._directories = directories or Directories(home.top)
-        #: what the directories of each live allocation took when they were last measured.
-        self.disk_used_mib: dict[int, int] = {}
-        self._measures = False
         self._drivers = dict(drivers)
         self._tell = inject
         self._live: dict[_RunKey, tuple[Driver, Any, Run]] = {}
+        #: how many runs of an allocation are alive or about to be, and what was found of its ports before the first.
+        self._busy: Counter[int] = Counter()
+        self._ports: dict[int, asyncio.Future[str]] = {}
         self._logs: dict[_RunKey, tuple[Run, LogLimits]] = {}
         self._tends_logs = False
         self._work: set[asyncio.Task[None]] = set()
+        self.disk = DiskWatch(self._directories, self._live_allocs, self._inject)
         #: why the last write to the journal failed; nothing starts while it does.
         self._journal_error = ""
         #: tasks are ended with the agent: no start any more, and no word of their ends.
@@ -140,7 +140,12 @@ class Edge:
             reason = f"driver {effect.driver!r} is not available on this node"
             self._inject(_failed(effect, reason, recoverable=False))
         else:
-            self._spawn("run", self._run(driver, effect))
+            if not self._busy[effect.key] and effect.launch.ports:
+                # Once for all that start together: a sibling that is up may be the one who has them.
+                ports, shared = effect.launch.ports, effect.launch.shared_ports
+                loop = asyncio.get_running_loop()
+                self._ports[effect.key] = loop.run_in_executor(None, taken_port, ports, shared)
+            self._spawn_run(effect.key, self._run(driver, effect))
 
     def _recover(self, effect: RecoverTask) -> None:
         driver = self._drivers.get(effect.driver)
@@ -149,7 +154,7 @@ class Edge:
             reason = f"driver {effect.driver!r} is not available any more"
             self._inject(_gone(effect, Gone(started=True, reason=reason)))
         else:
-            self._spawn("run", self._find(driver, effect))
+            self._spawn_run(effect.key, self._find(driver, effect))
 
     def _signal(self, effect: SignalTask) -> None:
         live = self._live.get((effect.key, effect.task, effect.run))
@@ -193,11 +198,26 @@ class Edge:
         self._work.add(task)
         task.add_done_callback(self._work.discard)
 
+    def _spawn_run(self, key: int, work: Coroutine[Any, Any, None]) -> None:
+        self._busy[key] += 1
+        self._spawn("run", self._counted(key, work))
+
+    async def _counted(self, key: int, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        finally:
+            self._busy[key] -= 1
+            if not self._busy[key]:
+                del self._busy[key]
+                self._ports.pop(key, None)
+
     async def _run(self, driver: Driver, effect: StartTask) -> None:
         run = None
         try:
             run = self._run_of(effect)
-            await asyncio.to_thread(self._prepare, run, effect)
+            found = self._ports.get(effect.key)
+            problem = await asyncio.shield(found) if found is not None else ""
+            await asyncio.to_thread(self._prepare, run, effect, problem)
             handle = await asyncio.wait_for(driver.start(run, effect.launch), DRIVER_TIMEOUT_S)
         except StartRefused as err:
             self._inject(_failed(effect, str(err), recoverable=err.recoverable))
@@ -221,18 +241,13 @@ class Edge:
             return
         await self._watch(driver, handle, run, effect, adopted=False)
 
-    def _prepare(self, run: Run, effect: StartTask) -> None:
-        """Make directories and look at ports, in a thread. Raises StartRefused."""
-        launch = effect.launch
-        if not any(key == effect.key for key, _, _ in list(self._live)):
-            # A sibling that runs may be the one who has them.
-            problem = taken_port(launch.ports, launch.shared_ports)
-            if problem:
-                raise StartRefused(problem, recoverable=True)
+    def _prepare(self, run: Run, effect: StartTask, problem: str) -> None:
+        """Make directories, in a thread. Raises StartRefused, at once where its ports are a problem."""
+        if problem:
+            raise StartRefused(problem, recoverable=True)
+        secrets_mib = effect.launch.secrets_mib
         try:
-            self._directories.prepare(
-                run.places, inherit=effect.inherit, secrets_mib=launch.secrets_mib
-            )
+            self._directories.prepare(run.places, inherit=effect.inherit, secrets_mib=secrets_mib)
         except OSError as err:
             raise StartRefused(f"directories cannot be made: {err}", recoverable=True) from err
 
@@ -264,9 +279,9 @@ class Edge:
         key = (effect.key, effect.task, effect.run)
         self._live[key] = (driver, handle, run)
         self._tend_logs(key, run, effect)
-        if not self._measures:
-            self._measures = True
-            self._spawn("disk", self._measure())
+        if not self.disk.is_running:
+            self.disk.is_running = True
+            self._spawn("disk", self.disk.run())
         self._inject(
             TaskStarted(
                 key=effect.key,
@@ -305,23 +320,8 @@ class Edge:
         finally:
             self._tends_logs = False
 
-    async def _measure(self) -> None:
-        """Look at what directories take as long as anything runs; say what changed by a whole MiB."""
-        try:
-            while self._live:
-                await asyncio.sleep(DISK_S)
-                found = {key: run.alloc_id for (key, _, _), (_, _, run) in self._live.items()}
-                before = self.disk_used_mib
-                self.disk_used_mib = {key: before.get(key, 0) for key in found}
-                for key, alloc_id in found.items():
-                    one = await asyncio.to_thread(self._directories.measure, alloc_id)
-                    self.disk_used_mib[key] = one.used_mib
-                    if one.used_mib != before.get(key, 0):
-                        partial = one.is_partial
-                        said = DiskUsed(key=key, used_mib=one.used_mib, is_partial=partial)
-                        self._inject(said)
-        finally:
-            self._measures = False
+    def _live_allocs(self) -> dict[int, str]:
+        return {key: run.alloc_id for (key, _, _), (_, _, run) in self._live.items()}
 
     async def _end(self, driver: Driver, handle: Any, run: Run, grace_s: float) -> None:
         await self._bounded(driver.leave(run), run.task)

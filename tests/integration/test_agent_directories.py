@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from services.agent import edge
+from services.agent import edge_disk
 from services.agent.edge_dirs import Directories, _mount, _unmount
 from services.agent.edge_home import Home
 from services.agent.edge_logs import rotate
@@ -208,7 +208,7 @@ async def test_too_much_disk_is_said(
     kill: bool,  # noqa: FBT001
 ) -> None:
     """An allocation that takes more disk than it asked for is told of, and ended where the operator wants that."""
-    monkeypatch.setattr(edge, "DISK_S", 0.05)
+    monkeypatch.setattr(edge_disk, "DISK_S", 0.05)
     script = 'head -c 3000000 /dev/zero > "$NOMAD_ALLOC_DIR/data/big"; exec sleep 60'
     spec = job(sh(script), EphemeralDisk={"SizeMB": 1})
     async with node_at(tmp_path, spec, disk_kill=kill) as node:
@@ -216,7 +216,7 @@ async def test_too_much_disk_is_said(
         await node.until(
             lambda: node.states and any(e.kind == "Disk Exceeded" for e in node.task().events)
         )
-        assert node.edge.disk_used_mib[1] >= 3 or kill
+        assert node.edge.disk.used_mib[1] >= 3 or kill
         if kill:
             await node.until(lambda: node.status() == "failed" and node.task().state == "dead")
         else:
