@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from schemas.jobs import GroupSpec
 from shared.core.columns import Rows
 from shared.core.heads import Mask, Placement
 from shared.core.preempt import Preemption, Room
@@ -21,6 +22,7 @@ from shared.core.resources.offers import sized
 from shared.core.resources.rooms import Need, room_of
 from shared.core.scores import Int64s
 from shared.core.state import State
+from shared.core.tables.allocations import EVICT
 from shared.core.tables.jobs import Job
 
 
@@ -122,6 +124,18 @@ class Evictor:
             return None
         made = Placement(np.asarray(rows, np.int32), np.asarray(counts, np.int32), sum(counts))
         return Made(made, tuple(holdings))
+
+
+def robbed(state: State, job: Job, group: GroupSpec) -> Mask:
+    """Nodes on which an allocation of a group was evicted and none came after it. Shape: (N,)."""
+    table = state.allocations
+    rows = table.rows_of(job.id)
+    followed = {table.previous.get(row, 0) for row in rows.tolist()}
+    found = np.zeros(state.fleet.size, dtype=bool)
+    for row in rows[table.desired[rows] == EVICT].tolist():
+        if table.groups.names[table.group[row]] == group.name:
+            found[table.node[row]] |= int(table.key[row]) not in followed
+    return found
 
 
 def room_for(ground: Ground, ask: Ask, rules: Rules) -> Room:

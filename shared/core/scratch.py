@@ -17,7 +17,7 @@ from shared.core.columns import Rows
 from shared.core.coupled import STEPS_MAX
 from shared.core.coupling import CLOSED_BELOW
 from shared.core.cut import place_count
-from shared.core.evicting import Ask, Evictor, Ground, Rules
+from shared.core.evicting import Ask, Evictor, Ground, Rules, robbed
 from shared.core.filters import Filter, FilterReport, Mask, MaskCache, filters_of, report_of
 from shared.core.heads import Placement
 from shared.core.preempt import held_above
@@ -216,6 +216,10 @@ class Scratch:
         for one in placed:
             np.add.at(on_rows, one.placement.rows, one.placement.counts)
 
+        usable = mask & self._ready
+        if want.per_node is not None:
+            usable &= ~robbed(self._state, self._job, want.group)
+
         def note(node: int, count: int) -> None:
             on_rows[node] += count
             if self._of_job is not None:
@@ -235,7 +239,7 @@ class Scratch:
 
             ask = Ask(ask_of(want.group), extras_of(want.group), variant)
             made = self._evictor.place(
-                ask, len(rest), Rules(mask & self._ready, limit, note, self._assign)
+                ask, len(rest), Rules(usable, limit, note, self._assign)
             )
             if made is not None:
                 self._placed.append(made.placement)

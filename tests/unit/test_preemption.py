@@ -259,3 +259,25 @@ def test_a_resubmitted_victim_never_displaces_who_displaced_it() -> None:
         world.do(register("low", same, priority=30, salt=nth + 1, submission_id=f"again{nth}"))
         world.schedule("low")
         assert len(world.rows("high")) == 1 and not evicted(world, "high")
+
+
+def test_a_system_job_makes_room_on_every_node() -> None:
+    """Where policy allows it, and it does unless told otherwise, every node gets its allocation."""
+    world = Cluster()
+    world.do(join("n1"), join("n2"))
+    fill(world, "old", priority=20, count=2, cpu_mhz=600)
+    what = group(cpu_mhz=500, memory_mib=10)
+    world.run(register("all", what, priority=60, job_type="system"))
+    assert world.nodes_of("all") == ["n1", "n2"] and len(evicted(world, "old")) == 2
+
+
+def test_an_evicted_system_allocation_evicts_nobody_on_its_node() -> None:
+    """It waits for room there, whoever less important runs beside its preemptor."""
+    world = Cluster(policy=ALL)
+    world.do(join("n1", memory_mib=2000))
+    world.run(register("all", group(cpu_mhz=600, memory_mib=900), priority=60, job_type="system"))
+    fill(world, "low", priority=20, cpu_mhz=400)
+    world.run(register("big", group(cpu_mhz=100, memory_mib=1500), priority=90))
+    assert evicted(world, "all") and not evicted(world, "low")
+    world.schedule("all")
+    assert world.rows("all") == [] and not evicted(world, "low")
