@@ -49,6 +49,8 @@ class Task:
         self.stopping = False
         #: the kill signal was sent: what its timer waits for is the kill.
         self.signaled = False
+        #: ends to be started again at once, for an operator wants that.
+        self.restarting = False
         #: what its timer (restart or kill) was set to.
         self.due_ns = 0
         self.restarts = 0

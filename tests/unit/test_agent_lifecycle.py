@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from services.agent.supervise import Turn
 from shared.core import tasks
 from shared.core.role import SetTimer
 from tests.unit.agent_story import SECOND, Story, alloc, job_json, task_json
@@ -292,6 +293,32 @@ def test_another_version_counts_at_once_where_it_can() -> None:
     assert ends(one) == []
     assert ends(one.hear(7)) == ["a"]
     assert len(one.wait(2.1).did(tasks.KillTask)) == 1
+
+
+def test_a_restart_by_hand_is_free() -> None:
+    """An operator's restart ends a run as a stop would and starts the next at once, whatever the policy says."""
+    one = story(task_json("a", KillTimeout=2 * SECOND), task_json("b")).started("a").started("b")
+    one.starts()
+    agent = one.agent
+
+    def restart(name: str) -> bool:
+        turn = Turn(one.now_ns)
+        found = agent._desired.allocs[7]
+        done = agent._supervisor.restart(found, found.tasks[name], turn)
+        for effect in turn.effects():
+            one.done.append(effect)
+            if isinstance(effect, SetTimer):
+                one.timers[effect.name] = effect.at_ns
+        return done
+
+    assert restart("a")
+    assert not restart("a")
+    assert ends(one) == ["a"]
+    assert len(one.wait(2.1).did(tasks.KillTask)) == 1
+    assert one.exited(None, "a", signal=9).starts() == [("a", 2)]
+    state = one.started("a", run=2).state()
+    assert (state.status, state.tasks["a"].restarts, state.tasks["b"].restarts) == ("running", 1, 0)
+    assert not one.wait(60).did(tasks.KillTask)
 
 
 def test_too_little_disk_is_an_event() -> None:
