@@ -243,8 +243,8 @@ async def test_a_terminal_inside(cell: Cell) -> None:
 
     await session.write(b"stty size\n")
     await until(b"33 44\r\n")
-    await session.write(b"sleep 300\n")
-    await until(b"sleep 300\r\n")
+    await session.write(b"sh -c 'echo in; sleep 300'\n")
+    await until(b"\nin\r\n")
     await session.write(b"\x03")
     await session.write(b"echo back$((1 + 1))\n")
     await until(b"back2\r\n")

@@ -77,6 +77,7 @@ class Exec:
         self.groups: cgroups.Groups | None = None
         if "cgroups" in self.found.works:
             self.groups = cgroups.Groups(self.found.hierarchies, self._parent)
+            self.starter.shelter = tuple(self.groups.entries(cgroups.KEEPERS))
             if found is None:
                 # What of earlier lives has no member any more; nothing is started yet.
                 self.groups.sweep()

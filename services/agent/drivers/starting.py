@@ -18,7 +18,7 @@ import msgspec
 
 import services
 from services.agent.drivers.driver import StartRefused
-from services.agent.drivers.isolation.orders import Enter, Start
+from services.agent.drivers.isolation.orders import ENTER, SHELTER, Enter, Order, Shelter, Start
 from services.agent.drivers.isolation.probe import Found
 
 #: Where `services` and msgspec are: the starter reads no site configuration, which takes most of Python's start.
@@ -60,6 +60,8 @@ class Starter:
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        #: files that take a member's "0", of the group that keepers live in.
+        self.shelter: tuple[str, ...] = ()
 
     def close(self) -> None:
         """End the starter; what it started runs on."""
@@ -102,26 +104,24 @@ class Starter:
 
     def send(self, order: Start | Enter, fds: Sequence[int]) -> None:
         """Hand an order over; blocks for a moment. Raises StartRefused."""
-        memory = os.memfd_create("order", os.MFD_CLOEXEC)
+        memory = _memory(order)
         try:
-            with os.fdopen(os.dup(memory), "wb") as file:
-                file.write(msgspec.json.encode(order))
             with self._lock:
-                self._send([memory, *fds])
+                self._send(_word(order), [memory, *fds])
         except OSError as err:
             raise StartRefused(f"the starter cannot be reached: {err}", recoverable=True) from err
         finally:
             os.close(memory)
 
-    def _send(self, fds: list[int]) -> None:
+    def _send(self, word: bytes, fds: list[int]) -> None:
         if self._socket is not None:
             try:
-                socket.send_fds(self._socket, [b"x"], fds)
+                socket.send_fds(self._socket, [word], fds)
             except (BrokenPipeError, ConnectionError):
                 self._end()
             else:
                 return
-        socket.send_fds(self._begin(), [b"x"], fds)
+        socket.send_fds(self._begin(), [word], fds)
 
     def _begin(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -136,6 +136,12 @@ class Starter:
                 start_new_session=True,
             )
         self._socket = ours
+        if self.shelter:
+            memory = _memory(Shelter(entries=self.shelter))
+            try:
+                socket.send_fds(ours, [SHELTER], [memory])
+            finally:
+                os.close(memory)
         return ours
 
     def _end(self) -> None:
@@ -146,6 +152,18 @@ class Starter:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(2.0)
         self._socket = self._process = None
+
+
+def _word(order: Start | Enter) -> bytes:
+    return str(order.jail.namespaces).encode() if isinstance(order, Start) else ENTER
+
+
+def _memory(order: Order) -> int:
+    """Put an order into a memory file; the caller closes it."""
+    memory = os.memfd_create("order", os.MFD_CLOEXEC)
+    with os.fdopen(os.dup(memory), "wb") as file:
+        file.write(msgspec.json.encode(order))
+    return memory
 
 
 async def read_all(fd: int, timeout_s: float) -> bytes:

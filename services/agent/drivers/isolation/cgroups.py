@@ -152,13 +152,6 @@ class Groups:
         place = self.found.dirs.get(controller)
         return self.tops[place] / name if place is not None else None
 
-    def shelter(self, pids: tuple[int, ...]) -> None:
-        """Put keepers where no limit and no service manager meets them: beside the tasks, in a group of their own."""
-        for top in self.tops.values():
-            with contextlib.suppress(OSError):
-                for pid in pids:
-                    _write(top / KEEPERS / "cgroup.procs", str(pid))
-
     def entries(self, name: str) -> list[str]:
         """Return the files that a process writes "0" into to be a member."""
         return [str(top / name / "cgroup.procs") for top in self.tops.values()]
@@ -215,6 +208,11 @@ class Groups:
             for level in (top / KEEPERS, top):
                 with contextlib.suppress(OSError):
                     level.rmdir()
+
+
+def join(entry: str, pid: int) -> None:
+    """Make a process a member, by the group's file for that; 0: this one. Raises OSError."""
+    _write(Path(entry), str(pid))
 
 
 def oom_kills(text: str) -> int:

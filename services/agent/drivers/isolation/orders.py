@@ -7,6 +7,9 @@ import msgspec
 
 from services.agent.drivers.isolation.cgroups import Hierarchies, Limits
 
+#: The word that comes with an order's descriptors; for a start it is the namespaces as a number.
+ENTER, SHELTER = b"enter", b"shelter"
+
 
 class Jail(msgspec.Struct, frozen=True, kw_only=True):
     """How a run is kept apart; kept beside it, so that a later life can enter it too."""
@@ -82,5 +85,11 @@ class Enter(msgspec.Struct, frozen=True, kw_only=True, tag="enter"):
     tty: bool = False
 
 
-Order = Start | Enter
-DECODER = msgspec.json.Decoder(Start | Enter)
+class Shelter(msgspec.Struct, frozen=True, kw_only=True, tag="shelter"):
+    """Move the starter, and so all keepers to come, where no limit and no service manager meets them."""
+
+    entries: tuple[str, ...]
+
+
+Order = Start | Enter | Shelter
+DECODER = msgspec.json.Decoder(Start | Enter | Shelter)

@@ -2,11 +2,12 @@
 
     starter ─fork→ keeper ─fork→ init ─fork→ task
 
-The keeper stands outside: it makes the cgroups, waits for init, kills what is left and takes the cgroups away. Init is
-pid 1 of the task's namespaces: it builds the view, reaps orphans, writes the task's exit where every life of the agent
-finds it, and ends, at which the kernel kills whatever else is in there. The task claims its run (see `watcher.py`:
-the same files), gives up its rights, and executes the command. So a killed agent or keeper loses nothing, and a killed
-init ends its task. Keeper and init are forks of the starter: a few hundred KiB each, and no new program is loaded.
+The keeper stands outside: it waits for init, kills what is left, takes the cgroups away. Init is pid 1 of the task's
+namespaces: it reaps orphans, writes the task's exit where every life of the agent finds it, and ends, at which the
+kernel kills whatever else is in there. The task does all the rest: it makes its cgroups and its view, claims its run
+(see `watcher.py`: the same files), gives up its rights, and executes the command. So a killed agent or keeper loses
+nothing, and a killed init ends its task. Keeper and init are forks of the starter that touch as little as they can
+while the task runs: they do not even read the order before it has ended.
 
 Decides the order of these steps. Every function here ends its process.
 """
@@ -18,7 +19,7 @@ import signal
 from collections.abc import Sequence
 
 from services.agent.drivers.isolation import cgroups, kernel, landlock, network, seccomp, view
-from services.agent.drivers.isolation.orders import Jail, Start
+from services.agent.drivers.isolation.orders import DECODER, Jail, Start
 from services.agent.drivers.outputs import open_log
 
 #: Exit codes of a shell for a command that cannot be executed, and one that is not found.
@@ -36,33 +37,25 @@ class Failed(Exception):
         self.again = again
 
 
-def keep(order: Start, tell: int) -> None:
+def keep(order_fd: int, tell: int, namespaces: int) -> None:
     """Be the keeper of a run; never returns."""
     os.setsid()
     kernel.call_me("caravan-keep")
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    groups = None
     code = NOT_EXECUTABLE
     try:
-        if order.groups is not None:
-            groups = cgroups.Groups(order.groups.found, order.groups.parent)
-            groups.make(order.groups.name, order.groups.limits)
-        me = _line_of("/proc/self/stat")
-        kernel.unshare(order.jail.namespaces)
+        kernel.unshare(namespaces)
         child = os.fork()
         if child == 0:
-            _init(order, tell, me)
+            _init(order_fd, tell)
         os.close(tell)
         tell = -1
-        if groups is not None:
-            # Joining a group waits for the kernel's other cores: here it does so while init builds the view, and
-            # the task's own joining need not again.
-            groups.shelter((0, child))
         code = _code(os.waitpid(child, 0)[1])
     except OSError as err:
         _say(tell, err)
-    if groups is not None and order.groups is not None:
-        groups.end(order.groups.name)
+    order = _read(order_fd)
+    if order.groups is not None:
+        cgroups.Groups(order.groups.found, order.groups.parent).end(order.groups.name)
     # Init was killed before it could write: the kernel has killed the task with it.
     with contextlib.suppress(OSError):
         if _claimed(f"{order.directory}/proc", order.kernel_boot):
@@ -70,58 +63,46 @@ def keep(order: Start, tell: int) -> None:
     os._exit(0)
 
 
-def _init(order: Start, tell: int, keeper: str) -> None:
+def _read(order_fd: int) -> Start:
+    """Read the order, which nobody needs in memory while the task runs."""
+    found = DECODER.decode(os.pread(order_fd, os.fstat(order_fd).st_size, 0))
+    assert isinstance(found, Start)
+    return found
+
+
+def _init(order_fd: int, tell: int) -> None:
     """Be pid 1 of a run."""
     kernel.call_me("caravan-init")
     code = NOT_EXECUTABLE
     try:
-        run = os.open(order.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        entries = [os.open(path, os.O_WRONLY | os.O_CLOEXEC) for path in order.jail.cgroup_entries]
-        kills = _oom_file(order)
-        outputs = [_output(order, path) for path in (order.stdout, order.stderr)]
-        null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        if order.jail.namespaces & kernel.CLONE_NEWNET:
-            network.raise_loopback()
-        if order.jail.namespaces & kernel.CLONE_NEWUTS and order.jail.hostname:
-            kernel.libc.sethostname(order.jail.hostname.encode(), len(order.jail.hostname))
-        if order.jail.view:
-            view.build(
-                top=order.top,
-                task=order.task,
-                shared=order.shared,
-                shown=order.jail.shown,
-                devices=order.devices,
-            )
-        claim = _Claim(run, proc, [order.kernel_boot, keeper, _line_of("self/stat", proc)])
         child = os.fork()
         if child == 0:
-            _task(order, tell, claim, entries, [null, *outputs])
+            _task(_read(order_fd), tell)
         os.close(tell)
-        for fd in (proc, null, *entries, *outputs):
-            os.close(fd)
         tell = -1
         code = _reap(child)
-        killed = kills >= 0 and cgroups.oom_kills(os.pread(kills, 4096, 0).decode()) > 0
-        with contextlib.suppress(OSError):
-            if _claimed("proc", order.kernel_boot, run):
-                write_exit("", code, _out_of_memory(order, code) if killed else "", run)
+        order = _read(order_fd)
+        if _claimed(f"{order.directory}/proc", order.kernel_boot):
+            write_exit(order.directory, code, _out_of_memory(order, code))
     except OSError as err:
         _say(tell, err)
     os._exit(code if code < _SIGNAL_BASE else NOT_EXECUTABLE)
 
 
 def _out_of_memory(order: Start, code: int) -> str:
-    limit = order.groups.limits.memory_hard_mib if order.groups is not None else 0
+    """Say that the kernel killed for lack of memory; empty: it did not."""
+    groups = order.groups
+    if groups is None:
+        return ""
+    try:
+        path = cgroups.Groups(groups.found, groups.parent).oom_file(groups.name)
+        kills = cgroups.oom_kills(_line_of(path)) if path else 0
+    except OSError:
+        return ""
+    if not kills:
+        return ""
     whom = "it" if code == _SIGNAL_BASE + signal.SIGKILL else "a process of it"
-    return f"out of memory: the kernel killed {whom} at its limit of {limit} MiB"
-
-
-def _oom_file(order: Start) -> int:
-    if order.groups is None:
-        return -1
-    path = cgroups.Groups(order.groups.found, order.groups.parent).oom_file(order.groups.name)
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC) if path else -1
+    return f"out of memory: the kernel killed {whom} at its limit of {groups.limits.memory_hard_mib} MiB"
 
 
 def _reap(task: int) -> int:
@@ -137,32 +118,18 @@ def _code(status: int) -> int:
     return code if code >= 0 else _SIGNAL_BASE - code
 
 
-class _Claim:
-    """The right to begin, taken once; see `watcher.py`."""
-
-    def __init__(self, run: int, proc: int, lines: Sequence[str]) -> None:
-        self._run = run
-        self._proc = proc
-        self._lines = lines
-
-    def take(self) -> None:
-        """Raise FileExistsError when somebody voided the run."""
-        boot, keeper, init = self._lines
-        me = _line_of("self/stat", self._proc)
-        fd = os.open(
-            "proc", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self._run
-        )
-        os.write(fd, f"{boot}\n{keeper}\n{me}\n{init}\n".encode())
-        os.close(fd)
-
-
-def _task(order: Start, tell: int, claim: _Claim, entries: list[int], std: list[int]) -> None:
+def _task(order: Start, tell: int) -> None:
     """Become the task."""
     try:
         os.setsid()
-        for fd in entries:
-            os.write(fd, b"0")
-        claim.take()
+        helper = _join(order)
+        lines = _lineage(order.kernel_boot)
+        run = os.open(order.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        std = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)]
+        std += [_output(order, path) for path in (order.stdout, order.stderr)]
+        _settle(order)
+        _await_helper(helper)
+        _claim(run, lines)
         for number, fd in enumerate(std):
             os.dup2(fd, number)
         confine(order.jail)
@@ -172,6 +139,69 @@ def _task(order: Start, tell: int, claim: _Claim, entries: list[int], std: list[
     except (OSError, Failed) as err:
         _say(tell, err)
     os._exit(NOT_FOUND)
+
+
+def _settle(order: Start) -> None:
+    """Make what is the task's alone: its network's loopback, its host name, its view."""
+    jail = order.jail
+    if jail.namespaces & kernel.CLONE_NEWNET:
+        network.raise_loopback()
+    if jail.namespaces & kernel.CLONE_NEWUTS and jail.hostname:
+        kernel.libc.sethostname(jail.hostname.encode(), len(jail.hostname))
+    if jail.view:
+        view.build(
+            top=order.top,
+            task=order.task,
+            shared=order.shared,
+            shown=jail.shown,
+            devices=order.devices,
+        )
+
+
+def _join(order: Start) -> int:
+    """Make the run's cgroups, and let a helper join this process to them. Returns its pid; 0: there are none.
+
+    Joining waits for the kernel's other cores; the view is built meanwhile.
+    """
+    if order.groups is None:
+        return 0
+    groups = cgroups.Groups(order.groups.found, order.groups.parent)
+    groups.make(order.groups.name, order.groups.limits)
+    me = os.getpid()
+    helper = os.fork()
+    if helper:
+        return helper
+    code = 1
+    with contextlib.suppress(OSError):
+        for path in order.jail.cgroup_entries:
+            cgroups.join(path, me)
+        code = 0
+    os._exit(code)
+
+
+def _await_helper(helper: int) -> None:
+    if helper and os.waitpid(helper, 0)[1]:
+        raise OSError(5, "its cgroups cannot be joined")
+
+
+def _lineage(kernel_boot: str) -> list[str]:
+    """What a claim says: kernel boot, and the stat of keeper, task and init, in the numbers of the node."""
+    me = _line_of("/proc/self/stat")
+    init = _line_of(f"/proc/{parse_parent(me)}/stat")
+    keeper = _line_of(f"/proc/{parse_parent(init)}/stat")
+    return [kernel_boot, keeper, me, init]
+
+
+def parse_parent(stat: str) -> int:
+    """Read the parent's pid out of a line of /proc/<pid>/stat."""
+    return int(stat.rpartition(") ")[2].split()[1])
+
+
+def _claim(run: int, lines: Sequence[str]) -> None:
+    """Take the right to begin, once. Raises FileExistsError when somebody voided the run."""
+    fd = os.open("proc", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=run)
+    os.write(fd, "".join(f"{line}\n" for line in lines).encode())
+    os.close(fd)
 
 
 def confine(jail: Jail) -> None:
@@ -245,37 +275,32 @@ def _output(order: Start, path: str) -> int:
     return fd
 
 
-def write_exit(directory: str, code: int, reason: str, fd: int | None = None) -> None:
+def write_exit(directory: str, code: int, reason: str) -> None:
     """Write how a run ended, once: who comes later says nothing."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    place = "" if fd is not None else f"{directory}/"
-    try:
-        os.stat(f"{place}exit", dir_fd=fd)
-    except FileNotFoundError:
-        pass
-    else:
+    if os.path.exists(f"{directory}/exit"):
         return
+    fresh = f"{directory}/exit.new"
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(f"{place}exit.new", dir_fd=fd)
-    out = os.open(f"{place}exit.new", flags, 0o600, dir_fd=fd)
+        os.unlink(fresh)
+    out = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     os.write(out, f"{code}\n{reason}\n".encode())
     os.fsync(out)
     os.close(out)
-    os.rename(f"{place}exit.new", f"{place}exit", src_dir_fd=fd, dst_dir_fd=fd)
+    os.rename(fresh, f"{directory}/exit")
 
 
-def _line_of(path: str, at: int | None = None) -> str:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=at)
+def _line_of(path: str) -> str:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(fd, 4096).decode(errors="replace").strip()
     finally:
         os.close(fd)
 
 
-def _claimed(path: str, boot: str, at: int | None = None) -> bool:
+def _claimed(path: str, boot: str) -> bool:
     """Say whether the run began; what was voided before never did."""
     try:
-        return _line_of(path, at).splitlines()[0] == boot
+        return _line_of(path).splitlines()[0] == boot
     except FileNotFoundError:
         return False
 

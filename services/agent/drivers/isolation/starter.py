@@ -5,13 +5,15 @@ what it forks shares its memory. Orders come over one socket as memory files wit
 nothing itself. It ends when the agent does; what it started stays. Decides nothing.
 """
 
+import contextlib
 import gc
 import os
 import signal
 import socket
 
+from services.agent.drivers.isolation.cgroups import join
 from services.agent.drivers.isolation.entering import enter
-from services.agent.drivers.isolation.orders import DECODER, Start
+from services.agent.drivers.isolation.orders import DECODER, ENTER, SHELTER, Enter, Shelter
 from services.agent.drivers.isolation.stages import fail_loudly, keep, nothing_open
 
 _MOST_DESCRIPTORS = 8
@@ -28,29 +30,38 @@ def serve(inbox: socket.socket) -> None:
     gc.disable()
     gc.freeze()
     while True:
-        word, fds, _, _ = socket.recv_fds(inbox, 16, _MOST_DESCRIPTORS)
+        word, fds, _, _ = socket.recv_fds(inbox, 32, _MOST_DESCRIPTORS)
         if not word:
             return
         for fd in fds:
             os.set_inheritable(fd, False)
-        if os.fork() == 0:
+        if word == SHELTER:
+            _take_shelter(fds[0])
+        elif os.fork() == 0:
             nothing_open()
             inbox.detach()
             try:
-                _obey(fds)
+                _obey(word, fds)
             except BaseException as err:  # noqa: BLE001 - the child of a fork must not return.
                 fail_loudly(fds[1], err)
         for fd in fds:
             os.close(fd)
 
 
-def _obey(fds: list[int]) -> None:
-    with os.fdopen(fds[0], "rb") as file:
-        file.seek(0)
-        order = DECODER.decode(file.read())
-    if isinstance(order, Start):
-        keep(order, fds[1])
-    else:
+def _take_shelter(order_fd: int) -> None:
+    order = DECODER.decode(os.pread(order_fd, os.fstat(order_fd).st_size, 0))
+    if isinstance(order, Shelter):
+        for entry in order.entries:
+            with contextlib.suppress(OSError):
+                join(entry, 0)
+
+
+def _obey(word: bytes, fds: list[int]) -> None:
+    """A start says its namespaces in the word itself: its keeper reads no more than that."""
+    if word != ENTER:
+        keep(fds[0], fds[1], int(word))
+    order = DECODER.decode(os.pread(fds[0], os.fstat(fds[0]).st_size, 0))
+    if isinstance(order, Enter):
         enter(order, fds[1], fds[2], (fds[3], fds[4], fds[5]))
 
 
