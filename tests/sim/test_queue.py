@@ -25,7 +25,7 @@ GPUS = 8
 SAND_RUN_MS = 3_000
 #: Sand that waits at any time; what was asked for before the couch may go before it.
 SAND_WAITING = 16
-BLOWS_NS = 40 * SECOND
+BLOWS_NS = 20 * SECOND
 
 
 def couch_and_sand(seed: int, reservations_max: int) -> tuple[Town, float]:

@@ -4,7 +4,7 @@ Decides how long things run and what was seen when; reads the log as anybody wou
 shared/sim's business. Times are virtual ns since the town began.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -22,6 +22,7 @@ from shared.bus import subjects
 from shared.core import role
 from shared.core.ids import make_key
 from shared.core.invariants import check
+from shared.core.redecide import redecide
 from shared.core.replica import Replica
 from shared.sim.bus import Bus
 from shared.sim.loop import MS, SECOND, Draws, Loop
@@ -175,14 +176,21 @@ class Town:
         return blocked.waiting["g"].wait_class if blocked is not None else ""
 
     def verify(self) -> None:
-        """Hold the tables against their invariants, and every replica against this one."""
+        """Hold the tables against their invariants, every replica against this one, every plan against `place`."""
         found = check(self.replica.state)
         assert found == [], found
+        decided = redecide(self._records)
+        assert decided.differences == []
+        assert decided.equal == decided.checked > 0
         ours = self.replica.state.hashes()
         for process in self.processes:
             theirs = replica_of(process.role)
             if theirs is not None and theirs.next_seq == self.replica.next_seq:
                 assert {n: ours[n] for n in theirs.state.hashes()} == theirs.state.hashes()
+
+    def _records(self) -> Iterator[role.Record]:
+        for at, (subject, data) in enumerate(self.site.bus.log.records, 1):
+            yield role.Record(at, subject, data)
 
     # ---- what happens ----
 
