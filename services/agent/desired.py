@@ -13,7 +13,7 @@ from schemas.nodes import AllocReport
 from schemas.projections import DesiredAlloc, NodeProjection
 from services.agent.reports import Reports
 from services.agent.silence import Silence
-from services.agent.spec import PLAN_DECODER, group_plan
+from services.agent.spec import PLAN_DECODER, GroupPlan, group_plan
 from services.agent.supervise import Supervisor, Turn
 from services.agent.texts import Texts
 from services.agent.workload import Alloc
@@ -80,6 +80,8 @@ class Desired:
         self._is_crowded = False
         #: job versions: their text, and those asked for.
         self._texts = Texts()
+        #: plans of job versions, and how the journal has them: allocations of a group share one.
+        self._plans: dict[tuple[str, int, str], tuple[GroupPlan, bytes]] = {}
         self._looks = False
         self.silence = Silence(self._keep_mark)
         #: allocations that wait for whoever has the data that they take over.
@@ -296,8 +298,13 @@ class Desired:
         )
 
     def _compile(self, alloc: Alloc, text: bytes, turn: Turn) -> None:
+        wanted = alloc.desired
+        name = (wanted.job_id, wanted.version, wanted.group)
         try:
-            plan = group_plan(text, alloc.desired.group)
+            if name not in self._plans:
+                made = group_plan(text, wanted.group)
+                self._plans[name] = (made, ENCODER.encode(made))
+            plan, encoded = self._plans[name]
         except CommandInvalid as err:
             self._reports.touch(alloc.key)
             if alloc.plan is None:
@@ -308,7 +315,7 @@ class Desired:
         self.silence.watch(alloc)
         if not is_new:
             self._supervisor.replanned(alloc, turn)
-        turn.keep(alloc.kept(ENCODER.encode(plan)))
+        turn.keep(alloc.kept(encoded))
 
     def take_answer(self, answer: Answer, turn: Turn) -> None:
         """A job version arrived, or did not; or what was looked for."""
@@ -372,3 +379,5 @@ class Desired:
         if over:
             wanted = [one.desired for one in self.allocs.values()]
             self._texts.keep_only((one.job_id, one.version) for one in wanted)
+            used = {(one.job_id, one.version, one.group) for one in wanted}
+            self._plans = {name: self._plans[name] for name in self._plans if name in used}

@@ -27,6 +27,8 @@ def variable(text: str) -> str:
 
 def ports_of(alloc: DesiredAlloc, plan: GroupPlan, task: TaskPlan) -> dict[str, tuple[int, int]]:
     """Say which ports a task has: label -> (on the node, in its own network)."""
+    if not plan.ports:
+        return {}
     picked = iter(alloc.ports)
     found: dict[str, tuple[int, int]] = {}
     for port in plan.ports:
@@ -43,6 +45,8 @@ def shared_labels(plan: GroupPlan) -> frozenset[str]:
 
 def instances_of(alloc: DesiredAlloc, task: TaskPlan) -> dict[str, tuple[str, ...]]:
     """Say which of the allocation's instances are a task's: pool -> ids, for every pool that it asks for."""
+    if not alloc.instances:
+        return {}
     spans = task.spans[alloc.variant] if alloc.variant < len(task.spans) else {}
     found = {
         pool: tuple(

@@ -257,7 +257,9 @@ class Supervisor:
         over = lifecycle.skipped(alloc)
         for task in over:
             self._bury(alloc, task, failed=False, turn=turn)
-        return bool(starts or stops or over)
+        # A start opens nothing by itself: what waits for it waits for its answer.
+        is_over = any(task.phase is Phase.DEAD for task in starts)
+        return bool(stops or over) or is_over
 
     def _ending(self, alloc: Alloc, turn: Turn) -> tuple[str, str] | None:
         assert alloc.plan is not None
