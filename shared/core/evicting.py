@@ -1,8 +1,8 @@
 """Evicting: what a want finds on every node once others have gone, and what becomes of the plan's own account then.
 
-Decides room: of the three columns as vectors, of pools, ports and cores by trying on one node at a time. Must not know
-who is cheaper (preempt.py, victims.py), nor how a plan is written (scratch.py). What belongs to the cluster as a whole counts as
-freed only by those who leave the very node.
+Decides room: of the three columns as vectors, of pools, ports and cores by trying on one node at a time. Must not
+know who is cheaper (preempt.py, victims.py), nor how a plan is written (scratch.py). What belongs to the cluster as a
+whole counts as freed only by those who leave the very node.
 """
 
 from collections.abc import Callable, Sequence
@@ -165,7 +165,7 @@ def room_for(ground: Ground, ask: Ask, rules: Rules) -> Room:
     return Room(
         ask=columns,
         free=free,
-        open=rules.open & _may_help(ground, ask, extras, matters, cores),
+        open=rules.open & _may_help(ground, ask, extras, matters=matters, cores=cores),
         limit=rules.limit,
         enough=enough,
         kind=kind,
@@ -173,7 +173,7 @@ def room_for(ground: Ground, ask: Ask, rules: Rules) -> Room:
 
 
 def _may_help(
-    ground: Ground, ask: Ask, extras: Extras, matters: Callable[[int], bool], cores: Int64s
+    ground: Ground, ask: Ask, extras: Extras, *, matters: Callable[[int], bool], cores: Int64s
 ) -> Mask:
     """Nodes that, empty, would have every pool and port, and have them or somebody who holds some. Shape: (N,)."""
     offers, size = ground.state.fleet.offers, len(cores)

@@ -96,10 +96,10 @@ def place(
         return Proposal(stops=wanted.stops, updates=wanted.updates)
     may_evict = getattr(state.policy.policy.preemption, job.job_type)
     draw = Draw(seed, lane, lanes)
-    proposal = _fill(snapshot, job, assignment, wanted, draw, may_evict=may_evict)
+    proposal = _fill(snapshot, job, assignment, wanted, draw=draw, may_evict=may_evict)
     if job.all_at_once and proposal.evictions and proposal.follow_ups:
         # Nobody goes for a part of what is only worth something whole.
-        return _fill(snapshot, job, assignment, wanted, draw, may_evict=False)
+        return _fill(snapshot, job, assignment, wanted, draw=draw, may_evict=False)
     return proposal
 
 
@@ -108,8 +108,8 @@ def _fill(
     job: Job,
     assignment: Assignment,
     wanted: Reconciled,
-    draw: Draw,
     *,
+    draw: Draw,
     may_evict: bool,
 ) -> Proposal:
     """Find room for everything that is wanted; with `may_evict`, also where others have it now."""

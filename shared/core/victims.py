@@ -52,7 +52,7 @@ def cheapest_set(
         (_greedy(need, items, enough, order) for order in _orders(need, items)),
         key=lambda picked: cost_of(items, picked),
     )
-    return _search(need, items, enough, best, steps)
+    return _search(need, items, enough, best, steps=steps)
 
 
 def _within(
@@ -143,6 +143,7 @@ def _search(
     items: Sequence[Candidate],
     enough: Callable[[Sequence[int]], bool] | None,
     best: list[int],
+    *,
     steps: int,
 ) -> tuple[list[int], int]:
     """Improve on `best` by branch and bound. Interchangeable items are taken youngest first only."""
