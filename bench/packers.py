@@ -40,7 +40,7 @@ class Fragmentation:
         self._workload.counts.update(Counter(known))
         self._is_online = not self._workload.counts
         self._generation = self._workload.generation
-        self._prices = policy.price(self._workload, self._models)
+        self._prices = policy.price(self._workload.counts, self._models)
         self._usable = np.ones(len(trace.machines), np.bool_)
 
     def choose(self, columns: GpuColumns, ask: GpuAsk) -> Choice | None:
@@ -49,7 +49,7 @@ class Fragmentation:
             self._workload.saw(ask)
         if self._generation != self._workload.generation:
             self._generation = self._workload.generation
-            self._prices = policy.price(self._workload, self._models)
+            self._prices = policy.price(self._workload.counts, self._models)
         return policy.choose(columns, ask, self._usable, self._prices)
 
     def placed(self, choice: Choice) -> None:

@@ -113,7 +113,7 @@ def place_count(
 
     if lanes <= 1:
         return part(nodes, count)
-    own = _lane_of_rows(len(mask), lanes) == lane
+    own = lane_of_rows(len(mask), lanes) == lane
     first = part(nodes.only(own), count)
     if first.placed >= count or first.stopped:
         return first
@@ -121,7 +121,7 @@ def place_count(
 
 
 @lru_cache(maxsize=8)
-def _lane_of_rows(n: int, lanes: int) -> NDArray[np.uint64]:
+def lane_of_rows(n: int, lanes: int) -> NDArray[np.uint64]:
     """Return the lane of every row; kept, because a fleet keeps its size over many evaluations."""
     table = splitmix64_array(np.arange(n, dtype=np.uint64)) % np.uint64(lanes)
     table.setflags(write=False)

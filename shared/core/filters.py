@@ -18,6 +18,7 @@ from shared.core.feasibility import (
     driver_mask,
     pool_mask,
 )
+from shared.core.packing import PriceCache
 from shared.core.resources.devices import filter_name
 from shared.core.resources.offers import INDEXED, OF_THE_CLUSTER, Offers
 from shared.core.scores import Int64s, affinity_scores
@@ -65,6 +66,8 @@ class MaskCache:
     """Feasible nodes and affinities by what a group asks for; forgotten whenever the fleet's attributes change."""
 
     def __init__(self) -> None:
+        #: what the packing policy knows of the workload.
+        self.packing = PriceCache()
         self._generation = -1
         self._masks: dict[tuple[object, ...], Mask] = {}
         self._affinities: dict[tuple[Affinity, ...], Int64s] = {}

@@ -179,6 +179,7 @@ def node_scores(
     penalised: bool = False,
     affinity: int = 0,
     spread: int = 0,
+    devices: int = 0,
 ) -> dict[str, int]:
     """Name every scorer that applies to one node, with its value; `mean_score` of the values ranks it.
 
@@ -193,6 +194,8 @@ def node_scores(
         scores["node-affinity"] = affinity
     if spread:
         scores["allocation-spread"] = spread
+    if devices:
+        scores["devices"] = devices
     return scores
 
 

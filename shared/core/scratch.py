@@ -16,10 +16,16 @@ from schemas.plans import GroupPlacement
 from shared.core.columns import Rows
 from shared.core.coupled import STEPS_MAX
 from shared.core.coupling import CLOSED_BELOW
-from shared.core.cut import place_count
+from shared.core.cut import lane_of_rows, place_count
 from shared.core.evicting import Ask, Evictor, Ground, Rules, robbed
 from shared.core.filters import Filter, FilterReport, Mask, MaskCache, filters_of, report_of
-from shared.core.heads import Placement
+from shared.core.heads import Demand, Nodes, Placement
+from shared.core.learned import learned_of
+from shared.core.liking import Liking, has_likes
+from shared.core.one_by_one import Way
+from shared.core.packing import NAME as PACKED
+from shared.core.packing import Ground as Packed
+from shared.core.packing import Packing, gpu_ask, is_packed
 from shared.core.preempt import held_above
 from shared.core.reconcile import Want
 from shared.core.reservations import ahead_of, limit_beside, propose
@@ -27,20 +33,19 @@ from shared.core.resources.asks import Extras, Holding, extras_of, holdings_of
 from shared.core.resources.assign import Assigner
 from shared.core.resources.held import Held
 from shared.core.resources.rooms import Need, countables, room_of
-from shared.core.resources.shortages import ever_fits, short_of
 from shared.core.rules import coupling_of, distinct_mask
 from shared.core.sampled import Candidates, Sampling, scan_width
 from shared.core.scores import Algorithm, Int64s, node_scores
 from shared.core.standing import Standing
 from shared.core.state import State
 from shared.core.tables.jobs import Job
+from shared.core.waiting import Beside, ask_of, explain
 
 _NO_ROWS: Rows = np.empty(0, dtype=np.int32)
 #: As many as one likes.
 _NO_LIMIT = 1 << 31
 #: Job types that are placed on every node, and for which none is held back.
 EVERYWHERE = frozenset({"system", "sysbatch"})
-RESOURCE_NAMES = ("cpu", "memory", "disk")
 _CANDIDATES: dict[str, Candidates] = {"two_choices": "two_choices", "log2": "log2"}
 
 
@@ -140,7 +145,7 @@ class Scratch:
         """Place a count by the first alternative as far as it goes, what is left by the next."""
         extras = extras_of(group)
         if extras is None:
-            placed = self._cut(group, count, rules)
+            placed = self._cut(group, count, rules, way=self._way(group, None, 0))
             if not placed.placed:
                 return []
             if part is None:
@@ -156,7 +161,8 @@ class Scratch:
             if most <= 0:
                 continue
             room = room_of(self._offers, self._held, need)
-            placed = self._cut(group, most, rules, room, need.asks)
+            way = self._way(group, extras, variant)
+            placed = self._cut(group, most, rules, room, need.asks, way=way)
             if placed.placed:
                 np.add.at(rules.on_rows, placed.rows, placed.counts)
                 if rules.per_node is not None:
@@ -164,12 +170,32 @@ class Scratch:
                 positions = np.arange(at, at + placed.placed)
                 at += placed.placed
                 positions = positions if part is None else part[positions]
-                out.append(
-                    Placed(placed, positions, variant, self._assign(placed, extras, variant))
-                )
+                if way is None:
+                    holdings = self._assign(placed, extras, variant)
+                else:
+                    holdings = tuple(way.holdings)
+                    self._assigned += len(holdings)
+                out.append(Placed(placed, positions, variant, holdings))
             if placed.stopped or at == count:
                 break
         return out
+
+    def _way(
+        self, group: GroupSpec, extras: Extras | None, variant: int
+    ) -> Packing | Liking | None:
+        """How a variant is placed that is not cut at once; None: it is."""
+        asks = () if extras is None else extras.alternatives[variant]
+        if extras is not None and has_likes(asks):
+            assigner = Assigner(self._offers, self._held, self._draw.seed)
+            return Liking(self._offers, assigner, extras, variant, nth=self._assigned)
+        if self._word(group) != PACKED or not is_packed(self._offers, group, asks):
+            return None
+        shape = learned_of(group, asks)
+        assert shape is not None
+        prices = self._masks.packing.prices(self._state.allocations.workload, self._offers)
+        assigner = Assigner(self._offers, self._held, self._draw.seed)
+        ask = gpu_ask(self._offers, shape)
+        return Packing(Packed(self._offers, assigner, ask, prices, extras, variant, self._assigned))
 
     def _need(self, group: GroupSpec, extras: Extras, variant: int, mask: Mask, count: int) -> Need:
         free = self._capacity[:, 0] - self._used()[:, 0]
@@ -238,9 +264,7 @@ class Scratch:
                 return self._limit(want.group, on_rows, node)
 
             ask = Ask(ask_of(want.group), extras_of(want.group), variant)
-            made = self._evictor.place(
-                ask, len(rest), Rules(usable, limit, note, self._assign)
-            )
+            made = self._evictor.place(ask, len(rest), Rules(usable, limit, note, self._assign))
             if made is not None:
                 self._placed.append(made.placement)
                 part = rest[: made.placement.placed]
@@ -294,9 +318,12 @@ class Scratch:
 
     def algorithm(self, group: GroupSpec) -> Algorithm:
         """Say how nodes are ranked: by the job's word, else the node pool's, else the cluster's."""
+        return "spread" if self._word(group) == "spread" else "binpack"
+
+    def _word(self, group: GroupSpec) -> str:
         policy = self._state.policy.policy
         pool = policy.pool_algorithms.get(self._job.node_pool, "")
-        return "spread" if (group.algorithm or pool or policy.algorithm) == "spread" else "binpack"
+        return group.algorithm or pool or policy.algorithm
 
     def _cut(
         self,
@@ -305,6 +332,8 @@ class Scratch:
         rules: "_Rules",
         room: Int64s | None = None,
         asks: Sequence[ResourceAsk] = (),
+        *,
+        way: Way | None = None,
     ) -> Placement:
         fleet, ask = self._state.fleet, ask_of(group)
         on_rows, per_node = rules.on_rows, rules.per_node
@@ -317,25 +346,47 @@ class Scratch:
         for other in (room, beside):
             if other is not None:
                 limit = other if limit is None else np.minimum(limit, other)
-        placed = place_count(
-            capacity=self._capacity,
-            used=self._used(),
-            mask=rules.usable,
-            ask=ask,
-            count=count,
-            collisions=on_rows,
-            desired_count=group.count,
-            algorithm=self.algorithm(group),
-            anti_affinity=self._state.policy.policy.anti_affinity,
-            penalised=rules.penalised,
-            affinity=self._masks.affinity(fleet, group.affinities),
-            limit=limit,
-            coupling=coupling_of(fleet.attributes, group, of_group=on_rows, of_job=of_job),
-            sampling=None if per_node is not None else self._sampling(group, rules.usable),
-            steps=max(self._steps, 0),
-            lane=self._draw.lane,
-            lanes=self._draw.lanes,
-        )
+        affinity = self._masks.affinity(fleet, group.affinities)
+        coupling = coupling_of(fleet.attributes, group, of_group=on_rows, of_job=of_job)
+        anti_affinity = self._state.policy.policy.anti_affinity
+        lane, lanes = self._draw.lane, self._draw.lanes
+        if way is not None:
+            placed = way.place(
+                Demand(tuple(ask.tolist()), group.count, self.algorithm(group), anti_affinity),
+                Nodes(
+                    self._capacity,
+                    self._used(),
+                    rules.usable,
+                    on_rows,
+                    rules.penalised,
+                    affinity,
+                    limit,
+                ),
+                coupling,
+                count=count,
+                steps=max(self._steps, 0),
+                own=lane_of_rows(self._size, lanes) == lane if lanes > 1 else None,
+            )
+        else:
+            placed = place_count(
+                capacity=self._capacity,
+                used=self._used(),
+                mask=rules.usable,
+                ask=ask,
+                count=count,
+                collisions=on_rows,
+                desired_count=group.count,
+                algorithm=self.algorithm(group),
+                anti_affinity=anti_affinity,
+                penalised=rules.penalised,
+                affinity=affinity,
+                limit=limit,
+                coupling=coupling,
+                sampling=None if per_node is not None else self._sampling(group, rules.usable),
+                steps=max(self._steps, 0),
+                lane=lane,
+                lanes=lanes,
+            )
         np.add.at(self._held.used, placed.rows, placed.counts.astype(np.int64)[:, None] * ask)
         self._placed.append(placed)
         self._steps -= placed.steps
@@ -406,15 +457,18 @@ class Scratch:
         held_back = (
             () if beside is None else (Filter("held back for who is before it", beside > 0),)
         )
+        return self._standing(want, mask, (*self._distinct(want, ()), *held_back))
+
+    def _standing(self, want: Want, mask: Mask, rules: tuple[Filter, ...]) -> Standing:
         return Standing(
-            group=group,
+            group=want.group,
             capacity=self._capacity,
             used=self._used(),
             held=self._held,
             offers=self._offers,
             feasible=mask,
             ready=self._ready,
-            rules=(*self._distinct(want, ()), *held_back),
+            rules=rules,
         )
 
     def scores(
@@ -434,6 +488,13 @@ class Scratch:
             boosts = coupling.begin().look_at(np.asarray(rows, np.intp)).boosts()
         affinity = self._masks.affinity(fleet, group.affinities)
         ask, used = ask_of(group), self._used()
+        at = np.asarray(rows, np.intp)
+        extras = extras_of(group)
+        way = self._way(group, extras, 0)
+        if isinstance(way, Packing):
+            spoilt = way.scores(self._capacity, used, at).tolist()
+            return [{PACKED: value} for value in spoilt]
+        liked = [0] * len(rows) if way is None else way.worth(at).tolist()
         return [
             node_scores(
                 capacity=self._capacity[row].tolist(),
@@ -445,8 +506,9 @@ class Scratch:
                 penalised=row in avoided,
                 affinity=0 if affinity is None else int(affinity[row]),
                 spread=max(boost, CLOSED_BELOW),
+                devices=like,
             )
-            for row, boost in zip(rows, boosts.tolist(), strict=True)
+            for row, boost, like in zip(rows, boosts.tolist(), liked, strict=True)
         ]
 
     def report(self, want: Want, placed: Sequence[Placed] = ()) -> FilterReport:
@@ -472,76 +534,15 @@ class Scratch:
 
     def explain(self, want: Want, mask: Mask, count: int, placed: Sequence[Placed]) -> Waiting:
         """Say why `count` of a want found no room; `placed` is what did."""
-        group = want.group
-        ask = ask_of(group)
-        feasible = int(mask.sum())
-        if not feasible:
-            nodes = int(self._state.fleet.live.sum())
-            first = f"none of {nodes} nodes satisfies its constraints"
-            why = (first, *self.report(want).reasons())
-            return Waiting(count=count, wait_class="misconfigured", reasons=why)
-        fits_empty = mask & (self._capacity >= ask).all(axis=1)
-        if not fits_empty.any():
-            reason = f"no feasible node is large enough for {_shown(ask)}, even empty"
-            return Waiting(count=count, wait_class="never_fits", reasons=(reason,))
-        extras = extras_of(group)
-        if extras is not None:
-            fits_empty, why = ever_fits(
-                self._offers, extras, group.cpu_mhz, fits_empty, capacity=self._capacity
-            )
-            if not fits_empty.any():
-                why = (*why, *self.report(want).reasons())
-                return Waiting(count=count, wait_class="never_fits", reasons=why)
-        ready = fits_empty & self._ready
-        reasons = [] if ready.any() else [f"none of {feasible} feasible nodes is ready"]
-        for rule in self._distinct(want, placed):
-            refused = int((ready & ~rule.mask).sum())
-            if refused:
-                reasons.append(f"{rule.name} closes {refused} of {int(ready.sum())} nodes")
-                ready = ready & rule.mask
-        short = (self._capacity - self._used()) < ask
-        for dimension, name in enumerate(RESOURCE_NAMES):
-            exhausted = int((ready & short[:, dimension]).sum())
-            if exhausted:
-                reasons.append(f"{name} exhausted on {exhausted} of {int(ready.sum())} nodes")
-        if extras is not None:
-            free = self._capacity[:, 0] - self._used()[:, 0]
-            reasons += short_of(self._offers, self._held, extras, group.cpu_mhz, ready, free=free)
-        wait_class = "capacity"
-        if closed := self._held_back(want.group, ready & ~short.any(axis=1)):
-            wait_class = "reservation"
-            reasons.insert(0, closed)
-        if want.evicted is not None:
-            above = held_above(self._state, self._job, self._size)
-            outranked = int(
-                (ready & (self._capacity - self._held.used + above >= ask).all(axis=1)).sum()
-            )
-            if outranked:
-                wait_class = "priority"
-                reasons.insert(0, f"more important jobs have its room on {outranked} nodes")
-        return Waiting(count=count, wait_class=wait_class, reasons=tuple(reasons))
-
-    def _held_back(self, group: GroupSpec, open_: Mask) -> str:
-        """Say for whom nodes with room are held back; empty: none is. `open_` (N,): nodes whose columns have room."""
-        names = [one.job_id for one in ahead_of(self._state, self._job)]
-        if not names:
-            return ""
-        closed = 0
-        extras = extras_of(group)
-        for variant, asks in enumerate(group.alternatives or ((),)):
-            beside = self._beside(group, asks)
-            has_room = open_
-            if extras is not None:
-                room = room_of(
-                    self._offers, self._held, self._need(group, extras, variant, open_, 1)
-                )
-                has_room = open_ if room is None else open_ & (room > 0)
-            if beside is not None:
-                closed = max(closed, int((has_room & (beside <= 0)).sum()))
-        if not closed:
-            return ""
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        return f"{closed} nodes with room are held back for job {names[0]!r}{more}"
+        above = held_above(self._state, self._job, self._size) if want.evicted is not None else None
+        names = tuple(one.job_id for one in ahead_of(self._state, self._job))
+        return explain(
+            self._standing(want, mask, tuple(self._distinct(want, placed))),
+            count,
+            nodes=int(self._state.fleet.live.sum()),
+            report=lambda: self.report(want),
+            beside=Beside(names, self._beside, above),
+        )
 
     def hold(self, want: Want, mask: Mask, count: int, placed: Sequence[Placed]) -> Hold | None:
         """Propose nodes to be held back for `count` of a want that found no room; None: there are none."""
@@ -553,15 +554,5 @@ class Scratch:
         return propose(self._state, self._held, self._job, want.group, usable=usable, count=count)
 
 
-def ask_of(group: GroupSpec) -> Int64s:
-    """What one allocation asks for. Shape: (3,), in the order of the fleet's columns."""
-    return np.array((group.cpu_mhz, group.memory_mib, group.disk_mib), dtype=np.int64)
-
-
 def _is_job_wide(group: GroupSpec) -> bool:
     return group.distinct_hosts == "job" or any(rule.job_wide for rule in group.distinct_properties)
-
-
-def _shown(ask: Sequence[int] | Int64s) -> str:
-    cpu, memory, disk = (int(value) for value in ask)
-    return f"{cpu} MHz, {memory} MiB memory, {disk} MiB disk"

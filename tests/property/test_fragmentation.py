@@ -102,10 +102,10 @@ def test_our_policy_takes_the_least_rise(
     nodes: list[tuple[int, int, int, int]], arriving: list[GpuAsk]
 ) -> None:
     """The place chosen raises the state's cost least of all, from scratch; what fits is placed."""
-    columns, learned = fleet(nodes), Workload()
+    columns, learned = fleet(nodes), Workload[GpuAsk]()
     for ask in arriving:
         learned.saw(ask)
-        prices = policy.price(learned, MODELS)
+        prices = policy.price(learned.counts, MODELS)
         free = np.bincount(columns.model, columns.gpu_free.sum(axis=1), MODELS).astype(np.int64)
         scarce = prices.scarcity.prices(free)
         before = policy.state_cost(columns, prices)

@@ -15,8 +15,8 @@ from schemas.policy import DeclarePool, Policy
 from shared.core.resources.asks import Holding, extras_of, holdings_of
 from shared.core.resources.assign import Assigner
 from shared.core.scores import mean_score, node_scores
-from shared.core.scratch import ask_of
 from shared.core.splitmix import splitmix64
+from shared.core.waiting import ask_of
 from tests.builders import Cluster, group, join, register
 
 pytestmark = pytest.mark.property

@@ -37,10 +37,8 @@ def fleet(
 
 def placed(columns: GpuColumns, one: GpuAsk, seen: dict[GpuAsk, int]) -> Choice | None:
     """Choose with prices that `seen` would have made."""
-    learned = Workload()
-    learned.counts = seen
     usable = np.ones(len(columns.model), np.bool_)
-    return policy.choose(columns, one, usable, policy.price(learned, 2))
+    return policy.choose(columns, one, usable, policy.price(seen, 2))
 
 
 def at(columns: GpuColumns, one: GpuAsk, seen: dict[GpuAsk, int]) -> tuple[int, int]:
@@ -167,14 +165,14 @@ def test_what_fits_nowhere_is_not_placed() -> None:
     columns = fleet((600, 600), model=(0,))
     assert placed(columns, ask(700), {}) is None
     assert placed(columns, ask(500, models=0b10), {}) is None
-    learned = policy.price(Workload(), 2)
+    learned = policy.price({}, 2)
     assert policy.choose(columns, ask(500), np.zeros(1, np.bool_), learned) is None
     assert at(columns, ask(600), {}) == (0, 0)
 
 
 def test_a_count_is_placed_one_after_another() -> None:
     """A count is so many asks, own lane first, and ends where nothing has room."""
-    prices = policy.price(Workload(), 2)
+    prices = policy.price({}, 2)
     columns = fleet((1_000,), (1_000, 1_000))
     usable, mine = np.array([True, True]), np.array([False, True])
     placed = policy.place_count(columns, ask(1_000), 5, prices, usable=usable, preferred=mine)
@@ -185,7 +183,7 @@ def test_a_count_is_placed_one_after_another() -> None:
 def test_the_workload_is_learned_and_fades(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prices are made anew when half as much again arrived; at the window's size counts halve."""
     monkeypatch.setattr(workload, "WINDOW", 16)
-    learned = Workload()
+    learned = Workload[GpuAsk]()
     moved = []
     for number in range(1, 16):
         before = learned.generation

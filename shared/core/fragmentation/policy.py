@@ -18,6 +18,7 @@ Nomad's binpack score, then to the lower row, so that a fleet without GPUs is pa
 `binpack`. Everything is an integer; all that is known of the workload is what arrived before.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -27,7 +28,6 @@ from numpy.typing import NDArray
 from shared.core.fragmentation.gpus import WHOLE, Choice, GpuAsk, GpuColumns, Int64s, Mask
 from shared.core.fragmentation.holes import STEPS, hole_values
 from shared.core.fragmentation.scarcity import UNIT, Scarcity
-from shared.core.fragmentation.workload import Workload
 from shared.core.scores import fit_of_free
 
 #: A waiting hole costs this part of itself.
@@ -59,13 +59,13 @@ class Prices(msgspec.Struct, frozen=True, eq=False):
     scarcity: Scarcity
 
 
-def price(workload: Workload, models: int) -> Prices:
-    """Make the prices for what arrived so far. `models`: how many model codes there are."""
+def price(counts: Mapping[GpuAsk, int], models: int) -> Prices:
+    """Make the prices for what arrived so far, by shape. `models`: how many model codes there are."""
     sizes: dict[int, int] = {}
     choices: dict[int, int] = {}
     several: dict[int, int] = {}
     gpu = cpu = memory = asks = 0
-    for ask, count in workload.counts.items():
+    for ask, count in counts.items():
         if not ask.gpus:
             continue
         asks += count

@@ -8,24 +8,27 @@ Counts halve when they sum up to `WINDOW`, so that what a cluster ran long ago f
 number is bounded.
 """
 
-from typing import Final
+from collections.abc import Hashable
+from typing import Final, Generic, TypeVar
 
-from shared.core.fragmentation.gpus import GpuAsk
+Shape = TypeVar("Shape", bound=Hashable)
 
 #: Asks remembered at the most; at this many all counts halve.
 WINDOW: Final = 65_536
 
 
-class Workload:
+class Workload(Generic[Shape]):
     """Counts by shape. `generation` moves on when the counts have grown by half since it last did, or halved."""
 
     def __init__(self) -> None:
-        self.counts: dict[GpuAsk, int] = {}
+        self.counts: dict[Shape, int] = {}
+        #: the counts as they were when `generation` last moved on: what prices of it are made of, whenever that is.
+        self.settled: dict[Shape, int] = {}
         self.generation = 0
         self._total = 0
         self._due = 0
 
-    def saw(self, ask: GpuAsk, times: int = 1) -> None:
+    def saw(self, ask: Shape, times: int = 1) -> None:
         """Count asks of one shape that arrived together, placed or not."""
         self.counts[ask] = self.counts.get(ask, 0) + times
         self._total += times
@@ -35,4 +38,5 @@ class Workload:
             self._due = self._total
         if self._total >= self._due:
             self.generation += 1
+            self.settled = dict(self.counts)
             self._due = self._total + self._total // 2 + 1

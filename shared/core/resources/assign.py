@@ -107,16 +107,17 @@ class Assigner:
         *,
         nth: int = 0,
         likes: Sequence[Likes] = (),
+        forced: Mapping[int, Sequence[int]] | None = None,
     ) -> Holding | None:
         """Give one allocation its slots and ports on a row; None: it has no room for them.
 
         `nth`: which allocation of its kind it is, so that ports differ. `likes`: for each ask of the variant, what it
-        thinks of models.
+        thinks of models. `forced`: slots of some asks (by their number), which are free.
         """
         ports = self._ports(row, extras, nth)
         if ports is None:
             return None
-        parts = self._parts(row, extras.alternatives[variant], likes)
+        parts = self._parts(row, extras.alternatives[variant], likes, forced or {})
         if parts is None:
             return None
         return Holding(parts, extras.static_ports, ports, variant)
@@ -189,14 +190,20 @@ class Assigner:
         return int(pool.present[row, slot]) - self.held.slots_on(row, name, slot + 1)[slot]
 
     def _parts(
-        self, row: int, asks: Sequence[ResourceAsk], likes: Sequence[Likes]
+        self,
+        row: int,
+        asks: Sequence[ResourceAsk],
+        likes: Sequence[Likes],
+        forced: Mapping[int, Sequence[int]],
     ) -> tuple[tuple[str, int, int], ...] | None:
         parts: list[tuple[str, int, int]] = []
         taken: dict[tuple[str, int], int] = {}
         for nth, ask in enumerate(asks):
             kind = self._offers.kind_now(ask.pool)
             some: list[tuple[str, int, int]]
-            if kind == INDEXED:
+            if nth in forced:
+                some = slot_parts(ask, forced[nth])
+            elif kind == INDEXED:
                 slots = [
                     slot._replace(free=slot.free - taken.get((ask.pool, slot.number), 0))
                     for slot in self.slots(row, ask)

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from schemas.jobs import ResourceAsk
 from shared.core.resources.asks import CORES, WHOLE, Extras
@@ -190,6 +191,21 @@ def _slots_room(offers: Offers, held: Held, need: Need, asks: Sequence[ResourceA
         return rooms[0]
     bound = np.minimum.reduce(rooms)
     return _several_asks(offers, free, need, asks, bound)
+
+
+def fits_ask(
+    offers: Offers, held: Held, ask: ResourceAsk, rows: NDArray[np.intp], model: int
+) -> Mask:
+    """On which rows one ask of an indexed pool fits on slots of one model. Shapes: rows, result (R,)."""
+    pool = offers.slots[ask.pool]
+    size = int(rows.max()) + 1 if len(rows) else 0
+    width = pool.present.shape[1]
+    pool.grow(size, width)
+    free = pool.present[rows] - held.slots_of(ask.pool, size, width)[rows]
+    free = np.where(pool.model[rows] == model, np.maximum(free, 0), 0)
+    keyed = (pool.cell[rows], pool.cells) if _is_strict(ask) else (pool.part[rows], pool.parts)
+    fits: Mask = _one_ask(ask, free, keyed) > 0
+    return fits
 
 
 def _is_strict(ask: ResourceAsk) -> bool:

@@ -19,7 +19,9 @@ from schemas.envelope import ENCODER
 from schemas.jobs import JobRegistered, JobsCollected
 from schemas.plans import GroupPlacement, PlanCommitted
 from shared.core.columns import EntryHashes, RowHashes, RowPool, Rows, grown, hash_columns
+from shared.core.fragmentation.workload import Workload
 from shared.core.ids import make_key
+from shared.core.learned import Learned, learned_of
 from shared.core.resources.asks import Extras, Holding, extras_of, holdings_of
 from shared.core.resources.held import Held
 
@@ -152,6 +154,8 @@ class AllocationTable:
         self.reschedule_at_ns: dict[int, int] = {}
         #: by key: due time, delay, due time, delay, … of the reschedules of its chain.
         self.chains: dict[int, tuple[int, ...]] = {}
+        #: what was asked for so far, placed or not.
+        self.workload = Workload[Learned]()
         self._ordinal_seq = 0
         self._ordinal = 0
         self._pool = RowPool()
@@ -171,6 +175,7 @@ class AllocationTable:
             case AllocationsReported():
                 self._report(event, seq)
             case JobRegistered():
+                self._learn(event)
                 self.groups.add(event)
             case AllocationsCollected():
                 self._collect(np.asarray(event.rows, dtype=np.int32))
@@ -179,6 +184,15 @@ class AllocationTable:
                     self.groups.drop(job_id)
             case _:
                 raise AssertionError(event)
+
+    def _learn(self, event: JobRegistered) -> None:
+        if self.groups.newest.get(event.job_id) == event.version:
+            return
+        for group in event.groups:
+            asks = group.alternatives[0] if group.alternatives else ()
+            shape = learned_of(group, asks)
+            if shape is not None and group.count > 0:
+                self.workload.saw(shape, group.count)
 
     def rows_of(self, job_id: JobId) -> Rows:
         """Rows of a job, terminal ones included. Do not write to it."""

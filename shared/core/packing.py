@@ -1,0 +1,191 @@
+"""Packing: `algorithm = "fragmentation"` on the fleet's devices (docs/packing.md).
+
+Decides when a group is packed, and makes the columns and prices that the policy wants of the fleet, of what is held
+and of the workload that the log has seen. Must not know what a good place is (fragmentation/policy.py).
+
+A group that says where it likes to be (affinities, spread blocks, distinct properties, grouping, device affinities)
+or that asks for what the policy has no word for (whole devices and a part in one ask, two asks of devices) is placed
+by `binpack`, and so is everything while nobody offers the devices.
+"""
+
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.jobs import GroupSpec, ResourceAsk
+from shared.core.coupling import Coupling
+from shared.core.fragmentation.gpus import WHOLE, GpuAsk, GpuColumns
+from shared.core.fragmentation.policy import Prices, choose, costs, price
+from shared.core.fragmentation.scarcity import UNIT
+from shared.core.fragmentation.workload import Workload
+from shared.core.heads import EMPTY, Demand, Mask, Nodes, Placement, room_of, runs_of
+from shared.core.learned import POOL, Learned, learned_of
+from shared.core.pow10 import SCALE
+from shared.core.resources.asks import Extras, Holding
+from shared.core.resources.assign import Assigner
+from shared.core.resources.held import Held
+from shared.core.resources.offers import INDEXED, Offers
+from shared.core.scores import CPU, MEMORY, Int64s
+
+NAME: Final = "fragmentation"
+#: Model codes are bits of one int64.
+_MODELS_MAX: Final = 62
+#: Rows of which one choice takes as long as a step (coupled.py).
+_ROWS_A_STEP: Final = 10
+
+
+class PriceCache:
+    """Prices by what the log has seen and which models there are, made once for each."""
+
+    def __init__(self) -> None:
+        self._key: tuple[int, int] | None = None
+        self._prices: Prices | None = None
+
+    def prices(self, workload: Workload[Learned], offers: Offers) -> Prices:
+        """Make the prices for the workload's generation, or remember them."""
+        key = (workload.generation, len(offers.models))
+        if self._prices is None or key != self._key:
+            counts: dict[GpuAsk, int] = {}
+            for shape, count in workload.settled.items():
+                ask = gpu_ask(offers, shape)
+                counts[ask] = counts.get(ask, 0) + count
+            self._key, self._prices = key, price(counts, _models(offers))
+        return self._prices
+
+
+def gpu_ask(offers: Offers, shape: Learned) -> GpuAsk:
+    """Say a shape in the policy's words: the models that it accepts are those known now."""
+    bits = 0
+    if shape.gpus:
+        accepted = offers.matches(shape.selector)
+        bits = sum(1 << int(code) for code in np.flatnonzero(accepted))
+    return GpuAsk(shape.cpu_mhz, shape.memory_mib, shape.gpus, shape.share, bits)
+
+
+def is_packed(offers: Offers, group: GroupSpec, asks: tuple[ResourceAsk, ...]) -> bool:
+    """Tell whether the policy places this variant of a group."""
+    if group.affinities or group.spreads or group.distinct_properties:
+        return False
+    if offers.kind_now(POOL) != INDEXED or len(offers.models) > _MODELS_MAX:
+        return False
+    return learned_of(group, asks) is not None
+
+
+def gpu_columns(offers: Offers, held: Held, capacity: Int64s, used: Int64s) -> GpuColumns:
+    """Make the policy's columns of a fleet. Shapes: capacity, used (N, 3). A node has the model of its first device."""
+    size = len(capacity)
+    pool = offers.slots[POOL]
+    width = pool.present.shape[1]
+    pool.grow(size, width)
+    present, models = pool.present[:size], pool.model[:size]
+    first = (present > 0).argmax(axis=1)
+    model = np.take_along_axis(models, first[:, None], axis=1)[:, 0].astype(np.int64)
+    free = np.maximum(present - held.slots_of(POOL, size, width), 0)
+    free = np.where((models == model[:, None]) & (present > 0), free, 0)
+    return GpuColumns(
+        cpu_capacity=capacity[:, CPU].copy(),
+        cpu_free=np.maximum(capacity[:, CPU] - used[:, CPU], 0),
+        memory_capacity=capacity[:, MEMORY].copy(),
+        memory_free=np.maximum(capacity[:, MEMORY] - used[:, MEMORY], 0),
+        gpu_free=free.astype(np.int64),
+        model=model,
+    )
+
+
+class Ground(msgspec.Struct, frozen=True, eq=False):
+    """What a variant is packed on. `nth`: how many allocations the plan assigned before."""
+
+    offers: Offers
+    assigner: Assigner
+    ask: GpuAsk
+    prices: Prices
+    extras: Extras | None
+    variant: int = 0
+    nth: int = 0
+
+
+class Packing:
+    """Places one variant of a group."""
+
+    def __init__(self, ground: Ground) -> None:
+        self.holdings: list[Holding] = []
+        self._ground = ground
+
+    def place(
+        self,
+        demand: Demand,
+        nodes: Nodes,
+        coupling: Coupling | None,
+        *,
+        count: int,
+        steps: int,
+        own: Mask | None,
+    ) -> Placement:
+        """Place up to `count`; see `one_by_one.Way`. Rows to be avoided are taken last."""
+        assert coupling is None, "a group with rules of its own is not packed"
+        ground = self._ground
+        columns = gpu_columns(ground.offers, ground.assigner.held, nodes.capacity, nodes.used)
+        room = np.where(nodes.mask, room_of(demand, nodes, np.arange(len(nodes.mask)), count), 0)
+        most = max(steps // (1 + len(room) // _ROWS_A_STEP), 1)
+        tiers = _tiers(nodes.penalised, own)
+        rows: list[int] = []
+        while len(rows) < min(count, most):
+            choice = None
+            for tier in tiers:
+                usable = (room > 0) if tier is None else (room > 0) & tier
+                choice = choose(columns, ground.ask, usable, ground.prices)
+                if choice is not None:
+                    break
+            if choice is None:
+                return self._done(rows, len(room), stopped=False)
+            slots = columns.take(ground.ask, choice.row, choice.instance)
+            self._take(choice.row, slots)
+            room[choice.row] -= 1
+            rows.append(choice.row)
+        return self._done(rows, len(room), stopped=len(rows) < count)
+
+    def scores(self, capacity: Int64s, used: Int64s, rows: NDArray[np.intp]) -> Int64s:
+        """Score rows as GPUs that a placement there spoils, negative. Shapes: (N, 3), (R,); unit 2**-20 GPU."""
+        ground = self._ground
+        columns = gpu_columns(ground.offers, ground.assigner.held, capacity, used)
+        fits = columns.fits(ground.ask)[rows]
+        found = np.zeros(len(rows), np.int64)
+        if fits.any():
+            cost, _ = costs(columns, ground.ask, rows[fits].astype(np.int64), ground.prices)
+            found[fits] = -cost * SCALE // (UNIT * WHOLE)
+        return found
+
+    def _take(self, row: int, slots: tuple[int, ...]) -> None:
+        ground = self._ground
+        if ground.extras is None:
+            return
+        asks = ground.extras.alternatives[ground.variant]
+        forced = {nth: list(slots) for nth, ask in enumerate(asks) if ask.pool == POOL}
+        holding = ground.assigner.assign(
+            row, ground.extras, ground.variant, nth=ground.nth + len(self.holdings), forced=forced
+        )
+        assert holding is not None, f"row {row} has less room than was counted"
+        ground.assigner.held.add(row, None, holding)
+        self.holdings.append(holding)
+
+    @staticmethod
+    def _done(rows: list[int], size: int, *, stopped: bool) -> Placement:
+        steps = len(rows) * (1 + size // _ROWS_A_STEP)
+        placement = runs_of(np.array(rows, np.int64)) if rows else EMPTY
+        return msgspec.structs.replace(placement, steps=steps, stopped=stopped)
+
+
+def _tiers(penalised: Mask | None, own: Mask | None) -> list[Mask | None]:
+    """Bring rows into the order in which they are tried; the last ones are all."""
+    found: list[Mask | None] = []
+    for mine in (own, None) if own is not None else (None,):
+        if penalised is not None:
+            found.append(~penalised if mine is None else mine & ~penalised)
+        found.append(mine)
+    return found
+
+
+def _models(offers: Offers) -> int:
+    return min(max(len(offers.models), 1), _MODELS_MAX)
