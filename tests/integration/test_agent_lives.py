@@ -1,0 +1,58 @@
+"""Whole lives on a real node while the agent is killed -9 again and again: no step is done twice, none is left out."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.core.ids import alloc_id
+from tests.integration.agent_node import job, projection, sh
+from tests.integration.test_agent_adoption import an_agent
+from tests.integration.test_agent_directories import node_at
+from tests.integration.test_agent_raw_exec import level
+
+STEPS = ("one", "two", "three")
+
+
+def step(name: str, hook: str = "") -> dict[str, Any]:
+    """A task that notes that it began, takes a moment, and notes that it is done."""
+    order = '"$NOMAD_ALLOC_DIR/data/order"'
+    life = {"Lifecycle": {"Hook": hook}} if hook else {}
+    return sh(f"echo +{name} >> {order}; sleep 0.15; echo -{name} >> {order}", name, **life)
+
+
+def proxy() -> dict[str, Any]:
+    """A sidecar."""
+    life = {"Hook": "prestart", "Sidecar": True}
+    return sh("exec sleep 300", "proxy", Lifecycle=life)
+
+
+@pytest.mark.asyncio
+async def test_a_life_survives_every_kill(tmp_path: Path) -> None:
+    """The agent is killed whenever a step begins or ends: the file that all steps write to has each once, in order."""
+    spec = job(
+        *(step(name, "prestart") for name in STEPS),
+        proxy(),
+        step("main"),
+        step("bye", "poststop"),
+        kind="batch",
+        RestartFrom="failed",
+    )
+    order = tmp_path / "alloc" / alloc_id(1) / "alloc" / "data" / "order"
+    words = [f"{sign}{name}" for name in (*STEPS, "main", "bye") for sign in "+-"]
+
+    def lines() -> list[str]:
+        return order.read_text().split() if order.exists() else []
+
+    for kill in range(len(words) - 1):
+        async with an_agent(tmp_path, spec) as agent:
+            agent.hear(projection(5 + kill, 1))
+            await level(lambda least=kill: len(lines()) > least)
+            await agent.kill()
+        assert lines() == words[: len(lines())]
+    async with node_at(tmp_path, spec) as node:
+        node.hear(projection(50, 1))
+        await node.until(lambda: node.status() == "complete")
+        assert lines() == words
+        assert all(task.restarts == 0 for task in node.states[1].tasks.values())
+        assert node.task(name="proxy").state == "dead"
