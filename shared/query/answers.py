@@ -322,7 +322,15 @@ class Answers:
             for name, task in sorted(tasks.items())
             if task.failed
         ]
-        reason = projections.why(self._state, row, "; ".join(failed))
+        ended = [
+            event.message
+            for task in tasks.values()
+            for event in task.events
+            if event.kind == "Killing"
+        ]
+        reason = projections.why(
+            self._state, row, "; ".join(failed), ended=ended[0] if ended else ""
+        )
         waits = [
             f"task {name}: {task.events[-1].kind} {task.events[-1].message}"
             for name, task in sorted(tasks.items())

@@ -342,8 +342,11 @@ _EVICTED = (
 )
 
 
-def why(state: State, row: int, failed_tasks: str) -> str:
-    """Say in one sentence why an allocation is as it is; `failed_tasks` names what ended badly, if anything did."""
+def why(state: State, row: int, failed_tasks: str, *, ended: str = "") -> str:
+    """Say in one sentence why an allocation is as it is.
+
+    `failed_tasks` names what ended badly, `ended` says why its node ended tasks, if any did.
+    """
     table, fleet = state.allocations, state.fleet
     node = int(table.node[row])
     name = fleet.ids[node] if node < fleet.size else "a node that is gone"
@@ -356,11 +359,12 @@ def why(state: State, row: int, failed_tasks: str) -> str:
     if client == LOST:
         return f"node {name} was not heard of any more"
     if client == FAILED:
-        return failed_tasks or "a task failed and its restart policy gave up"
+        return failed_tasks or ended or "a task failed and its restart policy gave up"
     if client == COMPLETE:
-        return (
-            "it was told to stop, and did" if stopping else "all its tasks ended without a failure"
-        )
+        if stopping:
+            return "it was told to stop, and did"
+        # A leader's end or the main tasks' is no news; that its time was up is.
+        return ended if "max_run_duration" in ended else "all its tasks ended without a failure"
     if stopping:
         is_over = job is not None and job.stopped
         return f"{'its job was stopped' if is_over else 'a plan replaced it'}; node {name} ends its tasks"

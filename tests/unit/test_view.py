@@ -29,7 +29,7 @@ from shared.core.role import (
 from shared.core.state import TABLES
 from tests.unit.view_story import MS, Story, puts
 
-RUNNING, COMPLETE, LOST = 1, 2, 4
+RUNNING, COMPLETE, FAILED, LOST = 1, 2, 3, 4
 
 
 def small() -> Story:
@@ -459,3 +459,26 @@ def test_why_a_task_is_not_running_yet() -> None:
     )
     answer = story.ask("alloc", id="j.web[0]")
     assert answer["why"] == "task main: Restarting in 15 s, within policy"
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "why"),
+    [
+        (COMPLETE, "allocation exceeded max_run_duration", "allocation exceeded max_run_duration"),
+        (COMPLETE, "Leader Task Dead", "all its tasks ended without a failure"),
+        (FAILED, "the cluster was not heard of for 60 s", "the cluster was not heard of for 60 s"),
+    ],
+)
+def test_why_a_node_ended_an_allocation(status: int, said: str, why: str) -> None:
+    """What its node ended it for is the reason where no task failed, unless that is no news."""
+    story = small()
+    story.start()
+    event = {"kind": "Killing", "message": said, "t_ns": 1}
+    tasks = {"main": {"state": "dead", "events": [event]}}
+    detail = AllocDetail(row=0, tasks=msgspec.Raw(msgspec.json.encode(tasks)))
+    story.log(
+        AllocationsReported(
+            nodes=(0,), numbers=(1,), rows=(0,), statuses=(status,), details=(detail,)
+        )
+    )
+    assert story.ask("alloc", id="j.web[0]")["why"] == why
