@@ -34,6 +34,7 @@ from shared.errors import CommandInvalid
 
 #: Desired status of those who made room: they end like stopped ones, and whoever comes waits for that.
 EVICT = "evict"
+STOPPED = "stopped by the cluster"
 #: Name of the question what the projection is now.
 LOOK = "projection"
 
@@ -252,7 +253,8 @@ class Desired:
             turn.keep(alloc.kept())
         elif one.desired != "run" and not alloc.stopping:
             alloc.desired = one
-            self._order_stop(alloc, "stopped by the cluster", turn)
+            reason = "evicted for a more important job" if one.desired == EVICT else STOPPED
+            self._order_stop(alloc, reason, turn)
         elif changed and not alloc.stopping:
             alloc.desired = one
             self._plan(alloc, turn)

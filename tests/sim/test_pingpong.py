@@ -7,7 +7,9 @@ import pytest
 
 from schemas.nodes import NodeSpec
 from schemas.policy import Policy, Preemption
+from shared.core import role
 from shared.core.preempt import LEVELS
+from shared.core.redecide import redecide
 from shared.sim.loop import Draws
 from tests.sim.town import MS, SECOND, Town, Wish, nodes, remembered
 
@@ -90,6 +92,13 @@ def test_a_resubmitted_victim_never_displaces_who_displaced_it(seed: int) -> Non
     )
     print(f"seed {seed}: {evicted} evictions, {fresh} allocations asked for that may evict")
     assert evicted <= fresh * VICTIMS_EACH
+    # Every plan is what deciding again makes of its snapshot, victims included, those of its worker's own plans too.
+    records = [
+        role.Record(nth + 1, subject, data)
+        for nth, (subject, data) in enumerate(town.site.bus.log.records)
+    ]
+    found = redecide(lambda: records)
+    assert found.differences == [] and found.equal == found.checked > 0
     # The highest tier lost nothing, and the room that it could have is all in use.
     assert not any(victim.startswith("t70") for victim, _ in pairs)
 
