@@ -23,7 +23,7 @@ from shared.core.resources.asks import WHOLE
 from shared.core.resources.held import Held
 from shared.core.shapes import order_of
 from shared.core.state import State
-from shared.core.tables.allocations import EVICT, TERMINAL
+from shared.core.tables.allocations import EVICT, RUN, TERMINAL
 from shared.core.tables.jobs import Job
 from shared.core.tables.reservations import place_of
 
@@ -35,6 +35,10 @@ NO_LIMIT = 1 << 31
 HOLDS_MAX = 8
 #: and of the nodes that it may run on, one of so many, but one at least.
 HOLDS_SHARE = 16
+#: Nodes of which it is asked what will end there.
+LOOKED_AT_MAX = 64
+#: Job types whose allocations end by themselves.
+ENDING = frozenset({"batch", "sysbatch"})
 
 
 def ahead_of(state: State, job: Job) -> list[Reservation]:
@@ -71,10 +75,13 @@ def limit_beside(
 def propose(
     state: State, held: Held, job: Job, group: GroupSpec, *, usable: Mask, count: int
 ) -> Hold | None:
-    """Propose nodes to be held for `count` more of a group; None: no usable node could take one, even empty.
+    """Propose nodes to be held for `count` more of a group; None: none would make room for one by itself.
 
-    `usable` (N,): nodes that it may run on. Nodes held for those before it are left to them.
+    `usable` (N,): nodes that it may run on. Nodes held for those before it are left to them, and so are nodes on which
+    what lasts (services) leaves too little: holding them back would help nobody.
     """
+    if not state.policy.policy.reservations_max:
+        return None
     rows = np.flatnonzero(usable).astype(np.intp)
     taken = [row for one in ahead_of(state, job) for hold in one.holds for row in hold.rows]
     if taken:
@@ -92,7 +99,12 @@ def propose(
     if mine is not None:
         own = [row for hold in mine.holds if hold.group == group.name for row in hold.rows]
         cost = np.where(np.isin(rows, own), cost // 2, cost)
-    best = np.lexsort((rows, cost))[: max(1, min(HOLDS_MAX, len(rows) // HOLDS_SHARE))]
+    best = np.lexsort((rows, cost))[:LOOKED_AT_MAX]
+    spare = total[best] - _lasting(state, asks, rows[best])
+    best = best[(spare >= need).all(axis=1)]
+    best = best[: max(1, min(HOLDS_MAX, len(rows) // HOLDS_SHARE))]
+    if not len(best):
+        return None
     enough = int(np.searchsorted(np.cumsum(fits[best]), count)) + 1
     chosen = tuple(sorted(rows[best[:enough]].tolist()))
     return Hold(group=group.name, rows=chosen, count=count)
@@ -190,6 +202,32 @@ def _own(
     ]
     of_job = of_job[np.isin(table.group[of_job], refs)]
     return np.bincount(table.node[of_job], minlength=state.fleet.size)[rows].astype(np.int64)
+
+
+def _lasting(state: State, asks: Sequence[ResourceAsk], rows: NDArray[np.intp]) -> Int64s:
+    """What is held on these rows by what does not end by itself. Shape: (R, 3 + asks)."""
+    table, jobs = state.allocations, state.jobs.by_id
+    found = np.zeros((len(rows), 3 + len(asks)), dtype=np.int64)
+    of_these = np.zeros(state.fleet.size, dtype=bool)
+    of_these[rows] = True
+    size = table.size
+    there = np.flatnonzero(of_these[table.node[:size]] & (table.key[:size] != 0))
+    there = there[~TERMINAL[table.client[there]] & (table.desired[there] == RUN)]
+    refs = np.unique(table.group[there]).tolist()
+    owners = {ref: jobs.get(table.groups.job_ids[ref]) for ref in refs}
+    lasts = [ref for ref, job in owners.items() if job is not None and job.job_type not in ENDING]
+    there = there[np.isin(table.group[there], lasts)]
+    at = {row: n for n, row in enumerate(rows.tolist())}
+    where = np.array([at[row] for row in table.node[there].tolist()], dtype=np.intp)
+    np.add.at(found[:, :3], where, table.groups.ask[table.group[there]])
+    if asks:
+        columns = {one.pool: 3 + n for n, one in enumerate(asks)}
+        for row, n in zip(there.tolist(), where.tolist(), strict=True):
+            holding = table.holdings.get(row)
+            for pool, _, amount in holding.parts if holding is not None else ():
+                if pool in columns:
+                    found[n, columns[pool]] += amount
+    return found
 
 
 def _times(amounts: Int64s, need: Int64s) -> Int64s:

@@ -11,11 +11,13 @@ from tests.builders import Cluster, group, join, register, stop
 WHOLE = 10_000
 
 
-def filled(nodes: int = 2, policy: Policy | None = None, cpu_mhz: int = 300) -> Cluster:
+def filled(
+    nodes: int = 2, policy: Policy | None = None, cpu_mhz: int = 300, sand: str = "batch"
+) -> Cluster:
     """Nodes of 1,000 MHz, three jobs of `cpu_mhz` on each."""
     world = Cluster(policy=policy)
     world.do(*(join(f"n{at}", cpu_mhz=1000) for at in range(nodes)))
-    world.run(register("sand", group(count=3 * nodes, cpu_mhz=cpu_mhz)))
+    world.run(register("sand", group(count=3 * nodes, cpu_mhz=cpu_mhz), job_type=sand))
     assert len(world.rows("sand")) == 3 * nodes
     return world
 
@@ -113,6 +115,16 @@ def test_no_node_is_held_twice() -> None:
     assert sorted(rows) == [0, 1, 2]
 
 
+def test_nothing_is_held_where_nothing_ends() -> None:
+    """Where services are in the way a node is not held back: it would stand half empty for nothing."""
+    world = filled(sand="service")
+    world.run(register("couch", group(cpu_mhz=900)))
+    assert held(world) == {}
+    assert wait_class(world, "couch") == "capacity"
+    world.run(register("crumb", group(cpu_mhz=100)))
+    assert len(world.nodes_of("crumb")) == 1
+
+
 def test_what_never_fits_holds_nothing() -> None:
     """A job that no node could hold, even empty, holds nobody back."""
     world = filled()
@@ -156,7 +168,7 @@ def test_the_gap_is_what_is_left_beside_as_many_as_fit() -> None:
     world.do(join("n0", cpu_mhz=10_000, memory_mib=10_000, pools=(gpus,)))
     three = ((ResourceAsk(pool="gpu", amount=3 * WHOLE),),)
     one = ((ResourceAsk(pool="gpu", amount=WHOLE),),)
-    world.run(register("sand", group(count=8, cpu_mhz=100, alternatives=one)))
+    world.run(register("sand", group(count=8, cpu_mhz=100, alternatives=one), job_type="batch"))
     world.run(register("couch", group(count=2, cpu_mhz=1000, alternatives=three)))
     assert held(world) == {"couch": (0,)}
     grain = group(cpu_mhz=100, memory_mib=0, alternatives=one)

@@ -11,7 +11,7 @@ def crowd() -> Cluster:
     """One full node of 1,000 MHz; two alike that wait, one that never fits, one of another pool."""
     world = Cluster()
     world.do(join("n0", cpu_mhz=1000))
-    world.run(register("sand", group(count=3, cpu_mhz=300)))
+    world.run(register("sand", group(count=3, cpu_mhz=300), job_type="batch"))
     world.run(register("first", group(cpu_mhz=900)))
     world.do(register("second", group(cpu_mhz=900)))
     world.run(register("whale", group(cpu_mhz=9000), priority=90))
