@@ -103,7 +103,9 @@ def _short(
         outranked = int((ready & (free + beside.above >= ask).all(axis=1)).sum())
         if outranked:
             wait_class = "priority"
-            reasons.insert(0, f"more important jobs have its room on {outranked} nodes")
+            reasons.insert(
+                0, f"more important jobs have its room on {outranked} of {int(ready.sum())} nodes"
+            )
     return Waiting(count=count, wait_class=wait_class, reasons=tuple(reasons))
 
 
