@@ -100,7 +100,8 @@ def _short(
         wait_class = "reservation"
         reasons.insert(0, closed)
     if beside.above is not None:
-        outranked = int((ready & (free + beside.above >= ask).all(axis=1)).sum())
+        there = (beside.above > 0).any(axis=1) & (free + beside.above >= ask).all(axis=1)
+        outranked = int((ready & there).sum())
         if outranked:
             wait_class = "priority"
             reasons.insert(
