@@ -42,7 +42,7 @@ def due_starts(alloc: Alloc) -> list[Task]:
         is_first = not any(task.stopping for task in mains) and not _is_any_unknown(mains)
         is_up = any(task.phase is Phase.RUNNING for task in mains)
         return _idle(alloc.hooked("prestop")) if is_first and is_up else []
-    if alloc.held or alloc.crowded or alloc.stopping:
+    if alloc.held or alloc.waits or alloc.crowded or alloc.stopping:
         return []
     starts = _prestarts(alloc)
     is_open = all(_is_passed(task) for task in alloc.hooked("prestart"))

@@ -321,6 +321,18 @@ def test_a_restart_by_hand_is_free() -> None:
     assert not one.wait(60).did(tasks.KillTask)
 
 
+@pytest.mark.parametrize("sticky", [True, False])
+def test_an_heir_waits(sticky: bool) -> None:  # noqa: FBT001
+    """What takes over data starts when whoever has it is dead, and is told whose it is; else nothing waits."""
+    one = story(task_json("a"), EphemeralDisk={"SizeMB": 10, "Sticky": sticky}).started("a")
+    one.starts()
+    one.hear(6, alloc(desired="stop"), alloc(8, previous="a7"))
+    starts = one.did(tasks.StartTask)
+    assert [start.inherit for start in starts] == ([] if sticky else [""])
+    one.exited(130, "a")
+    assert [start.inherit for start in one.did(tasks.StartTask)] == (["a7"] if sticky else [])
+
+
 def test_too_little_disk_is_an_event() -> None:
     """What is measured above the group's disk is told of once, and again after it was below."""
     one = story(task_json("a"), EphemeralDisk={"SizeMB": 100}).started("a")
