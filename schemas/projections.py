@@ -153,6 +153,8 @@ class EvalSummary(Wire, frozen=True, kw_only=True, omit_defaults=False):
     create_seq: int = 0
     modify_seq: int = 0
     wait_until_ns: int = 0
+    #: pending, but nobody decides it: another that waits for the same stands before it. Told by `query.eval` only.
+    parked: bool = False
     waiting: dict[str, "WaitingSummary"] = {}
 
 

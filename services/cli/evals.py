@@ -64,7 +64,7 @@ def status(out: Output, *, eval_id: str, verbose: bool) -> int:
     shown = [
         ("ID", one.id if verbose else short(one.id)),
         ("Job", one.job_id),
-        ("Status", one.status),
+        ("Status", f"{one.status}, parked" if one.parked else one.status),
         ("Triggered by", one.triggered_by),
         ("Priority", str(one.priority)),
         ("Created", f"seq {one.create_seq}"),

@@ -97,7 +97,8 @@ async def follow(client: Client, out: Output, seen: Seen) -> None:
             status = seen.evaluation.status if seen.evaluation is not None else "pending"
             waits = {name: _count(one) for name, one in seen.waiting.items()}
             picture.show(status, seen.states, waits)
-            if status in ENDED and all(is_settled(one) for one in seen.states.values()):
+            is_known = status in ENDED or (seen.evaluation is not None and seen.evaluation.parked)
+            if is_known and all(is_settled(one) for one in seen.states.values()):
                 return
             if time.monotonic() > seen.deadline_s:
                 seen.in_time = False

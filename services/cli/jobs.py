@@ -52,10 +52,11 @@ def evaluate(out: Output, *, job_id: str, detach: bool) -> int:
 
     async def work(client: Client) -> int:
         verdict = await submit(client, "evaluate", msgspec.json.encode(body))
-        status, seq, fault = "", verdict.seq, None
+        status, seq, fault, parked = "", verdict.seq, None, False
         if not detach:
             one = await wait_evaluation(client, verdict.eval_id, verdict.seq)
             status, seq, fault = one.status, max(seq, one.modify_seq), evaluation_fault(one)
+            parked = one.parked
         out.result(
             {
                 **(fault.as_object() if fault is not None else {}),
@@ -70,7 +71,8 @@ def evaluate(out: Output, *, job_id: str, detach: bool) -> int:
             if out.is_json:
                 return 1
             raise fault
-        out.line(f"evaluation {short(verdict.eval_id)}: {status or 'not waited for'}")
+        told = f"{status}, parked behind others that wait for the same" if parked else status
+        out.line(f"evaluation {short(verdict.eval_id)}: {told or 'not waited for'}")
         return 0
 
     return with_bus(work)

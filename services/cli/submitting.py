@@ -54,11 +54,11 @@ async def evaluation_of(client: Client, eval_id: str, min_seq: int) -> EvalSumma
 
 
 async def wait_evaluation(client: Client, eval_id: str, min_seq: int) -> EvalSummary:
-    """Wait until an evaluation is no longer pending. Raises CliError `pending` after WAIT_S."""
+    """Wait until an evaluation is no longer pending, or is parked. Raises CliError `pending` after WAIT_S."""
     deadline = time.monotonic() + WAIT_S
     while True:
         one = await evaluation_of(client, eval_id, min_seq)
-        if one.status in ENDED:
+        if one.status in ENDED or one.parked:
             return one
         if time.monotonic() > deadline:
             raise CliError("pending", f"evaluation {eval_id} is still pending after {WAIT_S:.0f} s")

@@ -55,7 +55,7 @@ from shared.jobspec.submission import read_submission
 from shared.query import offered, projections
 from shared.query.histories import Histories
 from shared.query.planning import plan_job
-from shared.query.waiting import waiting_lines
+from shared.query.waiting import parked_behind, parked_lines, waiting_lines
 from shared.query.why import why_not
 
 LIMIT_MAX = 10_000
@@ -185,9 +185,10 @@ class Answers:
         )
 
     def _waiting(self, job: Job) -> tuple[WaitingLine, ...]:
-        key = self._state.evaluations.blocked_of.get(job.id)
+        table = self._state.evaluations
+        key = table.blocked_of.get(job.id)
         if key is None:
-            return ()
+            return parked_lines(self._state, job)
         blocked = projections.eval_summary(self._state.evaluations.by_key[key])
         return tuple(
             WaitingLine(
@@ -390,9 +391,12 @@ class Answers:
         _only(shown_ids(found[:AMBIGUOUS_SHOWN], EVAL_SALT), "evaluation", query.id)
         one = table.by_key[EvalKey(int(found[0]))]
         after = [table.by_key[key] for key in self._histories.of_job(one.job_id)]
+        shown = projections.eval_summary(one)
+        if parked_behind(self._state, one):
+            shown = msgspec.structs.replace(shown, parked=True)
         return EvalAnswer(
             **self._at,
-            evaluation=projections.eval_summary(one),
+            evaluation=shown,
             follow_ups=tuple(projections.eval_summary(e) for e in after if e.previous == one.key),
         )
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 import numpy as np
 
-from schemas.answers import QueueLine
+from schemas.answers import QueueLine, WaitingLine
 from schemas.base import JobId
 from schemas.evaluations import Blocked
 from shared.core.ids import eval_id
@@ -47,6 +47,38 @@ def waiting_lines(state: State, since: Since) -> list[QueueLine]:
             at = places[item.job.node_pool] = places.get(item.job.node_pool, 0) + 1
         lines += _lines(state, item, position=at, since_ns=since(item.job.id), reach=reach)
     return lines
+
+
+def parked_behind(state: State, evaluation: Evaluation) -> JobId:
+    """Name the job that waits for the same before a pending evaluation; empty: none does."""
+    table, jobs = state.evaluations, state.jobs.by_id
+    job = jobs.get(evaluation.job_id)
+    shape = whole_shape(job) if job is not None else None
+    if evaluation.status != "pending" or job is None or shape is None:
+        return JobId("")
+    before = []
+    for job_id, key in table.blocked_of.items():
+        other, blocked = jobs.get(job_id), table.by_key[key].blocked
+        if other is not None and blocked is not None and order_of(other) < order_of(job):
+            before += [order_of(other)] if waiting_shape(other, blocked) == shape else []
+    return min(before)[2] if before else JobId("")
+
+
+def parked_lines(state: State, job: Job) -> tuple[WaitingLine, ...]:
+    """Say of a job whose evaluation is parked what waits of it; nothing where none is."""
+    table = state.evaluations
+    return tuple(
+        WaitingLine(
+            group=group.name,
+            n=group.count,
+            wait_class="priority",
+            reasons=(behind_reason(behind),),
+            eval_id=eval_id(key),
+        )
+        for key in table.open_of.get(job.id, ())
+        if (behind := parked_behind(state, table.by_key[key]))
+        for group in job.groups
+    )
 
 
 def _items(state: State) -> Iterator[_Item]:
@@ -109,8 +141,13 @@ def _lines(
         )
 
 
+def behind_reason(job_id: str) -> str:
+    """Say that another stands before."""
+    return f"job {job_id!r} waits for the same before it"
+
+
 def _parked(item: _Item) -> str:
-    return f"job {item.behind!r} waits for the same before it"
+    return behind_reason(item.behind)
 
 
 def _wakes(

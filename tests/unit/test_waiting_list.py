@@ -3,7 +3,7 @@
 from schemas.answers import QueueLine
 from schemas.base import JobId
 from schemas.nodes import NodeSpec, ReportNode
-from shared.query.waiting import waiting_lines
+from shared.query.waiting import parked_behind, parked_lines, waiting_lines
 from tests.builders import Cluster, group, join, register
 
 
@@ -63,3 +63,16 @@ def test_what_is_placed_leaves_the_list() -> None:
     world = crowd()
     assert "sand" not in lines(world)
     assert JobId("sand") not in world.state.evaluations.blocked_of
+
+
+def test_a_parked_job_says_so_by_itself() -> None:
+    """Whoever asks about the job or its evaluation hears who is before it; one that is tried stands behind nobody."""
+    world = crowd()
+    jobs, table = world.state.jobs.by_id, world.state.evaluations
+    evaluation = table.by_key[world.pending("second")]
+    assert parked_behind(world.state, evaluation) == "first"
+    (line,) = parked_lines(world.state, jobs[JobId("second")])
+    assert (line.group, line.n, line.wait_class) == ("web", 1, "priority")
+    world.do(register("third", group(cpu_mhz=800)))
+    assert parked_behind(world.state, table.by_key[world.pending("third")]) == ""
+    assert parked_lines(world.state, jobs[JobId("third")]) == ()
