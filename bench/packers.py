@@ -36,7 +36,7 @@ class Fragmentation:
 
     def __init__(self, trace: Trace, known: Iterable[GpuAsk] = ()) -> None:
         self._models = len(trace.models)
-        self._workload = Workload()
+        self._workload = Workload[GpuAsk]()
         self._workload.counts.update(Counter(known))
         self._is_online = not self._workload.counts
         self._generation = self._workload.generation

@@ -5,6 +5,7 @@ Slow on purpose: it recomputes what the tables keep up to date. Tests and the si
 
 import msgspec
 import numpy as np
+from numpy.typing import ArrayLike
 
 from schemas.base import JobId
 from shared.core.resources.asks import Holding
@@ -66,7 +67,7 @@ def _extras(state: State) -> list[Violation]:
     size = len(held.used)
     names = held.names()
     widths = {name: len(held.slots_on(0, name, 0)) for name in names["slot"]}
-    pairs = [
+    pairs: list[tuple[str, ArrayLike, ArrayLike]] = [
         *((name, fresh.sum_of(name, size), held.sum_of(name, size)) for name in names["sum"]),
         *(
             (name, fresh.slots_of(name, size, width), held.slots_of(name, size, width))
@@ -76,7 +77,7 @@ def _extras(state: State) -> list[Violation]:
         ("cores", fresh.cores(size), held.cores(size)),
     ]
     return found + [
-        Violation("holdings", f"{name} is held {is_}, its allocations hold {expected}")
+        Violation("holdings", f"{name} is held {is_!r}, its allocations hold {expected!r}")
         for name, expected, is_ in pairs
         if not np.array_equal(expected, is_)
     ]

@@ -75,7 +75,7 @@ class Liking:
             found = np.zeros(len(rows), np.bool_)
             # The most liked first: a row keeps the first model that it fits on.
             for model in sorted(likes, key=lambda code: (-likes[code], code)):
-                fits = fits_ask(self._offers, self._assigner.held, ask, rows, model) & ~found
+                fits = fits_ask(self._offers, self._assigner.held, ask, rows, model=model) & ~found
                 best[fits] = likes[model]
                 found |= fits
             total += best

@@ -78,7 +78,10 @@ class Placed(msgspec.Struct, frozen=True, eq=False):
 
 
 class _Rules(msgspec.Struct, frozen=True, eq=False):
-    """What closes nodes to a count. Shapes: (N,) each; `on_rows` (the group's allocations) and `per_node` follow what is placed."""
+    """What closes nodes to a count. Shapes: (N,) each.
+
+    `on_rows` (the group's allocations) and `per_node` follow what is placed.
+    """
 
     usable: Mask
     on_rows: Int64s
@@ -155,14 +158,14 @@ class Scratch:
         out: list[Placed] = []
         at = 0
         for variant in range(len(extras.alternatives)):
-            need = self._need(group, extras, variant, rules.usable, count - at)
+            need = self._need(group, extras, variant, mask=rules.usable, count=count - at)
             left = countables(self._offers, self._held, need.asks)
             most = min([count - at, *(one.room for one in left)])
             if most <= 0:
                 continue
             room = room_of(self._offers, self._held, need)
             way = self._way(group, extras, variant)
-            placed = self._cut(group, most, rules, room, need.asks, way=way)
+            placed = self._cut(group, most, rules, room=room, asks=need.asks, way=way)
             if placed.placed:
                 np.add.at(rules.on_rows, placed.rows, placed.counts)
                 if rules.per_node is not None:
@@ -197,7 +200,9 @@ class Scratch:
         ask = gpu_ask(self._offers, shape)
         return Packing(Packed(self._offers, assigner, ask, prices, extras, variant, self._assigned))
 
-    def _need(self, group: GroupSpec, extras: Extras, variant: int, mask: Mask, count: int) -> Need:
+    def _need(
+        self, group: GroupSpec, extras: Extras, variant: int, *, mask: Mask, count: int
+    ) -> Need:
         free = self._capacity[:, 0] - self._used()[:, 0]
         return Need(extras, variant, mask, free, group.cpu_mhz, count)
 
@@ -316,7 +321,7 @@ class Scratch:
         worn = self._evictor is not None and self._evictor.is_tired
         return (worn or self._steps < 0) and any(one.placed for one in self._placed)
 
-    def algorithm(self, group: GroupSpec) -> Algorithm:
+    def _algorithm(self, group: GroupSpec) -> Algorithm:
         """Say how nodes are ranked: by the job's word, else the node pool's, else the cluster's."""
         return "spread" if self._word(group) == "spread" else "binpack"
 
@@ -330,42 +335,27 @@ class Scratch:
         group: GroupSpec,
         count: int,
         rules: "_Rules",
+        *,
         room: Int64s | None = None,
         asks: Sequence[ResourceAsk] = (),
-        *,
         way: Way | None = None,
     ) -> Placement:
         fleet, ask = self._state.fleet, ask_of(group)
         on_rows, per_node = rules.on_rows, rules.per_node
         of_job = self._on_job() if _is_job_wide(group) else on_rows
-        limit = per_node
-        if group.distinct_hosts and limit is None:
-            held = of_job if group.distinct_hosts == "job" else on_rows
-            limit = np.equal(held, 0).astype(np.int64)
-        beside = self._beside(group, asks)
-        for other in (room, beside):
-            if other is not None:
-                limit = other if limit is None else np.minimum(limit, other)
+        limit = self._limits(group, rules, of_job, (room, self._beside(group, asks)))
         affinity = self._masks.affinity(fleet, group.affinities)
         coupling = coupling_of(fleet.attributes, group, of_group=on_rows, of_job=of_job)
         anti_affinity = self._state.policy.policy.anti_affinity
-        lane, lanes = self._draw.lane, self._draw.lanes
+        algorithm, lanes = self._algorithm(group), self._draw.lanes
         if way is not None:
             placed = way.place(
-                Demand(tuple(ask.tolist()), group.count, self.algorithm(group), anti_affinity),
-                Nodes(
-                    self._capacity,
-                    self._used(),
-                    rules.usable,
-                    on_rows,
-                    rules.penalised,
-                    affinity,
-                    limit,
-                ),
+                Demand(tuple(ask.tolist()), group.count, algorithm, anti_affinity),
+                self._nodes(rules, affinity, limit),
                 coupling,
                 count=count,
                 steps=max(self._steps, 0),
-                own=lane_of_rows(self._size, lanes) == lane if lanes > 1 else None,
+                own=lane_of_rows(self._size, lanes) == self._draw.lane if lanes > 1 else None,
             )
         else:
             placed = place_count(
@@ -376,7 +366,7 @@ class Scratch:
                 count=count,
                 collisions=on_rows,
                 desired_count=group.count,
-                algorithm=self.algorithm(group),
+                algorithm=algorithm,
                 anti_affinity=anti_affinity,
                 penalised=rules.penalised,
                 affinity=affinity,
@@ -384,7 +374,7 @@ class Scratch:
                 coupling=coupling,
                 sampling=None if per_node is not None else self._sampling(group, rules.usable),
                 steps=max(self._steps, 0),
-                lane=lane,
+                lane=self._draw.lane,
                 lanes=lanes,
             )
         np.add.at(self._held.used, placed.rows, placed.counts.astype(np.int64)[:, None] * ask)
@@ -393,6 +383,24 @@ class Scratch:
         if self._of_job is not None:
             np.add.at(self._of_job, placed.rows, placed.counts)
         return placed
+
+    def _nodes(self, rules: "_Rules", affinity: Int64s | None, limit: Int64s | None) -> Nodes:
+        used, penalised = self._used(), rules.penalised
+        return Nodes(self._capacity, used, rules.usable, rules.on_rows, penalised, affinity, limit)
+
+    @staticmethod
+    def _limits(
+        group: GroupSpec, rules: "_Rules", of_job: Int64s, others: Sequence[Int64s | None]
+    ) -> Int64s | None:
+        """How many more each row takes by other rules than room. Shapes: (N,); None: there are none."""
+        limit = rules.per_node
+        if group.distinct_hosts and limit is None:
+            held = of_job if group.distinct_hosts == "job" else rules.on_rows
+            limit = np.equal(held, 0).astype(np.int64)
+        for other in others:
+            if other is not None:
+                limit = other if limit is None else np.minimum(limit, other)
+        return limit
 
     def _beside(self, group: GroupSpec, asks: Sequence[ResourceAsk] = ()) -> Int64s | None:
         """How many more of a group nodes take beside those for whom they are held back. What runs everywhere may."""
@@ -501,7 +509,7 @@ class Scratch:
                 used_after=(used[row] + ask).tolist(),
                 collisions=int(on_rows[row]),
                 desired_count=group.count,
-                algorithm=self.algorithm(group),
+                algorithm=self._algorithm(group),
                 anti_affinity=self._state.policy.policy.anti_affinity,
                 penalised=row in avoided,
                 affinity=0 if affinity is None else int(affinity[row]),

@@ -23,9 +23,9 @@ RESOURCE_NAMES: Final = ("cpu", "memory", "disk")
 
 
 class Beside(msgspec.Struct, frozen=True, eq=False):
-    """Who goes before a job. `names`: jobs for which nodes are held back; `limit`: how many more nodes take beside them.
+    """Who goes before a job. `names`: jobs for which nodes are held back.
 
-    `above` (N, 3): what more important jobs hold; None: it is of no account.
+    `limit`: how many more nodes take beside them. `above` (N, 3): what more important jobs hold; None: of no account.
     """
 
     names: tuple[str, ...]
@@ -46,7 +46,10 @@ def explain(
     report: Callable[[], FilterReport],
     beside: Beside,
 ) -> Waiting:
-    """Say why `count` found no room. `standing.rules` close nodes; `nodes`: how many live; `report`: who refuses whom."""
+    """Say why `count` found no room.
+
+    `standing.rules` close nodes; `nodes`: how many live; `report`: who refuses whom.
+    """
     group, mask = standing.group, standing.feasible
     ask, extras = ask_of(group), extras_of(group)
     feasible = int(mask.sum())
@@ -67,16 +70,16 @@ def explain(
             return Waiting(count=count, wait_class="never_fits", reasons=why)
     ready = fits_empty & standing.ready
     found = [] if ready.any() else [f"none of {feasible} feasible nodes is ready"]
-    return _short(standing, count, ask, ready, found, beside=beside)
+    return _short(standing, count, ask, ready=ready, reasons=found, beside=beside)
 
 
 def _short(
     standing: Standing,
     count: int,
     ask: Int64s,
+    *,
     ready: Mask,
     reasons: list[str],
-    *,
     beside: Beside,
 ) -> Waiting:
     """Say what is short right now on nodes that would do were they empty."""
@@ -94,7 +97,9 @@ def _short(
             reasons.append(f"{name} exhausted on {exhausted} of {int(ready.sum())} nodes")
     if extras is not None:
         held = standing.held
-        reasons += short_of(standing.offers, held, extras, group.cpu_mhz, ready, free=free[:, 0])
+        reasons += short_of(
+            standing.offers, held, extras, group.cpu_mhz, mask=ready, free=free[:, 0]
+        )
     wait_class = "capacity"
     if closed := _held_back(standing, ready & ~short.any(axis=1), beside):
         wait_class = "reservation"

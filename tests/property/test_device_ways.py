@@ -1,4 +1,4 @@
-"""Counts placed one by one: by the affinities of devices, and by the packing policy, against what each is meant to be."""
+"""Counts placed one by one: by the affinities of devices, and by the packing policy."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Counts of devices, cores, ports, sums and licences placed at once, against a scalar greedy, placement for placement."""
+"""Counts of devices, cores, ports, sums and licences placed at once, against a scalar greedy."""
 
 from typing import Any
 

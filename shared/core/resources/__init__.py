@@ -1,4 +1,4 @@
-"""One model of everything that an allocation takes beside CPU, memory and disk: docs/adr/0026-one-model-of-resources.md.
+"""One model of everything that an allocation takes beside CPU, memory and disk (docs/adr, "One model of resources").
 
 asks.py      what one allocation takes, and how a plan's columns say it
 devices.py   models of instances, and constraints over `${device.…}`

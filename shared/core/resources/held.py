@@ -21,8 +21,11 @@ from shared.core.resources.offers import Int64s, Slots, sized, widened
 from shared.core.resources.ports import Ports
 
 
-class Held:
-    """Shapes: N fleet rows; resources of `used` in the order of the fleet's columns; amounts in 1/10,000."""
+class Holdings:
+    """What is held, to be read. Shapes: N fleet rows; resources of `used` in the order of the fleet's columns.
+
+    Amounts in 1/10,000.
+    """
 
     def __init__(self) -> None:
         #: (N, 3) MHz, MiB, MiB; reserved cores' MHz are not in it (`correction`).
@@ -37,32 +40,9 @@ class Held:
         self._shared: set[tuple[str, str]] = set()
 
     @property
-    def has_extras(self) -> bool:
-        """Tell whether anything but the three columns and ports was ever held."""
-        return bool(self._sums or self._slots or self._cluster)
-
-    @property
     def has_cores(self) -> bool:
         """Tell whether cores were ever reserved."""
         return len(self._cores) > 0
-
-    def copy(self, size: int = 0) -> "Held":
-        """Return one to try things out on; `size` rows of the three columns, column by column in memory."""
-        return self.with_columns(self.columns(size or len(self.used)).copy(order="F"))
-
-    def with_columns(self, used: Int64s) -> "Held":
-        """Return a copy that holds `used` (N, 3) of the three columns."""
-        twin = Held()
-        twin.used = used
-        twin.ports = self.ports.copy()
-        twin._sums, twin._slots = dict(self._sums), dict(self._slots)
-        twin._cluster = dict(self._cluster)
-        twin._cores = self._cores
-        twin._shared = {("sum", name) for name in self._sums}
-        twin._shared |= {("slot", name) for name in self._slots} | {("cores", "")}
-        return twin
-
-    # ---- reading ----
 
     def columns(self, size: int) -> Int64s:
         """The three columns of the first `size` rows: a view, do not write to it. Shape: (size, 3)."""
@@ -107,7 +87,25 @@ class Held:
             "cluster": sorted(self._cluster),
         }
 
-    # ---- changing ----
+
+class Held(Holdings):
+    """What is held, and what changes it."""
+
+    def copy(self, size: int = 0) -> "Held":
+        """Return one to try things out on; `size` rows of the three columns, column by column in memory."""
+        return self.with_columns(self.columns(size or len(self.used)).copy(order="F"))
+
+    def with_columns(self, used: Int64s) -> "Held":
+        """Return a copy that holds `used` (N, 3) of the three columns."""
+        twin = Held()
+        twin.used = used
+        twin.ports = self.ports.copy()
+        twin._sums, twin._slots = dict(self._sums), dict(self._slots)
+        twin._cluster = dict(self._cluster)
+        twin._cores = self._cores
+        twin._shared = {("sum", name) for name in self._sums}
+        twin._shared |= {("slot", name) for name in self._slots} | {("cores", "")}
+        return twin
 
     def add_columns(self, rows: NDArray[np.integer], amounts: Int64s) -> None:
         """Hold of the three columns on many rows, which may repeat. Shapes: (P,), (P, 3)."""

@@ -60,7 +60,7 @@ class SlotPool:
         self.count = grown(self.count, rows)
 
 
-class Offers:
+class Offered:
     """Offers of all rows. Arrays may be longer than the fleet, or shorter: read them by the methods."""
 
     def __init__(self) -> None:
@@ -89,8 +89,6 @@ class Offers:
         self._made_at = -1
         self._kinds: dict[str, str] = {}
         self._eligible: dict[tuple[object, ...], Mask] = {}
-
-    # ---- what there is ----
 
     def kind(self, name: str, *, beside: int = -1) -> str:
         """Say what a pool is by what is offered of it now, by other rows than `beside`; empty: nothing is."""
@@ -171,7 +169,13 @@ class Offers:
         free: Int64s = np.maximum(last - first + 1, 0) - sized(self.ports_barred, size)
         return free
 
-    # ---- changes ----
+    def _count_of(self, name: str) -> Int64s | None:
+        pool = self.slots.get(name)
+        return None if pool is None else pool.count
+
+
+class Offers(Offered):
+    """What is offered, and what changes it."""
 
     def set_row(self, row: int, spec: NodeSpec, declared: Iterable[Pool]) -> None:
         """Take over what a node says and what an operator declared of it."""
@@ -238,10 +242,6 @@ class Offers:
 
     def _ids(self, name: str) -> dict[int, list[str]]:
         return self.slots[name].ids if name in self.slots else {}
-
-    def _count_of(self, name: str) -> Int64s | None:
-        pool = self.slots.get(name)
-        return None if pool is None else pool.count
 
     def _set_slots(self, row: int, name: str, entries: Sequence[Pool]) -> None:
         pool = self.slots.setdefault(name, SlotPool())

@@ -190,11 +190,11 @@ def _slots_room(offers: Offers, held: Held, need: Need, asks: Sequence[ResourceA
     if len(rooms) == 1:
         return rooms[0]
     bound = np.minimum.reduce(rooms)
-    return _several_asks(offers, free, need, asks, bound)
+    return _several_asks(offers, free, need, asks, bound=bound)
 
 
 def fits_ask(
-    offers: Offers, held: Held, ask: ResourceAsk, rows: NDArray[np.intp], model: int
+    offers: Offers, held: Held, ask: ResourceAsk, rows: NDArray[np.intp], *, model: int
 ) -> Mask:
     """On which rows one ask of an indexed pool fits on slots of one model. Shapes: rows, result (R,)."""
     pool = offers.slots[ask.pool]
@@ -235,7 +235,7 @@ def _one_ask(ask: ResourceAsk, free: Slots, keyed: tuple[Slots, int]) -> Int64s:
 
 
 def _several_asks(
-    offers: Offers, free: Slots, need: Need, asks: Sequence[ResourceAsk], bound: Int64s
+    offers: Offers, free: Slots, need: Need, asks: Sequence[ResourceAsk], *, bound: Int64s
 ) -> Int64s:
     """How often asks of one pool fit together: by trying, once for each state that a node is in."""
     pool = offers.slots[asks[0].pool]

@@ -40,7 +40,7 @@ def ever_fits(
 
 
 def short_of(
-    offers: Offers, held: Held, extras: Extras, cpu_mhz: int, mask: Mask, *, free: Int64s
+    offers: Offers, held: Held, extras: Extras, cpu_mhz: int, *, mask: Mask, free: Int64s
 ) -> list[str]:
     """What is short on how many of some rows, alternative by alternative. Shapes: mask, free (N,), MHz."""
     nodes = int(mask.sum())
