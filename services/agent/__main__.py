@@ -14,6 +14,9 @@ import structlog
 
 from schemas.nodes import NodeSpec
 from services.agent.desired import Settings
+from services.agent.drivers.docker import Docker
+from services.agent.drivers.docker_create import Machine
+from services.agent.drivers.docker_settings import DockerSettings, docker_settings
 from services.agent.drivers.driver import Driver
 from services.agent.drivers.exec import Exec
 from services.agent.drivers.exec_settings import exec_settings
@@ -22,7 +25,7 @@ from services.agent.drivers.raw_exec import RawExec
 from services.agent.edge import Edge
 from services.agent.edge_dirs import Directories
 from services.agent.edge_home import Home
-from services.agent.fingerprint import Naming, Reserved, node_spec, read_facts
+from services.agent.fingerprint import Naming, Reserved, core_mhz, node_spec, read_facts
 from services.agent.offers import (
     PORT_MAX,
     DevicePlugin,
@@ -119,7 +122,22 @@ def _naming(own: AgentSettings) -> Naming:
 def _drivers(own: AgentSettings, home: Home) -> dict[str, Driver]:
     drivers: list[Driver] = [RawExec(kernel_boot=home.kernel_boot)] if own.raw_exec else []
     drivers += isolated(home.top, home.kernel_boot, exec_settings(os.environ))
+    docker = docker_settings(os.environ)
+    if docker.enabled:
+        drivers.append(_docker(docker, own, home))
     return {driver.name: driver for driver in drivers}
+
+
+def _docker(settings: DockerSettings, own: AgentSettings, home: Home) -> Docker:
+    facts = read_facts(home.top)
+    return Docker(
+        settings,
+        data_dir=home.top,
+        node_id=own.node_id,
+        home_id=home.host_id,
+        kernel_boot=home.kernel_boot,
+        machine=Machine(core_mhz=core_mhz(facts), cores=facts.cores),
+    )
 
 
 def _plugins(own: AgentSettings) -> list[DevicePlugin]:
@@ -220,7 +238,7 @@ def main() -> int:
         for edge in edges:
             log.info("tasks.ended", count=asyncio.run(edge.end_tasks()))
     for driver in drivers.values():
-        if isinstance(driver, Exec | RawExec):
+        if isinstance(driver, Docker | Exec | RawExec):
             driver.close()
     return code
 

@@ -34,6 +34,8 @@ from shared.core.tasks import (
 #: A kill that shows no effect (a process the kernel holds) is repeated.
 KILL_AGAIN_NS = 5_000_000_000
 DEFAULT_KILL_SIGNAL = "SIGINT"
+#: Of drivers that know better: empty is the image's own, else SIGTERM.
+OWN_KILL_SIGNAL = {"docker": ""}
 EXPIRED_REASON = "allocation exceeded max_run_duration"
 
 
@@ -328,7 +330,7 @@ class Supervisor:
 
     def _signal(self, alloc: Alloc, task: Task, turn: Turn) -> None:
         task.signaled = True
-        name = task.plan.kill_signal or DEFAULT_KILL_SIGNAL
+        name = task.plan.kill_signal or OWN_KILL_SIGNAL.get(task.plan.driver, DEFAULT_KILL_SIGNAL)
         turn.act(SignalTask(key=alloc.key, task=task.plan.name, run=task.run, signal=name))
         self._set_timer(alloc, task, turn.now_ns + task.plan.kill_timeout_ns, turn)
 

@@ -67,6 +67,8 @@ class Box:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+        # A connection is closed one turn after it was told to.
+        await asyncio.sleep(0.01)
 
     def leave(self) -> None:
         """The agent is gone: killed, for all that its containers can know."""

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import docker
 
+from services.agent.drivers.docker_engine import knock
 from tests.compose.engine import NoEngineError, _install, _leave_network, _unmount_below
 
 #: Programs of the image; all are one static file.
@@ -45,6 +46,7 @@ class OwnEngine:
             preexec_fn=_leave_network,  # noqa: PLW1509 - nothing else runs in a thread here.
         )
         self.inside = ("nsenter", f"--net=/proc/{self._keeper.pid}/ns/net", "--")
+        self.client: docker.DockerClient | None = None
         try:
             self.start()
         except BaseException:
@@ -88,6 +90,10 @@ class OwnEngine:
     def _answers(self) -> bool:
         if not (self._folder / "sock").exists():
             return False
+        try:
+            knock(self.url)
+        except OSError:
+            return False
         client = docker.APIClient(base_url=self.url, timeout=5)
         try:
             return bool(client.ping())
@@ -101,6 +107,11 @@ class OwnEngine:
         assert self._process is not None
         self._process.kill()
         self._process.wait()
+        # Its containerd dies with it, a moment later: the next dockerd must not take it for its own.
+        pid = self._folder / "run" / "containerd" / "containerd.pid"
+        deadline = time.monotonic() + 5
+        while Path(f"/proc/{pid.read_text().strip()}").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
 
     def freeze(self) -> None:
         """Dockerd keeps its connections and answers nothing."""
@@ -162,6 +173,8 @@ class OwnEngine:
                 pass
         self._keeper.kill()
         self._keeper.wait()
+        if self.client is not None:
+            self.client.close()
         _unmount_below(self._folder)
         shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -10,7 +10,7 @@ import pytest
 from services.agent.drivers.docker_mounts import Pins, Sources
 from services.agent.drivers.docker_settings import DockerSettings
 from services.agent.drivers.driver import StartRefused
-from tests.docker.box import ALLOC, a_box, level
+from tests.docker.box import ALLOC, a_box, launch, level
 from tests.docker.engine import OwnEngine
 
 pytestmark = pytest.mark.asyncio
@@ -234,11 +234,11 @@ async def test_secrets_stay_with_their_task(engine: OwnEngine, top: Path) -> Non
     async with a_box(engine, top) as box:
         secrets = box.run().places.task / "secrets"
         secrets.mkdir(parents=True)
-        (secrets / "key").write_text("s3cr3t-file")
+        (secrets / "key").write_text("s3cr3t-file\n")
         handle = await box.start("cat /secrets/key; sleep 300", launch_env={"K": "s3cr3t-env"})
         await level(lambda: "s3cr3t-file" in box.output())
-        other = await box.driver.start(box.run(task="other"), __import__("tests.docker.box", fromlist=["launch"]).launch(
-            "env; ls -R /secrets /alloc /local; cat /alloc/../main/secrets/key; sleep 0.1"))  # fmt: skip
+        script = "env; ls -R /secrets /alloc /local; cat /alloc/../main/secrets/key; sleep 0.1"
+        other = await box.driver.start(box.run(task="other"), launch(script))
         await asyncio.wait_for(box.driver.wait(other), 30)
         assert "s3cr3t" not in box.output(task="other")
         labels = str([one.labels for one in box.containers()])

@@ -7,7 +7,8 @@ import docker
 import pytest
 
 from services.agent.drivers import docker_state
-from services.agent.drivers.docker import Container
+from services.agent.drivers.docker import Container, Starting
+from services.agent.drivers.docker_create import plan_of
 from services.agent.drivers.driver import Exit, Gone, StartRefused
 from tests.docker.box import Box, a_box, launch, level
 from tests.docker.engine import OwnEngine
@@ -66,12 +67,10 @@ async def test_a_crash_between_create_and_start(
         with monkeypatch.context() as patch:
             patch.setattr("services.agent.drivers.docker.write_claim", crashed)
             patch.setattr(docker.APIClient, "remove_container", lambda *_, **__: None)
+            given = launch("sleep 300")
+            plan = plan_of(box.driver._name(box.run()), given)
             with pytest.raises(KeyboardInterrupt):
-                box.driver._begin(
-                    box.driver._engine.api(), box.run(), launch("sleep 300"),
-                    __import__("services.agent.drivers.docker", fromlist=["plan_of"]).plan_of(box.run(), launch("sleep 300")),
-                    __import__("services.agent.drivers.docker", fromlist=["Starting"]).Starting(),
-                )  # fmt: skip
+                box.driver._begin(box.driver._engine.api(), box.run(), given, plan, Starting())
         assert [one.status for one in box.containers()] == ["created"]
         box2 = await next_life(box)
         assert await box2.driver.recover(box2.run()) == Gone(started=False)
@@ -145,7 +144,7 @@ async def test_strays_are_swept(engine: OwnEngine, top: Path) -> None:
     async with a_box(engine, top) as box, a_box(engine, top / "other") as other:
         mine, theirs = await box.start(), await other.start()
         await box.start(number=2)
-        box.driver._known.discard(f"main-{box.run().alloc_id}-2")
+        box.driver._known.discard(box.driver._name(box.run(2)))
         assert await box.driver._sweep() == 1
         assert [one.id for one in box.containers()] == [mine.id]
         assert [one.id for one in other.containers()] == [theirs.id]
@@ -155,7 +154,7 @@ async def test_the_engine_goes_and_comes_back(engine: OwnEngine, top: Path) -> N
     """An engine that is killed and started again ends no run; what ended meanwhile is seen then, with its code."""
     async with a_box(engine, top) as box:
         stays = await box.start("while :; do echo on; sleep 0.2; done", number=1)
-        ends = await box.driver.start(box.run(task="ends"), launch("sleep 2; echo bye; exit 6"))
+        ends = await box.driver.start(box.run(task="ends"), launch("echo bye; sleep 2; exit 6"))
         waits = [asyncio.ensure_future(box.driver.wait(one)) for one in (stays, ends)]
         await level(lambda: "on" in box.output())
         engine.kill()

@@ -97,6 +97,7 @@ class Docker:
     ) -> None:
         self._settings = settings
         self._data_dir = data_dir
+        self._home_id = home_id
         self._kernel_boot = kernel_boot
         self._machine = machine
         self._own = {f"{LABEL}node": node_id, f"{LABEL}home": home_id}
@@ -114,16 +115,19 @@ class Docker:
         """Ask the engine what it is, for a few seconds."""
         if not self._settings.enabled:
             return {}
+        engine = Engine(self._settings.url, call_s=FINGERPRINT_S)
         try:
-            return translated(self._api, _describe, self._settings)
+            return translated(engine.api, _describe, self._settings)
         except (EngineAway, EngineRefused) as err:
             _log.info("docker.not_available", url=self._settings.url, reason=str(err))
             return {}
+        finally:
+            engine.close()
 
     async def start(self, run: Run, launch: TaskLaunch) -> Container:
         """Make a container and start it; its image is pulled when it is not there."""
         self._tend()
-        plan = plan_of(run, launch)
+        plan = plan_of(self._name(run), launch)
         starting = self._starting[plan.name] = Starting()
         self._known.add(plan.name)
         try:
@@ -140,7 +144,7 @@ class Docker:
     async def recover(self, run: Run) -> Container | Exit | Gone:
         """Find a run of an earlier life, by name; an engine that is away is waited for by `wait`."""
         self._tend()
-        name = container_name(run)
+        name = self._name(run)
         self._known.add(name)
         directory = run.places.runs / str(run.number)
         Pins(directory / "pins").release()
@@ -204,7 +208,7 @@ class Docker:
 
     async def abandon(self, run: Run) -> None:
         """Void a start that took too long, or end what became of it."""
-        name = container_name(run)
+        name = self._name(run)
         starting = self._starting.get(name)
         if starting is not None:
             starting.void = True
@@ -247,6 +251,9 @@ class Docker:
     def close(self) -> None:
         """Let go of the threads; containers run on."""
         self._engine.close()
+
+    def _name(self, run: Run) -> str:
+        return container_name(run, self._home_id)
 
     # ---- start ----
 
@@ -297,7 +304,7 @@ class Docker:
             )
             if launch.logs.disabled:
                 body["HostConfig"]["LogConfig"] = {"Type": "none", "Config": {}}
-            container = _create(api, body, plan.name)
+            container = _create(api, body, plan.name, self._own)
             write_claim(directory, Claim(container=container, kernel_boot=self._kernel_boot))
             _check(starting)
             api.start(container)
@@ -371,7 +378,7 @@ class Docker:
         await asyncio.to_thread(write_end, handle.directory, end)
         self._live.pop(handle.id, None)
         await self._remove(handle.id)
-        self._known.discard(container_name(handle.run))
+        self._known.discard(self._name(handle.run))
         handle.end = end
         return end
 
@@ -389,9 +396,6 @@ class Docker:
             await self._engine.call(_remove, container)
 
     # ---- around ----
-
-    def _api(self) -> docker.APIClient:
-        return docker.APIClient(base_url=self._settings.url, version="auto", timeout=FINGERPRINT_S)
 
     def _noted(self, container: str, action: str) -> None:
         handle = self._live.get(container)
@@ -463,12 +467,15 @@ def _make_directories(run: Run, directory: Path) -> None:
         raise StartRefused(f"directories cannot be made: {err}", recoverable=True) from err
 
 
-def _create(api: docker.APIClient, body: dict[str, Any], name: str) -> str:
-    """Make a container; one that an earlier try left under this name goes."""
+def _create(api: docker.APIClient, body: dict[str, Any], name: str, own: dict[str, str]) -> str:
+    """Make a container; one of ours that an earlier try left under this name goes."""
     try:
         made = api.create_container_from_config(body, name)  # type: ignore[no-untyped-call]
     except docker.errors.APIError as err:
         if err.response is None or err.response.status_code != 409:
+            raise
+        labels = api.inspect_container(name)["Config"].get("Labels") or {}
+        if any(labels.get(key) != text for key, text in own.items()):
             raise
         api.remove_container(name, force=True, v=True)
         made = api.create_container_from_config(body, name)  # type: ignore[no-untyped-call]

@@ -38,12 +38,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str]
 
 
-def container_name(run: Run) -> str:
-    """Name of a run's container: one run has one, whoever asks for it and how often."""
-    return f"{run.task}-{run.alloc_id}-{run.number}"
+def container_name(run: Run, home_id: str) -> str:
+    """Name of a run's container: one run has one, whoever asks for it and how often.
+
+    Ids of allocations are computed, so two clusters on one engine may have the same: the agent's home tells them apart.
+    """
+    return f"{run.task}-{run.alloc_id}-{run.number}-{home_id[:8]}"
 
 
-def plan_of(run: Run, launch: TaskLaunch) -> Plan:
+def plan_of(name: str, launch: TaskLaunch) -> Plan:
     """Read a task's options, with its environment as it is inside. Raises StartRefused with all that is wrong."""
     config = msgspec.json.decode(launch.config)
     ports = _inside_ports(config, launch)
@@ -59,7 +62,7 @@ def plan_of(run: Run, launch: TaskLaunch) -> Plan:
     if faults:
         text = "; ".join(f"{fault.path}: {fault.message}" for fault in faults[:10])
         raise StartRefused(text, recoverable=False)
-    return Plan(name=container_name(run), options=options, env=env)
+    return Plan(name=name, options=options, env=env)
 
 
 def _inside_ports(config: dict[str, Any], launch: TaskLaunch) -> dict[str, int]:

@@ -8,6 +8,7 @@ what arrives together with the first answer of a terminal.
 import asyncio
 import contextlib
 import json
+import socket
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -58,9 +59,12 @@ class Engine:
         """Let go of the threads; containers run on."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._slow.shutdown(wait=False, cancel_futures=True)
+        if self._api is not None:
+            self._api.close()
 
     def api(self) -> docker.APIClient:
-        """The client of the `docker` package; it may be used by several threads."""
+        """The client of the `docker` package; it may be used by several threads. Raises OSError: nobody listens."""
+        knock(self.url)
         if self._api is None:
             self._api = docker.APIClient(
                 base_url=self.url,
@@ -146,6 +150,15 @@ class Engine:
         finally:
             writer.close()
         raise EngineAway("the engine hung up")
+
+
+def knock(url: str) -> None:
+    """See whether anybody listens at a socket; the package leaks one for each refused try. Raises OSError."""
+    kind, _, path = url.partition("://")
+    if kind == "unix":
+        with socket.socket(socket.AF_UNIX) as one:
+            one.settimeout(5)
+            one.connect(path)
 
 
 def translated(
