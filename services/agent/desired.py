@@ -128,7 +128,9 @@ class Desired:
     def wake(self, turn: Turn) -> None:
         """Adopt what ran. What did not run waits until a projection still wants it."""
         self.silence.wake(turn)
-        turn.act(SweepAllocs(tuple(one.desired.alloc_id for one in self.allocs.values())))
+        if self.cluster_id:
+            # Without a journal nobody knows whose all that is: nothing is deleted then.
+            turn.act(SweepAllocs(tuple(one.desired.alloc_id for one in self.allocs.values())))
         for alloc in self.allocs.values():
             self._reports.touch(alloc.key)
             self._supervisor.recover(alloc, turn)
@@ -204,8 +206,11 @@ class Desired:
         if wanted.boot_id == self._boot_id:
             self._reports.see(wanted.reports_seen)
         elif self._reports.is_registered:
-            # The log does not know this boot (any more): it forgot the node.
+            # The log does not know this boot (any more): it forgot the node, or a late word of an earlier life came in
+            # between, and with it states that are not ours.
             self._reports.register()
+            for key in self.allocs:
+                self._reports.touch(key)
         named = {one.key for one in wanted.allocations}
         for alloc in self.allocs.values():
             alloc.held = False

@@ -26,6 +26,7 @@ from shared.sim.weather import Weather
 
 STORM_BEGINS_NS = 1 * SECOND
 STORM_ENDS_NS = 12 * SECOND
+AGENTS_COME_NS = 3 * SECOND
 #: After the storm the world must come to rest within this; rescheduling alone waits 5 s and a node's loss 6 s.
 CALM_MAX_NS = 60 * SECOND
 _LOOK_NS = 500 * MS
@@ -149,8 +150,11 @@ class World:
         )
         chaos.skew()
         agents = [node.process for node in self.nodes if node.process is not None]
-        for process in (*self.processes, *agents):
+        for process in self.processes:
             loop.after(self._draws.below(100 * MS), process.start)
+        for process in agents:
+            # Some of them come when there are jobs already that want every node.
+            loop.after(self._draws.below(AGENTS_COME_NS), process.start)
         for customer in self.customers:
             customer.on_verdict = oracle.on_verdict
             customer.verdict_of = oracle.verdict_of

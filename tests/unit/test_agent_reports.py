@@ -85,6 +85,19 @@ def test_a_forgotten_node_registers_again() -> None:
     assert story.wait(1).reports()[0].spec is not None
 
 
+def test_who_registers_again_tells_everything_again() -> None:
+    """What the log knows of its allocations may be a late word of an earlier boot: all states go with it."""
+    story = Story().hear(5, alloc(7), reports_seen=1).wait(1)
+    story.started(key=7)
+    story.wait(1)
+    seen = story.reports()[-1].number
+    story.hear(6, alloc(7), reports_seen=seen).wait(60)
+    story.reports()
+    story.hear(7, alloc(7), boot_id="an earlier one", reports_seen=99).wait(1)
+    (again, *_) = story.reports()
+    assert again.spec is not None and keys(again) == [7]
+
+
 def test_changes_at_once_travel_together() -> None:
     """Many changes within a moment make two reports: the first at once, the rest together."""
     story = Story().hear(5, *(alloc(key) for key in range(1, 51))).wait(1)

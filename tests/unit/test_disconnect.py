@@ -7,8 +7,9 @@ import pytest
 from schemas.evaluations import EvaluationsCreated, WakeEvaluations
 from schemas.jobs import Disconnect, GroupSpec
 from schemas.nodes import ChangeLiveness
+from schemas.plans import PlanRefused
 from shared.core.decide import liveness
-from shared.core.tables.allocations import LOST, RUNNING, UNKNOWN
+from shared.core.tables.allocations import COMPLETE, LOST, RUNNING, UNKNOWN
 from shared.core.tables.fleet import DISCONNECTED, DOWN, READY
 from tests.builders import SECOND, Cluster, group, join, register, stop
 
@@ -330,3 +331,15 @@ def test_a_report_of_what_is_unknown_brings_a_node_back_that_was_taken_for_dead(
     assert story.status == READY
     story.settle()
     assert story.wanted() == [story.first]
+
+
+def test_what_ended_behind_the_back_of_a_plan_is_not_lost() -> None:
+    """A report that overtakes the plan which declares its allocation lost makes that plan stale."""
+    story = Story(group())
+    story.ask("down")
+    plan = story.world.plan()
+    story.world.report(story.node, (story.first, "complete"))
+    (refused, *_) = story.world.do(plan)
+    assert isinstance(refused, PlanRefused) and refused.code == "stale"
+    story.settle()
+    assert story.client(story.first) == COMPLETE

@@ -145,9 +145,10 @@ def _check_stops(state: State, plan: SubmitPlan) -> None:
     for stop in plan.stops:
         if not stop.client_status:
             continue
-        gone = is_gone(state, np.asarray(stop.rows, dtype=np.int32))
-        if stop.client_status != "lost" or not gone.all():
-            raise _Refused("stale", "declares allocations lost on a node that is up")
+        stopped = np.asarray(stop.rows, dtype=np.int32)
+        lost = is_gone(state, stopped) & ~TERMINAL[allocations.client[stopped]]
+        if stop.client_status != "lost" or not lost.all():
+            raise _Refused("stale", "declares allocations lost that ended, or on a node that is up")
     for update in plan.updates:
         if TERMINAL[allocations.client[np.asarray(update.rows, dtype=np.int64)]].any():
             raise _Refused("stale", "updates an allocation that ended")
