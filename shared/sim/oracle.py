@@ -74,9 +74,7 @@ class Oracle:
         self._orders: dict[Process, _Orders] = {
             node.process: _Orders() for node in nodes if node.process is not None
         }
-        self._node_ids = {
-            node.process: node.node_id for node in nodes if node.process is not None
-        }
+        self._node_ids = {node.process: node.node_id for node in nodes if node.process is not None}
         for node in nodes:
             node.on_start = self.started
 
