@@ -182,10 +182,12 @@ class Edge:
         self._spawn("call", self._bounded(work, effect.alloc_id))
 
     def _sweep(self, effect: SweepAllocs) -> None:
-        # Not in a thread: nothing new may be made meanwhile. Where there was no crash it looks at one directory.
-        swept = self._directories.sweep(effect.kept)
-        if swept:
-            _log.info("directories.swept", count=swept)
+        # Named before anything new can be there; an allocation that was forgotten never comes back.
+        names = self._directories.strangers(effect.kept)
+        if names:
+            _log.info("directories.swept", count=len(names))
+            work = asyncio.to_thread(self._directories.sweep, names)
+            self._spawn("call", self._bounded(work, "sweep"))
 
     # ---- one asyncio task each ----
 

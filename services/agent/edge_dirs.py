@@ -86,17 +86,20 @@ class Directories:
         for part in ("alloc", "runs"):
             shutil.rmtree(self._top / part / id_token(alloc_id), ignore_errors=True)
 
-    def sweep(self, kept: tuple[str, ...]) -> int:
-        """Delete what is left of allocations that nobody knows any more; returns how many."""
+    def strangers(self, kept: tuple[str, ...]) -> list[str]:
+        """Name what is left of allocations that are not among these."""
         known = {id_token(one) for one in kept}
         found = {name for part in ("alloc", "runs") for name in _entries(self._top / part)}
-        for name in sorted(found - known):
+        return sorted(found - known)
+
+    def sweep(self, names: list[str]) -> None:
+        """Delete what `strangers` found."""
+        for name in names:
             alloc = self._top / "alloc" / name
             for task in _entries(alloc):
                 _unmount(alloc / task / "secrets")
             for part in ("alloc", "runs"):
                 shutil.rmtree(self._top / part / name, ignore_errors=True)
-        return len(found - known)
 
     def measure(self, alloc_id: str) -> Measured:
         """Count what an allocation takes on disk, memory excepted; a bounded look."""

@@ -16,8 +16,9 @@ from services.agent.edge_home import Home
 from services.agent.edge_logs import rotate
 from services.cli.log_files import LogFiles
 from shared.core.ids import alloc_id
-from shared.core.tasks import LogLimits
+from shared.core.tasks import LogLimits, SweepAllocs
 from tests.integration.agent_node import NODE, Node, job, projection, sh, wanted
+from tests.unit.agent_story import Story, alloc
 
 LIMITS = LogLimits(files=3, file_bytes=64 * 1024)
 is_root = pytest.mark.skipif(os.geteuid() != 0, reason="LOUD: a tmpfs needs root")
@@ -112,11 +113,20 @@ def test_what_a_crash_left_is_swept(tmp_path: Path) -> None:
     directories = Directories(home.top)
     for name in ("a1", "a2"):
         directories.prepare(home.places(name, "main"))
-    assert directories.sweep(("a1",)) == 1
+    strangers = directories.strangers(("a1",))
+    assert strangers == ["a2"]
+    directories.sweep(strangers)
     assert [path.name for path in (tmp_path / "alloc").iterdir()] == ["a1"]
     directories.remove("a1")
     assert list((tmp_path / "alloc").iterdir()) == list((tmp_path / "runs").iterdir()) == []
     home.close()
+
+
+def test_without_a_journal_nothing_is_swept() -> None:
+    """An agent whose journal is gone deletes nothing; one that has a journal names what it keeps."""
+    assert not Story().did(SweepAllocs)
+    (sweep,) = Story().hear(5, alloc()).started().restarted().did(SweepAllocs)
+    assert sweep.kept == ("a7",)
 
 
 async def _level(check: Any) -> None:
