@@ -18,6 +18,7 @@ from services.cli.log_files import LogFiles
 from shared.core.ids import alloc_id
 from shared.core.tasks import LogLimits, SweepAllocs
 from tests.integration.agent_node import NODE, Node, job, projection, sh, wanted
+from tests.integration.exec_node import NEEDED, a_cell, need
 from tests.unit.agent_story import Story, alloc
 
 LIMITS = LogLimits(files=3, file_bytes=64 * 1024)
@@ -89,6 +90,22 @@ async def test_secrets_outlive_the_agent_and_no_longer(tmp_path: Path) -> None:
         again.hear(projection(3))
         await again.until(lambda: again.status() == "complete")
         await _level(lambda: not is_mounted(secrets))
+
+
+@is_root
+@pytest.mark.asyncio
+async def test_an_isolated_task_has_its_secrets_in_memory(tmp_path: Path) -> None:
+    """A task of driver exec, another user in a view of its own, finds the tmpfs, owns it, and nothing of it stays."""
+    need(*NEEDED)
+    async with a_cell(tmp_path) as cell:
+        directories = Directories(cell.home.top)
+        run = cell.place("a1")
+        directories.prepare(run.places)
+        script = 'echo key > "$NOMAD_SECRETS_DIR/k" && cat /secrets/k; stat -f -c %T /secrets'
+        end, said = await cell.run(script, run)
+        assert (end.code, said) == (0, "key\ntmpfs\n")
+        directories.remove("a1")
+        assert list((cell.home.top / "alloc").iterdir()) == []
 
 
 @is_root
