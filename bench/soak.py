@@ -1,13 +1,14 @@
 """Starts and stops without end: what is left of processes, descriptors, mounts, cgroups and directories afterwards.
 
-`python -m bench.soak [--driver exec|raw_exec] [--count 10000] [--seconds 1800]` prints one line of JSON on stdout and its
-progress on stderr; exit 1 when anything is left. Ends by count or by time, whichever comes first. Nothing here is a
+`python -m bench.soak [--driver exec|raw_exec] [--count 10000] [--seconds 1800]` prints one line of JSON on stdout and
+its progress on stderr; exit 1 when anything is left. Ends by count or by time, whichever comes first. Nothing here is a
 benchmark of speed: the drivers are used as the agent's edge uses them, a third of the tasks end by themselves, a third
 by a signal, a third by a kill with a child in another session.
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -30,7 +31,6 @@ from shared.core.tasks import TaskLaunch
 #: Tasks that are alive at the same time.
 AT_ONCE = 8
 SCRIPTS = ("exit 0", "exec sleep 300", "setsid sleep 301 & sleep 300")
-_MARKS = ("caravan-keep", "caravan-init", "caravan-watch", "caravan-exec")
 
 
 class Soak:
@@ -83,36 +83,48 @@ def _driver(kind: str, home: Home) -> Driver:
     if kind == "raw_exec":
         return RawExec(kernel_boot=home.kernel_boot)
     made = Exec(home=home.top, kernel_boot=home.kernel_boot, settings=ExecSettings())
-    if why := made.off():
+    if why := made.offer.off():
         raise SystemExit(f"driver exec is off here: {why}")
     return made
 
 
 def left(soak: Soak) -> dict[str, int]:
-    """What there is now of everything that a start makes."""
+    """What there is now of everything that a start makes; of others on this machine nothing counts."""
     groups = getattr(soak.driver, "groups", None)
-    tops = list(groups.tops.values()) if groups is not None else []
+    tops = [path for path in groups.tops.values() if path.is_dir()] if groups is not None else []
+    place = str(soak.home.top)
+    mounts = Path("/proc/self/mounts").read_text(encoding="utf-8")
     return {
-        "processes": _processes(str(soak.home.top)),
+        "processes": len(_processes(place) | _members(tops) - {_starter(soak.driver)}),
         "descriptors": sum(1 for _ in Path("/proc/self/fd").iterdir()),
-        "mounts": len(Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()),
+        "mounts": mounts.count(place),
         "cgroups": sum(1 for top in tops for one in top.iterdir() if one.is_dir()),
         "directories": sum(1 for part in soak.home.top.glob("*/*") if part.is_dir()),
     }
 
 
-def _processes(top: str) -> int:
-    """Processes that are ours by name, or work below our directory."""
-    found = 0
+def _starter(driver: Any) -> int:
+    return int(driver.starter.pid) if isinstance(driver, Exec) else 0
+
+
+def _members(tops: list[Path]) -> set[int]:
+    """Tasks, keepers and inits: all are in a cgroup of this driver."""
+    files = [file for top in tops for file in top.glob("*/cgroup.procs")]
+    found: set[int] = set()
+    for file in files:
+        with contextlib.suppress(OSError):
+            found |= {int(word) for word in file.read_text().split()}
+    return found
+
+
+def _processes(place: str) -> set[int]:
+    """Processes that were given our directory."""
+    found: set[int] = set()
     for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            name = (entry / "comm").read_text().strip()
-            words = (entry / "cmdline").read_bytes().decode(errors="replace")
-        except OSError:
-            continue
-        found += name in _MARKS or (top in words and int(entry.name) != os.getpid())
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if place.encode() in (entry / "cmdline").read_bytes():
+                    found.add(int(entry.name))
     return found
 
 

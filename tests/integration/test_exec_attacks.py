@@ -5,6 +5,7 @@ mount. What this machine cannot do is left out loudly.
 """
 
 import os
+import pwd
 import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -25,6 +26,8 @@ from tests.integration.exec_node import (
 )
 
 AGENT = os.getpid()
+#: The superuser's directory, and the link to the root directory in /proc.
+NAMES = {"superuser": pwd.getpwuid(0).pw_dir, "top": "root"}
 SECRET = "the-agent-s-own-secret-8371"
 
 
@@ -66,7 +69,7 @@ def leave_secrets(cell: Cell) -> Path:
     "path",
     [
         "/etc/shadow",
-        "/root/.",
+        "{superuser}/.",
         "{home}/journal",
         "{home}/agent.json",
         "{home}/runs/.",
@@ -74,7 +77,7 @@ def leave_secrets(cell: Cell) -> Path:
         "{other}/local/data",
         "/proc/{agent}/environ",
         "/proc/{agent}/mem",
-        "/proc/1/root/etc/shadow",
+        "/proc/1/{top}/etc/shadow",
         "/proc/kcore",
         "/sys/kernel/debug/.",
     ],
@@ -82,7 +85,7 @@ def leave_secrets(cell: Cell) -> Path:
 async def test_what_is_not_its_own_cannot_be_read(cell: Cell, path: str) -> None:
     """Neither the node's secrets, nor the agent's files and memory, nor another allocation's can be read."""
     other = leave_secrets(cell)
-    where = path.format(home=cell.home.top, other=other, agent=AGENT)
+    where = path.format(home=cell.home.top, other=other, agent=AGENT, **NAMES)
     tries = f"cat {where} || ls {where}; ln -s {where} local/l; cat local/l; ls local/l/"
     _, said = await cell.run(f"{tries}; head -c 9 {where} | od -c | head -1; echo tried")
     assert SECRET not in said
@@ -295,7 +298,7 @@ async def test_a_log_that_is_no_file_is_not_written(cell: Cell, tmp_path: Path, 
 async def test_a_task_cannot_take_its_log_away(cell: Cell) -> None:
     """A task writes to its log, by its descriptor and by name, and can neither remove nor replace it."""
     logs = "$NOMAD_ALLOC_DIR/logs"
-    script = f"echo one; echo two >> /dev/stdout; rm -f {logs}/main.stdout.0; mv {logs}/main.stdout.0 {logs}/x; echo three"
+    script = f"echo one; echo two >> /dev/stdout; rm -f {logs}/*.0; mv {logs}/*out.0 {logs}/x; echo three"
     run = cell.place()
     _, said = await cell.run(script, run)
     assert [line for line in said.splitlines() if line in ("one", "two", "three")] == [

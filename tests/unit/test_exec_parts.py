@@ -145,7 +145,7 @@ def test_missing_isolation_turns_the_driver_off(
 ) -> None:
     """Where what the operator demands does not work here the driver is off, with the reason as an attribute."""
     off = driver(tmp_path, works, **settings)
-    assert says in off.off()
+    assert says in off.offer.off()
     assert "driver.exec" not in off.fingerprint()
     if settings.get("enabled", True):
         assert says in off.fingerprint()["driver.exec.off"]

@@ -16,6 +16,7 @@ import msgspec
 from services.agent.drivers import watcher
 from services.agent.drivers.beside import order_beside, refuse_faults
 from services.agent.drivers.driver import Exit, Gone, Output, Run, StartRefused, Usage
+from services.agent.drivers.exec_offer import Offer
 from services.agent.drivers.exec_settings import ExecSettings, User
 from services.agent.drivers.exec_shape import Shape
 from services.agent.drivers.isolation import cgroups
@@ -81,58 +82,25 @@ class Exec:
             if found is None:
                 # What of earlier lives has no member any more; nothing is started yet.
                 self.groups.sweep()
+        self.offer = Offer(settings, self.found)
         self._shape = Shape(home=home, settings=settings, found=self.found)
-
-    def off(self) -> str:
-        """Say why no task can be run here; empty: one can."""
-        if not self.settings.enabled:
-            return "turned off"
-        works = {*self.found.works}
-        if works & {"view", "landlock"}:
-            works.add("files")
-        lacks = [kind for kind in self.settings.demanded if kind not in works]
-        if lacks:
-            whys = {**self.found.why}
-            whys.setdefault("files", whys.get("view", whys.get("probe", "")))
-            return "; ".join(f"no {kind} here: {whys.get(kind, 'not found')}" for kind in lacks)
-        if "user" in works and isinstance(user := self.settings.user_of(""), str):
-            return user
-        return ""
 
     def fingerprint(self) -> dict[str, str]:
         """Say what works, in attributes that constraints can name; `driver.exec.off`: why it does not."""
-        why = self.off()
-        if why:
-            return {"driver.exec.off": why} if self.settings.enabled else {}
-        spaces = [
-            one for one in ("ipc", "network", "pid", "uts", "view") if one in self.found.works
-        ]
-        two = self.found.hierarchies.second
-        version = "2" if "memory" in two else "1"
-        return {
-            "driver.exec": "1",
-            "driver.exec.cgroups": version if self.groups is not None else "0",
-            "driver.exec.files": "view" if "view" in self.found.works else "landlock",
-            "driver.exec.landlock": str(self.found.landlock),
-            "driver.exec.namespaces": ",".join(spaces),
-            "driver.exec.seccomp": str(
-                int("seccomp" in self.found.works and self.settings.seccomp)
-            ),
-            "driver.exec.user": self.settings.user if "user" in self.found.works else "",
-        }
+        return self.offer.attributes()
 
     async def start(self, run: Run, launch: TaskLaunch) -> Jailed:
         """Start a run."""
         options = self._read(launch)
         command = (options.command, *options.args)
-        return await self.start_command(run, launch, command, options)
+        return await self._start_command(run, launch, command, options)
 
     def _read(self, launch: TaskLaunch) -> ExecOptions:
         options, faults = read_exec(msgspec.json.decode(launch.config))
         refuse_faults(self.name, faults)
         return options
 
-    async def start_command(
+    async def _start_command(
         self,
         run: Run,
         launch: TaskLaunch,
@@ -146,7 +114,7 @@ class Exec:
 
         `devices`, `shown`: full paths of the node's that it sees beside what every task does.
         """
-        why = self.off() or self.settings.forbids(options)
+        why = self.offer.off() or self.settings.forbids(options)
         if why:
             raise StartRefused(why, recoverable=False)
         order = await asyncio.to_thread(self._order, run, launch, command, options)

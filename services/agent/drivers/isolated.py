@@ -21,7 +21,7 @@ def isolated(home: Path, kernel_boot: str, settings: ExecSettings) -> list[Drive
     if not settings.enabled:
         return []
     first = Exec(home=home, kernel_boot=kernel_boot, settings=settings)
-    if why := first.off():
+    if why := first.offer.off():
         _log.info("exec.off", reason=why)
     others = [
         kind(

@@ -29,7 +29,7 @@ class Java(Exec):
     def fingerprint(self) -> dict[str, str]:
         """Say which virtual machine is here; empty: none, or nothing may be isolated."""
         program = shutil.which("java", path=_PATH)
-        if program is None or self.off():
+        if program is None or self.offer.off():
             return {}
         said = version_text([program, "-version"])
         found = _VERSION.search(said)
@@ -47,7 +47,7 @@ class Java(Exec):
         """Start a run."""
         options, faults = read_java(msgspec.json.decode(launch.config))
         refuse_faults(self.name, faults)
-        return await self.start_command(run, launch, ("java", *options.command), options)
+        return await self._start_command(run, launch, ("java", *options.command), options)
 
 
 def version_text(command: list[str]) -> str:

@@ -42,7 +42,7 @@ class Qemu(Exec):
 
     def fingerprint(self) -> dict[str, str]:
         """Say which emulator is here; empty: none, or nothing may be isolated."""
-        if not self.emulator or self.off():
+        if not self.emulator or self.offer.off():
             return {}
         found = _VERSION.search(version_text([self.emulator, "--version"]))
         if found is None:
@@ -64,7 +64,7 @@ class Qemu(Exec):
         shown = self._shown(options)
         command = (self.emulator, *arguments(run, launch, options, ours=not shown))
         devices = (_KVM,) if options.accelerator == "kvm" else ()
-        return await self.start_command(
+        return await self._start_command(
             run, launch, command, IsolationOptions(), devices=devices, shown=shown
         )
 

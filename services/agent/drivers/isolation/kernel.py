@@ -69,7 +69,7 @@ def setns(fd: int, flags: int) -> None:
     check(libc.setns(fd, flags), "setns")
 
 
-def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
+def mount(source: str, target: str, kind: str = "", *, flags: int = 0, data: str = "") -> None:
     """Mount; empty texts are no argument."""
     words = [text.encode() or None for text in (source, target, kind)]
     done = libc.mount(*words, ctypes.c_ulong(flags), data.encode() or None)

@@ -164,7 +164,11 @@ def _extra(root: int, shown: tuple[str, ...]) -> None:
 
 
 def _etc(root: int) -> None:
-    _bind(root, "etc", lambda at: kernel.mount("etc", at, "tmpfs", _FLAGS, "size=1m,mode=755"))
+    _bind(
+        root,
+        "etc",
+        lambda at: kernel.mount("etc", at, "tmpfs", flags=_FLAGS, data="size=1m,mode=755"),
+    )
     etc = os.open("etc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root)
     try:
         for name in etc_names():
@@ -203,7 +207,11 @@ def _one_of_etc(etc: int, name: str) -> None:
 def _dev(root: int, devices: tuple[str, ...]) -> None:
     # A tmpfs, so that nothing of the node's /dev shows but what is named.
     data = "size=64k,mode=755"
-    _bind(root, "dev", lambda at: kernel.mount("dev", at, "tmpfs", MS_NOSUID | MS_NOEXEC, data))
+    _bind(
+        root,
+        "dev",
+        lambda at: kernel.mount("dev", at, "tmpfs", flags=MS_NOSUID | MS_NOEXEC, data=data),
+    )
     dev = os.open("dev", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root)
     place = _of(dev)
     try:
@@ -217,11 +225,15 @@ def _dev(root: int, devices: tuple[str, ...]) -> None:
             os.symlink(f"/proc/self/{to}", f"{place}/{name}")
         os.mkdir(f"{place}/shm")
         flags = _FLAGS | MS_NOEXEC
-        kernel.mount("shm", f"{place}/shm", "tmpfs", flags, "size=64m,mode=1777")
+        kernel.mount("shm", f"{place}/shm", "tmpfs", flags=flags, data="size=64m,mode=1777")
         os.mkdir(f"{place}/pts")
         flags = MS_NOSUID | MS_NOEXEC
         kernel.mount(
-            "devpts", f"{place}/pts", "devpts", flags, "newinstance,ptmxmode=0666,mode=620"
+            "devpts",
+            f"{place}/pts",
+            "devpts",
+            flags=flags,
+            data="newinstance,ptmxmode=0666,mode=620",
         )
         os.symlink("pts/ptmx", f"{place}/ptmx")
         kernel.mount(
@@ -234,7 +246,11 @@ def _dev(root: int, devices: tuple[str, ...]) -> None:
 def _proc(root: int) -> None:
     # Only its own user's processes show: not init, nor others' where it shares the node's pids.
     flags = _FLAGS | MS_NOEXEC
-    _bind(root, "proc", lambda at: kernel.mount("proc", at, "proc", flags, "hidepid=invisible"))
+    _bind(
+        root,
+        "proc",
+        lambda at: kernel.mount("proc", at, "proc", flags=flags, data="hidepid=invisible"),
+    )
     proc = os.open("proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root)
     try:
         for name in _MASKED:
