@@ -65,6 +65,11 @@ class Counters:
         for kind in subjects.COMMAND_KINDS:
             out[f'{_PREFIX}queue_depth{{kind="{kind}"}}'] = float(inbox.depth(kind))
         out[_PREFIX + "active"] = float(is_active)
+        held = replica.state.reservations.by_job.values()
+        out[_PREFIX + "reservations"] = float(len(held))
+        out[_PREFIX + "nodes_held_back"] = float(
+            sum(len(h.rows) for one in held for h in one.holds)
+        )
         out[_PREFIX + "epoch"] = float(replica.chain.epoch)
         out["caravan_log_seq"] = float(replica.seq)
         out["caravan_log_foreign_total"] = float(replica.chain.foreign)

@@ -34,6 +34,7 @@ def check(state: State, *, capacity: bool = True) -> list[Violation]:
         *_counts(state),
         *_rows(state),
         *_evaluations(state),
+        *_reservations(state),
         *_references(state),
     ]
     return found + ([*_capacity(state), *_pools(state)] if capacity else [])
@@ -189,6 +190,32 @@ def _evaluations(state: State) -> list[Violation]:
         entry = table.by_key[key]
         if entry.status != "blocked" or entry.job_id != job_id:
             found.append(Violation("blocked", f"{job_id} points to {entry.status} {key}"))
+    return found
+
+
+def _reservations(state: State) -> list[Violation]:
+    """A node is held for one job at most, which still waits; only nodes are held where something can be placed."""
+    held = [
+        (one.job_id, row)
+        for one in state.reservations.by_job.values()
+        for h in one.holds
+        for row in h.rows
+    ]
+    ready = state.fleet.ready()
+    found = [
+        Violation("reservations", f"row {row} is held for {job_id}, and takes nothing")
+        for job_id, row in held
+        if not (row < len(ready) and ready[row])
+    ]
+    if len({row for _, row in held}) < len(held):
+        found.append(Violation("reservations", f"a row is held twice: {held}"))
+    found += [
+        Violation("reservations", f"nodes are held for {job_id}, which does not wait")
+        for job_id in state.reservations.by_job
+        if job_id not in state.evaluations.open_of
+    ]
+    if len(state.reservations.by_job) > state.policy.policy.reservations_max:
+        found.append(Violation("reservations", "more hold nodes than the policy allows"))
     return found
 
 
