@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from services.agent.drivers.driver import Driver, Exit, Gone, Run, StartRefused
+from services.agent.drivers.driver import Driver, Exit, Gone, Run, StartRefused, Talkative
 from services.agent.edge_dirs import Directories, open_inside
 from services.agent.edge_disk import DiskWatch
 from services.agent.edge_home import Home
@@ -33,6 +33,7 @@ from shared.core.tasks import (
     SweepAllocs,
     TaskExited,
     TaskGone,
+    TaskNoted,
     TaskStarted,
     TaskStartFailed,
     WriteJournal,
@@ -66,6 +67,9 @@ class Edge:
         self._home = home
         self._directories = directories or Directories(home.top)
         self._drivers = dict(drivers)
+        for driver in drivers.values():
+            if isinstance(driver, Talkative):
+                driver.tell = self._note
         self._tell = inject
         self._live: dict[_RunKey, tuple[Driver, Any, Run]] = {}
         #: how many runs of an allocation are alive or about to be, and what was found of its ports before the first.
@@ -194,6 +198,10 @@ class Edge:
     def _inject(self, event: AgentInput) -> None:
         if not self._ending:
             self._tell(event)
+
+    def _note(self, run: Run, kind: str, text: str) -> None:
+        noted = TaskNoted(key=run.key, task=run.task, run=run.number, kind=kind, message=text)
+        self._inject(noted)
 
     def _spawn(self, kind: str, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work, name=f"{kind} {len(self._work)}")
@@ -345,6 +353,7 @@ class Edge:
             alloc_id=effect.alloc_id,
             task=effect.task,
             number=effect.run,
+            key=effect.key,
             places=self._home.places(effect.alloc_id, effect.task),
         )
 

@@ -13,7 +13,7 @@ from schemas.envelope import ENCODER, CommandBatch
 from schemas.nodes import Heartbeat, NodeSpec
 from services.agent.desired import Desired, Settings
 from services.agent.reports import Reports
-from services.agent.supervise import Supervisor, Turn
+from services.agent.supervise import Supervisor, Turn, noted
 from services.agent.workload import Phase
 from shared.bus import subjects
 from shared.core.role import (
@@ -36,6 +36,7 @@ from shared.core.tasks import (
     KillTask,
     TaskExited,
     TaskGone,
+    TaskNoted,
     TaskStarted,
     TaskStartFailed,
 )
@@ -134,6 +135,10 @@ class Agent:
                 self._take_timer(one, turn)
             case TaskStarted() | TaskStartFailed() | TaskExited() | TaskGone():
                 self._take_event(one, turn)
+            case TaskNoted():
+                owner = self._desired.allocs.get(one.key)
+                if owner is not None:
+                    noted(owner, one, self._reports, turn.now_ns)
             case DiskUsed():
                 measured = self._desired.allocs.get(one.key)
                 if measured is not None:

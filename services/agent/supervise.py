@@ -26,6 +26,7 @@ from shared.core.tasks import (
     StartTask,
     TaskExited,
     TaskGone,
+    TaskNoted,
     TaskStarted,
     TaskStartFailed,
     WriteJournal,
@@ -71,6 +72,14 @@ def timer_name(alloc: Alloc, task: Task) -> str:
 def alloc_timer_name(alloc: Alloc) -> str:
     """Name of an allocation's one timer: it waits for its last day, or for its first kill signal."""
     return f"alloc {alloc.key}"
+
+
+def noted(alloc: Alloc, event: TaskNoted, reports: Reports, now_ns: int) -> None:
+    """A driver has something to tell of a task's present run."""
+    task = alloc.tasks.get(event.task)
+    if task is not None and task.run == event.run and task.phase is not Phase.DEAD:
+        task.note(event.kind, event.message, now_ns)
+        reports.touch(alloc.key)
 
 
 class Supervisor:

@@ -286,6 +286,16 @@ class DiskUsed(msgspec.Struct, frozen=True, kw_only=True):
     is_partial: bool = False
 
 
+class TaskNoted(msgspec.Struct, frozen=True, kw_only=True):
+    """Something about a run that people want to know: an image is fetched, a health check fails."""
+
+    key: int
+    task: str
+    run: int
+    kind: str
+    message: str
+
+
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The reply to `Ask(name)`; None: there was none."""
 
@@ -293,4 +303,4 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     data: bytes | None = None
 
 
-AgentInput = TaskStarted | TaskStartFailed | TaskExited | TaskGone | DiskUsed | Answer
+AgentInput = TaskStarted | TaskStartFailed | TaskExited | TaskGone | TaskNoted | DiskUsed | Answer

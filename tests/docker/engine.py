@@ -4,6 +4,7 @@ It has a network namespace of its own, so that nothing is published on this mach
 machine's own engine is never touched.
 """
 
+import contextlib
 import os
 import shutil
 import signal
@@ -167,10 +168,8 @@ class OwnEngine:
         pid = self._folder / "run" / "containerd" / "containerd.pid"
         if pid.exists() and pid.read_text().strip().isdigit():
             # It is dockerd's child, and stays when dockerd was killed.
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid.read_text()), signal.SIGTERM)
-            except ProcessLookupError:
-                pass
         self._keeper.kill()
         self._keeper.wait()
         if self.client is not None:

@@ -7,10 +7,11 @@ import docker
 import pytest
 
 from services.agent.drivers import docker_state
-from services.agent.drivers.docker import Container, Starting
+from services.agent.drivers.docker import Container
+from services.agent.drivers.docker_begin import Order, Starting, begin
 from services.agent.drivers.docker_create import plan_of
 from services.agent.drivers.driver import Exit, Gone, StartRefused
-from tests.docker.box import Box, a_box, launch, level
+from tests.docker.box import Box, a_box, launch, level, status
 from tests.docker.engine import OwnEngine
 
 pytestmark = pytest.mark.asyncio
@@ -65,12 +66,13 @@ async def test_a_crash_between_create_and_start(
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr("services.agent.drivers.docker.write_claim", crashed)
+            patch.setattr("services.agent.drivers.docker_begin.write_claim", crashed)
             patch.setattr(docker.APIClient, "remove_container", lambda *_, **__: None)
             given = launch("sleep 300")
             plan = plan_of(box.driver._name(box.run()), given)
+            order = Order(run=box.run(), launch=given, plan=plan, starting=Starting())
             with pytest.raises(KeyboardInterrupt):
-                box.driver._begin(box.driver._engine.api(), box.run(), given, plan, Starting())
+                begin(box.driver._engine.api(), box.driver._ground, order)
         assert [one.status for one in box.containers()] == ["created"]
         box2 = await next_life(box)
         assert await box2.driver.recover(box2.run()) == Gone(started=False)
@@ -95,7 +97,7 @@ async def test_a_start_given_up_never_comes_alive(
             loop.call_soon_threadsafe(made.set)
             asyncio.run_coroutine_threadsafe(asyncio.sleep(0.3), loop).result()
 
-        monkeypatch.setattr("services.agent.drivers.docker.write_claim", slow)
+        monkeypatch.setattr("services.agent.drivers.docker_begin.write_claim", slow)
         starting = asyncio.ensure_future(box.start())
         await made.wait()
         starting.cancel()
@@ -159,7 +161,7 @@ async def test_the_engine_goes_and_comes_back(engine: OwnEngine, top: Path) -> N
         await level(lambda: "on" in box.output())
         engine.kill()
         try:
-            await level(lambda: not Path(f"/proc/{ends.pid}").exists(), 30)
+            await level(lambda: not status(ends.pid), 30)
             with pytest.raises(StartRefused, match="does not answer") as caught:
                 await box.start(number=9)
             assert caught.value.recoverable
@@ -203,7 +205,7 @@ async def test_a_hanging_engine_costs_its_own_tasks_alone(engine: OwnEngine, top
         waiting = asyncio.ensure_future(box.driver.wait(handle))
         engine.freeze()
         try:
-            with pytest.raises(StartRefused, match="gave no answer|does not answer"):
+            with pytest.raises(StartRefused, match=r"gave no answer|does not answer"):
                 await asyncio.wait_for(box.start(number=2), 20)
             assert not waiting.done()
         finally:

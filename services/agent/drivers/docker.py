@@ -16,19 +16,19 @@ from typing import Any
 import docker
 import structlog
 
+from services.agent.drivers.docker_begin import Ground, Order, Starting, begin, refusal
 from services.agent.drivers.docker_create import (
     LABEL,
     Machine,
     Plan,
     container_name,
     plan_of,
-    request,
 )
 from services.agent.drivers.docker_engine import Engine, EngineAway, EngineRefused, translated
 from services.agent.drivers.docker_exec import DockerSession, run_command
 from services.agent.drivers.docker_images import Images
 from services.agent.drivers.docker_logs import LogCopy
-from services.agent.drivers.docker_mounts import Pins, Sources
+from services.agent.drivers.docker_mounts import Pins
 from services.agent.drivers.docker_settings import DockerSettings
 from services.agent.drivers.docker_state import (
     Claim,
@@ -36,7 +36,6 @@ from services.agent.drivers.docker_state import (
     exit_of_state,
     read_claim,
     read_end,
-    write_claim,
     write_end,
 )
 from services.agent.drivers.docker_watch import LOOK_S, PAUSE_MAX_S, PAUSE_S, Watch
@@ -48,8 +47,6 @@ SWEEP_S = 300.0
 #: Not younger than that: a start may be under way.
 SWEEP_FIRST_S = 60.0
 FINGERPRINT_S = 5
-#: In an engine's answer: trying again fails the same way.
-_FINAL = ("executable file not found", "no such file", "unable to find user")
 _log = structlog.get_logger()
 
 
@@ -72,13 +69,6 @@ class Container:
         return self.run.places.runs / str(self.run.number)
 
 
-class Starting:
-    """A start under way; `void` from another task: it must not come alive."""
-
-    def __init__(self) -> None:
-        self.void = False
-
-
 class Docker:
     """The driver. `tell`: (run, kind, message) for the task's events."""
 
@@ -96,11 +86,16 @@ class Docker:
         engine: Engine | None = None,
     ) -> None:
         self._settings = settings
-        self._data_dir = data_dir
         self._home_id = home_id
         self._kernel_boot = kernel_boot
-        self._machine = machine
         self._own = {f"{LABEL}node": node_id, f"{LABEL}home": home_id}
+        self._ground = Ground(
+            settings=settings,
+            data_dir=data_dir,
+            kernel_boot=kernel_boot,
+            machine=machine,
+            own=self._own,
+        )
         self._engine = engine or Engine(settings.url)
         self._images = Images(self._engine, settings)
         self._watch = Watch(self._engine, f"{LABEL}home={home_id}", self._noted)
@@ -271,64 +266,16 @@ class Docker:
             tell=lambda text: self.tell(run, "Driver", text),
         )
         try:
-            container, pid, stop_signal = await self._engine.call(
-                self._begin, run, launch, plan, starting
-            )
+            order = Order(run=run, launch=launch, plan=plan, starting=starting)
+            container, pid, stop_signal = await self._engine.call(begin, self._ground, order)
         except EngineRefused as err:
-            raise _refusal(err) from err
+            raise refusal(err) from err
         handle = self._handle(run, container, None, pid)
         handle.stop_signal = stop_signal or "SIGTERM"
         if not launch.logs.disabled:
             handle.logs = LogCopy(self._engine, run, container, tty=options.tty)
             handle.logs.begin()
         return handle
-
-    def _begin(
-        self, api: docker.APIClient, run: Run, launch: TaskLaunch, plan: Plan, starting: Starting
-    ) -> tuple[str, int, str]:
-        """In a thread: everything from the directories to a process. Returns container, pid and stop signal."""
-        directory = run.places.runs / str(run.number)
-        _make_directories(run, directory)
-        pins = Pins(directory / "pins")
-        pins.release()
-        container = ""
-        try:
-            body = request(
-                plan,
-                run,
-                launch,
-                settings=self._settings,
-                sources=Sources(self._settings, self._data_dir, run, pins),
-                machine=self._machine,
-                labels=self._labels(run, launch),
-            )
-            if launch.logs.disabled:
-                body["HostConfig"]["LogConfig"] = {"Type": "none", "Config": {}}
-            container = _create(api, body, plan.name, self._own)
-            write_claim(directory, Claim(container=container, kernel_boot=self._kernel_boot))
-            _check(starting)
-            api.start(container)
-            _check(starting)
-            found = api.inspect_container(container)
-        except BaseException:
-            if container:
-                with contextlib.suppress(Exception):
-                    api.remove_container(container, force=True, v=True)
-            raise
-        finally:
-            pins.release()
-        return container, int(found["State"]["Pid"]), str(found["Config"].get("StopSignal") or "")
-
-    def _labels(self, run: Run, launch: TaskLaunch) -> dict[str, str]:
-        found = {
-            **self._own,
-            f"{LABEL}alloc": run.alloc_id,
-            f"{LABEL}task": run.task,
-            f"{LABEL}run": str(run.number),
-            f"{LABEL}job": launch.names.job,
-            f"{LABEL}group": launch.names.group,
-        }
-        return {name: text for name, text in found.items() if text}
 
     def _handle(self, run: Run, container: str, logs: LogCopy | None, pid: int = 0) -> Container:
         handle = Container(run, container, logs, pid)
@@ -456,41 +403,6 @@ def _describe(api: docker.APIClient, settings: DockerSettings) -> dict[str, str]
         ".pull": "1" if settings.allow_pull else "",
     }
     return {f"driver.docker{name}": text for name, text in found.items() if text}
-
-
-def _make_directories(run: Run, directory: Path) -> None:
-    try:
-        for path in (*run.places.directories(), directory):
-            path.mkdir(parents=True, exist_ok=True)
-        (run.places.task / "secrets").chmod(0o700)
-    except OSError as err:
-        raise StartRefused(f"directories cannot be made: {err}", recoverable=True) from err
-
-
-def _create(api: docker.APIClient, body: dict[str, Any], name: str, own: dict[str, str]) -> str:
-    """Make a container; one of ours that an earlier try left under this name goes."""
-    try:
-        made = api.create_container_from_config(body, name)  # type: ignore[no-untyped-call]
-    except docker.errors.APIError as err:
-        if err.response is None or err.response.status_code != 409:
-            raise
-        labels = api.inspect_container(name)["Config"].get("Labels") or {}
-        if any(labels.get(key) != text for key, text in own.items()):
-            raise
-        api.remove_container(name, force=True, v=True)
-        made = api.create_container_from_config(body, name)  # type: ignore[no-untyped-call]
-    return str(made["Id"])
-
-
-def _check(starting: Starting) -> None:
-    if starting.void:
-        raise StartRefused("the start was given up", recoverable=True)
-
-
-def _refusal(err: EngineRefused) -> StartRefused:
-    text = str(err)
-    final = err.status == 400 or any(word in text for word in _FINAL)
-    return StartRefused(f"container cannot be started: {text}", recoverable=not final)
 
 
 def _signal(api: docker.APIClient, container: str, name: str) -> None:

@@ -84,9 +84,18 @@ class DockerSession:
             with contextlib.suppress(OSError):
                 await self._writer.wait_closed()
             with contextlib.suppress(EngineAway, EngineRefused):
-                found = await self._look()
-                if found.get("Running"):
-                    _kill(int(found.get("Pid") or 0), self._container)
+                await self._end()
+
+    async def _end(self) -> None:
+        for _ in range(100):
+            found = await self._look()
+            if found.get("Running") and found.get("Pid"):
+                _kill(int(found["Pid"]), self._container)
+                return
+            if found.get("ExitCode") is not None:
+                return
+            # Asked for, and not begun yet.
+            await asyncio.sleep(0.02)
 
     async def _look(self) -> dict[str, Any]:
         return await self._engine.call(docker.APIClient.exec_inspect, self._id)

@@ -3,7 +3,8 @@
 Decides nothing. A driver may hang, lie or raise: `edge.py` bounds every call, so that it costs its own task alone.
 """
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -27,6 +28,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     task: str
     number: int
     places: Places
+    #: the allocation's, for who has to name it.
+    key: int = 0
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +93,13 @@ class Handle(Protocol):
     def pid(self) -> int:
         """Process id of the task itself; 0: not known."""
         ...
+
+
+@runtime_checkable
+class Talkative(Protocol):
+    """A driver that tells of a run's life beside its start and end: (run, kind, message)."""
+
+    tell: Callable[[Run, str, str], None]
 
 
 class Driver(Protocol):

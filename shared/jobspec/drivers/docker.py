@@ -344,8 +344,8 @@ def _mount(block: dict[str, Any], path: str, faults: list[OptionFault]) -> Docke
     values, wrong = read_options(block, _MOUNT, {}, path=f"{path}.")
     faults.extend(wrong)
     kind = values.get("type") or "volume"
-    tmpfs = _inner(values, "tmpfs_options", _TMPFS, path, faults)
-    volume = _inner(values, "volume_options", _VOLUME, path, faults)
+    tmpfs = _inner(values, "tmpfs_options", _TMPFS, path=path, faults=faults)
+    volume = _inner(values, "volume_options", _VOLUME, path=path, faults=faults)
     for options in values.get("bind_options", ()):
         if options.get("propagation") not in (None, "", "private", "rprivate"):
             text = "mounts made later are not passed on between a node and its containers"
@@ -368,7 +368,7 @@ def _mount(block: dict[str, Any], path: str, faults: list[OptionFault]) -> Docke
 
 
 def _inner(
-    values: Json, name: str, table: dict[str, Option], path: str, faults: list[OptionFault]
+    values: Json, name: str, table: dict[str, Option], *, path: str, faults: list[OptionFault]
 ) -> dict[str, Any]:
     never = {"driver_config": _NO_DRIVER, "labels": _NO_DRIVER} if name == "volume_options" else {}
     found: dict[str, Any] = {}
