@@ -35,6 +35,12 @@ class AllocationsReported(Event, frozen=True, kw_only=True, tag="allocations.rep
     details: tuple[AllocDetail, ...] = ()
 
 
+class AllocationsDisplaced(Event, frozen=True, kw_only=True, tag="allocations.displaced"):
+    """An operator wants these allocations to end where they are; their jobs replace them with the next plan."""
+
+    rows: tuple[int, ...]
+
+
 class AllocationsCollected(Event, frozen=True, kw_only=True, tag="allocations.collected"):
     """Terminal allocations left the state; their rows are free."""
 

@@ -18,6 +18,7 @@ from schemas import (
     dead,
     envelope,
     evaluations,
+    hands,
     jobs,
     nodes,
     operator,
@@ -48,6 +49,19 @@ ANSWERS: dict[str, type[Wire]] = {
     "dead": answers.DeadAnswer,
 }
 
+#: What an agent is asked by `hands.<node>.<verb>`, and what it answers, by verb.
+HANDS: dict[str, tuple[type[Wire], type[Wire]]] = {
+    "logs": (hands.LogsAsk, hands.Frame),
+    "exec": (hands.ExecAsk, hands.Frame),
+    "session": (hands.SessionInput, hands.SessionAnswer),
+    "fs_list": (hands.FilesAsk, hands.FilesAnswer),
+    "fs_stat": (hands.FilesAsk, hands.FilesAnswer),
+    "fs_read": (hands.FilesAsk, hands.FilePart),
+    "stats": (hands.StatsAsk, hands.StatsAnswer),
+    "restart": (hands.TaskAsk, hands.TaskAnswer),
+    "signal": (hands.TaskAsk, hands.TaskAnswer),
+}
+
 #: Messages of their own: each gets a file in schemas/json.
 MESSAGES: tuple[type[Wire], ...] = (
     envelope.Record,
@@ -69,9 +83,13 @@ MESSAGES: tuple[type[Wire], ...] = (
     *ANSWERS.values(),
     operator.PolicyWish,
     operator.EligibilityWish,
+    operator.DrainWish,
+    operator.MetaWish,
+    operator.StopWish,
     operator.PoolWish,
     operator.CollectWish,
     operator.OperatorVerdict,
+    *dict.fromkeys(struct for pair in HANDS.values() for struct in pair),
     answers.ErrorAnswer,
     dead.DeadLetter,
 )

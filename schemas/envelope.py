@@ -31,6 +31,8 @@ AnyEvent = (
     | nodes.NodeEligibilityChanged
     | nodes.NodesCollected
     | nodes.PoolDeclared
+    | nodes.NodeDrainChanged
+    | nodes.NodeMetaChanged
     | nodes.CapacityFreed
     | evaluations.EvaluationsCreated
     | evaluations.EvaluationsWoken
@@ -41,6 +43,7 @@ AnyEvent = (
     | plans.PlanRefused
     | allocations.AllocationsReported
     | allocations.AllocationsCollected
+    | allocations.AllocationsDisplaced
 )
 
 AnyCommand = (
@@ -57,6 +60,9 @@ AnyCommand = (
     | policy.SetEligibility
     | policy.CollectGarbage
     | policy.DeclarePool
+    | policy.StopAllocation
+    | policy.DrainNode
+    | policy.SetNodeMeta
 )
 
 

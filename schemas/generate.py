@@ -41,6 +41,8 @@ CAUSES = {
     "node.refused": "an agent, `report_node` with `spec`",
     "nodes.status_changed": "heartbeat, `change_liveness`",
     "node.eligibility_changed": "an operator, `set_eligibility`",
+    "node.drain_changed": "an operator, `drain_node`",
+    "node.meta_changed": "an operator, `set_node_meta`",
     "pool.declared": "an operator, `declare_pool`",
     "nodes.collected": "plan_applier, by policy in log time; an operator, `collect_garbage`",
     "capacity.freed": "what made room: an agent's report or registration, liveness, an operator",
@@ -52,6 +54,7 @@ CAUSES = {
     "plan.committed": "a scheduler, `submit_plan`",
     "plan.refused": "a scheduler, `submit_plan`",
     "allocations.reported": "an agent, `report_node`",
+    "allocations.displaced": "an operator, `stop_allocation`",
     "allocations.collected": "plan_applier, by policy in log time; an operator, `collect_garbage`",
 }
 
@@ -69,6 +72,9 @@ SENDERS = {
     "set_policy": "an operator, on `cmd.operator`",
     "set_eligibility": "an operator, on `cmd.operator`",
     "declare_pool": "an operator, on `cmd.operator`",
+    "stop_allocation": "an operator, on `cmd.operator`",
+    "drain_node": "an operator, on `cmd.operator`",
+    "set_node_meta": "an operator, on `cmd.operator`",
     "collect_garbage": "an operator, on `cmd.operator`",
 }
 

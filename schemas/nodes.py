@@ -92,6 +92,24 @@ class NodeEligibilityChanged(Event, frozen=True, kw_only=True, tag="node.eligibi
     eligible: bool
 
 
+class NodeDrainChanged(Event, frozen=True, kw_only=True, tag="node.drain_changed"):
+    """An operator empties a node, or stops doing so: then it may take new allocations again."""
+
+    row: int
+    #: true: it takes nothing new either.
+    draining: bool
+    #: log time from which what runs there is stopped, and replaced elsewhere; 0: never.
+    deadline_ns: int = 0
+
+
+class NodeMetaChanged(Event, frozen=True, kw_only=True, tag="node.meta_changed"):
+    """An operator changed a node's meta: `meta` is all that he says of it now, laid over what its agent says."""
+
+    node_id: NodeId
+    #: null: what the agent says under this key does not count.
+    meta: dict[str, str | None]
+
+
 class PoolDeclared(Event, frozen=True, kw_only=True, tag="pool.declared"):
     """An operator said what a node, or with an empty `node_id` the whole cluster, offers. Nothing in it: no more."""
 

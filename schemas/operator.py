@@ -1,4 +1,4 @@
-"""Bodies of the operator verbs `api.operator|node|system.<verb>`, as an operator's tool in any language writes them.
+"""Bodies of the operator verbs `api.operator|node|alloc|system.<verb>`, as a tool in any language writes them.
 
 Decides nothing: `view` reads them and asks the plan applier until the log shows the effect or the refusal. Asking
 again is harmless: each verb says what shall be, not what to add to it.
@@ -35,6 +35,34 @@ class EligibilityWish(Wire, frozen=True, kw_only=True):
     request_id: str = ""
 
 
+class DrainWish(Wire, frozen=True, kw_only=True):
+    """`api.node.drain`: empty a node, or stop doing so."""
+
+    #: the node's id, the one beginning of it that fits, or its name.
+    node_id: str
+    draining: bool
+    #: so long what runs there may go on; then it is stopped, and replaced elsewhere. 0: at once; -1: for ever.
+    deadline_ns: int = 3_600_000_000_000
+    request_id: str = ""
+
+
+class MetaWish(Wire, frozen=True, kw_only=True):
+    """`api.node.set_meta`: say something about a node, beside what its agent says."""
+
+    node_id: str
+    #: null takes a key out, the agent's own too; without any, nothing changes and what there is is told.
+    change: dict[str, str | None] = {}
+    request_id: str = ""
+
+
+class StopWish(Wire, frozen=True, kw_only=True):
+    """`api.alloc.stop`: end an allocation where it is; its job replaces it as it wants."""
+
+    #: the allocation's id, the one beginning of it that fits, or its name.
+    alloc_id: str
+    request_id: str = ""
+
+
 class PoolWish(Wire, frozen=True, kw_only=True):
     """`api.operator.declare`: what a node, or the cluster as a whole, offers under a name. Nothing in it: no more."""
 
@@ -62,8 +90,15 @@ class OperatorVerdict(Wire, frozen=True, kw_only=True, omit_defaults=False):
     changed: bool = False
     #: system.gc: how many of each kind left the state.
     collected: dict[str, int] = msgspec.field(default_factory=dict)
-    #: node.set_eligibility, operator.declare: which node was meant.
+    #: node.*, operator.declare: which node was meant.
     node_id: str = ""
+    #: alloc.stop: which allocation was meant.
+    alloc_id: str = ""
+    #: node.drain: log time from which what runs there is stopped; 0: never.
+    deadline_ns: int = 0
+    #: node.set_meta: what constraints see of the node now, and what of it an operator said.
+    meta: dict[str, str] = msgspec.field(default_factory=dict)
+    operator_meta: dict[str, str | None] = msgspec.field(default_factory=dict)
     #: operator.declare: what is declared now.
     pool: Pool | None = None
     #: operator.set_policy: the policy now in force.

@@ -102,6 +102,32 @@ class DeclarePool(Command, frozen=True, kw_only=True, tag="declare_pool"):
     pool: Pool
 
 
+class StopAllocation(Command, frozen=True, kw_only=True, tag="stop_allocation"):
+    """Stop an allocation, and replace it as its job wants. Natural key: the allocation, whether it is to go already."""
+
+    request_id: str
+    alloc_key: int
+
+
+class DrainNode(Command, frozen=True, kw_only=True, tag="drain_node"):
+    """Empty a node, or stop doing so. Natural key: (node, its drain and deadline now)."""
+
+    request_id: str
+    node_id: str
+    draining: bool
+    #: log time; 0: none.
+    deadline_ns: int = 0
+
+
+class SetNodeMeta(Command, frozen=True, kw_only=True, tag="set_node_meta"):
+    """Change what an operator says about a node. Natural key: (node, key, its value now)."""
+
+    request_id: str
+    node_id: str
+    #: null takes a key out, the agent's own too.
+    change: dict[str, str | None]
+
+
 class CollectGarbage(Command, frozen=True, kw_only=True, tag="collect_garbage"):
     """Collect everything terminal now, whatever its age. Natural key: none needed, it only removes what ended."""
 

@@ -110,6 +110,9 @@ class NodeSummary(Wire, frozen=True, kw_only=True, omit_defaults=False):
     node_class: str = msgspec.field(name="class", default="")
     status: str = ""
     eligibility: str = "eligible"
+    #: an operator empties it; from this log time on what runs there is stopped (0: never).
+    draining: bool = False
+    drain_deadline_ns: int = 0
     capacity: dict[str, int] = {}
     used: dict[str, int] = {}
     #: devices, cores and custom resources, by name.

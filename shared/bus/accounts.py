@@ -26,6 +26,8 @@ PASSWORDS_FILE = "passwords.conf"
 ROUTE, ROUTE_PASSWORD, ROUTES = "route", "$CARAVAN_NATS_PASSWORD_ROUTE", "$CARAVAN_NATS_ROUTES"
 #: Exports name the log's generations one by one: a wildcard would be a token of its own.
 GENERATIONS = range(1, 65)
+#: Answers to one request, and how long after it: a follower of a log may stay for a day.
+ANSWERS_MAX, ANSWERS_TIME = 1_000_000, "24h"
 
 
 class Credentials(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +73,8 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
     password: str
     publish: tuple[str, ...] | None
     subscribe: tuple[str, ...] | None
+    #: may answer whoever asks it: so often, so long (a stream of answers is one request).
+    answers: bool = False
 
 
 def new_credentials(node_ids: tuple[str, ...] = ()) -> Credentials:
@@ -250,12 +254,13 @@ def agent_user(node_id: str, password: str) -> User:
             subjects.query("job_version"),
             subjects.js_direct_get(streams.NODE.name, subjects.node(node_id)),
         ),
-        subscribe=(subjects.node(node_id), f"{inbox(name)}.>"),
+        subscribe=(subjects.node(node_id), subjects.hands(node_id, "*"), f"{inbox(name)}.>"),
+        answers=True,
     )
 
 
 def public_user(password: str) -> User:
-    """Everybody else: the two doors for jobs, questions, and reading what is public."""
+    """Everybody else: the two doors for jobs, questions, an operator's hands, and reading what is public."""
     return User(
         name=PUBLIC,
         password=password,
@@ -263,6 +268,7 @@ def public_user(password: str) -> User:
             subjects.JOBS_ALL,
             subjects.API_ALL,
             subjects.QUERIES,
+            subjects.HANDS_ALL,
             *(subjects.js_direct_get(subjects.log_stream(g)) for g in GENERATIONS),
             subjects.js_direct_get(streams.NODE.name, subjects.NODES),
             subjects.js_direct_get(streams.VIEW.name),
@@ -279,8 +285,8 @@ def _service(subject: str, *, stream: bool = False) -> str:
     return f'{{ service: "{subject}"{", response_type: stream" if stream else ""} }}'
 
 
-def _imported(kind: str, subject: str) -> str:
-    return f'{{ {kind}: {{ account: CORE, subject: "{subject}" }} }}'
+def _imported(kind: str, subject: str, account: str = "CORE") -> str:
+    return f'{{ {kind}: {{ account: {account}, subject: "{subject}" }} }}'
 
 
 def _exports() -> list[str]:
@@ -317,7 +323,15 @@ def _node_imports() -> list[str]:
 
 def _public_imports() -> list[str]:
     asked = public_user("").publish or ()
-    return [*(_imported("service", s) for s in asked), _imported("stream", subjects.VIEWS)]
+    return [
+        *(_imported("service", s, _answers_in(s)) for s in asked),
+        _imported("stream", subjects.VIEWS),
+    ]
+
+
+def _answers_in(subject: str) -> str:
+    """Name the account that answers what PUBLIC asks: an operator's hands are the agents'."""
+    return "NODES" if subject == subjects.HANDS_ALL else "CORE"
 
 
 def _list(items: tuple[str, ...]) -> str:
@@ -331,6 +345,8 @@ def _user(user: User) -> str:
     if user.publish is None or user.subscribe is None:
         return f"{{ {login} }}"
     allowed = f"publish: {_list(user.publish)}, subscribe: {_list(user.subscribe)}"
+    if user.answers:
+        allowed += f', allow_responses: {{ max: {ANSWERS_MAX}, expires: "{ANSWERS_TIME}" }}'
     return f"{{ {login}, permissions: {{ {allowed} }} }}"
 
 
@@ -352,6 +368,7 @@ def render(credentials: Credentials, *, open_public: bool = True) -> str:
     text += "  CORE {\n    jetstream: enabled\n" + _block("users", [_user(u) for u in core])
     text += _block("exports", _exports()) + "  }\n"
     text += "  NODES {\n" + _block("users", [_user(u) for u in nodes])
+    text += _block("exports", [_service(subjects.HANDS_ALL, stream=True)])
     text += _block("imports", _node_imports()) + "  }\n"
     text += "  PUBLIC {\n" + _block("users", [_user(public_user(users[PUBLIC]))])
     text += _block("imports", _public_imports()) + "  }\n"

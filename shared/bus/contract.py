@@ -8,13 +8,22 @@ import msgspec
 
 from schemas.answers import ErrorAnswer
 from schemas.base import Wire
-from schemas.catalogue import ANSWERS
+from schemas.catalogue import ANSWERS, HANDS
 from schemas.dead import DeadLetter
 from schemas.envelope import CommandBatch, Record
 from schemas.evaluations import Leases, Presence
 from schemas.jobs import ParsedJob, Verdict
 from schemas.nodes import Heartbeat
-from schemas.operator import CollectWish, EligibilityWish, OperatorVerdict, PolicyWish, PoolWish
+from schemas.operator import (
+    CollectWish,
+    DrainWish,
+    EligibilityWish,
+    MetaWish,
+    OperatorVerdict,
+    PolicyWish,
+    PoolWish,
+    StopWish,
+)
 from schemas.projections import JobProjection, NodeProjection, NodeSummary, PlanQuery, Query
 from schemas.submissions import JobNamed, JobSubmission, JobText, KeptAck
 from shared.bus import subjects
@@ -149,6 +158,9 @@ def _operators() -> tuple[Subject, ...]:
         "set_policy": (PolicyWish, "Change how the cluster schedules and forgets."),
         "declare": (PoolWish, "Say what a node or the cluster offers under a name."),
         "set_eligibility": (EligibilityWish, "Allow or forbid new allocations on a node."),
+        "drain": (DrainWish, "Empty a node, or stop doing so."),
+        "set_meta": (MetaWish, "Say something about a node, beside what its agent says."),
+        "stop": (StopWish, "End an allocation where it is; its job replaces it as it wants."),
         "gc": (CollectWish, "Forget everything that ended."),
     }
     return tuple(
@@ -163,6 +175,32 @@ def _operators() -> tuple[Subject, ...]:
         )
         for noun, verbs in subjects.OPERATOR_VERBS.items()
         for verb in verbs
+    )
+
+
+def _hands() -> tuple[Subject, ...]:
+    whats = {
+        "logs": "What a task wrote, as a stream of answers.",
+        "exec": "Run a command beside a task: its output is a stream of answers.",
+        "session": "Input of such a stream, how far its reader got, and that it is there.",
+        "fs_list": "List a directory of an allocation.",
+        "fs_stat": "Describe a file of an allocation.",
+        "fs_read": "Read a part of a file of an allocation.",
+        "stats": "What runs use now.",
+        "restart": "End tasks and start them again; it counts as no failure.",
+        "signal": "Send tasks a signal.",
+    }
+    return tuple(
+        Subject(
+            made_by="hands",
+            address=_shape(subjects.hands("NODE", verb)),
+            says=ANYBODY,
+            hears="the agent of that node",
+            carries=HANDS[verb][0],
+            answers=(HANDS[verb][1],),
+            what=f"{whats[verb]} Nobody answers: that node is away.",
+        )
+        for verb in subjects.HANDS_VERBS
     )
 
 
@@ -265,6 +303,7 @@ SUBJECTS: tuple[Subject, ...] = (
     *_jobs(),
     *_commands(),
     *_operators(),
+    *_hands(),
     *_queries(),
     *_values(),
     *_signs(),
@@ -278,6 +317,7 @@ PATTERNS: tuple[Pattern, ...] = tuple(
         ("JOBS_ALL", "the drop box: what JOBS holds"),
         ("API_JOBS_ALL", "the asked door: what intake listens on"),
         ("API_ALL", "everything asked: what PUBLIC may publish"),
+        ("HANDS_ALL", "an operator's hands on all nodes: what NODES exports to PUBLIC"),
         ("command_filter", "what the applier's consumer of a command kind reads"),
         ("REPORTS", "reports of all nodes"),
         ("LEASES", "leases of all workers: what EVAL holds"),

@@ -66,14 +66,37 @@ API_JOBS_ALL = "api.jobs.*"
 #: noun -> verbs of operators.
 OPERATOR_VERBS = {
     "operator": ("set_policy", "declare"),
-    "node": ("set_eligibility",),
+    "node": ("set_eligibility", "drain", "set_meta"),
+    "alloc": ("stop",),
     "system": ("gc",),
 }
 
 
 def api(noun: str, verb: str) -> str:
-    """Operator verbs: noun is operator, node or system; verb `*`: all of a noun."""
+    """Operator verbs: noun is operator, node, alloc or system; verb `*`: all of a noun."""
     return f"api.{noun}.{verb}"
+
+
+#: What an agent does for an operator, asked over the bus.
+HANDS_VERBS = (
+    "logs",
+    "exec",
+    "session",
+    "fs_list",
+    "fs_stat",
+    "fs_read",
+    "stats",
+    "restart",
+    "signal",
+)
+
+
+def hands(node_id: str, verb: str) -> str:
+    """One verb of a node's agent; verb `*`: all of them."""
+    return f"hands.{id_token(node_id)}.{verb}"
+
+
+HANDS_ALL = "hands.*.*"
 
 
 def command(kind: str) -> str:
