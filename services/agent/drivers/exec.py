@@ -82,6 +82,7 @@ class Exec:
             if found is None:
                 # What of earlier lives has no member any more; nothing is started yet.
                 self.groups.sweep()
+                self.groups.sweep_abandoned()
         self.offer = Offer(settings, self.found)
         self._shape = Shape(home=home, settings=settings, found=self.found)
 

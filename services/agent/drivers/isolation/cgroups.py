@@ -23,6 +23,8 @@ MIB = 1024 * 1024
 #: Tries to empty a group whose members fork while they are killed.
 _KILL_ROUNDS = 200
 _UNIFIED = "unified"
+#: An agent that has no task for so long may lose its empty level to another; the next task makes it again.
+ABANDONED_S = 3600.0
 #: The group of what watches tasks.
 KEEPERS = "keepers"
 
@@ -103,6 +105,8 @@ class Groups:
 
     def make(self, name: str, limits: Limits) -> None:
         """Make a run's group with its limits. What an earlier life left under that name is used again."""
+        if not all(top.is_dir() for top in self.tops.values()):
+            self.prepare()
         for top in self.tops.values():
             (top / name).mkdir(exist_ok=True)
             if top == self._of("cpuset", "") and "cpuset" not in self.found.second:
@@ -201,6 +205,15 @@ class Groups:
         for name in empty:
             self.end(name)
         return len(empty)
+
+    def sweep_abandoned(self, older_than_s: float = ABANDONED_S) -> None:
+        """Remove levels of agents that were killed and never came back, as far as nothing runs in them."""
+        for top in self.tops.values():
+            for level in _subs(top.parent):
+                with contextlib.suppress(OSError):
+                    if level != top and time.time() - level.stat().st_mtime > older_than_s:
+                        for part in (level / KEEPERS, level):
+                            part.rmdir()
 
     def remove(self) -> None:
         """Remove the agent's own level, unless something runs in it."""
