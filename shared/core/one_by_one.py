@@ -29,8 +29,8 @@ from shared.core.heads import (
 from shared.core.resources.asks import Holding
 from shared.core.scores import Int64s
 
-#: Heads that one pass scores in the time of one step (coupled.py).
-_HEADS_A_STEP: Final = 50
+#: Heads that one placement looks at in the time of one step (coupled.py).
+_HEADS_A_STEP: Final = 20
 
 
 class Way(Protocol):

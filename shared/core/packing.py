@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from schemas.jobs import GroupSpec, ResourceAsk
 from shared.core.coupling import Coupling
+from shared.core.fragmentation.course import Course
 from shared.core.fragmentation.gpus import WHOLE, GpuAsk, GpuColumns
-from shared.core.fragmentation.policy import Prices, choose, costs, price
+from shared.core.fragmentation.policy import Prices, costs, price
 from shared.core.fragmentation.scarcity import UNIT
 from shared.core.fragmentation.workload import Workload
 from shared.core.heads import EMPTY, Demand, Mask, Nodes, Placement, room_of, runs_of
@@ -33,7 +34,7 @@ NAME: Final = "fragmentation"
 #: Model codes are bits of one int64.
 _MODELS_MAX: Final = 62
 #: Rows of which one choice takes as long as a step (coupled.py).
-_ROWS_A_STEP: Final = 10
+_ROWS_A_STEP: Final = 20
 
 
 class PriceCache:
@@ -129,19 +130,19 @@ class Packing:
         columns = gpu_columns(ground.offers, ground.assigner.held, nodes.capacity, nodes.used)
         room = np.where(nodes.mask, room_of(demand, nodes, np.arange(len(nodes.mask)), count), 0)
         most = max(steps // (1 + len(room) // _ROWS_A_STEP), 1)
+        course = Course(columns, ground.ask, ground.prices)
         tiers = _tiers(nodes.penalised, own)
         rows: list[int] = []
         while len(rows) < min(count, most):
             choice = None
             for tier in tiers:
                 usable = (room > 0) if tier is None else (room > 0) & tier
-                choice = choose(columns, ground.ask, usable, ground.prices)
+                choice = course.choose(usable)
                 if choice is not None:
                     break
             if choice is None:
                 return self._done(rows, len(room), stopped=False)
-            slots = columns.take(ground.ask, choice.row, choice.instance)
-            self._take(choice.row, slots)
+            self._take(choice.row, course.take(choice))
             room[choice.row] -= 1
             rows.append(choice.row)
         return self._done(rows, len(room), stopped=len(rows) < count)

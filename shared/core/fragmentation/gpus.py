@@ -65,6 +65,17 @@ class GpuColumns(msgspec.Struct, frozen=True, eq=False):
             mask &= room.any(axis=1) if ask.gpus == 1 else room.sum(axis=1) >= ask.gpus
         return mask
 
+    def only(self, rows: Int64s) -> "GpuColumns":
+        """Return the columns of some rows, copied. Shapes: (R,)."""
+        return GpuColumns(
+            self.cpu_capacity[rows],
+            self.cpu_free[rows],
+            self.memory_capacity[rows],
+            self.memory_free[rows],
+            self.gpu_free[rows],
+            self.model[rows],
+        )
+
     def take(self, ask: GpuAsk, row: int, instance: int) -> tuple[int, ...]:
         """Place `ask` on a node and return the instances it got; it must fit.
 

@@ -97,7 +97,7 @@ def choose(columns: GpuColumns, ask: GpuAsk, usable: Mask, prices: Prices) -> Ch
         return None
     cost, instances = costs(columns, ask, rows, prices)
     least = np.flatnonzero(cost == cost.min())
-    at = int(least[0]) if len(least) == 1 else _fullest(columns, ask, rows, least)
+    at = int(least[0]) if len(least) == 1 else fullest(columns, ask, rows, least)
     instance = -1 if instances is None else int(instances[at])
     return Choice(int(rows[at]), instance, int(cost[at]))
 
@@ -109,6 +109,18 @@ def costs(
 
     Shapes: rows, result (R,); None where it takes no instance or several.
     """
+    cost, instances = base_costs(columns, ask, rows, prices)
+    if ask.gpus:
+        free = np.zeros(len(prices.scarcity.group_of), np.int64)
+        np.add.at(free, columns.model, columns.gpu_free.sum(axis=1))
+        cost += ask.total_share * model_prices(free, prices)[columns.model[rows]]
+    return cost, instances
+
+
+def base_costs(
+    columns: GpuColumns, ask: GpuAsk, rows: Int64s, prices: Prices
+) -> tuple[Int64s, NDArray[np.intp] | None]:
+    """Say the same but for the scarcity of models, which no single node decides."""
     gpu_free = columns.gpu_free[rows]
     free = gpu_free.sum(axis=1)
     cpu, memory = columns.cpu_free[rows], columns.memory_free[rows]
@@ -116,7 +128,6 @@ def costs(
     cost -= _stranded(free, cpu, memory, prices)
     instances = None
     if ask.gpus:
-        cost += ask.total_share * _model_prices(columns, prices)[columns.model[rows]]
         empty = (gpu_free == WHOLE).sum(axis=1)
         fewer = _too_few(np.maximum(empty - ask.gpus, 0), prices) - _too_few(empty, prices)
         if ask.gpus > 1:
@@ -213,16 +224,14 @@ def _added(gpu_free: Int64s, milli: int, hole_cost: Int64s) -> Int64s:
     return added
 
 
-def _model_prices(columns: GpuColumns, prices: Prices) -> Int64s:
-    models = len(prices.scarcity.group_of)
+def model_prices(free: Int64s, prices: Prices) -> Int64s:
+    """Price the models by what is free of each. Shapes: (models,). Unit: 1 / UNIT."""
     if prices.scarcity.groups < 2:
-        return np.full(models, UNIT, np.int64)
-    free = np.zeros(models, np.int64)
-    np.add.at(free, columns.model, columns.gpu_free.sum(axis=1))
+        return np.full(len(free), UNIT, np.int64)
     return prices.scarcity.prices(free)
 
 
-def _fullest(columns: GpuColumns, ask: GpuAsk, rows: Int64s, among: Int64s) -> int:
+def fullest(columns: GpuColumns, ask: GpuAsk, rows: Int64s, among: NDArray[np.intp]) -> int:
     """Return the place in `among` with the best binpack score, the first of equals."""
     picked = rows[among]
     fit = fit_of_free(

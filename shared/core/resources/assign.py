@@ -98,6 +98,8 @@ class Assigner:
         self._offers = offers
         self.held = held
         self._seed = seed
+        #: by identity of an ask: itself, the kind of its pool, and which models it accepts.
+        self._known: dict[int, tuple[ResourceAsk, str, list[bool]]] = {}
 
     def assign(
         self,
@@ -145,7 +147,7 @@ class Assigner:
         self, row: int, ask: ResourceAsk, parts: Sequence[tuple[str, int, int]]
     ) -> bool:
         """Tell whether an ask may have these parts, were they free."""
-        kind = self._offers.kind_now(ask.pool)
+        _, kind, accepted = self._look_up(ask)
         if kind != INDEXED:
             slot = {SUM: OF_NODE, OF_THE_CLUSTER: OF_CLUSTER}.get(kind)
             return slot is not None and [slot] == [part[1] for part in parts]
@@ -154,7 +156,6 @@ class Assigner:
         if row >= len(pool.present) or not all(0 <= s < pool.present.shape[1] for s in slots):
             return False
         keys = pool.cell if ask.grouping == "strict" else pool.part
-        accepted = self._offers.matches(ask)
         return (
             len(set(slots)) == len(slots)
             and all(accepted[pool.model[row, slot]] for slot in slots)
@@ -166,7 +167,7 @@ class Assigner:
         pool = self._offers.slots.get(ask.pool)
         if pool is None or row >= len(pool.present):
             return []
-        accepted = self._offers.matches(ask)
+        _, _, accepted = self._look_up(ask)
         present, models = pool.present[row].tolist(), pool.model[row].tolist()
         keys = (pool.cell if ask.grouping == "strict" else pool.part)[row].tolist()
         groups = pool.group[row].tolist()
@@ -176,6 +177,39 @@ class Assigner:
             for number, there in enumerate(present)
             if there > held[number] and accepted[models[number]]
         ]
+
+    def _look_up(self, ask: ResourceAsk) -> tuple[ResourceAsk, str, list[bool]]:
+        known = self._known.get(id(ask))
+        if known is None:
+            kind = self._offers.kind_now(ask.pool)
+            known = (ask, kind, self._offers.matches(ask).tolist())
+            # The ask itself is kept, so that nothing else ever has its identity.
+            self._known[id(ask)] = known
+        return known
+
+    def _lowest(
+        self, row: int, ask: ResourceAsk, taken: Mapping[tuple[str, int], int]
+    ) -> list[int]:
+        """The lowest empty slots of a row, as many as are asked for or fewer: what `choose_slots` would choose."""
+        pool = self._offers.slots[ask.pool]
+        if row >= len(pool.present):
+            return []
+        _, _, accepted = self._look_up(ask)
+        present, models = pool.present[row].tolist(), pool.model[row].tolist()
+        held = self.held.slots_on(row, ask.pool, len(present))
+        whole, found = ask.amount // WHOLE, list[int]()
+        for slot, there in enumerate(present):
+            is_empty = there == WHOLE and not held[slot] and (ask.pool, slot) not in taken
+            if is_empty and accepted[models[slot]]:
+                found.append(slot)
+                if len(found) == whole:
+                    break
+        return found
+
+    def _is_plain(self, ask: ResourceAsk, likes: Sequence[Likes]) -> bool:
+        """Tell whether whole slots are taken from below, whatever their group."""
+        plain = not ask.amount % WHOLE and not ask.grouping and not likes
+        return plain and self._offers.slots[ask.pool].parts == 1
 
     def _free(self, row: int, name: str, slot: int) -> int:
         if slot == OF_CLUSTER:
@@ -199,10 +233,15 @@ class Assigner:
         parts: list[tuple[str, int, int]] = []
         taken: dict[tuple[str, int], int] = {}
         for nth, ask in enumerate(asks):
-            kind = self._offers.kind_now(ask.pool)
+            _, kind, _ = self._look_up(ask)
             some: list[tuple[str, int, int]]
             if nth in forced:
                 some = slot_parts(ask, forced[nth])
+            elif kind == INDEXED and self._is_plain(ask, likes):
+                lowest = self._lowest(row, ask, taken)
+                if len(lowest) < ask.amount // WHOLE:
+                    return None
+                some = slot_parts(ask, lowest)
             elif kind == INDEXED:
                 slots = [
                     slot._replace(free=slot.free - taken.get((ask.pool, slot.number), 0))

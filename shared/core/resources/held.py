@@ -93,7 +93,18 @@ class Held(Holdings):
 
     def copy(self, size: int = 0) -> "Held":
         """Return one to try things out on; `size` rows of the three columns, column by column in memory."""
+        self._grow(size)
         return self.with_columns(self.columns(size or len(self.used)).copy(order="F"))
+
+    def _grow(self, size: int) -> None:
+        """Make arrays long enough, so that no copy has to; what they say stays the same."""
+        for name, column in self._sums.items():
+            self._sums[name] = grown(column, size)
+        for name, matrix in self._slots.items():
+            self._slots[name] = grown(matrix, size)
+        if len(self._cores):
+            self._cores = grown(self._cores, size)
+        self.ports.grow(size)
 
     def with_columns(self, used: Int64s) -> "Held":
         """Return a copy that holds `used` (N, 3) of the three columns."""

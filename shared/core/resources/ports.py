@@ -66,6 +66,10 @@ class Ports:
         twin._count, twin._owns_count = self._count, False
         return twin
 
+    def grow(self, size: int) -> None:
+        """Make room for rows; what is held stays the same."""
+        self._count = grown(self._count, size)
+
     def is_held(self, row: int, port: int) -> bool:
         """Tell whether anybody has a port of a row."""
         return row in self._picked.rows.get(port, ()) or row in self._static.rows.get(port, ())

@@ -218,6 +218,9 @@ def _one_ask(ask: ResourceAsk, free: Slots, keyed: tuple[Slots, int]) -> Int64s:
     if not whole:
         return (free // part).sum(axis=1) if part else np.full(len(free), PLENTY, np.int64)
     keys, count = keyed
+    if count == 1 and not part:
+        empty: Int64s = np.count_nonzero(free == WHOLE, axis=1)
+        return empty // whole
     total = np.zeros(len(free), np.int64)
     for key in range(count):
         of_key = free if count == 1 else np.where(keys == key, free, 0)
