@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from services.agent.drivers import java
 from services.agent.drivers.driver import Run, StartRefused
 from services.agent.drivers.exec import Exec
 from services.agent.drivers.exec_settings import ExecSettings, exec_settings
@@ -334,6 +335,23 @@ def test_the_emulators_words(tmp_path: Path) -> None:
     assert words[words.index("-m") + 1] == "128M" and words[words.index("-name") + 1] == "t_x"
     with pytest.raises(StartRefused, match="no port 'db'"):
         arguments(run, launch, QemuOptions(image_path="a", port_map={"db": 1}), ours=True)
+
+
+@pytest.mark.parametrize("has_release", [True, False])
+def test_a_virtual_machine_is_described(tmp_path: Path, has_release: bool) -> None:  # noqa: FBT001
+    """The version of Java is read beside it, or asked for where nothing is written there."""
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text(
+        "#!/bin/sh\necho 'openjdk version \"21.0.2\" x\nRuntime (build 1)\nVM (build 2)' >&2\n"
+    )
+    program.chmod(0o755)
+    if has_release:
+        text = 'IMPLEMENTOR="Us"\nJAVA_RUNTIME_VERSION="17.0.1+2"\nJAVA_VERSION="17.0.1"\n'
+        (tmp_path / "release").write_text(text)
+    found = java._from_release(program) or java._by_asking(str(program))
+    assert found["driver.java.version"] == ("17.0.1" if has_release else "21.0.2")
+    assert found["driver.java.runtime"] == ("Us 17.0.1+2" if has_release else "Runtime (build 1)")
 
 
 def test_modes_of_the_node_are_the_operators(tmp_path: Path) -> None:
