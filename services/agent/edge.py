@@ -228,7 +228,9 @@ class Edge:
             found = self._ports.get(effect.key)
             problem = await asyncio.shield(found) if found is not None else ""
             await asyncio.to_thread(self._prepare, run, effect, problem)
-            handle = await asyncio.wait_for(driver.start(run, effect.launch), DRIVER_TIMEOUT_S)
+            # Not wait_for: it may swallow a cancellation that comes together with the answer.
+            async with asyncio.timeout(DRIVER_TIMEOUT_S):
+                handle = await driver.start(run, effect.launch)
         except StartRefused as err:
             self._inject(_failed(effect, str(err), recoverable=err.recoverable))
             return
@@ -264,7 +266,8 @@ class Edge:
     async def _find(self, driver: Driver, effect: RecoverTask) -> None:
         try:
             run = self._run_of(effect)
-            found = await asyncio.wait_for(driver.recover(run), DRIVER_TIMEOUT_S)
+            async with asyncio.timeout(DRIVER_TIMEOUT_S):
+                found = await driver.recover(run)
         except Exception as err:  # noqa: BLE001 - as above.
             _log.warning("driver.failed", driver=driver.name, task=effect.task, error=repr(err))
             found = Gone(started=True, reason=f"cannot be recovered: {err!r}")
@@ -344,7 +347,8 @@ class Edge:
 
     async def _bounded(self, work: Awaitable[object], about: str) -> None:
         try:
-            await asyncio.wait_for(work, DRIVER_SHORT_TIMEOUT_S)
+            async with asyncio.timeout(DRIVER_SHORT_TIMEOUT_S):
+                await work
         except Exception as err:  # noqa: BLE001 - as above; the role's timers go on.
             _log.warning("driver.call_failed", about=about, error=repr(err))
 

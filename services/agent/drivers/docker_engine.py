@@ -104,7 +104,9 @@ class Engine:
         loop = asyncio.get_running_loop()
         future = loop.run_in_executor(pool, lambda: translated(self.api, work, *args, **kwargs))
         try:
-            return await asyncio.wait_for(future, limit_s)
+            # Not wait_for: it may swallow a cancellation that comes together with the answer.
+            async with asyncio.timeout(limit_s):
+                return await future
         except TimeoutError as err:
             raise EngineAway(f"the engine gave no answer within {limit_s:g} s") from err
 

@@ -69,7 +69,8 @@ class Images:
             self._pulls[image] = pull
             pull.add_done_callback(lambda _: self._pulls.pop(image, None))
         try:
-            await asyncio.wait_for(asyncio.shield(pull), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await asyncio.shield(pull)
         except TimeoutError as err:
             text = f"image {image!r} was not pulled within {timeout_s:g} s"
             raise StartRefused(text, recoverable=True) from err
