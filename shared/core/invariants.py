@@ -161,7 +161,7 @@ def _counts(state: State) -> list[Violation]:
 
 
 def _looks(state: State, job_id: JobId) -> bool:
-    """Tell whether an allocation may be there twice, because its node came back and a pending evaluation will choose."""
+    """Tell whether an allocation may be there twice: its node came back, and a pending evaluation will choose."""
     table = state.evaluations
     entries = [table.by_key[key] for key in table.open_of.get(job_id, ())]
     reconnects = [one for one in entries if one.triggered_by == "reconnect"]

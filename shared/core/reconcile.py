@@ -1,12 +1,13 @@
 """Reconcile: what a job wants against what there is, as buckets of rows and a list of wants.
 
-Decides, for service and batch jobs (`reconcile_system.py` for the others), which allocations stop, which go on under a new version, which are lost, and how
-many must be placed under which names. Must not know nodes' room or scores: place.py finds the nodes.
+Decides, for service and batch jobs (`reconcile_system.py` for the others), which allocations stop, which go on under a
+new version, which are lost, and how many must be placed under which names. Must not know nodes' room or scores:
+place.py finds the nodes.
 
 Order, after Nomad's reconciler: everything of a stopped job or a removed group stops; what runs on a node that is
 down is lost and replaced; what is only out of sight (`absent.py`) is replaced and not stopped, and when it comes back
-one of the two goes (`rivals.py`); failed ones are replaced when their reschedule time has come; another digest replaces,
-the same digest of another version goes on in place; then the count decides, highest names leaving first.
+one of the two goes (`rivals.py`); failed ones are replaced when their reschedule time has come; another digest
+replaces, the same digest of another version goes on in place; then the count decides, highest names leaving first.
 Source: reference semantics of Nomad 2.5 (scheduler/reconciler).
 """
 

@@ -208,7 +208,7 @@ def test_a_newer_version_always_wins() -> None:
 
 
 def test_without_replace_nobody_stands_in_and_nothing_is_lost() -> None:
-    """With `replace = false` what is unknown keeps its place, also when the node is down, and runs on when it is back."""
+    """With `replace = false` what is unknown keeps its place, also when the node is down, and runs when it is back."""
     story = Story(waiting(replace=False))
     story.ask("down")
     story.settle()
