@@ -83,7 +83,9 @@ class Movable:
     def __init__(self, state: State, job: Job, evicted: Rows) -> None:
         self.state = state
         table = state.allocations
-        size = table.size
+        of_groups = table.groups.priority[: len(table.groups.names)]
+        # In most clusters nobody is less important: then not a single allocation is looked at.
+        size = table.size if (of_groups <= job.priority - LEVELS).any() else 0
         priority = table.groups.priority[table.group[:size]]
         may = (priority <= job.priority - LEVELS) & (table.key[:size] != 0)
         rows = np.flatnonzero(may).astype(np.int32)

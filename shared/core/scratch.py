@@ -230,6 +230,8 @@ class Scratch:
 
         `placed` is what `place` found. What replaces an evicted allocation evicts nobody: no cascades.
         """
+        if sum(one.placement.placed for one in placed) >= want.count:
+            return []
         filled = [
             np.arange(one.placement.placed) if one.part is None else one.part for one in placed
         ]
@@ -343,7 +345,8 @@ class Scratch:
         fleet, ask = self._state.fleet, ask_of(group)
         on_rows, per_node = rules.on_rows, rules.per_node
         of_job = self._on_job() if _is_job_wide(group) else on_rows
-        limit = self._limits(group, rules, of_job, (room, self._beside(group, asks)))
+        rules, beside = _closed(rules, self._beside(group, asks), count)
+        limit = self._limits(group, rules, of_job, (room, beside))
         affinity = self._masks.affinity(fleet, group.affinities)
         coupling = coupling_of(fleet.attributes, group, of_group=on_rows, of_job=of_job)
         anti_affinity = self._state.policy.policy.anti_affinity
@@ -560,6 +563,15 @@ class Scratch:
         for rule in self._distinct(want, placed):
             usable = usable & rule.mask
         return propose(self._state, self._held, self._job, want.group, usable=usable, count=count)
+
+
+def _closed(rules: "_Rules", beside: Int64s | None, count: int) -> tuple["_Rules", Int64s | None]:
+    """Close nodes that are held back whole; what is left of a limit, None where no other node has fewer than `count`."""
+    if beside is None:
+        return rules, None
+    usable = rules.usable & (beside > 0)
+    left = beside if int(beside[usable].min(initial=count)) < count else None
+    return msgspec.structs.replace(rules, usable=usable), left
 
 
 def _is_job_wide(group: GroupSpec) -> bool:
