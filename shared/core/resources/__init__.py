@@ -1,4 +1,4 @@
-"""One model of everything that an allocation takes beside CPU, memory and disk (docs/adr, "One model of resources").
+"""One model of what an allocation takes beside CPU, memory and disk (docs/adr/0016-one-model-of-resources.md).
 
 asks.py      what one allocation takes, and how a plan's columns say it
 devices.py   models of instances, and constraints over `${device.…}`
