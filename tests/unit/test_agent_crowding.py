@@ -73,3 +73,12 @@ def test_an_eviction_of_what_was_being_stopped_is_waited_for() -> None:
     one.hear(6, alloc(OLD, desired="stop"))
     one.hear(7, alloc(OLD, desired="evict"), alloc(NEW))
     assert one.starts() == []
+
+
+def test_a_newcomer_that_is_evicted_while_it_waits_is_over_at_once() -> None:
+    """It never ran, so nobody waits for it; the next one waits only for who still runs."""
+    one = story().hear(7, alloc(NEW, desired="evict"), alloc(9), alloc(OLD, desired="evict"))
+    assert one.starts() == []
+    assert one.state(NEW).status == "complete"
+    one.exited(None, key=OLD, signal=2)
+    assert [start.key for start in one.did(tasks.StartTask)] == [9]
