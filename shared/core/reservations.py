@@ -167,7 +167,7 @@ def _totals(state: State, asks: Sequence[ResourceAsk], rows: NDArray[np.intp]) -
             columns.append(slots[rows].sum(axis=1, dtype=np.int64)[:, None] * WHOLE)
         else:
             columns.append(fleet.offers.sum_of(one.pool, fleet.size)[rows][:, None])
-    return np.concatenate(columns, axis=1)
+    return np.concatenate(columns, axis=1) if asks else columns[0]
 
 
 def _used(state: State, held: Held, asks: Sequence[ResourceAsk], rows: NDArray[np.intp]) -> Int64s:
@@ -186,7 +186,7 @@ def _used(state: State, held: Held, asks: Sequence[ResourceAsk], rows: NDArray[n
             )
         else:
             columns.append(held.sum_of(one.pool, size)[rows][:, None])
-    return np.concatenate(columns, axis=1)
+    return np.concatenate(columns, axis=1) if asks else columns[0]
 
 
 def _own(
@@ -195,6 +195,8 @@ def _own(
     """How many of the group for which these rows are held are there already. Shape: (R,)."""
     table = state.allocations
     of_job = table.rows_of(reservation.job_id)
+    if not len(of_job):
+        return np.zeros(len(rows), dtype=np.int64)
     of_job = of_job[~TERMINAL[table.client[of_job]] & (table.desired[of_job] != EVICT)]
     groups = table.groups
     refs = [
