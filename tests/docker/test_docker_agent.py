@@ -1,5 +1,6 @@
 """A whole agent with driver docker: a job's allocation is a container, through restarts of the agent, to its end."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -48,10 +49,9 @@ async def a_node(engine: OwnEngine, top: Path, spec: dict[str, Any]) -> AsyncIte
     finally:
         await node.close()
         for driver in made:
-            for task in (driver._sweeper, driver._watch._reader):
-                if task is not None:
-                    task.cancel()
             driver.close()
+        # A connection is closed one turn after it was told to.
+        await asyncio.sleep(0.01)
 
 
 def of_home(engine: OwnEngine, node: Node) -> list[Any]:

@@ -24,7 +24,13 @@ from services.agent.drivers.docker_create import (
     container_name,
     plan_of,
 )
-from services.agent.drivers.docker_engine import Engine, EngineAway, EngineRefused, translated
+from services.agent.drivers.docker_engine import (
+    Engine,
+    EngineAway,
+    EngineRefused,
+    end_task,
+    translated,
+)
 from services.agent.drivers.docker_exec import DockerSession, run_command
 from services.agent.drivers.docker_images import Images
 from services.agent.drivers.docker_logs import LogCopy
@@ -244,7 +250,12 @@ class Docker:
         return Usage(cpu_ns=used, memory_bytes=max(int(memory.get("usage", 0)) - int(cache), 0))
 
     def close(self) -> None:
-        """Let go of the threads; containers run on."""
+        """Let go of threads and streams; containers run on."""
+        end_task(self._sweeper)
+        self._watch.close()
+        for handle in self._live.values():
+            if handle.logs is not None:
+                handle.logs.abandon()
         self._engine.close()
 
     def _name(self, run: Run) -> str:

@@ -211,6 +211,12 @@ async def frames(reader: asyncio.StreamReader) -> AsyncIterator[tuple[int, bytes
         yield head[0], data
 
 
+def end_task(task: asyncio.Task[None] | None) -> None:
+    """Cancel what runs in the background, if its loop still does."""
+    if task is not None and not task.get_loop().is_closed():
+        task.cancel()
+
+
 def container_path(name: str, verb: str = "", **query: str | int) -> str:
     """Path of a request about a container."""
     asked = "&".join(f"{key}={quote(str(value), safe='')}" for key, value in query.items())

@@ -23,6 +23,7 @@ from services.agent.drivers.docker_engine import (
     EngineAway,
     EngineRefused,
     container_path,
+    end_task,
     frames,
 )
 from services.agent.drivers.driver import Run
@@ -104,6 +105,10 @@ class LogCopy:
         """Follow from where the last life stopped."""
         work = self._follow()
         self._follower = asyncio.get_running_loop().create_task(work, name="docker logs")
+
+    def abandon(self) -> None:
+        """Stop following; the next life goes on from here."""
+        end_task(self._follower)
 
     async def finish(self, patience_s: float = 5.0) -> None:
         """After the end: copy what is left, and close. Raises nothing."""

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 from urllib.parse import quote
 
-from services.agent.drivers.docker_engine import Engine, EngineAway, EngineRefused
+from services.agent.drivers.docker_engine import Engine, EngineAway, EngineRefused, end_task
 
 #: A container is looked at that often even when no event came.
 LOOK_S = 60.0
@@ -45,6 +45,10 @@ class Watch:
             others.discard(event)
             if not others:
                 self._waiting.pop(container, None)
+
+    def close(self) -> None:
+        """Stop reading."""
+        end_task(self._reader)
 
     def _follow(self) -> None:
         loop = asyncio.get_running_loop()
