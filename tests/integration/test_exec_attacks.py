@@ -124,7 +124,7 @@ async def test_other_processes_are_out_of_reach(cell: Cell) -> None:
     with a_stranger() as other:
         script = (
             f"kill -9 {other.pid}; kill -9 {os.getpid()}; cat /proc/{other.pid}/environ; "
-            f"ls /proc/{other.pid}/fd; kill -9 -1; echo survived; ls /proc | grep -c '^[0-9]'"
+            f"ls /proc/{other.pid}/fd; echo survived; ls /proc | grep -c '^[0-9]'"
         )
         _, said = await cell.run(script)
         assert other.poll() is None

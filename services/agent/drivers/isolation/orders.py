@@ -73,7 +73,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
 
 
 class Enter(msgspec.Struct, frozen=True, kw_only=True, tag="enter"):
-    """Run a command inside a run. Descriptors: pipe that tells `exit <code>` or `error …`, pipe that ends it, 0 to 2."""
+    """Run a command inside a run. Descriptors: a pipe for `exit <code>` or `error …`, one that ends it, 0 to 2."""
 
     pid: int
     start_ticks: int
