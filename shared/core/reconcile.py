@@ -135,9 +135,8 @@ class Pass:
             evicted = evicted[~np.isin(table.index[evicted], table.index[rows])]
         again = np.concatenate((rows[replaced], evicted))
         if away.any():
-            again = self._newest(
-                again[~np.isin(table.index[again], table.index[rows[kept | done]])]
-            )
+            again = again[~np.isin(table.index[again], table.index[rows[kept | done]])]
+        again = self._newest(again)
         self.want(group, missing, rows[kept | done], again)
 
     def _one_of_each(self, group: GroupSpec, rows: Rows, keep: Mask, done: Mask) -> Mask:
@@ -163,6 +162,8 @@ class Pass:
     def _newest(self, rows: Rows) -> Rows:
         """Of each name the newest row."""
         table = self.state.allocations
+        if len(np.unique(table.index[rows])) == len(rows):
+            return rows
         by_age = rows[np.argsort(-table.key[rows], kind="stable")]
         _, firsts = np.unique(table.index[by_age], return_index=True)
         return by_age[np.sort(firsts)]

@@ -343,3 +343,18 @@ def test_what_ended_behind_the_back_of_a_plan_is_not_lost() -> None:
     assert isinstance(refused, PlanRefused) and refused.code == "stale"
     story.settle()
     assert story.client(story.first) == COMPLETE
+
+
+def test_of_two_that_a_new_version_replaces_the_one_in_sight_hands_on_its_name() -> None:
+    """The original is away, its stand-in runs: the new one follows the stand-in, and nobody gets a name too many."""
+    story = Story(waiting(cpu_mhz=100))
+    story.ask("down")
+    story.settle()
+    story.running()
+    stand_in = next(row for row in story.wanted() if row != story.first)
+    new = waiting(2, cpu_mhz=100, digest="d2")
+    story.world.do(register("app", new, salt=1, submission_id="s2"))
+    story.settle()
+    table = story.world.state.allocations
+    followed = {int(table.index[row]): table.previous.get(row, 0) for row in story.wanted()}
+    assert followed == {0: int(table.key[stand_in]), 1: 0}
