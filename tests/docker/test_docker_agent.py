@@ -63,7 +63,7 @@ def of_home(engine: OwnEngine, node: Node) -> list[Any]:
 async def test_a_container_outlives_its_agent_and_ends_in_order(
     engine: OwnEngine, top: Path
 ) -> None:
-    """A service in a container is adopted by the next agent under the same pid, and stops by SIGTERM with its words kept."""
+    """A service in a container is adopted by the next agent under the same pid, and stops by SIGTERM."""
     script = (
         'trap "echo bye; exit 0" TERM; echo hello $NOMAD_ALLOC_INDEX; while :; do sleep 0.1; done'
     )

@@ -226,7 +226,7 @@ async def test_the_folder_of_logs_cannot_be_moved_away(engine: OwnEngine, top: P
 
 
 async def test_secrets_stay_with_their_task(engine: OwnEngine, top: Path) -> None:
-    """What is in one task's secrets and environment is not in another's, not in labels, and not in the agent's words."""
+    """One task's secrets and environment are not in another's, not in labels, and not in the agent's words."""
     async with a_box(engine, top) as box:
         secrets = box.run().places.task / "secrets"
         secrets.mkdir(parents=True)

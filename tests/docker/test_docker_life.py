@@ -110,7 +110,7 @@ async def test_a_start_given_up_never_comes_alive(
 async def test_a_container_of_another_life_of_the_machine_is_lost(
     engine: OwnEngine, top: Path
 ) -> None:
-    """After a restart of the machine a container that it ended is gone, and is not taken for one that ended by itself."""
+    """After a restart of the machine a container that it ended is lost, and not taken for one that ended by itself."""
     async with a_box(engine, top) as box:
         handle = await box.start("sleep 0.2; exit 3")
         await level(lambda: engine.client.containers.get(handle.id).status == "exited")

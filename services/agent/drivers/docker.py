@@ -1,7 +1,7 @@
 """docker: a task is a container of the node's engine.
 
 Decides how a run and its container stay one: the container's name and labels say whose it is, `runs/<n>/container` that
-it may have been started, `runs/<n>/exit` how it ended, written before it is removed. So a run is never started twice and
+it may have been started, `runs/<n>/exit` how it ended, written before it is removed. So a run never starts twice and
 its end is never lost, whenever the agent dies. An engine that does not answer says nothing about a container: the run
 goes on until the engine says otherwise.
 """

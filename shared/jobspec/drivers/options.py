@@ -1,7 +1,7 @@
 """Reading a driver's options by a table: what is known, of which kind, and what is never given.
 
 Decides how a value of a job file becomes text, number, flag, list or map, as leniently as Nomad does. Must not know a
-driver: each has its table (`docker.py`). Anything that is not in a table is a fault, and names the nearest known option.
+driver: each has its table (`docker.py`). What is not in a table is a fault, and names the nearest known option.
 """
 
 import difflib
@@ -144,7 +144,7 @@ def read_options(
 ) -> tuple[dict[str, Any], list[OptionFault]]:
     """Read options by a table. Returns the values that could be read, and what is wrong.
 
-    `never`: options that are known and not given, with the reason; one that asks for nothing (false, empty) is let pass.
+    `never`: options that are known and not given, with the reason; one that asks for nothing (false, empty) passes.
     """
     found: dict[str, Any] = {}
     faults: list[OptionFault] = []
