@@ -11,7 +11,12 @@ from schemas.allocations import CLIENT_STATUSES, AllocationsReported
 from schemas.base import Event
 from schemas.envelope import RECORD_DECODER
 from schemas.envelope import Record as LogRecord
-from schemas.evaluations import EvaluationEnded, EvaluationsCreated, EvaluationsWoken
+from schemas.evaluations import (
+    EvaluationEnded,
+    EvaluationsCreated,
+    EvaluationsWoken,
+    ReservationsChanged,
+)
 from schemas.jobs import JobRegistered, JobStopped, SubmissionRefused
 from schemas.nodes import CapacityFreed, NodeRefused, NodeRegistered, NodesStatusChanged
 from schemas.plans import GroupPlacement, PlanCommitted, PlanRefused
@@ -113,6 +118,11 @@ def _of_evaluations(event: Event) -> str:
             return f"{eval_id(event.key)[:8]} {event.status}{reason}"
         case EvaluationsWoken():
             return f"{_some(len(event.keys), 'evaluation')}: {event.reason}"
+        case ReservationsChanged():
+            return ", ".join(
+                f"{_some(sum(len(hold.rows) for hold in one.holds), 'node')} for {one.job_id}"
+                for one in event.reservations
+            )
         case _:
             return ""
 
