@@ -24,8 +24,10 @@ from services.agent.drivers.isolated import isolated
 from services.agent.drivers.raw_exec import RawExec
 from services.agent.edge import Edge
 from services.agent.edge_dirs import Directories
+from services.agent.edge_hands import Hands
 from services.agent.edge_home import Home
 from services.agent.fingerprint import Naming, Reserved, core_mhz, node_spec, read_facts
+from services.agent.hands import SOURCE
 from services.agent.offers import (
     PORT_MAX,
     DevicePlugin,
@@ -222,6 +224,7 @@ def main() -> int:
     if home.journal.torn_bytes:
         log.warning("journal.torn", dropped_bytes=home.journal.torn_bytes)
     edges: list[Edge] = []
+    hands = Hands(node_id=own.node_id, home=home, directories=directories, edge=lambda: edges[0])
 
     def performers_of(shell: Shell) -> Mapping[type, Performer]:
         edge = Edge(
@@ -233,7 +236,13 @@ def main() -> int:
         edges.append(edge)
         return edge.performers()
 
-    code = run_role(cast("Role", agent), settings, node_id=own.node_id, performers_of=performers_of)
+    code = run_role(
+        cast("Role", agent),
+        settings,
+        node_id=own.node_id,
+        performers_of=performers_of,
+        carriers={SOURCE: hands.carry},
+    )
     if code == 0 and own.end_tasks:
         for edge in edges:
             log.info("tasks.ended", count=asyncio.run(edge.end_tasks()))

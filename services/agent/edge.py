@@ -98,6 +98,15 @@ class Edge:
             SweepAllocs: self._sweep,
         }
 
+    def runs(self, alloc_id: str = "") -> list[tuple[Driver, Any, Run]]:
+        """List what is alive, with driver and handle; of one allocation, or of all."""
+        return [one for one in self._live.values() if alloc_id in ("", one[2].alloc_id)]
+
+    def disk_mib(self) -> dict[str, int]:
+        """Say what the directories of live allocations took when they were last measured, by shown id."""
+        known = self.disk.used_mib
+        return {alloc_id: known.get(key, 0) for key, alloc_id in self._live_allocs().items()}
+
     @property
     def live(self) -> int:
         """How many runs are alive."""

@@ -4,7 +4,7 @@ A task writes into `<task>.stdout.0` by itself, so it goes on while the agent is
 its size, its beginning moves to `<task>.stdout.<n>`, n counting up, and the oldest of those leave. Nothing is lost: the
 task appends, so what is copied does not change any more. The copied range is then turned into a hole by the kernel,
 which also tells a later life how far a move came, and where the file system can, the hole is taken out of the front.
-Readers: `services/cli/log_files.py`.
+Readers: `edge_log_files.py`.
 
 Rejected: copy and truncate (what is written between the two is lost), a pipe to a process of ours (its memory, and
 its end is the task's).

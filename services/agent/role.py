@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from schemas.base import NodeId
 from schemas.envelope import ENCODER, CommandBatch
 from schemas.nodes import Heartbeat, NodeSpec
+from services.agent import hands
 from services.agent.desired import Desired, Settings
 from services.agent.reports import Reports
 from services.agent.supervise import Supervisor, Turn, noted
@@ -86,8 +87,11 @@ class Agent:
         self._look_ns = 0
 
     def sources(self) -> tuple[Source, ...]:
-        """Its own projection; the shell delivers the last value first."""
-        return (Listen("projection", subjects.node(self.node_id)),)
+        """Its own projection, of which the shell delivers the last value first; and operators' orders to tasks."""
+        return (
+            Listen("projection", subjects.node(self.node_id)),
+            Listen(hands.SOURCE, subjects.hands(self.node_id, "*")),
+        )
 
     def step(self, inputs: Sequence[Input | AgentInput], now_ns: int) -> list[Effect | AgentEffect]:
         """Take what happened. The first step, even an empty one, adopts what earlier lives started."""
@@ -129,6 +133,9 @@ class Agent:
         match one:
             case Message(source="projection"):
                 self._desired.take_projection(one, turn)
+            case Message(source=hands.SOURCE):
+                allocs = self._desired.allocs.values()
+                hands.take_order(one, allocs, self._supervisor, self._reports.touch, turn)
             case Answer():
                 self._desired.take_answer(one, turn)
             case Timer():

@@ -11,8 +11,8 @@ from services.cli.words import AT, LIMIT, Arg, Command, flag, option
 
 GROUPS = {
     "job": "run, stop and look at jobs",
-    "node": "look at nodes",
-    "alloc": "look at allocations and their output",
+    "node": "look at nodes, and empty them",
+    "alloc": "look at allocations, and into them",
     "eval": "look at evaluations",
     "system": "the cluster's own upkeep",
     "operator": "what an operator asks of the cluster",

@@ -1,11 +1,9 @@
 """The commands about nodes, allocations, evaluations and the cluster. See `words.py`."""
 
+from services.cli.commands_allocs import ALLOC_COMMANDS
 from services.cli.words import AT, LIMIT, VERBOSE, Arg, Command, flag, option
 
 _NODE = Arg("node_id", "node or its name; without: all", default="", metavar="ID", complete="node")
-_ALLOC = Arg(
-    "alloc_id", "allocation: the beginning of its id, or its name", metavar="ID", complete="alloc"
-)
 _EVAL = Arg("eval_id", "evaluation, or the beginning of its id", metavar="ID", complete="eval")
 _NAME = Arg("name", "context", metavar="NAME", complete="context")
 _VERDICT = ("request_id", "status", "changed", "seq", "cluster_id")
@@ -16,11 +14,24 @@ CLUSTER_COMMANDS = (
         "list nodes, or show one",
         "services.cli.nodes",
         "status",
-        (_NODE, flag("allocs", "also what runs there"), LIMIT, AT, VERBOSE),
+        (
+            _NODE,
+            flag("allocs", "also what runs there"),
+            flag("stats", "also what it uses now; with ID"),
+            LIMIT,
+            AT,
+            VERBOSE,
+        ),
         ("nodes", "total", "seq", "cluster_id"),
         "With ID the keys are nodes, attributes, meta, ports, allocations, allocations_total, seq, cluster_id; with "
-        "--allocs allocations is there without ID, too.",
-        ("node status", "node status --allocs", "node status node-1 --verbose"),
+        "--allocs allocations is there without ID, too, and with --stats there is stats: what its tasks use, as their "
+        "agent measures it.",
+        (
+            "node status",
+            "node status --allocs",
+            "node status node-1 --verbose",
+            "node status node-1 --stats",
+        ),
     ),
     Command(
         ("node", "eligibility"),
@@ -37,39 +48,67 @@ CLUSTER_COMMANDS = (
         ("node eligibility --disable node-1", "node eligibility --enable node-1"),
     ),
     Command(
-        ("alloc", "status"),
-        "show one allocation and its tasks",
-        "services.cli.allocs",
-        "status",
-        (_ALLOC, AT, VERBOSE),
-        ("allocation", "ports", "resources", "variant", "tasks", "why", "seq", "cluster_id"),
-        "",
+        ("node", "drain"),
+        "empty a node",
+        "services.cli.node_orders",
+        "drain",
         (
-            "alloc status 4f9c21ab",
-            "alloc status 'hello.greeters[0]'",
+            Arg("node_id", "node or its name", metavar="ID", complete="node"),
+            flag("enable", "begin"),
+            flag("disable", "stop doing so; the node takes new allocations again"),
+            option(
+                "deadline", "what runs there goes on so long, like 90m", default="1h", metavar="D"
+            ),
+            flag("force", "no deadline: what runs there is stopped at once"),
+            flag("no_deadline", "what runs there goes on until it ends by itself"),
+        ),
+        ("node", "draining", "deadline_ns", *_VERDICT),
+        "The node takes nothing new at once. At the deadline what runs there is stopped, and placed elsewhere as its job "
+        "wants: all of it together, system jobs when nothing else is left. Migration at a pace, one after the other, "
+        "comes with a later release. A drained node stays so, through restarts of its agent too, until --disable.",
+        (
+            "node drain --enable node-1",
+            "node drain --enable --deadline 10m node-1",
+            "node drain --disable node-1",
         ),
     ),
     Command(
-        ("alloc", "logs"),
-        "print what a task wrote",
-        "services.cli.alloc_logs",
-        "logs",
+        ("node", "meta", "set"),
+        "say something about a node, for constraints on meta",
+        "services.cli.node_orders",
+        "meta_set",
         (
-            _ALLOC,
-            Arg("task", "task; may be left out when there is one", default="", metavar="TASK"),
-            flag("stderr", "its standard error"),
-            Arg("follow", "go on with what comes", bool, default=False, flags=("-f", "--follow")),
-            Arg("tail", "only the last lines", int, 0, ("-n", "--tail"), "N"),
+            Arg("node_id", "node or its name", metavar="ID", complete="node"),
+            Arg("pairs", "what is said", list, metavar="KEY=VALUE"),
         ),
-        ("allocation", "task", "stream", "path", "size", "text"),
-        "Reads the files of an agent that `caravan up` runs on this machine; logs of other machines come with a "
-        "later release.",
-        (
-            "alloc logs 4f9c21ab",
-            "alloc logs -f --tail 20 4f9c21ab server",
-            "alloc logs --stderr 'hello.greeters[0]'",
-        ),
+        ("node", "meta", "operator_meta", *_VERDICT),
+        "It is laid over what the agent says, and stays when that registers again. What runs already goes on.",
+        ("node meta set node-1 rack=r7 tier=gold",),
     ),
+    Command(
+        ("node", "meta", "unset"),
+        "take something out of a node's meta",
+        "services.cli.node_orders",
+        "meta_unset",
+        (
+            Arg("node_id", "node or its name", metavar="ID", complete="node"),
+            Arg("keys", "what is taken out, the agent's own too", list, metavar="KEY"),
+        ),
+        ("node", "meta", "operator_meta", *_VERDICT),
+        "",
+        ("node meta unset node-1 rack",),
+    ),
+    Command(
+        ("node", "meta", "list"),
+        "show a node's meta, and what of it an operator said",
+        "services.cli.node_orders",
+        "meta_list",
+        (Arg("node_id", "node or its name", metavar="ID", complete="node"),),
+        ("node", "meta", "operator_meta", *_VERDICT),
+        "",
+        ("node meta list node-1",),
+    ),
+    *ALLOC_COMMANDS,
     Command(
         ("eval", "list"),
         "list evaluations, newest first",

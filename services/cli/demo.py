@@ -24,11 +24,11 @@ from services.cli.asking import ask
 from services.cli.children import end_in_order, processes_of
 from services.cli.cluster import Cluster, ClusterSettings
 from services.cli.job_run import Seen, follow
-from services.cli.log_files import log_path
 from services.cli.output import CliError, Output, short
 from services.cli.submitting import submit, wait_ended
 from services.cli.up import wait_ready
 from shared.bus.client import Client
+from shared.bus.names import id_token
 from shared.errors import BusUnavailable
 
 _READY_S = 20.0
@@ -189,9 +189,16 @@ async def _show(out: Output, client: Client, cluster: Cluster, job_id: str) -> N
         one = answer.allocation
         for name, task in sorted(answer.tasks.items()):
             out.progress(f"  {short(one.id)} {one.name}: task {name}, pid {task.pid}")
-            path = log_path(cluster.agent_dir(one.node), one.id, name, "stdout")
+            path = _log_path(cluster.agent_dir(one.node), one.id, name)
             for line in await _wait_lines(path):
                 out.progress(f"      | {line}", "cyan")
+
+
+def _log_path(agent_dir: Path, alloc_id: str, task: str) -> Path:
+    """Where the agent of this process's own cluster keeps what a task writes."""
+    return (
+        agent_dir / "alloc" / id_token(alloc_id) / "alloc" / "logs" / f"{id_token(task)}.stdout.0"
+    )
 
 
 async def _wait_lines(path: Path) -> list[str]:

@@ -50,7 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     _have_streams()
-    is_json = not {"--json", "-json"}.isdisjoint(words)
+    # Behind -- stands what is another command's.
+    own = words[: words.index("--")] if "--" in words else words
+    is_json = not {"--json", "-json"}.isdisjoint(own)
     error_exit = 1
     try:
         command = _find(words) if words and not words[0].startswith("-") else None

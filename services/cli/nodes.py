@@ -1,20 +1,32 @@
 """`caravan node`: status, eligibility."""
 
+from datetime import UTC, datetime
+
+import msgspec
+
 from schemas.answers import AllocsAnswer, NodeAnswer, NodesAnswer, PortLine
+from schemas.hands import StatsAnswer, StatsAsk
 from schemas.operator import EligibilityWish
 from schemas.projections import NodeSummary, Query
-from services.cli import lines, resources
-from services.cli.asking import ask_once, ask_pages
+from services.cli import alloc_orders, chosen, lines, resources
+from services.cli.asking import ask_once, ask_pages, with_bus
+from services.cli.handing import ask_node
 from services.cli.output import CliError, Column, Output, short
 from services.cli.wishing import wish
+from shared.bus.client import Client
 
 
-def status(out: Output, *, node_id: str, allocs: bool, limit: int, verbose: bool) -> int:
+def status(
+    out: Output, *, node_id: str, allocs: bool, stats: bool, limit: int, verbose: bool
+) -> int:
     """List nodes, or show one."""
+    if stats and (not node_id or chosen.at()):
+        raise CliError("usage", "--stats asks one node what it uses now")
     if not node_id:
         return _list(out, allocs=allocs, limit=limit, verbose=verbose)
     one = ask_once("node", NodeAnswer, Query(id=node_id, limit=limit))
-    out.result(one)
+    used = _uses(one.nodes[0].id) if stats else None
+    out.result(one if used is None else {**_fields(one), "stats": used})
     node = one.nodes[0]
     shown = [
         ("ID", node.id),
@@ -24,6 +36,7 @@ def status(out: Output, *, node_id: str, allocs: bool, limit: int, verbose: bool
     ]
     shown += [("Class", node.node_class)] if node.node_class else []
     shown += [("Status", node.status), ("Eligibility", node.eligibility)]
+    shown += [("Drain", _drain(node))] if node.draining else []
     for name, key in (("CPU", "cpu_mhz"), ("Memory", "memory_mib"), ("Disk", "disk_mib")):
         shown.append((name, _used(node, key)))
     shown.append(("Ports", f"{len(one.ports)} in use, {node.ports_free} more can be picked"))
@@ -33,12 +46,46 @@ def status(out: Output, *, node_id: str, allocs: bool, limit: int, verbose: bool
     lines.allocations(out, one.allocations, "Allocations", verbose=verbose)
     if len(one.allocations) < one.allocations_total:
         lines.footer(out, len(one.allocations), one.allocations_total, "allocations")
+    if used is not None:
+        _used_now(out, node, used)
     if verbose:
         out.table(
             [Column("ATTRIBUTE"), Column("VALUE")], sorted(one.attributes.items()), "Attributes"
         )
         out.table([Column("META"), Column("VALUE")], sorted(one.meta.items()), "Meta")
     return 0
+
+
+def _fields(one: NodeAnswer) -> dict[str, object]:
+    return {field.encode_name: getattr(one, field.name) for field in msgspec.structs.fields(one)}
+
+
+def _drain(node: NodeSummary) -> str:
+    if not node.drain_deadline_ns:
+        return "until what runs there ends by itself"
+    at = datetime.fromtimestamp(node.drain_deadline_ns / 1e9, UTC).astimezone()
+    return f"what runs there is stopped at {at:%F %T}"
+
+
+def _uses(node_id: str) -> StatsAnswer:
+    async def work(client: Client) -> StatsAnswer:
+        return await ask_node(client, node_id, "stats", StatsAsk(), StatsAnswer)
+
+    return with_bus(work)
+
+
+def _used_now(out: Output, node: NodeSummary, used: StatsAnswer) -> None:
+    """What tasks use, each, and together against what is reserved for them."""
+    alloc_orders.uses(out, used.tasks, of_node=True)
+    memory = sum(one.memory_bytes for one in used.tasks)
+    cores = sum(one.cpu_millicores for one in used.tasks)
+    disk = sum(used.disk_mib.values())
+    rows = [
+        ("CPU", f"{cores / 10:.1f}% of a core", f"{node.used['cpu_mhz']} MHz"),
+        ("Memory", lines.mib(-(-memory >> 20)), lines.mib(node.used["memory_mib"])),
+        ("Disk", lines.mib(disk), lines.mib(node.used["disk_mib"])),
+    ]
+    out.table([Column(""), Column("USED"), Column("RESERVED")], rows, "Use against reservation")
 
 
 def _used(node: NodeSummary, key: str) -> str:

@@ -4,7 +4,16 @@ import time
 
 import msgspec
 
-from schemas.operator import CollectWish, EligibilityWish, OperatorVerdict, PolicyWish, PoolWish
+from schemas.operator import (
+    CollectWish,
+    DrainWish,
+    EligibilityWish,
+    MetaWish,
+    OperatorVerdict,
+    PolicyWish,
+    PoolWish,
+    StopWish,
+)
 from services.cli.asking import why_silent, with_bus
 from services.cli.output import CliError
 from shared.bus import subjects
@@ -15,7 +24,7 @@ _WAIT_S = 30.0
 _VERDICT_S = 8.0
 
 
-Body = PolicyWish | EligibilityWish | PoolWish | CollectWish
+Body = PolicyWish | EligibilityWish | DrainWish | MetaWish | StopWish | PoolWish | CollectWish
 
 
 def wish(noun: str, verb: str, body: Body) -> OperatorVerdict:

@@ -53,6 +53,8 @@ def _value(info: mi.Type, name: str) -> Any:
             return 0.5
         case mi.StrType():
             return _TEXTS.get(name, name)
+        case mi.BytesType():
+            return name.encode()
         case mi.RawType():
             return msgspec.Raw(b'{"%s":1}' % name.encode())
         case mi.VarTupleType():

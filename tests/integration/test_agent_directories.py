@@ -14,7 +14,7 @@ from services.agent import edge_disk
 from services.agent.edge_dirs import Directories, _mount, _unmount
 from services.agent.edge_home import Home
 from services.agent.edge_logs import rotate
-from services.cli.log_files import LogFiles
+from services.agent.edge_log_files import LogFiles
 from shared.core.ids import alloc_id
 from shared.core.tasks import LogLimits, SweepAllocs
 from tests.integration.agent_node import NODE, Node, job, projection, sh, wanted

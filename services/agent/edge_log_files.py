@@ -1,7 +1,7 @@
-"""Reading what a task wrote, from its agent's files: the older ones in order, then the one being written.
+"""Reading what a task wrote: the older files in order, then the one being written.
 
-Decides how a reader keeps its place while an agent moves the beginning of a log to a file of its own
-(services/agent/edge_logs.py): a new file with a number is that many bytes less in front of the one being written.
+Decides how a reader keeps its place while the beginning of a log moves to a file of its own
+(`edge_logs.py`): a new file with a number is that many bytes less in front of the one being written.
 """
 
 import errno
@@ -10,18 +10,10 @@ import stat
 from collections import deque
 from pathlib import Path
 
-from shared.bus.names import id_token
-
 _MOVING = "moving"
 #: Nothing there, or a link.
 _NO_LOG = (errno.ENOENT, errno.ELOOP)
 _BLOCK = 1 << 16
-
-
-def log_path(agent_dir: Path, alloc_id: str, task: str, stream: str) -> Path:
-    """The file that a task writes to (Nomad's layout, ids as tokens)."""
-    folder = agent_dir / "alloc" / id_token(alloc_id) / "alloc" / "logs"
-    return folder / f"{id_token(task)}.{stream}.0"
 
 
 class LogFiles:

@@ -1,0 +1,386 @@
+"""An operator's hands on a node: what is asked on `hands.<node>.<verb>`, from the bus to drivers and files and back.
+
+Decides who is answered by whom: `restart` and `signal` go to the role, the rest is done here, each request in a task of
+its own, so many at a time. There is no other way to a node. Next: `edge_streams.py`, `edge_hands_files.py`; the role's
+part is `hands.py`.
+"""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from schemas import hands
+from schemas.base import Wire
+from schemas.jobs import ErrorDetail
+from services.agent import edge_hands_files as files
+from services.agent.drivers.driver import Driver, ExecSession, Run, StartRefused, Usage
+from services.agent.edge import Edge
+from services.agent.edge_dirs import Directories, open_inside
+from services.agent.edge_home import Home
+from services.agent.edge_log_files import LogFiles
+from services.agent.edge_streams import Stream
+from services.agent.hands import ORDERS
+from shared.bus import subjects
+from shared.bus.connect import BusClient, Handler
+from shared.core.role import Listen
+from shared.errors import CommandInvalid
+
+#: Streams at a time, and everything else.
+STREAMS_MAX = 64
+REQUESTS_MAX = 64
+#: A driver's word is awaited this long.
+DRIVER_S = 15.0
+#: Bytes of a log's tail that are gathered at the most.
+TAIL_BYTES_MAX = 8 << 20
+TASKS_MAX = 2_000
+#: Between two looks at what runs use.
+_USE_S = 0.25
+_POLL_S = 0.2
+#: Output that was on its way when the task ended has so long.
+_LINGER_S = 1.0
+#: Where an answer may go: the bus renames the asker's own reply subject on its way between accounts.
+_REPLIES = (b"_R_.", b"_INBOX.")
+_log = structlog.get_logger()
+
+
+class Hands:
+    """One per agent. `carry` is its shell's way in; `edge` says what runs."""
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        home: Home,
+        directories: Directories,
+        edge: Callable[[], Edge],
+    ) -> None:
+        self._node_id = node_id
+        self._top = home.top
+        self._home = home
+        self._directories = directories
+        self._edge = edge
+        self._streams: dict[str, Stream] = {}
+        self._work: set[asyncio.Task[None]] = set()
+
+    async def carry(self, bus: BusClient, source: Listen, deliver: Handler) -> None:
+        """Listen; orders to tasks are handed to the role."""
+        await bus.listen(source.subject, partial(self._take, bus, deliver))
+
+    def _take(self, bus: BusClient, deliver: Handler, *message: bytes) -> None:
+        subject, reply, headers, data = message
+        verb = subjects.last_token(subject.decode())
+        if verb in ORDERS:
+            deliver(subject, reply, headers, data)
+        elif reply.startswith(_REPLIES):
+            self._begin(verb, data, partial(_publish, bus, reply.decode()))
+        elif verb == "session" and not reply:
+            # How far a reader got is said without waiting for a word about it.
+            self._begin(verb, data, lambda _: True)
+
+    def _begin(self, verb: str, data: bytes, answer: Callable[[Wire], bool]) -> None:
+        try:
+            if verb == "session":
+                self._session(msgspec.json.decode(data, type=hands.SessionInput))
+                answer(hands.SessionAnswer())
+            elif verb == "logs":
+                logs = msgspec.json.decode(data, type=hands.LogsAsk)
+                self._open(logs.session, partial(self._logs, logs), answer)
+            elif verb == "exec":
+                command = msgspec.json.decode(data, type=hands.ExecAsk)
+                self._open(command.session, partial(self._exec, command), answer)
+            else:
+                self._ask(verb, data, answer)
+        except CommandInvalid as fault:
+            answer(_refused(verb, fault.code, fault.message, fault.path))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as err:
+            answer(_refused(verb, "invalid", str(err)))
+
+    # ---- one answer ----
+
+    def _ask(self, verb: str, data: bytes, answer: Callable[[Wire], bool]) -> None:
+        if len(self._work) - len(self._streams) >= REQUESTS_MAX:
+            raise CommandInvalid("unavailable", f"node {self._node_id} is asked too much at once")
+        work: Awaitable[Wire]
+        if verb == "stats":
+            work = self._stats(msgspec.json.decode(data or b"{}", type=hands.StatsAsk))
+        elif verb in _LOOKS:
+            ask = msgspec.json.decode(data, type=hands.FilesAsk)
+            work = asyncio.to_thread(_LOOKS[verb], self._top, ask)
+        else:
+            known = ", ".join(subjects.HANDS_VERBS)
+            raise CommandInvalid("invalid", f"nothing answers to {verb!r}; known are {known}")
+        self._spawn(self._answered(verb, work, answer))
+
+    async def _answered(
+        self, verb: str, work: Awaitable[Wire], answer: Callable[[Wire], bool]
+    ) -> None:
+        try:
+            said = await work
+        except CommandInvalid as fault:
+            said = _refused(verb, fault.code, fault.message, fault.path)
+        except Exception as err:  # noqa: BLE001 - whatever a task left there; the asker is told.
+            said = _refused(verb, "failed", repr(err))
+        if not answer(said):
+            answer(_refused(verb, "failed", "the answer is too long for a message"))
+
+    async def _stats(self, ask: hands.StatsAsk) -> hands.StatsAnswer:
+        runs = self._edge().runs(ask.alloc_id)[:TASKS_MAX]
+        before = await _uses(runs)
+        await asyncio.sleep(_USE_S)
+        after = await _uses(runs)
+        disk = self._edge().disk_mib()
+        if ask.alloc_id:
+            found = await asyncio.to_thread(self._directories.measure, ask.alloc_id)
+            disk = {ask.alloc_id: found.used_mib}
+        tasks = [
+            _use(run, driver, *pair)
+            for (driver, _, run), pair in zip(runs, zip(before, after, strict=True), strict=True)
+        ]
+        tasks.sort(key=lambda one: (one.alloc_id, one.task))
+        return hands.StatsAnswer(node_id=self._node_id, tasks=tuple(tasks), disk_mib=disk)
+
+    # ---- streams ----
+
+    def _session(self, one: hands.SessionInput) -> None:
+        stream = self._streams.get(one.session)
+        if stream is None:
+            text = f"there is no such session on node {self._node_id} (any more)"
+            raise CommandInvalid("not_found", text, "session")
+        if one.close:
+            stream.close()
+        else:
+            stream.take(one)
+
+    def _open(
+        self,
+        name: str,
+        work: Callable[[Stream], Coroutine[Any, Any, int | None]],
+        answer: Callable[[Wire], bool],
+    ) -> None:
+        if len(name) < 32 or len(name) > 64 or name in self._streams:
+            text = "a session is named by 128 bits of the asker's own, as 32 hex digits"
+            raise CommandInvalid("invalid", text, "session")
+        if len(self._streams) >= STREAMS_MAX:
+            text = f"node {self._node_id} has {STREAMS_MAX} streams open, no more are allowed"
+            raise CommandInvalid("unavailable", text)
+        stream = self._streams[name] = Stream(answer)
+        self._spawn(self._stream(name, stream, work(stream)))
+
+    async def _stream(
+        self, name: str, stream: Stream, work: Coroutine[Any, Any, int | None]
+    ) -> None:
+        giving = asyncio.ensure_future(work)
+        watching = asyncio.ensure_future(stream.watch())
+        try:
+            await asyncio.wait({giving, watching}, return_when=asyncio.FIRST_COMPLETED)
+            if not giving.done():
+                giving.cancel()
+                await asyncio.wait({giving})
+                return
+            code, error = _outcome(giving)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stream.end(exit_code=code, error=error), DRIVER_S)
+        finally:
+            for task in (giving, watching):
+                task.cancel()
+            await asyncio.gather(giving, watching, return_exceptions=True)
+            self._streams.pop(name, None)
+
+    async def _logs(self, ask: hands.LogsAsk, stream: Stream) -> None:
+        if ask.stream not in ("stdout", "stderr"):
+            raise CommandInvalid("invalid", f"{ask.stream!r} is not stdout or stderr", "stream")
+        files.described(self._top, hands.FilesAsk(alloc_id=ask.alloc_id))
+        places = self._home.places(ask.alloc_id, ask.task)
+        path = places.stdout if ask.stream == "stdout" else places.stderr
+        fd = await self._log_directory(path, ask, stream)
+        if fd < 0:
+            return
+        try:
+            await _copy(LogFiles(Path(f"/proc/self/fd/{fd}") / path.name), ask, stream)
+        finally:
+            os.close(fd)
+
+    async def _log_directory(self, path: Path, ask: hands.LogsAsk, stream: Stream) -> int:
+        """Open where a log is, waiting for it as a follower; -1: the reader waits no longer."""
+        while True:
+            # Read before looking: what is there once the reader wants no more is still given.
+            last = stream.is_ending
+            with contextlib.suppress(OSError):
+                fd = open_inside(self._top, path.parent)
+                if os.access(path.name, os.F_OK, dir_fd=fd, follow_symlinks=False):
+                    return fd
+                os.close(fd)
+            if not ask.follow:
+                text = f"task {ask.task!r} wrote no {ask.stream} yet, or there is no such task"
+                raise CommandInvalid("not_found", text, "task")
+            if last:
+                return -1
+            await asyncio.sleep(_POLL_S)
+
+    async def _exec(self, ask: hands.ExecAsk, stream: Stream) -> int:
+        driver, handle, run = self._running(ask.alloc_id, ask.task)
+        if not ask.command or not ask.command[0]:
+            raise CommandInvalid("invalid", "no command is given", "command")
+        if any("\0" in word for word in ask.command):
+            raise CommandInvalid("invalid", "a command holds no NUL", "command")
+        session = await asyncio.wait_for(
+            driver.exec_stream(handle, ask.command, tty=ask.tty), DRIVER_S
+        )
+        _log.info("exec.begun", alloc=ask.alloc_id, task=ask.task, command=ask.command[0][:100])
+        pumping = asyncio.ensure_future(_pump(session, stream))
+        talking = asyncio.ensure_future(_talk(session, ask, stream))
+        ending = asyncio.ensure_future(self._ended(run))
+        try:
+            await asyncio.wait({talking, ending}, return_when=asyncio.FIRST_COMPLETED)
+            if not talking.done():
+                await asyncio.wait({talking}, timeout=_LINGER_S)
+            if not talking.done():
+                raise CommandInvalid("gone", f"task {ask.task!r} ended, and the command with it")
+            return talking.result()
+        finally:
+            for task in (pumping, talking, ending):
+                task.cancel()
+            await asyncio.gather(pumping, talking, ending, return_exceptions=True)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(session.close(), DRIVER_S)
+            _log.info("exec.ended", alloc=ask.alloc_id, task=ask.task)
+
+    def _running(self, alloc_id: str, task: str) -> tuple[Driver, Any, Run]:
+        runs = self._edge().runs(alloc_id)
+        for one in runs:
+            if one[2].task == task:
+                return one
+        names = ", ".join(sorted(run.task for _, _, run in runs)) or "none"
+        text = f"task {task!r} of allocation {alloc_id[:8]} does not run on node {self._node_id}"
+        raise CommandInvalid("not_running", f"{text}; running: {names}", "task")
+
+    async def _ended(self, run: Run) -> None:
+        """Return when a run is no more."""
+        while any(one[2] is run for one in self._edge().runs(run.alloc_id)):  # noqa: ASYNC110 - the edge tells nobody.
+            await asyncio.sleep(_POLL_S)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+
+
+_LOOKS = {"fs_list": files.listed, "fs_stat": files.described, "fs_read": files.read}
+
+
+async def _copy(log: LogFiles, ask: hands.LogsAsk, stream: Stream) -> None:
+    """Give a log from its beginning or its last lines on, and as a follower what comes."""
+    if ask.tail > 0:
+        await stream.give(await asyncio.to_thread(log.tail, ask.tail, TAIL_BYTES_MAX))
+    while True:
+        last = stream.is_ending or not ask.follow
+        data = await asyncio.to_thread(log.take)
+        if data:
+            await stream.give(data)
+        elif last:
+            return
+        else:
+            await asyncio.sleep(_POLL_S)
+
+
+async def _talk(session: ExecSession, ask: hands.ExecAsk, stream: Stream) -> int:
+    """Give what a command says; returns its exit code."""
+    if ask.tty:
+        await session.resize(ask.rows, ask.columns)
+    while True:
+        source, data = await session.read()
+        if not data:
+            return await session.wait()
+        await stream.give(data, source)
+
+
+async def _pump(session: ExecSession, stream: Stream) -> None:
+    """Hand a command what its asker says."""
+    while True:
+        one = await stream.inputs.get()
+        if one.rows and one.columns:
+            await session.resize(one.rows, one.columns)
+        if one.data:
+            await session.write(one.data)
+        if one.is_end:
+            await session.write(b"")
+
+
+def _outcome(done: asyncio.Future[int | None]) -> tuple[int | None, ErrorDetail | None]:
+    """Say how a stream ended: exit code, or why there is none."""
+    fault = None if done.cancelled() else done.exception()
+    if done.cancelled():
+        return None, ErrorDetail(code="gone", message="it was ended")
+    if fault is None:
+        return done.result(), None
+    if isinstance(fault, CommandInvalid):
+        return None, ErrorDetail(code=fault.code, message=fault.message, path=fault.path)
+    if isinstance(fault, StartRefused):
+        return None, ErrorDetail(code="refused", message=str(fault))
+    if isinstance(fault, TimeoutError):
+        return None, ErrorDetail(code="failed", message="the driver gave no answer")
+    _log.warning("hands.failed", error=repr(fault))
+    return None, ErrorDetail(code="failed", message=repr(fault))
+
+
+async def _uses(runs: list[tuple[Driver, Any, Run]]) -> list[tuple[float, Usage | Exception]]:
+    """Measure runs, each with the moment of it."""
+    gate = asyncio.Semaphore(16)
+
+    async def one(driver: Driver, handle: Any) -> tuple[float, Usage | Exception]:
+        loop = asyncio.get_running_loop()
+        try:
+            async with gate:
+                used = await asyncio.wait_for(driver.stats(handle), 5.0)
+        except Exception as err:  # noqa: BLE001 - a driver may fail in any way; the others are told.
+            return loop.time(), err
+        return loop.time(), used
+
+    return await asyncio.gather(*(one(driver, handle) for driver, handle, _ in runs))
+
+
+def _use(
+    run: Run,
+    driver: Driver,
+    before: tuple[float, Usage | Exception],
+    after: tuple[float, Usage | Exception],
+) -> hands.TaskUse:
+    named = hands.TaskUse(alloc_id=run.alloc_id, task=run.task, driver=driver.name)
+    (from_s, first), (to_s, last) = before, after
+    if isinstance(first, Exception) or isinstance(last, Exception):
+        problem = first if isinstance(first, Exception) else last
+        return msgspec.structs.replace(named, problem=str(problem) or type(problem).__name__)
+    spent_us = max(last.cpu_ns - first.cpu_ns, 0) / 1000
+    return msgspec.structs.replace(
+        named,
+        cpu_ns=last.cpu_ns,
+        cpu_millicores=round(spent_us / max(to_s - from_s, 1e-3) / 1000),
+        memory_bytes=last.memory_bytes,
+    )
+
+
+def _refused(verb: str, code: str, message: str, path: str = "") -> Wire:
+    """Say no in the shape of the verb's answer."""
+    error = ErrorDetail(code=code, message=message, path=path)
+    match verb:
+        case "logs" | "exec":
+            return hands.Frame(number=1, is_end=True, error=error)
+        case "session":
+            return hands.SessionAnswer(error=error)
+        case "fs_read":
+            return hands.FilePart(error=error)
+        case "stats":
+            return hands.StatsAnswer(error=error)
+        case _:
+            return hands.FilesAnswer(error=error)
+
+
+def _publish(bus: BusClient, reply: str, answer: Wire) -> bool:
+    return bus.send(reply, msgspec.json.encode(answer))
