@@ -40,8 +40,8 @@ def asks(draw: st.DrawFn) -> tuple[ResourceAsk, ...]:
     disks = st.builds(ResourceAsk, pool=st.just("disks"), amount=st.sampled_from((4_000, UNIT)))
     seats = st.just(ResourceAsk(pool="seats", amount=UNIT))
     nobody = st.just(ResourceAsk(pool="nobody"))
-    some = st.one_of(gpu, gpu, gpu, cores, disks, seats, gpu, gpu, cores, disks, nobody)
-    return tuple(draw(st.lists(some, min_size=0, max_size=3)))
+    some = st.one_of(gpu, gpu, gpu, gpu, gpu, gpu, gpu, cores, cores, disks, seats, nobody)
+    return tuple(draw(st.lists(some, min_size=1, max_size=2)))
 
 
 @st.composite
@@ -52,7 +52,9 @@ def groups(draw: st.DrawFn) -> GroupSpec:
         count=draw(st.integers(1, 12)),
         cpu_mhz=draw(st.sampled_from((0, 50, 100, 300))),
         memory_mib=draw(st.sampled_from((0, 10, 100))),
-        alternatives=tuple(draw(st.lists(asks(), min_size=0, max_size=3))),
+        alternatives=tuple(
+            draw(st.lists(asks(), min_size=draw(st.sampled_from((0, 1, 1, 1))), max_size=3))
+        ),
         static_ports=draw(st.sampled_from(((), (), (), (80,), (20_001,)))),
         dynamic_ports=draw(st.sampled_from((0, 0, 1, 2))),
         distinct_hosts=draw(st.sampled_from(("", "", "", "group"))),
@@ -63,7 +65,7 @@ def groups(draw: st.DrawFn) -> GroupSpec:
 @st.composite
 def nodes(draw: st.DrawFn) -> dict[str, Any]:
     """Draw what one node offers: instances of two models in two groups, cores, a sum, a short range of ports."""
-    instances = st.lists(st.integers(0, 1), min_size=0, max_size=4)
+    instances = st.lists(st.integers(0, 1), min_size=draw(st.sampled_from((0, 2, 3))), max_size=6)
     pools = [
         Pool(
             name=GPU,
