@@ -42,7 +42,7 @@ class OwnEngine:
         self._process: subprocess.Popen[bytes] | None = None
         # The namespace outlives a killed dockerd: somebody stays in it.
         self._keeper = subprocess.Popen(
-            ["sleep", "3600"],
+            ["sleep", "1200"],
             stdin=subprocess.DEVNULL,
             preexec_fn=_leave_network,  # noqa: PLW1509 - nothing else runs in a thread here.
         )

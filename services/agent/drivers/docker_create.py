@@ -12,6 +12,7 @@ from services.agent.drivers.docker_mounts import INSIDE, Sources
 from services.agent.drivers.docker_settings import DockerSettings
 from services.agent.drivers.driver import Run, StartRefused
 from services.agent.environment import interpolate, interpolate_json
+from services.agent.holdings import variable
 from shared.core.tasks import TaskLaunch
 from shared.jobspec.drivers.docker import CAPS_DEFAULT, DockerOptions, read_docker
 
@@ -55,7 +56,7 @@ def plan_of(name: str, launch: TaskLaunch) -> Plan:
         "NOMAD_TASK_DIR": INSIDE["local"],
         "NOMAD_SECRETS_DIR": INSIDE["secrets"],
         **launch.env,
-        **{f"NOMAD_PORT_{label}": str(inside) for label, inside in ports.items()},
+        **{f"NOMAD_PORT_{variable(label)}": str(inside) for label, inside in ports.items()},
     }
     env = {name: interpolate(text, env) for name, text in env.items()}
     options, faults = read_docker(interpolate_json(config, env))
@@ -70,6 +71,8 @@ def _inside_ports(config: dict[str, Any], launch: TaskLaunch) -> dict[str, int]:
     if not isinstance(config, dict):
         raise StartRefused("config must be an object", recoverable=False)
     options, _ = read_docker(config)
+    if options.network_mode == "host":
+        return {label: host for label, (host, _) in launch.ports.items()}
     found = {}
     for label, (host, inside) in launch.ports.items():
         if label in options.port_map:
