@@ -365,17 +365,17 @@ class EvalBroker:
             instance, room = self._workers.next()
             if room <= 0:
                 break
-            lane = self._workers.lane_of[instance]
             keys = self._ready.take(min(room, share), floor)
             if not keys:
                 break
+            lane = self._workers.lanes(instance, shared=bool(effects or self._ready.ready))
             leases = [self._lease(key, lane) for key in keys]
             self._workers.give(leases, instance, now, self._replica.seq)
             effects.append(self._message(instance, leases))
             self._counters.leased(keys, now)
         return effects
 
-    def _lease(self, key: EvalKey, lane: int) -> Lease:
+    def _lease(self, key: EvalKey, lane: tuple[int, int]) -> Lease:
         state = self._replica.state
         evaluation = state.evaluations.by_key[key]
         job = state.jobs.by_id.get(evaluation.job_id)
@@ -387,8 +387,8 @@ class EvalBroker:
             priority=evaluation.priority,
             triggered_by=evaluation.triggered_by,
             min_seq=min_seq,
-            lane=lane,
-            lanes=len(self._workers.lane_of),
+            lane=lane[0],
+            lanes=lane[1],
             seed=splitmix64(key),
             attempt=self._attempts.get(key, 0),
         )

@@ -95,6 +95,16 @@ class Workers:
         load, instance = min(loads, default=(self._window, ""))
         return instance, self._window - load
 
+    def lanes(self, instance: str, *, shared: bool) -> tuple[int, int]:
+        """Return lane and number of lanes for leases of a worker now; (0, 1) while it alone has anything to decide.
+
+        Lanes keep workers that decide at the same time apart. Who decides alone shall see the whole fleet first: with
+        a few nodes a lane may be a single one. `shared`: others get leases in the same turn.
+        """
+        if not shared and len(self._held) == len(self._live[instance].held):
+            return 0, 1
+        return self.lane_of[instance], len(self.lane_of)
+
     def give(self, leases: list[Lease], instance: str, now_ns: int, seq: int) -> None:
         """Remember leases that go to a worker now."""
         fresh = {lease.key: Held(lease, instance, now_ns, seq) for lease in leases}

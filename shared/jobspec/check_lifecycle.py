@@ -16,8 +16,6 @@ _FINITE = ("batch", "sysbatch")
 
 def check_lifecycle(faults: Faults, job: Job, group: TaskGroup, path: str) -> None:
     """Find what is impossible in the life of a group's allocations."""
-    if group.tasks and all(task.lifecycle is not None for task in group.tasks):
-        faults.add(f"{path}.Tasks", "a task group needs a task without lifecycle, the main one")
     leaders = [at for at, task in enumerate(group.tasks) if task.leader]
     for at in leaders[1:]:
         faults.add(f"{path}.Tasks[{at}].Leader", "another task is the leader, there can be one")

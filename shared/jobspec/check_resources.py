@@ -213,30 +213,33 @@ def _rule(faults: Faults, one: Constraint | Affinity, path: str) -> None:
 
 def _ports(faults: Faults, group: TaskGroup, path: str) -> None:
     total = 0
-    labels: set[str] = set()
+    labels: dict[str, set[str]] = {}
     numbers: dict[int, str] = {}
     for below, network in networks_of(group):
         here = f"{path}.{below}"
+        # A label of the group is every task's; one of a task, as old files have it, is that task's alone.
+        own = labels.setdefault(below.partition(".")[0] if below.startswith("Tasks") else "", set())
+        known = (labels.get("", own), own)
         total += len(network.reserved_ports) + len(network.dynamic_ports)
         if total > PORTS_MAX:
             faults.add(here, f"{total} ports in the group, at most {PORTS_MAX} are allowed")
             return
         for at, port in enumerate(network.reserved_ports):
-            _port(faults, port, labels, path=f"{here}.ReservedPorts[{at}]")
+            _port(faults, port, known, path=f"{here}.ReservedPorts[{at}]")
             _static(faults, port, numbers, f"{here}.ReservedPorts[{at}].Value")
         for at, port in enumerate(network.dynamic_ports):
-            _port(faults, port, labels, path=f"{here}.DynamicPorts[{at}]")
+            _port(faults, port, known, path=f"{here}.DynamicPorts[{at}]")
             if port.static:
                 text = f"a port with a number stands under ReservedPorts, was {port.static}"
                 faults.add(f"{here}.DynamicPorts[{at}].Value", text)
 
 
-def _port(faults: Faults, port: Port, labels: set[str], *, path: str) -> None:
+def _port(faults: Faults, port: Port, known: tuple[set[str], set[str]], *, path: str) -> None:
     if text := name_fault(port.label):
         faults.add(f"{path}.Label", text)
-    elif port.label in labels:
+    elif any(port.label in labels for labels in known):
         faults.add(f"{path}.Label", f"another port of the group is called {port.label!r}")
-    labels.add(port.label)
+    known[1].add(port.label)
     faults.within(path, ".To", port.to, (-1, PORT_MAX))
 
 

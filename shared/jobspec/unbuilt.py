@@ -68,14 +68,18 @@ def _is_quiet(plan: _Plan, block: JsonObject) -> bool:
 
 
 def warnings_of(job: Job, value: JsonObject) -> tuple[str, ...]:
-    """Name everything in a valid job that is kept but not acted on: no warning, or one."""
+    """Name what a valid job hardly means, and everything in it that is kept but not acted on: no warning, or one."""
     unbuilt: list[str] = []
     unknown: list[str] = []
     if job.type not in BUILT_TYPES:
         unbuilt.append(f"Job.Type {job.type}")
     if not _is_quiet(_plan(Job), value):
         _look(Job, value, "Job", (unbuilt, unknown))
-    parts = []
+    parts = [
+        f"group {group.name!r} has no main task, one without lifecycle: it ends when the others have run"
+        for group in job.groups
+        if group.tasks and all(task.lifecycle is not None for task in group.tasks)
+    ]
     if unbuilt:
         parts.append("kept, not acted on yet: " + _listed(unbuilt))
     if unknown:

@@ -184,7 +184,7 @@ def test_a_lease_says_what_place_needs() -> None:
     [key] = story.create("a")
     story.hear("w2", "w1")
     [(worker, lease)] = story.leases
-    assert (worker, lease.lane, lease.lanes) == ("w1", 0, 2)
+    assert (worker, lease.lane, lease.lanes) == ("w1", 0, 1)
     assert lease.seed == splitmix64(key)
     assert lease.min_seq == fence + 1
     place = GroupPlacement(group="g", version=0, rows=(0,), counts=(1,), names=(0, 1))
@@ -193,6 +193,20 @@ def test_a_lease_says_what_place_needs() -> None:
     moved = story.log.seq
     story.create("a")
     assert story.leases[0][1].min_seq == moved + 1
+
+
+def test_lanes_are_for_those_who_decide_at_the_same_time() -> None:
+    """Who decides alone looks at every node first; as soon as others have leases, each keeps to its lane."""
+    story = Story()
+    story.hear("w1", "w2")
+    story.create("a")
+    assert [(one.lane, one.lanes) for _, one in story.leases] == [(0, 1)]
+    story.create("b")
+    assert [(who, one.lane, one.lanes) for who, one in story.leases] == [("w2", 1, 2)]
+    other = Story()
+    other.hear("w1", "w2")
+    other.create("a", "b")
+    assert sorted((one.lane, one.lanes) for _, one in other.leases) == [(0, 2), (1, 2)]
 
 
 def test_load_is_spread_evenly() -> None:

@@ -7,7 +7,7 @@ import pytest
 from schemas.envelope import ENCODER
 from services.agent.spec import group_plan
 from shared.jobspec.compiling import group_digest
-from shared.jobspec.submission import JobInvalid, read_job
+from shared.jobspec.submission import JobInvalid, read_job, read_submission
 from tests.unit.agent_story import SECOND, job_json, task_json
 
 
@@ -26,7 +26,6 @@ def hooked(hook: str, *, sidecar: bool = False, **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("given", "path"),
     [
-        (job(hooked("prestart")), "Job.TaskGroups[0].Tasks"),
         (job(task_json(), hooked("never")), "Job.TaskGroups[0].Tasks[1].Lifecycle.Hook"),
         (
             job(task_json(), hooked("poststop", sidecar=True)),
@@ -49,6 +48,13 @@ def test_a_life_that_cannot_be_is_refused_with_its_path(given: dict[str, Any], p
     with pytest.raises(JobInvalid) as found:
         read_job(given)
     assert path in [fault.path for fault in found.value.errors]
+
+
+def test_a_group_without_a_main_task_is_told_of() -> None:
+    """Nomad takes it, so it is taken; nothing would hold it up, and that is said."""
+    given = {"Job": job(hooked("prestart"))}
+    got = read_submission(ENCODER.encode(given), "submit")
+    assert ["has no main task" in warning for warning in got.warnings] == [True]
 
 
 @pytest.mark.parametrize("hook", ["prestart", "poststart", "prestop", "poststop", "postfail"])
