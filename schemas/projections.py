@@ -45,6 +45,8 @@ class NodeProjection(Wire, frozen=True, kw_only=True):
     allocations: tuple[DesiredAlloc, ...] = ()
     #: a refusal of the last registration under this id, for the agent's log.
     refused: str = ""
+    #: what an operator says of the node, laid over what its agent says; null takes a key out.
+    operator_meta: dict[str, str | None] = {}
 
 
 class JobProjection(Wire, frozen=True, kw_only=True):

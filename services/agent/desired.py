@@ -11,6 +11,7 @@ import msgspec
 from schemas.envelope import ENCODER
 from schemas.nodes import AllocReport
 from schemas.projections import DesiredAlloc, NodeProjection
+from services.agent.environment import with_meta
 from services.agent.reports import Reports
 from services.agent.silence import Silence
 from services.agent.spec import PLAN_DECODER, GroupPlan, group_plan
@@ -84,6 +85,8 @@ class Desired:
         #: plans of job versions, and how the journal has them: allocations of a group share one.
         self._plans: dict[tuple[str, int, str], tuple[GroupPlan, bytes]] = {}
         self._looks = False
+        #: what an operator says of this node; what runs keeps what it was started with.
+        self._operator_meta: dict[str, str | None] = {}
         self.silence = Silence(self._keep_mark)
         #: allocations that wait for whoever has the data that they take over.
         self._heirs: set[int] = set()
@@ -211,6 +214,10 @@ class Desired:
             self._reports.register()
             for key in self.allocs:
                 self._reports.touch(key)
+        if wanted.operator_meta != self._operator_meta:
+            self._operator_meta = wanted.operator_meta
+            node = with_meta(self._supervisor.own_node, wanted.operator_meta)
+            self._supervisor.node = node
         named = {one.key for one in wanted.allocations}
         for alloc in self.allocs.values():
             alloc.held = False

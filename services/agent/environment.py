@@ -60,6 +60,12 @@ def node_values(node: NodeSpec) -> dict[str, str]:
     }
 
 
+def with_meta(node: NodeSpec, said: dict[str, str | None]) -> NodeSpec:
+    """The node with what an operator says of it; None takes a key out."""
+    meta = {key: value for key, value in {**node.meta, **said}.items() if value is not None}
+    return msgspec.structs.replace(node, meta=dict(sorted(meta.items())))
+
+
 def task_environment(
     alloc: DesiredAlloc,
     plan: GroupPlan,

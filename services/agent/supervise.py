@@ -88,7 +88,8 @@ class Supervisor:
     def __init__(
         self, *, node: NodeSpec, reports: Reports, disk_over_is_fatal: bool = False
     ) -> None:
-        self.node = node
+        #: the node as its agent finds it, and as jobs see it: with what an operator says of it.
+        self.own_node = self.node = node
         self._reports = reports
         self._disk_over_is_fatal = disk_over_is_fatal
         self.starts = 0

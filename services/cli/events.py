@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from schemas.allocations import CLIENT_STATUSES, AllocationsReported
+from schemas.allocations import CLIENT_STATUSES, AllocationsDisplaced, AllocationsReported
 from schemas.base import Event
 from schemas.envelope import RECORD_DECODER
 from schemas.envelope import Record as LogRecord
@@ -18,7 +18,14 @@ from schemas.evaluations import (
     ReservationsChanged,
 )
 from schemas.jobs import JobRegistered, JobStopped, SubmissionRefused
-from schemas.nodes import CapacityFreed, NodeRefused, NodeRegistered, NodesStatusChanged
+from schemas.nodes import (
+    CapacityFreed,
+    NodeDrainChanged,
+    NodeMetaChanged,
+    NodeRefused,
+    NodeRegistered,
+    NodesStatusChanged,
+)
 from schemas.plans import GroupPlacement, PlanCommitted, PlanRefused
 from schemas.policy import ClusterCreated
 from shared.core.ids import eval_id
@@ -100,10 +107,21 @@ def _of_nodes(event: Event) -> str:
         case NodesStatusChanged():
             reason = f" ({event.reason})" if event.reason else ""
             return f"{_some(len(event.rows), 'node')} {event.status}{reason}"
+        case NodeDrainChanged():
+            return f"node in row {event.row}: {_drained(event)}"
+        case NodeMetaChanged():
+            said = ", ".join(f"{key}={value}" for key, value in sorted(event.meta.items()))
+            return f"{event.node_id}: {said or 'nothing'}"
         case CapacityFreed():
             return f"on nodes of class {', '.join(str(one) for one in event.classes)}"
         case _:
             return ""
+
+
+def _drained(event: NodeDrainChanged) -> str:
+    if not event.draining:
+        return "drained no longer"
+    return f"drained at {clock(event.deadline_ns)}" if event.deadline_ns else "drained, no deadline"
 
 
 def _of_evaluations(event: Event) -> str:
@@ -146,6 +164,8 @@ def _of_plans(event: Event) -> str:
             codes = sorted(set(event.statuses))
             counts = ", ".join(f"{event.statuses.count(c)} {CLIENT_STATUSES[c]}" for c in codes)
             return counts or f"{_some(len(event.nodes), 'report')} seen"
+        case AllocationsDisplaced():
+            return f"{_some(len(event.rows), 'allocation')} stopped by an operator"
         case _:
             return ""
 

@@ -1,6 +1,5 @@
 """`caravan node drain|meta`: what an operator says about a node. Each is an event in the log."""
 
-import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -48,7 +47,7 @@ def drain(
     if not verdict.deadline_ns:
         when = "goes on until it ends by itself"
     else:
-        at = datetime.fromtimestamp(math.ceil(verdict.deadline_ns / 1e9), UTC).astimezone()
+        at = datetime.fromtimestamp(verdict.deadline_ns / 1e9, UTC).astimezone()
         when = f"is stopped at {at:%F %T}, and placed elsewhere"
     out.line(f"node {verdict.node_id}: takes nothing new; what runs there {when}")
     if verdict.deadline_ns:

@@ -14,7 +14,15 @@ from schemas.evaluations import EndEvaluations, WakeEvaluations
 from schemas.jobs import EvaluateJob, RegisterJob, SkipSubmission, StopJob
 from schemas.nodes import ChangeLiveness, ReportNode
 from schemas.plans import SubmitPlan
-from schemas.policy import CollectGarbage, DeclarePool, SetEligibility, SetPolicy
+from schemas.policy import (
+    CollectGarbage,
+    DeclarePool,
+    DrainNode,
+    SetEligibility,
+    SetNodeMeta,
+    SetPolicy,
+    StopAllocation,
+)
 from shared.bus.names import id_token
 from shared.bus.subjects import COMMAND_KINDS, last_token
 from shared.core.role import Message
@@ -25,7 +33,15 @@ ALLOWED: dict[str, tuple[type, ...]] = {
     "plan": (SubmitPlan,),
     "evaluation": (WakeEvaluations, EndEvaluations),
     "job": (RegisterJob, StopJob, EvaluateJob, SkipSubmission),
-    "operator": (SetPolicy, SetEligibility, DeclarePool, CollectGarbage),
+    "operator": (
+        SetPolicy,
+        SetEligibility,
+        DrainNode,
+        SetNodeMeta,
+        StopAllocation,
+        DeclarePool,
+        CollectGarbage,
+    ),
     "liveness": (ChangeLiveness,),
     "report": (ReportNode,),
 }

@@ -1,4 +1,4 @@
-"""The operators' door: `api.operator|node|system.<verb>`, from a wish to its effect in the log.
+"""The operators' door: `api.operator|node|alloc|system.<verb>`, from a wish to its effect in the log.
 
 Decides when a wish is fulfilled, refused, or told to ask again. Each verb says what shall be, so what the state or the
 log shows answers it: no table of requests outlives this process, and several views need no agreement. The command goes
@@ -18,10 +18,13 @@ from schemas.jobs import ErrorDetail, JobsCollected
 from schemas.nodes import NodeEligibilityChanged, NodesCollected, PoolDeclared
 from schemas.operator import (
     CollectWish,
+    DrainWish,
     EligibilityWish,
+    MetaWish,
     OperatorVerdict,
     PolicyWish,
     PoolWish,
+    StopWish,
 )
 from schemas.policy import (
     CollectGarbage,
@@ -31,6 +34,7 @@ from schemas.policy import (
     SetEligibility,
     SetPolicy,
 )
+from services.view import displacing
 from shared.bus import subjects
 from shared.core.decide.garbage import Horizon, decide_garbage
 from shared.core.decide.operator import decide_declaration, decide_policy
@@ -68,10 +72,17 @@ class Wish(msgspec.Struct, kw_only=True, gc=False):
 class Door:
     """Wishes on their way, by request id."""
 
-    def __init__(self, instance: str, replica: Replica, find_node: Callable[[str], int]) -> None:
+    def __init__(
+        self,
+        instance: str,
+        replica: Replica,
+        find_node: Callable[[str], int],
+        find_alloc: Callable[[str], int],
+    ) -> None:
         self._instance = instance
         self._replica = replica
         self._find_node = find_node
+        self._find_alloc = find_alloc
         self._waiting: dict[str, Wish] = {}
         self._made_ids = 0
 
@@ -146,6 +157,8 @@ class Door:
                 return self._declaration(message, now_ns)
             case "node.set_eligibility":
                 return self._eligibility(message, now_ns)
+            case "node.drain" | "node.set_meta" | "alloc.stop":
+                return self._displacing(verb, message, now_ns)
             case "system.gc":
                 return self._collect(message, now_ns)
             case _:
@@ -209,6 +222,24 @@ class Door:
             return ours and fleet.row_of.get(node_id) == getattr(event, "row", -1)
 
         return self._wish(message, command, verdict, fulfils, now_ns=now_ns)
+
+    def _displacing(self, verb: str, message: Message, now_ns: int) -> Wish | OperatorVerdict:
+        state = self._replica.state
+        if verb == "node.drain":
+            drained = msgspec.json.decode(message.data, type=DrainWish)
+            row, name = self._find_node(drained.node_id), self._id(drained.request_id, message)
+            asked = displacing.drain(state, row, drained, name, now_ns)
+        elif verb == "node.set_meta":
+            said = msgspec.json.decode(message.data, type=MetaWish)
+            row, name = self._find_node(said.node_id), self._id(said.request_id, message)
+            asked = displacing.meta(state, row, said, name)
+        else:
+            stopped = msgspec.json.decode(message.data, type=StopWish)
+            row, name = self._find_alloc(stopped.alloc_id), self._id(stopped.request_id, message)
+            asked = displacing.stop(state, row, name)
+        if asked.command is None:
+            return asked.verdict
+        return self._wish(message, asked.command, asked.verdict, asked.fulfils, now_ns=now_ns)
 
     def _collect(self, message: Message, now_ns: int) -> Wish | OperatorVerdict:
         body = msgspec.json.decode(message.data or b"{}", type=CollectWish)

@@ -26,7 +26,9 @@ from schemas.jobs import (
     SubmissionRefused,
 )
 from schemas.nodes import (
+    NodeDrainChanged,
     NodeEligibilityChanged,
+    NodeMetaChanged,
     NodeRefused,
     NodeRegistered,
     NodesCollected,
@@ -108,7 +110,8 @@ class View:
         self._dead: deque[DeadLine] = deque(maxlen=DEAD_KEPT)
         self._dead_seq = 0
         self._answers = Answers(self._replica, self._histories, self._dead)
-        self._door = Door(instance, self._replica, self._answers.find_node)
+        find = self._answers
+        self._door = Door(instance, self._replica, find.find_node, find.find_alloc)
         self._held: list[Held] = []
         self._is_caught_up = False
         self._published_ns = 0
@@ -307,8 +310,11 @@ class View:
                     marks.nodes(_rows((state.fleet.row_of[event.node_id],)), desired=True)
             case NodesStatusChanged():
                 marks.nodes(_rows(event.rows), summary=True)
-            case NodeEligibilityChanged():
+            case NodeEligibilityChanged() | NodeDrainChanged():
                 marks.nodes(_rows((event.row,)), summary=True)
+            case NodeMetaChanged():
+                row = _rows((state.fleet.row_of[event.node_id],))
+                marks.nodes(row, desired=True, summary=True)
             case PoolDeclared() if event.node_id:
                 marks.nodes(_rows((state.fleet.row_of[NodeId(event.node_id)],)), summary=True)
             case _:

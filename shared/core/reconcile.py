@@ -21,6 +21,7 @@ from schemas.jobs import GroupSpec
 from schemas.plans import InPlace, Stops
 from shared.core.absent import is_gone
 from shared.core.columns import Rows
+from shared.core.displaced import DRAINED, STOPPED, is_drained, is_marked
 from shared.core.rivals import ScoreOf, leaving
 from shared.core.state import State
 from shared.core.tables.allocations import COMPLETE, EVICT, FAILED, RUN, STOP, TERMINAL, UNKNOWN
@@ -92,6 +93,17 @@ class Pass:
         table = self.state.allocations
         self.stop(rows[(table.desired[rows] == RUN) & ~TERMINAL[table.client[rows]]], reason)
 
+    def displace(self, rows: Rows, alive: Mask, job: Job) -> Mask:
+        """Stop what an operator wants gone from where it is. Shapes: rows, alive, result (R,)."""
+        state = self.state
+        if not state.allocations.displaced and not state.fleet.drains:
+            return np.zeros(len(rows), dtype=bool)
+        marked = alive & is_marked(state, rows)
+        drained = alive & ~marked & is_drained(state, rows, job.job_type)
+        self.stop(rows[marked], STOPPED)
+        self.stop(rows[drained], DRAINED)
+        return marked | drained
+
     def lose(self, rows: Rows) -> tuple[Rows, Mask]:
         """Bucket what runs where nobody will hear of it again as lost.
 
@@ -114,9 +126,11 @@ class Pass:
         ended, failed = TERMINAL[client], client == FAILED
         alive = ~ended & ~lost
         same, current = self.versions(job, group, rows)
+        moved = self.displace(rows, alive, job)
         if not current[alive].all():
             # A new version may forbid the node that an allocation runs on.
             same &= current | ~alive | self.mask_of(group)[nodes]
+        same &= ~moved
         # A failed one of the present digest waits for its time or for ever; under another it makes room.
         waits = failed & same & ~self._is_due(rows, failed)
         is_batch = job.job_type == "batch"
@@ -127,7 +141,7 @@ class Pass:
         kept = self._cap(rows, keep, group.count - int(done.sum()))
         open_ = self._still_open(group, rows, away, done)
         self.update(job, group, rows[(kept | open_) & alive & ~current])
-        self.stop(rows[alive & ~same], "job changed")
+        self.stop(rows[alive & ~same & ~moved], "job changed")
         self.stop(rows[failed & ~waits], "replaced")
         missing = group.count - int(kept.sum()) - int(done.sum())
         replaced = lost | (alive & ~same) | (failed & ~waits) | open_
@@ -142,7 +156,7 @@ class Pass:
     def _one_of_each(self, group: GroupSpec, rows: Rows, keep: Mask, done: Mask) -> Mask:
         """Keep one allocation of a name, and none of a name whose work is done; the others stop."""
         index = self.state.allocations.index[rows]
-        over = leaving(self.state, group, rows, keep, self.score_of)
+        over = leaving(self.state, group, rows, keep, score_of=self.score_of)
         if done.any():
             over |= keep & np.isin(index, index[done])
         if over.any():
@@ -272,6 +286,7 @@ def reconcile(
     state: State,
     job: Job | None,
     rows: Rows,
+    *,
     mask_of: Callable[[GroupSpec], Mask],
     score_of: ScoreOf,
 ) -> Reconciled:

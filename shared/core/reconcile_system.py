@@ -39,14 +39,14 @@ def reconcile_system(
     """Compare a system or sysbatch job with its allocation rows. `mask_of` gives a group's feasible nodes."""
     out = Pass(state, job, mask_of, lambda _, nodes: [0] * len(nodes))
     if len(rows):
-        walk(out, rows, partial(_compare, out))
+        walk(out, rows, partial(_compare, out=out))
     elif out.is_live:
         for group in job.groups:
-            _compare(out, job, group, _NONE, np.zeros(0, dtype=bool))
+            _compare(job, group, _NONE, np.zeros(0, dtype=bool), out=out)
     return out.result()
 
 
-def _compare(out: Pass, job: Job, group: GroupSpec, rows: Rows, lost: Mask) -> None:
+def _compare(job: Job, group: GroupSpec, rows: Rows, lost: Mask, *, out: Pass) -> None:
     """Bucket the rows of one group, and want what its nodes miss. Shapes: rows, lost (R,)."""
     state = out.state
     table, fleet = state.allocations, state.fleet
@@ -59,6 +59,8 @@ def _compare(out: Pass, job: Job, group: GroupSpec, rows: Rows, lost: Mask) -> N
     same, current = out.versions(job, group, rows)
     ended = TERMINAL[client]
     alive = ~ended & ~lost
+    moved = out.displace(rows, alive, job)
+    alive &= ~moved
     done = ended & current & (client != LOST)
     if job.job_type != "sysbatch":
         done = np.zeros(len(rows), dtype=bool)
@@ -72,7 +74,7 @@ def _compare(out: Pass, job: Job, group: GroupSpec, rows: Rows, lost: Mask) -> N
     out.stop(rows[alive & fits & same & ~kept], "not needed")
     over = ended & ~done & open_
     out.stop(rows[over], "replaced")
-    staying, again = rows[kept & alive], (over & (client != COMPLETE)) | changed
+    staying, again = rows[kept & alive], (over & (client != COMPLETE)) | changed | moved
     replaced = np.concatenate((rows[again], evicted))
     _want(out, group, usable, taken=rows[kept], staying=staying, replaced=replaced)
 

@@ -246,7 +246,7 @@ class Answers:
         row = self.find_node(query.id or query.node_id)
         state = self._state
         rows = state.allocations.on_nodes(np.asarray([row], dtype=np.int32))
-        spec = state.fleet.specs[row]
+        spec = state.fleet.shown(row)
         shown = _page_rows(projections.display_order(state, rows), query)
         return NodeAnswer(
             **self._at,

@@ -72,6 +72,7 @@ def node_projections(state: State, nodes: Rows, rows: Rows) -> list[NodeProjecti
                 reports_seen=int(fleet.reports_seen[node]),
                 allocations=desired_allocs(state, rows[begin:end]),
                 refused=refusal_of(state, node),
+                operator_meta=fleet.operator_meta.get(fleet.ids[node], {}),
             )
         )
     return out
@@ -139,6 +140,8 @@ def node_summary(state: State, node: int, allocations: int) -> NodeSummary:
         node_class=spec.node_class,
         status=NODE_STATUSES[fleet.status[node]],
         eligibility="eligible" if fleet.eligible[node] else "ineligible",
+        draining=node in fleet.drains,
+        drain_deadline_ns=fleet.drains.get(node, 0),
         capacity=dict(zip(RESOURCE_NAMES, fleet.capacity[node].tolist(), strict=True)),
         used=dict(zip(RESOURCE_NAMES, used, strict=True)),
         pools=offered.node_pools(state, node),

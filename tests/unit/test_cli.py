@@ -256,6 +256,7 @@ def _example(field: msgspec.structs.FieldInfo) -> object:
         "origin": {"worker": "w", "number": 1, "snapshot_seq": 1},
         "spec": {"node_id": "n"},
         "pool": {"name": "gpu"},
+        "meta": {"rack": "r7"},
     }
     if field.name in origin:
         return origin[field.name]

@@ -181,8 +181,8 @@ def test_a_node_with_too_much_on_it_is_told_of_once(monkeypatch: pytest.MonkeyPa
     story.node("n1")
     story.job("a", count=2)
     story.land(story.start())
-    monkeypatch.setattr(publishing, "VALUE_BYTES_MAX", 300)
-    story.plan("a", (0, 0))
+    monkeypatch.setattr(publishing, "VALUE_BYTES_MAX", 390)
+    story.plan("a", (0, 0, 0))
     effects = story.later(Timer("tick", 0))
     sends = [one for one in effects if isinstance(one, Send)]
     story.land(effects)
@@ -197,7 +197,7 @@ def test_a_node_with_too_much_on_it_is_told_of_once(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(publishing, "VALUE_BYTES_MAX", 1_000_000)
     story.plan("a", (0,))
     value = story.land(story.later(Timer("tick", 0)))[subjects.node("n1")]
-    assert len(value["allocations"]) == 4
+    assert len(value["allocations"]) == 5
 
 
 def test_a_thousand_puts_a_tick() -> None:

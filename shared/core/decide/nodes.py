@@ -14,6 +14,7 @@ from schemas.nodes import (
     NodeSpec,
     ReportNode,
 )
+from shared.core.decide.displacing import emptied
 from shared.core.decide.everywhere import look_again, place_of
 from shared.core.decide.freed import freed_on
 from shared.core.decide.liveness import come_back, returned
@@ -31,7 +32,7 @@ from shared.core.tables.allocations import (
     TERMINAL,
     UNKNOWN,
 )
-from shared.core.tables.fleet import DISCONNECTED, DOWN, READY, class_key
+from shared.core.tables.fleet import DISCONNECTED, DOWN, READY, class_key, laid_over
 
 #: Above these a fingerprint is nonsense: 2 EHz and 2 PiB.
 CAPACITY_MAX = 2**31 - 1
@@ -100,7 +101,8 @@ def _register(state: State, report: ReportNode, spec: NodeSpec, row: int | None)
     registered = NodeRegistered(
         spec=spec, host_id=report.host_id, boot_id=report.boot_id, number=report.number
     )
-    computed_class = fleet.classes.get(class_key(spec), len(fleet.classes))
+    shown = laid_over(spec, fleet.operator_meta.get(spec.node_id, {}))
+    computed_class = fleet.classes.get(class_key(shown), len(fleet.classes))
     events = [registered, CapacityFreed(classes=(computed_class,), grown=True)]
     places = {(spec.datacenter, spec.node_pool)}
     if row is None:
@@ -179,6 +181,7 @@ def _states(state: State, report: ReportNode, row: int, now_ns: int) -> list[Eve
     events: list[Event] = [reported]
     if ended:
         events.append(freed_on(state, row, ended))
+        events += emptied(state, row, ended)
     if retries:
         events.extend(retry(state, retries, now_ns))
     if state.jobs.purging:

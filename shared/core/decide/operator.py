@@ -74,6 +74,9 @@ def decide_eligibility(state: State, command: SetEligibility) -> list[Event]:
         return [OperatorRefused(request_id=command.request_id, code="not_found", reason=reason)]
     if bool(fleet.eligible[row]) == command.eligible:
         return []
+    if row in fleet.drains:
+        reason = f"node {command.node_id!r} is drained: end that first, it makes the node eligible"
+        return [OperatorRefused(request_id=command.request_id, code="conflict", reason=reason)]
     changed = NodeEligibilityChanged(row=row, eligible=command.eligible)
     if not command.eligible:
         return [changed, *let_go(state, (row,))]

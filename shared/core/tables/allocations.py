@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from schemas.allocations import (
     CLIENT_STATUSES,
     AllocationsCollected,
+    AllocationsDisplaced,
     AllocationsReported,
 )
 from schemas.base import Event, JobId
@@ -122,6 +123,7 @@ class AllocationTable:
         JobRegistered,
         PlanCommitted,
         AllocationsReported,
+        AllocationsDisplaced,
         AllocationsCollected,
         JobsCollected,
     )
@@ -150,6 +152,8 @@ class AllocationTable:
         self.previous: dict[int, int] = {}
         #: job that an evicted one made room for.
         self.evicted_by: dict[int, JobId] = {}
+        #: rows that an operator stopped, until the plan that replaces them.
+        self.displaced: dict[int, None] = {}
         self.details: dict[int, bytes] = {}
         self.reschedule_at_ns: dict[int, int] = {}
         #: by key: due time, delay, due time, delay, … of the reschedules of its chain.
@@ -174,6 +178,11 @@ class AllocationTable:
                 self._commit(event, seq)
             case AllocationsReported():
                 self._report(event, seq)
+            case AllocationsDisplaced():
+                for row in event.rows:
+                    self.displaced[row] = None
+                    self._rare.touch(row)
+                self._mark(np.asarray(event.rows, dtype=np.int32), seq)
             case JobRegistered():
                 self._learn(event)
                 self.groups.add(event)
@@ -252,8 +261,9 @@ class AllocationTable:
         chain = self.chains.get(int(self.key[row])) if self.chains else None
         holding = self.holdings.get(row)
         evicted_by = self.evicted_by.get(row)
-        more = (chain, holding, evicted_by)
-        if entry == (None, None, None) and more == (None, None, None):
+        is_displaced = row in self.displaced or None
+        more = (chain, holding, evicted_by, is_displaced)
+        if entry == (None, None, None) and more == (None, None, None, None):
             return 0
         if chain is not None:
             entry = (*entry, chain)
@@ -261,6 +271,8 @@ class AllocationTable:
             entry = (*entry, holding)
         if evicted_by is not None:
             entry = (*entry, evicted_by)
+        if is_displaced:
+            entry = (*entry, "displaced")
         digest = blake2b(ENCODER.encode((row, entry)), digest_size=8).digest()
         return int.from_bytes(digest, "little") | 1
 
@@ -268,6 +280,7 @@ class AllocationTable:
         for evictions in event.evictions:
             rows = np.asarray(evictions.rows, dtype=np.int32)
             self._let_go(rows)
+            self._settle(evictions.rows)
             self.desired[rows] = EVICT
             for row in evictions.rows:
                 self.evicted_by[row] = event.job_id
@@ -278,8 +291,8 @@ class AllocationTable:
             rows = np.asarray(stop.rows, dtype=np.int32)
             # Once evicted, always evicted: it must not hold again what it gave up.
             self.desired[rows[self.desired[rows] != EVICT]] = STOP
-            self.modify_seq[rows] = seq
-            self._hashes.touch(rows)
+            self._settle(stop.rows)
+            self._mark(rows, seq)
             if stop.client_status:
                 self._set_client(rows, np.full(len(rows), CLIENT_CODE[stop.client_status]), seq)
         for update in event.updates:
@@ -289,6 +302,18 @@ class AllocationTable:
             self._hashes.touch(rows)
         for placement in event.placements:
             self._place(event.job_id, placement, seq)
+
+    def _mark(self, rows: Rows, seq: int) -> None:
+        self.modify_seq[rows] = seq
+        self._hashes.touch(rows)
+
+    def _settle(self, rows: tuple[int, ...]) -> None:
+        """These end: that an operator wanted it is done."""
+        if self.displaced:
+            for row in rows:
+                if row in self.displaced:
+                    del self.displaced[row]
+                    self._rare.touch(row)
 
     def _regroup(self, rows: Rows, ref: int) -> None:
         old = self.group[rows].copy()
@@ -397,6 +422,7 @@ class AllocationTable:
                 self.reschedule_at_ns,
                 self.holdings,
                 self.evicted_by,
+                self.displaced,
             ):
                 rare.pop(row, None)
             self._rare.touch(row)

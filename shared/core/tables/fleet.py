@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from hashlib import blake2b
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,7 +12,9 @@ from schemas.base import Event, NodeId
 from schemas.envelope import ENCODER
 from schemas.nodes import (
     NODE_STATUSES,
+    NodeDrainChanged,
     NodeEligibilityChanged,
+    NodeMetaChanged,
     NodeRefused,
     NodeRegistered,
     NodesCollected,
@@ -40,6 +43,8 @@ class FleetTable:
         NodeRegistered,
         NodesStatusChanged,
         NodeEligibilityChanged,
+        NodeDrainChanged,
+        NodeMetaChanged,
         NodesCollected,
         NodeRefused,
         PoolDeclared,
@@ -76,6 +81,10 @@ class FleetTable:
         self.offers = Offers()
         #: of disconnected rows: log time since when.
         self.silent_ns: dict[int, int] = {}
+        #: drained rows: log time from which what runs there is stopped, 0: never.
+        self.drains: dict[int, int] = {}
+        #: what operators say of nodes beside their agents; None: what the agent says under this key does not count.
+        self.operator_meta: dict[NodeId, dict[str, str | None]] = {}
         self._spec_hash = np.zeros(0, dtype=np.uint64)
         #: which slot is kept for which instance is history, not in the spec; 0: the row has none.
         self._slots_hash = np.zeros(0, dtype=np.uint64)
@@ -108,6 +117,10 @@ class FleetTable:
                 rows = np.asarray([event.row], dtype=np.int32)
                 self.eligible[rows] = event.eligible
                 self._changed(rows, seq)
+            case NodeDrainChanged():
+                self._drain(event, seq)
+            case NodeMetaChanged():
+                self._say(event, seq)
             case NodesCollected():
                 self._collect(np.asarray(event.rows, dtype=np.int32), seq)
             case PoolDeclared():
@@ -138,6 +151,10 @@ class FleetTable:
         text = ENCODER.encode((rows, list(self.refused.values()), list(self.declared.items())))
         if self.silent_ns:
             text += ENCODER.encode(sorted(self.silent_ns.items()))
+        if self.drains:
+            text += b"drains" + ENCODER.encode(sorted(self.drains.items()))
+        if self.operator_meta:
+            text += b"meta" + ENCODER.encode(sorted(self.operator_meta.items()))
         return blake2b(text, digest_size=8).hexdigest()
 
     def _hash_rows(self, rows: Rows) -> NDArray[np.uint64]:
@@ -164,13 +181,38 @@ class FleetTable:
         self.capacity[row] = (spec.cpu_mhz, spec.memory_mib, spec.disk_mib)
         self.status[row] = READY
         self._heard((row,))
-        self.class_of[row] = self.classes.setdefault(class_key(spec), len(self.classes))
-        self.attributes.set_row(row, node_attributes(spec))
+        self._classify(row)
         identity = ENCODER.encode((spec, event.host_id, event.boot_id))
         digest = blake2b(identity, digest_size=8).digest()
         self._spec_hash[row] = int.from_bytes(digest, "little")
         self.offers.set_row(row, spec, self.declared_of(spec.node_id))
         self._slots_hash[row] = self.offers.row_hash(row)
+        self.generation += 1
+        self._changed(np.asarray([row], dtype=np.int32), seq)
+
+    def shown(self, row: int) -> NodeSpec:
+        """The node as constraints see it: with what an operator says of it."""
+        spec = self.specs[row]
+        return laid_over(spec, self.operator_meta.get(spec.node_id, {}))
+
+    def _classify(self, row: int) -> None:
+        spec = self.shown(row)
+        self.class_of[row] = self.classes.setdefault(class_key(spec), len(self.classes))
+        self.attributes.set_row(row, node_attributes(spec))
+
+    def _drain(self, event: NodeDrainChanged, seq: int) -> None:
+        self.drains.pop(event.row, None)
+        if event.draining:
+            self.drains[event.row] = event.deadline_ns
+        self.eligible[event.row] = not event.draining
+        self._changed(np.asarray([event.row], dtype=np.int32), seq)
+
+    def _say(self, event: NodeMetaChanged, seq: int) -> None:
+        self.operator_meta.pop(event.node_id, None)
+        if event.meta:
+            self.operator_meta[event.node_id] = event.meta
+        row = self.row_of[event.node_id]
+        self._classify(row)
         self.generation += 1
         self._changed(np.asarray([row], dtype=np.int32), seq)
 
@@ -233,6 +275,8 @@ class FleetTable:
         for row in rows.tolist():
             node_id = self.ids[row]
             del self.row_of[node_id]
+            self.drains.pop(row, None)
+            self.operator_meta.pop(node_id, None)
             for key in [key for key in self.declared if key[0] == node_id]:
                 del self.declared[key]
             self.attributes.clear_row(row)
@@ -243,6 +287,14 @@ class FleetTable:
         self.capacity[rows] = 0
         self._changed(rows, seq)
         self._pool.free(rows)
+
+
+def laid_over(spec: NodeSpec, said: dict[str, str | None]) -> NodeSpec:
+    """A node's spec with what an operator says of it."""
+    if not said:
+        return spec
+    meta = {key: value for key, value in {**spec.meta, **said}.items() if value is not None}
+    return msgspec.structs.replace(spec, meta=dict(sorted(meta.items())))
 
 
 def class_key(spec: NodeSpec) -> str:
