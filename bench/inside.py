@@ -53,7 +53,8 @@ class Inside:
         if fresh:
             self.masks = MaskCache()
         assignment = Assignment(EvalKey(0), job_id, "job-register")
-        return place(Snapshot(self.state, self.state.allocations.held, self.masks), assignment, seed=seed, lane=0, lanes=1)
+        snapshot = Snapshot(self.state, self.state.allocations.held, self.masks)
+        return place(snapshot, assignment, seed=seed, lane=0, lanes=1)
 
     def commit(self, job_id: JobId, proposal: Proposal) -> None:
         """Make a proposal desired state."""

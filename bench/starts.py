@@ -2,8 +2,8 @@
 
 `python -m bench.starts [--idle 1000] [--starts 100] [--seconds 20]` prints one line of JSON. The agent's role, edge,
 journal (fsynced) and drivers are real; a projection is handed in and the running process awaited, without a bus. The
-figures to reach: raw_exec p50 15 ms, exec p50 40 ms; a thousand raw_exec tasks below 5 % of a core and 1 MiB each
-beside the task. Other load on the machine counts: `load_before` is printed.
+figures to reach: raw_exec p50 15 ms, exec p50 40 ms; a thousand raw_exec tasks below 5 % of a core and 1 MiB
+each beside the task. Other load on the machine counts: `load_before` is printed.
 """
 
 import argparse

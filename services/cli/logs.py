@@ -110,6 +110,11 @@ def verify(out: Output, *, decisions: bool) -> int:
     if decisions and not code:
         out.progress(f"deciding again what {len(kept)} records decided")
         code = _decide_again(proof, kept)
+    _show(out, proof, was_decided=decisions)
+    return code
+
+
+def _show(out: Output, proof: Proof, *, was_decided: bool) -> None:
     out.result(proof)
     out.fields(
         [
@@ -120,12 +125,12 @@ def verify(out: Output, *, decisions: bool) -> int:
             ),
             (
                 "Checkpoints",
-                f"{proof.checkpoints}, all equal" if code != 1 else str(proof.checkpoints),
+                f"{proof.checkpoints}, all equal" if proof.ok else str(proof.checkpoints),
             ),
             ("Head", proof.head),
         ]
     )
-    if decisions:
+    if was_decided:
         again = proof.decisions
         told = f"{again.checked} plans decided again, {again.equal} equal"
         told += f", {again.other_version} of other releases" if again.other_version else ""
@@ -134,7 +139,6 @@ def verify(out: Output, *, decisions: bool) -> int:
     out.line(
         "\nthe log is sound" if proof.ok else f"\n{proof.problem}", "green" if proof.ok else "red"
     )
-    return code
 
 
 def _decide_again(proof: Proof, kept: list[Record]) -> int:

@@ -362,13 +362,16 @@ class EvalBroker:
         floor = self._lines.floor(now)
         share = self._workers.share(self._ready.ready, CHUNK)
         while share and self._ready.ready:
-            instance, room = self._workers.next()
+            instance, room, is_alone = self._workers.next()
             if room <= 0:
                 break
             keys = self._ready.take(min(room, share), floor)
             if not keys:
                 break
-            lane = self._workers.lanes(instance, shared=bool(effects or self._ready.ready))
+            # Who decides alone shall see the whole fleet first: with few nodes a lane may be a single one (ADR 17).
+            is_alone = is_alone and not effects and not self._ready.ready
+            lanes = self._workers.lane_of
+            lane = (0, 1) if is_alone else (lanes[instance], len(lanes))
             leases = [self._lease(key, lane) for key in keys]
             self._workers.give(leases, instance, now, self._replica.seq)
             effects.append(self._message(instance, leases))

@@ -6,6 +6,7 @@ harmless. Next: `role.py`.
 """
 
 from collections import deque
+from typing import NamedTuple
 
 import msgspec
 
@@ -39,6 +40,14 @@ class Worker(msgspec.Struct, eq=False):
     reminded_ns: int
     #: in the order in which they were given.
     held: dict[EvalKey, Held]
+
+
+class Next(NamedTuple):
+    """Who gets the next lease, how many more it may have, and whether nobody else has any."""
+
+    instance: str
+    room: int
+    is_alone: bool
 
 
 class Workers:
@@ -89,21 +98,11 @@ class Workers:
         free = sum(len(worker.held) < self._window for worker in self._live.values())
         return min(chunk, -(-ready // free)) if free else 0
 
-    def next(self) -> tuple[str, int]:
+    def next(self) -> "Next":
         """Return the least loaded worker and how many more leases it may have; 0: none has room."""
         loads = ((len(worker.held), one) for one, worker in self._live.items())
         load, instance = min(loads, default=(self._window, ""))
-        return instance, self._window - load
-
-    def lanes(self, instance: str, *, shared: bool) -> tuple[int, int]:
-        """Return lane and number of lanes for leases of a worker now; (0, 1) while it alone has anything to decide.
-
-        Lanes keep workers that decide at the same time apart. Who decides alone shall see the whole fleet first: with
-        a few nodes a lane may be a single one. `shared`: others get leases in the same turn.
-        """
-        if not shared and len(self._held) == len(self._live[instance].held):
-            return 0, 1
-        return self.lane_of[instance], len(self.lane_of)
+        return Next(instance, self._window - load, is_alone=len(self._held) == load)
 
     def give(self, leases: list[Lease], instance: str, now_ns: int, seq: int) -> None:
         """Remember leases that go to a worker now."""

@@ -91,7 +91,7 @@ def place(
     if job is not None and job.job_type in TYPES:
         wanted = reconcile_system(state, job, rows, mask_of)
     else:
-        wanted = reconcile(state, job, rows, mask_of, score_of)
+        wanted = reconcile(state, job, rows, mask_of=mask_of, score_of=score_of)
     if job is None or not wanted.wants:
         return Proposal(stops=wanted.stops, updates=wanted.updates)
     may_evict = getattr(state.policy.policy.preemption, job.job_type)

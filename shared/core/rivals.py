@@ -20,7 +20,7 @@ Mask = NDArray[np.bool_]
 ScoreOf = Callable[[GroupSpec, Sequence[int]], Sequence[int]]
 
 
-def leaving(state: State, group: GroupSpec, rows: Rows, keep: Mask, score_of: ScoreOf) -> Mask:
+def leaving(state: State, group: GroupSpec, rows: Rows, keep: Mask, *, score_of: ScoreOf) -> Mask:
     """Which of the rows to keep must leave, so that every name is there once. Shapes: rows, keep, result (R,)."""
     out = np.zeros(len(rows), dtype=bool)
     positions = np.flatnonzero(keep)

@@ -44,6 +44,8 @@ from shared.core.waiting import Beside, ask_of, explain
 _NO_ROWS: Rows = np.empty(0, dtype=np.int32)
 #: As many as one likes.
 _NO_LIMIT = 1 << 31
+#: Steps of one assignment, beside one for each port.
+_STEPS_EACH = 4
 #: Job types that are placed on every node, and for which none is held back.
 EVERYWHERE = frozenset({"system", "sysbatch"})
 _CANDIDATES: dict[str, Candidates] = {"two_choices": "two_choices", "log2": "log2"}
@@ -163,9 +165,12 @@ class Scratch:
             most = min([count - at, *(one.room for one in left)])
             if most <= 0:
                 continue
+            able = max(self._steps // _steps_of(extras), 1)
             room = room_of(self._offers, self._held, need)
             way = self._way(group, extras, variant)
-            placed = self._cut(group, most, rules, room=room, asks=need.asks, way=way)
+            placed = self._cut(group, min(most, able), rules, room=room, asks=need.asks, way=way)
+            if placed.placed == able < most:
+                placed = msgspec.structs.replace(placed, stopped=True)
             if placed.placed:
                 np.add.at(rules.on_rows, placed.rows, placed.counts)
                 if rules.per_node is not None:
@@ -217,6 +222,7 @@ class Scratch:
                 self._assigned += 1
                 self._held.add(row, None, holding)
                 holdings.append(holding)
+        self._steps -= len(holdings) * _steps_of(extras)
         return tuple(holdings)
 
     def _used(self) -> Int64s:
@@ -566,12 +572,17 @@ class Scratch:
 
 
 def _closed(rules: "_Rules", beside: Int64s | None, count: int) -> tuple["_Rules", Int64s | None]:
-    """Close nodes that are held back whole; what is left of a limit, None where no other node has fewer than `count`."""
+    """Close nodes that are held back whole; what is left of a limit, None where no other has fewer than `count`."""
     if beside is None:
         return rules, None
     usable = rules.usable & (beside > 0)
     left = beside if int(beside[usable].min(initial=count)) < count else None
     return msgspec.structs.replace(rules, usable=usable), left
+
+
+def _steps_of(extras: Extras) -> int:
+    """What it costs to give one allocation its slots and ports, in steps (coupled.py)."""
+    return _STEPS_EACH + extras.dynamic_ports
 
 
 def _is_job_wide(group: GroupSpec) -> bool:

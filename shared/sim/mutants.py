@@ -193,8 +193,8 @@ def _both_stay(patch: Patch, _site: Site) -> None:
     reconcile = import_module("shared.core.reconcile")
     plain = reconcile.leaving
 
-    def leaving(state: Any, group: Any, rows: Any, keep: Any, score_of: Any) -> Any:
-        return plain(state, group, rows, keep & False, score_of)
+    def leaving(state: Any, group: Any, rows: Any, keep: Any, *, score_of: Any) -> Any:
+        return plain(state, group, rows, keep & False, score_of=score_of)
 
     patch(reconcile, "leaving", leaving)
 

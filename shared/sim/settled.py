@@ -22,26 +22,26 @@ def unsettled_jobs(books: Books, told: Told) -> str:
             if job.is_stopped:
                 found = f"{job.id}.{group} is stopped, has {allocs}" if allocs else ""
             elif job.job_type in EVERYWHERE:
-                found = _everywhere(books, job, group, (count, ask), told(job.id, group))
+                found = _everywhere(books, job, group, wish=(count, ask), told=told(job.id, group))
             elif job.job_type == "batch":
                 done = books.done(job, group)
                 found = f"{job.id}.{group} wants {count} complete, has {done}, {allocs}"
                 found = "" if done >= count else found
             else:
-                found = _service(books, job, group, count, allocs)
+                found = _service(books, job, group, count=count, allocs=allocs)
             if found:
                 return found
     return ""
 
 
-def _service(books: Books, job: JobBook, group: str, count: int, allocs: list[Alloc]) -> str:
+def _service(books: Books, job: JobBook, group: str, *, count: int, allocs: list[Alloc]) -> str:
     if len(allocs) == count and all(one.client == "running" for one in allocs):
         return ""
     story = [one for one in books.of_group(job, group) if one.desired == "run"]
     return f"{job.id}.{group} wants {count}, has {story}"
 
 
-def _everywhere(books: Books, job: JobBook, group: str, wish: tuple[int, Ask], told: int) -> str:
+def _everywhere(books: Books, job: JobBook, group: str, *, wish: tuple[int, Ask], told: int) -> str:
     """One of each name on every ready node: running, or ended where that is for good; else the node has no room."""
     count, ask = wish
     held: dict[int, set[int]] = {}

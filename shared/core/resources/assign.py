@@ -99,7 +99,7 @@ class Assigner:
         self.held = held
         self._seed = seed
         #: by identity of an ask: itself, the kind of its pool, and which models it accepts.
-        self._known: dict[int, tuple[ResourceAsk, str, list[bool]]] = {}
+        self._known: list[tuple[ResourceAsk, str, list[bool]]] = []
 
     def assign(
         self,
@@ -179,13 +179,13 @@ class Assigner:
         ]
 
     def _look_up(self, ask: ResourceAsk) -> tuple[ResourceAsk, str, list[bool]]:
-        known = self._known.get(id(ask))
-        if known is None:
-            kind = self._offers.kind_now(ask.pool)
-            known = (ask, kind, self._offers.matches(ask).tolist())
-            # The ask itself is kept, so that nothing else ever has its identity.
-            self._known[id(ask)] = known
-        return known
+        # A handful of asks, the same ones again and again: comparing by identity costs less than a hash.
+        for known in self._known:
+            if known[0] is ask:
+                return known
+        kind = self._offers.kind_now(ask.pool)
+        self._known.append((ask, kind, self._offers.matches(ask).tolist()))
+        return self._known[-1]
 
     def _lowest(
         self, row: int, ask: ResourceAsk, taken: Mapping[tuple[str, int], int]
