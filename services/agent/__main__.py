@@ -12,7 +12,7 @@ from typing import cast
 import msgspec
 import structlog
 
-from schemas.nodes import NodeSpec
+from schemas.nodes import NodeSpec, Pool
 from services.agent.desired import Settings
 from services.agent.drivers.docker import Docker
 from services.agent.drivers.docker_create import Machine
@@ -24,16 +24,16 @@ from services.agent.drivers.isolated import isolated
 from services.agent.drivers.raw_exec import RawExec
 from services.agent.edge import Edge
 from services.agent.edge_dirs import Directories
+from services.agent.edge_found import Finder
 from services.agent.edge_hands import Hands
 from services.agent.edge_home import Home
-from services.agent.fingerprint import Naming, Reserved, core_mhz, node_spec, read_facts
+from services.agent.fingerprint import Facts, Naming, Reserved, core_mhz, node_spec, read_facts
 from services.agent.hands import SOURCE
 from services.agent.offers import (
     PORT_MAX,
     DevicePlugin,
     FakeGpus,
     numbers,
-    offered,
     read_pools,
     share_of,
 )
@@ -149,30 +149,29 @@ def _plugins(own: AgentSettings) -> list[DevicePlugin]:
     return [FakeGpus(own.fake_gpus)]
 
 
-def _agent(
+def _finder(
     own: AgentSettings, home: Home, directories: Directories, drivers: Mapping[str, Driver]
-) -> Agent:
-    found = directories.fingerprint()
-    for driver in drivers.values():
-        found |= driver.fingerprint()
-    plugins = _plugins(own)
-    for plugin in plugins:
-        found |= plugin.fingerprint()
+) -> Finder:
     reserved = Reserved(
         cpu_mhz=own.reserved_cpu_mhz,
         memory_mib=own.reserved_memory_mib,
         disk_mib=own.reserved_disk_mib,
         cores=frozenset(numbers(own.reserved_cores, f"{_PREFIX}RESERVED_CORES", _CORE_MAX)),
     )
-    pools = read_pools(Path(own.pools)) if own.pools else ()
-    spec = node_spec(
-        read_facts(home.top),
-        _naming(own),
-        drivers=found,
-        reserved=reserved,
-        pools=(*pools, *offered((*plugins, *drivers.values()))),
+
+    def compose(facts: Facts, found: Mapping[str, str], pools: tuple[Pool, ...]) -> NodeSpec:
+        spec = node_spec(facts, _naming(own), drivers=found, reserved=reserved, pools=pools)
+        return part_of(spec, own)
+
+    return Finder(
+        (directories, *drivers.values(), *_plugins(own)),
+        facts=lambda: read_facts(home.top),
+        pools=lambda: read_pools(Path(own.pools)) if own.pools else (),
+        compose=compose,
     )
-    spec = part_of(spec, own)
+
+
+def _agent(own: AgentSettings, home: Home, spec: NodeSpec) -> Agent:
     return Agent(
         node_id=own.node_id,
         instance=f"{own.node_id}-{home.boot_id[:8]}",
@@ -216,7 +215,8 @@ def main() -> int:
         home = Home(Path(own.data_dir), own.node_id)
         drivers = _drivers(own, home)
         directories = Directories(home.top, memory=own.secrets_memory)
-        agent = _agent(own, home, directories, drivers)
+        finder = _finder(own, home, directories, drivers)
+        agent = _agent(own, home, finder.find())
     except CaravanError as err:
         log.critical("service.stopped", reason=str(err), error=type(err).__name__)
         return 1
@@ -236,11 +236,17 @@ def main() -> int:
         edges.append(edge)
         return edge.performers()
 
+    async def watch(shell: Shell) -> None:
+        await finder.watch(
+            lambda one: shell.inject([one]), lambda: sum(edges[0].disk_mib().values())
+        )
+
     code = run_role(
         cast("Role", agent),
         settings,
         node_id=own.node_id,
         performers_of=performers_of,
+        beside=watch,
         carriers={SOURCE: hands.carry},
     )
     if code == 0 and own.end_tasks:

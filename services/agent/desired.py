@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from schemas.envelope import ENCODER
-from schemas.nodes import AllocReport
+from schemas.nodes import AllocReport, NodeSpec
 from schemas.projections import DesiredAlloc, NodeProjection
 from services.agent.environment import with_meta
 from services.agent.reports import Reports
@@ -102,6 +102,12 @@ class Desired:
     def report_of(self, key: int) -> AllocReport:
         """The state of one allocation."""
         return self.allocs[key].report()
+
+    def node_found(self, spec: NodeSpec) -> None:
+        """Register again as what the node is now; what runs keeps what it was started with."""
+        self._reports.register(spec)
+        self._supervisor.own_node = spec
+        self._supervisor.node = with_meta(spec, self._operator_meta)
 
     # ---- an earlier life ----
 
@@ -216,8 +222,7 @@ class Desired:
                 self._reports.touch(key)
         if wanted.operator_meta != self._operator_meta:
             self._operator_meta = wanted.operator_meta
-            node = with_meta(self._supervisor.own_node, wanted.operator_meta)
-            self._supervisor.node = node
+            self._supervisor.node = with_meta(self._supervisor.own_node, wanted.operator_meta)
         named = {one.key for one in wanted.allocations}
         for alloc in self.allocs.values():
             alloc.held = False

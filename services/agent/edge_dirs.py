@@ -42,6 +42,8 @@ class Measured(msgspec.Struct, frozen=True):
 class Directories:
     """The `alloc/` and `runs/` of one data directory."""
 
+    name = "directories"
+
     def __init__(self, top: Path, *, memory: bool = True) -> None:
         self._top = top
         self.has_memory = memory and self._can_mount()

@@ -34,7 +34,7 @@ class Offering(Protocol):
 
 
 class DevicePlugin(Offering, Protocol):
-    """Finds devices. Asked once at the agent's start."""
+    """Finds devices. Asked at the agent's start, and again every now and then where it says `is_fleeting`."""
 
     name: str
 
@@ -158,6 +158,7 @@ class FakeGpus:
     """Devices that are not there, for tests. Says so in the node's attributes and in each device's own."""
 
     name = "fake_gpus"
+    is_fleeting = True
 
     def __init__(self, text: str) -> None:
         """`text`: vendor/type/model:count, several with commas. Raises ConfigInvalid."""

@@ -35,6 +35,7 @@ from shared.core.tasks import (
     DiskUsed,
     JournalEntry,
     KillTask,
+    NodeFound,
     TaskExited,
     TaskGone,
     TaskNoted,
@@ -150,6 +151,8 @@ class Agent:
                 measured = self._desired.allocs.get(one.key)
                 if measured is not None:
                     self._supervisor.disk_used(measured, one, turn)
+            case NodeFound():
+                self._desired.node_found(one.spec)
             case Reconnected():
                 self._reports.hurry()
                 self._desired.fetch_again(turn)

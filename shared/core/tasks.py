@@ -17,7 +17,7 @@ What a performer promises:
 import msgspec
 
 from schemas.base import Wire
-from schemas.nodes import TaskEvent
+from schemas.nodes import NodeSpec, TaskEvent
 from schemas.projections import DesiredAlloc
 
 # ---- the journal: what an agent knows after it was killed ----
@@ -106,6 +106,20 @@ class TaskNames(msgspec.Struct, frozen=True, kw_only=True):
     node_name: str = ""
 
 
+class TaskNetwork(msgspec.Struct, frozen=True, kw_only=True):
+    """What a group says of its network; a task's own options win. `mode`: host, bridge or none."""
+
+    mode: str = "host"
+    hostname: str = ""
+    dns_servers: tuple[str, ...] = ()
+    dns_searches: tuple[str, ...] = ()
+    dns_options: tuple[str, ...] = ()
+    #: label -> address of the node where that port is, for ports of a network by name; else it is at all.
+    addresses: dict[str, str] = {}
+    #: in mode bridge: labels that this task publishes without naming them.
+    published: tuple[str, ...] = ()
+
+
 class TaskLaunch(msgspec.Struct, frozen=True, kw_only=True):
     """All that a driver needs to start a task, already interpolated. Units: MHz and MiB reserved for it."""
 
@@ -126,6 +140,9 @@ class TaskLaunch(msgspec.Struct, frozen=True, kw_only=True):
     shared_ports: tuple[str, ...] = ()
     #: pool (`device.<type>` or a custom name) -> ids of the instances that are its own.
     devices: dict[str, tuple[str, ...]] = {}
+    #: device files of the node that belong to them.
+    device_paths: tuple[str, ...] = ()
+    network: TaskNetwork = TaskNetwork()
     #: what it is called: for labels of containers and for people.
     names: TaskNames = TaskNames()
     #: MiB of memory that hold its `secrets/`; 0: the usual 1 MiB.
@@ -303,4 +320,19 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     data: bytes | None = None
 
 
-AgentInput = TaskStarted | TaskStartFailed | TaskExited | TaskGone | TaskNoted | DiskUsed | Answer
+class NodeFound(msgspec.Struct, frozen=True, kw_only=True):
+    """The node was looked at again, and is not what it was: a driver came or went, there is more or less disk."""
+
+    spec: NodeSpec
+
+
+AgentInput = (
+    TaskStarted
+    | TaskStartFailed
+    | TaskExited
+    | TaskGone
+    | TaskNoted
+    | DiskUsed
+    | Answer
+    | NodeFound
+)

@@ -79,6 +79,8 @@ class Docker:
     """The driver. `tell`: (run, kind, message) for the task's events."""
 
     name = "docker"
+    #: an engine comes and goes, and says in a moment what it is.
+    is_fleeting = True
 
     def __init__(
         self,
@@ -109,6 +111,8 @@ class Docker:
         self._starting: dict[str, Starting] = {}
         self._known: set[str] = set()
         self._sweeper: asyncio.Task[None] | None = None
+        #: why the engine did not say what it is, when it was asked last.
+        self._away = ""
         #: set by who shows a task's events.
         self.tell: Callable[[Run, str, str], None] = _tell_nobody
 
@@ -118,10 +122,15 @@ class Docker:
             return {}
         engine = Engine(self._settings.url, call_s=FINGERPRINT_S)
         try:
-            return translated(engine.api, _describe, self._settings)
+            found = translated(engine.api, _describe, self._settings)
         except (EngineAway, EngineRefused) as err:
-            _log.info("docker.not_available", url=self._settings.url, reason=str(err))
+            if str(err) != self._away:
+                self._away = str(err)
+                _log.info("docker.not_available", url=self._settings.url, reason=str(err))
             return {}
+        else:
+            self._away = ""
+            return found
         finally:
             engine.close()
 
