@@ -67,6 +67,7 @@ class Inside:
             placements=proposal.placements,
             stops=proposal.stops,
             updates=proposal.updates,
+            evictions=proposal.evictions,
         )
         self.state.evolve(event, seq)
 

@@ -81,13 +81,19 @@ class Liking:
             total += best
         return total * SCALE // max(self._total, 1)
 
-    def _take(self, row: int) -> None:
+    def _take(self, row: int) -> bool:
+        nth = self._nth + len(self.holdings)
         holding = self._assigner.assign(
-            row, self._extras, self._variant, nth=self._nth + len(self.holdings), likes=self._likes
+            row, self._extras, self._variant, nth=nth, likes=self._likes
         )
-        assert holding is not None, f"row {row} has less room than was counted"
+        if holding is None:
+            # One ask likes what another one needs: better without its wish than not at all.
+            holding = self._assigner.assign(row, self._extras, self._variant, nth=nth)
+        if holding is None:
+            return False
         self._assigner.held.add(row, None, holding)
         self.holdings.append(holding)
+        return True
 
 
 def _weights(offers: Offers, ask: ResourceAsk) -> dict[int, int]:

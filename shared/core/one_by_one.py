@@ -29,8 +29,9 @@ from shared.core.heads import (
 from shared.core.resources.asks import Holding
 from shared.core.scores import Int64s
 
-#: Heads that one placement looks at in the time of one step (coupled.py).
-_HEADS_A_STEP: Final = 20
+#: What a choice and what it takes cost, and how many heads it looks at in the time of one step (coupled.py).
+STEPS_EACH: Final = 40
+_HEADS_A_STEP: Final = 50
 
 
 class Way(Protocol):
@@ -61,11 +62,12 @@ def place_one_by_one(
     steps: int,
     own: Mask | None,
     worth: Callable[[NDArray[np.intp]], Int64s],
-    take: Callable[[int], None],
+    take: Callable[[int], bool],
 ) -> Placement:
     """Place up to `count`, always on the row with the highest mean of its scorers, `worth` of it being one more.
 
-    Shapes: own (N,), worth (R,) -> (R,), which does not apply where it is 0; `take` hears every row that was chosen.
+    Shapes: own (N,), worth (R,) -> (R,), which does not apply where it is 0; `take` hears every row that is chosen,
+    and says whether it has room after all: what each got so far may leave less than was counted.
     """
     passes_of = None if coupling is None else coupling.begin().look_at
     if own is None:
@@ -96,7 +98,7 @@ def _greedy(
     count: int,
     steps: int,
     worth: Callable[[NDArray[np.intp]], Int64s],
-    take: Callable[[int], None],
+    take: Callable[[int], bool],
 ) -> Placement:
     heads = heads_of(demand, nodes)
     rows = heads.rows
@@ -107,18 +109,22 @@ def _greedy(
     sums, scorers = own_sums + liked, own_scorers + (liked != 0)
     passes = None if passes_of is None else passes_of(rows)
     marginal, room = Marginal(demand, heads), room_of(demand, nodes, rows, count)
-    each = 1 + len(rows) // _HEADS_A_STEP
+    each = STEPS_EACH + len(rows) // _HEADS_A_STEP
     most = max(steps // each, 1)
     taken: list[int] = []
     on_head: dict[int, int] = {}
-    while len(taken) < min(count, most):
+    looked = 0
+    while len(taken) < count and looked < most:
         boosts = 0 if passes is None else passes.boosts()
         scores = (sums + boosts) // (scorers + np.not_equal(boosts, 0))
         best = int(scores.argmax())
         if scores[best] <= CLOSED_BELOW:
-            return _runs(rows, taken, steps=each * len(taken))
+            return _runs(rows, taken, steps=each * looked)
+        looked += 1
+        if not take(int(rows[best])):
+            sums[best] = CLOSED
+            continue
         taken.append(best)
-        take(int(rows[best]))
         if passes is not None:
             passes.take(best)
         on_head[best] = index = on_head.get(best, 0) + 1
@@ -128,7 +134,7 @@ def _greedy(
             sums[best], scorers[best] = total + like, number + (like != 0)
         else:
             sums[best] = CLOSED
-    return _runs(rows, taken, steps=each * len(taken), stopped=len(taken) < count)
+    return _runs(rows, taken, steps=each * looked, stopped=len(taken) < count)
 
 
 def _runs(

@@ -23,6 +23,7 @@ from shared.core.fragmentation.scarcity import UNIT
 from shared.core.fragmentation.workload import Workload
 from shared.core.heads import EMPTY, Demand, Mask, Nodes, Placement, room_of, runs_of
 from shared.core.learned import POOL, Learned, learned_of
+from shared.core.one_by_one import STEPS_EACH
 from shared.core.pow10 import SCALE
 from shared.core.resources.asks import Extras, Holding
 from shared.core.resources.assign import Assigner
@@ -129,7 +130,7 @@ class Packing:
         ground = self._ground
         columns = gpu_columns(ground.offers, ground.assigner.held, nodes.capacity, nodes.used)
         room = np.where(nodes.mask, room_of(demand, nodes, np.arange(len(nodes.mask)), count), 0)
-        most = max(steps // (1 + len(room) // _ROWS_A_STEP), 1)
+        most = max(steps // (STEPS_EACH + len(room) // _ROWS_A_STEP), 1)
         course = Course(columns, ground.ask, ground.prices)
         tiers = _tiers(nodes.penalised, own)
         rows: list[int] = []
@@ -140,11 +141,18 @@ class Packing:
                 choice = course.choose(usable)
                 if choice is not None:
                     break
-            if choice is None:
+            if choice is not None:
+                row, forced = choice.row, course.take(choice)
+            elif room.any():
+                # The policy sees one model of a node; another one may still have room.
+                row, forced = _first(room, tiers), ()
+            else:
                 return self._done(rows, len(room), stopped=False)
-            self._take(choice.row, course.take(choice))
-            room[choice.row] -= 1
-            rows.append(choice.row)
+            if not self._take(row, forced):
+                room[row] = 0
+                continue
+            room[row] -= 1
+            rows.append(row)
         return self._done(rows, len(room), stopped=len(rows) < count)
 
     def scores(self, capacity: Int64s, used: Int64s, rows: NDArray[np.intp]) -> Int64s:
@@ -158,22 +166,24 @@ class Packing:
             found[fits] = -cost * SCALE // (UNIT * WHOLE)
         return found
 
-    def _take(self, row: int, slots: tuple[int, ...]) -> None:
+    def _take(self, row: int, slots: tuple[int, ...]) -> bool:
         ground = self._ground
         if ground.extras is None:
-            return
+            return True
         asks = ground.extras.alternatives[ground.variant]
-        forced = {nth: list(slots) for nth, ask in enumerate(asks) if ask.pool == POOL}
+        forced = {nth: list(slots) for nth, ask in enumerate(asks) if slots and ask.pool == POOL}
         holding = ground.assigner.assign(
             row, ground.extras, ground.variant, nth=ground.nth + len(self.holdings), forced=forced
         )
-        assert holding is not None, f"row {row} has less room than was counted"
+        if holding is None:
+            return False
         ground.assigner.held.add(row, None, holding)
         self.holdings.append(holding)
+        return True
 
     @staticmethod
     def _done(rows: list[int], size: int, *, stopped: bool) -> Placement:
-        steps = len(rows) * (1 + size // _ROWS_A_STEP)
+        steps = len(rows) * (STEPS_EACH + size // _ROWS_A_STEP)
         placement = runs_of(np.array(rows, np.int64)) if rows else EMPTY
         return msgspec.structs.replace(placement, steps=steps, stopped=stopped)
 
@@ -186,6 +196,12 @@ def _tiers(penalised: Mask | None, own: Mask | None) -> list[Mask | None]:
             found.append(~penalised if mine is None else mine & ~penalised)
         found.append(mine)
     return found
+
+
+def _first(room: Int64s, tiers: list[Mask | None]) -> int:
+    """The lowest row with room, of the first tier that has any; one must."""
+    masks = [room > 0 if tier is None else (room > 0) & tier for tier in tiers]
+    return int(next(mask for mask in masks if mask.any()).argmax())
 
 
 def _models(offers: Offers) -> int:

@@ -38,12 +38,14 @@ LEVELS: Final = 10
 VICTIMS_MAX: Final = 256
 #: Steps of the searches of one node, and of one plan.
 NODE_STEPS_MAX: Final = 400
-STEPS_MAX: Final = 8_000
+STEPS_MAX: Final = 5_000
 #: Nodes that are looked at closely for the first choice, and beside those that are left of it for each other one.
 LOOKS_MAX: Final = 64
 LOOKS_MORE: Final = 4
 #: Steps that a look takes at least: what it costs to gather its candidates.
-_LOOK_STEPS: Final = 10
+_LOOK_STEPS: Final = 15
+#: Steps of a question whether pools and ports have room.
+_ENOUGH_STEPS: Final = 10
 #: Nodes that are compared by their lower bounds.
 _NODES_MAX: Final = 4_096
 _PRIORITY_BITS: Final = 16
@@ -220,6 +222,11 @@ class Preemption:
                 continue
             looks = LOOKS_MORE
             cost, positions = ready.pop(node)
+            if room.enough is not None and not room.enough(node, own.rows[positions].tolist()):
+                # What the cluster as a whole has went elsewhere meanwhile: another set may still do.
+                if self._steps > 0:
+                    self._offer(room, node, heap, ready)
+                continue
             if len(self.victims) + len(positions) > VICTIMS_MAX:
                 # Another plan goes on; what takes more than any plan may have is left alone.
                 if self.victims:
@@ -229,6 +236,7 @@ class Preemption:
             rows = tuple(own.rows[positions].tolist())
             self.victims += rows
             self._movable.take(rows)
+            self._steps -= _LOOK_STEPS
             freed = own.take(positions)
             fits = 1 if room.enough is not None else self._fits(room, node, count, freed)
             while fits > 0:
@@ -307,6 +315,7 @@ class Preemption:
             ask_node = room.enough
 
             def enough(picked: Sequence[int]) -> bool:
+                self._steps -= _ENOUGH_STEPS
                 return ask_node(node, [items[i].row for i in picked])
 
         # Whoever gives nothing that is short only makes the search longer.

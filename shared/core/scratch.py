@@ -29,11 +29,11 @@ from shared.core.packing import Packing, gpu_ask, is_packed
 from shared.core.preempt import held_above
 from shared.core.reconcile import Want
 from shared.core.reservations import ahead_of, limit_beside, propose
-from shared.core.resources.asks import Extras, Holding, extras_of, holdings_of
+from shared.core.resources.asks import WHOLE, Extras, Holding, extras_of, holdings_of
 from shared.core.resources.assign import Assigner
 from shared.core.resources.held import Held
 from shared.core.resources.rooms import Need, countables, room_of
-from shared.core.rules import coupling_of, distinct_mask
+from shared.core.rules import coupling_of, distinct_mask, is_open_on
 from shared.core.sampled import Candidates, Sampling, scan_width
 from shared.core.scores import Algorithm, Int64s, node_scores
 from shared.core.standing import Standing
@@ -44,8 +44,9 @@ from shared.core.waiting import Beside, ask_of, explain
 _NO_ROWS: Rows = np.empty(0, dtype=np.int32)
 #: As many as one likes.
 _NO_LIMIT = 1 << 31
-#: Steps of one assignment, beside one for each port.
-_STEPS_EACH = 4
+#: Steps of one assignment, beside one for each port: where whole slots will do, and where some are better.
+_STEPS_PLAIN = 4
+_STEPS_EACH = 15
 #: Job types that are placed on every node, and for which none is held back.
 EVERYWHERE = frozenset({"system", "sysbatch"})
 _CANDIDATES: dict[str, Candidates] = {"two_choices": "two_choices", "log2": "log2"}
@@ -165,7 +166,7 @@ class Scratch:
             most = min([count - at, *(one.room for one in left)])
             if most <= 0:
                 continue
-            able = max(self._steps // _steps_of(extras), 1)
+            able = max(self._steps // _steps_of(extras, variant), 1)
             room = room_of(self._offers, self._held, need)
             way = self._way(group, extras, variant)
             placed = self._cut(group, min(most, able), rules, room=room, asks=need.asks, way=way)
@@ -222,7 +223,7 @@ class Scratch:
                 self._assigned += 1
                 self._held.add(row, None, holding)
                 holdings.append(holding)
-        self._steps -= len(holdings) * _steps_of(extras)
+        self._steps -= len(holdings) * _steps_of(extras, variant)
         return tuple(holdings)
 
     def _used(self) -> Int64s:
@@ -295,7 +296,7 @@ class Scratch:
                 return 0
         for rule in group.distinct_properties:
             held = self._on_job() if rule.job_wide else on_rows
-            if not distinct_mask(self._state.fleet.attributes, rule, held)[node]:
+            if not is_open_on(self._state.fleet.attributes, rule, held, node):
                 return 0
         return 1
 
@@ -580,9 +581,11 @@ def _closed(rules: "_Rules", beside: Int64s | None, count: int) -> tuple["_Rules
     return msgspec.structs.replace(rules, usable=usable), left
 
 
-def _steps_of(extras: Extras) -> int:
+def _steps_of(extras: Extras, variant: int) -> int:
     """What it costs to give one allocation its slots and ports, in steps (coupled.py)."""
-    return _STEPS_EACH + extras.dynamic_ports
+    asks = extras.alternatives[variant]
+    plain = all(not (one.amount % WHOLE or one.grouping or one.affinities) for one in asks)
+    return (_STEPS_PLAIN if plain else _STEPS_EACH) + extras.dynamic_ports
 
 
 def _is_job_wide(group: GroupSpec) -> bool:

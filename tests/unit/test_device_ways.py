@@ -85,3 +85,32 @@ def test_the_workload_is_what_the_log_has_seen() -> None:
     assert cluster.state.allocations.workload.counts[shape] == 3
     cluster.do(register("app", group("web", count=5, alternatives=half), submission_id="more"))
     assert cluster.state.allocations.workload.counts[shape] == 8
+
+
+def test_two_asks_of_a_pool_of_which_one_has_a_wish() -> None:
+    """A wish that takes what the other ask needs gives way, and nothing is counted that is not there."""
+    cluster = Cluster()
+    small = Pool(name="device.gpu", model="small", instances=(Instance(id="s0"),))
+    cards = tuple(Instance(id=f"l{n}") for n in range(2))
+    cluster.do(join("n1", pools=(small, Pool(name="device.gpu", model="large", instances=cards))))
+    half = ResourceAsk(pool="device.gpu", amount=UNIT // 2, model="large")
+    cluster.run(register("first", group("web", alternatives=((half,),))))
+    wish = Affinity(left="${device.model}", right="large", weight=50)
+    quarter = ResourceAsk(pool="device.gpu", amount=UNIT // 4, model="large")
+    asks = (quarter, ResourceAsk(pool="device.gpu", amount=UNIT // 2, affinities=(wish,)))
+    cluster.run(register("app", group("web", count=9, alternatives=(asks,))))
+    # The first has its wish; of three that would fit without any, a quarter then lacks for the last.
+    assert len(cluster.rows("app")) == 2
+
+
+def test_packing_finds_the_other_model_of_a_node() -> None:
+    """The policy sees a node as of one model; what asks for another one that is there is placed all the same."""
+    cluster = Cluster(policy=Policy(algorithm="fragmentation"))
+    pools = [
+        Pool(name="device.gpu", model=model, instances=(Instance(id=model),)) for model in "ab"
+    ]
+    cluster.do(join("n1", pools=tuple(pools)))
+    for model in "ab":
+        ask = ResourceAsk(pool="device.gpu", model=model)
+        cluster.run(register(model, group("web", alternatives=((ask,),))))
+        assert len(cluster.rows(model)) == 1

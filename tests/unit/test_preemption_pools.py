@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from schemas.jobs import ResourceAsk
-from schemas.nodes import Instance, Pool
+from schemas.nodes import Instance, Pool, PoolDeclared
 from schemas.plans import PlanCommitted
 from tests.builders import Cluster, group, join, register
 from tests.unit.test_preemption import ALL, evicted
@@ -139,3 +139,16 @@ def test_a_holder_that_is_not_in_the_way_any_more_is_spared(world: Cluster) -> N
     assert isinstance(committed, PlanCommitted)
     assert len(world.rows("prod")) == 1 and not committed.evictions
     assert [one.job_id for one in committed.spared] == [victim]
+
+
+def test_what_the_cluster_has_once_is_not_promised_twice(world: Cluster) -> None:
+    """Two nodes could make room, but there is one licence: one moves in, and nobody goes for the other."""
+    world.apply(PoolDeclared(node_id="", pool=Pool(name="licence", amount=UNIT)))
+    for nth in range(2):
+        # Whoever came last is the least loss and too small: both nodes are looked at before one is chosen.
+        run(world, f"big{nth}", 20, cpu_mhz=800)
+    for nth in range(2):
+        run(world, f"small{nth}", 20, cpu_mhz=200)
+    committed = run(world, "high", 50, cpu_mhz=700, count=2, alternatives=ask("licence"))
+    assert sum(len(one.rows) for one in committed.placements) == 1
+    assert len(evicted(world, "big0")) + len(evicted(world, "big1")) == 1

@@ -60,6 +60,15 @@ class Holdings:
             return np.zeros((size, width), np.int32)
         return widened(held, size, width)[:size, :width]
 
+    def slots_at(self, name: str, rows: NDArray[np.intp], width: int) -> Slots:
+        """What is held of each slot of some rows. Shapes: rows (R,), result (R, width)."""
+        held = self._slots.get(name)
+        found = np.zeros((len(rows), width), np.int32)
+        if held is not None:
+            known = rows < len(held)
+            found[known, : held.shape[1]] = held[rows[known], :width]
+        return found
+
     def slots_on(self, row: int, name: str, width: int) -> list[int]:
         """What is held of each slot of one row."""
         held = self._slots.get(name)

@@ -31,6 +31,8 @@ SLOTS_MAX: Final = 1_024
 CORE_MHZ_MAX: Final = 1_000_000
 #: Masks of slots that are remembered.
 _ELIGIBLE_MAX: Final = 64
+#: States of nodes that are remembered.
+_TRIED_MAX: Final = 100_000
 
 
 class SlotPool:
@@ -89,6 +91,7 @@ class Offered:
         self._made_at = -1
         self._kinds: dict[str, str] = {}
         self._eligible: dict[tuple[object, ...], Mask] = {}
+        self._tried: dict[tuple[ResourceAsk, ...], dict[bytes, int]] = {}
 
     def kind(self, name: str, *, beside: int = -1) -> str:
         """Say what a pool is by what is offered of it now, by other rows than `beside`; empty: nothing is."""
@@ -98,6 +101,12 @@ class Offered:
             if column is not None and (np.flatnonzero(column) != beside).any():
                 return kind
         return ""
+
+    def tried(self, asks: Sequence[ResourceAsk]) -> dict[bytes, int]:
+        """How often asks of one pool fit on a node, by its state: what was found out so far, to be added to."""
+        if sum(len(one) for one in self._tried.values()) > _TRIED_MAX:
+            self._tried = {}
+        return self._tried.setdefault(tuple(asks), {})
 
     def conflict(self, row: int, pools: Sequence[Pool]) -> str:
         """Say which of the pools is of another kind elsewhere, or of two kinds here; empty: none."""

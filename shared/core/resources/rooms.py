@@ -198,10 +198,9 @@ def fits_ask(
 ) -> Mask:
     """On which rows one ask of an indexed pool fits on slots of one model. Shapes: rows, result (R,)."""
     pool = offers.slots[ask.pool]
-    size = int(rows.max()) + 1 if len(rows) else 0
     width = pool.present.shape[1]
-    pool.grow(size, width)
-    free = pool.present[rows] - held.slots_of(ask.pool, size, width)[rows]
+    pool.grow(int(rows.max()) + 1 if len(rows) else 0, width)
+    free = pool.present[rows] - held.slots_at(ask.pool, rows, width)
     free = np.where(pool.model[rows] == model, np.maximum(free, 0), 0)
     keyed = (pool.cell[rows], pool.cells) if _is_strict(ask) else (pool.part[rows], pool.parts)
     fits: Mask = _one_ask(ask, free, keyed) > 0
@@ -243,7 +242,7 @@ def _several_asks(
     """How often asks of one pool fit together: by trying, once for each state that a node is in."""
     pool = offers.slots[asks[0].pool]
     accepted = [offers.matches(ask) for ask in asks]
-    known: dict[bytes, int] = {}
+    known = offers.tried(asks)
     room = np.zeros(len(free), np.int64)
     for row in np.flatnonzero(need.mask & (bound > 0)).tolist():
         most = min(int(bound[row]), need.count)
