@@ -80,6 +80,16 @@ class Looking:
         """Say why one more would find no room."""
         return self._scratch.explain(self._want, self._mask, 1, ())
 
+    def evict(self) -> tuple[int, Sequence[int]] | None:
+        """Say on which row one more would make room, and who would go; None: it may not, or nobody's end helps.
+
+        Ask it last: what it finds is taken.
+        """
+        if not getattr(self._policy.preemption, self._job.job_type):
+            return None
+        made = self._scratch.preempt(self._want, self._mask, ())
+        return (int(made[0].placement.rows[0]), self._scratch.victims) if made else None
+
     def is_first(self, row: int) -> bool:
         """Tell whether a row is among those that the plan's worker takes first: its lane."""
         origin = self._origin

@@ -9,15 +9,16 @@ from hashlib import blake2b
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from schemas.answers import FieldChange, GroupPlan, NodePlan, PlanAnswer, UnplacedLine, VictimLine
 from schemas.base import EvalKey
 from schemas.jobs import RegisterJob
 from shared.core.ids import alloc_id
+from shared.core.looking import Looking
 from shared.core.place import Assignment, MaskCache, Proposal, Snapshot, place
 from shared.core.pow10 import SCALE
-from shared.core.scores import Algorithm, mean_score, node_scores
+from shared.core.resources.held import Held
+from shared.core.scores import mean_score
 from shared.core.state import State
 from shared.core.tables.allocations import RUN, TERMINAL
 from shared.core.tables.jobs import Job
@@ -59,7 +60,7 @@ def plan_job(state: State, masks: MaskCache, submission: Submission) -> PlanAnsw
         changes=not is_live or bool(diff) or any(_does_something(one) for one in groups.values()),
         diff=diff,
         groups=groups,
-        nodes=_nodes(state, job, proposal, used=held.columns(state.fleet.size)),
+        nodes=_nodes(Snapshot(imagined, _without(state, proposal), masks), job, proposal),
         victims=victim_lines(state, proposal),
         unplaced=_unplaced(job, proposal),
         warnings=submission.warnings,
@@ -177,31 +178,32 @@ def _does_something(group: GroupPlan) -> bool:
     return bool(group.place or group.stop or group.destructive or group.in_place or group.lost)
 
 
-def _nodes(
-    state: State, job: Job, proposal: Proposal, *, used: NDArray[np.int64]
-) -> tuple[NodePlan, ...]:
-    """Where allocations would go, most first; the score is the fit of the first one there."""
-    fleet, policy = state.fleet, state.policy.policy
-    algorithm: Algorithm = "spread" if policy.algorithm == "spread" else "binpack"
-    asks = {g.name: (g.cpu_mhz, g.memory_mib, g.disk_mib) for g in job.groups}
-    counts: dict[int, int] = {}
+def _nodes(snapshot: Snapshot, job: Job, proposal: Proposal) -> tuple[NodePlan, ...]:
+    """Where allocations would go, most first; the score is that of the first one there, before any other is placed."""
+    state, counts = snapshot.state, dict[int, int]()
+    for placement in proposal.placements:
+        for row, count in zip(placement.rows, placement.counts, strict=True):
+            counts[row] = counts.get(row, 0) + count
+    shown = sorted(counts, key=lambda row: (-counts[row], row))[:NODES_SHOWN]
+    unscored = set(shown)
     scores: dict[int, float] = {}
     for placement in proposal.placements:
-        ask = asks[placement.group]
-        for row, count in zip(placement.rows, placement.counts, strict=True):
-            if row not in counts:
-                after = [int(held) + more for held, more in zip(used[row], ask, strict=True)]
-                named = node_scores(
-                    capacity=fleet.capacity[row].tolist(),
-                    used_after=after,
-                    collisions=0,
-                    desired_count=1,
-                    algorithm=algorithm,
-                    anti_affinity=policy.anti_affinity,
-                )
-                scores[row] = round(mean_score(list(named.values())) / SCALE, 4)
-            counts[row] = counts.get(row, 0) + count
-    order = sorted(counts, key=lambda row: (-counts[row], row))[:NODES_SHOWN]
-    return tuple(
-        NodePlan(node=fleet.ids[row], count=counts[row], score=scores[row]) for row in order
-    )
+        rows = [row for row in placement.rows if row in unscored]
+        unscored.difference_update(rows)
+        group = next(one for one in job.groups if one.name == placement.group)
+        looking = Looking(snapshot, job, group, stops=proposal.stops)
+        looking.avoid(placement.previous)
+        for row, named in zip(rows, looking.scores(rows), strict=True):
+            scores[row] = round(mean_score(list(named.values())) / SCALE, 4)
+    ids = state.fleet.ids
+    return tuple(NodePlan(node=ids[row], count=counts[row], score=scores[row]) for row in shown)
+
+
+def _without(state: State, proposal: Proposal) -> Held:
+    """What is held once those that a proposal evicts are gone."""
+    held = state.allocations.held
+    if proposal.evictions:
+        held = held.copy(state.fleet.size)
+        for row in [row for one in proposal.evictions for row in one.rows]:
+            held.remove(*state.allocations.held_by(row))
+    return held

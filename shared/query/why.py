@@ -71,6 +71,14 @@ def why_not(
     answer = found.answer(job, group, decision)
     if not found.ranked:
         said = looking.explain()
+        evicting = looking.evict() if told is None else None
+        if evicting is not None:
+            node, victims = evicting
+            return msgspec.structs.replace(
+                answer,
+                victims=tuple(_named(state, victims)),
+                text=found.at_a_price(job, group, node, len(victims)),
+            )
         told = told or said
         return msgspec.structs.replace(
             answer,
@@ -127,13 +135,16 @@ def why(now: State, records: Sequence[Record], row: int) -> WhyAnswer:
         seq=made.seq,
     )
     answer = found.answer(job, group, decision)
-    evicted = [
-        f"{alloc_id(int(state.allocations.key[victim]))[:8]} of {one.job_id}"
-        for part in made.plan.parts.values()
-        for one in part.evictions
-        for victim in one.rows
-        if int(state.allocations.node[victim]) == node
-    ]
+    evicted = _named(
+        state,
+        [
+            victim
+            for part in made.plan.parts.values()
+            for one in part.evictions
+            for victim in one.rows
+            if int(state.allocations.node[victim]) == node
+        ],
+    )
     return msgspec.structs.replace(
         answer,
         seq=now.seq,
@@ -247,6 +258,15 @@ class _Found:
             return f"{name} would not go to {node}: {self._refusal(self._row)}"
         return f"{name} finds no place ({wait_class.replace('_', ' ')})"
 
+    def at_a_price(self, job: Job, group: GroupSpec, row: int, victims: int) -> str:
+        """Say where one more would go though no node has room, and why not to the one that is asked about."""
+        node, name = self._state.fleet.ids[row], f"{job.id}.{group.name}"
+        price = f"{victims} of less important jobs evicted for it"
+        if self._row is None or self._row == row:
+            return f"{name}: no node has room; one more would go to {node}, {price}"
+        asked = f"{name} would not go to {self._state.fleet.ids[self._row]}"
+        return f"{asked}: {self._refusal(self._row)}; it would go to {node}, {price}"
+
     def _refusal(self, row: int) -> str:
         """Say what refuses a node first."""
         for rule in self._looking.filters():
@@ -256,8 +276,20 @@ class _Found:
             return "it is not ready, or not eligible"
         lacks = shortfall(self._short, row)
         if lacks:
-            return "it lacks " + ", ".join(f"{value:g} of {name}" for name, value in lacks.items())
+            return "it lacks " + ", ".join(
+                name if name.startswith("port ") else f"{value:g} of {name}"
+                for name, value in lacks.items()
+            )
         return "nothing of its own refuses it"
+
+
+def _named(state: State, victims: Sequence[int]) -> list[str]:
+    """Name allocations by row: the beginning of their id, and their job."""
+    table = state.allocations
+    return [
+        f"{alloc_id(int(table.key[row]))[:8]} of {table.groups.job_ids[int(table.group[row])]}"
+        for row in victims
+    ]
 
 
 def _group(job: Job, name: str, waiting: dict[str, Waiting]) -> GroupSpec:

@@ -3,11 +3,14 @@
 import msgspec
 import pytest
 
+from schemas.base import JobId
+from schemas.jobs import RegisterJob
 from shared.core.ids import alloc_id
 from shared.core.place import MaskCache
-from shared.jobspec.submission import read_submission
+from shared.jobspec.submission import command_of, read_submission
 from shared.query.planning import plan_job
 from shared.query.projections import why
+from shared.query.why import why_not
 from tests.builders import Cluster, group, join, register
 from tests.unit.test_preemption import ALL, evicted, fill
 
@@ -65,3 +68,41 @@ def test_an_evicted_allocation_says_for_whom(world: Cluster) -> None:
     assert text == "it was evicted by job prod; its node ends its tasks"
     world.report("n1", (row, "complete"))
     assert why(world.state, row, "") == "it was evicted by job prod; its tasks ended"
+
+
+def test_why_not_names_who_would_have_to_go(world: Cluster) -> None:
+    """One more has no room and would be placed all the same: it is told where, and at whose expense."""
+    world.run(register("prod", group(cpu_mhz=600, memory_mib=10), priority=50))
+    world.run(register("cheap", group(cpu_mhz=100, memory_mib=10), priority=10))
+    (row,) = world.rows("prod")
+    assert world.state.fleet.ids[int(world.state.allocations.node[row])] == "n1"
+    world.do(join("n2", attributes={"driver.raw_exec": "1"}))
+    fill(world, "low", priority=20, cpu_mhz=1000)
+    before = world.state.hashes()
+    answer = why_not(world.state, MaskCache(), world.state.jobs.by_id[JobId("prod")], "")
+    (low,) = world.rows("low")
+    assert answer.victims == (f"{alloc_id(int(world.state.allocations.key[low]))[:8]} of low",)
+    assert "n2" in answer.text and not answer.wait_class and not answer.fitting
+    assert world.state.hashes() == before
+    meek = why_not(world.state, MaskCache(), world.state.jobs.by_id[JobId("cheap")], "")
+    assert meek.wait_class == "capacity" and not meek.victims
+
+
+def test_the_score_of_a_plan_is_that_of_all_scorers() -> None:
+    """What a plan shows of a node is what why-not says of it: the fit is one scorer of several."""
+    world = Cluster(policy=ALL)
+    for name in ("n1", "n2"):
+        world.do(join(name, attributes={"driver.raw_exec": "1"}, meta={"rack": name}))
+    fill(world, "old", priority=50, cpu_mhz=300)
+    wanted = job(50, cpu=300)
+    wish = {"LTarget": "${meta.rack}", "RTarget": "n2", "Operand": "=", "Weight": 50}
+    wanted["Affinities"] = [wish]
+    body = read_submission(msgspec.json.encode({"Job": wanted}), "submit")
+    (node,) = plan_job(world.state, MaskCache(), body).nodes
+    command = command_of(body, "plan")
+    assert isinstance(command, RegisterJob)
+    world.do(command)
+    answer = why_not(world.state, MaskCache(), world.state.jobs.by_id[JobId("prod")], "")
+    best = answer.top[0]
+    assert (node.node, node.score) == (best.node, best.score) == ("n2", best.score)
+    assert set(best.scores) == {"binpack", "node-affinity"}
