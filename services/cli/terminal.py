@@ -33,8 +33,8 @@ def raw(fd: int) -> Iterator[bool]:
 
     def end(number: int, _frame: FrameType | None) -> None:
         restore()
-        signal.signal(number, signal.SIG_DFL)
-        signal.raise_signal(number)
+        # The way out tells the agent, so that nothing runs on there.
+        raise SystemExit(128 + number)
 
     atexit.register(restore)
     kept = {number: signal.signal(number, end) for number in _ENDING}

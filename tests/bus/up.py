@@ -45,8 +45,10 @@ class Up:
 
     def run(self, *words: str) -> tuple[int, dict[str, Any]]:
         """Run a command with --json; stdout must be one line."""
+        # What stands behind -- is another command's.
+        at = words.index("--") if "--" in words else len(words)
         done = subprocess.run(
-            self._command(*words, "--json"),
+            self._command(*words[:at], "--json", *words[at:]),
             env=self.env,
             capture_output=True,
             text=True,
