@@ -6,6 +6,7 @@ import os
 import resource
 import sys
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import cast
 
@@ -29,6 +30,7 @@ from services.agent.edge_hands import Hands
 from services.agent.edge_home import Home
 from services.agent.fingerprint import Facts, Naming, Reserved, core_mhz, node_spec, read_facts
 from services.agent.hands import SOURCE
+from services.agent.holdings import HOST_NETWORK
 from services.agent.offers import (
     PORT_MAX,
     DevicePlugin,
@@ -78,6 +80,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     port_min: int = 20_000
     port_max: int = 32_000
     reserved_ports: str = ""
+    #: addresses of the node that ports can be in by name: `public=203.0.113.7,private=10.0.0.7`.
+    host_networks: str = ""
     #: JSON or TOML file with what else the node offers.
     pools: str = ""
     #: for tests: devices that are not there, `vendor/type/model:count`.
@@ -149,6 +153,18 @@ def _plugins(own: AgentSettings) -> list[DevicePlugin]:
     return [FakeGpus(own.fake_gpus)]
 
 
+def host_networks(text: str) -> dict[str, str]:
+    """Read `name=address` pairs as attributes of the node. Raises ConfigInvalid."""
+    found: dict[str, str] = {}
+    for pair in filter(None, (part.strip() for part in text.split(","))):
+        name, _, address = pair.partition("=")
+        try:
+            found[HOST_NETWORK + name.strip()] = str(ip_address(address.strip()))
+        except ValueError as err:
+            raise ConfigInvalid(f"{_PREFIX}HOST_NETWORKS: {pair!r}: {err}") from err
+    return found
+
+
 def _finder(
     own: AgentSettings, home: Home, directories: Directories, drivers: Mapping[str, Driver]
 ) -> Finder:
@@ -160,6 +176,7 @@ def _finder(
     )
 
     def compose(facts: Facts, found: Mapping[str, str], pools: tuple[Pool, ...]) -> NodeSpec:
+        found = {**found, **host_networks(own.host_networks)}
         spec = node_spec(facts, _naming(own), drivers=found, reserved=reserved, pools=pools)
         return part_of(spec, own)
 

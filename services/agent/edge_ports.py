@@ -1,7 +1,7 @@
 """Whether the ports of an allocation are free on this node, before its first task starts.
 
-Decides what counts as taken: a TCP listener anywhere on the machine that is not the allocation's. The cluster holds
-ports against each other; this finds what it cannot know of. Next: `edge_dirs.py`.
+Decides what counts as taken: a TCP listener or a UDP socket anywhere on the machine that is not the allocation's. The
+cluster holds ports against each other; this finds what it cannot know of. Next: `edge_dirs.py`.
 """
 
 import contextlib
@@ -19,15 +19,23 @@ def taken_port(ports: dict[str, tuple[int, int]], shared: tuple[str, ...]) -> st
 
 
 def _is_taken(number: int) -> bool:
-    for family, address in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):  # noqa: S104
-        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
+    return any(
+        _is_bound(family, kind, number)
+        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM)
+        for family in (socket.AF_INET, socket.AF_INET6)
+    )
+
+
+def _is_bound(family: int, kind: int, number: int) -> bool:
+    address = "0.0.0.0" if family == socket.AF_INET else "::"  # noqa: S104
+    with contextlib.suppress(OSError), socket.socket(family, kind) as probe:
+        if kind == socket.SOCK_STREAM:
             # As a server would: connections that are closing are no reason to wait.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            try:
-                probe.bind((address, number))
-            except OSError as err:
-                if err.errno == errno.EADDRINUSE:
-                    return True
+        if family == socket.AF_INET6:
+            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        try:
+            probe.bind((address, number))
+        except OSError as err:
+            return err.errno == errno.EADDRINUSE
     return False

@@ -94,7 +94,8 @@ def task_environment(
         ours["NOMAD_MEMORY_MAX_LIMIT"] = str(task.memory_max_mib)
     if cores := holdings.cores_of(alloc, task):
         ours["NOMAD_CPU_CORES"] = holdings.core_text(cores)
-    ours |= holdings.port_variables(holdings.ports_of(alloc, plan, task), task.driver, node)
+    ports = holdings.ports_of(alloc, plan, task)
+    ours |= holdings.port_variables(ports, task.driver, node, holdings.addresses_of(plan, node))
     ours |= holdings.device_variables(holdings.devices_of(alloc, task), node)
     if task.hook == "postfail" and failed is not None:
         ours |= _failure(failed)
@@ -146,6 +147,8 @@ def task_launch(
         ports=holdings.ports_of(alloc, plan, task),
         shared_ports=tuple(sorted(holdings.shared_labels(plan))),
         devices=holdings.devices_of(alloc, task),
+        device_paths=holdings.device_paths_of(alloc, task, node),
+        network=holdings.network_of(plan, task, node),
         names=TaskNames(
             job=alloc.job_id,
             group=alloc.group,

@@ -5,17 +5,23 @@ scheduler's asks come from, too. Must not know how the cluster picked them. Next
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from schemas.nodes import NodeSpec
 from schemas.projections import DesiredAlloc
 from services.agent.spec import GroupPlan, TaskPlan
+from shared.core.tasks import TaskNetwork
 
 CORES = "cores"
 DEVICE = "device."
 #: Drivers whose tasks have a network of their own: `to` of a port means something there.
 MAPPED_DRIVERS = ("docker", "podman", "qemu")
 IP_ATTRIBUTE = "unique.network.ip-address"
+#: Of a node: address in one of its networks by name.
+HOST_NETWORK = "host_network."
+#: Of a pool: device files that go with every instance.
+PATHS_ATTRIBUTE = "device_paths"
+_DEVICE_FILE = re.compile(r"/dev/[A-Za-z0-9_./:-]*[A-Za-z0-9_:-]")
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9_]")
 _NUMBER = re.compile(r"(\d+)$")
 
@@ -70,16 +76,55 @@ def devices_of(alloc: DesiredAlloc, task: TaskPlan) -> dict[str, tuple[str, ...]
     return {pool: ids for pool, ids in instances_of(alloc, task).items() if pool != CORES}
 
 
+def device_paths_of(alloc: DesiredAlloc, task: TaskPlan, node: NodeSpec) -> tuple[str, ...]:
+    """Say which device files are a task's: instances that are called so, and what their pool says of all of them.
+
+    Only what this node itself offers counts: the cluster's word opens no file here.
+    """
+    found: set[str] = set()
+    for pool, ids in devices_of(alloc, task).items():
+        for offer in node.pools:
+            own = [one.id for one in offer.instances if offer.name == pool and one.id in ids]
+            if own:
+                also = offer.attributes.get(PATHS_ATTRIBUTE, "").split(",")
+                found |= {one.strip() for one in (*own, *also)}
+    return tuple(sorted(one for one in found if _DEVICE_FILE.fullmatch(one) and "/../" not in one))
+
+
+def addresses_of(plan: GroupPlan, node: NodeSpec) -> dict[str, str]:
+    """Say where ports of a network by name are: label -> address of the node."""
+    return {
+        port.label: node.attributes.get(HOST_NETWORK + port.host_network, "")
+        for port in plan.ports
+        if port.host_network and HOST_NETWORK + port.host_network in node.attributes
+    }
+
+
+def network_of(plan: GroupPlan, task: TaskPlan, node: NodeSpec) -> TaskNetwork:
+    """Say what the group says of its network, as far as it is the task's matter."""
+    said = plan.network
+    return TaskNetwork(
+        mode=said.mode,
+        hostname=said.hostname,
+        dns_servers=said.dns_servers,
+        dns_searches=said.dns_searches,
+        dns_options=said.dns_options,
+        addresses=addresses_of(plan, node),
+        published=tuple(port.label for port in plan.ports if port.publisher == task.name),
+    )
+
+
 def port_variables(
-    ports: dict[str, tuple[int, int]], driver: str, node: NodeSpec
+    ports: dict[str, tuple[int, int]], driver: str, node: NodeSpec, addresses: Mapping[str, str]
 ) -> dict[str, str]:
     """Tell ports as Nomad does: NOMAD_PORT_<label> is where the task listens."""
-    address = node.attributes.get(IP_ATTRIBUTE) or "127.0.0.1"
+    usual = node.attributes.get(IP_ATTRIBUTE) or "127.0.0.1"
     is_mapped = driver in MAPPED_DRIVERS
     out: dict[str, str] = {}
     for label in sorted(ports):
         host, inner = ports[label]
         own = inner if is_mapped else host
+        address = addresses.get(label) or usual
         at = variable(label)
         out |= {
             f"NOMAD_PORT_{at}": str(own),

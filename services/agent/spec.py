@@ -4,6 +4,9 @@ Decides which fields of Nomad's JSON matter on a node. Must not know how a drive
 in the agent's own journal (`AllocKept.plan`), so that tasks start again without the bus. Next: `environment.py`.
 """
 
+import contextlib
+from typing import Any
+
 import msgspec
 
 from schemas.base import Wire
@@ -11,7 +14,7 @@ from shared.errors import CommandInvalid
 from shared.jobspec.asking import Spans, spans_of
 from shared.jobspec.defaults import restart_of
 from shared.jobspec.nomad_json import JOB_DECODER, Job, Task, TaskGroup, meta_of
-from shared.jobspec.nomad_placement import Network
+from shared.jobspec.nomad_placement import Dns, Network
 
 #: An agent waits at most this long between the kill signal and the kill (Nomad's max_kill_timeout).
 KILL_TIMEOUT_MAX_NS = 30_000_000_000
@@ -75,6 +78,20 @@ class PortPlan(Wire, frozen=True, kw_only=True):
     task: str = ""
     #: others may hold it too: it is not checked.
     shared: bool = False
+    #: name of the node's network that it is in; empty: all.
+    host_network: str = ""
+    #: in mode bridge: the task that publishes it because none names it.
+    publisher: str = ""
+
+
+class NetworkPlan(Wire, frozen=True, kw_only=True):
+    """What the group says of its network. `mode`: host, bridge, none or cni/NAME."""
+
+    mode: str = "host"
+    hostname: str = ""
+    dns_servers: tuple[str, ...] = ()
+    dns_searches: tuple[str, ...] = ()
+    dns_options: tuple[str, ...] = ()
 
 
 class GroupPlan(Wire, frozen=True, kw_only=True):
@@ -84,6 +101,7 @@ class GroupPlan(Wire, frozen=True, kw_only=True):
     tasks: tuple[TaskPlan, ...]
     #: those that the cluster picks stand in the order in which it does.
     ports: tuple[PortPlan, ...] = ()
+    network: NetworkPlan = NetworkPlan()
     #: prestart tasks run one after another: first or failed, where they begin again; empty: all at once.
     restart_from: str = ""
     #: between the order to end, or the end of the prestop tasks, and the first kill signal.
@@ -124,6 +142,7 @@ def group_plan(spec: bytes, group: str) -> GroupPlan:
             for at, task in enumerate(found.tasks)
         ),
         ports=_ports(found),
+        network=_network(found),
         restart_from=found.restart_from,
         shutdown_delay_ns=max(found.shutdown_delay_ns, 0),
         max_run_ns=max(found.max_run_duration_ns or 0, 0) if job.type in _FINITE else 0,
@@ -135,6 +154,7 @@ def group_plan(spec: bytes, group: str) -> GroupPlan:
 
 def _ports(group: TaskGroup) -> tuple[PortPlan, ...]:
     """List all ports. The order of the picked ones is that of shared/jobspec/ports.py."""
+    publisher, named = _publishing(group)
     owners: list[tuple[str, Network]] = [("", network) for network in group.networks]
     for task in group.tasks:
         owners += [(task.name, network) for network in task.resources.networks]
@@ -145,11 +165,47 @@ def _ports(group: TaskGroup) -> tuple[PortPlan, ...]:
             to=port.to,
             task=owner,
             shared=port.ignore_collision,
+            host_network=port.host_network,
+            publisher=publisher if not owner and port.label not in named else "",
         )
         for owner, network in owners
         for is_static, ports in ((True, network.reserved_ports), (False, network.dynamic_ports))
         for port in ports
     )
+
+
+def _network(group: TaskGroup) -> NetworkPlan:
+    if not group.networks:
+        return NetworkPlan()
+    found = group.networks[0]
+    dns = found.dns or Dns()
+    return NetworkPlan(
+        mode=found.mode or "host",
+        hostname=found.hostname,
+        dns_servers=dns.servers,
+        dns_searches=dns.searches,
+        dns_options=dns.options,
+    )
+
+
+class _Publishing(msgspec.Struct):
+    ports: Any = ()
+    port_map: Any = ()
+
+
+def _publishing(group: TaskGroup) -> tuple[str, frozenset[str]]:
+    """Say who publishes what no container names, and what they name: in Nomad's bridge the group does that itself."""
+    boxes = [task for task in group.tasks if task.driver == "docker"]
+    mains = [task.name for task in boxes if task.lifecycle is None]
+    if not group.networks or group.networks[0].mode != "bridge" or not mains:
+        return "", frozenset()
+    named: set[str] = set()
+    for task in boxes:
+        with contextlib.suppress(msgspec.MsgspecError):
+            said = msgspec.json.decode(task.config, type=_Publishing)
+            for part in (said.ports, said.port_map):
+                named |= {one for one in part if isinstance(one, str)} if part else set()
+    return mains[0], frozenset(named)
 
 
 def _on_success(job: Job, task: Task) -> bool:

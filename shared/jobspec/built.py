@@ -48,8 +48,8 @@ BUILT: dict[type[Json], frozenset[str]] = {
             "SecretsMB",
         )
     ),
-    Network: frozenset(("ReservedPorts", "DynamicPorts")),
-    Port: frozenset(("Label", "Value", "To", "IgnoreCollision")),
+    Network: frozenset(("ReservedPorts", "DynamicPorts", "Mode", "Hostname", "DNS")),
+    Port: frozenset(("Label", "Value", "To", "IgnoreCollision", "HostNetwork")),
     Numa: frozenset(("Affinity",)),
     Disconnect: frozenset(("LostAfter", "StopOnClientAfter", "Replace", "Reconcile")),
     RestartPolicy: frozenset(("Attempts", "Interval", "Delay", "Mode")),

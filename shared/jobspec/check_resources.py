@@ -4,6 +4,7 @@ Decides which asks can be understood. What nobody offers is no fault: such a job
 `asking.py`, which compiles them.
 """
 
+import re
 from collections.abc import Sequence
 
 from shared.core.operators import OPERATORS, right_fault
@@ -13,7 +14,7 @@ from shared.jobspec.check_placement import RULES_MAX, WEIGHT_MAX
 from shared.jobspec.faults import Faults
 from shared.jobspec.identifiers import name_fault
 from shared.jobspec.nomad_json import Affinity, Constraint, Resources, TaskGroup
-from shared.jobspec.nomad_placement import Custom, Device, DeviceOption, Port
+from shared.jobspec.nomad_placement import Custom, Device, DeviceOption, Network, Port
 from shared.jobspec.ports import has_networks, networks_of
 
 #: MHz and MiB of one task; far beyond any machine, and sums stay far below int64.
@@ -32,6 +33,8 @@ ASKS_MAX = 100
 JOB_ASKS_MAX = 5_000
 #: More are not counted to the end.
 WAYS_COUNTED = 1_000_000
+_HOSTNAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,61}[A-Za-z0-9])?")
+_CNI = re.compile(r"cni/[\w.-]+")
 GROUPINGS = ("", "compact", "scatter", "strict")
 NUMA = ("none", "prefer", "require")
 #: Instances of one ask; their ids stand in every plan.
@@ -220,6 +223,7 @@ def _ports(faults: Faults, group: TaskGroup, path: str) -> None:
         # A label of the group is every task's; one of a task, as old files have it, is that task's alone.
         own = labels.setdefault(below.partition(".")[0] if below.startswith("Tasks") else "", set())
         known = (labels.get("", own), own)
+        _mode(faults, group, network, here)
         total += len(network.reserved_ports) + len(network.dynamic_ports)
         if total > PORTS_MAX:
             faults.add(here, f"{total} ports in the group, at most {PORTS_MAX} are allowed")
@@ -232,6 +236,20 @@ def _ports(faults: Faults, group: TaskGroup, path: str) -> None:
             if port.static:
                 text = f"a port with a number stands under ReservedPorts, was {port.static}"
                 faults.add(f"{here}.DynamicPorts[{at}].Value", text)
+
+
+def _mode(faults: Faults, group: TaskGroup, network: Network, path: str) -> None:
+    mode = network.mode
+    if mode not in {"", "host", "bridge", "none"} and not _CNI.fullmatch(mode):
+        faults.add(f"{path}.Mode", f"must be host, bridge, none or cni/NAME, was {mode[:80]!r}")
+    if network.hostname and not _HOSTNAME.fullmatch(network.hostname):
+        faults.add(f"{path}.Hostname", "must be letters, digits, dots and dashes, at most 63")
+    plain = [task.name for task in group.tasks if task.driver == "raw_exec"]
+    if mode == "none" and plain:
+        text = (
+            f"task {plain[0]!r} of raw_exec has the node's network; exec and docker can have none"
+        )
+        faults.add(f"{path}.Mode", text)
 
 
 def _port(faults: Faults, port: Port, known: tuple[set[str], set[str]], *, path: str) -> None:

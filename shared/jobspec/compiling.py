@@ -13,7 +13,7 @@ from shared.core.operators import DISTINCT, DISTINCT_HOSTS, DISTINCT_PROPERTY, F
 from shared.jobspec.asking import NO_REMOTES, Remotes, group_ask
 from shared.jobspec.defaults import RESCHEDULES, disconnect_of, reschedule_of
 from shared.jobspec.nomad_json import Affinity, Constraint, Job, Spread, TaskGroup
-from shared.jobspec.ports import dynamic_ports, has_networks, held_ports
+from shared.jobspec.ports import dynamic_ports, has_networks, held_ports, networks_of
 from shared.jobspec.strict import JsonObject, canonical
 
 #: Parts of a group and of a task that change without a restart.
@@ -97,6 +97,8 @@ def _compile(job: Job, group: TaskGroup, digest: str, remotes: Remotes) -> jobs.
         affinities += task.affinities
     ask = group_ask(group, remotes)
     has_ports = has_networks(group)
+    if has_ports:
+        constraints += _needed_networks(group)
     plain = job.reschedule is None and group.reschedule is None
     return jobs.GroupSpec(
         name=group.name,
@@ -118,6 +120,22 @@ def _compile(job: Job, group: TaskGroup, digest: str, remotes: Remotes) -> jobs.
         disconnect=disconnect_of(group),
         digest=digest,
     )
+
+
+def _needed_networks(group: TaskGroup) -> tuple[Constraint, ...]:
+    """Networks by name are a node's: one that has none of that name cannot run the group."""
+    found = {
+        f"${{attr.host_network.{port.host_network}}}"
+        for _, network in networks_of(group)
+        for port in (*network.reserved_ports, *network.dynamic_ports)
+        if port.host_network not in {"", "default"}
+    }
+    found |= {
+        f"${{attr.network.{network.mode}}}"
+        for network in group.networks
+        if network.mode.startswith("cni/")
+    }
+    return tuple(Constraint(left=left, operator="is_set") for left in sorted(found))
 
 
 def _drivers(group: TaskGroup) -> tuple[str, ...]:

@@ -117,6 +117,7 @@ class Port(Json, frozen=True, kw_only=True):
     static: int = field(name="Value", default=0)
     #: port inside the network namespace; 0: the same, -1: the one it got.
     to: int = field(name="To", default=0)
+    #: a network of the node by name (`CARAVAN_AGENT_HOST_NETWORKS`): only nodes that have it are taken.
     host_network: str = field(name="HostNetwork", default="")
     #: a static port that others may hold, too.
     ignore_collision: bool = field(name="IgnoreCollision", default=False)
@@ -145,14 +146,16 @@ class Network(Json, frozen=True, kw_only=True):
         "MBits": "mbits",
     }
 
-    #: host, bridge, none or cni/NAME.
+    #: host, bridge, none or cni/NAME; docs/drivers.md says what each driver makes of it.
     mode: str = field(name="Mode", default="host")
     device: str = field(name="Device", default="")
     cidr: str = field(name="CIDR", default="")
     ip: str = field(name="IP", default="")
+    #: of containers and isolated tasks.
     hostname: str = field(name="Hostname", default="")
     #: no longer acted on by Nomad either.
     bandwidth_mbits: int = field(name="MBits", default=0)
+    #: of containers.
     dns: Dns | None = field(name="DNS", default=None)
     reserved_ports: tuple[Port, ...] = field(name="ReservedPorts", default=())
     dynamic_ports: tuple[Port, ...] = field(name="DynamicPorts", default=())

@@ -44,9 +44,9 @@ class Box:
         """Start a shell script in the image of the tests. `launch_*`: fields of the launch, the rest options."""
         return await self.driver.start(self.run(number), launch(script, **more))
 
-    async def ended(self, script: str, **more: Any) -> Any:
+    async def ended(self, script: str, number: int = 1, **more: Any) -> Any:
         """Run a script to its end. Returns how it ended."""
-        handle = await self.start(script, **more)
+        handle = await self.start(script, number, **more)
         return await asyncio.wait_for(self.driver.wait(handle), 30)
 
     def output(self, name: str = "stdout", task: str = "main") -> str:

@@ -7,10 +7,17 @@ from pathlib import Path
 import pytest
 
 from services.agent.drivers.driver import StartRefused
+from shared.core.tasks import TaskNetwork
 from tests.docker.box import a_box, level, status
 from tests.docker.engine import OwnEngine
 
 pytestmark = pytest.mark.asyncio
+
+#: A device that no container has by itself.
+DEVICE = next(
+    (one for one in ("/dev/fuse", "/dev/loop-control", "/dev/net/tun") if Path(one).exists()),
+    "/dev/kmsg",
+)
 
 
 async def test_a_container_runs_and_stops(engine: OwnEngine, top: Path) -> None:
@@ -135,6 +142,35 @@ async def test_ports_are_published(engine: OwnEngine, top: Path) -> None:
         ask = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:21001/', timeout=2).read())"
         await level(lambda: "here" in engine.run_inside(sys.executable, "-c", ask).stdout)
         assert handle.pid
+
+
+async def test_a_groups_network_is_followed(engine: OwnEngine, top: Path) -> None:
+    """Host name, resolver, ports of a bridge and the address of a network by name reach the container."""
+    network = TaskNetwork(
+        mode="bridge",
+        hostname="web-1",
+        dns_servers=("192.0.2.53",),
+        addresses={"in": "127.0.0.1"},
+        published=("in",),
+    )
+    async with a_box(engine, top) as box:
+        await box.start(
+            "hostname; cat /etc/resolv.conf; echo port=$NOMAD_PORT_in; sleep 300",
+            launch_network=network,
+            launch_ports={"in": (21_011, 90)},
+        )
+        await level(lambda: "port=90" in box.output())
+        assert "web-1" in box.output() and "192.0.2.53" in box.output()
+        bound = box.containers()[0].attrs["HostConfig"]["PortBindings"]
+        assert bound["90/tcp"] == [{"HostIp": "127.0.0.1", "HostPort": "21011"}]
+
+
+async def test_reserved_devices_can_be_opened_and_no_other(engine: OwnEngine, top: Path) -> None:
+    """The device files of what a task reserved are in its container; another's cannot even be made."""
+    async with a_box(engine, top) as box:
+        with_it = await box.ended(f"exec 3<{DEVICE}", launch_device_paths=(DEVICE,))
+        without = await box.ended(f"exec 3<{DEVICE}", number=2)
+    assert (with_it.code, without.code == 0) == (0, False)
 
 
 async def test_a_port_nobody_has_is_named(engine: OwnEngine, top: Path) -> None:

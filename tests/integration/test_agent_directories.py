@@ -13,8 +13,8 @@ import pytest
 from services.agent import edge_disk
 from services.agent.edge_dirs import Directories, _mount, _unmount
 from services.agent.edge_home import Home
-from services.agent.edge_logs import rotate
 from services.agent.edge_log_files import LogFiles
+from services.agent.edge_logs import rotate
 from shared.core.ids import alloc_id
 from shared.core.tasks import LogLimits, SweepAllocs
 from tests.integration.agent_node import NODE, Node, job, projection, sh, wanted
@@ -186,9 +186,13 @@ async def test_a_sticky_disk_moves_to_the_next_allocation(
 
 
 @pytest.mark.asyncio
-async def test_a_port_in_use_is_a_clear_reason(tmp_path: Path) -> None:
-    """A foreign listener on an allocation's port is named; the restart policy tries again when it is gone."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM])
+async def test_a_port_in_use_is_a_clear_reason(tmp_path: Path, kind: int) -> None:
+    """A foreign socket on an allocation's port is named; the restart policy tries again when it is gone."""
+    with socket.socket(socket.AF_INET, kind) as taken:
+        taken.bind(("127.0.0.1", 0))
+        if kind == socket.SOCK_STREAM:
+            taken.listen()
         number = taken.getsockname()[1]
         spec = job(
             sh("exec sleep 60"),

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import msgspec
+
 from schemas.envelope import ENCODER
 from schemas.nodes import Instance, NodeSpec, Pool
 from services.agent.environment import task_launch
@@ -107,3 +109,51 @@ def test_a_driver_knows_what_it_starts() -> None:
     names = one.names
     assert (names.job, names.group, names.task, names.alloc) == ("j", "g", "a", "j.g[0]")
     assert (names.node_id, names.node_name) == ("n1", "one")
+
+
+def test_in_a_bridge_ports_that_nobody_names_are_published_by_the_first_container() -> None:
+    """Nomad's group publishes its ports itself; here the first main container does, and says where it listens."""
+    network = {**NETWORK, "Mode": "bridge", "Hostname": "web", "DNS": {"Servers": ["10.0.0.2"]}}
+    hook = {"Lifecycle": {"Hook": "prestart", "Sidecar": True}}
+    before, first, second = launches(
+        task_json("before", driver="docker", **hook),
+        task_json("first", driver="docker"),
+        task_json("second", driver="docker", Config={"image": "x", "ports": ["admin"]}),
+        group={"Networks": [network]},
+        ports=(20001, 20002),
+    )
+    assert first.network.published == ("http", "rpc-in")
+    assert not before.network.published and not second.network.published
+    assert (first.network.hostname, first.network.dns_servers) == ("web", ("10.0.0.2",))
+
+
+def test_a_port_in_a_network_by_name_is_at_that_address() -> None:
+    """What a task is told of a port is where it can be reached."""
+    ports = [{"Label": "in", "HostNetwork": "private"}, {"Label": "out"}]
+    node = msgspec.structs.replace(
+        NODE, attributes={**NODE.attributes, "host_network.private": "172.16.0.7"}
+    )
+    job = job_json()
+    job["TaskGroups"][0]["Networks"] = [{"DynamicPorts": ports}]
+    plan = group_plan(ENCODER.encode(job), "g")
+    found = task_launch(alloc(ports=(20001, 20002)), plan, plan.tasks[0], node)
+    assert found.env["NOMAD_ADDR_in"] == "172.16.0.7:20001"
+    assert found.env["NOMAD_ADDR_out"] == "10.0.0.7:20002"
+    assert found.network.addresses == {"in": "172.16.0.7"}
+
+
+def test_only_device_files_that_this_node_offers_are_opened() -> None:
+    """The cluster's word opens no file of the node that its agent does not offer, and no path leads out of /dev."""
+    ids = ("/dev/card0", "/dev/card1", "/dev/../etc/shadow", "plain")
+    pool = Pool(
+        name="device.card",
+        instances=tuple(Instance(id=one) for one in ids),
+        attributes={"device_paths": "/dev/cardctl, /etc/passwd"},
+    )
+    node = msgspec.structs.replace(NODE, pools=(pool,))
+    job = job_json(task_json(Resources={"Devices": [{"Name": "card", "Count": 4}]}))
+    plan = group_plan(ENCODER.encode(job), "g")
+    held = ("/dev/card0", "/dev/../etc/shadow", "plain", "/dev/sda")
+    found = task_launch(alloc(instances={"device.card": held}), plan, plan.tasks[0], node)
+    assert found.device_paths == ("/dev/card0", "/dev/cardctl")
+    assert not task_launch(alloc(), plan, plan.tasks[0], node).device_paths

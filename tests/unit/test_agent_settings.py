@@ -4,7 +4,7 @@ import pytest
 
 from schemas.base import NodeId
 from schemas.nodes import NodeSpec
-from services.agent.__main__ import agent_settings, part_of
+from services.agent.__main__ import agent_settings, host_networks, part_of
 from shared.errors import ConfigInvalid
 
 GIVEN = {"CARAVAN_AGENT_NODE_ID": "n1", "CARAVAN_AGENT_DATA_DIR": "d"}
@@ -41,3 +41,11 @@ def test_agents_of_one_machine_share_it() -> None:
     told = {"CARAVAN_AGENT_SHARES": "3", "CARAVAN_AGENT_CPU_MHZ": "500"}
     assert part_of(machine, agent_settings({**GIVEN, **told})).cpu_mhz == 500
     assert part_of(machine, agent_settings(GIVEN)) == machine
+
+
+def test_networks_by_name_are_addresses() -> None:
+    """A slip of the pen is found when the agent starts, not when a port is published."""
+    found = host_networks("public=203.0.113.7, private=10.0.0.7")
+    assert found == {"host_network.public": "203.0.113.7", "host_network.private": "10.0.0.7"}
+    with pytest.raises(ConfigInvalid, match="HOST_NETWORKS: 'public=nowhere'"):
+        host_networks("public=nowhere")

@@ -240,3 +240,24 @@ def test_disconnect_is_checked(inner: str, path: str, line: int) -> None:
     """An unknown strategy, a time before now, or the same said twice."""
     found = faults(in_group(inner))
     assert [(at, where) for at, (where, _) in found.items()] == [(f"{GROUP}.{path}", line)]
+
+
+@pytest.mark.parametrize(
+    ("inner", "path", "told"),
+    [
+        ('mode = "nat"', "Mode", "host, bridge, none or cni/NAME"),
+        ('mode = "cni/../x"', "Mode", "host, bridge, none or cni/NAME"),
+        ('mode = "host"\nhostname = "a b"', "Hostname", "letters, digits, dots and dashes"),
+    ],
+)
+def test_a_network_that_nobody_has_is_refused(inner: str, path: str, told: str) -> None:
+    """A mode is one of four, a host name is a name."""
+    line, message = faults(in_group(f"network {{\n{inner}\n}}"))[f"{GROUP}.Networks[0].{path}"]
+    assert told in message
+    assert line == 3 + len(inner.splitlines())
+
+
+def test_a_plain_process_has_no_network_of_its_own() -> None:
+    """None cannot be given to raw_exec, so it is not promised."""
+    text = 'job "a" {\n group "g" {\n network { mode = "none" }\n task "t" { driver = "raw_exec" }\n}\n}'
+    assert "has the node's network" in faults(text)[f"{GROUP}.Networks[0].Mode"][1]

@@ -377,3 +377,12 @@ def test_every_format_asks_alike(text: str, name: str) -> None:
         (*first, ask("device.fpga", 20_000)),
         (*first, ask("device.fpga", 40_000, vendor="x")),
     )
+
+
+def test_a_network_by_name_is_a_node_that_has_it() -> None:
+    """A port in a network of its own, and one of a plug-in, only go where such a network is."""
+    ports = 'port "a" { host_network = "public" }\nport "b" { host_network = "default" }'
+    found = group(task(), network=f'network {{\nmode = "cni/mesh"\n{ports}\n}}')
+    wanted = [Constraint(left="${attr.host_network.public}", operator="is_set")]
+    wanted += [Constraint(left="${attr.network.cni/mesh}", operator="is_set")]
+    assert list(found.constraints) == wanted

@@ -71,13 +71,13 @@ def _inside_ports(config: dict[str, Any], launch: TaskLaunch) -> dict[str, int]:
     if not isinstance(config, dict):
         raise StartRefused("config must be an object", recoverable=False)
     options, _ = read_docker(config)
-    if options.network_mode == "host":
+    if _mode(options, launch) == "host":
         return {label: host for label, (host, _) in launch.ports.items()}
     found = {}
     for label, (host, inside) in launch.ports.items():
         if label in options.port_map:
             found[label] = options.port_map[label]
-        elif label in options.ports and inside not in {0, host}:
+        elif label in (*options.ports, *launch.network.published) and inside not in {0, host}:
             found[label] = inside
     return found
 
@@ -113,7 +113,7 @@ def request(
         "Entrypoint": list(options.entrypoint),
         "WorkingDir": options.work_dir,
         "User": launch.user,
-        "Hostname": options.hostname,
+        "Hostname": options.hostname or _hostname(options, launch),
         "StopSignal": options.stop_signal,
         "Healthcheck": {"Test": ["NONE"]} if options.no_healthcheck else None,
     }
@@ -133,7 +133,8 @@ def _host_config(
         caps = set(options.cap_add)
     return {
         **_resources(options, launch, machine),
-        "NetworkMode": options.network_mode or "bridge",
+        "Devices": _devices(launch),
+        "NetworkMode": _mode(options, launch),
         "Privileged": False,
         "CapDrop": ["ALL"],
         "CapAdd": sorted(caps),
@@ -146,9 +147,9 @@ def _host_config(
         "ShmSize": options.shm_size or 64 * _MIB,
         "Init": options.init,
         "GroupAdd": list(options.group_add),
-        "Dns": list(options.dns_servers),
-        "DnsSearch": list(options.dns_search_domains),
-        "DnsOptions": list(options.dns_options),
+        "Dns": list(options.dns_servers or launch.network.dns_servers),
+        "DnsSearch": list(options.dns_search_domains or launch.network.dns_searches),
+        "DnsOptions": list(options.dns_options or launch.network.dns_options),
         "ExtraHosts": list(options.extra_hosts),
         "Sysctls": options.sysctl,
         "Ulimits": [
@@ -161,6 +162,22 @@ def _host_config(
         },
         **({"Runtime": options.runtime} if options.runtime else {}),
     }
+
+
+def _mode(options: DockerOptions, launch: TaskLaunch) -> str:
+    """Which network a container has: its own word, else none where its group has none."""
+    return options.network_mode or ("none" if launch.network.mode == "none" else "bridge")
+
+
+def _hostname(options: DockerOptions, launch: TaskLaunch) -> str:
+    return "" if _mode(options, launch) == "host" else launch.network.hostname
+
+
+def _devices(launch: TaskLaunch) -> list[dict[str, str]]:
+    return [
+        {"PathOnHost": path, "PathInContainer": path, "CgroupPermissions": "rw"}
+        for path in launch.device_paths
+    ]
 
 
 def _resources(options: DockerOptions, launch: TaskLaunch, machine: Machine) -> dict[str, Any]:
@@ -192,8 +209,8 @@ def _ports(
     options: DockerOptions, launch: TaskLaunch, settings: DockerSettings
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Publish ports by label: at the node's port, to the one inside."""
-    wanted = dict.fromkeys(options.ports, 0) | options.port_map
-    if options.network_mode in {"host", "none"}:
+    wanted = dict.fromkeys((*options.ports, *launch.network.published), 0) | options.port_map
+    if _mode(options, launch) in {"host", "none"}:
         # Nothing is translated there: the task listens on the node's port itself, or has no network.
         return {}, {}
     bindings: dict[str, Any] = {}
@@ -203,7 +220,8 @@ def _ports(
             text = f"ports: the group has no port {label[:80]!r} (it has: {known})"
             raise StartRefused(text, recoverable=False)
         host, inside = launch.ports[label]
-        one = {"HostIp": settings.publish_address, "HostPort": str(host)}
+        address = launch.network.addresses.get(label) or settings.publish_address
+        one = {"HostIp": address, "HostPort": str(host)}
         for kind in ("tcp", "udp"):
             bindings.setdefault(f"{mapped or inside or host}/{kind}", []).append(one)
     return {name: {} for name in bindings}, bindings

@@ -157,7 +157,7 @@ class Exec:
         if any("=" in name or not name for name in env):
             raise StartRefused("a variable's name holds no =", recoverable=False)
         groups = self._shape.groups_of(run, launch, self.groups)
-        jail = self._shape.jail(run, options, user, groups)
+        jail = self._shape.jail(run, options, launch.network, user=user, groups=groups)
         (directory / _JAIL).write_bytes(msgspec.json.encode(jail))
         return Start(
             directory=str(directory),
@@ -167,11 +167,7 @@ class Exec:
             shared=str(run.places.shared),
             stdout="" if launch.logs.disabled else str(run.places.stdout),
             stderr="" if launch.logs.disabled else str(run.places.stderr),
-            devices=tuple(
-                sorted(
-                    one for ids in launch.devices.values() for one in ids if one.startswith("/dev/")
-                )
-            ),
+            devices=launch.device_paths,
             argv=tuple(texts[:-1]),
             env=env,
             work_dir=self._shape.work_dir(run, texts[-1]),

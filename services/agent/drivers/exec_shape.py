@@ -18,7 +18,7 @@ from services.agent.drivers.isolation.orders import Groups, Jail
 from services.agent.drivers.isolation.probe import Found
 from services.agent.drivers.isolation.view import SYSTEM, etc_names, open_below
 from services.agent.environment import interpolate
-from shared.core.tasks import TaskLaunch
+from shared.core.tasks import TaskLaunch, TaskNetwork
 from shared.jobspec.drivers.exec import IsolationOptions
 
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -73,7 +73,15 @@ class Shape:
             )
         return top + asked.lstrip("/")
 
-    def jail(self, run: Run, options: IsolationOptions, user: User, groups: Groups | None) -> Jail:
+    def jail(
+        self,
+        run: Run,
+        options: IsolationOptions,
+        network: TaskNetwork,
+        *,
+        user: User,
+        groups: Groups | None,
+    ) -> Jail:
         """How the task is kept apart."""
         read, write = self._landlock(run)
         entries = []
@@ -86,23 +94,24 @@ class Shape:
             groups=user.groups,
             capabilities=tuple(CAPABILITIES[cap] for cap in caps if cap in CAPABILITIES),
             rlimits=self._rlimits(),
-            namespaces=self._namespaces(options),
+            namespaces=self._namespaces(options, network),
             view=self.has_view,
             shown=listed(self._settings.paths),
             landlock_read=read,
             landlock_write=write,
             seccomp=self._settings.seccomp and "seccomp" in self._works,
             cgroup_entries=tuple(entries),
-            hostname=run.alloc_id[:12],
+            hostname=network.hostname or run.alloc_id[:12],
         )
 
-    def _namespaces(self, options: IsolationOptions) -> int:
+    def _namespaces(self, options: IsolationOptions, network: TaskNetwork) -> int:
         shared = {"pid": options.pid_mode, "ipc": options.ipc_mode}
         flags = 0
         for name, flag in _SPACES:
             if name in self._works and shared.get(name) != "host":
                 flags |= flag
-        if options.network_mode == "none" or not self._settings.allow_host_network:
+        mode = options.network_mode or network.mode
+        if mode == "none" or not self._settings.allow_host_network:
             if "network" not in self._works:
                 raise StartRefused("a task's own network does not work here", recoverable=False)
             flags |= kernel.CLONE_NEWNET
