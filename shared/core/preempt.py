@@ -98,13 +98,21 @@ class Movable:
         self.rows = rows[~np.isin(rows, evicted)] if len(evicted) else rows
         self.node = table.node[self.rows]
         self.priority = priority[self.rows]
+        self._taken: list[int] = []
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def take(self, rows: Sequence[int]) -> None:
-        """Let these go."""
-        stays = ~np.isin(self.rows, np.asarray(rows, dtype=np.int32))
+        """Let these go, from the next `settle` on."""
+        self._taken += rows
+
+    def settle(self) -> None:
+        """Forget those that were let go."""
+        if not self._taken:
+            return
+        stays = ~np.isin(self.rows, np.asarray(self._taken, dtype=np.int32))
+        self._taken = []
         self.rows, self.node, self.priority = (
             self.rows[stays],
             self.node[stays],
@@ -202,6 +210,7 @@ class Preemption:
         Before the caller asks for the next it takes each into account: victims out, newcomers in, and `room.free` of
         the node is what it has left.
         """
+        self._movable.settle()
         if not len(self._movable):
             return
         if room.enough is None:

@@ -244,10 +244,12 @@ def _several_asks(
     accepted = [offers.matches(ask) for ask in asks]
     known = offers.tried(asks)
     room = np.zeros(len(free), np.int64)
-    for row in np.flatnonzero(need.mask & (bound > 0)).tolist():
-        most = min(int(bound[row]), need.count)
-        columns = (free[row], pool.present[row], pool.model[row], pool.cell[row], pool.group[row])
-        key = b"".join(column.tobytes() for column in columns) + str(most).encode()
+    rows = np.flatnonzero(need.mask & (bound > 0))
+    mosts = np.minimum(bound[rows], need.count)
+    columns = [free, pool.present, pool.model, pool.cell, pool.group]
+    states = np.hstack([column[rows].astype(np.int64) for column in columns] + [mosts[:, None]])
+    for row, most, state in zip(rows.tolist(), mosts.tolist(), states, strict=True):
+        key = state.tobytes()
         if key not in known:
             slots = [
                 Slot(number, left, 0, group, model)
