@@ -47,6 +47,10 @@ class StateDiverged(LogError):
     """A checkpoint says that our tables are not those of the applier."""
 
 
+class SnapshotUnfit(CaravanError):
+    """A snapshot that nobody may begin at, or that cannot be written; the text says why."""
+
+
 class BusUnavailable(CaravanError):
     """The bus cannot be reached or does not offer what is needed."""
 

@@ -66,6 +66,16 @@ class Replica:
         if record.kind == "tx":
             assert self.state.seq == seq, (self.state.seq, seq)
 
+    def begin_at(self, other: "Replica") -> None:
+        """Take over the state of a replica that was restored; only when nothing was applied yet."""
+        assert self.chain.next_seq == 1, self.chain.next_seq
+        assert other.tables == self.tables, (other.tables, self.tables)
+        for name, table in other.state.tables().items():
+            self.state.put(name, table)
+        self.state.seq, self.state.t_ns = other.state.seq, other.state.t_ns
+        self.chain = other.chain
+        self.checked, self.checked_seq = other.checked, other.checked_seq
+
     def compare(self, checkpoint: envelope.Record, seq: int) -> None:
         """Compare our tables with a checkpoint's. Raises LogDamaged, StateDiverged."""
         if checkpoint.tables is None:

@@ -13,17 +13,26 @@ What a shell promises:
 - Each `Message` of a work or read source counts against the source's credit until its token is acknowledged.
 """
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
+
+if TYPE_CHECKING:
+    from schemas.envelope import LeaseHeld
+    from shared.core.replica import Replica
+    from shared.core.snapshots.sets import Asides
 
 # ---- where inputs come from ----
 
 
 class Replay(msgspec.Struct, frozen=True):
-    """The log, from the role's first missing seq on, then its tail. With `space`, LogSpace is told now and then."""
+    """The log, from the role's first missing seq on, then its tail. With `space`, LogSpace is told now and then.
+
+    With `tables`, a role that has read nothing may be given these as they were at a checkpoint: `Restored`.
+    """
 
     space: bool = False
+    tables: frozenset[str] = frozenset()
 
 
 class Listen(msgspec.Struct, frozen=True):
@@ -65,6 +74,14 @@ class Record(msgspec.Struct, frozen=True):
     seq: int
     subject: str
     data: bytes
+
+
+class Restored(msgspec.Struct, frozen=True):
+    """The state at a checkpoint, proven by the log; before any Record, and they go on behind it."""
+
+    replica: "Replica"
+    asides: "Asides"
+    lease: "LeaseHeld"
 
 
 class CaughtUp(msgspec.Struct, frozen=True):
@@ -154,6 +171,7 @@ class Reconnected(msgspec.Struct, frozen=True):
 
 Input = (
     Record
+    | Restored
     | CaughtUp
     | LogSpace
     | Message

@@ -57,6 +57,14 @@ class State:
         for table in self._routes.get(type(event), ()):
             table.evolve(event, seq)
 
+    def tables(self) -> dict[str, Table]:
+        """Return every table that this state has, by name, sorted."""
+        return dict(self._tables)
+
+    def put(self, name: str, table: Table) -> None:
+        """Take over what a table of the same kind holds; ours stays the same object, for all who know it."""
+        self._tables[name].__dict__.update(table.__dict__)
+
     def hashes(self) -> dict[str, str]:
         """Return the hash of every table that this state has, by name."""
         return {name: table.digest() for name, table in self._tables.items()}

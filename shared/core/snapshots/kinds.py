@@ -1,0 +1,269 @@
+"""How values become bytes and values again: raw little-endian columns, and msgpack for all that is no column.
+
+Decides the encoding. Must not know any table (`shapes.py`). Writing is cut into small pieces, each of at most
+`PIECE_BYTES` of a column or `PIECE_ENTRIES` of a dict, so that whoever writes can do something else in between.
+"""
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from hashlib import blake2b
+from itertools import islice
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+
+from shared.errors import SnapshotUnfit
+
+PIECE_BYTES = 1 << 20
+PIECE_ENTRIES = 4096
+_ENCODER = msgspec.msgpack.Encoder(order="sorted")
+_LENGTH = 8
+#: Python's own note on an object of a generic class.
+_GENERIC = "__orig_class__"
+
+
+class Cursor:
+    """Reads a table's bytes from the front."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = memoryview(data)
+        self._at = 0
+
+    def take(self, size: int) -> memoryview:
+        """Take the next bytes. Raises ValueError where there are fewer."""
+        found = self._data[self._at : self._at + size]
+        if size < 0 or len(found) < size:
+            msg = f"{size} bytes are expected at {self._at} of {len(self._data)}"
+            raise ValueError(msg)
+        self._at += size
+        return found
+
+    def blob(self) -> memoryview:
+        """Take the next bytes that have their length before them. Raises ValueError."""
+        return self.take(int.from_bytes(self.take(_LENGTH), "little"))
+
+    @property
+    def is_at_end(self) -> bool:
+        """Tell whether everything was read."""
+        return self._at == len(self._data)
+
+
+class Kind(Protocol):
+    """One way to write a value."""
+
+    def pieces(self, value: Any, rows: int) -> Iterator[bytes]:
+        """Cut a value into bytes; `rows`: how much of a column is in use, -1: all of it."""
+        ...
+
+    def read(self, cursor: Cursor) -> Any:
+        """Read a value again. Raises ValueError, msgspec errors."""
+        ...
+
+    def described(self) -> str:
+        """Say all that a reader must agree on."""
+        ...
+
+
+def _blob(value: Any) -> bytes:
+    data = _ENCODER.encode(value)
+    return len(data).to_bytes(_LENGTH, "little") + data
+
+
+def _described(of: Any) -> str:
+    return repr(msgspec.inspect.type_info(of))
+
+
+class Plain:
+    """A small value, as msgpack."""
+
+    def __init__(self, of: Any) -> None:
+        self._of = of
+        self._decoder = msgspec.msgpack.Decoder(of)
+
+    def pieces(self, value: Any, rows: int) -> Iterator[bytes]:
+        """One piece."""
+        del rows
+        yield _blob(value)
+
+    def read(self, cursor: Cursor) -> Any:
+        """Decode it. Raises ValueError, msgspec errors."""
+        return self._decoder.decode(cursor.blob())
+
+    def described(self) -> str:
+        """The type, down to its fields."""
+        return f"plain {_described(self._of)}"
+
+
+class Column:
+    """An array. With `whole` it is written to its end, whatever is in use of its owner's rows."""
+
+    def __init__(self, dtype: str, *, whole: bool = False) -> None:
+        self._dtype = np.dtype(dtype).newbyteorder("<")
+        self._whole = whole
+
+    def pieces(self, value: Any, rows: int) -> Iterator[bytes]:
+        """The shape, then the bytes, row by row."""
+        used = value if self._whole or rows < 0 else value[:rows]
+        yield _blob(used.shape)
+        step = max(1, PIECE_BYTES // max(1, int(np.prod(used.shape[1:])) * used.itemsize))
+        for at in range(0, len(used), step):
+            yield np.ascontiguousarray(used[at : at + step], dtype=self._dtype).tobytes()
+
+    def read(self, cursor: Cursor) -> Any:
+        """Copy it out: what was read may go. Raises ValueError, msgspec errors."""
+        shape = msgspec.msgpack.decode(cursor.blob(), type=tuple[int, ...])
+        size = int(np.prod(shape)) * self._dtype.itemsize
+        flat = np.frombuffer(cursor.take(size), dtype=self._dtype)
+        return flat.reshape(shape).astype(self._dtype.newbyteorder("="), copy=True)
+
+    def described(self) -> str:
+        """The type of its values."""
+        return f"column {self._dtype.str}"
+
+
+class Pairs:
+    """A dict, in its order; `pack` and `unpack` translate values that have no typed form of their own."""
+
+    def __init__(
+        self,
+        key: Any,
+        value: Any,
+        *,
+        pack: Callable[[Any], Any] | None = None,
+        unpack: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self._of = list[tuple[key, value]]
+        self._decoder = msgspec.msgpack.Decoder(self._of)
+        self._pack, self._unpack = pack, unpack
+
+    def pieces(self, value: Mapping[Hashable, Any], rows: int) -> Iterator[bytes]:
+        """How many pieces, then each."""
+        del rows
+        yield _blob(-(-len(value) // PIECE_ENTRIES))
+        entries = iter(value.items())
+        while part := list(islice(entries, PIECE_ENTRIES)):
+            pack = self._pack
+            yield _blob(part if pack is None else [(key, pack(one)) for key, one in part])
+
+    def read(self, cursor: Cursor) -> Any:
+        """The dict. Raises ValueError, msgspec errors."""
+        found: dict[Hashable, Any] = {}
+        unpack = self._unpack
+        for _ in range(msgspec.msgpack.decode(cursor.blob(), type=int)):
+            part = self._decoder.decode(cursor.blob())
+            found.update(part if unpack is None else ((key, unpack(one)) for key, one in part))
+        return found
+
+    def described(self) -> str:
+        """Its types."""
+        return f"pairs {_described(self._of)}"
+
+
+class Runs:
+    """A dict of rows: the keys, how many rows each has, and all rows one after the other."""
+
+    def __init__(self, key: Any) -> None:
+        self._keys = Plain(list[key])
+        self._counts, self._rows = Column("i8", whole=True), Column("i4", whole=True)
+
+    def pieces(self, value: Mapping[Hashable, Any], rows: int) -> Iterator[bytes]:
+        """Keys, counts, rows."""
+        yield from self._keys.pieces(list(value), rows)
+        parts = list(value.values())
+        counts = np.fromiter((len(part) for part in parts), np.int64, len(parts))
+        yield from self._counts.pieces(counts, rows)
+        joined = np.concatenate(parts) if parts else np.empty(0, np.int32)
+        yield from self._rows.pieces(joined, rows)
+
+    def read(self, cursor: Cursor) -> Any:
+        """The dict; every value is an array of its own. Raises ValueError, msgspec errors."""
+        keys, counts, rows = (
+            self._keys.read(cursor),
+            self._counts.read(cursor),
+            self._rows.read(cursor),
+        )
+        if len(keys) != len(counts) or int(counts.sum()) != len(rows):
+            msg = f"{len(keys)} keys, {len(counts)} counts and {len(rows)} rows do not agree"
+            raise ValueError(msg)
+        ends = np.cumsum(counts).tolist()
+        starts = [0, *ends[:-1]]
+        return {
+            key: rows[start:end].copy() for key, start, end in zip(keys, starts, ends, strict=True)
+        }
+
+    def described(self) -> str:
+        """Its keys."""
+        return f"runs {self._keys.described()}"
+
+
+def sets(key: Any) -> Pairs:
+    """A dict of sets of numbers."""
+    return Pairs(key, list[int], pack=sorted, unpack=set)
+
+
+class Shape:
+    """What an object consists of: `fields` are written, `derived` are as in a new one, or made again by `settle`.
+
+    `rows` says how much of its columns is in use. An attribute that is neither written nor derived is an error.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Any],
+        fields: Mapping[str, Kind],
+        *,
+        derived: tuple[str, ...] = (),
+        rows: Callable[[Any], int] | None = None,
+        settle: Callable[[Any], None] | None = None,
+    ) -> None:
+        self._make, self._fields, self._derived = make, fields, derived
+        self._rows, self._settle = rows, settle
+
+    def pieces(self, value: Any, rows: int = -1) -> Iterator[bytes]:
+        """Every field. Raises SnapshotUnfit for an attribute that nobody has thought of."""
+        unknown = (value.__dict__.keys() - {_GENERIC}) ^ {*self._fields, *self._derived}
+        if unknown:
+            raise SnapshotUnfit(f"{type(value).__name__}: {sorted(unknown)} are not in its shape")
+        rows = self._rows(value) if self._rows is not None else rows
+        for name, kind in self._fields.items():
+            yield from kind.pieces(getattr(value, name), rows)
+
+    def read(self, cursor: Cursor) -> Any:
+        """A new object. Raises ValueError, msgspec errors."""
+        found = self._make()
+        for name, kind in self._fields.items():
+            setattr(found, name, kind.read(cursor))
+        if self._settle is not None:
+            self._settle(found)
+        return found
+
+    def described(self) -> str:
+        """Every field's own words."""
+        fields = ", ".join(f"{name}: {kind.described()}" for name, kind in self._fields.items())
+        return f"({fields})"
+
+    def fingerprint(self) -> str:
+        """Hash of the description: equal where one may read what the other wrote."""
+        return blake2b(self.described().encode(), digest_size=8).hexdigest()
+
+
+class Shapes:
+    """A dict of objects of one shape."""
+
+    def __init__(self, shape: Shape) -> None:
+        self._shape = shape
+        self._keys = Plain(list[str])
+
+    def pieces(self, value: Mapping[str, Any], rows: int) -> Iterator[bytes]:
+        """The keys, then each object."""
+        yield from self._keys.pieces(list(value), rows)
+        for one in value.values():
+            yield from self._shape.pieces(one)
+
+    def read(self, cursor: Cursor) -> Any:
+        """The dict. Raises ValueError, msgspec errors."""
+        return {key: self._shape.read(cursor) for key in self._keys.read(cursor)}
+
+    def described(self) -> str:
+        """The shape of each."""
+        return f"each {self._shape.described()}"

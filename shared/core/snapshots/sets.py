@@ -1,0 +1,241 @@
+"""A set of tables at one checkpoint: writing it piece by piece, and reading it with proof.
+
+Decides what a set says about itself and when it is fit to begin at. Must not know where it is kept. What proves a set
+is the log: the tables that were read must have the hashes of the checkpoint that the log holds at the set's seq, and
+that record must link to the set's own head. Everything else (another format, release, shape or cluster, a hash that
+does not hold) is a reason to pass it over, never to stop.
+"""
+
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from schemas.base import JobId
+from schemas.envelope import CORE_VERSION, ENCODER, LeaseHeld
+from schemas.envelope import Record as LogRecord
+from shared.core.replica import Replica
+from shared.core.role import Record, Restored
+from shared.core.snapshots.kinds import Cursor, Plain
+from shared.core.snapshots.shapes import SHAPES
+from shared.errors import LogError, SnapshotUnfit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: Raised when a set of an older release could be misread by this one.
+FORMAT = 1
+#: The part that is no table.
+ASIDES = "asides"
+
+
+class Asides(msgspec.Struct, frozen=True, kw_only=True):
+    """What roles keep beside the tables and cannot make of them."""
+
+    #: log time since when a job has evaluations that have not ended.
+    since_ns: tuple[tuple[JobId, int], ...] = ()
+    #: which seq was written when, as the plan applier's Horizon keeps it.
+    marks: tuple[tuple[int, int], ...] = ()
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """One table of a set, or the asides."""
+
+    table: str
+    #: names the part: of its bytes, 32 hex digits.
+    hash: str
+    size: int
+    #: of what it consists of: who has another one cannot read it.
+    shape: str = ""
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a set is: stored last, so that a set without one is none."""
+
+    format: int
+    release: str
+    cluster_id: str
+    #: of the checkpoint; the state stands after it.
+    seq: int
+    #: log time there.
+    t_ns: int
+    #: what the checkpoint links to.
+    prev: str
+    epoch: int
+    holder: str
+    #: records before the checkpoint.
+    foreign: int
+    accepted: int
+    state_seq: int
+    state_t_ns: int
+    lease: LeaseHeld
+    parts: tuple[Part, ...]
+
+
+class _Header(msgspec.Struct, frozen=True):
+    """What every format to come keeps."""
+
+    format: int
+    release: str = ""
+    cluster_id: str = ""
+    seq: int = 0
+
+
+_MANIFEST = msgspec.json.Decoder(Manifest)
+_HEADER = msgspec.json.Decoder(_Header)
+_ASIDES = Plain(Asides)
+
+
+class Writing:
+    """A set under way. The replica must stay as it is, at the checkpoint that it just compared, until it is done."""
+
+    def __init__(
+        self, replica: Replica, checkpoint: LogRecord, *, lease: LeaseHeld, asides: Asides
+    ) -> None:
+        self._replica = replica
+        self._checkpoint = checkpoint
+        self._lease = lease
+        self._shapes: dict[str, str] = {}
+        self._hashes: dict[str, str] = {}
+        #: the bytes of each part, as far as they are made.
+        self.parts: dict[str, list[bytes]] = {}
+        self._pieces = self._run(asides)
+        # What was touched since must not be part of what is written.
+        replica.state.hashes()
+
+    def go_on(self, pieces: int) -> bool:
+        """Make up to so many pieces more; True when all are made."""
+        return any(next(self._pieces, None) is None for _ in range(pieces))
+
+    def _run(self, asides: Asides) -> Iterator[bytes]:
+        tables = self._replica.state.tables()
+        sources: list[tuple[str, Callable[[], Iterator[bytes]]]] = [
+            (ASIDES, lambda: _ASIDES.pieces(asides, -1))
+        ]
+        for name, table in tables.items():
+            shape = SHAPES[name]
+            self._shapes[name] = shape.fingerprint()
+            sources.append((name, lambda shape=shape, table=table: shape.pieces(table)))  # type: ignore[misc]
+        for name, pieces in sources:
+            digest = blake2b(digest_size=16)
+            kept = self.parts.setdefault(name, [])
+            for piece in pieces():
+                digest.update(piece)
+                kept.append(piece)
+                yield piece
+            self._hashes[name] = digest.hexdigest()
+
+    def manifest(self) -> Manifest:
+        """Describe the set; once all pieces are made."""
+        chain, state = self._replica.chain, self._replica.state
+        return Manifest(
+            format=FORMAT,
+            release=CORE_VERSION,
+            cluster_id=chain.cluster_id,
+            seq=self._replica.seq,
+            t_ns=chain.t_ns,
+            prev=self._checkpoint.prev,
+            epoch=chain.epoch,
+            holder=chain.holder,
+            foreign=chain.foreign,
+            accepted=chain.accepted - 1,
+            state_seq=state.seq,
+            state_t_ns=state.t_ns,
+            lease=self._lease,
+            parts=tuple(
+                Part(
+                    table=name,
+                    hash=digest,
+                    size=sum(map(len, self.parts[name])),
+                    shape=self._shapes.get(name, ""),
+                )
+                for name, digest in self._hashes.items()
+            ),
+        )
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Return the manifest as JSON."""
+    return ENCODER.encode(manifest)
+
+
+def read_manifest(data: bytes, *, cluster_id: str = "") -> Manifest:
+    """Read what a set says about itself; `cluster_id` empty: of whichever. Raises SnapshotUnfit."""
+    try:
+        header = _HEADER.decode(data)
+        if header.format != FORMAT:
+            raise SnapshotUnfit(f"format {header.format}, this release reads {FORMAT}")
+        if header.release != CORE_VERSION:
+            raise SnapshotUnfit(f"written by release {header.release}, this is {CORE_VERSION}")
+        if cluster_id and header.cluster_id != cluster_id:
+            raise SnapshotUnfit(f"of cluster {header.cluster_id}, this is {cluster_id}")
+        return _MANIFEST.decode(data)
+    except (ValueError, RecursionError) as err:
+        raise SnapshotUnfit(f"no manifest: {err}") from err
+
+
+def wanted(manifest: Manifest, tables: frozenset[str]) -> list[Part]:
+    """Name the parts that hold these tables, and the asides. Raises SnapshotUnfit where one is missing."""
+    found = {part.table: part for part in manifest.parts}
+    names = sorted({*tables, "policy", ASIDES})
+    if missing := [name for name in names if name not in found]:
+        raise SnapshotUnfit(f"has no {', '.join(missing)}")
+    return [found[name] for name in names]
+
+
+def restore(
+    manifest: Manifest, parts: Mapping[str, bytes], checkpoint: Record, tables: frozenset[str]
+) -> Restored:
+    """Make a replica that stands behind `checkpoint`, the record that the log holds at the set's seq.
+
+    `parts`: bytes by table. Raises SnapshotUnfit.
+    """
+    replica = Replica(tables)
+    _seed(replica, manifest)
+    asides = Asides()
+    for part in wanted(manifest, tables):
+        data = parts.get(part.table, b"")
+        found = blake2b(data, digest_size=16).hexdigest()
+        if found != part.hash:
+            raise SnapshotUnfit(f"{part.table} has hash {found}, the manifest says {part.hash}")
+        if part.table == ASIDES:
+            asides = decoded(part.table, _ASIDES.read, data)
+            continue
+        shape = SHAPES[part.table]
+        if shape.fingerprint() != part.shape:
+            raise SnapshotUnfit(f"{part.table} has another shape than in this release")
+        replica.state.put(part.table, decoded(part.table, shape.read, data))
+    try:
+        record = replica.apply(checkpoint)
+    except LogError as err:
+        raise SnapshotUnfit(f"does not agree with the log: {err}") from err
+    if record is None or record.kind != "checkpoint":
+        raise SnapshotUnfit(f"the log has no checkpoint at {manifest.seq}")
+    return Restored(replica=replica, asides=asides, lease=manifest.lease)
+
+
+def _seed(replica: Replica, manifest: Manifest) -> None:
+    """Put the chain where it was before the checkpoint."""
+    chain, state = replica.chain, replica.state
+    chain.next_seq = manifest.seq
+    chain.head = manifest.prev
+    chain.epoch = manifest.epoch
+    chain.t_ns = manifest.t_ns
+    chain.foreign = manifest.foreign
+    chain.accepted = manifest.accepted
+    chain.cluster_id = manifest.cluster_id
+    chain.holder = manifest.holder
+    state.seq, state.t_ns = manifest.state_seq, manifest.state_t_ns
+
+
+def decoded(table: str, read: "Callable[[Cursor], Any]", data: bytes) -> Any:
+    """Read one part to its end. Raises SnapshotUnfit."""
+    cursor = Cursor(data)
+    try:
+        found = read(cursor)
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError) as err:
+        raise SnapshotUnfit(f"{table} does not decode: {err}") from err
+    if not cursor.is_at_end:
+        raise SnapshotUnfit(f"{table} has bytes behind its end")
+    return found
