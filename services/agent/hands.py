@@ -30,6 +30,7 @@ def take_order(
     message: Message,
     allocs: Iterable[Alloc],
     supervisor: Supervisor,
+    *,
     touch: Callable[[int], None],
     turn: Turn,
 ) -> None:

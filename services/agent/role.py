@@ -136,7 +136,9 @@ class Agent:
                 self._desired.take_projection(one, turn)
             case Message(source=hands.SOURCE):
                 allocs = self._desired.allocs.values()
-                hands.take_order(one, allocs, self._supervisor, self._reports.touch, turn)
+                hands.take_order(
+                    one, allocs, self._supervisor, touch=self._reports.touch, turn=turn
+                )
             case Answer():
                 self._desired.take_answer(one, turn)
             case Timer():

@@ -22,11 +22,11 @@ def ls(out: Output, *, alloc_id: str, path: str, limit: int) -> int:
     async def work(client: Client) -> tuple[str, FilesAnswer]:
         one = (await alloc_of(client, alloc_id)).allocation
         ask = FilesAsk(alloc_id=one.id, path=path, limit=limit)
-        found = await ask_node(client, one.node, "fs_list", ask, FilesAnswer)
+        found = await ask_node(client, one.node, "fs_list", ask, answer=FilesAnswer)
         files = found.files
         while files and len(files) < min(limit, found.total):
             more = msgspec.structs.replace(ask, offset=len(files), limit=limit - len(files))
-            page = await ask_node(client, one.node, "fs_list", more, FilesAnswer)
+            page = await ask_node(client, one.node, "fs_list", more, answer=FilesAnswer)
             if not page.files:
                 break
             files += page.files
@@ -47,7 +47,7 @@ def stat(out: Output, *, alloc_id: str, path: str) -> int:
     async def work(client: Client) -> tuple[str, FilesAnswer]:
         one = (await alloc_of(client, alloc_id)).allocation
         ask = FilesAsk(alloc_id=one.id, path=path)
-        return one.id, await ask_node(client, one.node, "fs_stat", ask, FilesAnswer)
+        return one.id, await ask_node(client, one.node, "fs_stat", ask, answer=FilesAnswer)
 
     shown, found = with_bus(work)
     out.result({"allocation": shown, "path": path, "file": found.files[0]})
@@ -67,7 +67,7 @@ def cat(out: Output, *, alloc_id: str, path: str, offset: int, limit: int) -> in
         while not most or at - offset < most:
             left = most - (at - offset) if most else 0
             ask = FilesAsk(alloc_id=one.id, path=path, offset=at, limit=left)
-            part = await ask_node(client, one.node, "fs_read", ask, FilePart)
+            part = await ask_node(client, one.node, "fs_read", ask, answer=FilePart)
             size = part.size
             if not part.data:
                 break

@@ -53,7 +53,7 @@ def _order(verb: str, alloc_id: str, body: TaskAsk) -> tuple[str, str, tuple[str
     async def work(client: Client) -> tuple[str, str, tuple[str, ...]]:
         one = (await alloc_of(client, alloc_id)).allocation
         ask = msgspec.structs.replace(body, alloc_id=one.id)
-        told = await ask_node(client, one.node, verb, ask, TaskAnswer)
+        told = await ask_node(client, one.node, verb, ask, answer=TaskAnswer)
         return one.id, one.node, told.tasks
 
     return with_bus(work)
@@ -64,7 +64,9 @@ def stats(out: Output, *, alloc_id: str) -> int:
 
     async def work(client: Client) -> tuple[str, str, StatsAnswer]:
         one = (await alloc_of(client, alloc_id)).allocation
-        found = await ask_node(client, one.node, "stats", StatsAsk(alloc_id=one.id), StatsAnswer)
+        found = await ask_node(
+            client, one.node, "stats", StatsAsk(alloc_id=one.id), answer=StatsAnswer
+        )
         return one.id, one.node, found
 
     shown, node, found = with_bus(work)

@@ -60,9 +60,9 @@ ALLOC_COMMANDS = (
             Arg("tty", "with a terminal, and our input", bool, default=False, flags=("-t",)),
         ),
         ("allocation", "task", "exit_code", "stdout", "stderr"),
-        "It has what the task has: its user, files, limits and environment. The exit code is the command's. With -t every "
-        "key goes to the command, Ctrl-C too; without, Ctrl-C ends it. It ends with the task, and half a minute after "
-        "its asker fell silent. With --json its output is in the object.",
+        "It has what the task has: its user, files, limits and environment. The exit code is the command's. With -t "
+        "every key goes to the command, Ctrl-C too; without, Ctrl-C ends it. It ends with the task, and half a minute "
+        "after its asker fell silent. With --json its output is in the object.",
         (
             "alloc exec 4f9c21ab -- ls -l",
             "alloc exec -t --task server 4f9c21ab -- /bin/sh",

@@ -56,7 +56,7 @@ def only_task(answer: AllocAnswer, task: str) -> str:
 
 
 async def ask_node(
-    client: Client, node: str, verb: str, body: msgspec.Struct, answer: type[T]
+    client: Client, node: str, verb: str, body: msgspec.Struct, *, answer: type[T]
 ) -> T:
     """Ask a node's agent. Raises CliError with the agent's own code, or `unavailable` where it is away."""
     subject = subjects.hands(node, verb)
@@ -152,7 +152,7 @@ class FrameStream:
         )
         while not self._is_over:
             try:
-                await ask_node(self._client, self._node, "session", one, SessionAnswer)
+                await ask_node(self._client, self._node, "session", one, answer=SessionAnswer)
             except CliError as err:
                 if err.code != "busy":
                     raise

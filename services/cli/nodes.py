@@ -69,7 +69,7 @@ def _drain(node: NodeSummary) -> str:
 
 def _uses(node_id: str) -> StatsAnswer:
     async def work(client: Client) -> StatsAnswer:
-        return await ask_node(client, node_id, "stats", StatsAsk(), StatsAnswer)
+        return await ask_node(client, node_id, "stats", StatsAsk(), answer=StatsAnswer)
 
     return with_bus(work)
 

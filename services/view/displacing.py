@@ -30,7 +30,7 @@ class Asked(msgspec.Struct, frozen=True, eq=False):
     fulfils: Fulfils = lambda _: False
 
 
-def drain(state: State, row: int, body: DrainWish, request_id: str, now_ns: int) -> Asked:
+def drain(state: State, row: int, body: DrainWish, request_id: str, *, now_ns: int) -> Asked:
     """Empty a node, or stop doing so. Raises CommandInvalid."""
     node_id = state.fleet.ids[row]
     if body.deadline_ns < -1:

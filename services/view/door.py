@@ -228,7 +228,7 @@ class Door:
         if verb == "node.drain":
             drained = msgspec.json.decode(message.data, type=DrainWish)
             row, name = self._find_node(drained.node_id), self._id(drained.request_id, message)
-            asked = displacing.drain(state, row, drained, name, now_ns)
+            asked = displacing.drain(state, row, drained, name, now_ns=now_ns)
         elif verb == "node.set_meta":
             said = msgspec.json.decode(message.data, type=MetaWish)
             row, name = self._find_node(said.node_id), self._id(said.request_id, message)

@@ -186,7 +186,7 @@ def test_a_node_that_is_away_is_named(bus: Bus) -> None:
     async def story() -> None:
         async with Client(bus.server.url) as client:
             with pytest.raises(CliError, match="node n1 is away") as fault:
-                await ask_node(client, "n1", "stats", StatsAsk(), StatsAnswer)
+                await ask_node(client, "n1", "stats", StatsAsk(), answer=StatsAnswer)
             assert fault.value.code == "unavailable"
             ask = LogsAsk(alloc_id="a", task="t", session=new_session())
             async with FrameStream(client, "n1", "logs", ask) as stream:
@@ -230,7 +230,10 @@ def test_a_follower_hears_everything_across_rotation(up: Up, tmp_path: Path) -> 
 
 def test_files_of_an_allocation(up: Up, tmp_path: Path) -> None:
     """`alloc fs`: list, describe, print; and no way out."""
-    script = "head -c 600000 /dev/zero > local/big; echo hello > local/note; ln -s /etc/passwd local/way; exec sleep 10000"
+    script = (
+        "head -c 600000 /dev/zero > local/big; echo hello > local/note; "
+        "ln -s /etc/passwd local/way; exec sleep 10000"
+    )
     name = start(up, tmp_path, "files", script)
 
     def names() -> set[str]:
