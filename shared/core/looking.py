@@ -6,6 +6,7 @@ explains asks for everything.
 
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
 from schemas.evaluations import Waiting
@@ -14,6 +15,7 @@ from schemas.plans import GroupPlacement, Origin, Stops
 from shared.core.columns import Rows
 from shared.core.filters import Filter, FilterReport, filters_of
 from shared.core.reconcile import Want
+from shared.core.reconcile_system import TYPES, reconcile_system
 from shared.core.scratch import Draw, Scratch, Snapshot
 from shared.core.splitmix import splitmix64
 from shared.core.standing import Scores, Standing
@@ -37,6 +39,7 @@ class Looking:
         self._job = job
         self._origin = origin
         self._policy = snapshot.state.policy.policy
+        self._state = snapshot.state
         self._fleet = snapshot.state.fleet
         self._mask = snapshot.masks.mask(self._fleet, job, group)
         stopping = [np.asarray(stop.rows, dtype=np.int32) for stop in stops]
@@ -61,7 +64,21 @@ class Looking:
 
     def standing(self) -> Standing:
         """What is there now; read it before going on."""
-        return self._scratch.standing(self._want, self._mask)
+        found = self._scratch.standing(self._want, self._mask)
+        if self._origin is not None or self._job.job_type not in TYPES:
+            return found
+        return msgspec.structs.replace(found, rules=(*found.rules, self._missing(found)))
+
+    def _missing(self, found: Standing) -> Filter:
+        """What runs everywhere goes only where some of it is missing."""
+        state, job, usable = self._state, self._job, found.feasible & found.ready
+        rows = state.allocations.rows_of(job.id)
+        wanted = reconcile_system(state, job, rows, lambda _: self._mask)
+        missing = np.zeros(len(usable), dtype=bool)
+        for want in wanted.wants:
+            if want.group.name == self.group.name and want.per_node is not None:
+                missing |= want.per_node > 0
+        return Filter("what runs, or ended, there", missing | ~usable)
 
     def scores(self, rows: Sequence[int]) -> list[Scores]:
         """Name the scorers of one more allocation on each of these rows, and their values (2**-20)."""

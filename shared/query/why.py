@@ -31,6 +31,7 @@ from shared.core.standing import (
     exhausted,
     fitting,
     nearest,
+    open_rows,
     ranking,
     shortages,
     shortfall,
@@ -79,6 +80,9 @@ def why_not(
                 victims=tuple(_named(state, victims)),
                 text=found.at_a_price(job, group, node, len(victims)),
             )
+        if told is None and row is None and job.job_type in TYPES and found.misses_nothing():
+            text = f"{job.id}.{group.name} misses no node: it runs, or ended, wherever it may"
+            return msgspec.structs.replace(answer, text=text)
         told = told or said
         return msgspec.structs.replace(
             answer,
@@ -205,6 +209,10 @@ class _Found:
             top=tuple(self._scored(one) for one in self._shown()),
         )
 
+    def misses_nothing(self) -> bool:
+        """Tell whether every node that may take the group is closed to one more, whatever room it has."""
+        return bool(self._standing.feasible.any()) and not open_rows(self._standing).any()
+
     def _shown(self) -> list[Ranked]:
         """The best, and the one that matters."""
         shown = self.ranked[:TOP_SHOWN]
@@ -246,9 +254,12 @@ class _Found:
         best = self.ranked[0]
         other = f"{self._state.fleet.ids[best.row]} ({_float(best.score)})"
         own = next((one for one in self.ranked if one.row == row), None)
+        if own is not None and job.job_type in TYPES:
+            return f"{name} would go to {node}, as to every node that misses it"
         if own is not None:
             return f"{name} would not go to {node}: score {_float(own.score)}, less than {other}"
-        return f"{name} would not go to {node}: {self._refusal(row)}; it would go to {other}"
+        refusal = f"{name} would not go to {node}: {self._refusal(row)}"
+        return refusal if job.job_type in TYPES else f"{refusal}; it would go to {other}"
 
     def against(self, job: Job, group: GroupSpec, wait_class: str) -> str:
         """Say why no node would do, or not the one that is asked about."""

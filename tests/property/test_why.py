@@ -63,13 +63,15 @@ def test_why_not_agrees_with_placing(seed: int) -> None:
     for job in state.jobs.by_id.values():
         answer = why_not(state, MaskCache(), job, "")
         assert answer.fitting <= answer.feasible <= answer.nodes_considered
+        snapshot = Snapshot(state, state.allocations.held, MaskCache())
+        again = place(snapshot, Assignment(EvalKey(0), job.id), seed=0, lane=0, lanes=1)
         if answer.fitting:
             assert answer.top[0].node in answer.text
+        elif job.job_type in {"system", "sysbatch"} and not answer.wait_class:
+            assert answer.victims or not (again.placements or again.follow_ups), answer
         else:
             assert answer.wait_class, answer
         asked += 1
-        snapshot = Snapshot(state, state.allocations.held, MaskCache())
-        again = place(snapshot, Assignment(EvalKey(0), job.id), seed=0, lane=0, lanes=1)
         blocked = [one.blocked for one in again.follow_ups if one.blocked is not None]
         for one in blocked:
             assert not why_not(state, MaskCache(), job, next(iter(one.waiting))).fitting
