@@ -26,6 +26,7 @@ MARKER_OF_FOLDER = {
     "bench": "bench",
     "compose": "compose",
     "docker": "docker",
+    "attacks": "bus",
 }
 
 
