@@ -21,6 +21,7 @@ from schemas.evaluations import Hold, Reservation
 from schemas.jobs import GroupSpec, ResourceAsk
 from shared.core.resources.asks import WHOLE
 from shared.core.resources.held import Held
+from shared.core.resources.rooms import countables
 from shared.core.shapes import order_of
 from shared.core.state import State
 from shared.core.tables.allocations import EVICT, RUN, TERMINAL
@@ -87,6 +88,9 @@ def propose(
     if taken:
         rows = rows[~np.isin(rows, taken)]
     asks = _alternative(state, group, rows)
+    if any(one.room < 1 for one in countables(state.fleet.offers, held, asks)):
+        # What the cluster as a whole has is short: no node that is emptied brings it back.
+        return None
     need = _need(group, asks)
     total = _totals(state, asks, rows)
     fits = _times(total, need)
@@ -100,8 +104,9 @@ def propose(
         own = [row for hold in mine.holds if hold.group == group.name for row in hold.rows]
         cost = np.where(np.isin(rows, own), cost // 2, cost)
     best = np.lexsort((rows, cost))[:LOOKED_AT_MAX]
-    spare = total[best] - _lasting(state, asks, rows[best])
-    best = best[(spare >= need).all(axis=1)]
+    lasting = _lasting(state, rows[best])
+    spare = total[best] - _held_by(state, lasting, asks, rows[best])
+    best = best[(spare >= need).all(axis=1) & ~_barred(state, lasting, group, rows[best])]
     best = best[: max(1, min(HOLDS_MAX, len(rows) // HOLDS_SHARE))]
     if not len(best):
         return None
@@ -206,10 +211,9 @@ def _own(
     return np.bincount(table.node[of_job], minlength=state.fleet.size)[rows].astype(np.int64)
 
 
-def _lasting(state: State, asks: Sequence[ResourceAsk], rows: NDArray[np.intp]) -> Int64s:
-    """What is held on these rows by what does not end by itself. Shape: (R, 3 + asks)."""
+def _lasting(state: State, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Allocation rows on these nodes of what does not end by itself. Shape: rows (R,)."""
     table, jobs = state.allocations, state.jobs.by_id
-    found = np.zeros((len(rows), 3 + len(asks)), dtype=np.int64)
     of_these = np.zeros(state.fleet.size, dtype=bool)
     of_these[rows] = True
     size = table.size
@@ -218,7 +222,16 @@ def _lasting(state: State, asks: Sequence[ResourceAsk], rows: NDArray[np.intp]) 
     refs = np.unique(table.group[there]).tolist()
     owners = {ref: jobs.get(table.groups.job_ids[ref]) for ref in refs}
     lasts = [ref for ref, job in owners.items() if job is not None and job.job_type not in ENDING]
-    there = there[np.isin(table.group[there], lasts)]
+    found: NDArray[np.intp] = there[np.isin(table.group[there], lasts)]
+    return found
+
+
+def _held_by(
+    state: State, there: NDArray[np.intp], asks: Sequence[ResourceAsk], rows: NDArray[np.intp]
+) -> Int64s:
+    """What these allocations hold of it on these nodes. Shapes: there (A,), rows (R,), result (R, 3 + asks)."""
+    table = state.allocations
+    found = np.zeros((len(rows), 3 + len(asks)), dtype=np.int64)
     at = {row: n for n, row in enumerate(rows.tolist())}
     where = np.array([at[row] for row in table.node[there].tolist()], dtype=np.intp)
     np.add.at(found[:, :3], where, table.groups.ask[table.group[there]])
@@ -230,6 +243,19 @@ def _lasting(state: State, asks: Sequence[ResourceAsk], rows: NDArray[np.intp]) 
                 if pool in columns:
                     found[n, columns[pool]] += amount
     return found
+
+
+def _barred(
+    state: State, there: NDArray[np.intp], group: GroupSpec, rows: NDArray[np.intp]
+) -> Mask:
+    """Nodes where these allocations, or the node for others, keep a static port. Shapes: as above, result (R,)."""
+    ports, table = set(group.static_ports), state.allocations
+    nodes = {row for port in ports for row in state.fleet.offers.reserved.get(port, ())}
+    for row in there.tolist() if ports else ():
+        holding = table.holdings.get(row)
+        if holding is not None and not ports.isdisjoint((*holding.static_ports, *holding.ports)):
+            nodes.add(int(table.node[row]))
+    return np.isin(rows, sorted(nodes))
 
 
 def _times(amounts: Int64s, need: Int64s) -> Int64s:

@@ -3,7 +3,7 @@
 from schemas.base import JobId
 from schemas.evaluations import EvaluationsWoken, ReservationsChanged
 from schemas.jobs import ResourceAsk
-from schemas.nodes import CapacityFreed, ChangeLiveness, Pool
+from schemas.nodes import CapacityFreed, ChangeLiveness, Pool, PoolDeclared
 from schemas.policy import Policy, SetEligibility, SetPolicy
 from shared.core.reservations import limit_beside
 from tests.builders import Cluster, group, join, register, stop
@@ -186,3 +186,26 @@ def test_the_gap_is_what_is_left_beside_as_many_as_fit() -> None:
     room = limit_beside(world.state, world.state.allocations.held, job, plain)
     # Who needs no GPU has the MHz beside two couches, minus what others run there.
     assert room is not None and room.tolist() == [(10_000 - 2 * 1000 - 100) // 1000]
+
+
+def test_no_node_is_held_for_a_licence_or_a_port_that_a_service_keeps() -> None:
+    """What lacks is not the node's, or does not end by itself: holding nodes back would help nobody."""
+    world = Cluster()
+    world.do(join("n1"), join("n2"))
+    world.apply(PoolDeclared(node_id="", pool=Pool(name="licence", amount=WHOLE)))
+    licence = ((ResourceAsk(pool="licence"),),)
+    world.run(register("first", group(alternatives=licence), job_type="batch"))
+    world.run(register("second", group(alternatives=licence)))
+    world.run(register("web", group(count=2, static_ports=(80,))))
+    world.run(register("other", group(static_ports=(80,))))
+    assert [wait_class(world, name) for name in ("second", "other")] == ["capacity"] * 2
+    assert held(world) == {}
+
+
+def test_a_node_is_held_for_a_port_that_a_batch_job_keeps() -> None:
+    """Its holder ends by itself, and nobody behind takes the port then."""
+    world = Cluster()
+    world.do(join("n1"))
+    world.run(register("first", group(static_ports=(80,)), job_type="batch"))
+    world.run(register("second", group(static_ports=(80,))))
+    assert held(world) == {"second": (0,)}
