@@ -7,6 +7,7 @@ Next: `commands_jobs.py`, `commands_cluster.py`.
 
 from services.cli.commands_cluster import CLUSTER_COMMANDS
 from services.cli.commands_jobs import JOB_COMMANDS
+from services.cli.commands_sql import EXPORT, SQL
 from services.cli.words import AT, LIMIT, Arg, Command, flag, option
 
 GROUPS = {
@@ -180,6 +181,8 @@ _END = (
             "log verify --json | jq .tables",
         ),
     ),
+    EXPORT,
+    SQL,
     Command(
         ("replay",),
         "rebuild the state as it was",

@@ -1,5 +1,6 @@
 """The commands about jobs: `caravan job ...`. See `words.py` for what a command is made of."""
 
+from services.cli.commands_sql import TIMELINE
 from services.cli.words import (
     AT,
     DETACH,
@@ -146,6 +147,7 @@ JOB_COMMANDS = (
         "The six newest versions are kept.",
         ("job history hello",),
     ),
+    TIMELINE,
     Command(
         ("job", "eval"),
         "look at a job again: place what is missing",

@@ -28,6 +28,7 @@ _ASKING = frozenset(
         "system",
         "operator",
         "log",
+        "sql",
         "replay",
         "dead",
         "why",

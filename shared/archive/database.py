@@ -1,0 +1,174 @@
+"""The database: DuckDB in memory, facts in it or beside it as Parquet, and questions that can only read.
+
+Decides what a question may be: one that selects. Nothing outside the given segments can be read, nothing at all
+written. Nobody else imports DuckDB.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import msgspec
+
+from shared.archive.sheets import FACTS, Column, Sheet, taken
+from shared.archive.views import VIEWS
+from shared.errors import CaravanError
+
+
+class SqlInvalid(CaravanError):
+    """A question that the database does not answer."""
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a question found. `types` are those of SQL."""
+
+    columns: list[str]
+    types: list[str]
+    rows: list[tuple[Any, ...]]
+
+
+class Database:
+    """Facts, and the views over them. Fill it, then `close_doors`, then ask."""
+
+    def __init__(self) -> None:
+        self._connection = duckdb.connect(
+            ":memory:", config={"python_enable_replacements": "false", "temp_directory": ""}
+        )
+        self._run("SET TimeZone = 'UTC'; CREATE SCHEMA facts; CREATE SCHEMA tail;")
+        self._has_doors = True
+        for name, types in FACTS.items():
+            columns = ", ".join(f'"{column}" {kind}' for column, kind in types.items())
+            self._run(f"CREATE TABLE tail.{name} ({columns})")
+
+    def take(self, sheets: dict[str, Sheet]) -> None:
+        """Take over what the sheets hold, and empty them."""
+        for name, rows, columns in taken(sheets):
+            if rows:
+                self._insert(f"tail.{name}", FACTS[name], columns)
+
+    def close_doors(self, segments: Mapping[str, Sequence[Path]]) -> None:
+        """Show facts and views over the tail and these Parquet files by table; from here on only they can be read."""
+        files = sorted(str(path) for paths in segments.values() for path in paths)
+        quoted = ", ".join(_quoted(path) for path in files)
+        if files:
+            self._run(f"SET allowed_paths = [{quoted}]")
+        self._run("SET enable_external_access = false; SET autoload_known_extensions = false")
+        for name, types in FACTS.items():
+            parts = [f"SELECT * FROM tail.{name}"]
+            paths = segments.get(name, ())
+            if paths:
+                listed = ", ".join(_quoted(str(path)) for path in paths)
+                columns = ", ".join(f'"{column}"' for column in types)
+                # By name: an older export may lack a column that came later.
+                parts.insert(0, f"SELECT {columns} FROM read_parquet([{listed}])")
+            self._run(f"CREATE VIEW facts.{name} AS {' UNION ALL '.join(parts)}")
+        self._run(VIEWS)
+        self._run("SET lock_configuration = true")
+        self._has_doors = False
+
+    def ask(self, question: str, values: Sequence[object] = ()) -> Answer:
+        """Answer one question. Raises SqlInvalid: it is none, it errs, or it would do more than read."""
+        assert not self._has_doors
+        self._judge(question)
+        try:
+            found = self._connection.execute(question, list(values) or None)
+            told = found.description or []
+            rows = found.fetchall()
+        except (duckdb.Error, RuntimeError, ValueError, OverflowError) as err:
+            raise SqlInvalid(_line(err)) from err
+        return Answer(
+            columns=[str(one[0]) for one in told], types=[str(one[1]) for one in told], rows=rows
+        )
+
+    def interrupt(self) -> None:
+        """End the question under way; from another thread."""
+        self._connection.interrupt()
+
+    def close(self) -> None:
+        """Let go of all memory."""
+        self._connection.close()
+
+    def _judge(self, question: str) -> None:
+        try:
+            statements = duckdb.extract_statements(question)
+        except duckdb.Error as err:
+            raise SqlInvalid(_line(err)) from err
+        if len(statements) != 1:
+            said = "nothing is asked" if not statements else "one question at a time"
+            raise SqlInvalid(said)
+        kind = statements[0].type
+        if kind == duckdb.StatementType.EXPLAIN:
+            # What is explained may be run: it is judged as if it stood alone. A comment could hide words from us.
+            words = question.split()
+            rest = words[2:] if len(words) > 1 and words[1].lower() == "analyze" else words[1:]
+            is_plain = (
+                words[0].lower() == "explain" and "--" not in question and "/*" not in question
+            )
+            if is_plain and rest and rest[0].lower() != "explain":
+                self._judge(" ".join(rest))
+                return
+        if kind != duckdb.StatementType.SELECT:
+            raise SqlInvalid(
+                f"only SELECT is answered, this is {kind.name}: the log is read here, never written"
+            )
+
+    def _insert(self, table: str, types: dict[str, str], columns: Mapping[str, Column]) -> None:
+        self._connection.register("_sheet", columns)
+        names = ", ".join(f'"{name}"::{kind}' for name, kind in types.items())
+        self._connection.execute(f"INSERT INTO {table} SELECT {names} FROM _sheet")
+        self._connection.unregister("_sheet")
+
+    def _run(self, statements: str) -> None:
+        self._connection.execute(statements)
+
+
+class Writer:
+    """Writes sheets as Parquet, and reads records back."""
+
+    def __init__(self) -> None:
+        self._connection = duckdb.connect(":memory:")
+
+    def write(self, name: str, columns: Mapping[str, Column], path: Path) -> None:
+        """Write one table of facts. Raises OSError."""
+        self._connection.register("_sheet", columns)
+        told = ", ".join(
+            f'"{column}"::{kind} AS "{column}"' for column, kind in FACTS[name].items()
+        )
+        options = "FORMAT parquet, COMPRESSION zstd"
+        if name == "records":
+            # A record has up to half a megabyte.
+            options += ", ROW_GROUP_SIZE 2048"
+        try:
+            self._connection.execute(
+                f"COPY (SELECT {told} FROM _sheet) TO {_quoted(str(path))} ({options})"
+            )
+        except duckdb.Error as err:
+            raise OSError(0, _line(err), str(path)) from err
+        finally:
+            self._connection.unregister("_sheet")
+
+    def records(self, path: Path) -> Iterable[tuple[int, str, bytes]]:
+        """Read back seq, subject and bytes of a segment's records. Raises OSError."""
+        try:
+            found = self._connection.cursor().execute(
+                f"SELECT seq, subject, data FROM read_parquet({_quoted(str(path))}) ORDER BY seq"
+            )
+            while rows := found.fetchmany(1024):
+                yield from rows
+        except duckdb.Error as err:
+            raise OSError(0, _line(err), str(path)) from err
+
+    def close(self) -> None:
+        """Let go of all memory."""
+        self._connection.close()
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _line(err: Exception) -> str:
+    """The first line of what the database says, without its pictures."""
+    lines = [line.strip() for line in str(err).splitlines() if line.strip()]
+    return lines[0] if lines else type(err).__name__

@@ -1,0 +1,243 @@
+"""Views: what the facts mean over time, as SQL. Tables and macros that people ask, over the facts of sheets.py.
+
+Decides the names of columns; docs/sql.md describes them,
+    held by a test. Every interval holds from its `from_seq` up to
+just before its `to_seq`; a `to_seq` that is null has not come yet.
+"""
+
+from schemas.allocations import CLIENT_STATUSES, DESIRED_STATUSES
+
+
+def _words(values: tuple[str, ...]) -> str:
+    return "[" + ", ".join(f"'{one}'" for one in values) + "]"
+
+
+_WORDS = f"""
+CREATE MACRO at_ns(t_ns) AS make_timestamp(t_ns // 1000);
+CREATE MACRO _client(code) AS {_words(CLIENT_STATUSES)}[code + 1];
+CREATE MACRO _desired(code) AS {_words(DESIRED_STATUSES)}[code + 1];
+"""
+
+_TABLES = """
+CREATE VIEW records AS SELECT * EXCLUDE (t_ns), at_ns(t_ns) AS time FROM facts.records;
+CREATE VIEW events AS SELECT seq, n, at_ns(t_ns) AS time, type, job_id, node_id, body::JSON AS body FROM facts.events;
+
+CREATE VIEW groups AS SELECT * EXCLUDE (seq), seq AS from_seq FROM facts.groups;
+CREATE VIEW jobs AS
+SELECT job_id, version, type, priority, node_pool, what AS status, seq AS from_seq, to_seq, at_ns(t_ns) AS from_time,
+    at_ns(to_ns) AS to_time, submission_id, spec::JSON AS spec
+FROM (
+    SELECT * REPLACE (
+            coalesce(nullif(version, -1), last_value(nullif(version, -1) IGNORE NULLS) OVER w) AS version,
+            coalesce(nullif(priority, -1), last_value(nullif(priority, -1) IGNORE NULLS) OVER w) AS priority,
+            coalesce(type, last_value(type IGNORE NULLS) OVER w) AS type,
+            coalesce(node_pool, last_value(node_pool IGNORE NULLS) OVER w) AS node_pool
+        ),
+        lead(seq) OVER w AS to_seq, lead(t_ns) OVER w AS to_ns
+    FROM facts.jobs WINDOW w AS (PARTITION BY job_id ORDER BY seq, n)
+)
+WHERE what <> 'collected';
+
+CREATE VIEW allocations AS
+SELECT p.id::VARCHAR AS id, p.job_id, p.group_name, p.name_index,
+    p.job_id || '.' || p.group_name || '[' || p.name_index || ']' AS name,
+    p.node_id, coalesce(u.version, p.version) AS version,
+    p.seq AS placed_seq, at_ns(p.t_ns) AS placed_time, u.running_seq, at_ns(u.running_ns) AS running_time,
+    u.ended_seq, at_ns(u.ended_ns) AS ended_time,
+    _client(coalesce(u.client, 0)) AS client_status, _desired(coalesce(u.desired, 0)) AS desired_status, u.reason,
+    p.previous_id::VARCHAR AS previous_id, p.reschedules, p.n AS n, p.key
+FROM facts.placements p LEFT JOIN (
+    SELECT key,
+        arg_max(client, seq * 1024 + n) FILTER (client >= 0) AS client,
+        arg_max(desired, seq * 1024 + n) FILTER (desired >= 0) AS desired,
+        arg_max(version, seq * 1024 + n) FILTER (version >= 0) AS version,
+        arg_max(reason, seq * 1024 + n) FILTER (reason IS NOT NULL) AS reason,
+        min(seq) FILTER (client = 1) AS running_seq, min(t_ns) FILTER (client = 1) AS running_ns,
+        min(seq) FILTER (is_end) AS ended_seq, min(t_ns) FILTER (is_end) AS ended_ns
+    FROM facts.changes GROUP BY key
+) u ON u.key = p.key;
+
+CREATE VIEW allocation_states AS
+SELECT id::VARCHAR AS id, job_id, group_name, name_index, node_id, _client(client) AS client_status, seq AS from_seq,
+    to_seq, at_ns(t_ns) AS from_time, at_ns(to_ns) AS to_time, (to_ns - t_ns) / 1e9 AS seconds, key
+FROM (
+    SELECT s.*, lead(seq) OVER w AS to_seq, lead(t_ns) OVER w AS to_ns FROM (
+        SELECT id, key, seq, n, t_ns, 0 AS client, job_id, group_name, name_index, node_id FROM facts.placements
+        UNION ALL
+        SELECT p.id, c.key, c.seq, c.n, c.t_ns, c.client, p.job_id, p.group_name, p.name_index, p.node_id
+        FROM facts.changes c JOIN facts.placements p ON p.key = c.key WHERE c.client >= 0
+    ) s WINDOW w AS (PARTITION BY key ORDER BY seq, n)
+);
+CREATE VIEW tasks AS
+SELECT p.id::VARCHAR AS id, p.job_id, p.group_name, p.node_id, t.seq, at_ns(t.t_ns) AS time, one.key AS task,
+    one.value->>'$.state' AS state, coalesce((one.value->>'$.failed')::BOOLEAN, false) AS failed,
+    coalesce((one.value->>'$.restarts')::BIGINT, 0) AS restarts, (one.value->>'$.exit_code')::BIGINT AS exit_code,
+    one.value->>'$.events[#-1].kind' AS last_event, one.value->>'$.events[#-1].message' AS last_message, t.key
+FROM facts.tasks t JOIN facts.placements p ON p.key = t.key, json_each(t.tasks::JSON) one;
+
+CREATE VIEW nodes AS
+SELECT node_id, name, datacenter, node_pool, node_class, status, eligible, draining, cpu_mhz, memory_mib, disk_mib,
+    reason, seq AS from_seq, to_seq, at_ns(t_ns) AS from_time, at_ns(to_ns) AS to_time,
+    attributes::JSON AS attributes,
+    meta::JSON AS meta
+FROM (
+    SELECT *, lead(seq) OVER w AS to_seq, lead(t_ns) OVER w AS to_ns
+    FROM facts.nodes WINDOW w AS (PARTITION BY node_id ORDER BY seq, n)
+)
+WHERE status <> 'collected';
+
+CREATE VIEW evaluations AS
+SELECT e.id::VARCHAR AS id, e.job_id, e.priority, e.triggered_by, e.created_as, e.created_seq, e.woken_seq,
+    e.ended_seq,
+    at_ns(e.created_ns) AS created_time, at_ns(e.woken_ns) AS woken_time, at_ns(e.ended_ns) AS ended_time,
+    coalesce(e.end_status, CASE WHEN e.woken_seq IS NULL THEN e.created_as ELSE 'pending' END) AS status,
+    e.end_reason,
+    e.previous_id::VARCHAR AS previous_id, e.key
+FROM (
+    SELECT key, any_value(id) AS id, any_value(job_id) AS job_id, max(priority) AS priority,
+    any_value(triggered_by) AS triggered_by,
+        any_value(previous_id) AS previous_id, min(seq) FILTER (what = 'created') AS created_seq,
+        min(t_ns) FILTER (what = 'created') AS created_ns,
+        any_value(status) FILTER (what = 'created') AS created_as,
+        min(seq) FILTER (what = 'woken') AS woken_seq, min(t_ns) FILTER (what = 'woken') AS woken_ns,
+        min(seq) FILTER (what = 'ended') AS ended_seq, min(t_ns) FILTER (what = 'ended') AS ended_ns,
+        any_value(status) FILTER (what = 'ended') AS end_status,
+        any_value(reason) FILTER (what = 'ended') AS end_reason
+    FROM facts.evaluations GROUP BY key
+) e;
+
+CREATE VIEW reasons AS
+SELECT r.job_id, r.group_name, r."class", r.count AS n, r.reasons, r.seq AS from_seq, e.seq AS to_seq,
+    at_ns(r.t_ns) AS from_time, at_ns(e.t_ns) AS to_time, (e.t_ns - r.t_ns) / 1e9 AS seconds,
+    r.eval_id::VARCHAR AS eval_id,
+    r.key
+FROM facts.reasons r LEFT JOIN (
+    SELECT key, min(seq) AS seq, min(t_ns) AS t_ns FROM facts.evaluations WHERE what = 'ended' GROUP BY key
+) e ON e.key = r.key;
+
+CREATE VIEW decisions AS
+SELECT seq, n, at_ns(t_ns) AS time, outcome, job_id, eval_id::VARCHAR AS eval_id, worker, number, part, parts,
+    snapshot_seq,
+    policy, seed, lane, lanes, core, placed, cut, stopped, updated, evicted, code, reason, key
+FROM facts.decisions;
+"""
+
+_MACROS = """
+CREATE MACRO last_seq() AS (SELECT max(seq) FROM facts.records);
+
+CREATE MACRO allocations_at(moment) AS TABLE
+SELECT p.id::VARCHAR AS id, p.job_id, p.group_name, p.name_index, p.node_id, coalesce(u.version,
+    p.version) AS version,
+    _client(coalesce(u.client, 0)) AS client_status, _desired(coalesce(u.desired, 0)) AS desired_status,
+    p.seq AS placed_seq, at_ns(p.t_ns) AS placed_time, p.key
+FROM facts.placements p LEFT JOIN (
+    SELECT key, max((seq << 24) + (n << 8) + client) FILTER (client >= 0) & 255 AS client,
+        max((seq << 24) + (n << 8) + desired) FILTER (desired >= 0) & 255 AS desired,
+        arg_max(version, seq) FILTER (version >= 0) AS version, bool_or(is_end) AS is_end
+    FROM facts.changes WHERE seq <= moment GROUP BY key
+) u ON u.key = p.key
+WHERE p.seq <= moment AND NOT coalesce(u.is_end, false);
+
+CREATE MACRO usage_at(moment) AS TABLE
+SELECT n.node_id, n.status, coalesce(u.allocations, 0)::BIGINT AS allocations,
+    coalesce(u.cpu, 0)::BIGINT AS cpu_mhz, n.cpu_mhz AS cpu_mhz_of, coalesce(u.memory, 0)::BIGINT AS memory_mib,
+    n.memory_mib AS memory_mib_of, coalesce(u.disk, 0)::BIGINT AS disk_mib, n.disk_mib AS disk_mib_of
+FROM (SELECT * FROM nodes WHERE from_seq <= moment AND (to_seq IS NULL OR to_seq > moment)) n LEFT JOIN (
+    SELECT node_id, sum(allocations) AS allocations, sum(cpu_mhz) AS cpu, sum(memory_mib) AS memory,
+        sum(disk_mib) AS disk
+    FROM facts.usage WHERE seq <= moment GROUP BY node_id
+) u ON u.node_id = n.node_id;
+
+CREATE MACRO node_history(_node) AS TABLE
+SELECT * FROM (
+    SELECT from_seq AS seq, from_time AS time, 'node' AS what, status || CASE WHEN draining THEN ', draining'
+        WHEN NOT eligible THEN ', not eligible' ELSE '' END || coalesce(', ' || reason, '') AS detail
+    FROM nodes WHERE node_id = _node
+    UNION ALL
+    SELECT seq, at_ns(t_ns), 'node', 'collected' FROM facts.nodes WHERE node_id = _node AND status = 'collected'
+    UNION ALL
+    SELECT placed_seq, placed_time, 'placed', name || ' ' || substr(allocations.id, 1, 8)
+    FROM allocations WHERE node_id = _node
+    UNION ALL
+    SELECT from_seq, from_time, client_status,
+        job_id || '.' || group_name || '[' || name_index || '] ' || substr(allocation_states.id, 1, 8)
+    FROM allocation_states WHERE node_id = _node AND client_status <> 'pending'
+) ORDER BY seq, what, detail;
+
+CREATE MACRO job_history(_job) AS TABLE
+SELECT * FROM (
+    SELECT seq, at_ns(t_ns) AS time, what, CASE WHEN version < 0 THEN '' ELSE 'version ' || version || ', priority '
+        || priority END AS detail
+    FROM facts.jobs WHERE job_id = _job
+    UNION ALL
+    SELECT created_seq, created_time, 'evaluation', created_as || ', ' || triggered_by || ' ' || substr(e.id, 1, 8)
+    FROM evaluations e WHERE job_id = _job
+    UNION ALL
+    SELECT woken_seq, woken_time, 'woken', substr(e.id, 1, 8)
+    FROM evaluations e WHERE job_id = _job AND woken_seq IS NOT NULL
+    UNION ALL
+    SELECT seq, time, 'plan', outcome || ' of ' || worker || ': placed ' || placed || ', cut ' || cut || ', stopped '
+        || stopped || ', evicted ' || evicted || coalesce(' (' || code || ')', '')
+    FROM decisions WHERE job_id = _job
+    UNION ALL
+    SELECT from_seq, from_time, 'waiting', n || ' of ' || group_name || ': ' || "class" || '; '
+        || array_to_string(reasons, '; ')
+    FROM reasons WHERE job_id = _job
+    UNION ALL
+    SELECT from_seq, from_time, client_status, group_name || '[' || name_index || '] on ' || node_id || ' '
+        || substr(s.id, 1, 8)
+    FROM allocation_states s WHERE job_id = _job AND client_status <> 'pending'
+) ORDER BY seq, what, detail;
+
+CREATE MACRO waiting(_job) AS TABLE
+SELECT group_name, "class", n, reasons, min(from_seq) AS from_seq, max_by(to_seq, from_seq) AS to_seq,
+    min(from_time) AS from_time, max_by(to_time, from_seq) AS to_time,
+    epoch(coalesce(max_by(to_time, from_seq), (SELECT max(time) FROM records)) - min(from_time)) AS seconds,
+    count(*) AS decisions
+FROM (
+    -- A row belongs to the one before it where that was told again, at once.
+    SELECT *, sum(is_other::INTEGER) OVER (PARTITION BY group_name ORDER BY from_seq) AS island FROM (
+        SELECT *, coalesce("class" <> lag("class") OVER w OR n <> lag(n) OVER w OR reasons <> lag(reasons) OVER w
+            OR from_seq <> lag(to_seq) OVER w, true) AS is_other
+        FROM reasons WHERE job_id = _job WINDOW w AS (PARTITION BY group_name ORDER BY from_seq)
+    )
+)
+GROUP BY group_name, "class", n, reasons, island ORDER BY 5, group_name;
+
+CREATE MACRO timeline(_job) AS TABLE
+SELECT * FROM (
+    SELECT 'job' AS lane, job_id AS name, status || ' v' || version AS state, '' AS detail, from_seq, to_seq,
+    from_time,
+        to_time
+    FROM jobs WHERE job_id = _job
+    UNION ALL
+    SELECT 'evaluation', substr(id, 1, 8), created_as, triggered_by, created_seq, coalesce(woken_seq, ended_seq),
+        created_time, coalesce(woken_time, ended_time)
+    FROM evaluations WHERE job_id = _job
+    UNION ALL
+    SELECT 'evaluation', substr(id, 1, 8), 'pending', 'woken', woken_seq, ended_seq, woken_time, ended_time
+    FROM evaluations WHERE job_id = _job AND woken_seq IS NOT NULL
+    UNION ALL
+    SELECT 'waiting', group_name, "class", n || ' wait: ' || array_to_string(reasons, '; '), from_seq, to_seq,
+    from_time,
+        to_time
+    FROM waiting(_job)
+    UNION ALL
+    SELECT 'allocation', group_name || '[' || name_index || '] ' || substr(id, 1, 8), client_status, node_id,
+    from_seq,
+        to_seq, from_time, to_time
+    FROM allocation_states WHERE job_id = _job
+) ORDER BY from_seq, lane, name;
+"""
+
+VIEWS = _WORDS + _TABLES + _MACROS
+
+#: What people ask.
+TABLES = (
+    *("events", "jobs", "groups", "allocations", "allocation_states", "tasks", "nodes"),
+    *("evaluations", "decisions", "reasons", "records"),
+)
+MACROS = (
+    *("allocations_at(seq)", "usage_at(seq)", "node_history(id)", "job_history(id)"),
+    *("waiting(job)", "timeline(job)", "last_seq()"),
+)
