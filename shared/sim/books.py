@@ -41,6 +41,7 @@ class Alloc:
         "extras",
         "group",
         "index",
+        "is_displaced",
         "job_id",
         "key",
         "node",
@@ -63,6 +64,8 @@ class Alloc:
         self.client = "pending"
         #: seq at which it had to make room; 0: it had not.
         self.evicted_seq = 0
+        #: an operator stopped it.
+        self.is_displaced = False
         #: seq at which it was heard of again after its node was away; 0: it never was.
         self.back_seq = 0
 
@@ -98,6 +101,8 @@ class NodeBook:
         self.id = node_id
         self.capacity = capacity
         self.status = "ready"
+        #: log time at which what runs there is stopped, 0: never; None: it is not drained.
+        self.drain_ns: int | None = None
         self.used: list[int] = [0, 0, 0]
 
 
@@ -131,6 +136,8 @@ class Books:
         #: every allocation ever made, by key.
         self.by_key: dict[int, Alloc] = {}
         self.evals: dict[int, str] = {}
+        #: what an operator says of nodes, by id.
+        self.meta: dict[str, dict[str, str | None]] = {}
         #: submission -> (accepted or refused, seq).
         self.submissions: dict[str, tuple[str, int]] = {}
         self.jobs_seq = 0
@@ -158,6 +165,13 @@ class Books:
                         self._move(row, CLIENT_STATUSES[code])
                 case allocations.AllocationsCollected():
                     self._collect(event)
+                case allocations.AllocationsDisplaced():
+                    for row in event.rows:
+                        alloc = self.allocs[row]
+                        self.ledger.hold("legal_state_path", alloc.is_wanted, "stop of", alloc)
+                        alloc.is_displaced = True
+                case nodes.NodeDrainChanged() | nodes.NodeMetaChanged():
+                    self._operated(event)
                 case nodes.NodeRegistered() | nodes.NodesStatusChanged() | nodes.NodesCollected():
                     self._nodes(event)
                 case _:
@@ -177,14 +191,19 @@ class Books:
         node = self.nodes.get(alloc.node)
         return "" if node is None else node.id
 
+    def is_drained(self, node_id: str) -> bool:
+        """Say whether an operator drains a node; one that is not there is not."""
+        node = self.nodes.get(self._row_of.get(node_id, -1))
+        return node is not None and node.drain_ns is not None
+
     def of_group(self, job: JobBook, group: str) -> list[Alloc]:
         """Every allocation that a group ever had, oldest first."""
         return self._of_group.get((job.id, group), [])
 
     def done(self, job: JobBook, group: str) -> int:
-        """Count the completed allocations of a batch job's present version."""
+        """Count the completed allocations of a batch job's present version; one that was stopped did not do its work."""
         return sum(
-            alloc.client == "complete" and alloc.version == job.version and alloc.desired != "evict"
+            alloc.client == "complete" and alloc.version == job.version and alloc.desired == "run"
             for alloc in self.of_group(job, group)
         )
 
@@ -252,7 +271,9 @@ class Books:
                 self.nodes[row].status = event.status
         elif isinstance(event, nodes.NodesCollected):
             for row in event.rows:
-                del self._row_of[self.nodes.pop(row).id]
+                gone = self.nodes.pop(row).id
+                del self._row_of[gone]
+                self.meta.pop(gone, None)
                 self.ledger.hold("forgotten_when_over", self._pools.gone(row), row, "holds pools")
                 self._node_rows.free(row)
         else:
@@ -265,6 +286,16 @@ class Books:
             self.nodes[row].capacity = capacity
             self._pools.offered(row, spec)
             self.nodes[row].status = "ready"
+
+    def _operated(self, event: nodes.NodeDrainChanged | nodes.NodeMetaChanged) -> None:
+        if isinstance(event, nodes.NodeMetaChanged):
+            self.ledger.hold("legal_state_path", event.node_id in self._row_of, event)
+            self.meta[event.node_id] = event.meta
+            return
+        node = self.nodes[event.row]
+        changes = event.draining or node.drain_ns is not None
+        self.ledger.hold("legal_state_path", changes, event)
+        node.drain_ns = event.deadline_ns if event.draining else None
 
     # ---- evaluations ----
 
@@ -356,7 +387,7 @@ class Books:
         self.ledger.hold("count_not_exceeded", current or not where, job.id, "stale", placement)
         for nth, (node, index) in enumerate(zip(where, names, strict=True)):
             book = self.nodes.get(node)
-            ready = book is not None and book.status == "ready"
+            ready = book is not None and book.status == "ready" and book.drain_ns is None
             self.ledger.hold("placed_on_ready_node", ready, node, book and book.status, job.id)
             key = self._seq << KEY_SHIFT | self._ordinals[1]
             self._ordinals[1] += 1

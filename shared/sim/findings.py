@@ -20,6 +20,7 @@ INVARIANTS = (
     "no_task_twice",
     "no_stale_order",
     "evicted_by_rule",
+    "operator_heeded",
     "room_before_start",
     "hooks_in_order",
     "step_once",

@@ -107,7 +107,13 @@ class Oracle:
 
     def compare_rows(self) -> None:
         """Hold the tables' rows against the books'. Raises Broken."""
-        table = self.reference.state.allocations
+        table, fleet = self.reference.state.allocations, self.reference.state.fleet
+        drains = {row: one.drain_ns for row, one in self.books.nodes.items()}
+        drains = {row: at_ns for row, at_ns in drains.items() if at_ns is not None}
+        self.ledger.hold("state_equals_log", fleet.drains == drains, "drains", fleet.drains, drains)
+        said_of = {name: meta for name, meta in self.books.meta.items() if meta}
+        same = fleet.operator_meta == said_of
+        self.ledger.hold("state_equals_log", same, "meta", fleet.operator_meta, said_of)
         rows = self.books.allocs
         self.ledger.hold("state_equals_log", len(table.live_rows()) == len(rows), "rows in use")
         for row, alloc in rows.items():
@@ -224,6 +230,7 @@ class Oracle:
         for find in (
             self._promises(customers),
             unsettled_jobs(self.books, self._told),
+            self._operated(),
             self._evaluations(),
             self._tasks(),
             self.lives.unsettled(),
@@ -255,6 +262,22 @@ class Oracle:
             )
         waiting = [one.seq for one in self.site.bus.jobs if one.seq > self.books.jobs_seq]
         return f"JOBS {waiting} without a verdict" if waiting else ""
+
+    def _operated(self) -> str:
+        """What an operator wanted gone is gone, and nothing is on a node whose drain is due."""
+        t_ns = self.reference.state.t_ns
+        for alloc in self.books.allocs.values():
+            node = self.books.nodes.get(alloc.node)
+            at_ns = None if node is None else node.drain_ns
+            is_due = at_ns is not None and 0 < at_ns <= t_ns
+            if alloc.is_wanted and (alloc.is_displaced or is_due):
+                return f"{alloc} was to go"
+        self.ledger.checks["operator_heeded"] += 1
+        return ""
+
+    def heed(self, holds: bool, wish: object) -> None:  # noqa: FBT001
+        """Hold what the operators' door promised against the log. Raises Broken."""
+        self.ledger.hold("operator_heeded", holds, wish)
 
     def _told(self, job_id: str, group: str) -> int:
         """How many of a group wait in the job's blocked evaluation."""

@@ -60,6 +60,9 @@ def _everywhere(books: Books, job: JobBook, group: str, *, wish: tuple[int, Ask]
     for row, node in books.nodes.items():
         if node.status != "ready":
             return f"{job.id}.{group}: node {node.id} is {node.status}"
+        if node.drain_ns is not None:
+            # It takes nothing new; what may stay there, and how long, is the operator's matter.
+            continue
         missing = count - len(held.get(row, ()))
         fits = all(
             used + more <= room

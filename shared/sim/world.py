@@ -16,6 +16,7 @@ from shared.sim.chaos import Chaos
 from shared.sim.customers import Customer, Shape
 from shared.sim.drivers import Node
 from shared.sim.findings import Broken
+from shared.sim.hands import Hands
 from shared.sim.loop import MS, SECOND, Draws, Loop
 from shared.sim.memo import Memo, remembered
 from shared.sim.mutants import planted
@@ -159,6 +160,9 @@ class World:
             customer.on_verdict = oracle.on_verdict
             customer.verdict_of = oracle.verdict_of
             customer.begin(self._draws.between(100 * MS, 2 * SECOND))
+        operator = Hands(site, Draws(self.seed, 5), oracle.books)
+        operator.on_verdict = oracle.heed
+        operator.begin(self._draws.between(2 * SECOND, 3 * SECOND))
         loop.run(STORM_BEGINS_NS)
         self.weather.stormy = True
         for node in self.nodes:
@@ -170,15 +174,17 @@ class World:
             node.fail_per_mille = 0
         for customer in self.customers:
             customer.close(stop=customer.shape.job_id == "service-big")
-        self._rest(oracle, agents)
+        operator.close()
+        self._rest(oracle, agents, operator)
 
-    def _rest(self, oracle: Oracle, agents: list[Process]) -> None:
+    def _rest(self, oracle: Oracle, agents: list[Process], operator: Hands) -> None:
         everyone = [*self.processes, *agents]
         loop = self.site.loop
         reason = "nothing looked at"
         while reason and loop.now_ns < STORM_ENDS_NS + CALM_MAX_NS:
             loop.run(loop.now_ns + _LOOK_NS)
             reason = oracle.unsettled(self.customers, everyone)
+            reason = reason or ("" if operator.is_idle else "the operator waits for a verdict")
         oracle.ledger.hold("converged", not reason, reason)
         oracle.settle(everyone)
 
