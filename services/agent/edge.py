@@ -239,7 +239,7 @@ class Edge:
             await asyncio.to_thread(self._prepare, run, effect, problem)
             # Not wait_for: it may swallow a cancellation that comes together with the answer.
             async with asyncio.timeout(DRIVER_TIMEOUT_S):
-                handle = await driver.start(run, effect.launch)
+                handle = _checked(await driver.start(run, effect.launch))
         except StartRefused as err:
             self._inject(_failed(effect, str(err), recoverable=err.recoverable))
             return
@@ -277,6 +277,8 @@ class Edge:
             run = self._run_of(effect)
             async with asyncio.timeout(DRIVER_TIMEOUT_S):
                 found = await driver.recover(run)
+            if not isinstance(found, Exit | Gone):
+                _checked(found)
         except Exception as err:  # noqa: BLE001 - as above.
             _log.warning("driver.failed", driver=driver.name, task=effect.task, error=repr(err))
             found = Gone(started=True, reason=f"cannot be recovered: {err!r}")
@@ -315,6 +317,8 @@ class Edge:
         )
         try:
             end = await driver.wait(handle)
+            if not isinstance(end, Exit):
+                raise TypeError(f"not an end: {end!r}")  # noqa: TRY301 - as if it had raised that itself.
         except asyncio.CancelledError:
             raise
         except Exception as err:  # noqa: BLE001 - as above.
@@ -383,6 +387,13 @@ def _rotate_all(top: Path, logs: list[tuple[Run, LogLimits]]) -> None:
                     rotate_in(Log(fd, path.name), limits)
                 finally:
                     os.close(fd)
+
+
+def _checked(handle: Any) -> Any:
+    """Take a handle for one. Raises TypeError for anything else that a driver may return."""
+    if not isinstance(getattr(handle, "pid", None), int):
+        raise TypeError(f"not a handle: {handle!r}")
+    return handle
 
 
 def _failed(effect: StartTask, reason: str, *, recoverable: bool) -> TaskStartFailed:

@@ -91,8 +91,11 @@ class Finder:
 
     def _ask(self, source: _Source) -> None:
         name = source.name
-        attributes = source.fingerprint()
-        pools = offered((source,))
+        try:
+            attributes, pools = source.fingerprint(), offered((source,))
+        except Exception as err:  # noqa: BLE001 - a driver may fail in any way; the node has one less then.
+            _log.warning("node.not_told", source=name, error=repr(err))
+            attributes, pools = {}, ()
         if not attributes and not pools and self._misses.get(name, MISSES_MAX) < MISSES_MAX - 1:
             self._misses[name] += 1
             return

@@ -85,8 +85,10 @@ def files_below(top: Path) -> dict[str, bytes]:
 
 
 def test_42_secrets_stay_where_they_are(up: Up, tmp_path: Path) -> None:
-    """What the agent, a task's environment and its secrets hold is in no log, metric, answer or command line, and in no
-    other task; a job's own environment is in the log, as part of the job, and in nothing else."""
+    """What the agent, a task's environment and its secrets hold is in no log, metric, answer, command line or other task.
+
+    A job's own environment is in the log, as part of the job, and in nothing else.
+    """
     keeper = start(up, tmp_path, "keeper", KEEPS, env=f'TOKEN = "{GIVEN}"')
     nosy = start(up, tmp_path, "nosy", LOOKS, kind="batch", driver=isolating(up))
     top = up.data_dir / "agents" / "node-1"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from services.agent import edge_logs
-from services.agent.edge_logs import BLOCK, data_range, numbers, rotate
 from services.agent.edge_log_files import LogFiles
+from services.agent.edge_logs import BLOCK, data_range, numbers, rotate
 from shared.core.tasks import LogLimits
 
 LIMITS = LogLimits(files=100, file_bytes=64 * 1024)

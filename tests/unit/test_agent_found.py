@@ -167,3 +167,20 @@ def test_what_is_found_is_a_whole_registration() -> None:
     machine = Machine(Engine(), Cards())
     assert machine.look() == machine.look()
     assert msgspec.structs.asdict(machine.look())["node_id"] == "n1"
+
+
+def test_a_driver_that_fails_to_say_what_it_is_is_left_out() -> None:
+    """One that raises costs the node itself alone, at the start too; when it speaks again it is back."""
+
+    class Broken(Engine):
+        def fingerprint(self) -> dict[str, str]:
+            """Nothing but trouble, the first time."""
+            if not self.asked:
+                self.asked += 1
+                raise RuntimeError("no")
+            return super().fingerprint()
+
+    machine = Machine(Broken(), Cards())
+    first = machine.look()
+    assert "driver.docker" not in first.attributes and first.pools[-1].name == "device.gpu"
+    assert "driver.docker" in machine.look().attributes

@@ -1,0 +1,109 @@
+"""Drivers that hang, lie and die in the middle: each costs its own task alone, and never leaves it without an end."""
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas.envelope import ENCODER
+from schemas.projections import NodeProjection
+from services.agent.drivers.driver import Exit, Gone
+from tests.integration.agent_node import NODE, Node, job, projection, sh, wanted
+
+
+class Liar:
+    """A driver with one bad habit. Everything that it does not spoil works, without a process."""
+
+    name = "liar"
+
+    def __init__(self, habit: str) -> None:
+        self.habit = habit
+        self.calls: list[str] = []
+
+    def fingerprint(self) -> dict[str, str]:
+        """Usable, it says."""
+        return {"driver.liar": "1"}
+
+    async def start(self, *_: Any) -> Any:
+        """Start, or not."""
+        if self.habit == "dies":
+            raise KeyError("State")
+        return None if self.habit == "nothing" else SimpleNamespace(pid=1)
+
+    async def recover(self, *_: Any) -> Any:
+        """Find something, or say so."""
+        return "yes" if self.habit == "finds" else Gone(started=True)
+
+    async def wait(self, *_: Any) -> Any:
+        """Wait, or pretend to."""
+        if self.habit == "raises":
+            raise OSError("lost")
+        return 0 if self.habit == "number" else Exit(code=0)
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*_: Any) -> None:
+            self.calls.append(name)
+
+        return call
+
+
+def node_with(top: Path, driver: Liar) -> Node:
+    """A node that has the driver, and a job for it."""
+    spec = job({"Name": "main", "Driver": "liar", "Config": {}}, RestartPolicy=ONCE)
+    return Node(top, spec, more=lambda _home: [driver])  # type: ignore[list-item]
+
+
+ONCE = {"Attempts": 0, "Interval": 10**12, "Delay": 10**7, "Mode": "fail"}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("habit", "told", "cleaned"),
+    [
+        ("dies", "KeyError('State')", "abandon"),
+        ("nothing", "not a handle: None", "abandon"),
+        ("raises", "driver lost it: OSError('lost')", "stop"),
+        ("number", "driver lost it: TypeError('not an end: 0')", "stop"),
+    ],
+)
+async def test_a_driver_that_lies_costs_its_task_alone(
+    tmp_path: Path, habit: str, told: str, cleaned: str
+) -> None:
+    """Whatever comes back from a driver, its task ends with a reason, is cleaned up after, and others run."""
+    driver = Liar(habit)
+    node = node_with(tmp_path, driver)
+    try:
+        node.turn()
+        node.hear(projection(1, 1))
+        await node.until(lambda: node.status() == "failed")
+        assert told in str(node.task().events)
+        assert cleaned in driver.calls
+        node.spec = job(sh("exec sleep 60"))
+        other = msgspec.structs.replace(wanted(2), job_id="other")
+        said = NodeProjection(cluster_id="c1", seq=2, node_id=NODE, allocations=(wanted(1), other))
+        node.hear(ENCODER.encode(said))
+        await node.until(lambda: node.status(2) == "running")
+    finally:
+        await node.edge.end_tasks(grace_s=0.1)
+        await node.close()
+
+
+@pytest.mark.asyncio
+async def test_a_driver_that_finds_nonsense_has_lost_its_task(tmp_path: Path) -> None:
+    """What an earlier life started and a driver speaks nonsense about is reported lost, not waited for."""
+    node = node_with(tmp_path, Liar("slow"))
+    node.edge._watch = lambda *_a, **_k: asyncio.sleep(0)  # type: ignore[method-assign]
+    node.turn()
+    node.hear(projection(1, 1))
+    await asyncio.sleep(0.2)
+    await node.close()
+    again = node_with(tmp_path, Liar("finds"))
+    try:
+        again.turn()
+        await again.until(lambda: again.status() == "failed")
+        assert "cannot be recovered: TypeError" in str(again.task().events)
+    finally:
+        await again.close()
