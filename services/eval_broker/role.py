@@ -72,7 +72,10 @@ class EvalBroker:
 
     def sources(self) -> tuple[role.Source, ...]:
         """The log, and the workers' signs of life."""
-        return (role.Replay(), role.Listen("presence", subjects.presences("scheduler")))
+        return (
+            role.Replay(tables=self._replica.tables),
+            role.Listen("presence", subjects.presences("scheduler")),
+        )
 
     @property
     def leader_key(self) -> str:
@@ -122,6 +125,8 @@ class EvalBroker:
         match given:
             case role.Record():
                 self._follow(given, now)
+            case role.Restored():
+                self._replica.begin_at(given.replica)
             case role.Message():
                 return self._hear(given, now, now_ns)
             case role.Timer():

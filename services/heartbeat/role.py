@@ -33,6 +33,7 @@ from shared.core.role import (
     Reconnected,
     Record,
     Replay,
+    Restored,
     Send,
     SetTimer,
     Source,
@@ -92,7 +93,7 @@ class Heartbeat:
 
     def sources(self) -> tuple[Source, ...]:
         """The log, and every node's heartbeat."""
-        return Replay(), Listen("heartbeats", subjects.HEARTBEATS)
+        return Replay(tables=self._replica.tables), Listen("heartbeats", subjects.HEARTBEATS)
 
     def metrics(self) -> dict[str, float]:
         """Counts since the start, and the fleet as the log knows it."""
@@ -137,6 +138,11 @@ class Heartbeat:
 
     def _other(self, item: Input) -> None:
         match item:
+            case Restored():
+                self._replica.begin_at(item.replica)
+                fleet = self._replica.state.fleet
+                for node_id, row in fleet.row_of.items():
+                    self._know(node_id, row, fleet.boot_ids[row])
             case CaughtUp():
                 self._caught_up = True
                 self._begin()
@@ -185,8 +191,11 @@ class Heartbeat:
         node_id = event.spec.node_id
         # A later event of the same transaction may have taken the node away again.
         row = self._replica.state.fleet.row_of.get(node_id)
-        if row is None:
-            return
+        if row is not None:
+            self._know(node_id, row, event.boot_id)
+
+    def _know(self, node_id: NodeId, row: int, boot_id: str) -> None:
+        """Hear a node from now on."""
         if row >= len(self._subjects):
             more = row + 1 - len(self._subjects)
             self._subjects += [""] * more
@@ -199,7 +208,7 @@ class Heartbeat:
             subject = ""
         self._subjects[row] = subject
         self._row_of[subject] = row
-        self._boots[row] = event.boot_id.encode()
+        self._boots[row] = boot_id.encode()
         self._silence.heard(np.array([row], dtype=np.int64), self._now_ns)
 
     # ---- heartbeats ----

@@ -45,6 +45,7 @@ from shared.core.role import (
     Record,
     Replay,
     Reply,
+    Restored,
     Send,
     SetTimer,
     Source,
@@ -119,7 +120,7 @@ class Intake:
     def sources(self) -> tuple[Source, ...]:
         """The log, the fast door shared with the other instances, and the drop box."""
         return (
-            Replay(space=True),
+            Replay(space=True, tables=self._replica.tables),
             Listen(_API, subjects.API_JOBS_ALL, queue="intake"),
             Read(_BOX, "JOBS", subjects.JOBS_ALL),
         )
@@ -157,6 +158,8 @@ class Intake:
 
     def _other(self, item: Input) -> None:
         match item:
+            case Restored():
+                self._replica.begin_at(item.replica)
             case CaughtUp():
                 self._caught_up = True
                 self._open()

@@ -42,6 +42,7 @@ from shared.core.role import (
     Record,
     Replay,
     Resign,
+    Restored,
     Rewind,
     Send,
     SetTimer,
@@ -132,7 +133,7 @@ class PlanApplier:
             )
             for kind in subjects.COMMAND_KINDS
         )
-        return (Replay(space=True), *queues)
+        return (Replay(space=True, tables=self.replica.tables), *queues)
 
     @property
     def next_seq(self) -> int:
@@ -164,6 +165,9 @@ class PlanApplier:
                 self._receive(item, now_ns, out)
             case Record():
                 self._follow(item, now_ns, out)
+            case Restored():
+                self.replica.begin_at(item.replica)
+                self._horizon.begin_at(item.asides.marks)
             case Appended() | AppendRefused() | AppendUnknown():
                 self._answered(item, now_ns, out)
             case Timer():

@@ -83,7 +83,7 @@ class Scheduler:
         subject = subjects.leases(self.instance)
         durable = f"{self.name}_{subjects.last_token(subject)}"
         leases = role.Work(name="leases", stream="EVAL", subject=subject, durable=durable)
-        return (role.Replay(), leases)
+        return (role.Replay(tables=TABLES), leases)
 
     @property
     def leader_key(self) -> str:
@@ -103,6 +103,8 @@ class Scheduler:
             for given in inputs:
                 if isinstance(given, role.Record):
                     self._follow(given)
+                elif isinstance(given, role.Restored):
+                    self._replica.begin_at(given.replica)
         except LogError as err:
             return [self._presence(active=False), role.Stop(str(err))]
         for given in inputs:

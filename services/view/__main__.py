@@ -4,6 +4,7 @@ import sys
 
 from services.view.edge import carry
 from services.view.role import View
+from services.view.snapshots import When
 from shared.bus.instances import log_settings, new_instance
 from shared.bus.runner import run_role, run_settings
 from shared.core.role import Listen
@@ -13,7 +14,8 @@ def main() -> int:
     """Run until a signal; returns the exit code. Raises ConfigInvalid for settings that cannot be used."""
     settings = run_settings()
     log_settings("view", settings, level=settings.log_level)
-    view = View(instance=new_instance("view"), follow_dead=True)
+    when = When(records=settings.snapshot_records, minutes=settings.snapshot_minutes)
+    view = View(instance=new_instance("view"), follow_dead=True, snapshots=when)
     listens = [source.name for source in view.sources() if isinstance(source, Listen)]
     carriers = dict.fromkeys(listens, carry)
     return run_role(view, settings, carriers=carriers)

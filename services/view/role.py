@@ -40,13 +40,17 @@ from schemas.projections import PlanQuery, Query
 from services.view.door import TIMER as DOOR_TIMER
 from services.view.door import Door
 from services.view.publishing import Publisher, last_words_of_job, last_words_of_node
+from services.view.snapshots import TIMER as SNAPSHOT_TIMER
+from services.view.snapshots import Snapshots, When
 from shared.bus import subjects
 from shared.core.columns import Rows
 from shared.core.counts import count_state
 from shared.core.dead import dead_letter
+from shared.core.decide.garbage import Horizon
 from shared.core.replica import Replica
 from shared.core.role import (
     Ack,
+    Answer,
     CaughtUp,
     Effect,
     Input,
@@ -60,12 +64,14 @@ from shared.core.role import (
     Record,
     Replay,
     Reply,
+    Restored,
     Send,
     SetTimer,
     Source,
     Stop,
     Timer,
 )
+from shared.core.snapshots.sets import Asides
 from shared.errors import CommandInvalid, LogError
 from shared.query.answers import LIMIT_MAX, Answers
 from shared.query.histories import Histories
@@ -101,7 +107,9 @@ class View:
 
     name = "view"
 
-    def __init__(self, *, instance: str, follow_dead: bool = False) -> None:
+    def __init__(
+        self, *, instance: str, follow_dead: bool = False, snapshots: When | None = None
+    ) -> None:
         self.instance = instance
         self._follow_dead = follow_dead
         self._replica = Replica()
@@ -112,6 +120,10 @@ class View:
         self._answers = Answers(self._replica, self._histories, self._dead)
         find = self._answers
         self._door = Door(instance, self._replica, find.find_node, find.find_alloc)
+        #: writes down what a reader may begin at; records wait while it looks at the state.
+        self._snapshots = Snapshots(self._replica, snapshots or When())
+        self._waiting: list[Record] = []
+        self._horizon = Horizon()
         self._held: list[Held] = []
         self._is_caught_up = False
         self._published_ns = 0
@@ -131,7 +143,12 @@ class View:
             Listen(f"{_DOOR}{noun}", subjects.api(noun, "*"), queue="view")
             for noun in subjects.OPERATOR_VERBS
         )
-        return (Replay(), Listen("query", subjects.QUERIES, queue="view"), *doors, *dead)
+        return (
+            Replay(tables=self._replica.tables),
+            Listen("query", subjects.QUERIES, queue="view"),
+            *doors,
+            *dead,
+        )
 
     @property
     def leader_key(self) -> str:
@@ -166,6 +183,7 @@ class View:
             "caravan_view_queries_invalid_total": float(self._invalid),
             "caravan_view_queries_held": float(len(self._held)),
             "caravan_view_operator_wishes_waiting": float(len(self._door)),
+            **self._snapshots.metrics(),
         }
 
     def step(self, inputs: list[Input], now_ns: int) -> list[Effect]:
@@ -174,6 +192,7 @@ class View:
         try:
             for one in inputs:
                 self._take(one, now_ns, out)
+            self._catch_up(now_ns, out)
         except LogError as err:
             return [*out, Stop(str(err))]
         self._answer_held(now_ns, out)
@@ -185,7 +204,8 @@ class View:
     def _take(self, one: Input, now_ns: int, out: list[Effect]) -> None:
         match one:
             case Record():
-                self._apply(one, out)
+                self._waiting.append(one)
+                self._catch_up(now_ns, out)
             case Message(source="dead"):
                 self._keep_dead(one)
                 out.append(Ack(one.token))
@@ -201,12 +221,23 @@ class View:
                     self._publisher.marks.everything(self._replica.state)
             case Reconnected():
                 self._reconnected(out)
-            case Timer():
+            case _:
+                self._take_other(one, now_ns, out)
+
+    def _take_other(self, one: Input, now_ns: int, out: list[Effect]) -> None:
+        match one:
+            case Restored():
+                self._begin_at(one, now_ns)
+            case Answer():
+                self._snapshots.answered(one, now_ns, out)
+                self._snapshots.may_begin(out, now_ns, asides=self._asides)
+            case Timer(name="publish"):
                 # What it was set for is looked at after every batch.
-                if one.name == "publish":
-                    self._timer_ns = 0
-                elif one.name == DOOR_TIMER:
-                    out += self._door.timer(now_ns)
+                self._timer_ns = 0
+            case Timer(name=name) if name == SNAPSHOT_TIMER:
+                self._snapshots.timer(now_ns, out)
+            case Timer(name=name) if name == DOOR_TIMER:
+                out += self._door.timer(now_ns)
             case _:
                 pass
 
@@ -243,7 +274,26 @@ class View:
 
     # ---- the log: what changed for readers ----
 
-    def _apply(self, record: Record, out: list[Effect]) -> None:
+    def _catch_up(self, now_ns: int, out: list[Effect]) -> None:
+        """Apply what waits, unless a snapshot needs the state as it is."""
+        at = 0
+        while at < len(self._waiting) and not self._snapshots.is_holding:
+            self._apply(self._waiting[at], now_ns, out)
+            at += 1
+        del self._waiting[:at]
+
+    def _begin_at(self, restored: Restored, now_ns: int) -> None:
+        """Begin at a snapshot instead of the first record."""
+        self._replica.begin_at(restored.replica)
+        self._histories.begin_at(restored.asides.since_ns)
+        self._horizon.begin_at(restored.asides.marks)
+        self._answers.lease = self._snapshots.lease = restored.lease
+        self._snapshots.restored(self._replica.seq, now_ns)
+
+    def _asides(self) -> Asides:
+        return Asides(since_ns=self._histories.all_since_ns(), marks=self._horizon.marks())
+
+    def _apply(self, record: Record, now_ns: int, out: list[Effect]) -> None:
         seen: list[Event] = []
 
         def before(decoded: LogRecord) -> None:
@@ -256,7 +306,10 @@ class View:
         if decoded is None:
             return
         if decoded.lease is not None:
-            self._answers.lease = decoded.lease
+            self._answers.lease = self._snapshots.lease = decoded.lease
+        self._horizon.note(record.seq, decoded.t_ns)
+        if decoded.kind == "checkpoint" and self._is_caught_up:
+            self._snapshots.checkpoint(decoded, now_ns, out, asides=self._asides)
         marks = self._publisher.marks
         marks.jobs.update(dict.fromkeys(self._histories.after(decoded, record.seq)))
         for event in seen:

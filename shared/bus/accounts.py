@@ -174,6 +174,7 @@ def _core_publish(role: str) -> tuple[str, ...]:
         subjects.js_stream_info("*"),
         *(subjects.js_stream_create(one.name) for one in streams.ENSURED),
         *_log_reads(),
+        subjects.js_direct_get(streams.SNAP.name),
         subjects.leader(role),
         subjects.leader(f"{role}.>"),
         subjects.js_message_get(leader),
@@ -213,6 +214,8 @@ def _own_publish(role: str) -> tuple[str, ...]:
                 subjects.js_direct_get(streams.NODE.name, ">"),
                 subjects.js_direct_get(streams.VIEW.name, ">"),
                 *_reads(streams.DEAD.name),
+                subjects.SNAPSHOTS,
+                subjects.js_stream_purge(streams.SNAP.name),
                 *_REPLIES,
             )
         case _:
@@ -273,6 +276,7 @@ def public_user(password: str) -> User:
             subjects.js_direct_get(streams.NODE.name, subjects.NODES),
             subjects.js_direct_get(streams.VIEW.name),
             subjects.js_direct_get(streams.VIEW.name, subjects.VIEWS),
+            subjects.js_direct_get(streams.SNAP.name),
         ),
         subscribe=(subjects.VIEWS, "_INBOX.>"),
     )
@@ -302,6 +306,7 @@ def _exports() -> list[str]:
     many = (
         *(subjects.js_direct_get(subjects.log_stream(g)) for g in GENERATIONS),
         subjects.js_direct_get(streams.VIEW.name),
+        subjects.js_direct_get(streams.SNAP.name),
     )
     return [
         *(_service(s) for s in one_answer),

@@ -8,32 +8,23 @@ Next: `append.py`.
 
 import asyncio
 import base64
-import time
 from collections.abc import Callable
 
 import msgspec
 
 from shared.bus import streams, subjects
-from shared.bus.connect import BusClient, header, status
+from shared.bus.connect import BusClient
+from shared.bus.direct import BATCH_MESSAGES, read_stored
 from shared.bus.inbox import Inbox
 from shared.bus.pull import Link, Position, Pull
 from shared.core.role import CaughtUp, Record
 from shared.errors import BusUnavailable
 
-BATCH_RECORDS = 1024
-BATCH_BYTES = 8 << 20
+BATCH_RECORDS = BATCH_MESSAGES
 #: Records are transactions of up to 512 KiB: this many must fit into what the server keeps for a slow reader.
 TAIL_CREDIT = 128
-#: A server that has begun to answer and then says nothing for this long is asked again.
-_ANSWER_S = 3.0
 #: Stands before the bytes of a message that nobody with the right to write the log has appended.
 SMUGGLED = b"not appended to this stream: "
-
-
-class _BatchGet(msgspec.Struct, frozen=True):
-    seq: int
-    batch: int = BATCH_RECORDS
-    max_bytes: int = BATCH_BYTES
 
 
 class _MessageGet(msgspec.Struct, frozen=True):
@@ -79,40 +70,10 @@ async def read_batch(
 
     Any replica may answer. One with a damaged block leaves messages out: the caller checks the numbers.
     """
-    got: list[Record] = []
-    ended = asyncio.Event()
-    heard = time.monotonic()
-    failed = 0
-
-    def on_message(_subject: bytes, _reply: bytes, headers: bytes, data: bytes) -> None:
-        nonlocal heard, failed
-        heard = time.monotonic()
-        code = status(headers)
-        if code:
-            failed = code if code not in (204, 404) else 0
-            ended.set()
-            return
-        subject = header(headers, b"Nats-Subject").decode()
-        seq = int(header(headers, b"Nats-Sequence"))
-        got.append(as_record(stream, seq, subject=subject, headers=headers, data=data))
-
-    inbox = bus.new_inbox()
-    number = await bus.listen(inbox, on_message)
-    try:
-        body = msgspec.json.encode(_BatchGet(seq, records))
-        if not bus.send(subjects.js_direct_get(stream), body, inbox.encode()):
-            raise BusUnavailable("the bus is away")
-        while not ended.is_set():
-            try:
-                await asyncio.wait_for(ended.wait(), _ANSWER_S)
-            except TimeoutError:
-                if time.monotonic() - heard >= _ANSWER_S:
-                    raise BusUnavailable(f"{stream} does not answer from seq {seq} on") from None
-    finally:
-        bus.forget(number)
-    if failed:
-        raise BusUnavailable(f"{stream} answers {failed} from seq {seq} on")
-    return got
+    return [
+        as_record(stream, one.seq, subject=one.subject, headers=one.headers, data=one.data)
+        for one in await read_stored(bus, stream, seq, messages=records)
+    ]
 
 
 async def read_one(bus: BusClient, stream: str, seq: int) -> Record | None:

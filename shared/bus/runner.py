@@ -44,6 +44,11 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: where the chosen health port is written.
     health_port_file: str = ""
     start_timeout_s: float = 10.0
+    #: begin at a snapshot, where there is one.
+    snapshots: bool = True
+    #: a view writes one after so many records, and after so many minutes with any; 0: never.
+    snapshot_records: int = 10_000
+    snapshot_minutes: int = 5
     log_level: str = "info"
 
 
@@ -81,6 +86,7 @@ def shell_settings(settings: RunSettings, role: str, node_id: str = "") -> Shell
         replicas=settings.replicas,
         generation=settings.generation,
         in_core=not node_id,
+        snapshots=settings.snapshots,
         start_timeout_s=settings.start_timeout_s,
     )
 

@@ -15,10 +15,18 @@ from typing import Any
 import msgspec
 import structlog
 
-from shared.bus import streams, subjects
+from shared.bus import snapshots, streams, subjects
 from shared.bus.append import Appender, Putter
 from shared.bus.clock import Clock
-from shared.bus.connect import BusClient, Callbacks, Login, connect, server_fsyncs, status
+from shared.bus.connect import (
+    BusClient,
+    Callbacks,
+    Login,
+    connect,
+    header_block,
+    server_fsyncs,
+    status,
+)
 from shared.bus.inbox import Inbox, Timers, Tokens
 from shared.bus.leader import Leadership
 from shared.bus.pull import Link
@@ -27,7 +35,6 @@ from shared.bus.sources import Carrier, Listener, Puller
 from shared.bus.space import watch_space
 from shared.core import role as r
 from shared.core.histogram import Histogram
-from shared.core.tasks import Answer, Ask
 from shared.errors import BusUnavailable, CaravanError
 
 #: One step takes at most this many inputs, so that the bus is heard in between.
@@ -57,6 +64,8 @@ class ShellSettings(msgspec.Struct, frozen=True, kw_only=True):
     generation: int = 1
     #: False for agents: NODES has no streams.
     in_core: bool = True
+    #: begin at a snapshot, where there is one that the log proves.
+    snapshots: bool = True
     start_timeout_s: float = 10.0
 
 
@@ -86,6 +95,9 @@ class Shell:
         self._pullers: dict[str, Puller] = {}
         self._replay: LogReplay | None = None
         self._tells_space = False
+        #: what a role that has read nothing may be given of a snapshot.
+        self._restores: frozenset[str] = frozenset()
+        self._restoring: asyncio.Task[None] | None = None
         self._measuring: asyncio.Task[None] | None = None
         self._appender: Appender | None = None
         self._putter: Putter | None = None
@@ -244,6 +256,7 @@ class Shell:
             match source:
                 case r.Replay():
                     self._tells_space = source.space
+                    self._restores = source.tables if own.snapshots else frozenset()
                     stream = subjects.log_stream(own.generation)
                     self._replay = LogReplay(link, self._inbox, stream=stream, owner=owner)
                 case r.Listen():
@@ -290,9 +303,22 @@ class Shell:
             self._compete()
         elif self._replay.next_seq == 1:
             self._replay.first_caught_up = self._compete
-            self._replay.rewind(self._role.next_seq)
+            await self._begin()
         else:
             self._replay.resume()
+
+    async def _begin(self) -> None:
+        """Replay from the role's first missing seq on; where it has read nothing, from behind a snapshot."""
+        assert self._replay is not None
+        assert self._link is not None
+        first = self._role.next_seq
+        if first == 1 and self._restores:
+            stream = subjects.log_stream(self._settings.generation)
+            found = await snapshots.newest(self._link.bus, stream, self._restores)
+            if found is not None:
+                self._inbox.put(found)
+                first = found.replica.next_seq
+        self._replay.rewind(first)
 
     def _compete(self) -> None:
         """Only who has caught up may lead: a leader that replays first would leave its role without one."""
@@ -350,7 +376,7 @@ class Shell:
 
     async def _end(self) -> None:
         self._ending = True
-        for task in (self._connecting, self._measuring, self._alarm):
+        for task in (self._connecting, self._measuring, self._restoring, self._alarm):
             if task is not None:
                 task.cancel()
         for puller in self._pullers.values():
@@ -379,7 +405,7 @@ class Shell:
             r.Rewind: self._rewind,
             r.Resign: self._resign,
             r.Stop: self._stop,
-            Ask: self._ask,
+            r.Ask: self._ask,
             **performers,
         }
 
@@ -436,8 +462,15 @@ class Shell:
         self._pullers[effect.name].purge(effect.below)
 
     def _rewind(self, effect: r.Rewind) -> None:
-        if self._replay is not None:
-            self._inbox.drop(lambda one: isinstance(one, r.Record | r.CaughtUp))
+        if self._replay is None:
+            return
+        self._inbox.drop(lambda one: isinstance(one, r.Record | r.Restored | r.CaughtUp))
+        if self._restoring is not None:
+            self._restoring.cancel()
+        if effect.seq == self._role.next_seq == 1 and self._restores:
+            self._replay.stop()
+            self._restoring = self._spawn(self._begin())
+        else:
             self._replay.rewind(effect.seq)
 
     def _resign(self, _effect: r.Resign) -> None:
@@ -448,14 +481,17 @@ class Shell:
     def _stop(self, effect: r.Stop) -> None:
         raise RoleStopped(effect.reason)
 
-    def _ask(self, effect: Ask) -> None:
+    def _ask(self, effect: r.Ask) -> None:
         def done(headers: bytes, body: bytes | None) -> None:
             # A status is no answer: nobody listens, or nothing is there.
             answered = None if status(headers) else body
-            self.inject([Answer(name=effect.name, data=answered)])
+            self.inject([r.Answer(name=effect.name, data=answered)])
 
         if self._link is None:
             asyncio.get_running_loop().call_soon(done, b"", None)
         else:
             timeout_s = effect.timeout_ns / 1e9
-            self._link.bus.call(effect.subject, effect.data, done, timeout_s=timeout_s)
+            headers = header_block(nats_expected_stream=effect.stream) if effect.stream else b""
+            self._link.bus.call(
+                effect.subject, effect.data, done, headers=headers, timeout_s=timeout_s
+            )

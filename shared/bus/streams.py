@@ -143,6 +143,15 @@ DEAD = StreamConfig(
     max_bytes=_GIB,
     max_age=7 * 86_400 * _SECOND_NS,
 )
+#: The state at some checkpoints: what can be made of the log again, so the oldest may go, and none is ever needed.
+SNAP = StreamConfig(
+    name="SNAP",
+    subjects=(subjects.SNAPSHOTS,),
+    discard="old",
+    max_bytes=4 * _GIB,
+    max_msgs_per_subject=1,
+    allow_direct=True,
+)
 #: Laid out as a KV bucket without limit markers: they would keep an expired key taken.
 LEADER = StreamConfig(
     name="KV_LEADER",
@@ -152,8 +161,8 @@ LEADER = StreamConfig(
     allow_msg_ttl=True,
 )
 
-#: Made by whoever comes first. DEAD is durable, but nothing is lost when it starts empty.
-ENSURED = (CMD, EVAL, NODE, VIEW, DEAD, LEADER)
+#: Made by whoever comes first. DEAD and SNAP are durable, but nothing is lost when they start empty.
+ENSURED = (CMD, EVAL, NODE, VIEW, DEAD, SNAP, LEADER)
 
 
 def log_config(generation: int = 1, max_bytes: int = LOG_BYTES_MAX) -> StreamConfig:

@@ -181,6 +181,34 @@ def last_token(subject: str) -> str:
     return subject.rsplit(".", 1)[-1]
 
 
+def snapshot_set(seq: int) -> str:
+    """What says that the snapshot at a checkpoint is whole."""
+    return f"snap.set.{seq}"
+
+
+def snapshot_chunk(seq: int, table: str, digest: str, nth: int) -> str:
+    """One piece of a table's bytes; `digest` is of all of them."""
+    return f"snap.part.{seq}.{id_token(table)}.{id_token(digest)}.{nth}"
+
+
+def snapshot_chunks(seq: int, table: str, digest: str) -> str:
+    """All pieces of one table. Raises ValueError for what is no name."""
+    return f"snap.part.{seq}.{id_token(table)}.{id_token(digest)}.*"
+
+
+def snapshot_parts(seq: int) -> str:
+    """All pieces of the snapshot at a checkpoint."""
+    return f"snap.part.{seq}.>"
+
+
+def snapshot_seq(subject: str) -> int:
+    """Say which checkpoint a subject of a snapshot is of; 0: it is none."""
+    tokens = subject.split(".")
+    return int(tokens[2]) if len(tokens) > 2 and tokens[2].isdigit() else 0
+
+
+SNAPSHOTS = "snap.>"
+SNAPSHOT_SETS = "snap.set.*"
 #: What streams hold and accounts export.
 LEASES = "eval.*"
 NODES = "node.*"

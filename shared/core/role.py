@@ -131,6 +131,13 @@ class AppendUnknown(msgspec.Struct, frozen=True):
     """No answer: the append may or may not be in the log."""
 
 
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply to `Ask(name)`; None: there was none."""
+
+    name: str
+    data: bytes | None = None
+
+
 class PutDone(msgspec.Struct, frozen=True):
     """A last value was stored; its subject now stands at `subject_seq`."""
 
@@ -178,6 +185,7 @@ Input = (
     | Appended
     | AppendRefused
     | AppendUnknown
+    | Answer
     | PutDone
     | PutRefused
     | Timer
@@ -263,6 +271,17 @@ class Purge(msgspec.Struct, frozen=True):
     below: int
 
 
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """Send a request; `Answer(name, …)` follows, with None after `timeout_ns` or when nobody listens."""
+
+    name: str
+    subject: str
+    data: bytes
+    timeout_ns: int = 2_000_000_000
+    #: the stream that is to store it; nobody else can have that stored there under this name.
+    stream: str = ""
+
+
 class Rewind(msgspec.Struct, frozen=True):
     """Deliver the log again from `seq` on."""
 
@@ -290,6 +309,7 @@ Effect = (
     | Open
     | Close
     | Purge
+    | Ask
     | Rewind
     | Resign
     | Stop

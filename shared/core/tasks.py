@@ -19,6 +19,8 @@ import msgspec
 from schemas.base import Wire
 from schemas.nodes import NodeSpec, TaskEvent
 from schemas.projections import DesiredAlloc
+from shared.core.role import Answer as Answer  # noqa: PLC0414 - agents know it from here.
+from shared.core.role import Ask as Ask  # noqa: PLC0414
 
 # ---- the journal: what an agent knows after it was killed ----
 
@@ -228,15 +230,6 @@ class RemoveAlloc(msgspec.Struct, frozen=True, kw_only=True):
     alloc_id: str
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """Send a request; `Answer(name, …)` follows, with None after `timeout_ns` or when nobody listens."""
-
-    name: str
-    subject: str
-    data: bytes
-    timeout_ns: int = 2_000_000_000
-
-
 AgentEffect = (
     WriteJournal
     | StartTask
@@ -311,13 +304,6 @@ class TaskNoted(msgspec.Struct, frozen=True, kw_only=True):
     run: int
     kind: str
     message: str
-
-
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The reply to `Ask(name)`; None: there was none."""
-
-    name: str
-    data: bytes | None = None
 
 
 class NodeFound(msgspec.Struct, frozen=True, kw_only=True):

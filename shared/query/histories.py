@@ -1,5 +1,7 @@
 """Which evaluations a job has: an index that only readers need, so it is kept beside the state and not in it."""
 
+from collections.abc import Iterable
+
 from schemas.base import EvalKey, JobId
 from schemas.envelope import Record
 from schemas.evaluations import EvaluationEnded, EvaluationsCollected, EvaluationsCreated
@@ -17,6 +19,18 @@ class Histories:
         self._open: dict[JobId, int] = {}
         #: log time since when there is one.
         self._since_ns: dict[JobId, int] = {}
+
+    def begin_at(self, since_ns: Iterable[tuple[JobId, int]]) -> None:
+        """Make everything of a state that was restored; `since_ns`: what `all_since_ns` said of it."""
+        table = self._state.evaluations
+        for key in sorted(table.by_key):
+            self._of_job.setdefault(table.by_key[key].job_id, {})[key] = None
+        self._open = {job_id: len(keys) for job_id, keys in table.open_of.items()}
+        self._since_ns = dict(since_ns)
+
+    def all_since_ns(self) -> tuple[tuple[JobId, int], ...]:
+        """By job, log time since when it has evaluations that have not ended."""
+        return tuple(self._since_ns.items())
 
     def before(self, record: Record) -> None:
         """Forget what the record is about to collect."""

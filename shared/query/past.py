@@ -12,7 +12,7 @@ from schemas.envelope import ENCODER
 from schemas.envelope import Record as LogRecord
 from schemas.projections import PlanQuery, Query
 from shared.core.replica import Replica
-from shared.core.role import Record
+from shared.core.role import Record, Restored
 from shared.core.state import State
 from shared.query.answers import LIMIT_MAX, Answers
 from shared.query.histories import Histories
@@ -33,6 +33,12 @@ class Past:
     def state(self) -> State:
         """The state behind the last record."""
         return self.replica.state
+
+    def begin_at(self, restored: Restored) -> None:
+        """Begin at a snapshot instead of the first record."""
+        self.replica.begin_at(restored.replica)
+        self._histories.begin_at(restored.asides.since_ns)
+        self._answers.lease = restored.lease
 
     def apply(self, record: Record) -> LogRecord | None:
         """Go on by one record; None: it was foreign. Raises LogError."""

@@ -29,7 +29,7 @@ _NO_ROWS: Rows = np.empty(0, dtype=np.int32)
 
 
 class Horizon:
-    """Log time of past seqs, at a resolution of a second. Derived by replay, never stored."""
+    """Log time of past seqs, at a resolution of a second. Derived by replay, or taken from a snapshot."""
 
     def __init__(self) -> None:
         self._marks: deque[tuple[int, int]] = deque(maxlen=_KEPT)
@@ -38,6 +38,14 @@ class Horizon:
         """Remember that `seq` was written at `t_ns`."""
         if not self._marks or t_ns - self._marks[-1][1] >= _STEP_NS:
             self._marks.append((seq, t_ns))
+
+    def marks(self) -> tuple[tuple[int, int], ...]:
+        """Every (seq, time) that is kept, oldest first, for a snapshot."""
+        return tuple(self._marks)
+
+    def begin_at(self, marks: Iterable[tuple[int, int]]) -> None:
+        """Take over what a snapshot knows, instead of what went by."""
+        self._marks = deque(marks, maxlen=_KEPT)
 
     def seq_at(self, t_ns: int) -> int:
         """Newest seq written at or before `t_ns`, to the resolution; 0 when there is none."""

@@ -1,0 +1,105 @@
+"""The newest snapshot that the log proves, from the SNAP stream into a replica.
+
+Decides which set is taken: the newest whose bytes and tables hold, else an older one, else none. Whatever is wrong
+with a set is a line in the log and never an error: the log itself is always there. Writing is the view's matter
+(services/view/snapshots.py).
+"""
+
+import structlog
+
+from shared.bus import streams, subjects
+from shared.bus.connect import BusClient
+from shared.bus.direct import Stored, read_stored
+from shared.bus.replay import read_batch
+from shared.core.role import Restored
+from shared.core.snapshots.sets import Manifest, Part, read_manifest, restore, wanted
+from shared.errors import BusUnavailable, SnapshotUnfit
+
+#: Sets looked at before a reader begins at the first record.
+SETS_TRIED_MAX = 4
+log = structlog.get_logger()
+_SNAP = streams.SNAP.name
+#: Where the server keeps what the writer's own request said first: nobody but a writer of this stream can have it.
+_PROOF = b"Nats-Expected-Stream: " + _SNAP.encode()
+
+
+async def newest(
+    bus: BusClient,
+    log_stream: str,
+    tables: frozenset[str],
+    *,
+    last_seq: int = 0,
+    last_ns: int = 0,
+) -> Restored | None:
+    """Restore these tables from the newest set that is fit, not newer than `last_seq` and `last_ns` (0: whichever).
+
+    None: there is none, or the bus does not answer; the reason stands in the log.
+    """
+    try:
+        for seq, data in (await _manifests(bus))[:SETS_TRIED_MAX]:
+            try:
+                manifest = read_manifest(data)
+                if (last_seq and seq > last_seq) or (last_ns and manifest.t_ns > last_ns):
+                    continue
+                found = await _restored(bus, log_stream, seq, manifest, tables)
+            except SnapshotUnfit as err:
+                log.warning("snapshot.passed_over", snapshot_seq=seq, reason=str(err))
+            else:
+                log.info("snapshot.restored", snapshot_seq=seq, tables=sorted(tables))
+                return found
+    except BusUnavailable as err:
+        log.warning("snapshot.unreadable", reason=str(err))
+    return None
+
+
+async def _manifests(bus: BusClient) -> list[tuple[int, bytes]]:
+    """Every set that says it is whole, as (seq, manifest), newest first. Raises BusUnavailable."""
+    found: dict[int, bytes] = {}
+    for one in await _all(bus, subjects.SNAPSHOT_SETS):
+        seq = subjects.last_token(one.subject)
+        if seq.isdigit():
+            found[int(seq)] = one.data
+    return sorted(found.items(), reverse=True)
+
+
+async def _all(bus: BusClient, subject: str, size: int = -1) -> list[Stored]:
+    """Everything under a subject that a view stored there; `size`: until there are so many bytes."""
+    found: list[Stored] = []
+    at = 1
+    while size and (batch := await read_stored(bus, _SNAP, at, subject=subject)):
+        at = batch[-1].seq + 1
+        mine = [one for one in batch if one.headers.split(b"\r\n", 2)[1] == _PROOF]
+        found += mine
+        if size > 0:
+            size = max(0, size - sum(len(one.data) for one in mine))
+    return found
+
+
+async def _restored(
+    bus: BusClient, log_stream: str, seq: int, manifest: Manifest, tables: frozenset[str]
+) -> Restored:
+    """Fetch what is needed of a set, and the log's word on it. Raises SnapshotUnfit, BusUnavailable."""
+    needed = wanted(manifest, tables)
+    if manifest.seq != seq:
+        raise SnapshotUnfit(f"names seq {manifest.seq}")
+    proof = await read_batch(bus, log_stream, manifest.seq, 1)
+    if not proof or proof[0].seq != manifest.seq:
+        raise SnapshotUnfit(f"the log has nothing at {manifest.seq}")
+    parts = {part.table: await _part(bus, manifest.seq, part) for part in needed}
+    return restore(manifest, parts, proof[0], tables)
+
+
+async def _part(bus: BusClient, seq: int, part: Part) -> bytes:
+    """Join the chunks of one part; their hash is the reader's matter. Raises SnapshotUnfit, BusUnavailable."""
+    try:
+        subject = subjects.snapshot_chunks(seq, part.table, part.hash)
+    except ValueError as err:
+        raise SnapshotUnfit(f"names a part that cannot be: {err}") from err
+    chunks: dict[int, bytes] = {}
+    for one in await _all(bus, subject, part.size):
+        nth = subjects.last_token(one.subject)
+        if nth.isdigit():
+            chunks[int(nth)] = one.data
+    if sorted(chunks) != list(range(len(chunks))):
+        raise SnapshotUnfit(f"{part.table} has chunks {sorted(chunks)[:20]}, some are missing")
+    return b"".join(chunks[nth] for nth in range(len(chunks)))
