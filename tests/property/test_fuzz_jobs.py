@@ -9,9 +9,11 @@ from bench.inside import Inside, placed
 from schemas.base import JobId
 from schemas.jobs import GroupSpec
 from schemas.nodes import Pool
+from schemas.policy import Policy, Preemption
 from shared.core import coupled
 from shared.core.operators import OPERATORS, Operand
 from shared.core.place import Proposal
+from shared.core.tables.allocations import EVICT
 from shared.jobspec.submission import JobInvalid
 from shared.query.offered import all_pools
 from tests.property import fuzz
@@ -19,6 +21,7 @@ from tests.property.fuzz_resources import asking, offering
 
 pytestmark = pytest.mark.property
 
+EVERYBODY_MAY = Policy(preemption=Preemption(service=True, batch=True, system=True, sysbatch=True))
 #: Plans that become state, so that later ones find load; about so many.
 COMMITTED = 250
 
@@ -50,7 +53,11 @@ def check(inside: Inside, job_id: JobId, proposal: Proposal) -> None:
     job = inside.state.jobs.by_id[job_id]
     fleet = inside.state.fleet
     groups = {group.name: group for group in job.groups}
-    used = inside.state.allocations.used(fleet.size).copy()
+    table = inside.state.allocations
+    used = table.used(fleet.size).copy()
+    gone = [row for one in proposal.evictions for row in one.rows]
+    assert len(set(gone)) == len(gone)
+    np.subtract.at(used, table.node[gone], table.groups.ask[table.group[gone]])
     rows_of: dict[str, list[int]] = {name: [] for name in groups}
     for part in proposal.placements:
         group = groups[part.group]
@@ -78,6 +85,8 @@ def nothing_in_excess(inside: Inside) -> bool:
     table = state.allocations
     held: set[tuple[int, int]] = set()
     for row, holding in table.holdings.items():
+        if table.desired[row] == EVICT:
+            continue
         for port in (*holding.static_ports, *holding.ports):
             at = (int(table.node[row]), port)
             assert at not in held, f"port {port} is held twice on one node"
@@ -98,11 +107,21 @@ def test_five_hundred_jobs() -> None:
     assert min(run(500, 600).values()) > 25
 
 
-def run(jobs: int, nodes: int) -> Counter[str]:
+def test_three_hundred_jobs_that_evict() -> None:
+    """Three hundred jobs of all priorities on 40 full nodes: who makes room is gone, and nothing is held twice."""
+    inside = Inside((offering(fuzz.node(at), at) for at in range(40)), EVERYBODY_MAY)
+    outcomes = run(300, 40, inside)
+    assert outcomes["evicts"] > 15
+
+
+def run(jobs: int, nodes: int, inside: Inside | None = None) -> Counter[str]:
     """Read, plan and check so many jobs; count how they ended."""
-    inside = Inside([offering(fuzz.node(at), at) for at in range(nodes)])
+    evicting = inside is not None
+    inside = inside or Inside([offering(fuzz.node(at), at) for at in range(nodes)])
     inside.declare(Pool(name="seat", amount=400_000))
     outcomes: Counter[str] = Counter(refused=0, placed=0, waits=0)
+    if evicting:
+        outcomes["evicts"] = 0
     steps = 0
     offer = coupled._offer
 
@@ -115,7 +134,10 @@ def run(jobs: int, nodes: int) -> Counter[str]:
         patch.setattr(coupled, "_offer", counted)
         for number in range(jobs):
             try:
-                job_id = inside.register(asking(fuzz.job(number), number))
+                job = asking(fuzz.job(number), number)
+                if evicting:
+                    job["Priority"] = 20 + number * 37 % 70
+                job_id = inside.register(job)
             except JobInvalid as err:
                 named = all(one.path.startswith("Job") and one.message for one in err.errors)
                 if not named:
@@ -129,6 +151,8 @@ def run(jobs: int, nodes: int) -> Counter[str]:
             assert steps <= coupled.STEPS_MAX + 2 * groups * nodes, f"job {number}: {steps} steps"
             check(inside, job_id, proposal)
             outcomes["placed" if placed(proposal) else "waits"] += 1
+            if evicting:
+                outcomes["evicts"] += bool(proposal.evictions)
             if not number % max(jobs // COMMITTED, 1) and proposal.end == "complete":
                 inside.commit(job_id, proposal)
     assert nothing_in_excess(inside)
