@@ -1,0 +1,363 @@
+"""Snapshots on a real bus: a view writes them, every role begins at one, and whatever is wrong with one is passed over."""
+
+from collections.abc import Callable
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas.envelope import LeaseHeld
+from services.eval_broker.role import EvalBroker
+from services.heartbeat.role import Heartbeat
+from services.intake.role import Intake
+from services.plan_applier.role import PlanApplier
+from services.scheduler.role import Scheduler
+from services.view.role import View
+from services.view.snapshots import KEPT, When
+from shared.bus import snapshots, streams, subjects
+from shared.bus.connect import BusClient, header_block
+from shared.bus.direct import read_stored
+from shared.bus.replay import read_batch
+from shared.core import role as r
+from shared.core.log import seal
+from shared.core.replica import Replica
+from shared.core.snapshots.sets import Asides, Manifest, Writing, encode_manifest
+from shared.core.state import TABLES
+from shared.sim.world import World
+from tests.bus.toys import Bus, append, run, until
+
+pytestmark = pytest.mark.bus
+EVERY = 20
+OFF = When()
+
+
+@cache
+def storm(seed: int) -> tuple[tuple[str, bytes], ...]:
+    """What one simulated world wrote, up to its last checkpoint: subjects and bytes."""
+    world = World(seed)
+    assert not world.run().invariant
+    records = world.site.bus.log.records
+    proven = [at for at, (subject, _) in enumerate(records) if subject.endswith("checkpoint")]
+    return tuple(records[: proven[-1] + 1])
+
+
+@cache
+def end_of(seed: int) -> Replica:
+    """A replica that replayed a storm from its first record."""
+    replica = Replica()
+    for seq, (subject, data) in enumerate(storm(seed), 1):
+        replica.apply(r.Record(seq, subject, data))
+    return replica
+
+
+async def write(bus: Bus, records: tuple[tuple[str, bytes], ...], first: int = 1) -> None:
+    """Append records as the log's one writer."""
+    async with bus.client("plan_applier") as writer:
+        for seq, (subject, data) in enumerate(records, first):
+            await append(writer, data, msg_id=f"m{seq}", subject=subject)
+
+
+def is_done(view: View) -> bool:
+    """Tell whether a view neither makes nor stores nor purges anything."""
+    own = view._snapshots
+    return not own._is_busy and not own._queue and not own.is_holding
+
+
+def set_of(seed: int) -> tuple[Manifest, dict[str, bytes]]:
+    """A set at the second checkpoint of another storm."""
+    replica, proven = Replica(), 0
+    for seq, (subject, data) in enumerate(storm(seed), 1):
+        record = replica.apply(r.Record(seq, subject, data))
+        proven += record is not None and record.kind == "checkpoint"
+        if proven == 2:
+            break
+    assert record is not None
+    writing = Writing(replica, record, lease=LeaseHeld(holder="", cluster_id=""), asides=Asides())
+    while not writing.go_on(1):
+        pass
+    return writing.manifest(), {name: b"".join(some) for name, some in writing.parts.items()}
+
+
+class Counted:
+    """A role, and what it was given of the log."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.name, self.instance, self.leader_key = inner.name, inner.instance, inner.leader_key
+        self.first = 0
+        self.read = 0
+        self.began_at = 0
+
+    @property
+    def next_seq(self) -> int:
+        found: int = self.inner.next_seq
+        return found
+
+    def sources(self) -> tuple[r.Source, ...]:
+        found: tuple[r.Source, ...] = self.inner.sources()
+        return found
+
+    def step(self, inputs: list[r.Input], now_ns: int) -> list[r.Effect]:
+        for one in inputs:
+            if isinstance(one, r.Record):
+                self.first = self.first or one.seq
+                self.read += 1
+            elif isinstance(one, r.Restored):
+                self.began_at = one.replica.seq
+        found: list[r.Effect] = self.inner.step(inputs, now_ns)
+        return found
+
+    def metrics(self) -> dict[str, float]:
+        found: dict[str, float] = self.inner.metrics()
+        return found
+
+    @property
+    def replica(self) -> Replica:
+        found: Replica = getattr(self.inner, "_replica", None) or self.inner.replica
+        return found
+
+
+async def sets(bus: Bus, user: str = "admin") -> dict[int, bytes]:
+    """Every manifest that is stored, by seq."""
+    async with bus.client(user) as client:
+        found = await read_stored(client, "SNAP", 1, subject=subjects.SNAPSHOT_SETS)
+    return {subjects.snapshot_seq(one.subject): one.data for one in found}
+
+
+async def grown(bus: Bus, seed: int = 3, when: When | None = None) -> list[int]:
+    """Write a storm into a new log while a view follows and writes snapshots; the seqs of those kept, oldest first."""
+    await bus.bootstrap()
+    records = storm(seed)
+    view = View(instance="writer", snapshots=when or When(records=EVERY))
+    ends = [at for at, (subject, _) in enumerate(records, 1) if subject.endswith("checkpoint")]
+    async with bus.shell(view, "view") as shell:
+        await until(lambda: shell.is_ready, "the view has caught up")
+        for first, last in pairwise([0, *ends]):
+            await write(bus, records[first:last], first + 1)
+            await until(lambda end=last: view.next_seq > end and is_done(view), "it rests")
+        assert view.metrics()["caravan_view_snapshots_written_total"] > KEPT
+    return sorted(await sets(bus))
+
+
+async def began(bus: Bus, made: Callable[[], Any], user: str, **settings: Any) -> Counted:
+    """Start a role, wait until it has caught up, end it."""
+    one = Counted(made())
+    own = msgspec.structs.replace(bus.settings(user), **settings)
+    async with bus.shell(one, own) as shell:
+        await until(lambda: shell.is_ready and one.next_seq > 1, f"{user} has caught up")
+        end = (await log_end(bus)) + 1
+        await until(lambda: one.next_seq >= end, f"{user} is at the end")
+    return one
+
+
+async def log_end(bus: Bus) -> int:
+    """Seq of the log's last record."""
+    async with bus.client() as client:
+        found = await streams.info(client, "LOG_1")
+    assert found is not None
+    return found.state.last_seq
+
+
+ROLES: dict[str, Callable[[], Any]] = {
+    "intake": lambda: Intake(instance="i"),
+    "eval_broker": lambda: EvalBroker(instance="e"),
+    "scheduler": lambda: Scheduler(instance="s"),
+    "heartbeat": lambda: Heartbeat(instance="h"),
+    "view": lambda: View(instance="v"),
+}
+
+
+def test_every_role_begins_at_the_newest_and_reads_only_the_rest(bus: Bus) -> None:
+    """Of a log with snapshots nobody reads the beginning; every table is what a full replay makes of it."""
+
+    async def story() -> None:
+        kept = await grown(bus)
+        assert len(kept) == KEPT
+        whole = end_of(3)
+        for user, made in ROLES.items():
+            one = await began(bus, made, user)
+            assert one.began_at == kept[-1], user
+            assert one.read == whole.seq - kept[-1], user
+            assert one.first in (0, kept[-1] + 1), user
+            told = whole.state.hashes()
+            assert one.replica.state.hashes().items() <= told.items(), user
+            assert one.replica.seq == whole.seq, user
+
+    run(story())
+
+
+def test_an_applier_that_began_at_a_snapshot_goes_on_with_the_chain(bus: Bus) -> None:
+    """What it writes links to the snapshot's head: whoever replays from the first record accepts it, and agrees."""
+
+    async def story() -> None:
+        kept = await grown(bus)
+        cluster_id = end_of(3).chain.cluster_id
+        one = Counted(PlanApplier(instance="p", cluster_id=cluster_id, require_fsync=False))
+        async with bus.shell(one) as shell:
+            await until(lambda: shell.is_ready, "it has caught up")
+            await until(lambda: one.replica.chain.holder == "p", "it holds the pen")
+        assert one.began_at == kept[-1]
+        assert one.read <= one.replica.seq - kept[-1]
+        told = Replica()
+        async with bus.client() as client:
+            for record in await read_batch(client, "LOG_1", 1):
+                told.apply(record)
+        assert told.chain.holder == "p"
+        assert told.chain.head == one.replica.chain.head
+        assert told.chain.foreign == one.replica.chain.foreign
+        assert told.state.hashes() == one.replica.state.hashes()
+
+    run(story())
+
+
+async def store(client: BusClient, subject: str, data: bytes, *, proof: bool = True) -> None:
+    """Store something in SNAP, as a view does, or as somebody who only got it there."""
+    headers = header_block(nats_expected_stream="SNAP") if proof else b""
+    _, body = await client.request_raw(subject, data, headers=headers)
+    assert b'"error"' not in body, body
+
+
+async def _flip(bus: Bus, seq: int) -> None:
+    async with bus.client("view") as view, bus.client() as admin:
+        one = (await read_stored(admin, "SNAP", 1, subject=f"snap.part.{seq}.jobs.>"))[0]
+        await store(view, one.subject, b"\x00" + one.data[1:])
+
+
+async def _remove(bus: Bus, seq: int) -> None:
+    async with bus.client() as admin:
+        body = msgspec.json.encode({"filter": f"snap.part.{seq}.jobs.>"})
+        await admin.ask(subjects.js_stream_purge("SNAP"), body)
+
+
+async def _newer(bus: Bus, seq: int) -> None:
+    manifest = msgspec.json.decode((await sets(bus))[seq])
+    async with bus.client("view") as view:
+        body = msgspec.json.encode({**manifest, "format": 99})
+        await store(view, subjects.snapshot_set(seq), body)
+
+
+async def _garbage(bus: Bus, seq: int) -> None:
+    async with bus.client("view") as view:
+        await store(view, subjects.snapshot_set(seq), b"\xff{")
+
+
+async def _renamed(bus: Bus, seq: int) -> None:
+    """A manifest under the seq of another."""
+    kept = await sets(bus)
+    async with bus.client("view") as view:
+        await store(view, subjects.snapshot_set(seq), kept[min(kept)])
+
+
+@pytest.mark.parametrize("harm", [_flip, _remove, _newer, _garbage, _renamed])
+def test_a_set_that_is_not_fit_is_passed_over(bus: Bus, harm: Any) -> None:
+    """A damaged, torn, foreign or newer set costs a reader nothing but a look at the one before."""
+
+    async def story() -> None:
+        kept = await grown(bus)
+        await harm(bus, kept[-1])
+        one = await began(bus, ROLES["intake"], "intake")
+        assert one.began_at == kept[-2]
+        assert one.read == end_of(3).seq - kept[-2]
+        # Who does not need the damaged table does not mind; who needs it, and finds none, replays.
+        for seq in kept[:-1]:
+            await harm(bus, seq)
+        if harm is not _renamed:
+            one = await began(bus, ROLES["intake"], "intake")
+            assert (one.began_at, one.first) == (0, 1)
+        assert one.replica.state.hashes().items() <= end_of(3).state.hashes().items()
+
+    run(story())
+
+
+def test_a_set_of_another_cluster_is_passed_over(bus: Bus) -> None:
+    """Snapshots that were left on the bus by another log are no state of this one."""
+
+    async def story() -> None:
+        await bus.bootstrap()
+        await write(bus, storm(3))
+        manifest, parts = set_of(8)
+        async with bus.client("view") as view:
+            for part in manifest.parts:
+                name = subjects.snapshot_chunk(manifest.seq, part.table, part.hash, 0)
+                await store(view, name, parts[part.table])
+            name = subjects.snapshot_set(manifest.seq)
+            await store(view, name, encode_manifest(manifest))
+            assert await snapshots.newest(view, "LOG_1", TABLES) is None
+        one = await began(bus, ROLES["scheduler"], "scheduler")
+        assert (one.began_at, one.first) == (0, 1)
+        assert one.replica.state.hashes().items() <= end_of(3).state.hashes().items()
+
+    run(story())
+
+
+def test_what_no_view_stored_is_not_there(bus: Bus) -> None:
+    """A message that got into SNAP by somebody's answer is not looked at, whatever it says."""
+
+    async def story() -> None:
+        kept = await grown(bus)
+        manifest = msgspec.json.decode((await sets(bus))[kept[-1]])
+        async with bus.client() as admin:
+            body = msgspec.json.encode({**manifest, "format": 99})
+            await store(admin, subjects.snapshot_set(kept[-1]), body, proof=False)
+            found = await snapshots.newest(admin, "LOG_1", TABLES)
+        assert found is not None
+        assert found.replica.seq == kept[-2]
+
+    run(story())
+
+
+def test_nobody_but_a_view_may_store_and_everybody_may_read(bus: Bus) -> None:
+    """The server refuses other roles and the public; the public reads by direct get."""
+
+    async def story() -> None:
+        kept = await grown(bus)
+        for user in ("public", "intake", "scheduler", "plan_applier"):
+            errors: list[str] = []
+            async with bus.client(user, errors) as client:
+                client.send(subjects.snapshot_set(9_999), b"{}")
+                await client.flush()
+                await until(lambda heard=errors: heard, "the server says no")
+                assert "permissions violation" in errors[0].lower()
+                found = await snapshots.newest(client, "LOG_1", TABLES, last_seq=kept[-1] - 1)
+            assert found is not None
+            assert found.replica.seq == kept[-2]
+
+    run(story())
+
+
+def test_a_set_that_was_not_finished_is_none_and_goes(bus: Bus) -> None:
+    """Parts without a manifest, left by a view that was killed, are not read, and the next set takes them away."""
+
+    async def story() -> None:
+        await grown(bus)
+        async with bus.client("view") as view:
+            name = subjects.snapshot_chunk(7, "jobs", "0" * 32, 0)
+            await store(view, name, b"half")
+        one = View(instance="next", snapshots=When(records=1))
+        async with bus.shell(one, "view") as shell:
+            await until(lambda: shell.is_ready, "it has caught up")
+            chain = one._replica.chain
+            data, _ = seal(chain.draft("checkpoint", 0, tables=end_of(3).state.hashes()))
+            await write(bus, ((subjects.log(1, "checkpoint"), data),), one.next_seq)
+            written = "caravan_view_snapshots_written_total"
+            await until(lambda: one.metrics()[written] == 1, "one more set")
+            await until(lambda: is_done(one), "it is done")
+        async with bus.client() as admin:
+            assert not await read_stored(admin, "SNAP", 1, subject=subjects.snapshot_parts(7))
+        assert max(await sets(bus)) == len(storm(3)) + 1
+
+    run(story())
+
+
+def test_switched_off_nobody_reads_and_nobody_writes(bus: Bus) -> None:
+    """Without the setting a role replays from the first record, and a view stores nothing."""
+
+    async def story() -> None:
+        kept = await grown(bus)
+        one = await began(bus, ROLES["view"], "view", snapshots=False)
+        assert (one.began_at, one.first, one.read) == (0, 1, end_of(3).seq)
+        assert sorted(await sets(bus)) == kept
+
+    run(story())
