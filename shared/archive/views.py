@@ -223,10 +223,12 @@ SELECT * FROM (
         to_time
     FROM waiting(_job)
     UNION ALL
-    SELECT 'allocation', group_name || '[' || name_index || '] ' || substr(id, 1, 8), client_status, node_id,
-    from_seq,
-        to_seq, from_time, to_time
-    FROM allocation_states WHERE job_id = _job
+    SELECT 'allocation', group_name || '[' || name_index || '] ' || substr(id, 1, 8), client_status, node_id, from_seq,
+        CASE WHEN ended THEN coalesce(to_seq, from_seq) ELSE to_seq END, from_time,
+        CASE WHEN ended THEN coalesce(to_time, from_time) ELSE to_time END
+    FROM (
+        SELECT *, client_status IN ('complete', 'failed', 'lost') AS ended FROM allocation_states WHERE job_id = _job
+    )
 ) ORDER BY from_seq, lane, name;
 """
 
