@@ -106,17 +106,22 @@ class Archive:
             text = f"holds the log of cluster {known}, this is {cluster_id}"
             raise ArchiveInvalid("conflict", text, str(self.folder))
         if not known:
-            others = [one.name for one in self.folder.iterdir() if one.name != _LOCK]
-            if others:
-                text = f"not empty and no export: {min(others)} is there"
-                raise ArchiveInvalid("conflict", text, str(self.folder))
+            self._be_alone()
             marker = Marker(format=FORMAT, cluster_id=cluster_id)
             _write(self.folder / _EXPORT, msgspec.json.encode(marker))
+
+    def _be_alone(self) -> None:
+        others = [one.name for one in self.folder.iterdir() if one.name != _LOCK]
+        if others:
+            text = f"not empty and no export: {min(others)} is there"
+            raise ArchiveInvalid("conflict", text, str(self.folder))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep every other export out, until the end of this process at the latest. Raises ArchiveInvalid, OSError."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        if not self.cluster_id():
+            self._be_alone()
         descriptor = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             try:
