@@ -1,6 +1,7 @@
 """Moments of a log, and the state as it was at one: what --at and --to mean.
 
-Decides how a moment is written. The log itself is read, by direct get, from its beginning; no service takes part.
+Decides how a moment is written. The log itself is read, by direct get, from its beginning or from behind a
+snapshot that it proves; no service takes part.
 """
 
 from collections.abc import AsyncIterator
@@ -11,9 +12,11 @@ import msgspec
 from schemas.envelope import RECORD_DECODER
 from services.cli import chosen
 from services.cli.output import CliError
+from shared.bus import snapshots
 from shared.bus.client import Client
 from shared.core.log import is_framed
 from shared.core.role import Record
+from shared.core.state import TABLES
 from shared.query.past import Past
 
 
@@ -45,11 +48,16 @@ def is_later(record: Record, until_ns: int) -> bool:
         return False
 
 
-async def records_to(client: Client, text: str, flag: str = "--at") -> AsyncIterator[Record]:
-    """Yield the log up to a moment; the empty text means all of it. Raises CliError for a seq beyond the end."""
+async def records_to(
+    client: Client, text: str, flag: str = "--at", *, first: int = 1
+) -> AsyncIterator[Record]:
+    """Yield the log from `first` up to a moment; the empty text means all of it.
+
+    Raises CliError for a seq beyond the end.
+    """
     last, until_ns = moment(text, flag)
-    seen = 0
-    async for record in client.read_log(1, last):
+    seen = first - 1
+    async for record in client.read_log(first, last):
         if until_ns and is_later(record, until_ns):
             break
         seen = record.seq
@@ -61,9 +69,15 @@ async def records_to(client: Client, text: str, flag: str = "--at") -> AsyncIter
 
 
 async def past(client: Client, text: str = "") -> Past:
-    """Replay to a moment. Raises CliError, LogError."""
+    """Replay to a moment, from the newest snapshot before it. Raises CliError, LogError."""
     found = Past()
-    async for record in records_to(client, text):
+    last, until_ns = moment(text)
+    restored = await snapshots.newest(
+        client.bus, client.log_stream, TABLES, last_seq=last, last_ns=until_ns, quiet=True
+    )
+    if restored is not None:
+        found.begin_at(restored)
+    async for record in records_to(client, text, first=found.replica.next_seq):
         found.apply(record)
     return found
 

@@ -42,6 +42,11 @@ class Client:
         assert self._bus is not None, "use `async with`"
         return self._bus
 
+    @property
+    def log_stream(self) -> str:
+        """Name of the log's stream."""
+        return self._stream
+
     async def request(
         self, subject: str, body: Mapping[str, Any] | msgspec.Struct, timeout_s: float = 10.0
     ) -> dict[str, Any]:

@@ -30,10 +30,11 @@ async def newest(
     *,
     last_seq: int = 0,
     last_ns: int = 0,
+    quiet: bool = False,
 ) -> Restored | None:
     """Restore these tables from the newest set that is fit, not newer than `last_seq` and `last_ns` (0: whichever).
 
-    None: there is none, or the bus does not answer; the reason stands in the log.
+    None: there is none, or the bus does not answer; the reason stands in the log, unless `quiet`.
     """
     try:
         for seq, data in (await _manifests(bus))[:SETS_TRIED_MAX]:
@@ -43,12 +44,15 @@ async def newest(
                     continue
                 found = await _restored(bus, log_stream, seq, manifest, tables)
             except SnapshotUnfit as err:
-                log.warning("snapshot.passed_over", snapshot_seq=seq, reason=str(err))
+                if not quiet:
+                    log.warning("snapshot.passed_over", snapshot_seq=seq, reason=str(err))
             else:
-                log.info("snapshot.restored", snapshot_seq=seq, tables=sorted(tables))
+                if not quiet:
+                    log.info("snapshot.restored", snapshot_seq=seq, tables=sorted(tables))
                 return found
     except BusUnavailable as err:
-        log.warning("snapshot.unreadable", reason=str(err))
+        if not quiet:
+            log.warning("snapshot.unreadable", reason=str(err))
     return None
 
 
