@@ -28,7 +28,7 @@ def stop(out: Output, *, alloc_id: str) -> int:
             "cluster_id": verdict.cluster_id,
         }
     )
-    said = "stops, and its job replaces it" if verdict.changed else "was to stop already"
+    said = "stops, and its job replaces it" if verdict.changed else "ends or ended already"
     out.line(f"allocation {short(verdict.alloc_id)}: {said}")
     return 0
 

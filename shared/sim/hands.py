@@ -1,5 +1,6 @@
 """An operator at work: allocations stopped by hand, nodes drained and drained no longer, words said about nodes.
 
+In every other world there is none: each of these has jobs looked at again, which would cover up what was forgotten.
 Decides what is asked of the operators' door, one wish at a time, until it has its verdict. What a verdict promises must
 stand in the books. Must not know how the cluster does it. In the end every drain is over but one, in some worlds.
 """
@@ -48,7 +49,8 @@ class Hands:
         self._open: Wish | None = None
 
     def begin(self, after_ns: int) -> None:
-        """Wish for the first time."""
+        """Wish for the first time, in a world that has an operator."""
+        self.is_idle = self._draws.hit(500)
         self.site.loop.after(after_ns, self._next)
 
     def close(self) -> None:

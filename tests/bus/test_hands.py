@@ -478,8 +478,9 @@ def test_alloc_stop_has_it_replaced(up: Up, tmp_path: Path) -> None:
         return [one["previous"] for one in running if one["desired_status"] == "run"]
 
     up.until(lambda: heirs() == [first], "its successor")
-    code, answer = up.run("alloc", "stop", first)
-    assert code == 1 and answer["error"]["code"] == "conflict"
+    assert not up.documented("alloc", "stop", first)["changed"]
+    code, answer = up.run("alloc", "stop", "no-such-allocation")
+    assert code == 1 and answer["error"]["code"] == "not_found"
 
 
 def test_a_drained_node_is_emptied(up: Up, tmp_path: Path) -> None:

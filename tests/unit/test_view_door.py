@@ -2,11 +2,18 @@
 
 import msgspec
 
-from schemas.allocations import AllocationsCollected
+from schemas.allocations import AllocationsCollected, AllocationsDisplaced
 from schemas.base import JobId
 from schemas.evaluations import EvaluationEnded, EvaluationsCollected
 from schemas.jobs import JobsCollected, JobStopped
-from schemas.nodes import Instance, NodeEligibilityChanged, Pool, PoolDeclared
+from schemas.nodes import (
+    Instance,
+    NodeDrainChanged,
+    NodeEligibilityChanged,
+    NodeMetaChanged,
+    Pool,
+    PoolDeclared,
+)
 from schemas.policy import OperatorRefused, Policy, PolicyChanged
 from shared.bus import subjects
 from shared.core.ids import make_key
@@ -121,6 +128,53 @@ def test_only_the_node_that_was_meant_answers() -> None:
     assert silent(story.feed())
     story.log(NodeEligibilityChanged(row=1, eligible=False))
     assert told(story.feed())["node_id"] == "n2"
+
+
+def test_a_stop_is_answered_by_its_mark() -> None:
+    """The command names the allocation by its key; the answer comes with the fact; again it is so already."""
+    story = ready()
+    story.job("j", count=1)
+    story.plan("j", (0,))
+    shown = story.ask("allocs")["allocations"][0]["id"]
+    (command,) = sent(story.feed(wish("alloc", "stop", alloc_id=shown[:8])))
+    assert command["type"] == "stop_allocation"
+    story.log(AllocationsDisplaced(rows=(0,)))
+    answer = told(story.feed())
+    assert (answer["alloc_id"], answer["changed"]) == (shown, True)
+    again = told(story.feed(wish("alloc", "stop", alloc_id=shown)))
+    assert (again["status"], again["changed"]) == ("accepted", False)
+    missing = told(story.feed(wish("alloc", "stop", alloc_id="ffffffff")))
+    assert missing["error"]["code"] == "not_found"
+
+
+def test_a_drain_has_a_moment_in_log_time() -> None:
+    """What is asked as a duration is a moment in the command; the same drain again changes nothing."""
+    story = ready()
+    effects = story.feed(wish("node", "drain", node_id="n2", draining=True, deadline_ns=5000 * MS))
+    (command,) = sent(effects)
+    assert command["deadline_ns"] == story.now_ns + 5000 * MS
+    story.log(NodeDrainChanged(row=1, draining=True, deadline_ns=command["deadline_ns"]))
+    answer = told(story.feed())
+    assert (answer["node_id"], answer["deadline_ns"]) == ("n2", command["deadline_ns"])
+    line = story.ask("node", id="n2")["nodes"][0]
+    assert (line["draining"], line["eligibility"]) == (True, "ineligible")
+    (command,) = sent(story.feed(wish("node", "drain", node_id="n2", draining=False)))
+    story.log(NodeDrainChanged(row=1, draining=False))
+    assert told(story.feed())["changed"] is True
+    assert told(story.feed(wish("node", "drain", node_id="n2", draining=False)))["changed"] is False
+
+
+def test_words_about_a_node_are_told_as_constraints_see_them() -> None:
+    """Merged over what the agent says; without a change they are only told."""
+    story = ready()
+    body = {"node_id": "n1", "change": {"rack": "r7", "gone": None}}
+    (command,) = sent(story.feed(wish("node", "set_meta", **body)))
+    assert command["change"] == {"gone": None, "rack": "r7"}
+    story.log(NodeMetaChanged(node_id="n1", meta={"rack": "r7"}))
+    answer = told(story.feed())
+    assert (answer["meta"], answer["operator_meta"]) == ({"rack": "r7"}, {"rack": "r7"})
+    assert told(story.feed(wish("node", "set_meta", node_id="n1")))["meta"] == {"rack": "r7"}
+    assert story.ask("node", id="n1")["meta"] == {"rack": "r7"}
 
 
 def test_collecting_goes_on_until_nothing_is_left() -> None:

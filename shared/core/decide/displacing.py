@@ -93,24 +93,20 @@ def _jobs_of(state: State, rows: Rows) -> list[JobId]:
 
 
 def decide_stop(state: State, command: StopAllocation) -> list[Event]:
-    """Mark an allocation, and have its job looked at."""
+    """Mark an allocation, and have its job looked at; nothing where it ends anyhow."""
     table = state.allocations
     found = np.flatnonzero(table.key[: table.size] == command.alloc_key).tolist()
     if command.alloc_key <= 0 or not found:
         reason = "there is no such allocation (any more)"
         return [OperatorRefused(request_id=command.request_id, code="not_found", reason=reason)]
     row = int(found[0])
-    if row in table.displaced:
-        return []
     job = state.jobs.by_id.get(table.groups.job_ids[int(table.group[row])])
-    if TERMINAL[table.client[row]]:
-        reason = "the allocation has ended"
-    elif table.desired[row] != RUN or job is None or job.stopped:
-        reason = "the allocation is to end already"
-    else:
-        new = node_update(job, "alloc-stop")
-        return [AllocationsDisplaced(rows=(row,)), EvaluationsCreated(evaluations=(new,))]
-    return [OperatorRefused(request_id=command.request_id, code="conflict", reason=reason)]
+    is_over = TERMINAL[table.client[row]] or table.desired[row] != RUN
+    if is_over or row in table.displaced or job is None or job.stopped:
+        # It is so already, or will be; a command that comes twice finds it so.
+        return []
+    new = node_update(job, "alloc-stop")
+    return [AllocationsDisplaced(rows=(row,)), EvaluationsCreated(evaluations=(new,))]
 
 
 def decide_meta(state: State, command: SetNodeMeta) -> list[Event]:
