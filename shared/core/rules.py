@@ -42,14 +42,6 @@ def distinct_mask(columns: AttributeColumns, one: DistinctProperty, held: Int64s
     return mask
 
 
-def is_open_on(columns: AttributeColumns, one: DistinctProperty, held: Int64s, row: int) -> bool:
-    """Say whether a distinct property leaves one row open, without looking at who holds nothing. Shape: held (N,)."""
-    codes, _ = _codes(columns, one.attribute)
-    code = codes[row]
-    rows = np.flatnonzero(held)
-    return bool(code) and int(held[rows][codes[rows] == code].sum()) < one.limit
-
-
 def _distinct(columns: AttributeColumns, one: DistinctProperty, held: Int64s) -> Distinct:
     codes, values = _codes(columns, one.attribute)
     return Distinct(codes, _counts(codes, len(values), held), one.limit)

@@ -29,11 +29,11 @@ from shared.core.packing import Packing, gpu_ask, is_packed
 from shared.core.preempt import held_above
 from shared.core.reconcile import Want
 from shared.core.reservations import ahead_of, limit_beside, propose
-from shared.core.resources.asks import WHOLE, Extras, Holding, extras_of, holdings_of
-from shared.core.resources.assign import Assigner
+from shared.core.resources.asks import Extras, Holding, extras_of, holdings_of
+from shared.core.resources.assign import Assigner, steps_of
 from shared.core.resources.held import Held
 from shared.core.resources.rooms import Need, countables, room_of
-from shared.core.rules import coupling_of, distinct_mask, is_open_on
+from shared.core.rules import coupling_of, distinct_mask
 from shared.core.sampled import Candidates, Sampling, scan_width
 from shared.core.scores import Algorithm, Int64s, node_scores
 from shared.core.standing import Standing
@@ -44,9 +44,6 @@ from shared.core.waiting import Beside, ask_of, explain
 _NO_ROWS: Rows = np.empty(0, dtype=np.int32)
 #: As many as one likes.
 _NO_LIMIT = 1 << 31
-#: Steps of one assignment, beside one for each port: where whole slots will do, and where some are better.
-_STEPS_PLAIN = 4
-_STEPS_EACH = 15
 #: Job types that are placed on every node, and for which none is held back.
 EVERYWHERE = frozenset({"system", "sysbatch"})
 _CANDIDATES: dict[str, Candidates] = {"two_choices": "two_choices", "log2": "log2"}
@@ -166,7 +163,7 @@ class Scratch:
             most = min([count - at, *(one.room for one in left)])
             if most <= 0:
                 continue
-            able = max(self._steps // _steps_of(extras, variant), 1)
+            able = max(self._steps // steps_of(extras, variant), 1)
             room = room_of(self._offers, self._held, need)
             way = self._way(group, extras, variant)
             placed = self._cut(group, min(most, able), rules, room=room, asks=need.asks, way=way)
@@ -223,7 +220,7 @@ class Scratch:
                 self._assigned += 1
                 self._held.add(row, None, holding)
                 holdings.append(holding)
-        self._steps -= len(holdings) * _steps_of(extras, variant)
+        self._steps -= len(holdings) * steps_of(extras, variant)
         return tuple(holdings)
 
     def _used(self) -> Int64s:
@@ -239,13 +236,7 @@ class Scratch:
         """
         if sum(one.placement.placed for one in placed) >= want.count:
             return []
-        filled = [
-            np.arange(one.placement.placed) if one.part is None else one.part for one in placed
-        ]
-        rest = np.arange(want.count, dtype=np.intp)
-        rest = rest[~np.isin(rest, np.concatenate([*filled, rest[:0]]))]
-        if want.evicted is not None:
-            rest = rest[~want.evicted[rest]]
+        rest = _unfilled(want, placed)
         if not len(rest):
             return []
         if self._evictor is None:
@@ -260,10 +251,16 @@ class Scratch:
         if want.per_node is not None:
             usable &= ~robbed(self._state, self._job, want.group)
 
+        open_ = self._open_to(want, on_rows)
+        if open_ is not None:
+            usable &= open_
+
         def note(node: int, count: int) -> None:
+            nonlocal open_
             on_rows[node] += count
             if self._of_job is not None:
                 self._of_job[node] += count
+            open_ = self._open_to(want, on_rows)
 
         out: list[Placed] = []
         for variant, asks in enumerate(want.group.alternatives or ((),)):
@@ -275,7 +272,7 @@ class Scratch:
                     return 0
                 if want.per_node is not None:
                     return int(want.per_node[node] - on_rows[node] + staying[node])
-                return self._limit(want.group, on_rows, node)
+                return _NO_LIMIT if open_ is None else int(open_[node])
 
             ask = Ask(ask_of(want.group), extras_of(want.group), variant)
             made = self._evictor.place(ask, len(rest), Rules(usable, limit, note, self._assign))
@@ -286,19 +283,18 @@ class Scratch:
                 rest = rest[made.placement.placed :]
         return out
 
-    def _limit(self, group: GroupSpec, on_rows: Int64s, node: int) -> int:
-        """How many more allocations of a group other rules than room let a node take."""
-        if not (group.distinct_hosts or group.distinct_properties):
-            return _NO_LIMIT
+    def _open_to(self, want: Want, on_rows: Int64s) -> Mask | None:
+        """Say which nodes take one more of a group by other rules than room. Shape: (N,); None: no rule closes any."""
+        group = want.group
+        if want.per_node is not None or not (group.distinct_hosts or group.distinct_properties):
+            return None
+        open_ = np.ones(self._size, dtype=bool)
         if group.distinct_hosts:
-            held = self._on_job() if group.distinct_hosts == "job" else on_rows
-            if held[node]:
-                return 0
+            open_ &= np.equal(self._on_job() if group.distinct_hosts == "job" else on_rows, 0)
         for rule in group.distinct_properties:
             held = self._on_job() if rule.job_wide else on_rows
-            if not is_open_on(self._state.fleet.attributes, rule, held, node):
-                return 0
-        return 1
+            open_ &= distinct_mask(self._state.fleet.attributes, rule, held)
+        return open_
 
     def lacking(self, want: Want, placed: Sequence[Placed]) -> Int64s:
         """How many more each node was to take and has no room for, where every node is meant. Shape: (N,).
@@ -572,6 +568,16 @@ class Scratch:
         return propose(self._state, self._held, self._job, want.group, usable=usable, count=count)
 
 
+def _unfilled(want: Want, placed: Sequence[Placed]) -> NDArray[np.intp]:
+    """Positions of a want that nothing was found for and that may evict. Shape: (R,)."""
+    may = np.ones(want.count, dtype=bool)
+    for one in placed:
+        may[slice(one.placement.placed) if one.part is None else one.part] = False
+    if want.evicted is not None:
+        may &= ~want.evicted[: want.count]
+    return np.flatnonzero(may)
+
+
 def _closed(rules: "_Rules", beside: Int64s | None, count: int) -> tuple["_Rules", Int64s | None]:
     """Close nodes that are held back whole; what is left of a limit, None where no other has fewer than `count`."""
     if beside is None:
@@ -579,13 +585,6 @@ def _closed(rules: "_Rules", beside: Int64s | None, count: int) -> tuple["_Rules
     usable = rules.usable & (beside > 0)
     left = beside if int(beside[usable].min(initial=count)) < count else None
     return msgspec.structs.replace(rules, usable=usable), left
-
-
-def _steps_of(extras: Extras, variant: int) -> int:
-    """What it costs to give one allocation its slots and ports, in steps (coupled.py)."""
-    asks = extras.alternatives[variant]
-    plain = all(not (one.amount % WHOLE or one.grouping or one.affinities) for one in asks)
-    return (_STEPS_PLAIN if plain else _STEPS_EACH) + extras.dynamic_ports
 
 
 def _is_job_wide(group: GroupSpec) -> bool:

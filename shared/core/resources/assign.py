@@ -7,7 +7,7 @@ taken. Must not know which node is better (rooms.py and the cut choose it); next
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from schemas.jobs import ResourceAsk
 from shared.core.resources.asks import (
@@ -25,6 +25,18 @@ from shared.core.splitmix import splitmix64
 
 #: model code -> how much an ask likes it.
 Likes = Mapping[int, int]
+
+
+#: Steps (coupled.py) of one assignment, beside one for each port: where whole slots will do, and where some are better.
+_STEPS_PLAIN: Final = 4
+_STEPS_EACH: Final = 15
+
+
+def steps_of(extras: Extras, variant: int) -> int:
+    """What it costs to give one allocation its slots and ports, in steps."""
+    asks = extras.alternatives[variant]
+    plain = all(not (one.amount % WHOLE or one.grouping or one.affinities) for one in asks)
+    return (_STEPS_PLAIN if plain else _STEPS_EACH) + extras.dynamic_ports
 
 
 class Slot(NamedTuple):
