@@ -219,6 +219,7 @@ class View:
                 if not self._is_caught_up:
                     self._is_caught_up = True
                     self._publisher.marks.everything(self._replica.state)
+                    self._snapshots.look(now_ns, out)
             case Reconnected():
                 self._reconnected(out)
             case _:
@@ -308,13 +309,20 @@ class View:
         if decoded.lease is not None:
             self._answers.lease = self._snapshots.lease = decoded.lease
         self._horizon.note(record.seq, decoded.t_ns)
-        if decoded.kind == "checkpoint" and self._is_caught_up:
-            self._snapshots.checkpoint(decoded, now_ns, out, asides=self._asides)
+        if decoded.kind == "checkpoint":
+            self._proven(decoded, now_ns, out)
         marks = self._publisher.marks
         marks.jobs.update(dict.fromkeys(self._histories.after(decoded, record.seq)))
         for event in seen:
             self._mark_new(event)
         out += self._door.see(seen)
+
+    def _proven(self, checkpoint: LogRecord, now_ns: int, out: list[Effect]) -> None:
+        """The tables are those of the checkpoint: a moment for a snapshot, but not while the past is read."""
+        if self._is_caught_up:
+            self._snapshots.checkpoint(checkpoint, now_ns, out, asides=self._asides)
+        else:
+            self._snapshots.remember(checkpoint)
 
     def _mark_old(self, event: Event, seq: int) -> None:
         """Mark by what the state held before the event: rows may be reused after it."""

@@ -97,13 +97,23 @@ class Snapshots:
         self, record: LogRecord, now_ns: int, out: list[Effect], *, asides: Callable[[], Asides]
     ) -> None:
         """The tables were just compared with this record."""
-        self._checkpoint, self._checkpoint_seq = record, self._replica.seq
+        self.remember(record)
         if not self._last_ns or now_ns < self._last_ns:
             self._last_ns = now_ns
         if self._is_armed:
             self._begin(asides())
             self._go_on(now_ns, out)
-        elif not self._is_busy and self._is_due(now_ns):
+        else:
+            self.look(now_ns, out)
+
+    def remember(self, record: LogRecord) -> None:
+        """Keep the newest checkpoint, while the log's past goes by."""
+        self._checkpoint, self._checkpoint_seq = record, self._replica.seq
+
+    def look(self, now_ns: int, out: list[Effect]) -> None:
+        """Ask for the newest set where it is time for the next; a log at rest has its last checkpoint behind it."""
+        is_at_rest = self._checkpoint_seq == self._replica.seq
+        if is_at_rest and not self._is_busy and self._is_due(now_ns):
             self._ask("look", subjects.js_stream_info(STREAM), _filter(subjects.SNAPSHOT_SETS), out)
 
     @property
