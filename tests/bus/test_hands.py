@@ -479,7 +479,7 @@ def test_alloc_stop_has_it_replaced(up: Up, tmp_path: Path) -> None:
 
     up.until(lambda: heirs() == [first], "its successor")
     assert not up.documented("alloc", "stop", first)["changed"]
-    code, answer = up.run("alloc", "stop", "no-such-allocation")
+    code, answer = up.run("alloc", "stop", "ffffffffffff")
     assert code == 1 and answer["error"]["code"] == "not_found"
 
 

@@ -17,6 +17,7 @@ from services.agent.drivers.isolation.orders import Enter
 from services.agent.drivers.starting import Starter
 
 _CHUNK = 1 << 16
+_LOOK_S = 0.2
 #: More is cut off; it would all be held in memory.
 OUTPUT_MAX = 4 << 20
 STDOUT, STDERR = 1, 2
@@ -159,13 +160,14 @@ class Session:
         loop = asyncio.get_running_loop()
         come = asyncio.Event()
         # A terminal is read and written by one descriptor; the loop keeps the two apart.
-        loop.add_writer(self._stdin, come.set)
-        loop.add_reader(self._tell, come.set)
+        stdin = self._stdin
+        loop.add_writer(stdin, come.set)
         try:
-            await come.wait()
+            # The end is looked for: whoever reads waits for it, and a loop has one reader for a descriptor.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(come.wait(), _LOOK_S)
         finally:
-            loop.remove_writer(self._stdin)
-            loop.remove_reader(self._tell)
+            loop.remove_writer(stdin)
         self._hear()
         if self._over and self._stdin >= 0 and not self._tty:
             os.close(self._stdin)
