@@ -186,9 +186,9 @@ class Runs:
             msg = f"{len(keys)} keys, {len(counts)} counts and {len(rows)} rows do not agree"
             raise ValueError(msg)
         ends = np.cumsum(counts).tolist()
-        starts = [0, *ends[:-1]]
         return {
-            key: rows[start:end].copy() for key, start, end in zip(keys, starts, ends, strict=True)
+            key: rows[end - count : end].copy()
+            for key, count, end in zip(keys, counts.tolist(), ends, strict=True)
         }
 
     def described(self) -> str:
