@@ -44,7 +44,7 @@ class Source:
         files: dict[str, list[Path]] = {}
         if directory:
             files = self._open(Path(directory))
-        self._facts.keeps = True
+        self._facts.resume()
         if self.is_live:
             self.refresh()
         self.database.close_doors(files)
@@ -64,7 +64,7 @@ class Source:
             async for record in client.read_log(facts.replica.next_seq):
                 facts.apply(record)
                 if facts.rows >= _ROWS_MAX:
-                    self.database.take(facts.sheets)
+                    self.database.take(facts)
 
         try:
             with_bus(read)
@@ -72,7 +72,7 @@ class Source:
             # What can be followed can be asked.
             if str(err) not in self.problems:
                 self.problems.append(str(err))
-        self.database.take(facts.sheets)
+        self.database.take(facts)
         self.seq = facts.replica.seq
 
     def ask(self, question: str, values: Sequence[object] = ()) -> Answer:

@@ -4,14 +4,17 @@ Decides what a question may be: one that selects. Nothing outside the given segm
 written. Nobody else imports DuckDB.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import msgspec
+import numpy as np
 
-from shared.archive.sheets import FACTS, Column, Sheet, taken
+from shared.archive.facts import Facts
+from shared.archive.sheets import FACTS, WORD, Column, sql_type, taken
 from shared.archive.views import VIEWS
 from shared.errors import CaravanError
 
@@ -38,14 +41,15 @@ class Database:
         self._run("SET TimeZone = 'UTC'; CREATE SCHEMA facts; CREATE SCHEMA tail;")
         self._has_doors = True
         for name, types in FACTS.items():
-            columns = ", ".join(f'"{column}" {kind}' for column, kind in types.items())
+            columns = ", ".join(f'"{column}" {sql_type(kind)}' for column, kind in types.items())
             self._run(f"CREATE TABLE tail.{name} ({columns})")
 
-    def take(self, sheets: dict[str, Sheet]) -> None:
+    def take(self, facts: Facts) -> None:
         """Take over what the sheets hold, and empty them."""
-        for name, rows, columns in taken(sheets):
+        for name, rows, columns in taken(facts.sheets):
             if rows:
-                self._insert(f"tail.{name}", FACTS[name], columns)
+                with _registered(self._connection, columns, facts.words.texts):
+                    self._run(f"INSERT INTO tail.{name} {_selected(name)}")
 
     def close_doors(self, segments: Mapping[str, Sequence[Path]]) -> None:
         """Show facts and views over the tail and these Parquet files by table; from here on only they can be read."""
@@ -113,12 +117,6 @@ class Database:
                 f"only SELECT is answered, this is {kind.name}: the log is read here, never written"
             )
 
-    def _insert(self, table: str, types: dict[str, str], columns: Mapping[str, Column]) -> None:
-        self._connection.register("_sheet", columns)
-        names = ", ".join(f'"{name}"::{kind}' for name, kind in types.items())
-        self._connection.execute(f"INSERT INTO {table} SELECT {names} FROM _sheet")
-        self._connection.unregister("_sheet")
-
     def _run(self, statements: str) -> None:
         self._connection.execute(statements)
 
@@ -129,24 +127,21 @@ class Writer:
     def __init__(self) -> None:
         self._connection = duckdb.connect(":memory:")
 
-    def write(self, name: str, columns: Mapping[str, Column], path: Path) -> None:
+    def write(
+        self, name: str, columns: Mapping[str, Column], words: Sequence[str], path: Path
+    ) -> None:
         """Write one table of facts. Raises OSError."""
-        self._connection.register("_sheet", columns)
-        told = ", ".join(
-            f'"{column}"::{kind} AS "{column}"' for column, kind in FACTS[name].items()
-        )
         options = "FORMAT parquet, COMPRESSION zstd"
         if name == "records":
             # A record has up to half a megabyte.
             options += ", ROW_GROUP_SIZE 2048"
-        try:
-            self._connection.execute(
-                f"COPY (SELECT {told} FROM _sheet) TO {_quoted(str(path))} ({options})"
-            )
-        except duckdb.Error as err:
-            raise OSError(0, _line(err), str(path)) from err
-        finally:
-            self._connection.unregister("_sheet")
+        with _registered(self._connection, columns, words):
+            try:
+                self._connection.execute(
+                    f"COPY ({_selected(name)}) TO {_quoted(str(path))} ({options})"
+                )
+            except duckdb.Error as err:
+                raise OSError(0, _line(err), str(path)) from err
 
     def records(self, path: Path) -> Iterable[tuple[int, str, bytes]]:
         """Read back seq, subject and bytes of a segment's records. Raises OSError."""
@@ -162,6 +157,33 @@ class Writer:
     def close(self) -> None:
         """Let go of all memory."""
         self._connection.close()
+
+
+@contextmanager
+def _registered(
+    connection: duckdb.DuckDBPyConnection, columns: Mapping[str, Column], words: Sequence[str]
+) -> Iterator[None]:
+    """Show a sheet, and the words that it names by number, to a connection."""
+    texts = np.array([*words, ""], dtype=object)
+    connection.register("_sheet", columns)
+    connection.register("_words", {"code": np.arange(len(texts), dtype=np.int32), "text": texts})
+    try:
+        yield
+    finally:
+        connection.unregister("_sheet")
+        connection.unregister("_words")
+
+
+def _selected(name: str) -> str:
+    """Say in SQL how a sheet becomes a table of facts."""
+    told, joins = [], []
+    for at, (column, kind) in enumerate(FACTS[name].items()):
+        if kind == WORD:
+            told.append(f'w{at}.text::VARCHAR AS "{column}"')
+            joins.append(f'LEFT JOIN _words w{at} ON w{at}.code = s."{column}"')
+        else:
+            told.append(f's."{column}"::{kind} AS "{column}"')
+    return f"SELECT {', '.join(told)} FROM _sheet s {' '.join(joins)}"
 
 
 def _quoted(text: str) -> str:

@@ -69,7 +69,7 @@ class Export:
             path = self.archive.path(old, "records")
             for seq, subject, data in self._writer.records(path):
                 facts.apply(Record(seq, subject, data))
-            facts.keeps = True
+            facts.resume()
             if facts.replica.chain.head != old.head or facts.replica.seq != old.last_seq:
                 raise ArchiveInvalid("damaged", "its records are not those it names", str(path))
             self._begin()
@@ -97,7 +97,7 @@ class Export:
                 if not rows:
                     continue
                 path = draft / f"{name}.parquet"
-                self._writer.write(name, columns, path)
+                self._writer.write(name, columns, self.facts.words.texts, path)
                 files[name] = described(path, rows)
             segment = Segment(
                 first_seq=self._first_seq,

@@ -28,7 +28,7 @@ from schemas.nodes import (
 )
 from schemas.plans import GroupPlacement, PlanCommitted, PlanRefused
 from shared.archive.fates import Fates
-from shared.archive.sheets import Sheet, sheets
+from shared.archive.sheets import Sheet, Words, sheets
 from shared.core.ids import eval_id, make_key
 from shared.core.replica import Replica
 from shared.core.role import Record
@@ -53,18 +53,24 @@ class Facts:
         """`keeps` false: only replay; `with_data`: the bytes of the records too."""
         self.replica = Replica(TABLES)
         self.sheets: dict[str, Sheet] = sheets()
+        self.words = Words()
         self.keeps = keeps
         #: placements counted one by one, and everything else.
         self.events = 0
         #: bytes of records since the sheets were taken.
         self.bytes = 0
         self._with_data = with_data
-        self._fates = Fates(self.replica.state, self.sheets)
+        self._fates = Fates(self.replica.state, self.sheets, self.words)
 
     @property
     def rows(self) -> int:
         """Rows in all sheets."""
         return sum(sheet.rows for sheet in self.sheets.values())
+
+    def resume(self) -> None:
+        """Keep what comes from here on."""
+        self.keeps = True
+        self._fates.recall()
 
     def apply(self, record: Record) -> None:
         """Go on by one record. Raises LogError."""

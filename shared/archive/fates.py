@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.allocations import AllocationsDisplaced, AllocationsReported
-from schemas.base import Event
+from schemas.base import Event, NodeId
+from schemas.nodes import NodeRegistered
 from schemas.plans import GroupPlacement, PlanCommitted
-from shared.archive.sheets import Sheet
-from shared.core.columns import Rows
-from shared.core.ids import ALLOC_SALT, alloc_id, make_key, shown_ids
+from shared.archive.sheets import Sheet, Words
+from shared.core.columns import Rows, grown
+from shared.core.ids import ALLOC_SALT, alloc_id, make_key, shown_halves
 from shared.core.state import State
 from shared.core.tables.allocations import (
     CLIENT_CODE,
@@ -30,7 +31,10 @@ At = tuple[int, int, int]
 class Fates:
     """What becomes of allocations."""
 
-    def __init__(self, state: State, sheets: dict[str, Sheet]) -> None:
+    def __init__(self, state: State, sheets: dict[str, Sheet], words: Words) -> None:
+        self._words = words
+        #: by fleet row: word of its node's id.
+        self._row_words = np.zeros(0, dtype=np.int32)
         self._state = state
         self._placements = sheets["placements"]
         self._changes = sheets["changes"]
@@ -55,7 +59,9 @@ class Fates:
 
     def after(self, event: Event, at: At) -> None:
         """Take down what began: placements name groups that the state knows."""
-        if isinstance(event, PlanCommitted):
+        if isinstance(event, NodeRegistered):
+            self._name(event.spec.node_id)
+        elif isinstance(event, PlanCommitted):
             for placement in event.placements:
                 self._place(event.job_id, placement, at)
 
@@ -137,9 +143,9 @@ class Fates:
             cpu_mhz=ask[:, 0],
             memory_mib=ask[:, 1],
             disk_mib=ask[:, 2],
-            job_id=_texts([table.groups.job_ids[ref] for ref in refs.tolist()]),
-            group_name=_texts([table.groups.names[ref] for ref in refs.tolist()]),
-            node_id=self._node_ids(table.node[rows]),
+            job_id=self._of_groups(refs, table.groups.job_ids),
+            group_name=self._of_groups(refs, table.groups.names),
+            node_id=self._of_rows(table.node[rows]),
         )
 
     def _place(self, job_id: str, placement: GroupPlacement, at: At) -> None:
@@ -151,9 +157,10 @@ class Fates:
         ordinal = self._ordinal if self._ordinal_seq == seq else 0
         self._ordinal_seq, self._ordinal = seq, ordinal + count
         first = make_key(seq, ordinal)
-        ids = self._node_ids(where)
-        told = {"job_id": job_id, "group_name": placement.group}
+        nodes = self._of_rows(where)
+        told = {"job_id": self._words.code(job_id), "group_name": self._words.code(placement.group)}
         keys = np.arange(first, first + count)
+        high, low = shown_halves(keys, ALLOC_SALT)
         previous = _texts([alloc_id(key) if key else None for key in placement.previous])
         again = np.asarray(placement.reschedules, dtype=np.int64) if placement.reschedules else 0
         self._placements.extend(
@@ -162,12 +169,13 @@ class Fates:
             n=n,
             t_ns=t_ns,
             key=keys,
-            id=_texts(shown_ids(keys, ALLOC_SALT)),
+            id_high=high,
+            id_low=low,
             version=placement.version,
             name_index=expand_runs(placement.names),
             previous_id=previous if len(previous) else None,
             reschedules=again,
-            node_id=np.repeat(ids, counts),
+            node_id=np.repeat(nodes, counts),
             **told,
         )
         ask = groups.ask[groups.ref_of[job_id, placement.version, placement.group]]  # type: ignore[index]
@@ -179,13 +187,30 @@ class Fates:
             cpu_mhz=counts * ask[0],
             memory_mib=counts * ask[1],
             disk_mib=counts * ask[2],
-            node_id=ids,
+            node_id=nodes,
             **told,
         )
 
-    def _node_ids(self, rows: NDArray[np.integer]) -> NDArray[np.object_]:
-        ids = self._state.fleet.ids
-        return _texts([ids[row] for row in rows.tolist()])
+    def recall(self) -> None:
+        """Learn the nodes from the state: it was replayed without us."""
+        self._row_words = self._words.codes(self._state.fleet.ids)
+
+    def _name(self, node_id: NodeId) -> None:
+        row = self._state.fleet.row_of[node_id]
+        self._row_words = grown(self._row_words, row + 1)
+        self._row_words[row] = self._words.code(node_id)
+
+    def _of_rows(self, rows: NDArray[np.integer]) -> NDArray[np.int32]:
+        """Words of the ids of the nodes in fleet rows."""
+        words: NDArray[np.int32] = self._row_words[rows]
+        return words
+
+    def _of_groups(
+        self, refs: NDArray[np.integer], names: Sequence[str]
+    ) -> NDArray[np.int32] | int:
+        if (refs == refs[0]).all():
+            return self._words.code(names[int(refs[0])])
+        return self._words.codes([names[ref] for ref in refs.tolist()])
 
 
 def _texts(values: Sequence[str | None]) -> NDArray[np.object_]:

@@ -10,7 +10,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-_NUMBERS = {"BIGINT": np.int64, "UBIGINT": np.uint64, "BOOLEAN": np.bool_}
+#: A word is one of few texts that very many rows share: its number is kept, the database looks the text up.
+WORD = "WORD"
+_NUMBERS = {"BIGINT": np.int64, "UBIGINT": np.uint64, "BOOLEAN": np.bool_, WORD: np.int32}
 
 
 def _typed(**names: str) -> dict[str, str]:
@@ -36,8 +38,9 @@ FACTS: dict[str, dict[str, str]] = {
     ),
     "placements": _typed(
         BIGINT="seq n t_ns key version name_index reschedules",
-        VARCHAR="job_id group_name node_id",
-        UUID="id previous_id",
+        WORD="job_id group_name node_id",
+        UBIGINT="id_high id_low",
+        UUID="previous_id",
     ),
     # client, desired: codes of schemas.allocations, version: after an update in place; -1: as before.
     # is_end: from here on it holds no resources.
@@ -48,7 +51,7 @@ FACTS: dict[str, dict[str, str]] = {
     # what allocations of one group began (or ended, negative) to hold on a node.
     "usage": _typed(
         BIGINT="seq t_ns allocations cpu_mhz memory_mib disk_mib",
-        VARCHAR="job_id group_name node_id",
+        WORD="job_id group_name node_id",
     ),
     "nodes": _typed(
         BIGINT="seq n t_ns cpu_mhz memory_mib disk_mib",
@@ -77,19 +80,43 @@ FACTS: dict[str, dict[str, str]] = {
 Column = NDArray[np.generic]
 
 
+class Words:
+    """Texts by number, in the order in which they were met."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self._codes: dict[str, int] = {}
+
+    def code(self, text: str) -> int:
+        """Number of a text."""
+        found = self._codes.get(text)
+        if found is None:
+            found = self._codes[text] = len(self.texts)
+            self.texts.append(text)
+        return found
+
+    def codes(self, texts: Sequence[str]) -> NDArray[np.int32]:
+        """Numbers of texts. Shape: (len(texts),)."""
+        code = self.code
+        return np.array([code(text) for text in texts], dtype=np.int32)
+
+
 class Sheet:
     """Rows of one table, in the order in which they were added."""
 
     def __init__(self, types: dict[str, str]) -> None:
         self._types = types
-        self._chunks: dict[str, list[Column]] = {name: [] for name in types}
+        #: by column: arrays, and single values with how often they repeat.
+        self._chunks: dict[str, list[Column | tuple[object, int]]] = {name: [] for name in types}
         self._loose: dict[str, list[object]] = {name: [] for name in types}
+        self._has_loose = False
         self.rows = 0
 
     def add(self, **values: object) -> None:
         """Add one row; every column must be named."""
         for name, loose in self._loose.items():
             loose.append(values[name])
+        self._has_loose = True
         self.rows += 1
 
     def extend(self, count: int, **columns: object) -> None:
@@ -97,23 +124,20 @@ class Sheet:
         if not count:
             return
         self._gather()
-        for name, kind in self._types.items():
+        for name, chunks in self._chunks.items():
             value = columns[name]
             if isinstance(value, np.ndarray):
                 assert len(value) == count, name
-                chunk = value
+                chunks.append(value)
             else:
-                chunk = np.full(count, value, dtype=_NUMBERS.get(kind, object))
-            self._chunks[name].append(chunk)
+                chunks.append((value, count))
         self.rows += count
 
     def take(self) -> dict[str, Column]:
         """Return all rows as columns, and begin anew."""
         self._gather()
         columns = {
-            name: np.concatenate(chunks)
-            if chunks
-            else np.empty(0, dtype=_NUMBERS.get(self._types[name], object))
+            name: _joined(chunks, _NUMBERS.get(self._types[name], object))
             for name, chunks in self._chunks.items()
         }
         self._chunks = {name: [] for name in self._types}
@@ -121,21 +145,52 @@ class Sheet:
         return columns
 
     def _gather(self) -> None:
-        if not self._loose[next(iter(self._types))]:
+        if not self._has_loose:
             return
         for name, kind in self._types.items():
             self._chunks[name].append(_column(self._loose[name], kind))
             self._loose[name] = []
+        self._has_loose = False
+
+
+def _joined(chunks: Sequence[Column | tuple[object, int]], kind: type) -> Column:
+    """Put chunks together; single values that follow one another are repeated in one pass."""
+    parts: list[Column] = []
+    runs: list[tuple[object, int]] = []
+
+    def end_runs() -> None:
+        if runs:
+            values = _filled([value for value, _ in runs], kind)
+            parts.append(np.repeat(values, [count for _, count in runs]))
+            runs.clear()
+
+    for chunk in chunks:
+        if isinstance(chunk, tuple):
+            runs.append(chunk)
+        else:
+            end_runs()
+            parts.append(chunk)
+    end_runs()
+    return np.concatenate(parts) if parts else np.empty(0, dtype=kind)
 
 
 def _column(values: Sequence[object], kind: str) -> Column:
-    if kind in _NUMBERS:
-        return np.array(values, dtype=_NUMBERS[kind])
+    return _filled(values, _NUMBERS.get(kind, object))
+
+
+def _filled(values: Sequence[object], kind: type) -> Column:
+    if kind is not object:
+        return np.array(values, dtype=kind)
     out = np.empty(len(values), dtype=object)
     # One by one: lists of equal length would become a second dimension.
     for at, value in enumerate(values):
         out[at] = value
     return out
+
+
+def sql_type(kind: str) -> str:
+    """Type of a column in the database."""
+    return "VARCHAR" if kind == WORD else kind
 
 
 def sheets() -> dict[str, Sheet]:

@@ -13,6 +13,7 @@ def _words(values: tuple[str, ...]) -> str:
 
 
 _WORDS = f"""
+CREATE MACRO _id(high, low) AS printf('%016x%016x', high, low)::UUID::VARCHAR;
 CREATE MACRO at_ns(t_ns) AS make_timestamp(t_ns // 1000);
 CREATE MACRO _client(code) AS {_words(CLIENT_STATUSES)}[code + 1];
 CREATE MACRO _desired(code) AS {_words(DESIRED_STATUSES)}[code + 1];
@@ -39,7 +40,7 @@ FROM (
 WHERE what <> 'collected';
 
 CREATE VIEW allocations AS
-SELECT p.id::VARCHAR AS id, p.job_id, p.group_name, p.name_index,
+SELECT _id(p.id_high, p.id_low) AS id, p.job_id, p.group_name, p.name_index,
     p.job_id || '.' || p.group_name || '[' || p.name_index || ']' AS name,
     p.node_id, coalesce(u.version, p.version) AS version,
     p.seq AS placed_seq, at_ns(p.t_ns) AS placed_time, u.running_seq, at_ns(u.running_ns) AS running_time,
@@ -58,18 +59,18 @@ FROM facts.placements p LEFT JOIN (
 ) u ON u.key = p.key;
 
 CREATE VIEW allocation_states AS
-SELECT id::VARCHAR AS id, job_id, group_name, name_index, node_id, _client(client) AS client_status, seq AS from_seq,
+SELECT _id(id_high, id_low) AS id, job_id, group_name, name_index, node_id, _client(client) AS client_status, seq AS from_seq,
     to_seq, at_ns(t_ns) AS from_time, at_ns(to_ns) AS to_time, (to_ns - t_ns) / 1e9 AS seconds, key
 FROM (
     SELECT s.*, lead(seq) OVER w AS to_seq, lead(t_ns) OVER w AS to_ns FROM (
-        SELECT id, key, seq, n, t_ns, 0 AS client, job_id, group_name, name_index, node_id FROM facts.placements
+        SELECT id_high, id_low, key, seq, n, t_ns, 0 AS client, job_id, group_name, name_index, node_id FROM facts.placements
         UNION ALL
-        SELECT p.id, c.key, c.seq, c.n, c.t_ns, c.client, p.job_id, p.group_name, p.name_index, p.node_id
+        SELECT p.id_high, p.id_low, c.key, c.seq, c.n, c.t_ns, c.client, p.job_id, p.group_name, p.name_index, p.node_id
         FROM facts.changes c JOIN facts.placements p ON p.key = c.key WHERE c.client >= 0
     ) s WINDOW w AS (PARTITION BY key ORDER BY seq, n)
 );
 CREATE VIEW tasks AS
-SELECT p.id::VARCHAR AS id, p.job_id, p.group_name, p.node_id, t.seq, at_ns(t.t_ns) AS time, one.key AS task,
+SELECT _id(p.id_high, p.id_low) AS id, p.job_id, p.group_name, p.node_id, t.seq, at_ns(t.t_ns) AS time, one.key AS task,
     one.value->>'$.state' AS state, coalesce((one.value->>'$.failed')::BOOLEAN, false) AS failed,
     coalesce((one.value->>'$.restarts')::BIGINT, 0) AS restarts, (one.value->>'$.exit_code')::BIGINT AS exit_code,
     one.value->>'$.events[#-1].kind' AS last_event, one.value->>'$.events[#-1].message' AS last_message, t.key
@@ -126,7 +127,7 @@ _MACROS = """
 CREATE MACRO last_seq() AS (SELECT max(seq) FROM facts.records);
 
 CREATE MACRO allocations_at(moment) AS TABLE
-SELECT p.id::VARCHAR AS id, p.job_id, p.group_name, p.name_index, p.node_id, coalesce(u.version,
+SELECT _id(p.id_high, p.id_low) AS id, p.job_id, p.group_name, p.name_index, p.node_id, coalesce(u.version,
     p.version) AS version,
     _client(coalesce(u.client, 0)) AS client_status, _desired(coalesce(u.desired, 0)) AS desired_status,
     p.seq AS placed_seq, at_ns(p.t_ns) AS placed_time, p.key

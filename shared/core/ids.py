@@ -39,15 +39,22 @@ def shown_id(key: int, salt: int) -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
+def shown_halves(
+    keys: NDArray[np.int64], salt: int
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """High and low 64 bits of many shown ids. Shapes: keys, results (N,)."""
+    raw = keys.astype(np.uint64)
+    high = splitmix64_array(raw ^ np.uint64(salt << 44))
+    return high, splitmix64_array(high ^ raw)
+
+
 def shown_ids(keys: NDArray[np.int64], salt: int) -> list[str]:
     """UUID-shaped ids of many keys: equal to `shown_id` of each. Shapes: keys (N,)."""
-    raw = keys.astype(np.uint64)
-    words = np.empty((len(raw), 2), dtype=">u8")
-    words[:, 0] = high = splitmix64_array(raw ^ np.uint64(salt << 44))
-    words[:, 1] = splitmix64_array(high ^ raw)
+    words = np.empty((len(keys), 2), dtype=">u8")
+    words[:, 0], words[:, 1] = shown_halves(keys, salt)
     # All texts at once, cut apart afterwards: formatting one by one costs ten times as much.
     octets = words.view(np.uint8)
-    texts = np.full((len(raw), _SHOWN), ord("-"), dtype=np.uint8)
+    texts = np.full((len(keys), _SHOWN), ord("-"), dtype=np.uint8)
     texts[:, _DIGITS[0::2]] = _HEX[octets >> 4]
     texts[:, _DIGITS[1::2]] = _HEX[octets & 15]
     whole = texts.tobytes().decode("ascii")

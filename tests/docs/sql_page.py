@@ -35,7 +35,7 @@ def loaded() -> Database:
     facts, database = Facts(), Database()
     for record in read_log(LOG):
         facts.apply(record)
-    database.take(facts.sheets)
+    database.take(facts)
     database.close_doors({})
     return database
 
