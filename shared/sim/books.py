@@ -201,7 +201,7 @@ class Books:
         return self._of_group.get((job.id, group), [])
 
     def done(self, job: JobBook, group: str) -> int:
-        """Count the completed allocations of a batch job's present version; one that was stopped did not do its work."""
+        """Count the completed allocations of a batch job's present version; who was stopped did not do its work."""
         return sum(
             alloc.client == "complete" and alloc.version == job.version and alloc.desired == "run"
             for alloc in self.of_group(job, group)
