@@ -1,7 +1,7 @@
 """What a container's start costs through the agent, against the engine alone doing the same.
 
-`python -m bench.starts_docker [--starts 40]` prints one line of JSON; it needs root and dockerd, and makes an engine of its
-own. One after the other, by turns: a projection is handed to a real agent and the running container awaited; and the
+`python -m bench.starts_docker [--starts 40]` prints one line of JSON; it needs root and dockerd, and makes an engine of
+its own. One after the other, by turns: a projection is handed to a real agent and the running container awaited; and the
 engine is asked to make and start a container of the same image, with the same limits, network, capabilities and mounts.
 The figure to reach: at most 15 % more at the median. Other load counts: `load_before` is printed.
 """
@@ -69,7 +69,7 @@ class Boxes:
         await self.node.until(lambda: self.node.status(number) == "running", READY_S)
         return (self.node.began[number] - began) * 1000
 
-    def bare_ms(self, api: docker.APIClient, like: dict[str, Any]) -> float:
+    def bare_ms(self, api: Any, like: dict[str, Any]) -> float:
         """The engine makes and starts what it has made for us once more."""
         host = like["HostConfig"]
         config = {

@@ -100,6 +100,10 @@ class Finder:
             self._misses[name] += 1
             return
         self._misses[name] = 0 if attributes or pools else MISSES_MAX
+        if not attributes:
+            # What it was stays to be read, and constraints on it hold for what runs; what counts is that it is away.
+            attributes = {**self._attributes.get(name, {})}
+            attributes.pop(f"driver.{name}", None)
         self._attributes[name], self._pools[name] = attributes, pools
 
     async def watch(

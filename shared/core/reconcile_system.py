@@ -5,8 +5,8 @@ is ready and eligible has `count` of each group (1 of a system job). Must not kn
 tells it.
 
 What differs from services: a name belongs to its node, so the same name is there once a node; what is lost is not
-replaced elsewhere; a node that left the datacenters or the pool, or became infeasible, loses its allocation; one that
-takes nothing new keeps the one it has until the job changes. What ended of a system job is placed again with the next
+replaced elsewhere; a node that left the datacenters or the pool, or became infeasible (but for a driver that is away),
+loses its allocation; one that takes nothing new keeps the one it has until the job changes. What ended of a system job is placed again with the next
 evaluation, though none is made for it; what ended of a sysbatch job stays done, however it ended, until another
 version.
 Source: Nomad scheduler/reconciler, reconcile_node.go.
@@ -65,6 +65,9 @@ def _compare(job: Job, group: GroupSpec, rows: Rows, lost: Mask, *, out: Pass) -
     if job.job_type != "sysbatch":
         done = np.zeros(len(rows), dtype=bool)
     fits = feasible[nodes]
+    if group.drivers and (alive & ~fits).any():
+        # A driver's engine comes and goes; what runs there goes on meanwhile.
+        fits = out.mask_of(msgspec.structs.replace(group, drivers=()))[nodes]
     kept = _one_of_each(table.index[rows], nodes, (alive & same & fits) | done, group.count)
     out.update(job, group, rows[kept & alive & ~current])
     out.stop(rows[alive & ~fits], "node is not feasible any more")

@@ -1,4 +1,4 @@
-"""Cases 37, 38, 39 and 41 of the attack table, where a job enters and again on the node. docs/attacks.md has them all."""
+"""Cases 37, 38, 39 and 41 of the attack table, where a job enters and on the node. docs/attacks.md has them all."""
 
 from pathlib import Path
 from typing import Any

@@ -85,7 +85,7 @@ def files_below(top: Path) -> dict[str, bytes]:
 
 
 def test_42_secrets_stay_where_they_are(up: Up, tmp_path: Path) -> None:
-    """What the agent, a task's environment and its secrets hold is in no log, metric, answer, command line or other task.
+    """What the agent, a task's environment and its secrets hold is in no log, metric, answer or other task.
 
     A job's own environment is in the log, as part of the job, and in nothing else.
     """

@@ -151,6 +151,24 @@ def test_a_node_that_leaves_the_datacenter_loses_its_own() -> None:
     assert world.nodes_of() == ["n2"]
 
 
+def test_a_driver_that_is_away_takes_nothing_from_what_runs() -> None:
+    """An engine that does not answer for a while is no reason to stop its tasks; nothing new goes there meanwhile."""
+    there = {"driver.docker": "1"}
+    world = Cluster()
+    world.do(join("n1", attributes=there))
+    world.do(join("n2", attributes=there))
+    world.run(register("app", group(drivers=("docker",)), **SYSTEM))
+    key = int(world.state.allocations.key[world.rows()][0])
+    world.do(join("n1", number=2, attributes={"driver.docker.version": "20"}))
+    world.do(join("n3", attributes={}))
+    settle(world)
+    assert world.nodes_of() == ["n1", "n2"]
+    assert key in world.state.allocations.key[world.rows()].tolist()
+    world.do(join("n3", number=2, attributes=there))
+    settle(world)
+    assert world.nodes_of() == ["n1", "n2", "n3"]
+
+
 def test_another_digest_replaces_on_the_same_node_and_the_same_one_goes_on() -> None:
     """Destructive: stop and place on the node, linked. In place: nothing stops."""
     world = cluster("n1", "n2")
