@@ -6,6 +6,7 @@ not know what an answer means.
 
 import asyncio
 import os
+import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -14,7 +15,7 @@ import msgspec
 from schemas.answers import ErrorAnswer
 from schemas.projections import Query
 from services.cli import chosen, contexts, running_ups
-from services.cli.output import CliError
+from services.cli.output import CliError, clean
 from shared.bus import subjects
 from shared.bus.client import Client
 from shared.bus.connect import without_login
@@ -91,6 +92,8 @@ def with_bus(work: Callable[[Client], Awaitable[T]]) -> T:
     """Connect, do the work, disconnect. Raises CliError."""
 
     async def run() -> T:
+        if chosen.from_file():
+            return await work(_archived())
         found = bus()
         client = await connected(client_of(found), found)
         try:
@@ -99,6 +102,17 @@ def with_bus(work: Callable[[Client], Awaitable[T]]) -> T:
             await client.__aexit__(None, None, None)
 
     return run_heeding(run())
+
+
+def _archived() -> Client:
+    """Open the export of --from-file, and tell what is damaged of it. Raises CliError."""
+    # Imported here: it brings a database along.
+    from services.cli.archived import Archived
+
+    client = Archived(chosen.from_file())
+    for problem in client.problems:
+        print(clean(problem), file=sys.stderr)
+    return client
 
 
 def run_heeding(work: Coroutine[Any, Any, T]) -> T:
@@ -136,7 +150,7 @@ async def ask(client: Client, noun: str, answer: type[S], query: Query) -> S:
 
 async def ask_bytes(client: Client, noun: str, answer: type[S], body: bytes) -> S:
     """Ask the view with an encoded question; as `ask`."""
-    if chosen.at():
+    if chosen.at() or chosen.from_file():
         # Imported here: who asks of now needs no replay.
         from services.cli.moments import chosen_past
 

@@ -14,7 +14,7 @@ from schemas.answers import ClusterAnswer
 from schemas.envelope import Record as LogRecord
 from schemas.plans import PlanCommitted
 from schemas.projections import Query
-from services.cli import running_ups
+from services.cli import chosen, running_ups
 from services.cli.asking import ask, bus_url, with_bus
 from services.cli.output import CliError, Column, Output
 from shared.bus import accounts, streams, subjects
@@ -164,6 +164,8 @@ def _decide_again(proof: Proof, kept: list[Record]) -> int:
 
 async def _log_state(out: Output) -> streams.StreamState:
     """Ask the server what the log holds and what of it was lost, where we have credentials for that."""
+    if chosen.from_file():
+        return streams.StreamState()
     url = bus_url()
     known = [Path(one.data_dir) for one in running_ups.all_running() if one.url == url]
     path = os.environ.get("CARAVAN_CREDENTIALS") or (
@@ -196,5 +198,10 @@ def _prove(proof: Proof, replica: Replica, record: Record) -> None:
 
 
 async def last_seq(client: Client) -> int:
-    """Where the log ends, as far as the view knows."""
+    """Where the log ends, as far as the view knows; of an export: where that ends."""
+    if chosen.from_file():
+        from services.cli.archived import Archived
+
+        assert isinstance(client, Archived)
+        return client.last_seq
     return (await ask(client, "cluster", ClusterAnswer, Query())).seq

@@ -13,7 +13,7 @@ from importlib import import_module
 from services.cli import abrupt, chosen
 from services.cli.commands import COMMANDS, GROUPS
 from services.cli.output import CliError, Output
-from services.cli.words import Arg, Command
+from services.cli.words import AT, Arg, Command
 from shared.errors import BusUnavailable, CaravanError, CommandInvalid, ConfigInvalid
 
 abrupt.over()
@@ -35,6 +35,8 @@ _ASKING = frozenset(
         "why-not",
     )
 )
+#: Commands that read the log itself, beside those that take --at.
+_READING = frozenset((("log", "tail"), ("log", "verify"), ("replay",)))
 #: As a shell reports a process that its closed pipe ended.
 _EXIT_PIPE = 141
 
@@ -108,7 +110,7 @@ def _run(words: list[str], command: Command | None) -> int:
     except SystemExit as ended:
         return int(ended.code or 0)
     out = Output(is_json=bool(given.pop("json", False)))
-    chosen.choose(given.pop("context", ""), given.pop("at", ""))
+    chosen.choose(given.pop("context", ""), given.pop("at", ""), given.pop("from_file", ""))
     handler = getattr(import_module(command.module), command.handler)
     return int(handler(out, **given))
 
@@ -133,7 +135,12 @@ def _find(words: Sequence[str]) -> Command | None:
 
 def _long_options(command: Command, words: list[str]) -> list[str]:
     """Take Nomad's `-check-index` for `--check-index`: a known long option with one dash."""
-    known = {flag for arg in command.args for flag in arg.flags} | {"--json", "--context", "--help"}
+    known = {flag for arg in command.args for flag in arg.flags} | {
+        "--json",
+        "--context",
+        "--from-file",
+        "--help",
+    }
     out: list[str] = []
     for index, word in enumerate(words):
         if word == "--":
@@ -161,6 +168,9 @@ def parser_of(command: Command) -> argparse.ArgumentParser:
     if command.module.startswith("services.cli.") and command.words[0] in _ASKING:
         text = "ask the bus of this context (caravan context list)"
         parser.add_argument("--context", default="", metavar="NAME", help=text)
+    if AT in command.args or command.words in _READING:
+        text = "read an export (caravan log export) instead of the live log"
+        parser.add_argument("--from-file", default="", metavar="DIR", help=text)
     return parser
 
 

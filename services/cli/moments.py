@@ -72,9 +72,11 @@ async def past(client: Client, text: str = "") -> Past:
     """Replay to a moment, from the newest snapshot before it. Raises CliError, LogError."""
     found = Past()
     last, until_ns = moment(text)
-    restored = await snapshots.newest(
-        client.bus, client.log_stream, TABLES, last_seq=last, last_ns=until_ns, quiet=True
-    )
+    restored = None
+    if not chosen.from_file():
+        restored = await snapshots.newest(
+            client.bus, client.log_stream, TABLES, last_seq=last, last_ns=until_ns, quiet=True
+        )
     if restored is not None:
         found.begin_at(restored)
     async for record in records_to(client, text, first=found.replica.next_seq):

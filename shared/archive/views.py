@@ -21,11 +21,13 @@ CREATE MACRO _desired(code) AS {_words(DESIRED_STATUSES)}[code + 1];
 
 _TABLES = """
 CREATE VIEW records AS SELECT * EXCLUDE (t_ns), at_ns(t_ns) AS time FROM facts.records;
-CREATE VIEW events AS SELECT seq, n, at_ns(t_ns) AS time, type, job_id, node_id, body::JSON AS body FROM facts.events;
+CREATE VIEW events AS SELECT seq, n, at_ns(t_ns) AS time, type, job_id, node_id,
+    body::JSON AS body FROM facts.events;
 
 CREATE VIEW groups AS SELECT * EXCLUDE (seq), seq AS from_seq FROM facts.groups;
 CREATE VIEW jobs AS
-SELECT job_id, version, type, priority, node_pool, what AS status, seq AS from_seq, to_seq, at_ns(t_ns) AS from_time,
+SELECT job_id, version, type, priority, node_pool, what AS status, seq AS from_seq, to_seq,
+    at_ns(t_ns) AS from_time,
     at_ns(to_ns) AS to_time, submission_id, spec::JSON AS spec
 FROM (
     SELECT * REPLACE (
@@ -59,18 +61,22 @@ FROM facts.placements p LEFT JOIN (
 ) u ON u.key = p.key;
 
 CREATE VIEW allocation_states AS
-SELECT _id(id_high, id_low) AS id, job_id, group_name, name_index, node_id, _client(client) AS client_status, seq AS from_seq,
+SELECT _id(id_high, id_low) AS id, job_id, group_name, name_index, node_id, _client(client) AS client_status,
+    seq AS from_seq,
     to_seq, at_ns(t_ns) AS from_time, at_ns(to_ns) AS to_time, (to_ns - t_ns) / 1e9 AS seconds, key
 FROM (
     SELECT s.*, lead(seq) OVER w AS to_seq, lead(t_ns) OVER w AS to_ns FROM (
-        SELECT id_high, id_low, key, seq, n, t_ns, 0 AS client, job_id, group_name, name_index, node_id FROM facts.placements
+        SELECT id_high, id_low, key, seq, n, t_ns, 0 AS client, job_id, group_name, name_index,
+        node_id FROM facts.placements
         UNION ALL
-        SELECT p.id_high, p.id_low, c.key, c.seq, c.n, c.t_ns, c.client, p.job_id, p.group_name, p.name_index, p.node_id
+        SELECT p.id_high, p.id_low, c.key, c.seq, c.n, c.t_ns, c.client, p.job_id, p.group_name, p.name_index,
+        p.node_id
         FROM facts.changes c JOIN facts.placements p ON p.key = c.key WHERE c.client >= 0
     ) s WINDOW w AS (PARTITION BY key ORDER BY seq, n)
 );
 CREATE VIEW tasks AS
-SELECT _id(p.id_high, p.id_low) AS id, p.job_id, p.group_name, p.node_id, t.seq, at_ns(t.t_ns) AS time, one.key AS task,
+SELECT _id(p.id_high, p.id_low) AS id, p.job_id, p.group_name, p.node_id, t.seq, at_ns(t.t_ns) AS time,
+    one.key AS task,
     one.value->>'$.state' AS state, coalesce((one.value->>'$.failed')::BOOLEAN, false) AS failed,
     coalesce((one.value->>'$.restarts')::BIGINT, 0) AS restarts, (one.value->>'$.exit_code')::BIGINT AS exit_code,
     one.value->>'$.events[#-1].kind' AS last_event, one.value->>'$.events[#-1].message' AS last_message, t.key
@@ -177,7 +183,8 @@ SELECT * FROM (
     SELECT woken_seq, woken_time, 'woken', substr(e.id, 1, 8)
     FROM evaluations e WHERE job_id = _job AND woken_seq IS NOT NULL
     UNION ALL
-    SELECT seq, time, 'plan', outcome || ' of ' || worker || ': placed ' || placed || ', cut ' || cut || ', stopped '
+    SELECT seq, time, 'plan', outcome || ' of ' || worker || ': placed ' || placed || ', cut ' || cut || ',
+    stopped '
         || stopped || ', evicted ' || evicted || coalesce(' (' || code || ')', '')
     FROM decisions WHERE job_id = _job
     UNION ALL
@@ -224,11 +231,13 @@ SELECT * FROM (
         to_time
     FROM waiting(_job)
     UNION ALL
-    SELECT 'allocation', group_name || '[' || name_index || '] ' || substr(id, 1, 8), client_status, node_id, from_seq,
+    SELECT 'allocation', group_name || '[' || name_index || '] ' || substr(id, 1, 8), client_status, node_id,
+    from_seq,
         CASE WHEN ended THEN coalesce(to_seq, from_seq) ELSE to_seq END, from_time,
         CASE WHEN ended THEN coalesce(to_time, from_time) ELSE to_time END
     FROM (
-        SELECT *, client_status IN ('complete', 'failed', 'lost') AS ended FROM allocation_states WHERE job_id = _job
+        SELECT *, client_status IN ('complete', 'failed',
+        'lost') AS ended FROM allocation_states WHERE job_id = _job
     )
 ) ORDER BY from_seq, lane, name;
 """

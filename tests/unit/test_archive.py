@@ -131,7 +131,7 @@ def test_reasons_hold_until_the_next_decision(database: Database) -> None:
         (one.job_id, group, told.count, told.wait_class)
         for key in state.evaluations.open
         if (one := state.evaluations.by_key[key]).blocked is not None
-        for group, told in one.blocked.waiting.items()  # type: ignore[union-attr]
+        for group, told in one.blocked.waiting.items()
     ]
     question = """SELECT job_id, group_name, n, "class" FROM reasons
         WHERE from_seq <= 100 AND (to_seq IS NULL OR to_seq > 100)"""
@@ -235,12 +235,12 @@ def test_an_export_holds_the_records_themselves(tmp_path: Path) -> None:
 def test_two_exports_at_once(tmp_path: Path) -> None:
     """The second one is refused as long as the first one writes."""
     archive = Archive(tmp_path / "out")
-    with archive.locked():
-        with (
-            pytest.raises(ArchiveInvalid, match="another export"),
-            Archive(archive.folder).locked(),
-        ):
-            pass
+    with (
+        archive.locked(),
+        pytest.raises(ArchiveInvalid, match="another export"),
+        Archive(archive.folder).locked(),
+    ):
+        pass
     with Archive(archive.folder).locked():
         pass
 
@@ -258,7 +258,7 @@ def test_a_folder_of_others_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_damaged_segment_is_named_and_the_rest_is_usable(tmp_path: Path) -> None:
-    """One flipped bit: questions go without that table's part, the next export refuses; moved away, it is made again."""
+    """One flipped bit: that table's part is left out, the next export refuses; moved away, it is made again."""
     exported(tmp_path / "out", RECORDS)
     folders = sorted((tmp_path / "out").glob("seq-*"))
     path = folders[1] / "events.parquet"
