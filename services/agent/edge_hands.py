@@ -9,9 +9,10 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
@@ -47,7 +48,10 @@ _POLL_S = 0.2
 _LINGER_S = 1.0
 #: Where an answer may go: the bus renames the asker's own reply subject on its way between accounts.
 _REPLIES = (b"_R_.", b"_INBOX.")
+#: Not the loop's own: that makes the directories of whatever starts.
+_pool = ThreadPoolExecutor(8, "hands")
 _log = structlog.get_logger()
+T = TypeVar("T")
 
 
 class Hands:
@@ -112,7 +116,7 @@ class Hands:
             work = self._stats(msgspec.json.decode(data or b"{}", type=hands.StatsAsk))
         elif verb in _LOOKS:
             ask = msgspec.json.decode(data, type=hands.FilesAsk)
-            work = asyncio.to_thread(_LOOKS[verb], self._top, ask)
+            work = _in_thread(_LOOKS[verb], self._top, ask)
         else:
             known = ", ".join(subjects.HANDS_VERBS)
             raise CommandInvalid("invalid", f"nothing answers to {verb!r}; known are {known}")
@@ -137,7 +141,7 @@ class Hands:
         after = await _uses(runs)
         disk = self._edge().disk_mib()
         if ask.alloc_id:
-            found = await asyncio.to_thread(self._directories.measure, ask.alloc_id)
+            found = await _in_thread(self._directories.measure, ask.alloc_id)
             disk = {ask.alloc_id: found.used_mib}
         tasks = [
             _use(run, driver, *pair)
@@ -196,7 +200,7 @@ class Hands:
     async def _logs(self, ask: hands.LogsAsk, stream: Stream) -> None:
         if ask.stream not in ("stdout", "stderr"):
             raise CommandInvalid("invalid", f"{ask.stream!r} is not stdout or stderr", "stream")
-        files.described(self._top, hands.FilesAsk(alloc_id=ask.alloc_id))
+        await _in_thread(files.described, self._top, hands.FilesAsk(alloc_id=ask.alloc_id))
         places = self._home.places(ask.alloc_id, ask.task)
         path = places.stdout if ask.stream == "stdout" else places.stderr
         fd = await self._log_directory(path, ask, stream)
@@ -275,13 +279,18 @@ class Hands:
 _LOOKS = {"fs_list": files.listed, "fs_stat": files.described, "fs_read": files.read}
 
 
+async def _in_thread(work: Callable[..., T], *args: object) -> T:
+    """Look at files where a directory that hangs holds up other lookers at the most, and no start."""
+    return await asyncio.get_running_loop().run_in_executor(_pool, partial(work, *args))
+
+
 async def _copy(log: LogFiles, ask: hands.LogsAsk, stream: Stream) -> None:
     """Give a log from its beginning or its last lines on, and as a follower what comes."""
     if ask.tail > 0:
-        await stream.give(await asyncio.to_thread(log.tail, ask.tail, TAIL_BYTES_MAX))
+        await stream.give(await _in_thread(log.tail, ask.tail, TAIL_BYTES_MAX))
     while True:
         last = stream.is_ending or not ask.follow
-        data = await asyncio.to_thread(log.take)
+        data = await _in_thread(log.take)
         if data:
             await stream.give(data)
         elif last:
