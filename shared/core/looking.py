@@ -80,9 +80,13 @@ class Looking:
                 missing |= want.per_node > 0
         return Filter("what runs, or ended, there", missing | ~usable)
 
-    def scores(self, rows: Sequence[int]) -> list[Scores]:
+    def scores(self, rows: Sequence[int], variant: int = 0) -> list[Scores]:
         """Name the scorers of one more allocation on each of these rows, and their values (2**-20)."""
-        return self._scratch.scores(self._want, rows, avoided=self._avoided)
+        return self._scratch.scores(self._want, rows, avoided=self._avoided, variant=variant)
+
+    def order(self, rows: Sequence[int], variant: int = 0) -> list[int]:
+        """Say which of these rows goes first where scores are equal: the one with the least."""
+        return self._scratch.order(self._want, rows, variant)
 
     def report(self) -> FilterReport:
         """Say which filters refuse which nodes."""

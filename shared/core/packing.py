@@ -18,7 +18,7 @@ from schemas.jobs import GroupSpec, ResourceAsk
 from shared.core.coupling import Coupling
 from shared.core.fragmentation.course import Course
 from shared.core.fragmentation.gpus import WHOLE, GpuAsk, GpuColumns
-from shared.core.fragmentation.policy import Prices, costs, price
+from shared.core.fragmentation.policy import Prices, costs, fullness, price
 from shared.core.fragmentation.scarcity import UNIT
 from shared.core.fragmentation.workload import Workload
 from shared.core.heads import EMPTY, Demand, Mask, Nodes, Placement, room_of, runs_of
@@ -165,6 +165,20 @@ class Packing:
             cost, _ = costs(columns, ground.ask, rows[fits].astype(np.int64), ground.prices)
             found[fits] = -cost * SCALE // (UNIT * WHOLE)
         return found
+
+    def order(self, capacity: Int64s, used: Int64s, rows: NDArray[np.intp]) -> Int64s:
+        """Say which place each row has in the order in which they are chosen. Shapes: as above."""
+        ground = self._ground
+        columns = gpu_columns(ground.offers, ground.assigner.held, capacity, used)
+        fits = columns.fits(ground.ask)[rows]
+        cost, fit = np.full(len(rows), 1 << 62, np.int64), np.zeros(len(rows), np.int64)
+        if fits.any():
+            some = rows[fits].astype(np.int64)
+            cost[fits], _ = costs(columns, ground.ask, some, ground.prices)
+            fit[fits] = fullness(columns, ground.ask, some)
+        places = np.empty(len(rows), np.int64)
+        places[np.lexsort((rows, -fit, cost))] = np.arange(len(rows))
+        return places
 
     def _take(self, row: int, slots: tuple[int, ...]) -> bool:
         ground = self._ground

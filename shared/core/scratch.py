@@ -486,7 +486,7 @@ class Scratch:
         )
 
     def scores(
-        self, want: Want, rows: Sequence[int], *, avoided: Sequence[int] = ()
+        self, want: Want, rows: Sequence[int], *, avoided: Sequence[int] = (), variant: int = 0
     ) -> list[dict[str, int]]:
         """Name every scorer that applies to one more allocation of a group on each of these rows, with its value.
 
@@ -504,7 +504,7 @@ class Scratch:
         ask, used = ask_of(group), self._used()
         at = np.asarray(rows, np.intp)
         extras = extras_of(group)
-        way = self._way(group, extras, 0)
+        way = self._way(group, extras, variant)
         if isinstance(way, Packing):
             spoilt = way.scores(self._capacity, used, at).tolist()
             return [{PACKED: value} for value in spoilt]
@@ -524,6 +524,13 @@ class Scratch:
             )
             for row, boost, like in zip(rows, boosts.tolist(), liked, strict=True)
         ]
+
+    def order(self, want: Want, rows: Sequence[int], variant: int) -> list[int]:
+        """Say which of these rows goes first where scores are equal: the one with the least."""
+        way = self._way(want.group, extras_of(want.group), variant)
+        if not isinstance(way, Packing):
+            return list(rows)
+        return way.order(self._capacity, self._used(), np.asarray(rows, np.intp)).tolist()
 
     def report(self, want: Want, placed: Sequence[Placed] = ()) -> FilterReport:
         """Say which filter refuses which nodes, the job's other allocations considered."""

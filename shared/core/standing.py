@@ -4,7 +4,7 @@ Decides the words and numbers of an explanation: what is short where, who is bes
 scratch.py shows what it stands on, and is asked for the scores.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -128,10 +128,11 @@ def shortfall(short: Sequence[Shortage], row: int) -> dict[str, float]:
     }
 
 
-def ranking(rows: Sequence[int], scores: Callable[[Sequence[int]], list[Scores]]) -> list[Ranked]:
-    """Rank rows as placing does: highest mean of its scorers, the lowest row among equals."""
+def ranking(rows: Sequence[int], scores: Sequence[Scores], order: Sequence[int]) -> list[Ranked]:
+    """Rank rows as placing does: highest mean of its scorers, the least in `order` among equals."""
     ranked = [
-        Ranked(row, mean_score(list(named.values())), named)
-        for row, named in zip(rows, scores(rows), strict=True)
+        (-mean_score(list(named.values())), first, row, named)
+        for row, named, first in zip(rows, scores, order, strict=True)
     ]
-    return sorted(ranked, key=lambda one: (-one.score, one.row))
+    ranked.sort(key=lambda one: one[:3])
+    return [Ranked(row, -score, named) for score, _, row, named in ranked]

@@ -193,7 +193,7 @@ def _nodes(snapshot: Snapshot, job: Job, proposal: Proposal) -> tuple[NodePlan, 
         group = next(one for one in job.groups if one.name == placement.group)
         looking = Looking(snapshot, job, group, stops=proposal.stops)
         looking.avoid(placement.previous)
-        for row, named in zip(rows, looking.scores(rows), strict=True):
+        for row, named in zip(rows, looking.scores(rows, placement.variant), strict=True):
             scores[row] = round(mean_score(list(named.values())) / SCALE, 4)
     ids = state.fleet.ids
     return tuple(NodePlan(node=ids[row], count=counts[row], score=scores[row]) for row in shown)

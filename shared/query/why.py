@@ -167,16 +167,18 @@ class _Found:
         self._row = row
         self._standing: Standing = looking.standing()
         best: tuple[Shortage, ...] | None = None
+        chosen = 0
         for variant in range(max(len(looking.group.alternatives), 1)):
             short = shortages(self._standing, variant)
             fits = np.flatnonzero(fitting(self._standing, short)).tolist()
             if best is None or fits:
-                best, self._fits = short, fits
+                best, self._fits, chosen = short, fits, variant
             if fits:
                 break
         assert best is not None
         self._short = best
-        self.ranked: list[Ranked] = ranking(self._fits, looking.scores)
+        scores, order = looking.scores(self._fits, chosen), looking.order(self._fits, chosen)
+        self.ranked: list[Ranked] = ranking(self._fits, scores, order)
 
     def answer(self, job: Job, group: GroupSpec, decision: Decision) -> WhyAnswer:
         """Fill in everything but the words."""
@@ -236,7 +238,7 @@ class _Found:
         if own is None:
             return f"{name} is on {node}, which had no room on the snapshot that its plan names"
         score = _float(own.score)
-        better = [one for one in self.ranked if (-one.score, one.row) < (-own.score, row)]
+        better = self.ranked[: self.ranked.index(own)]
         if not better:
             rest = (
                 f"the best of {len(self.ranked)} nodes with room"
@@ -245,7 +247,7 @@ class _Found:
             )
             return f"{name} is on {node}: score {score}, {rest}"
         best = self._state.fleet.ids[better[0].row]
-        rest = f"{len(better)} score higher, {best} the most ({_float(better[0].score)})"
+        rest = f"{len(better)} come before it, {best} first ({_float(better[0].score)})"
         return f"{name} is on {node}: score {score}; {rest}, but {self._looking.why_others()}"
 
     def of_node(self, job: Job, group: GroupSpec, row: int) -> str:
@@ -257,7 +259,8 @@ class _Found:
         if own is not None and job.job_type in TYPES:
             return f"{name} would go to {node}, as to every node that misses it"
         if own is not None:
-            return f"{name} would not go to {node}: score {_float(own.score)}, less than {other}"
+            less = "less than" if own.score < best.score else "as good as, but behind"
+            return f"{name} would not go to {node}: score {_float(own.score)}, {less} {other}"
         refusal = f"{name} would not go to {node}: {self._refusal(row)}"
         return refusal if job.job_type in TYPES else f"{refusal}; it would go to {other}"
 

@@ -233,12 +233,16 @@ def model_prices(free: Int64s, prices: Prices) -> Int64s:
 
 def fullest(columns: GpuColumns, ask: GpuAsk, rows: Int64s, among: NDArray[np.intp]) -> int:
     """Return the place in `among` with the best binpack score, the first of equals."""
-    picked = rows[among]
-    fit = fit_of_free(
-        columns.cpu_free[picked] - ask.cpu_milli,
-        columns.memory_free[picked] - ask.memory_mib,
-        np.maximum(columns.cpu_capacity[picked], 1),
-        np.maximum(columns.memory_capacity[picked], 1),
+    return int(among[int(fullness(columns, ask, rows[among]).argmax())])
+
+
+def fullness(columns: GpuColumns, ask: GpuAsk, rows: Int64s) -> Int64s:
+    """Return the binpack score of each row with the ask on it. Shapes: (R,)."""
+    fit: Int64s = fit_of_free(
+        columns.cpu_free[rows] - ask.cpu_milli,
+        columns.memory_free[rows] - ask.memory_mib,
+        np.maximum(columns.cpu_capacity[rows], 1),
+        np.maximum(columns.memory_capacity[rows], 1),
         algorithm="binpack",
     )
-    return int(among[int(fit.argmax())])
+    return fit
