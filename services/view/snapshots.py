@@ -1,6 +1,6 @@
 """Writing snapshots: when a view writes one, how it cuts the work, and which old ones go.
 
-Decides the moment (a checkpoint, after so many records or minutes), the pace (one piece a step, while records wait and
+Decides the moment (a checkpoint, after so many records or minutes), the pace (a few milliseconds a step, while records wait and
 questions are answered from the state as it is), and the order of what is stored: parts, one after the other, each
 acknowledged, and the manifest last; so a set that nobody finished is none. Any number of views may do it: whoever finds
 a set that is new enough writes none, and two that write the same set store the same bytes under the same names. Must
@@ -25,6 +25,8 @@ STREAM = "SNAP"
 #: Sets that stay.
 KEPT = 3
 CHUNK_BYTES = 480 * 1024
+#: Made in one step: some milliseconds.
+STEP_BYTES = 512 * 1024
 #: Between two pieces everybody else has his turn.
 PAUSE_NS = 1_000_000
 #: A chunk is offered so often before the set is given up.
@@ -149,11 +151,11 @@ class Snapshots:
         self._writing = Writing(self._replica, self._checkpoint, lease=self.lease, asides=asides)
 
     def _go_on(self, now_ns: int, out: list[Effect]) -> None:
-        """Make one piece."""
+        """Make a step's worth."""
         writing = self._writing
         assert writing is not None
         try:
-            is_made = writing.go_on(1)
+            is_made = writing.go_on(STEP_BYTES)
         except SnapshotUnfit:
             self._give_up(now_ns, out)
             return

@@ -36,10 +36,10 @@ def storm(seed: int) -> list[Record]:
     return [Record(seq, subject, data) for seq, (subject, data) in enumerate(written, 1)]
 
 
-def written(replica: Replica, checkpoint: Any, pieces: int = 5) -> tuple[bytes, dict[str, bytes]]:
+def written(replica: Replica, checkpoint: Any, step: int = 5_000) -> tuple[bytes, dict[str, bytes]]:
     """Write a set of a replica that stands behind a checkpoint."""
     writing = sets.Writing(replica, checkpoint, lease=LEASE, asides=ASIDES)
-    while not writing.go_on(pieces):
+    while not writing.go_on(step):
         pass
     parts = {name: b"".join(some) for name, some in writing.parts.items()}
     return sets.encode_manifest(writing.manifest()), parts
@@ -146,7 +146,7 @@ def test_the_same_state_is_the_same_bytes() -> None:
     for record in records[first.seq : other[0].seq]:
         decoded = again.apply(record)
     assert decoded is not None
-    mine = written(again, decoded, pieces=1)
+    mine = written(again, decoded, step=1)
     assert mine[1] == other[2]
     assert sets.read_manifest(mine[0]) == sets.read_manifest(other[1])
 

@@ -104,9 +104,14 @@ class Writing:
         # What was touched since must not be part of what is written.
         replica.state.hashes()
 
-    def go_on(self, pieces: int) -> bool:
-        """Make up to so many pieces more; True when all are made."""
-        return any(next(self._pieces, None) is None for _ in range(pieces))
+    def go_on(self, size: int) -> bool:
+        """Make pieces until they have so many bytes, at least one; True when all are made."""
+        while size > 0:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return True
+            size -= len(piece)
+        return False
 
     def _run(self, asides: Asides) -> Iterator[bytes]:
         tables = self._replica.state.tables()
