@@ -163,7 +163,7 @@ class Facts:
             type=str(event.__struct_config__.tag),
             job_id=job_id,
             node_id=node_id or None,
-            body=raw.decode() if len(raw) <= BODY_BYTES_MAX else None,
+            body=raw.decode("utf-8", "replace") if len(raw) <= BODY_BYTES_MAX else None,
         )
 
     # ---- jobs ----
@@ -188,7 +188,7 @@ class Facts:
             type=event.job_type,
             node_pool=event.node_pool,
             submission_id=event.submission_id,
-            spec=bytes(event.spec).decode(),
+            spec=bytes(event.spec).decode("utf-8", "replace"),
         )
         for group in event.groups:
             self.sheets["groups"].add(

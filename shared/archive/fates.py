@@ -80,7 +80,7 @@ class Fates:
                 n=at[1],
                 t_ns=at[2],
                 key=int(table.key[detail.row]),
-                tasks=bytes(detail.tasks).decode(),
+                tasks=bytes(detail.tasks).decode("utf-8", "replace"),
             )
 
     def _evict(self, event: PlanCommitted, at: At) -> Rows:

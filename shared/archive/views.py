@@ -22,13 +22,13 @@ CREATE MACRO _desired(code) AS {_words(DESIRED_STATUSES)}[code + 1];
 _TABLES = """
 CREATE VIEW records AS SELECT * EXCLUDE (t_ns), at_ns(t_ns) AS time FROM facts.records;
 CREATE VIEW events AS SELECT seq, n, at_ns(t_ns) AS time, type, job_id, node_id,
-    body::JSON AS body FROM facts.events;
+    TRY_CAST(body AS JSON) AS body FROM facts.events;
 
 CREATE VIEW groups AS SELECT * EXCLUDE (seq), seq AS from_seq FROM facts.groups;
 CREATE VIEW jobs AS
 SELECT job_id, version, type, priority, node_pool, what AS status, seq AS from_seq, to_seq,
     at_ns(t_ns) AS from_time,
-    at_ns(to_ns) AS to_time, submission_id, spec::JSON AS spec
+    at_ns(to_ns) AS to_time, submission_id, TRY_CAST(spec AS JSON) AS spec
 FROM (
     SELECT * REPLACE (
             coalesce(nullif(version, -1), last_value(nullif(version, -1) IGNORE NULLS) OVER w) AS version,
@@ -80,13 +80,13 @@ SELECT _id(p.id_high, p.id_low) AS id, p.job_id, p.group_name, p.node_id, t.seq,
     one.value->>'$.state' AS state, coalesce((one.value->>'$.failed')::BOOLEAN, false) AS failed,
     coalesce((one.value->>'$.restarts')::BIGINT, 0) AS restarts, (one.value->>'$.exit_code')::BIGINT AS exit_code,
     one.value->>'$.events[#-1].kind' AS last_event, one.value->>'$.events[#-1].message' AS last_message, t.key
-FROM facts.tasks t JOIN facts.placements p ON p.key = t.key, json_each(t.tasks::JSON) one;
+FROM facts.tasks t JOIN facts.placements p ON p.key = t.key, json_each(TRY_CAST(t.tasks AS JSON)) one;
 
 CREATE VIEW nodes AS
 SELECT node_id, name, datacenter, node_pool, node_class, status, eligible, draining, cpu_mhz, memory_mib, disk_mib,
     reason, seq AS from_seq, to_seq, at_ns(t_ns) AS from_time, at_ns(to_ns) AS to_time,
-    attributes::JSON AS attributes,
-    meta::JSON AS meta
+    TRY_CAST(attributes AS JSON) AS attributes,
+    TRY_CAST(meta AS JSON) AS meta
 FROM (
     SELECT *, lead(seq) OVER w AS to_seq, lead(t_ns) OVER w AS to_ns
     FROM facts.nodes WINDOW w AS (PARTITION BY node_id ORDER BY seq, n)
@@ -131,6 +131,8 @@ FROM facts.decisions;
 
 _MACROS = """
 CREATE MACRO last_seq() AS (SELECT max(seq) FROM facts.records);
+CREATE MACRO _is_here(moment) AS (SELECT CASE WHEN moment > max(seq)
+    THEN error('the log ends at ' || max(seq) || ', asked for ' || moment) ELSE true END FROM facts.records);
 
 CREATE MACRO allocations_at(moment) AS TABLE
 SELECT _id(p.id_high, p.id_low) AS id, p.job_id, p.group_name, p.name_index, p.node_id, coalesce(u.version,
@@ -143,13 +145,13 @@ FROM facts.placements p LEFT JOIN (
         arg_max(version, seq) FILTER (version >= 0) AS version, bool_or(is_end) AS is_end
     FROM facts.changes WHERE seq <= moment GROUP BY key
 ) u ON u.key = p.key
-WHERE p.seq <= moment AND NOT coalesce(u.is_end, false);
+WHERE _is_here(moment) AND p.seq <= moment AND NOT coalesce(u.is_end, false);
 
 CREATE MACRO usage_at(moment) AS TABLE
 SELECT n.node_id, n.status, coalesce(u.allocations, 0)::BIGINT AS allocations,
     coalesce(u.cpu, 0)::BIGINT AS cpu_mhz, n.cpu_mhz AS cpu_mhz_of, coalesce(u.memory, 0)::BIGINT AS memory_mib,
     n.memory_mib AS memory_mib_of, coalesce(u.disk, 0)::BIGINT AS disk_mib, n.disk_mib AS disk_mib_of
-FROM (SELECT * FROM nodes WHERE from_seq <= moment AND (to_seq IS NULL OR to_seq > moment)) n LEFT JOIN (
+FROM (SELECT * FROM nodes WHERE _is_here(moment) AND from_seq <= moment AND (to_seq IS NULL OR to_seq > moment)) n LEFT JOIN (
     SELECT node_id, sum(allocations) AS allocations, sum(cpu_mhz) AS cpu, sum(memory_mib) AS memory,
         sum(disk_mib) AS disk
     FROM facts.usage WHERE seq <= moment GROUP BY node_id

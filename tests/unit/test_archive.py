@@ -3,15 +3,21 @@
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
+from schemas.base import JobId
+from schemas.envelope import LeaseHeld
+from schemas.jobs import JobRegistered
 from shared.archive.database import Database, SqlInvalid
 from shared.archive.export import Export, Reading
 from shared.archive.facts import Facts
 from shared.archive.segments import Archive, ArchiveInvalid
 from shared.core.ids import alloc_id, eval_id
+from shared.core.log import Chain, seal
 from shared.core.replica import Replica
 from shared.core.role import Record
 from shared.core.state import State
@@ -101,6 +107,14 @@ def test_use_at_any_seq_is_that_of_the_state(database: Database) -> None:
         }
         question = "SELECT node_id, cpu_mhz, memory_mib, disk_mib FROM usage_at(?)"
         assert set(database.ask(question, [seq]).rows) == wanted, seq
+
+
+@pytest.mark.parametrize("macro", ["allocations_at", "usage_at"])
+def test_a_moment_beyond_the_end(database: Database, macro: str) -> None:
+    """Asked for a seq that is not there, a macro says where the log ends."""
+    with pytest.raises(SqlInvalid, match=f"the log ends at {len(RECORDS)}, asked for 999"):
+        database.ask(f"SELECT count(*) FROM {macro}(999)")
+    assert database.ask(f"SELECT count(*) FROM {macro}({len(RECORDS)})").rows[0][0] > 0
 
 
 def test_nothing_of_the_log_is_left_out(database: Database) -> None:
@@ -324,6 +338,38 @@ def test_foreign_records_are_kept_and_told(tmp_path: Path) -> None:
     database = database_of([foreign])
     assert database.ask("SELECT seq, kind FROM records").rows == [(1, "foreign")]
     assert database.ask("SELECT count(*) FROM events").rows == [(0,)]
+
+
+def test_texts_that_are_no_json_cost_only_themselves() -> None:
+    """A job whose text no database takes for JSON: its cell is null, every other row is there."""
+    chain, records = Chain(), []
+
+    def write(kind: str, **told: Any) -> None:
+        seq = len(records) + 1
+        record = chain.draft(kind, seq, **told)
+        data, digest = seal(record)
+        chain.wrote(seq, msgspec.structs.replace(record, sum=digest), digest)
+        records.append(Record(seq, f"log.1.{kind}", data))
+
+    write("lease", lease=LeaseHeld(holder="a", cluster_id="c"))
+    # A character that is none, and digits that no number holds.
+    for job_id, spec in (("bad", b'{"ID":"\xff"}'), ("worse", b"[1e99999]"), ("good", b"{}")):
+        job = JobRegistered(
+            submission_id=job_id,
+            digest="d",
+            job_id=JobId(job_id),
+            version=0,
+            spec=msgspec.Raw(spec),
+        )
+        write("tx", events=[job])
+    asked = database_of(records)
+    assert asked.ask("SELECT job_id FROM jobs ORDER BY from_seq").rows == [
+        ("bad",),
+        ("worse",),
+        ("good",),
+    ]
+    assert asked.ask("SELECT spec FROM jobs WHERE job_id = 'good'").rows == [("{}",)]
+    assert asked.ask("SELECT count(body) > 0, count(*) FROM events").rows == [(True, 3)]
 
 
 def test_no_export_here(tmp_path: Path) -> None:
