@@ -1,10 +1,10 @@
 """Writing snapshots: when a view writes one, how it cuts the work, and which old ones go.
 
-Decides the moment (a checkpoint, after so many records or minutes), the pace (a few milliseconds a step, while records wait and
-questions are answered from the state as it is), and the order of what is stored: parts, one after the other, each
-acknowledged, and the manifest last; so a set that nobody finished is none. Any number of views may do it: whoever finds
-a set that is new enough writes none, and two that write the same set store the same bytes under the same names. Must
-not know what a table consists of (shared/core/snapshots).
+Decides the moment (a checkpoint, after so many records or minutes), the pace (some milliseconds a step, while records
+wait and questions are answered from the state as it is), and the order of what is stored: parts, one after the other,
+each acknowledged, and the manifest last; so a set that nobody finished is none. Any number of views may do it: whoever
+finds a set that is new enough writes none, and two that write the same set store the same bytes under the same names.
+Must not know what a table consists of (shared/core/snapshots).
 """
 
 from collections import deque

@@ -1,4 +1,4 @@
-"""Snapshots on a real bus: a view writes them, every role begins at one, and whatever is wrong with one is passed over."""
+"""Snapshots on a real bus: a view writes them, every role begins at one, and what is wrong with one is passed over."""
 
 from collections.abc import AsyncIterator, Callable
 from functools import cache, partial

@@ -1,4 +1,4 @@
-"""Snapshots in the whole product: `caravan up` writes them, whoever is killed comes back by them, and nothing is lost."""
+"""Snapshots in the whole product: `caravan up` writes them, whoever is killed comes back by them, nothing is lost."""
 
 import json
 import os
