@@ -18,7 +18,7 @@ from shared.core.reconcile import Want
 from shared.core.reconcile_system import TYPES, reconcile_system
 from shared.core.scratch import Draw, Scratch, Snapshot
 from shared.core.splitmix import splitmix64
-from shared.core.standing import Scores, Standing
+from shared.core.standing import Ranked, Scores, Standing, ranking
 from shared.core.tables.allocations import FAILED
 from shared.core.tables.jobs import Job
 
@@ -82,11 +82,13 @@ class Looking:
 
     def scores(self, rows: Sequence[int], variant: int = 0) -> list[Scores]:
         """Name the scorers of one more allocation on each of these rows, and their values (2**-20)."""
-        return self._scratch.scores(self._want, rows, avoided=self._avoided, variant=variant)
+        scores, _ = self._scratch.scores(self._want, rows, avoided=self._avoided, variant=variant)
+        return scores
 
-    def order(self, rows: Sequence[int], variant: int = 0) -> list[int]:
-        """Say which of these rows goes first where scores are equal: the one with the least."""
-        return self._scratch.order(self._want, rows, variant)
+    def ranking(self, rows: Sequence[int], variant: int = 0) -> list[Ranked]:
+        """Rank these rows as placing does."""
+        found = self._scratch.scores(self._want, rows, avoided=self._avoided, variant=variant)
+        return ranking(rows, *found)
 
     def report(self) -> FilterReport:
         """Say which filters refuse which nodes."""

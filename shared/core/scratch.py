@@ -487,11 +487,11 @@ class Scratch:
 
     def scores(
         self, want: Want, rows: Sequence[int], *, avoided: Sequence[int] = (), variant: int = 0
-    ) -> list[dict[str, int]]:
+    ) -> tuple[list[dict[str, int]], list[int]]:
         """Name every scorer that applies to one more allocation of a group on each of these rows, with its value.
 
-        `mean_score` of the values is what ranks the row; made of the scalar twins of scores.py. `avoided`: rows of
-        nodes that it failed on.
+        `mean_score` of the values is what ranks the row; made of the scalar twins of scores.py. Second: what goes first
+        among equals, the least. `avoided`: rows of nodes that it failed on.
         """
         group, fleet = want.group, self._state.fleet
         on_rows = self._staying(want)
@@ -507,9 +507,10 @@ class Scratch:
         way = self._way(group, extras, variant)
         if isinstance(way, Packing):
             spoilt = way.scores(self._capacity, used, at).tolist()
-            return [{PACKED: value} for value in spoilt]
+            order = way.order(self._capacity, used, at).tolist()
+            return [{PACKED: value} for value in spoilt], order
         liked = [0] * len(rows) if way is None else way.worth(at).tolist()
-        return [
+        found = [
             node_scores(
                 capacity=self._capacity[row].tolist(),
                 used_after=(used[row] + ask).tolist(),
@@ -524,13 +525,7 @@ class Scratch:
             )
             for row, boost, like in zip(rows, boosts.tolist(), liked, strict=True)
         ]
-
-    def order(self, want: Want, rows: Sequence[int], variant: int) -> list[int]:
-        """Say which of these rows goes first where scores are equal: the one with the least."""
-        way = self._way(want.group, extras_of(want.group), variant)
-        if not isinstance(way, Packing):
-            return list(rows)
-        return way.order(self._capacity, self._used(), np.asarray(rows, np.intp)).tolist()
+        return found, list(rows)
 
     def report(self, want: Want, placed: Sequence[Placed] = ()) -> FilterReport:
         """Say which filter refuses which nodes, the job's other allocations considered."""

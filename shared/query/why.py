@@ -32,7 +32,6 @@ from shared.core.standing import (
     fitting,
     nearest,
     open_rows,
-    ranking,
     shortages,
     shortfall,
 )
@@ -177,8 +176,7 @@ class _Found:
                 break
         assert best is not None
         self._short = best
-        scores, order = looking.scores(self._fits, chosen), looking.order(self._fits, chosen)
-        self.ranked: list[Ranked] = ranking(self._fits, scores, order)
+        self.ranked: list[Ranked] = looking.ranking(self._fits, chosen)
 
     def answer(self, job: Job, group: GroupSpec, decision: Decision) -> WhyAnswer:
         """Fill in everything but the words."""
