@@ -6,9 +6,9 @@ tells it.
 
 What differs from services: a name belongs to its node, so the same name is there once a node; what is lost is not
 replaced elsewhere; a node that left the datacenters or the pool, or became infeasible (but for a driver that is away),
-loses its allocation; one that takes nothing new keeps the one it has until the job changes. What ended of a system job is placed again with the next
-evaluation, though none is made for it; what ended of a sysbatch job stays done, however it ended, until another
-version.
+loses its allocation; one that takes nothing new keeps the one it has until the job changes. What ended of a system job
+is placed again with the next evaluation, though none is made for it; what ended of a sysbatch job stays done, however
+it ended, until another version.
 Source: Nomad scheduler/reconciler, reconcile_node.go.
 """
 
