@@ -1,8 +1,8 @@
 """What a container's start costs through the agent, against the engine alone doing the same.
 
 `python -m bench.starts_docker [--starts 40]` prints one line of JSON; it needs root and dockerd, and makes an engine of
-its own. One after the other, by turns: a projection is handed to a real agent and the running container awaited; and the
-engine is asked to make and start a container of the same image, with the same limits, network, capabilities and mounts.
+its own. One after the other, by turns: a projection is handed to a real agent and the running container awaited; and
+the engine is asked to make and start a container of the same image, with the same limits, network, rights and mounts.
 The figure to reach: at most 15 % more at the median. Other load counts: `load_before` is printed.
 """
 
