@@ -47,7 +47,10 @@ class Source:
         self._facts.resume()
         if self.is_live:
             self.refresh()
-        self.database.close_doors(files)
+        try:
+            self.database.close_doors(files)
+        except SqlInvalid as err:
+            raise CliError("damaged", str(err), file=directory) from err
         if not self.is_live:
             self.seq = int(self.ask("SELECT coalesce(last_seq(), 0)").rows[0][0])
 

@@ -52,21 +52,25 @@ class Database:
                     self._run(f"INSERT INTO tail.{name} {_selected(name)}")
 
     def close_doors(self, segments: Mapping[str, Sequence[Path]]) -> None:
-        """Show facts and views over the tail and these Parquet files by table; from here on only they can be read."""
+        """Show facts and views over the tail and these Parquet files by table; from here on only they can be read.
+
+        Raises SqlInvalid: a file is no Parquet that we wrote.
+        """
         files = sorted(str(path) for paths in segments.values() for path in paths)
         quoted = ", ".join(_quoted(path) for path in files)
         if files:
             self._run(f"SET allowed_paths = [{quoted}]")
         self._run("SET enable_external_access = false; SET autoload_known_extensions = false")
         for name, types in FACTS.items():
+            columns = ", ".join(f'"{column}"' for column in types)
             parts = [f"SELECT * FROM tail.{name}"]
             paths = segments.get(name, ())
             if paths:
                 listed = ", ".join(_quoted(str(path)) for path in paths)
-                columns = ", ".join(f'"{column}"' for column in types)
-                # By name: an older export may lack a column that came later.
-                parts.insert(0, f"SELECT {columns} FROM read_parquet([{listed}])")
-            self._run(f"CREATE VIEW facts.{name} AS {' UNION ALL '.join(parts)}")
+                parts.append(f"SELECT * FROM read_parquet([{listed}], union_by_name = true)")
+            # By name: an older export may lack a column that came later, a newer one have others.
+            told = f"SELECT {columns} FROM ({' UNION ALL BY NAME '.join(parts)})"
+            self._run(f"CREATE VIEW facts.{name} AS {told}")
         self._run(VIEWS)
         self._run("SET lock_configuration = true")
         self._has_doors = False
@@ -118,7 +122,10 @@ class Database:
             )
 
     def _run(self, statements: str) -> None:
-        self._connection.execute(statements)
+        try:
+            self._connection.execute(statements)
+        except duckdb.Error as err:
+            raise SqlInvalid(_line(err)) from err
 
 
 class Writer:

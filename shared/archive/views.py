@@ -151,7 +151,9 @@ CREATE MACRO usage_at(moment) AS TABLE
 SELECT n.node_id, n.status, coalesce(u.allocations, 0)::BIGINT AS allocations,
     coalesce(u.cpu, 0)::BIGINT AS cpu_mhz, n.cpu_mhz AS cpu_mhz_of, coalesce(u.memory, 0)::BIGINT AS memory_mib,
     n.memory_mib AS memory_mib_of, coalesce(u.disk, 0)::BIGINT AS disk_mib, n.disk_mib AS disk_mib_of
-FROM (SELECT * FROM nodes WHERE _is_here(moment) AND from_seq <= moment AND (to_seq IS NULL OR to_seq > moment)) n LEFT JOIN (
+FROM (
+    SELECT * FROM nodes WHERE _is_here(moment) AND from_seq <= moment AND (to_seq IS NULL OR to_seq > moment)
+) n LEFT JOIN (
     SELECT node_id, sum(allocations) AS allocations, sum(cpu_mhz) AS cpu, sum(memory_mib) AS memory,
         sum(disk_mib) AS disk
     FROM facts.usage WHERE seq <= moment GROUP BY node_id

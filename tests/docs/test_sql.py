@@ -1,4 +1,4 @@
-"""docs/sql.md says what is there and what it answers. CARAVAN_BLESS=1 writes the answers anew, to be read in the diff."""
+"""docs/sql.md says what is there and what it answers. CARAVAN_BLESS=1 writes the answers anew."""
 
 import os
 import re

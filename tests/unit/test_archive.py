@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import msgspec
 import numpy as np
 import pytest
@@ -370,6 +371,19 @@ def test_texts_that_are_no_json_cost_only_themselves() -> None:
     ]
     assert asked.ask("SELECT spec FROM jobs WHERE job_id = 'good'").rows == [("{}",)]
     assert asked.ask("SELECT count(body) > 0, count(*) FROM events").rows == [(True, 3)]
+
+
+def test_an_older_export_lacks_what_came_later(tmp_path: Path) -> None:
+    """A column that a file does not have is null there, and one that nobody knows is not shown."""
+    path = tmp_path / "events.parquet"
+    with duckdb.connect() as other:
+        other.execute(
+            f"COPY (SELECT 7 AS seq, 'x' AS type, 1 AS news) TO '{path}' (FORMAT parquet)"
+        )
+    asked = Database()
+    asked.close_doors({"events": [path]})
+    assert asked.ask("SELECT seq, type, job_id FROM events").rows == [(7, "x", None)]
+    assert "news" not in asked.ask("FROM facts.events").columns
 
 
 def test_no_export_here(tmp_path: Path) -> None:
