@@ -134,4 +134,4 @@ class Asked:
         if self._is_open:
             self._is_open = False
             given = tasks.Answer(name=self._name, data=data)
-            self._process.take(self._life, given)  # type: ignore[arg-type]
+            self._process.take(self._life, given)

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from schemas.projections import Query
+from services.cli import moments
 from services.cli.moments import past
 from services.cli.output import CliError
 from services.cli.tails import Filter
@@ -30,13 +31,26 @@ QUESTIONS = (
 class Log:
     """As much of a bus client as reads a log."""
 
+    log_stream = "LOG_1"
+
     def __init__(self, records: list[Record]) -> None:
         self._records = records
+        self.bus = None
 
     async def read_log(self, first: int = 1, last: int = 0) -> AsyncIterator[Record]:
         for record in self._records:
             if record.seq >= first and (not last or record.seq <= last):
                 yield record
+
+
+@pytest.fixture(autouse=True)
+def _no_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No view has written any: everything is replayed."""
+
+    async def newest(*_: object, **__: object) -> None:
+        return None
+
+    monkeypatch.setattr(moments.snapshots, "newest", newest)
 
 
 def story() -> Story:
