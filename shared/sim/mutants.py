@@ -199,15 +199,6 @@ def _both_stay(patch: Patch, _site: Site) -> None:
     patch(reconcile, "leaving", leaving)
 
 
-def _late_node_unseen(patch: Patch, _site: Site) -> None:
-    """A plan for a job that runs on every node ends its evaluation, whoever came meanwhile."""
-
-    def is_behind(*_: object) -> bool:
-        return False
-
-    patch(import_module("shared.core.decide.plans"), "is_behind", is_behind)
-
-
 def _give_twice(patch: Patch, _site: Site) -> None:
     """The applier takes a worker's word for what is free."""
     assigner = import_module("shared.core.resources.assign").Assigner
@@ -232,7 +223,6 @@ MUTANTS: dict[str, Callable[[Patch, Site], None]] = {
     "give-twice": _give_twice,
     "both-stay": _both_stay,
     "hasty-main": _hasty_main,
-    "late-node-unseen": _late_node_unseen,
     "repeat-step": _repeat_step,
     "reuse-row-early": _reuse_row_early,
     "wall-clock-in-core": _wall_clock_in_core,

@@ -356,3 +356,21 @@ def test_random_fleets_agree_with_the_scalar_model(seed: int) -> None:
                 held[world.state.fleet.ids[int(table.node[row])]] += 1
         rows = world.state.fleet.row_of
         assert held == {n: desired(world, (one,), NodeId(n), int(used[rows[n]])) for n in names}
+
+
+def test_a_node_that_came_behind_the_snapshot_is_looked_at_next() -> None:
+    """A plan made before a node came ends its evaluation, and another one follows that sees the node."""
+    cluster = Cluster()
+    cluster.do(join("n1"))
+    cluster.do(register("mon", group("g"), job_type="system"))
+    seen = cluster.propose("mon")
+    snapshot_seq = cluster.state.seq
+    cluster.do(join("n2"))
+    command = cluster.plan("mon", placements=seen.placements, end="complete")
+    origin = msgspec.structs.replace(command.origin, snapshot_seq=snapshot_seq)
+    cluster.do(msgspec.structs.replace(command, origin=origin))
+    assert cluster.nodes_of("mon") == ["n1"]
+    cluster.schedule("mon")
+    assert cluster.nodes_of("mon") == ["n1", "n2"]
+    open_ones = [one for one in cluster.state.evaluations.by_key.values() if one.is_open]
+    assert not open_ones
