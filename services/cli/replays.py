@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from services.cli import events
 from services.cli.asking import with_bus
-from services.cli.moments import past, records_to
+from services.cli.moments import moment, past, records_to
 from services.cli.output import CliError, Column, Output
 from services.cli.tails import Filter, show
 from shared.bus.client import Client
@@ -33,6 +33,7 @@ def replay(
     if begin and not begin.isdigit():
         raise CliError("usage", f"--from is a seq, was {begin!r}")
     shown_by = Filter(job=job, node=node)
+    moment(to, "--to")  # What is no moment is told without a bus.
 
     async def work(client: Client) -> Replica:
         replica = Replica()
