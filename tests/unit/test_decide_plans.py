@@ -20,7 +20,9 @@ def world() -> Cluster:
 
 def refusal(events: list) -> str:
     # What was asked for and never got may be what others were blocked by.
-    assert [type(event) for event in events] in ([PlanRefused], [PlanRefused, CapacityFreed]), events
+    assert [type(event) for event in events] in ([PlanRefused], [PlanRefused, CapacityFreed]), (
+        events
+    )
     return events[0].code
 
 

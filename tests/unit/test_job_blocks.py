@@ -12,7 +12,9 @@ from tests.unit.test_job_files import SECOND, job
 def task(inner: str) -> dict[str, Any]:
     """Read a task of one file; return its JSON."""
     beside = 'task "beside" { driver = "any" }'
-    text = f'job "a" {{\n group "g" {{\n task "t" {{\n driver = "any"\n{inner}\n}}\n{beside}\n}}\n}}'
+    text = (
+        f'job "a" {{\n group "g" {{\n task "t" {{\n driver = "any"\n{inner}\n}}\n{beside}\n}}\n}}'
+    )
     found: dict[str, Any] = job(text)["TaskGroups"][0]["Tasks"][0]
     return found
 

@@ -100,7 +100,9 @@ def test_a_victim_waits_and_comes_back_under_its_name(world: Cluster) -> None:
     blocked = world.state.evaluations.by_key[world.state.evaluations.blocked_of["p20"]]
     assert blocked.blocked is not None and blocked.blocked.waiting["web"].wait_class == "priority"
     world.do(join("n4"))
-    world.do(register("p20", group(cpu_mhz=1000, memory_mib=10), priority=20, salt=1, submission_id="up"))
+    world.do(
+        register("p20", group(cpu_mhz=1000, memory_mib=10), priority=20, salt=1, submission_id="up")
+    )
     world.schedule("p20")
     table = world.state.allocations
     (back,) = world.rows("p20")
@@ -184,7 +186,9 @@ def test_of_two_victims_nobody_goes_when_one_is_not_there_any_more() -> None:
     fill(world, "two", priority=20, cpu_mhz=500)
     world.do(register("prod", group(cpu_mhz=1000, memory_mib=10), priority=90))
     plan = world.plan("prod")
-    world.do(register("two", group(cpu_mhz=500, memory_mib=10), priority=85, salt=1, submission_id="up"))
+    world.do(
+        register("two", group(cpu_mhz=500, memory_mib=10), priority=85, salt=1, submission_id="up")
+    )
     committed = world.do(plan)[0]
     assert isinstance(committed, PlanCommitted)
     assert committed.cut and not committed.evictions and len(committed.spared) == 2
@@ -201,7 +205,15 @@ def test_rows_that_make_no_sense_are_refused(world: Cluster) -> None:
 
 def test_own_and_renamed_victims_are_spared(world: Cluster) -> None:
     """Nobody evicts an allocation of the own job, nor one that belongs to another job than the plan says."""
-    world.do(register("p20", group(count=2, cpu_mhz=1000, memory_mib=10), priority=90, salt=1, submission_id="up"))
+    world.do(
+        register(
+            "p20",
+            group(count=2, cpu_mhz=1000, memory_mib=10),
+            priority=90,
+            salt=1,
+            submission_id="up",
+        )
+    )
     row = world.rows("p20")[0]
     here = placement((1,), (1,), version=1)
     for named in ("p20", "p30"):
@@ -218,7 +230,15 @@ def test_own_and_renamed_victims_are_spared(world: Cluster) -> None:
 
 def test_a_plan_made_before_its_job_lost_something_is_stale(world: Cluster) -> None:
     """The eviction raises the fence of the victim's job."""
-    world.do(register("p20", group(count=2, cpu_mhz=1000, memory_mib=10), priority=20, salt=1, submission_id="up"))
+    world.do(
+        register(
+            "p20",
+            group(count=2, cpu_mhz=1000, memory_mib=10),
+            priority=20,
+            salt=1,
+            submission_id="up",
+        )
+    )
     late = world.plan("p20", worker="w2")
     fill(world, "prod", priority=90)
     (refused,) = world.do(late)
