@@ -4,7 +4,7 @@ Decides what a question may be: one that selects. Nothing outside the given segm
 written. Nobody else imports DuckDB.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -169,7 +169,7 @@ class Writer:
 @contextmanager
 def _registered(
     connection: duckdb.DuckDBPyConnection, columns: Mapping[str, Column], words: Sequence[str]
-) -> Iterator[None]:
+) -> Generator[None]:
     """Show a sheet, and the words that it names by number, to a connection."""
     texts = np.array([*words, ""], dtype=object)
     connection.register("_sheet", columns)

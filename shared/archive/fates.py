@@ -210,7 +210,8 @@ class Fates:
     ) -> NDArray[np.int32] | int:
         if (refs == refs[0]).all():
             return self._words.code(names[int(refs[0])])
-        return self._words.codes([names[ref] for ref in refs.tolist()])
+        rows: list[int] = refs.tolist()
+        return self._words.codes([names[row] for row in rows])
 
 
 def _texts(values: Sequence[str | None]) -> NDArray[np.object_]:

@@ -8,7 +8,7 @@ finished. Must not know what tables mean.
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
@@ -117,7 +117,7 @@ class Archive:
             raise ArchiveInvalid("conflict", text, str(self.folder))
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> Generator[None]:
         """Keep every other export out, until the end of this process at the latest. Raises ArchiveInvalid, OSError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if not self.cluster_id():
@@ -166,7 +166,7 @@ class Archive:
         return self.folder / segment.name / f"{table}.parquet"
 
     @contextmanager
-    def draft(self, first_seq: int) -> Iterator[Path]:
+    def draft(self, first_seq: int) -> Generator[Path]:
         """A folder to write a segment's files into; it is gone at the end unless `finish` moved it."""
         path = self.folder / f"{_DRAFT}{first_seq}"
         path.mkdir()

@@ -319,18 +319,19 @@ class Preemption:
                 strict=True,
             )
         ]
-        enough = None
-        if room.enough is not None:
-            ask_node = room.enough
+        ask_node = room.enough
 
-            def enough(picked: Sequence[int]) -> bool:
-                self._steps -= _ENOUGH_STEPS
-                return ask_node(node, [items[i].row for i in picked])
+        def enough(picked: Sequence[int]) -> bool:
+            assert ask_node is not None
+            self._steps -= _ENOUGH_STEPS
+            return ask_node(node, [items[i].row for i in picked])
 
         # Whoever gives nothing that is short only makes the search longer.
         useful = [i for i, item in enumerate(items) if item.kind is not None or _helps(item, need)]
         items = [items[i] for i in useful]
-        found, steps = cheapest_set(need, items, enough, min(NODE_STEPS_MAX, self._steps))
+        found, steps = cheapest_set(
+            need, items, enough if ask_node else None, min(NODE_STEPS_MAX, self._steps)
+        )
         self._steps -= max(steps, _LOOK_STEPS)
         if found is None:
             return None

@@ -117,7 +117,8 @@ def _short(
 
 def _held_back(standing: Standing, open_: Mask, beside: Beside) -> str:
     """Say for whom nodes with room are held back; empty: none is. `open_` (N,): nodes whose columns have room."""
-    if not beside.names:
+    names = beside.names
+    if not names:
         return ""
     closed = 0
     group, extras = standing.group, extras_of(standing.group)
@@ -133,8 +134,9 @@ def _held_back(standing: Standing, open_: Mask, beside: Beside) -> str:
             closed = max(closed, int((has_room & (limit <= 0)).sum()))
     if not closed:
         return ""
-    more = f" and {len(beside.names) - 1} more" if len(beside.names) > 1 else ""
-    return f"{closed} nodes with room are held back for job {beside.names[0]!r}{more}"
+    first, *others = names
+    more = f" and {len(others)} more" if others else ""
+    return f"{closed} nodes with room are held back for job {first!r}{more}"
 
 
 def _shown(ask: Int64s) -> str:

@@ -89,6 +89,10 @@ class Told(TypedDict, total=False):
     variant: int
 
 
+#: What an allocation without any of it holds.
+NOTHING = Told(ports=(), instances={}, variant=0)
+
+
 def told(state: State, row: int) -> Told:
     """Say what a node has to know of what an allocation holds: instances in the order of its asks."""
     table, offers = state.allocations, state.fleet.offers

@@ -102,7 +102,7 @@ def desired_allocs(state: State, rows: Rows) -> tuple[DesiredAlloc, ...]:
             index=index,
             desired=DESIRED_STATUSES[desired],
             previous=alloc_id(before) if (before := table.previous.get(row, 0)) else "",
-            **offered.told(state, row) if row in table.holdings else {},
+            **(offered.told(state, row) if row in table.holdings else offered.NOTHING),
         )
         for key, row, shown, group, index, desired in zip(*columns, strict=True)
     )

@@ -103,7 +103,7 @@ def _register(state: State, report: ReportNode, spec: NodeSpec, row: int | None)
     )
     shown = laid_over(spec, fleet.operator_meta.get(spec.node_id, {}))
     computed_class = fleet.classes.get(class_key(shown), len(fleet.classes))
-    events = [registered, CapacityFreed(classes=(computed_class,), grown=True)]
+    events: list[Event] = [registered, CapacityFreed(classes=(computed_class,), grown=True)]
     places = {(spec.datacenter, spec.node_pool)}
     if row is None:
         return [*events, *look_again(state, places)]
