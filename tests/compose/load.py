@@ -113,7 +113,19 @@ async def _read(client: Client) -> dict[str, Any]:
 
 
 async def leader(url: str, credentials: str) -> dict[str, Any]:
-    """Ask which server leads the log, which lag behind, and how many hold each stream."""
+    """Ask which server leads the log, which lag behind, and how many hold each stream.
+
+    A stream that is choosing its leader answers nobody: asked again, for as long as a few elections take.
+    """
+    for _ in range(5):
+        try:
+            return await _leader(url, credentials)
+        except BusUnavailable as err:
+            print(f"asked again: {err}", file=sys.stderr)
+    return await _leader(url, credentials)
+
+
+async def _leader(url: str, credentials: str) -> dict[str, Any]:
     user, password = accounts.read_credentials(Path(credentials)).login(accounts.ADMIN)
     bare = ",".join("nats://" + one.rpartition("@")[2] for one in url.split(","))
     bus = await connect(Login(url=bare, user=user, password=password))
