@@ -138,11 +138,6 @@ def one_more(snapshot: Snapshot, job: Job, group: GroupSpec, stopping: Sequence[
     return Want(group, 1, np.zeros(1, dtype=np.int64), rows)
 
 
-def why_not(snapshot: Snapshot, job: Job, group: GroupSpec) -> FilterReport:
-    """Say which filters refuse which nodes for one more allocation of a group, beside those that it has now."""
-    return Looking(snapshot, job, group).report()
-
-
 def scores_of(snapshot: Snapshot, job: Job, group: GroupSpec, rows: Sequence[int]) -> list[Scores]:
     """Name the scorers of one more allocation of a group on each of these rows, and their values (2**-20)."""
     return Looking(snapshot, job, group).scores(rows)

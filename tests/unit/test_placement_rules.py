@@ -10,7 +10,7 @@ from schemas.evaluations import EvaluationsCreated
 from schemas.jobs import Affinity, Constraint, DistinctProperty, GroupSpec, Spread, SpreadTarget
 from schemas.policy import Policy
 from shared.core import coupled, scratch
-from shared.core.looking import scores_of, why_not
+from shared.core.looking import Looking, scores_of
 from shared.core.place import Snapshot
 from shared.core.scores import mean_score
 from tests.builders import Cluster, group, join, register
@@ -195,7 +195,7 @@ def test_a_count_of_many_steps_goes_on_in_the_next_evaluation(
 def report(world: Cluster, wanted: GroupSpec) -> dict[str, tuple[int, dict[str, int]]]:
     job = next(iter(world.state.jobs.by_id.values()))
     snapshot = Snapshot(world.state, world.state.allocations.held, world.masks)
-    found = why_not(snapshot, job, wanted)
+    found = Looking(snapshot, job, wanted).report()
     return {line.name: (line.refused, line.by_class) for line in found.filters}
 
 

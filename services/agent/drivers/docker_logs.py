@@ -15,6 +15,7 @@ import stat
 from collections.abc import AsyncIterator
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -204,8 +205,8 @@ class LogCopy:
         return b"", 0
 
 
-def _running(api: object, container: str) -> bool:
-    state = api.inspect_container(container)["State"]  # type: ignore[attr-defined]
+def _running(api: Any, container: str) -> bool:
+    state = api.inspect_container(container)["State"]
     return bool(state["Running"])
 
 

@@ -72,12 +72,6 @@ class Starter:
         """A driver that nobody closed leaves no process either."""
         self._end()
 
-    def warm(self) -> None:
-        """Begin the starter now, so that the first task need not wait for it."""
-        with self._lock:
-            if self._socket is None:
-                self._begin()
-
     @property
     def pid(self) -> int:
         """Its process; 0: not begun."""
