@@ -28,6 +28,7 @@ from services.cli.cluster import Cluster, ClusterSettings
 from shared.bus import accounts, streams, subjects
 from shared.bus.client import Client
 from shared.bus.connect import BusClient, Login, connect
+from shared.bus.runner import loop_factory
 from shared.bus.server import NatsServer
 from shared.errors import BusUnavailable
 
@@ -188,8 +189,10 @@ def run_in(
     folder = Path(tempfile.mkdtemp(prefix="caravan-"))
     try:
         own = {"agents": 0, "appliers": 1, "schedulers": 1, **(settings or {})}
-        with Harness(ClusterSettings(data_dir=folder / "data", **own)) as cluster:  # type: ignore[arg-type]
-            asyncio.run(_run(story, cluster))
+        fsync = os.environ.get("CARAVAN_BENCH_FSYNC", "1") != "0"
+        asked = ClusterSettings(data_dir=folder / "data", fsync=fsync, **own)  # type: ignore[arg-type]
+        with Harness(asked) as cluster, asyncio.Runner(loop_factory=loop_factory()) as runner:
+            runner.run(_run(story, cluster))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -42,15 +42,16 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def merge(size: dict[str, int], runs: Sequence[Run], digits: int = 4) -> Outcome:
-    """Make one outcome of runs: medians, a check holds only if it held in every run."""
-    names = list(runs[0].result)
+    """Make one outcome of runs: medians; a check holds only if it held in every run, else there are no figures."""
+    checks = {name: all(run.checks[name] for run in runs) for name in runs[0].checks}
+    names = list(runs[0].result) if all(checks.values()) else []
     of = {name: [run.result[name] for run in runs] for name in names}
     return Outcome(
         size=size,
         result={name: _middle(values, digits) for name, values in of.items()},
         result_min={name: round(min(values), digits) for name, values in of.items()},
         result_max={name: round(max(values), digits) for name, values in of.items()},
-        checks={name: all(run.checks[name] for run in runs) for name in runs[0].checks},
+        checks=checks,
         runs=len(runs),
         cpu_s=_medians([run.cpu_s for run in runs]),
         rss_mib=_medians([run.rss_mib for run in runs]),
@@ -61,10 +62,12 @@ def merge(size: dict[str, int], runs: Sequence[Run], digits: int = 4) -> Outcome
 
 
 def shown(run: Run) -> str:
-    """One line about one run."""
+    """One line about one run: its figures, or what did not hold."""
     bad = [name for name, holds in run.checks.items() if not holds]
-    parts = [f"{name} {value:g}" for name, value in run.result.items()]
-    return ", ".join(parts) + (f"; FAILED: {', '.join(bad)}" if bad else "")
+    if bad:
+        return f"FAILED: {', '.join(bad)}"
+    told = [f"{name} {value:g}" for name, value in run.result.items()]
+    return ", ".join(told) + ("" if run.fsync else "; the bus does not fsync")
 
 
 def _middle(values: Sequence[float], digits: int) -> float:

@@ -8,7 +8,7 @@ placed within 1 s; refused for capacity: none, with any number of workers.
 import asyncio
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -18,6 +18,8 @@ from bench.harness import Harness, between, run_in, until, usage
 from bench.observer import Observer
 from bench.outcome import Outcome, Run, merge, shown
 from schemas.jobs import Verdict
+from schemas.nodes import NodeSpec
+from services.cli.machines import Needs
 from shared.bus import subjects
 from shared.bus.connect import BusClient
 from shared.core.invariants import check
@@ -32,21 +34,38 @@ COUNT = 200
 SUBMITTERS = 64
 #: A run that takes longer has failed.
 LIMIT_S = 120.0
+NEEDS = Needs(memory_mib=3_072)
+
+#: Makes the figures of a run: given who watched, when the first submission went out, and how many were wanted.
+Figures = Callable[[Observer, float, int], dict[str, float]]
 
 
 def run(size: float, runs: int, workers: int = 1) -> Outcome:
     """Run it `runs` times on a fresh cluster each; `size` scales nodes and jobs."""
+    return filled(size, runs, workers, _times)
+
+
+def filled(size: float, runs: int, workers: int, figures: Figures) -> Outcome:
+    """Fill a fresh cluster `runs` times; `figures` says what of it is the result."""
     nodes, jobs = max(int(NODES * size), GROUPS * 4), max(int(JOBS * size), 1)
     found: list[Run] = []
 
     async def story(cluster: Harness) -> None:
-        found.append(await _once(cluster, nodes, jobs))
+        found.append(await _once(cluster, nodes, jobs, figures))
         print(f"run {len(found)} of {runs}: {shown(found[-1])}", file=sys.stderr, flush=True)
 
     for _ in range(runs):
         run_in(story, {"schedulers": max(workers, 1)})
     wanted = {"nodes": nodes, "jobs": jobs, "workers": max(workers, 1)}
     return merge({**wanted, "placements": jobs * GROUPS * COUNT}, found)
+
+
+def _times(observer: Observer, start: float, want: int) -> dict[str, float]:
+    times = {
+        name: observer.time_of(max(1, int(want * part))) - start
+        for name, part in (("t_first_s", 0), ("t50_s", 0.5), ("t99_s", 0.99), ("t_all_s", 1))
+    }
+    return {"placements": want, **times, "rate_per_s": want / times["t_all_s"]}
 
 
 def job(number: int) -> dict[str, Any]:
@@ -73,9 +92,11 @@ def job(number: int) -> dict[str, Any]:
     return {"ID": f"c1m-{number}", "Name": f"c1m-{number}", "Type": "service", "TaskGroups": groups}
 
 
-async def settled(cluster: Harness, observer: Observer, nodes: int) -> None:
-    """Wait until the fleet is up, proved by a checkpoint, and the processes are quiet."""
-    cluster.start_fleet(n1_standard_8(nodes))
+async def settled(cluster: Harness, observer: Observer, fleet: int | list[NodeSpec]) -> None:
+    """Wait until the fleet is up, proved by a checkpoint, and the processes are quiet. A number: of n1-standard-8."""
+    specs = n1_standard_8(fleet) if isinstance(fleet, int) else fleet
+    nodes = len(specs)
+    cluster.start_fleet(specs)
     await until(lambda: observer.state.fleet.ready().sum() == nodes, f"{nodes} nodes ready", 60)
     checked = observer.replica.checked
     await until(lambda: observer.replica.checked > checked, "a checkpoint of the fleet", 20)
@@ -88,7 +109,7 @@ async def settled(cluster: Harness, observer: Observer, nodes: int) -> None:
             return
 
 
-async def _once(cluster: Harness, nodes: int, jobs: int) -> Run:
+async def _once(cluster: Harness, nodes: int, jobs: int, figures: Figures) -> Run:
     want = jobs * GROUPS * COUNT
     bodies = [
         msgspec.json.encode({"Job": job(at), "SubmissionID": f"s-{at}"}) for at in range(jobs)
@@ -102,16 +123,13 @@ async def _once(cluster: Harness, nodes: int, jobs: int) -> Run:
         verdicts = await _submit_all(public.bus, bodies)
         await until(lambda: observer.placed >= want, f"{want} placements", LIMIT_S)
         took = usage(pids)
-        times = {
-            name: observer.time_of(max(1, int(want * part))) - start
-            for name, part in (("t_first_s", 0), ("t50_s", 0.5), ("t99_s", 0.99), ("t_all_s", 1))
-        }
         log_after = (await cluster.log_state()).bytes
-        checks = await _checks(cluster, observer, verdicts, jobs)
+        wanted = {f"c1m-{at}": GROUPS * COUNT for at in range(jobs)}
+        checks = await proved(cluster, observer, verdicts, wanted)
         checks["nobody_restarted"] = pids == cluster.pids()
         fsync = await fsyncs(cluster, observer)
     return Run(
-        result={"placements": want, **times, "rate_per_s": want / times["t_all_s"]},
+        result=figures(observer, start, want),
         checks=checks,
         cpu_s=between(before, took),
         rss_mib=took.rss_mib,
@@ -143,22 +161,26 @@ async def ask(bus: BusClient, body: bytes) -> Verdict:
     return msgspec.json.decode(answer, type=Verdict)
 
 
-async def _checks(
-    cluster: Harness, observer: Observer, verdicts: Sequence[Verdict], jobs: int
+async def proved(
+    cluster: Harness, observer: Observer, verdicts: Sequence[Verdict], wanted: Mapping[str, int]
 ) -> dict[str, bool]:
-    """Everything that must hold, proved by the next checkpoint and by a second replay from the start."""
+    """Everything that must hold, proved by the next checkpoint and by a second replay from the start.
+
+    `wanted`: allocations by job.
+    """
     replica, state = observer.replica, observer.state
     # It may be there already: checkpoints come by number, too.
     await until(lambda: replica.checked_seq > state.seq, "a checkpoint behind the last plan", 60)
     again = await replayed(cluster)
     counts = state.allocations
-    exact = all(len(counts.rows_of(f"c1m-{at}")) == GROUPS * COUNT for at in range(jobs))
+    exact = all(len(counts.rows_of(name)) == count for name, count in wanted.items())
+    accepted = sum(verdict.status == "accepted" for verdict in verdicts)
     return {
         "none_refused": not observer.refused and not observer.cut,
-        "counts_exact": exact and observer.placed == jobs * GROUPS * COUNT,
+        "counts_exact": exact and observer.placed == sum(wanted.values()),
         "within_capacity": not check(state),
         "replay_equals_live": again.state.hashes() == state.hashes() and again.checked > 0,
-        "nothing_lost": len(verdicts) == jobs and all(v.status == "accepted" for v in verdicts),
+        "nothing_lost": len(verdicts) == accepted == len(wanted),
     }
 
 

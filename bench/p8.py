@@ -12,12 +12,10 @@ from typing import Any
 import msgspec
 
 from bench.harness import Harness, between, run_in, until, usage
-from bench.observer import Observer
 from bench.outcome import Outcome, Run, merge, shown
-from bench.p1 import NODES, ask, fsyncs, replayed, settled
+from bench.p1 import NODES, ask, fsyncs, proved, settled
 from schemas.jobs import Verdict
 from shared.bus.connect import BusClient
-from shared.core.invariants import check
 
 JOBS = 1_000
 RUNS = 5
@@ -61,7 +59,7 @@ async def _once(cluster: Harness, nodes: int, jobs: int) -> Run:
         took = usage(pids)
         log_after = (await cluster.log_state()).bytes
         delays = sorted(observer.first_of[name] - at for name, at in sent.items())
-        checks = await _checks(cluster, observer, verdicts, jobs)
+        checks = await proved(cluster, observer, verdicts, dict.fromkeys(sent, 1))
         checks["nobody_restarted"] = pids == cluster.pids()
         fsync = await fsyncs(cluster, observer)
     return Run(
@@ -90,20 +88,3 @@ async def _submit_apart(bus: BusClient, jobs: int) -> tuple[dict[str, float], li
         sent[f"one-{number}"] = time.perf_counter()
         asked.append(asyncio.create_task(ask(bus, body)))
     return sent, list(await asyncio.gather(*asked))
-
-
-async def _checks(
-    cluster: Harness, observer: Observer, verdicts: list[Verdict], jobs: int
-) -> dict[str, bool]:
-    replica, state = observer.replica, observer.state
-    # It may be there already: checkpoints come by number, too.
-    await until(lambda: replica.checked_seq > state.seq, "a checkpoint behind the last plan", 60)
-    again = await replayed(cluster)
-    exact = all(len(state.allocations.rows_of(f"one-{at}")) == 1 for at in range(jobs))
-    return {
-        "none_refused": not observer.refused and not observer.cut,
-        "counts_exact": exact and observer.placed == jobs,
-        "within_capacity": not check(state),
-        "replay_equals_live": again.state.hashes() == state.hashes() and again.checked > 0,
-        "nothing_lost": len(verdicts) == jobs and all(v.status == "accepted" for v in verdicts),
-    }

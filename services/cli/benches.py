@@ -1,13 +1,16 @@
 """`caravan bench`: finds a benchmark in the checkout, runs it, and adds what it ran on.
 
-Decides the envelope of every result (machine, load, versions, cpu, memory). What is measured is
-bench/NAME.py's matter: `run(size, runs)` returns a Struct with size, result, result_min,
-result_max, checks and runs, and whatever it knows of its processes.
+Decides the envelope of every result (machine, load, versions, cpu, memory), and what may be claimed: a failed check
+leaves no figure, a machine that is too small is refused, a bus that does not fsync and a busy machine are named. What
+is measured is bench/NAME.py's matter: `run(size, runs)` returns a Struct with size, result, result_min, result_max,
+checks and runs, and whatever it knows of its processes; `NEEDS`, where there is one, says what it wants of the machine.
+Next: `machines.py`.
 """
 
 import inspect
 import os
 import platform
+import re
 import resource
 import sys
 import time
@@ -18,10 +21,16 @@ from typing import Any
 
 import msgspec
 
+from services.cli import machines
 from services.cli.children import end_in_order
 from services.cli.output import CliError, Column, Output
 
 _RUNS = 3
+_NO_FSYNC = "the bus does not fsync: what it acknowledged may be lost with the machine"
+#: Above this the machine was not idle when the benchmark began.
+LOAD_MAX = 0.3
+#: What makes a file of bench/ a benchmark.
+_RUN = re.compile(r"^def run\(\s*size: float", re.MULTILINE)
 _TOP = Path(__file__).resolve().parents[2]
 
 
@@ -55,10 +64,11 @@ def bench(
     data: str,
     variant: str,
     policy: str,
+    no_fsync: bool = False,
 ) -> int:
-    """Run one benchmark, or list them; exit 1 when a check fails."""
+    """Run one benchmark, or list them; exit 1 when a check fails, and then without figures."""
     folder = _TOP / "bench"
-    known = sorted((one.stem for one in folder.glob("p[0-9]*.py")), key=lambda n: int(n[1:]))
+    known = names(folder)
     if not name:
         out.result({"benchmarks": known})
         out.table(
@@ -71,27 +81,57 @@ def bench(
     if str(_TOP) not in sys.path:
         sys.path.insert(0, str(_TOP))
     end_in_order()
-    load = os.getloadavg()[0]
-    started_s = time.process_time()
+    part = _size(size)
     module = import_module(f"bench.{name}")
-    arguments: dict[str, Any] = {
-        "size": _size(size),
-        "runs": runs or getattr(module, "RUNS", _RUNS),
-    }
+    machine = machines.look()
+    needs = getattr(module, "NEEDS", machines.Needs())
+    machines.refuse_too_small(name, machine, needs, part if size else None)
+    load = os.getloadavg()[0]
+    _warn(out, load, has_fsync=not no_fsync)
+    started_s = time.process_time()
+    arguments: dict[str, Any] = {"size": part, "runs": runs or getattr(module, "RUNS", _RUNS)}
     asked = {"workers": workers, "data": data, "variant": variant, "policy": policy}
     arguments |= _options(name, module.run, asked)
     outcome = msgspec.to_builtins(module.run(**arguments))
     ours = {
         "cpu_s": {"caravan": round(time.process_time() - started_s, 2)},
         "rss_mib": {"caravan": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024},
-        "machine": _machine(),
+        "machine": machines.told(machine),
         "versions": _versions(),
         "load_before": round(load, 2),
     }
-    result = msgspec.convert({**ours, **outcome, "name": name}, Result)
+    result = _honest(msgspec.convert({**ours, **outcome, "name": name}, Result))
     out.result(result)
     _show(out, result)
     return 0 if all(result.checks.values()) else 1
+
+
+def names(folder: Path) -> list[str]:
+    """Name the benchmarks of a checkout: files with a `run(size, …)`, those with a number first."""
+    found = [one.stem for one in folder.glob("*.py") if _RUN.search(one.read_text("utf-8"))]
+    return sorted(found, key=lambda name: (not _digits(name), int(_digits(name) or 0), name))
+
+
+def _digits(name: str) -> str:
+    return name[1:] if name[0] == "p" and name[1:].isdigit() else ""
+
+
+def _honest(result: Result) -> Result:
+    """Take the figures away where a check failed: what went wrong was not measured."""
+    if all(result.checks.values()):
+        return result
+    return msgspec.structs.replace(result, result={}, result_min={}, result_max={})
+
+
+def _warn(out: Output, load: float, *, has_fsync: bool) -> None:
+    """Say beforehand, on stderr, what will make the figures less than they claim."""
+    if load > LOAD_MAX:
+        out.note(
+            f"load was {load:.2f} before the start (idle is below {LOAD_MAX}): figures of a busy machine"
+        )
+    if not has_fsync:
+        os.environ["CARAVAN_BENCH_FSYNC"] = "0"
+        out.note(_NO_FSYNC)
 
 
 def _options(name: str, run: Callable[..., object], asked: dict[str, Any]) -> dict[str, Any]:
@@ -112,6 +152,13 @@ def _show(out: Output, result: Result) -> None:
     ]
     size = ", ".join(f"{key} {value}" for key, value in result.size.items())
     out.line(f"{result.name}: {size}; {result.runs} runs", "bold")
+    if result.replicas and not result.fsync:
+        out.line(_NO_FSYNC, "yellow")
+    if result.load_before > LOAD_MAX:
+        out.line(f"load {result.load_before} before the start: figures of a busy machine", "yellow")
+    failed = [check for check, is_ok in result.checks.items() if not is_ok]
+    if failed:
+        out.line(f"no figures: {', '.join(failed)} did not hold", "red")
     out.table(
         [
             Column("RESULT"),
@@ -141,23 +188,6 @@ def _summary(folder: Path, name: str) -> str:
     """First line of a benchmark's docstring."""
     first = (folder / f"{name}.py").read_text(encoding="utf-8").splitlines()[0]
     return first.strip('"').rstrip()
-
-
-def _machine() -> dict[str, Any]:
-    model = ""
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        lines = info.read_text(encoding="utf-8").splitlines()
-        model = next(
-            (one.partition(":")[2].strip() for one in lines if one.startswith("model name")), ""
-        )
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return {
-        "cpu": model or platform.processor(),
-        "cores": os.cpu_count() or 1,
-        "memory_mib": pages >> 20,
-        "system": f"{platform.system()} {platform.release()}",
-    }
 
 
 def _versions() -> dict[str, str]:

@@ -49,6 +49,8 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     appliers: int = 2
     raw_exec: bool = True
     keep_tasks: bool = False
+    #: False only for measuring: what the bus acknowledged may be lost with the machine.
+    fsync: bool = True
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +106,9 @@ class Cluster:
             self._read_identity()
             end_leftovers(self.data_dir, self._told)
             credentials = self._credentials()
-            bus = ServerSettings(data_dir=self.data_dir / "bus", port=self.settings.port)
+            bus = ServerSettings(
+                data_dir=self.data_dir / "bus", port=self.settings.port, fsync=self.settings.fsync
+            )
             self._server = NatsServer(bus, credentials)
             self._server.start()
             if not self.identity.bootstrapped:

@@ -255,12 +255,13 @@ _END = (
             option("data", "folder of a trace, where the benchmark reads one", metavar="DIR"),
             option("variant", "which list of the trace", metavar="NAME"),
             option("policy", "which policy places, where the benchmark compares", metavar="NAME"),
+            flag("no_fsync", "measure on a bus that does not fsync, which every output names"),
         ),
         (
             *("name", "size", "result", "result_min", "result_max", "checks", "cpu_s", "rss_mib"),
             *("log_bytes", "machine", "load_before", "versions", "fsync", "replicas", "runs"),
         ),
-        "Only in a checkout: benchmarks are not installed.",
+        "Only in a checkout: benchmarks are not installed. A check that fails leaves no figures.",
         (
             "bench",
             "bench p10 --size 0.1",

@@ -43,7 +43,10 @@ def up(
         agents=max(agents, 0),
         raw_exec=not no_raw_exec,
         keep_tasks=keep_tasks,
-        **counts,
+        schedulers=schedulers,
+        intakes=intakes,
+        views=views,
+        appliers=appliers,
     )
     ending = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

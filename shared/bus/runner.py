@@ -147,7 +147,7 @@ def run_role(
         if performers_of is not None:
             shell.add_performers(performers_of(shell))
         work = _serve(role, shell, settings, beside)
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(work)
     except CaravanError as err:
         log.critical(
@@ -160,7 +160,8 @@ def run_role(
     return 0
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The faster event loop, where it is installed; None: Python's own."""
     try:
         import uvloop  # noqa: PLC0415 - an optional dependency.
     except ImportError:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench import p1, p6, p8, p9, p10, p19
+from bench import p1, p4, p5, p6, p7, p8, p9, p10, p19
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
@@ -13,6 +13,28 @@ def test_a_hundred_thousand_are_placed(workers: int) -> None:
     assert found.size["placements"] == found.result["placements"] == 100_000
     assert found.fsync and found.log_bytes > 0
     assert {"bus", "plan_applier", "view", "bench"} <= set(found.cpu_s) == set(found.rss_mib)
+
+
+def test_a_small_fill_has_a_slope() -> None:
+    """P4: everything is placed, and the slope is a ratio of rates."""
+    found = p4.run(0.02, 1)
+    assert found.checks and all(found.checks.values()), found.checks
+    assert set(found.result) == {"slope"} and found.result["slope"] > 0
+
+
+def test_single_pods_are_placed() -> None:
+    """P5: every pod is placed once, and the replay equals the live state."""
+    found = p5.run(0.02, 1)
+    assert found.checks and all(found.checks.values()), found.checks
+    assert found.size["jobs"] == 1_000 and found.result["jobs_per_s"] > 0
+    assert 0 < found.result["p50_ms"] <= found.result["p99_ms"]
+
+
+def test_a_ramp_ends_with_everything_placed() -> None:
+    """P7: whatever rate was too much, nothing is refused or lost and every job is placed once."""
+    found = p7.run(0.05, 1)
+    assert found.checks and all(found.checks.values()), found.checks
+    assert found.result["jobs_per_s"] <= found.result["jobs_per_s_within_1s"]
 
 
 def test_lone_jobs_are_placed() -> None:

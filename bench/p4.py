@@ -1,0 +1,40 @@
+"""P4, fill slope: how much slower the last tenth of a million containers is placed than the first.
+
+P1's work, through the whole product. The figure is the rate of placements between 90 and 100 % of all, over the rate
+of the first 10 %, counted from the first placement seen, so that the way in does not flatter it. The figure to reach:
+0.95; above 1 the end was faster.
+"""
+
+from collections.abc import Sequence
+
+from bench import p1
+from bench.observer import Observer
+from bench.outcome import Outcome
+
+RUNS = 5
+NEEDS = p1.NEEDS
+
+
+def run(size: float, runs: int, workers: int = 1) -> Outcome:
+    """Fill a fresh cluster `runs` times; `size` scales nodes and jobs."""
+    return p1.filled(size, runs, workers, _slope)
+
+
+def _slope(observer: Observer, _start: float, want: int) -> dict[str, float]:
+    seen = observer.seen
+    first_at, first = seen[0]
+    early = (want * 0.1 - first) / max(moment(seen, want * 0.1) - first_at, 1e-9)
+    late = want * 0.1 / max(moment(seen, want) - moment(seen, want * 0.9), 1e-9)
+    # A run so small that one look saw its first tenth at once has no slope.
+    return {"slope": late / early if first < want * 0.1 else 1.0}
+
+
+def moment(seen: Sequence[tuple[float, int]], placed: float) -> float:
+    """When so many had been placed, s: between two looks placements are taken to come evenly."""
+    before_at, before = seen[0]
+    for at, count in seen:
+        if count >= placed:
+            part = (placed - before) / (count - before) if count > before else 1.0
+            return before_at + (at - before_at) * max(0.0, part)
+        before_at, before = at, count
+    return float("inf")
