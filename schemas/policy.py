@@ -51,6 +51,8 @@ class Policy(Wire, frozen=True, kw_only=True, omit_defaults=False):
     terminal_keep_max: int = 100_000
     #: times an evaluation is handed out before it fails.
     delivery_limit: int = 20
+    #: heartbeats, one a second, that a node may miss in a row before it is down.
+    heartbeats_missed: int = 3
 
 
 class ClusterCreated(Event, frozen=True, kw_only=True, tag="cluster.created"):

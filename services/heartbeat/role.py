@@ -18,6 +18,7 @@ from schemas.base import NodeId
 from schemas.envelope import ENCODER, CommandBatch
 from schemas.nodes import ChangeLiveness, NodeRegistered, NodesCollected
 from schemas.nodes import Heartbeat as Beat
+from schemas.policy import ClusterCreated, PolicyChanged
 from services.heartbeat.silence import SECOND_NS, Rows, Settings, Silence
 from shared.bus import subjects
 from shared.core.dead import dead_letter
@@ -58,7 +59,7 @@ _DECODER = msgspec.json.Decoder(Beat)
 
 
 class Heartbeat:
-    """The role. Replays the fleet."""
+    """The role. Replays the fleet, and the policy, which says how many heartbeats a node may miss."""
 
     name = "heartbeat"
     leader_key = "heartbeat"
@@ -66,8 +67,8 @@ class Heartbeat:
     def __init__(self, *, instance: str, settings: Settings | None = None) -> None:
         self.instance = instance
         self._settings = settings or Settings()
-        self._replica = Replica(frozenset({"fleet"}))
-        self._silence = Silence(self._settings)
+        self._replica = Replica(frozenset({"fleet", "policy"}))
+        self._silence = Silence(self._settings, self._missed)
         #: heartbeat subject -> row, and back.
         self._row_of: dict[str, int] = {}
         self._subjects: list[str] = []
@@ -90,6 +91,10 @@ class Heartbeat:
     def next_seq(self) -> int:
         """First seq of the log not applied yet."""
         return self._replica.next_seq
+
+    @property
+    def _missed(self) -> int:
+        return self._replica.state.policy.policy.heartbeats_missed
 
     def sources(self) -> tuple[Source, ...]:
         """The log, and every node's heartbeat."""
@@ -140,6 +145,7 @@ class Heartbeat:
         match item:
             case Restored():
                 self._replica.begin_at(item.replica)
+                self._silence.miss(self._missed)
                 fleet = self._replica.state.fleet
                 for node_id, row in fleet.row_of.items():
                     self._know(node_id, row, fleet.boot_ids[row])
@@ -184,6 +190,8 @@ class Heartbeat:
                     for row in event.rows:
                         self._row_of.pop(self._subjects[row], None)
                         self._subjects[row] = ""
+                elif isinstance(event, ClusterCreated | PolicyChanged):
+                    self._silence.miss(self._missed)
         return True
 
     def _registered(self, event: NodeRegistered) -> None:
@@ -268,8 +276,7 @@ class Heartbeat:
             self._counts["masses"] += 1
         if len(rows):
             self._counts["declared_down"] += len(rows)
-            missed = self._settings.down_after_ns // self._settings.heartbeat_ns
-            self._ask(rows, "down", f"{missed} heartbeats missed")
+            self._ask(rows, "down", f"{self._missed} heartbeats missed")
         if now_ns - self._lingered_ns >= LINGER_NS and away.any():
             self._lingered_ns = now_ns
             self._ask(self._silence.still(away, now_ns), "down", "it is still silent")

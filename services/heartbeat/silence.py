@@ -20,8 +20,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """When silence becomes absence."""
 
     heartbeat_ns: int = SECOND_NS
-    #: five missed heartbeats.
-    down_after_ns: int = 5 * SECOND_NS
+    #: how late a heartbeat may come and not be missed.
+    late_ns: int = SECOND_NS // 4
     #: more than this part of the fleet at once (and at least `mass_nodes`) is a mass silence.
     mass_pct: int = 20
     mass_nodes: int = 3
@@ -35,8 +35,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 class Silence:
     """Deadlines of all rows."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, missed: int) -> None:
         self._settings = settings
+        #: from a heartbeat to absence.
+        self._down_after_ns = 0
+        self.miss(missed)
         #: (N,) time at which a row counts as silent.
         self._deadline = np.zeros(0, dtype=np.int64)
         #: (N,) when to ask again for a row that was declared; 0: it was not.
@@ -48,6 +51,11 @@ class Silence:
         #: nodes that may be declared, in 1/SECOND_NS of a node.
         self._allowed = 0
         self._paced_ns = 0
+
+    def miss(self, missed: int) -> None:
+        """Let a node be absent once so many of its heartbeats in a row did not come; deadlines that run stay."""
+        own = self._settings
+        self._down_after_ns = missed * own.heartbeat_ns + own.late_ns
 
     def grow(self, size: int) -> None:
         """Have room for `size` rows."""
@@ -61,12 +69,12 @@ class Silence:
 
     def heard(self, rows: Rows, now_ns: int) -> None:
         """Note signs of life."""
-        self._deadline[rows] = now_ns + self._settings.down_after_ns
+        self._deadline[rows] = now_ns + self._down_after_ns
         self._again[rows] = 0
 
     def forgive(self, now_ns: int) -> None:
         """Start every deadline anew: this monitor did not listen."""
-        fresh = now_ns + self._settings.down_after_ns
+        fresh = now_ns + self._down_after_ns
         np.maximum(self._deadline, fresh, out=self._deadline)
         self._again[:] = 0
         self._declared.clear()
@@ -99,7 +107,7 @@ class Silence:
         if not fresh:
             return 0
         if not self.mass_until_ns:
-            since = now_ns - own.down_after_ns
+            since = now_ns - self._down_after_ns
             self._declared = [one for one in self._declared if one[0] > since]
             silent = fresh + sum(count for _, count in self._declared)
             fleet = up + sum(count for _, count in self._declared)

@@ -18,6 +18,7 @@ from nats.aio.client import Client
 from nats.aio.subscription import Subscription
 
 from shared.bus import subjects
+from shared.bus.frames import Frames, Handler
 from shared.errors import BusUnavailable
 
 #: A subject that cannot smuggle a second protocol line. Wildcards are the server's matter.
@@ -28,8 +29,6 @@ _USERINFO = re.compile(r"//[^/,]*@")
 _UNSENT_BYTES_MAX = 64 << 20
 _SWEEP_S = 0.25
 
-#: A raw handler takes subject, reply, header block and body as they came.
-Handler = Callable[[bytes, bytes, bytes, bytes], None]
 #: Takes the header block and body of an answer; (b"", None) when none came in time.
 Answered = Callable[[bytes, bytes | None], None]
 
@@ -95,6 +94,7 @@ class BusClient(Client):
         self._sweeper: asyncio.Task[None] | None = None
         self.on_failure: Callable[[BaseException], None] | None = None
         self.dropped = 0
+        self._ps = Frames(self, self._handlers, self._handler_failed)
 
     # ---- in ----
 
@@ -112,19 +112,11 @@ class BusClient(Client):
         if self._subs.pop(number, None) is not None and self.is_connected:
             self._write(b"UNSUB %d\r\n" % number)
 
-    async def _process_msg(
-        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes
-    ) -> None:
-        handler = self._handlers.get(sid)
-        if handler is None:
-            await super()._process_msg(sid, subject, reply, data, headers)
-            return
-        try:
-            handler(subject, reply, headers or b"", data)
-        except Exception as err:  # nats-py would drop it and go on with a hole.
-            if self.on_failure is None:
-                raise
-            self.on_failure(err)
+    def _handler_failed(self, err: Exception) -> None:
+        """End who listens: nats-py would drop what a handler could not take, and go on with a hole."""
+        if self.on_failure is None:
+            raise err
+        self.on_failure(err)
 
     # ---- out ----
 

@@ -105,6 +105,7 @@ def test_wrong_words_are_told_before_anybody_is_asked(word: str, told: str) -> N
     "policy",
     [
         Policy(reservations_max=100_000),
+        Policy(heartbeats_missed=0),
         Policy(remote_drivers={"": RemoteDriver()}),
         Policy(remote_drivers={"a.b": RemoteDriver()}),
         Policy(remote_drivers={"ecs": RemoteDriver(cpu_mhz=-1)}),

@@ -23,6 +23,7 @@ from shared.core.state import State
 ALGORITHMS = ("binpack", "spread", "fragmentation")
 #: What waits may hold nodes back at the same time; more would leave none to others.
 RESERVATIONS_MAX = 1_000
+MISSED_MAX = 1_000
 REMOTES_MAX = 100
 #: MHz and MiB that keeping track of one remote task may take.
 OVERHEAD_MAX = 1_000_000
@@ -50,6 +51,8 @@ def _policy_fault(policy: Policy) -> str:
         return f"candidates {policy.candidates[:80]!r} is not one of {', '.join(CANDIDATES)}"
     if not 0 <= policy.reservations_max <= RESERVATIONS_MAX:
         return f"reservations_max is {policy.reservations_max}, it must be 0 to {RESERVATIONS_MAX}"
+    if not 1 <= policy.heartbeats_missed <= MISSED_MAX:
+        return f"heartbeats_missed is {policy.heartbeats_missed}, it must be 1 to {MISSED_MAX}"
     return _remotes_fault(policy)
 
 
