@@ -64,9 +64,12 @@ class Plan(msgspec.Struct):
         return max(part.seq for part in self.parts.values())
 
 
-def plans_of(records: Iterable[Record]) -> dict[tuple[str, int], Plan]:
-    """Collect the plans by worker and number, in the order of their first parts."""
-    chain = Chain()
+def plans_of(records: Iterable[Record], chain: Chain | None = None) -> dict[tuple[str, int], Plan]:
+    """Collect the plans by worker and number, in the order of their first parts.
+
+    `chain`: the head from which on the records follow; it is used up. None: they are a log from its beginning.
+    """
+    chain = Chain() if chain is None else chain
     plans: dict[tuple[str, int], Plan] = {}
     for record in records:
         accepted = chain.accept(record.seq, record.subject, record.data)

@@ -6,6 +6,7 @@ its first record, as often as it is asked.
 """
 
 from collections.abc import Callable, Iterable
+from copy import copy
 
 import msgspec
 
@@ -20,9 +21,10 @@ from shared.core.place import Assignment, Snapshot, place
 from shared.core.recorded import Plan, plans_of, snapshot_of
 from shared.core.replica import Replica
 from shared.core.role import Record
+from shared.core.state import State
 from shared.core.tables.allocations import expand_runs
 
-#: Reads the whole log, from seq 1.
+#: Reads the log, from seq 1 or from behind the state that it is read with.
 Reader = Callable[[], Iterable[Record]]
 
 
@@ -49,25 +51,41 @@ class Redecided(msgspec.Struct, kw_only=True):
     differences: list[Difference] = msgspec.field(default_factory=list)
 
 
-def redecide(read: Reader) -> Redecided:
-    """Decide every plan of a log again. Raises LogError where the log cannot be followed."""
-    at_seq: dict[int, list[Plan]] = {}
-    for plan in plans_of(read()).values():
-        at_seq.setdefault(plan.origin.snapshot_seq, []).append(plan)
+def redecide(read: Reader, *, start: Replica | None = None, after_seq: int = 0) -> Redecided:
+    """Decide every plan again that the log tells behind `after_seq`. Raises LogError where it cannot be followed.
+
+    `start`: the state from which on `read` reads; it is used up. Plans that were made on one before it are untold.
+    """
     found = Redecided()
-    replica = Replica()
+    replica = Replica() if start is None else start
+    at_seq: dict[int, list[Plan]] = {}
+    for plan in plans_of(read(), copy(replica.chain)).values():
+        if plan.origin.snapshot_seq < replica.state.seq:
+            found.untold += plan.last_seq > after_seq
+        else:
+            at_seq.setdefault(plan.origin.snapshot_seq, []).append(plan)
     under_way: dict[str, list[Plan]] = {}
+    _decide_at(found, replica.state, at_seq, under_way, after_seq)
     for record in read():
         replica.apply(record)
-        state = replica.state
-        for plan in sorted(at_seq.pop(state.seq, ()), key=lambda one: one.origin.number):
-            mine = [
-                one for one in under_way.get(plan.origin.worker, ()) if one.last_seq > state.seq
-            ]
-            plan.remember(state)
-            _check(found, plan, snapshot_of(mine, plan.origin, state))
-            under_way[plan.origin.worker] = [*mine, plan]
+        _decide_at(found, replica.state, at_seq, under_way, after_seq)
     return found
+
+
+def _decide_at(
+    found: Redecided,
+    state: State,
+    at_seq: dict[int, list[Plan]],
+    under_way: dict[str, list[Plan]],
+    after_seq: int,
+) -> None:
+    """Decide the plans again that were made on this state. `under_way`: those by worker that it does not show yet."""
+    for plan in sorted(at_seq.pop(state.seq, ()), key=lambda one: one.origin.number):
+        mine = [one for one in under_way.get(plan.origin.worker, ()) if one.last_seq > state.seq]
+        plan.remember(state)
+        if plan.last_seq > after_seq:
+            _check(found, plan, snapshot_of(mine, plan.origin, state))
+        under_way[plan.origin.worker] = [*mine, plan]
 
 
 def _check(found: Redecided, plan: Plan, snapshot: Snapshot) -> None:
