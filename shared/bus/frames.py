@@ -15,8 +15,9 @@ from nats.protocol.parser import Parser
 #: A raw handler takes subject, reply, header block and body as they came.
 Handler = Callable[[bytes, bytes, bytes, bytes], None]
 
-_MSG = re.compile(rb"MSG ([^\s]+) (\d+) (?:([^\s]+) )?(\d+)\r\n")
-_HMSG = re.compile(rb"HMSG ([^\s]+) (\d+) (?:([^\s]+) )?(\d+) (\d+)\r\n")
+#: The server writes two spaces where an answer of its own has no reply subject.
+_MSG = re.compile(rb"MSG ([^\s]+) (\d+) +(?:([^\s]+) )?(\d+)\r\n")
+_HMSG = re.compile(rb"HMSG ([^\s]+) (\d+) +(?:([^\s]+) )?(\d+) (\d+)\r\n")
 _END = b"\r\n"
 
 
