@@ -16,6 +16,7 @@ from nats.protocol.parser import Parser
 Handler = Callable[[bytes, bytes, bytes, bytes], None]
 
 #: The server writes two spaces where an answer of its own has no reply subject.
+#: Where there is no reply subject the server may leave two spaces.
 _MSG = re.compile(rb"MSG ([^\s]+) (\d+) +(?:([^\s]+) )?(\d+)\r\n")
 _HMSG = re.compile(rb"HMSG ([^\s]+) (\d+) +(?:([^\s]+) )?(\d+) (\d+)\r\n")
 _END = b"\r\n"

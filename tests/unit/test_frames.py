@@ -86,6 +86,12 @@ def test_byte_by_byte_is_the_same() -> None:
     assert got == MESSAGES
 
 
+def test_an_empty_reply_subject_is_none() -> None:
+    """The server's own services answer with two spaces where a reply subject would stand."""
+    got, _ = _read([b"MSG a 7  3\r\nabc\r\n"])
+    assert got == [(b"a", b"", b"", b"abc")]
+
+
 def test_other_subscriptions_go_their_own_way() -> None:
     """A message of a subscription that nobody handles here is left to the client."""
     got, client = _read([_frame(3, *MESSAGES[0]) + _frame(7, *MESSAGES[1])])
