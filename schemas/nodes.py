@@ -179,6 +179,15 @@ class AllocReport(Wire, frozen=True, kw_only=True):
     tasks: dict[str, TaskState] = {}
 
 
+class BriefStates(Wire, frozen=True, kw_only=True):
+    """States of allocations of whose tasks there is nothing to tell, as columns. Shapes: keys, rows (A,)."""
+
+    keys: tuple[int, ...] = ()
+    rows: tuple[int, ...] = ()
+    #: runs: index into CLIENT_STATUSES, how many, index, how many, …
+    statuses: tuple[int, ...] = ()
+
+
 class ReportNode(Command, frozen=True, kw_only=True, tag="report_node"):
     """All that a node has to say. Natural key: (node_id, boot_id, number); carries every state not yet seen.
 
@@ -191,6 +200,8 @@ class ReportNode(Command, frozen=True, kw_only=True, tag="report_node"):
     number: int
     spec: NodeSpec | None = None
     states: tuple[AllocReport, ...] = ()
+    #: others, in brief: what is known of their tasks stays as it is.
+    brief: BriefStates = BriefStates()
 
 
 class Heartbeat(Wire, frozen=True, kw_only=True):

@@ -9,30 +9,36 @@ import msgspec
 from schemas.base import Wire
 
 
-class DesiredAlloc(Wire, frozen=True, kw_only=True):
-    """One allocation that a node shall have. `desired`: run, stop, or evict: it stops, and nothing starts before."""
+class GroupRef(Wire, frozen=True, array_like=True):
+    """A task group of a job version, as an array of three: job, version, name of the group."""
 
-    key: int
-    row: int
-    #: shown id, used in paths and environment.
-    alloc_id: str
     job_id: str
     version: int
     group: str
-    index: int
-    desired: str = "run"
+
+
+class DesiredExtra(Wire, frozen=True, kw_only=True):
+    """What few allocations have: beside the columns."""
+
+    #: position of the allocation, counted from 0.
+    at: int
     #: ports that the cluster picked, in the order of the job's labels; static ones stand in the job.
     ports: tuple[int, ...] = ()
     #: pool -> ids of the instances that it holds.
     instances: dict[str, tuple[str, ...]] = {}
     #: which of the group's alternatives it takes.
     variant: int = 0
-    #: shown id of the allocation that it replaces; empty: none.
-    previous: str = ""
+    #: key of the allocation that it replaces; 0: none.
+    previous: int = 0
 
 
 class NodeProjection(Wire, frozen=True, kw_only=True):
-    """`node.<id>`: the whole desired set of one node. What it omits shall not run."""
+    """`node.<id>`: the whole desired set of one node. What it omits shall not run.
+
+    Allocations are columns of runs. Shapes: keys, rows, indexes (R,); groups_at (R,), or empty: the n-th run is of the
+    n-th group; counts (R,), or empty: each run is one allocation. A run of `n` has keys `key`, `key + 1`, … and so have rows and indexes; all are of one group. Positions
+    count allocations, not runs. The shown id is computed from the key: docs/any-language.md.
+    """
 
     cluster_id: str
     seq: int
@@ -42,7 +48,20 @@ class NodeProjection(Wire, frozen=True, kw_only=True):
     boot_id: str = ""
     #: highest report number in the log for that boot.
     reports_seen: int = 0
-    allocations: tuple[DesiredAlloc, ...] = ()
+    #: task groups that `groups_at` points into; one may stand here more than once.
+    groups: tuple[GroupRef, ...] = ()
+    keys: tuple[int, ...] = ()
+    rows: tuple[int, ...] = ()
+    groups_at: tuple[int, ...] = ()
+    #: numbers in the names `job.group[index]`.
+    indexes: tuple[int, ...] = ()
+    counts: tuple[int, ...] = ()
+    #: positions of those that shall stop, ascending; all others shall run.
+    stops: tuple[int, ...] = ()
+    #: positions of those that shall stop before anything new starts, ascending.
+    evicts: tuple[int, ...] = ()
+    #: by position, ascending.
+    extras: tuple[DesiredExtra, ...] = ()
     #: a refusal of the last registration under this id, for the agent's log.
     refused: str = ""
     #: what an operator says of the node, laid over what its agent says; null takes a key out.

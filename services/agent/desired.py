@@ -10,7 +10,7 @@ import msgspec
 
 from schemas.envelope import ENCODER
 from schemas.nodes import AllocReport, NodeSpec
-from schemas.projections import DesiredAlloc, NodeProjection
+from schemas.projections import NodeProjection
 from services.agent.environment import with_meta
 from services.agent.reports import Reports
 from services.agent.silence import Silence
@@ -31,10 +31,9 @@ from shared.core.tasks import (
     SweepAllocs,
     TaskKept,
 )
+from shared.core.wanted import EVICT, DesiredAlloc, same_order, wanted_allocs
 from shared.errors import CommandInvalid
 
-#: Desired status of those who made room: they end like stopped ones, and whoever comes waits for that.
-EVICT = "evict"
 STOPPED = "stopped by the cluster"
 #: Name of the question what the projection is now.
 LOOK = "projection"
@@ -78,6 +77,8 @@ class Desired:
         #: a projection of our cluster was heard in this life, the first at `_first_seq`.
         self._heard = False
         self._first_seq = 0
+        #: the projection of which everything was done, in this life.
+        self._told: NodeProjection | None = None
         #: an evicted allocation still runs: nothing new starts.
         self._is_crowded = False
         #: job versions: their text, and those asked for.
@@ -180,7 +181,13 @@ class Desired:
         if wanted.seq < self.seq:
             self._ignored["older"] += 1
             return
-        self._accept(wanted, turn)
+        is_new = self._told is None or not same_order(wanted, self._told)
+        try:
+            allocs = wanted_allocs(wanted) if is_new else None
+        except (ValueError, OverflowError):
+            self._ignored["undecodable"] += 1
+            return
+        self._accept(wanted, allocs, turn)
 
     def _stranger(self, wanted: NodeProjection) -> str:
         """Say why this agent must not go on under its id; empty: it may."""
@@ -206,7 +213,11 @@ class Desired:
             return f"node {self._node_id} was refused: {wanted.refused}"
         return ""
 
-    def _accept(self, wanted: NodeProjection, turn: Turn) -> None:
+    def _accept(
+        self, wanted: NodeProjection, allocs: Sequence[DesiredAlloc] | None, turn: Turn
+    ) -> None:
+        """Follow an order. `allocs`: what it wants; None: what the last one wanted."""
+        self._told = wanted
         if not self._heard:
             self._heard, self._first_seq = True, wanted.seq
         changed = self.cluster_id != wanted.cluster_id
@@ -223,23 +234,30 @@ class Desired:
         if wanted.operator_meta != self._operator_meta:
             self._operator_meta = wanted.operator_meta
             self._supervisor.node = with_meta(self._supervisor.own_node, wanted.operator_meta)
-        named = {one.key for one in wanted.allocations}
+        if allocs is not None:
+            changed = self._follow(allocs, turn) or changed
+        if changed or wanted.seq > before:
+            # Without waiting for the disk where nothing hangs on it: a kill of the agent loses no write.
+            self._keep_mark(turn, sync=changed)
+
+    def _follow(self, allocs: Sequence[DesiredAlloc], turn: Turn) -> bool:
+        """Make the allocations those that are wanted; returns whether anything changed."""
+        changed = False
+        named = {one.key for one in allocs}
         for alloc in self.allocs.values():
             alloc.held = False
             if alloc.key not in named and not alloc.omitted:
                 alloc.omitted = changed = True
                 self._order_stop(alloc, "the cluster wants it here no more", turn)
         # Who was evicted goes first: what takes its place must find it leaving.
-        for one in wanted.allocations:
+        for one in allocs:
             if one.desired == EVICT:
                 changed = self._want(one, turn) or changed
         self._is_crowded = self._has_leaving()
-        for one in wanted.allocations:
+        for one in allocs:
             if one.desired != EVICT:
                 changed = self._want(one, turn) or changed
-        if changed or wanted.seq > before:
-            # Without waiting for the disk where nothing hangs on it: a kill of the agent loses no write.
-            self._keep_mark(turn, sync=changed)
+        return changed
 
     def _keep_mark(self, turn: Turn, *, sync: bool = False) -> None:
         mark = ClusterKept(

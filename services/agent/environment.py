@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 
 from schemas.nodes import NodeSpec
-from schemas.projections import DesiredAlloc
 from services.agent import holdings
 from services.agent.holdings import variable
 from services.agent.spec import GroupPlan, TaskPlan
 from services.agent.workload import Task
 from shared.core.tasks import LogLimits, TaskLaunch, TaskNames
+from shared.core.wanted import DesiredAlloc
 
 _REFERENCE = re.compile(r"\$\{\s*([^}\s]+)\s*\}")
 _ENV_CALL = re.compile(r'env\["?([^"\]]+)"?\]')

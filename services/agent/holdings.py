@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterable, Mapping
 
 from schemas.nodes import NodeSpec
-from schemas.projections import DesiredAlloc
 from services.agent.spec import GroupPlan, TaskPlan
 from shared.core.tasks import TaskNetwork
+from shared.core.wanted import DesiredAlloc
 
 CORES = "cores"
 DEVICE = "device."

@@ -9,10 +9,10 @@ from enum import Enum
 import msgspec
 
 from schemas.nodes import AllocReport, TaskEvent, TaskState
-from schemas.projections import DesiredAlloc
 from services.agent.restart import RestartCount
 from services.agent.spec import GroupPlan, TaskPlan
 from shared.core.tasks import AllocKept, EndKept, TaskKept
+from shared.core.wanted import DesiredAlloc
 
 EVENTS_MAX = 10
 #: Tasks around the end of the others; whether they succeed is no matter of the allocation's.

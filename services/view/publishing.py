@@ -24,14 +24,14 @@ from shared.query import projections
 #: A tick publishes at most so many values of one kind …
 PUTS_PER_TICK = 1_000
 #: … and looks at so many allocations in desired sets, so that queries are answered in between (about 20 ms).
-ALLOCATIONS_PER_TICK = 20_000
+ALLOCATIONS_PER_TICK = 50_000
 #: … and counts so many in job summaries.
 COUNTED_PER_TICK = 1_000_000
-#: A message of the bus, headers left out; about 5,000 allocations on one node.
-VALUE_BYTES_MAX = 1_000_000
+#: A message of the bus, headers left out: 50,000 allocations on one node, whatever they are.
+VALUE_BYTES_MAX = 4_000_000
 #: What a value and an allocation in it cost, measured.
 PUT_NS = 25_000
-ALLOCATION_NS = 1_200
+ALLOCATION_NS = 350
 #: Not more than so many on their way.
 FLIGHTS_MAX = 4_000
 #: A Put whose answer did not come by then was lost with its connection.

@@ -18,9 +18,9 @@ import msgspec
 
 from schemas.base import Wire
 from schemas.nodes import NodeSpec, TaskEvent
-from schemas.projections import DesiredAlloc
 from shared.core.role import Answer as Answer  # noqa: PLC0414 - agents know it from here.
 from shared.core.role import Ask as Ask  # noqa: PLC0414
+from shared.core.wanted import DesiredAlloc
 
 # ---- the journal: what an agent knows after it was killed ----
 

@@ -4,6 +4,9 @@ Decides the words of every status. Must not know who asks or when anything is pu
 allocations is one vector pass. Next: `publishing.py`, `answers.py`.
 """
 
+from bisect import bisect_left
+from typing import TypedDict
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +16,9 @@ from schemas.jobs import ErrorDetail, Verdict
 from schemas.nodes import NODE_STATUSES
 from schemas.projections import (
     AllocSummary,
-    DesiredAlloc,
+    DesiredExtra,
     EvalSummary,
+    GroupRef,
     GroupSummary,
     JobProjection,
     NodeProjection,
@@ -31,6 +35,7 @@ from shared.core.tables.allocations import (
     LOST,
     RUN,
     RUNNING,
+    STOP,
     TERMINAL,
     UNKNOWN,
 )
@@ -56,56 +61,135 @@ def desired_rows(state: State, nodes: Rows) -> Rows:
 
 def node_projections(state: State, nodes: Rows, rows: Rows) -> list[NodeProjection]:
     """Desired sets of nodes. `rows`: what `desired_rows` gave for them, or for more nodes than these."""
-    table, fleet = state.allocations, state.fleet
-    owner = table.node[rows]
+    fleet = state.fleet
+    columns = _Columns(state, rows)
+    owner = state.allocations.node[rows]
     begins = np.searchsorted(owner, nodes, "left").tolist()
     ends = np.searchsorted(owner, nodes, "right").tolist()
-    out = []
-    for node, begin, end in zip(nodes.tolist(), begins, ends, strict=True):
-        out.append(
-            NodeProjection(
-                cluster_id=state.policy.cluster_id,
-                seq=state.seq,
-                node_id=fleet.ids[node],
-                host_id=fleet.host_ids[node],
-                boot_id=fleet.boot_ids[node],
-                reports_seen=int(fleet.reports_seen[node]),
-                allocations=desired_allocs(state, rows[begin:end]),
-                refused=refusal_of(state, node),
-                operator_meta=fleet.operator_meta.get(fleet.ids[node], {}),
-            )
+    return [
+        NodeProjection(
+            cluster_id=state.policy.cluster_id,
+            seq=state.seq,
+            node_id=fleet.ids[node],
+            host_id=fleet.host_ids[node],
+            boot_id=fleet.boot_ids[node],
+            reports_seen=int(fleet.reports_seen[node]),
+            refused=refusal_of(state, node),
+            operator_meta=fleet.operator_meta.get(fleet.ids[node], {}),
+            **columns.between(begin, end),
         )
-    return out
+        for node, begin, end in zip(nodes.tolist(), begins, ends, strict=True)
+    ]
 
 
-def desired_allocs(state: State, rows: Rows) -> tuple[DesiredAlloc, ...]:
-    """Turn allocation rows into what their node is told."""
+class _Part(TypedDict, total=False):
+    """What of a projection is about its allocations."""
+
+    groups: tuple[GroupRef, ...]
+    keys: tuple[int, ...]
+    rows: tuple[int, ...]
+    groups_at: tuple[int, ...]
+    indexes: tuple[int, ...]
+    counts: tuple[int, ...]
+    stops: tuple[int, ...]
+    evicts: tuple[int, ...]
+    extras: tuple[DesiredExtra, ...]
+
+
+class _Columns:
+    """Allocations of many nodes as runs, all found at once; each node's are a piece of every column."""
+
+    def __init__(self, state: State, rows: Rows) -> None:
+        """`rows` are by node, then ascending. Shape: (A,)."""
+        table, count = state.allocations, len(rows)
+        keys, group, index = table.key[rows], table.group[rows], table.index[rows]
+        node = table.node[rows]
+        # Where a run begins, and where a group does: at another node, too.
+        group_heads, heads = np.ones(count, dtype=np.bool_), np.ones(count, dtype=np.bool_)
+        if count:
+            group_heads[1:] = (group[1:] != group[:-1]) | (node[1:] != node[:-1])
+            steps = (keys[1:] - keys[:-1] != 1) | (rows[1:] - rows[:-1] != 1)
+            heads[1:] = group_heads[1:] | steps | (index[1:] - index[:-1] != 1)
+        at = np.flatnonzero(heads)
+        self._head_of = np.concatenate((np.cumsum(heads) - heads, [len(at)])).tolist()
+        self._keys: list[int] = keys[at].tolist()
+        self._rows: list[int] = rows[at].tolist()
+        self._indexes: list[int] = index[at].tolist()
+        self._heads = np.append(at, count)
+        refs, self._groups_at = group[group_heads], np.cumsum(group_heads)[at] - 1
+        self._group_of = np.concatenate((np.cumsum(group_heads) - 1, [len(refs)]))
+        self._groups = _group_refs(state, refs)
+        desired = table.desired[rows]
+        self._stops, self._evicts = (
+            np.flatnonzero(desired == STOP),
+            np.flatnonzero(desired == EVICT),
+        )
+        self._extras = _extras(state, rows)
+
+    def between(self, begin: int, end: int) -> _Part:
+        """Describe the allocations at these places of `rows`."""
+        if begin == end:
+            return {}
+        first, last = self._head_of[begin], self._head_of[end]
+        group, groups_end = int(self._group_of[begin]), int(self._group_of[end - 1]) + 1
+        part: _Part = {
+            "groups": tuple(self._groups[group:groups_end]),
+            "keys": tuple(self._keys[first:last]),
+            "rows": tuple(self._rows[first:last]),
+            "indexes": tuple(self._indexes[first:last]),
+        }
+        if groups_end - group < last - first:
+            part["groups_at"] = tuple((self._groups_at[first:last] - group).tolist())
+        if last - first < end - begin:
+            part["counts"] = tuple(
+                (self._heads[first + 1 : last + 1] - self._heads[first:last]).tolist()
+            )
+        if len(self._stops):
+            part["stops"] = _within(self._stops, begin, end)
+        if len(self._evicts):
+            part["evicts"] = _within(self._evicts, begin, end)
+        if self._extras:
+            part["extras"] = self._extras_between(begin, end)
+        return part
+
+    def _extras_between(self, begin: int, end: int) -> tuple[DesiredExtra, ...]:
+        found = self._extras
+        first = bisect_left(found, begin, key=lambda one: one.at)
+        last = bisect_left(found, end, key=lambda one: one.at)
+        return tuple(msgspec.structs.replace(one, at=one.at - begin) for one in found[first:last])
+
+
+def _within(places: NDArray[np.intp], begin: int, end: int) -> tuple[int, ...]:
+    first, last = np.searchsorted(places, (begin, end)).tolist()
+    return tuple((places[first:last] - begin).tolist())
+
+
+def _group_refs(state: State, refs: NDArray[np.int32]) -> list[GroupRef]:
+    """Name groups; each is made once. Shapes: refs (R,)."""
+    groups = state.allocations.groups
+    is_named = np.zeros(len(groups.names), dtype=np.bool_)
+    is_named[refs] = True
+    made = {
+        ref: GroupRef(groups.job_ids[ref], groups.versions[ref], groups.names[ref])
+        for ref in np.flatnonzero(is_named).tolist()
+    }
+    return list(map(made.__getitem__, refs.tolist()))
+
+
+def _extras(state: State, rows: Rows) -> list[DesiredExtra]:
+    """Say what few allocations have; `at` is their place in `rows`."""
     table = state.allocations
-    groups = table.groups
-    keys = table.key[rows]
-    columns = (
-        keys.tolist(),
-        rows.tolist(),
-        shown_ids(keys, ALLOC_SALT),
-        table.group[rows].tolist(),
-        table.index[rows].tolist(),
-        table.desired[rows].tolist(),
-    )
-    return tuple(
-        DesiredAlloc(
-            key=key,
-            row=row,
-            alloc_id=shown,
-            job_id=groups.job_ids[group],
-            version=groups.versions[group],
-            group=groups.names[group],
-            index=index,
-            desired=DESIRED_STATUSES[desired],
-            previous=alloc_id(before) if (before := table.previous.get(row, 0)) else "",
+    if not table.holdings and not table.previous:
+        return []
+    return [
+        DesiredExtra(
+            at=at,
+            previous=table.previous.get(row, 0),
             **(offered.told(state, row) if row in table.holdings else offered.NOTHING),
         )
-        for key, row, shown, group, index, desired in zip(*columns, strict=True)
-    )
+        for at, row in enumerate(rows.tolist())
+        if row in table.holdings or row in table.previous
+    ]
 
 
 def refusal_of(state: State, node: int) -> str:

@@ -16,6 +16,7 @@ from schemas.projections import NodeProjection
 from shared.bus import subjects
 from shared.core import role, tasks
 from shared.core.replica import Replica
+from shared.core.wanted import wanted
 from shared.errors import LogError
 from shared.sim.books import KEY_SHIFT, TERMINAL, Alloc, Books
 from shared.sim.customers import Customer, Wish
@@ -53,7 +54,8 @@ class _Orders:
         if projection.seq < self.seq:
             return False
         self.seq = projection.seq
-        self.wanted = frozenset(a.key for a in projection.allocations if a.desired == "run")
+        found = wanted(projection)
+        self.wanted = frozenset(found.keys[found.runs].tolist())
         return True
 
 

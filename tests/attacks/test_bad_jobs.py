@@ -7,7 +7,6 @@ import msgspec
 import pytest
 
 from schemas.envelope import ENCODER
-from schemas.projections import NodeProjection
 from services.agent.drivers.docker_create import Machine, plan_of, request
 from services.agent.drivers.docker_mounts import Pins, Sources
 from services.agent.drivers.docker_settings import DockerSettings
@@ -18,6 +17,7 @@ from shared.core.tasks import StartTask, TaskLaunch
 from shared.errors import CommandInvalid
 from shared.jobspec.load import load_file
 from shared.jobspec.submission import read_submission
+from tests.projected import projected
 from tests.unit.agent_story import Story, alloc, job_json, task_json
 
 MIB = 1024 * 1024
@@ -191,7 +191,7 @@ def test_41_a_projection_that_is_not_ours_starts_nothing(more: dict[str, Any]) -
     """Orders come from this cluster, for this node, and never go back. Who may write them: tests/bus, 31."""
     story = Story().hear(5)
     story.did()
-    said = {"cluster_id": "c1", "node_id": "n1", "seq": 6, "allocations": (alloc(9),), **more}
-    story.hear_bytes(ENCODER.encode(NodeProjection(**said)))
+    said = {"cluster_id": "c1", "node_id": "n1", "seq": 6, **more}
+    story.hear_bytes(ENCODER.encode(projected((alloc(9),), **said)))
     done = story.did()
     assert not [one for one in done if isinstance(one, StartTask | Stop)]

@@ -19,7 +19,7 @@ import msgspec
 from schemas.answers import JobVersionAnswer
 from schemas.envelope import COMMANDS_DECODER, ENCODER
 from schemas.nodes import NodeSpec
-from schemas.projections import DesiredAlloc, NodeProjection, Query
+from schemas.projections import Query
 from services.agent.desired import Settings
 from services.agent.drivers.driver import Driver
 from services.agent.drivers.exec_settings import ExecSettings
@@ -32,6 +32,8 @@ from services.agent.role import Agent
 from shared.core.ids import alloc_id
 from shared.core.role import Message, Send, SetTimer, Stop, Timer
 from shared.core.tasks import Answer, Ask
+from shared.core.wanted import DesiredAlloc
+from tests.projected import projected
 
 NODE = "n1"
 
@@ -63,7 +65,7 @@ def projection(seq: int, *keys: int, **more: dict[int, Any]) -> bytes:
         wanted(key, **{name: values[key] for name, values in more.items() if key in values})
         for key in keys
     )
-    said = NodeProjection(cluster_id="c1", seq=seq, node_id=NODE, allocations=allocs)
+    said = projected(allocs, cluster_id="c1", seq=seq, node_id=NODE)
     return ENCODER.encode(said)
 
 

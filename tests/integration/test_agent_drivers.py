@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from schemas.envelope import ENCODER
-from schemas.projections import NodeProjection
 from services.agent.drivers.driver import Exit, Gone
 from tests.integration.agent_node import NODE, Node, job, projection, sh, wanted
+from tests.projected import projected
 
 
 class Liar:
@@ -83,7 +83,7 @@ async def test_a_driver_that_lies_costs_its_task_alone(
         assert cleaned in driver.calls
         node.spec = job(sh("exec sleep 60"))
         other = msgspec.structs.replace(wanted(2), job_id="other")
-        said = NodeProjection(cluster_id="c1", seq=2, node_id=NODE, allocations=(wanted(1), other))
+        said = projected((wanted(1), other), cluster_id="c1", seq=2, node_id=NODE)
         node.hear(ENCODER.encode(said))
         await node.until(lambda: node.status(2) == "running")
     finally:

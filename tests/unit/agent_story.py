@@ -8,10 +8,12 @@ import msgspec
 from schemas.answers import JobVersionAnswer
 from schemas.envelope import COMMANDS_DECODER, ENCODER
 from schemas.nodes import AllocReport, NodeSpec, ReportNode
-from schemas.projections import DesiredAlloc, NodeProjection
 from services.agent.role import Agent
 from shared.core import tasks
+from shared.core.ids import alloc_id
 from shared.core.role import Message, Send, SetTimer, Stop, Timer
+from shared.core.wanted import DesiredAlloc
+from tests.projected import projected
 
 SECOND = 1_000_000_000
 START_NS = 1_000 * SECOND
@@ -41,7 +43,7 @@ def alloc(key: int = 7, *, version: int = 0, desired: str = "run", **more: Any) 
     return DesiredAlloc(
         key=key,
         row=key % 100,
-        alloc_id=f"a{key}",
+        alloc_id=alloc_id(key),
         job_id="j",
         version=version,
         group="g",
@@ -123,7 +125,7 @@ class Story:
             "boot_id": self.boot,
             "host_id": "h1",
         }
-        said = NodeProjection(seq=seq, allocations=tuple(allocs), **{**fields, **more})
+        said = projected(allocs, seq=seq, **{**fields, **more})
         return self.hear_bytes(ENCODER.encode(said))
 
     def hear_bytes(self, data: bytes) -> Self:

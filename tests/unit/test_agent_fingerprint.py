@@ -15,6 +15,7 @@ from services.agent.fingerprint import (
     node_spec,
 )
 from services.agent.spec import group_plan
+from shared.core.ids import alloc_id
 from shared.errors import CommandInvalid
 from tests.unit.agent_story import alloc, job_json, task_json
 
@@ -102,7 +103,7 @@ def test_a_launch_holds_what_the_job_says() -> None:
     assert msgspec.json.decode(launch.config) == {"command": "j", "args": ["dc9", 3]}
     assert (launch.cpu_mhz, launch.memory_mib) == (7, 8)
     wanted = {
-        "NOMAD_ALLOC_ID": "a7",
+        "NOMAD_ALLOC_ID": alloc_id(7),
         "NOMAD_ALLOC_NAME": "j.g[0]",
         "NOMAD_GROUP_NAME": "g",
         "NOMAD_TASK_NAME": "main",

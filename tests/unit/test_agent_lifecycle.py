@@ -6,6 +6,7 @@ import pytest
 
 from services.agent.supervise import Turn
 from shared.core import tasks
+from shared.core.ids import alloc_id
 from shared.core.role import SetTimer
 from tests.unit.agent_story import SECOND, Story, alloc, job_json, task_json
 
@@ -326,11 +327,13 @@ def test_an_heir_waits(sticky: bool) -> None:  # noqa: FBT001
     """What takes over data starts when whoever has it is dead, and is told whose it is; else nothing waits."""
     one = story(task_json("a"), EphemeralDisk={"SizeMB": 10, "Sticky": sticky}).started("a")
     one.starts()
-    one.hear(6, alloc(desired="stop"), alloc(8, previous="a7"))
+    one.hear(6, alloc(desired="stop"), alloc(8, previous=alloc_id(7)))
     starts = one.did(tasks.StartTask)
     assert [start.inherit for start in starts] == ([] if sticky else [""])
     one.exited(130, "a")
-    assert [start.inherit for start in one.did(tasks.StartTask)] == (["a7"] if sticky else [])
+    assert [start.inherit for start in one.did(tasks.StartTask)] == (
+        [alloc_id(7)] if sticky else []
+    )
 
 
 def test_too_little_disk_is_an_event() -> None:

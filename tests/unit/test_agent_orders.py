@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 
 from schemas.envelope import ENCODER
-from schemas.projections import DesiredAlloc, NodeProjection
 from services.agent.desired import Settings
 from services.agent.role import Agent
 from shared.core import tasks
 from shared.core.role import Ack
+from shared.core.wanted import DesiredAlloc
+from tests.projected import projected
 from tests.unit.agent_story import CLUSTER, Story, alloc, job_json, task_json
 
 
@@ -218,8 +219,8 @@ def test_an_agent_is_built_without_io() -> None:
 def test_a_lost_push_is_looked_for() -> None:
     """A projection whose push was lost is found by a regular look."""
     story = Story()
-    value = NodeProjection(
-        cluster_id=CLUSTER, seq=9, node_id="n1", boot_id="b1", host_id="h1", allocations=(alloc(),)
+    value = projected(
+        (alloc(),), cluster_id=CLUSTER, seq=9, node_id="n1", boot_id="b1", host_id="h1"
     )
     story.value = ENCODER.encode(value)
     story.wait(31)

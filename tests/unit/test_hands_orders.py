@@ -8,6 +8,7 @@ import pytest
 from schemas.hands import TaskAnswer, TaskAsk
 from shared.bus import subjects
 from shared.core import tasks
+from shared.core.ids import alloc_id
 from shared.core.role import Message, Reply
 from tests.unit.agent_story import Story, alloc, job_json, task_json
 
@@ -16,7 +17,7 @@ TWO = job_json(task_json("main"), task_json("side"), restart={"Attempts": 0, "Mo
 
 
 def order(verb: str, **fields: Any) -> Message:
-    data = msgspec.json.encode(TaskAsk(**({"alloc_id": "a7"} | fields)))
+    data = msgspec.json.encode(TaskAsk(**({"alloc_id": alloc_id(7)} | fields)))
     return Message("hands", subjects.hands("n1", verb), data, 99, reply=True)
 
 

@@ -7,6 +7,7 @@ from schemas.jobs import RegisterJob
 from schemas.nodes import Instance, Pool
 from schemas.policy import DeclarePool, Policy
 from shared.core.ids import alloc_id
+from shared.core.wanted import wanted_allocs
 from shared.jobspec.load import load_file
 from shared.jobspec.submission import command_of
 from shared.query import offered, projections
@@ -130,7 +131,9 @@ def test_an_allocation_names_its_ports_and_its_share() -> None:
 def test_a_node_is_told_what_its_allocations_hold() -> None:
     """The projection carries picked ports, instances by pool in the order of the asks, and the alternative."""
     state = cluster().state
-    (told,) = projections.desired_allocs(state, np.asarray(state.allocations.live_rows()))
+    rows = np.asarray(state.allocations.live_rows())
+    (said,) = projections.node_projections(state, np.asarray([0], dtype=np.int32), rows)
+    (told,) = wanted_allocs(said)
     assert told.instances == {"cores": ("0",), GPU: ("a", "b")}
     assert told.ports == (offered.alloc_ports(state, told.row)["http"],)
     assert told.variant == 0

@@ -27,6 +27,7 @@ from shared.core.role import (
     Timer,
 )
 from shared.core.state import TABLES
+from shared.core.wanted import wanted_allocs
 from tests.unit.view_story import MS, Story, puts
 
 RUNNING, COMPLETE, FAILED, LOST = 1, 2, 3, 4
@@ -49,7 +50,7 @@ def end(story: Story, seq: int, status: str = "complete") -> int:
 
 def desired(value: object) -> list[tuple[str, str]]:
     projection = msgspec.convert(value, NodeProjection)
-    return [(one.alloc_id, one.desired) for one in projection.allocations]
+    return [(one.alloc_id, one.desired) for one in wanted_allocs(projection)]
 
 
 # ---- publishing ----
@@ -182,7 +183,8 @@ def test_a_node_with_too_much_on_it_is_told_of_once(monkeypatch: pytest.MonkeyPa
     story.job("a", count=2)
     story.land(story.start())
     monkeypatch.setattr(publishing, "VALUE_BYTES_MAX", 390)
-    story.plan("a", (0, 0, 0))
+    for _ in range(20):
+        story.plan("a", (0,))
     effects = story.later(Timer("tick", 0))
     sends = [one for one in effects if isinstance(one, Send)]
     story.land(effects)
@@ -197,7 +199,7 @@ def test_a_node_with_too_much_on_it_is_told_of_once(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(publishing, "VALUE_BYTES_MAX", 1_000_000)
     story.plan("a", (0,))
     value = story.land(story.later(Timer("tick", 0)))[subjects.node("n1")]
-    assert len(value["allocations"]) == 5
+    assert len(desired(value)) == 22
 
 
 def test_a_thousand_puts_a_tick() -> None:

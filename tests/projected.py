@@ -1,0 +1,35 @@
+"""Projections of nodes as a test means them: allocations one by one, turned into columns."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from schemas.projections import DesiredExtra, GroupRef, NodeProjection
+from shared.core.ids import alloc_id
+from shared.core.wanted import DesiredAlloc
+
+
+def projected(allocs: Sequence[DesiredAlloc], **fields: Any) -> NodeProjection:
+    """Make a projection of these allocations; who is replaced must be among them."""
+    key_of = {alloc_id(one.key): one.key for one in allocs} | {"": 0}
+    extras = tuple(
+        DesiredExtra(
+            at=at,
+            ports=one.ports,
+            instances=one.instances,
+            variant=one.variant,
+            previous=key_of.get(one.previous, 0),
+        )
+        for at, one in enumerate(allocs)
+        if one.ports or one.instances or one.variant or one.previous
+    )
+    return NodeProjection(
+        groups=tuple(GroupRef(one.job_id, one.version, one.group) for one in allocs),
+        keys=tuple(one.key for one in allocs),
+        rows=tuple(one.row for one in allocs),
+        groups_at=tuple(range(len(allocs))),
+        indexes=tuple(one.index for one in allocs),
+        stops=tuple(at for at, one in enumerate(allocs) if one.desired == "stop"),
+        evicts=tuple(at for at, one in enumerate(allocs) if one.desired == "evict"),
+        extras=extras,
+        **fields,
+    )
