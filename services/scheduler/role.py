@@ -95,6 +95,11 @@ class Scheduler:
         """First seq not applied yet."""
         return self._replica.next_seq
 
+    @property
+    def is_idle(self) -> bool:
+        """Say whether nothing but a sign of life is due here: a shell may know better than to wake it for that."""
+        return not (len(self._inbox) or len(self._outbox) or len(self._failures))
+
     def step(self, inputs: list[role.Input], now_ns: int) -> list[role.Effect]:
         """Follow the log first, then decide what there is, send it, and show a sign of life."""
         now = self._waker.read(now_ns)
