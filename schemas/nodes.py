@@ -127,7 +127,7 @@ class CapacityFreed(Event, frozen=True, kw_only=True, tag="capacity.freed"):
     """Room appeared on nodes of these computed classes; blocked evaluations that may use it can be woken."""
 
     classes: tuple[int, ...]
-    #: free MHz, MiB memory and MiB disk of the one node where it appeared; empty: not known, or of several nodes.
+    #: no node where it appeared has more free than this, MHz, MiB memory and MiB disk; empty: not known.
     room: tuple[int, ...] = ()
     #: a node came or offers more, so that what no node was large enough for may fit now.
     grown: bool = False

@@ -8,23 +8,30 @@ from collections.abc import Iterable
 import numpy as np
 
 from schemas.nodes import CapacityFreed
+from shared.core.columns import Rows
 from shared.core.state import State
 from shared.core.tables.allocations import EVICT, TERMINAL
 
 
-def freed_on(state: State, node: int, ended: Iterable[int]) -> CapacityFreed:
-    """Say what a node has to give once these allocation rows of it end."""
+def freed_by(state: State, ended: Rows) -> list[CapacityFreed]:
+    """Say what nodes have to give once these allocations end, one fact a class: no node of it has more than that."""
     table, fleet = state.allocations, state.fleet
-    room = fleet.capacity[node] - table.used(fleet.size)[node]
-    for row in ended:
-        if TERMINAL[table.client[row]] or table.desired[row] == EVICT:
-            continue
-        _, ask, holding = table.held_by(row)
-        room = room + ask
-        if holding is not None and holding.is_of_cluster:
-            return freed_everywhere(state)
-    amounts = tuple(np.maximum(room, 0).tolist())
-    return CapacityFreed(classes=(int(fleet.class_of[node]),), room=amounts)
+    ends = ended[~TERMINAL[table.client[ended]] & (table.desired[ended] != EVICT)]
+    if table.holdings:
+        held = (table.holdings.get(row) for row in ends.tolist())
+        if any(one is not None and one.is_of_cluster for one in held):
+            return [freed_everywhere(state)]
+    nodes, at = np.unique(table.node[ended], return_inverse=True)
+    room = fleet.capacity[nodes] - table.used(fleet.size)[nodes]
+    where = at[np.flatnonzero(np.isin(ended, ends))] if len(ends) < len(ended) else at
+    np.add.at(room, where, table.groups.ask[table.group[ends]])
+    classes = fleet.class_of[nodes]
+    return [
+        CapacityFreed(
+            classes=(one,), room=tuple(np.maximum(room[classes == one].max(axis=0), 0).tolist())
+        )
+        for one in np.unique(classes).tolist()
+    ]
 
 
 def freed_on_nodes(state: State, nodes: Iterable[int]) -> list[CapacityFreed]:

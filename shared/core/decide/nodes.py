@@ -1,48 +1,27 @@
-"""Nodes: registration, and the reports of agents. Silence and return: `liveness.py`."""
+"""Nodes: registration, and whose word counts. What they say of allocations: `reports.py`; silence: `liveness.py`."""
 
-import msgspec
+from collections.abc import Sequence
+
 import numpy as np
 
-from schemas.allocations import AllocationsReported, AllocDetail
-from schemas.base import Event, JobId
-from schemas.envelope import ENCODER
+from schemas.base import Event
 from schemas.nodes import (
-    AllocReport,
     CapacityFreed,
     NodeRefused,
     NodeRegistered,
     NodeSpec,
     ReportNode,
 )
-from shared.core.decide.displacing import emptied
 from shared.core.decide.everywhere import look_again, place_of
-from shared.core.decide.freed import freed_on
 from shared.core.decide.liveness import come_back, returned
-from shared.core.decide.purge import forget
-from shared.core.decide.reschedules import is_stopped, retry, retry_at
+from shared.core.decide.reports import reported_events
 from shared.core.resources.offers import pools_fault, ports_fault
 from shared.core.state import State
-from shared.core.tables.allocations import (
-    CLIENT_CODE,
-    COMPLETE,
-    FAILED,
-    PENDING,
-    RUN,
-    RUNNING,
-    TERMINAL,
-    UNKNOWN,
-)
+from shared.core.tables.allocations import UNKNOWN
 from shared.core.tables.fleet import DISCONNECTED, DOWN, READY, class_key, laid_over
 
 #: Above these a fingerprint is nonsense: 2 EHz and 2 PiB.
 CAPACITY_MAX = 2**31 - 1
-#: client status code -> those that may follow.
-LEGAL = {
-    PENDING: {RUNNING, COMPLETE, FAILED},
-    # A task that ended is pending until it is started again in place.
-    RUNNING: {PENDING, COMPLETE, FAILED},
-    UNKNOWN: {PENDING, RUNNING, COMPLETE, FAILED},
-}
 
 
 def decide_report(state: State, report: ReportNode, now_ns: int) -> list[Event]:
@@ -67,7 +46,26 @@ def decide_report(state: State, report: ReportNode, now_ns: int) -> list[Event]:
     if not events and _is_waited_for(state, report, row):
         # Who reports is there; else what it says of its allocations would be of a node that is away.
         events = come_back(state, np.array([row], dtype=np.int32), "ready", "it reports again")
-    return [*events, *_states(state, report, row, now_ns)]
+    return [*events, *reported_events(state, [report], [row], now_ns)]
+
+
+def decide_reports(state: State, reports: Sequence[ReportNode], now_ns: int) -> list[Event]:
+    """Decide messages of different nodes that `is_plain` holds for, as one: the same facts in fewer events."""
+    rows = [state.fleet.row_of[report.node_id] for report in reports]
+    return reported_events(state, reports, rows, now_ns)
+
+
+def is_plain(state: State, report: ReportNode) -> bool:
+    """Tell whether a message is new, of a known boot of a node that is here, and says nothing of the node itself."""
+    fleet = state.fleet
+    row = fleet.row_of.get(report.node_id)
+    return (
+        row is not None
+        and report.spec is None
+        and _is_current(state, report, row)
+        and report.number > int(fleet.reports_seen[row])
+        and fleet.status[row] == READY
+    )
 
 
 def _is_waited_for(state: State, report: ReportNode, row: int) -> bool:
@@ -75,7 +73,8 @@ def _is_waited_for(state: State, report: ReportNode, row: int) -> bool:
     status, client = state.fleet.status[row], state.allocations.client
     if status != DOWN:
         return bool(status == DISCONNECTED)
-    here = (one.row for one in report.states if 0 <= one.row < state.allocations.size)
+    rows = (*(one.row for one in report.states), *report.brief.rows)
+    here = (row for row in rows if 0 <= row < state.allocations.size)
     return any(client[at] == UNKNOWN for at in here)
 
 
@@ -138,77 +137,3 @@ def _refuse(state: State, report: ReportNode, code: str, reason: str) -> list[Ev
     if state.fleet.refused.get(report.node_id) == refusal:
         return []
     return [refusal]
-
-
-def _states(state: State, report: ReportNode, row: int, now_ns: int) -> list[Event]:
-    allocations = state.allocations
-    rows: list[int] = []
-    codes: list[int] = []
-    details: list[AllocDetail] = []
-    retries: dict[JobId, int] = {}
-    ended: list[int] = []
-    for entry in report.states:
-        code = _legal_code(state, entry, row)
-        if code is None:
-            continue
-        at = entry.row
-        tasks = msgspec.Raw(ENCODER.encode(entry.tasks) if entry.tasks else b"{}")
-        known = allocations.details.get(at, b"{}")
-        if code == allocations.client[at] and bytes(tasks) == known:
-            continue
-        job_id = allocations.groups.job_ids[int(allocations.group[at])]
-        retry_ns, chain = 0, tuple[int, ...]()
-        if TERMINAL[code]:
-            ended.append(at)
-            if allocations.desired[at] == RUN:
-                due, chain = retry_at(state, at, code, now_ns)
-                retry_ns = due if code == FAILED else 0
-                if due and not is_stopped(state, job_id):
-                    retries[job_id] = min(due, retries.get(job_id, due))
-        rows.append(at)
-        codes.append(code)
-        if bytes(tasks) != known or retry_ns:
-            details.append(
-                AllocDetail(row=at, tasks=tasks, reschedule_at_ns=retry_ns, reschedules=chain)
-            )
-    reported = AllocationsReported(
-        nodes=(row,),
-        numbers=(report.number,),
-        rows=tuple(rows),
-        statuses=tuple(codes),
-        details=tuple(details),
-    )
-    events: list[Event] = [reported]
-    if ended:
-        events.append(freed_on(state, row, ended))
-        events += emptied(state, row, ended)
-    if retries:
-        events.extend(retry(state, retries, now_ns))
-    if state.jobs.purging:
-        events.extend(_purge(state, rows, codes))
-    return events
-
-
-def _purge(state: State, rows: list[int], codes: list[int]) -> list[Event]:
-    """Forget purged jobs of which the last allocation just ended."""
-    groups, group = state.allocations.groups, state.allocations.group
-    ending: dict[JobId, set[int]] = {}
-    for row, code in zip(rows, codes, strict=True):
-        job_id = groups.job_ids[int(group[row])]
-        if TERMINAL[code] and job_id in state.jobs.purging:
-            ending.setdefault(job_id, set()).add(row)
-    return [event for job_id in sorted(ending) for event in forget(state, job_id, ending[job_id])]
-
-
-def _legal_code(state: State, entry: AllocReport, node_row: int) -> int | None:
-    """Code of a reported status, None when it is not this node's to say or can not follow."""
-    allocations = state.allocations
-    if not 0 <= entry.row < allocations.size or allocations.key[entry.row] != entry.key:
-        return None
-    if allocations.node[entry.row] != node_row:
-        return None
-    code = CLIENT_CODE.get(entry.status)
-    before = int(allocations.client[entry.row])
-    if code is None or (code != before and code not in LEGAL.get(before, ())):
-        return None
-    return code
