@@ -92,6 +92,6 @@ full *args:
     CARAVAN_FULL=1 pytest {{ args }}
     caravan sim check --seeds 1000 --json
 
-# where the time of one command goes, e.g. `just profile "bench p10"`
-profile NAME:
-    python -m cProfile -s cumulative {{ justfile_directory() }}/.venv/bin/caravan {{ NAME }} | head -60
+# a flame graph and a table for every process of one benchmark, e.g. `just profile p1 0.2`
+profile *args:
+    python -m bench.profiles {{ args }}

@@ -21,9 +21,9 @@ from typing import Self
 
 import msgspec
 
+from bench import profiles
 from bench.observer import Observer, observing
 from schemas.nodes import NodeSpec
-from services.cli.children import Child
 from services.cli.cluster import Cluster, ClusterSettings
 from shared.bus import accounts, streams, subjects
 from shared.bus.client import Client
@@ -46,6 +46,8 @@ class Harness(Cluster):
         self.notes: list[str] = []
         self.is_bus_held = False
         self._fleet: subprocess.Popen[bytes] | None = None
+        folder = os.environ.get(profiles.FOLDER, "")
+        self._samplers = profiles.Samplers(Path(folder)) if folder else None
 
     def __enter__(self) -> Self:
         self.start()
@@ -55,6 +57,7 @@ class Harness(Cluster):
         if err is not None:
             for line in (*self.notes[-20:], self._fleet_said()):
                 err.add_note(line)
+        self.sample(until=True)
         if self._fleet is not None:
             self._fleet.kill()
             self._fleet.wait()
@@ -123,6 +126,16 @@ class Harness(Cluster):
                 start_new_session=True,
             )
 
+    def sample(self, *, until: bool = False) -> None:
+        """The clock starts, or with `until` stops: under `just profile` every Python process is sampled in between."""
+        if self._samplers is None:
+            return
+        if until:
+            self._samplers.stop()
+        else:
+            pids = {name: pid for name, pid in self.pids().items() if name != "bus"}
+            self._samplers.start({**pids, "bench": os.getpid()})
+
     def members(self) -> dict[str, int]:
         """Pids of what belongs to the product, by name."""
         return self.pids()
@@ -164,16 +177,6 @@ class Harness(Cluster):
 
     def _note(self, line: str) -> None:
         self.notes.append(line)
-
-    def _plan(self) -> list[Child]:
-        children = super()._plan()
-        folder = os.environ.get("CARAVAN_PROFILE", "")
-        for child in children:
-            if folder:
-                where = str(Path(folder) / f"{child.name}.prof")
-                profiled = ("-m", "cProfile", "-o", where, "-m", "services.cli", "run", child.role)
-                child._command = (sys.executable, *profiled)  # noqa: SLF001
-        return children
 
     def _watch_bus(self, now_s: float) -> bool:
         return False if self.is_bus_held else super()._watch_bus(now_s)

@@ -106,7 +106,8 @@ async def settled(cluster: Harness, observer: Observer, fleet: int | list[NodeSp
         await asyncio.sleep(0.5)
         busy = between(before, usage(pids))
         if sum(busy.values()) < 0.3:
-            return
+            break
+    cluster.sample()
 
 
 async def _once(cluster: Harness, nodes: int, jobs: int, figures: Figures) -> Run:
@@ -168,6 +169,7 @@ async def proved(
 
     `wanted`: allocations by job.
     """
+    cluster.sample(until=True)
     replica, state = observer.replica, observer.state
     # It may be there already: checkpoints come by number, too.
     await until(lambda: replica.checked_seq > state.seq, "a checkpoint behind the last plan", 60)
