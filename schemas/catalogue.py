@@ -88,6 +88,7 @@ MESSAGES: tuple[type[Wire], ...] = (
     operator.StopWish,
     operator.PoolWish,
     operator.CollectWish,
+    operator.RollWish,
     operator.OperatorVerdict,
     *dict.fromkeys(struct for pair in HANDS.values() for struct in pair),
     answers.ErrorAnswer,

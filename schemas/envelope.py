@@ -1,4 +1,4 @@
-"""One record of the log: a transaction, a lease or a checkpoint, in one envelope.
+"""One record of the log: a transaction, a lease, a checkpoint or a roll, in one envelope.
 
 The last field of every record is its checksum, so that it can be checked on the bytes as they are (shared/core/log.py
 adds and verifies it; `prev` inside the body makes the checksums a chain).
@@ -18,6 +18,7 @@ AnyEvent = (
     policy.ClusterCreated
     | policy.PolicyChanged
     | policy.OperatorRefused
+    | policy.LogRolled
     | jobs.JobRegistered
     | jobs.JobStopped
     | jobs.JobEvaluated
@@ -59,6 +60,7 @@ AnyCommand = (
     | policy.SetPolicy
     | policy.SetEligibility
     | policy.CollectGarbage
+    | policy.RollLog
     | policy.DeclarePool
     | policy.StopAllocation
     | policy.DrainNode
@@ -69,7 +71,7 @@ AnyCommand = (
 class Record(Wire, frozen=True, kw_only=True):
     """Envelope of a log record, the same for all kinds. `sum` is appended on the bytes, see shared/core/log.py."""
 
-    #: tx, lease or checkpoint: the last token of its subject.
+    #: tx, lease, checkpoint or roll: the last token of its subject.
     kind: str
     #: SCHEMA_VERSION and CORE_VERSION of the writer; no defaults, else they would not be on the wire.
     schema: int

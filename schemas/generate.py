@@ -29,6 +29,7 @@ Schema = dict[str, Any]
 CAUSES = {
     "cluster.created": "plan_applier: the first one of a new cluster",
     "policy.changed": "an operator, `set_policy`",
+    "log.rolled": "an operator, `roll_log`; alone in a record of kind `roll`",
     "operator.refused": "an operator's command that the state speaks against",
     "job.registered": "intake, `register_job`",
     "job.stopped": "intake, `stop_job`",
@@ -76,6 +77,7 @@ SENDERS = {
     "drain_node": "an operator, on `cmd.operator`",
     "set_node_meta": "an operator, on `cmd.operator`",
     "collect_garbage": "an operator, on `cmd.operator`",
+    "roll_log": "an operator, on `cmd.operator`",
 }
 
 

@@ -79,6 +79,14 @@ class CollectWish(Wire, frozen=True, kw_only=True):
     request_id: str = ""
 
 
+class RollWish(Wire, frozen=True, kw_only=True):
+    """`api.system.roll`: let a generation of the log end, so that the log goes on in another stream."""
+
+    #: the generation that shall be over; 0: the newest.
+    generation: int = 0
+    request_id: str = ""
+
+
 class OperatorVerdict(Wire, frozen=True, kw_only=True, omit_defaults=False):
     """The answer to an operator verb. `status`: accepted, refused or pending (not in the log yet: ask again)."""
 
@@ -103,4 +111,6 @@ class OperatorVerdict(Wire, frozen=True, kw_only=True, omit_defaults=False):
     pool: Pool | None = None
     #: operator.set_policy: the policy now in force.
     policy: Policy | None = None
+    #: system.roll: the generation that goes on.
+    generation: int = 0
     error: ErrorDetail | None = None

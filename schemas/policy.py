@@ -70,6 +70,13 @@ class PolicyChanged(Event, frozen=True, kw_only=True, tag="policy.changed"):
     policy: Policy
 
 
+class LogRolled(Event, frozen=True, kw_only=True, tag="log.rolled"):
+    """The log goes on in another stream behind this record. The only event of a record of kind `roll`."""
+
+    #: number of the generation that goes on.
+    generation: int
+
+
 class OperatorRefused(Event, frozen=True, kw_only=True, tag="operator.refused"):
     """An operator's request was refused against the state."""
 
@@ -128,6 +135,13 @@ class SetNodeMeta(Command, frozen=True, kw_only=True, tag="set_node_meta"):
     node_id: str
     #: null takes a key out, the agent's own too.
     change: dict[str, str | None]
+
+
+class RollLog(Command, frozen=True, kw_only=True, tag="roll_log"):
+    """End a generation of the log. Natural key: the generation that shall be over."""
+
+    request_id: str
+    generation: int
 
 
 class CollectGarbage(Command, frozen=True, kw_only=True, tag="collect_garbage"):

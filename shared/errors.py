@@ -6,6 +6,7 @@ CaravanError
 │   ├── LogDamaged        gap, bad checksum, another chain at a current epoch
 │   ├── UnknownEvent      written by a newer release: upgrade this process
 │   └── StateDiverged     a checkpoint's hash differs from ours
+├── LogDropped            the beginning of the log is in an archive alone
 ├── BusUnavailable        no connection, or the bus lacks what we need
 └── ConfigInvalid         an environment variable or a data directory that cannot be used
 """
@@ -45,6 +46,15 @@ class UnknownEvent(LogError):
 
 class StateDiverged(LogError):
     """A checkpoint says that our tables are not those of the applier."""
+
+
+class LogDropped(CaravanError):
+    """What was asked for was dropped from the bus with its generation; `first_seq` is where the rest begins."""
+
+    def __init__(self, first_seq: int) -> None:
+        archive = "what was before was dropped and is in an export: --from-file DIR"
+        super().__init__(f"the log on this bus begins at {first_seq}; {archive}")
+        self.first_seq = first_seq
 
 
 class SnapshotUnfit(CaravanError):

@@ -112,7 +112,7 @@ async def _create(settings: RunSettings, *, is_new: bool) -> None:
             if is_new:
                 await streams.bootstrap(client, replicas=settings.replicas)
             else:
-                await streams.ensure(client, settings.replicas, settings.generation)
+                await streams.ensure(client, settings.replicas)
         except streams.BusRefused:
             raise
         except BusUnavailable:

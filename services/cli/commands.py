@@ -7,7 +7,9 @@ Next: `commands_jobs.py`, `commands_cluster.py`.
 
 from services.cli.commands_cluster import CLUSTER_COMMANDS
 from services.cli.commands_jobs import JOB_COMMANDS
+from services.cli.commands_log import ROLL
 from services.cli.commands_sql import EXPORT, SQL
+from services.cli.commands_whatif import WHAT_IF
 from services.cli.words import AT, LIMIT, Arg, Command, flag, option
 
 GROUPS = {
@@ -182,6 +184,7 @@ _END = (
         ),
     ),
     EXPORT,
+    ROLL,
     SQL,
     Command(
         ("replay",),
@@ -205,6 +208,7 @@ _END = (
             "replay --to 2026-01-31T12:00:00",
         ),
     ),
+    WHAT_IF,
     Command(
         ("sim", "check"),
         "run simulated worlds with faults and check every invariant",

@@ -17,7 +17,7 @@ from schemas.projections import Query
 from services.cli import chosen, running_ups
 from services.cli.asking import ask, bus_url, with_bus
 from services.cli.output import CliError, Column, Output
-from shared.bus import accounts, streams, subjects
+from shared.bus import accounts, generations, streams
 from shared.bus.client import Client
 from shared.bus.connect import Login, connect
 from shared.core.redecide import Difference, redecide
@@ -177,12 +177,11 @@ async def _log_state(out: Output) -> streams.StreamState:
     user, password = accounts.read_credentials(Path(path)).login("view")
     bus = await connect(Login(url=url, user=user, password=password))
     try:
-        found = await streams.info(bus, subjects.log_stream(1), lost=True)
+        found = await generations.chain(bus)
     finally:
         await bus.end()
-    if found is None:
-        raise BusUnavailable(f"stream {subjects.log_stream(1)} is missing")
-    return found.state
+    fault = next((one for one in found if one.state.damage), found[-1])
+    return fault.state
 
 
 def _prove(proof: Proof, replica: Replica, record: Record) -> None:

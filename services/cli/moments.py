@@ -75,7 +75,7 @@ async def past(client: Client, text: str = "") -> Past:
     restored = None
     if not chosen.from_file():
         restored = await snapshots.newest(
-            client.bus, client.log_stream, TABLES, last_seq=last, last_ns=until_ns, quiet=True
+            client.bus, TABLES, last_seq=last, last_ns=until_ns, quiet=True
         )
     if restored is not None:
         found.begin_at(restored)

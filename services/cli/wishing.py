@@ -12,6 +12,7 @@ from schemas.operator import (
     OperatorVerdict,
     PolicyWish,
     PoolWish,
+    RollWish,
     StopWish,
 )
 from services.cli.asking import why_silent, with_bus
@@ -24,7 +25,16 @@ _WAIT_S = 30.0
 _VERDICT_S = 8.0
 
 
-Body = PolicyWish | EligibilityWish | DrainWish | MetaWish | StopWish | PoolWish | CollectWish
+Body = (
+    PolicyWish
+    | EligibilityWish
+    | DrainWish
+    | MetaWish
+    | StopWish
+    | PoolWish
+    | CollectWish
+    | RollWish
+)
 
 
 def wish(noun: str, verb: str, body: Body) -> OperatorVerdict:

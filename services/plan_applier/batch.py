@@ -6,11 +6,15 @@ command becomes is decided by shared/core/decide. Must not know who leads, nor h
 
 import msgspec
 
-from schemas.base import Event
+from schemas.base import Event, NodeId
 from schemas.evaluations import EvaluationsCreated
 from schemas.jobs import EvaluateJob, RegisterJob
+from schemas.nodes import ReportNode
+from schemas.policy import RollLog
 from services.plan_applier.inbox import Inbox
 from shared.core.decide.garbage import Horizon
+from shared.core.decide.nodes import decide_reports, is_plain
+from shared.core.decide.operator import decide_roll
 from shared.core.decide.route import decide
 from shared.core.state import State
 
@@ -30,6 +34,8 @@ class Batch(msgspec.Struct):
     #: of the messages whose last command was taken.
     tokens: list[int]
     commands: int = 0
+    #: an order to roll the log, which is a record of its own.
+    roll: RollLog | None = None
 
 
 def decide_batch(
@@ -42,6 +48,8 @@ def decide_batch(
     batch = Batch([], [])
     created = 0
     while len(inbox) and not batch.events:
+        #: reports that are decided as one, by node.
+        reports: dict[NodeId, ReportNode] = {}
         for waiting in inbox.take(COMMANDS_MAX, BYTES_MAX):
             batch.commands += 1
             if waiting.token is not None:
@@ -49,12 +57,43 @@ def decide_batch(
             if no_new_work and isinstance(waiting.command, NEW_WORK):
                 # Its sender keeps it, and asks again.
                 continue
-            for event in decide(state, waiting.command, now_ns, horizon):
-                state.evolve(event, state.seq)
-                batch.events.append(event)
-                if isinstance(event, EvaluationsCreated):
-                    created += len(event.evaluations)
+            if isinstance(waiting.command, RollLog):
+                if decide_roll(state, waiting.command):
+                    batch.roll = waiting.command
+                continue
+            command = waiting.command
+            if isinstance(command, ReportNode) and _joins(state, reports, command):
+                reports[command.node_id] = command
+                continue
+            created += _say(state, reports, batch, now_ns)
+            created += _happen(state, decide(state, command, now_ns, horizon), batch)
             if created > EVALUATIONS_MAX:
                 # The one event that may be far longer than its command.
                 break
+        _say(state, reports, batch, now_ns)
     return batch
+
+
+def _joins(state: State, reports: dict[NodeId, ReportNode], report: ReportNode) -> bool:
+    """Tell whether a report can be decided together with these: of another node, and about allocations alone."""
+    return report.node_id not in reports and is_plain(state, report)
+
+
+def _say(state: State, reports: dict[NodeId, ReportNode], batch: Batch, now_ns: int) -> int:
+    """Decide the reports that were put together; returns how many evaluations they create."""
+    if not reports:
+        return 0
+    said = list(reports.values())
+    reports.clear()
+    return _happen(state, decide_reports(state, said, now_ns), batch)
+
+
+def _happen(state: State, events: list[Event], batch: Batch) -> int:
+    """Apply events and keep them for the transaction; returns how many evaluations they create."""
+    created = 0
+    for event in events:
+        state.evolve(event, state.seq)
+        batch.events.append(event)
+        if isinstance(event, EvaluationsCreated):
+            created += len(event.evaluations)
+    return created

@@ -18,6 +18,7 @@ from schemas.policy import (
     CollectGarbage,
     DeclarePool,
     DrainNode,
+    RollLog,
     SetEligibility,
     SetNodeMeta,
     SetPolicy,
@@ -41,6 +42,7 @@ ALLOWED: dict[str, tuple[type, ...]] = {
         StopAllocation,
         DeclarePool,
         CollectGarbage,
+        RollLog,
     ),
     "liveness": (ChangeLiveness,),
     "report": (ReportNode,),
@@ -107,6 +109,15 @@ class Inbox:
                     taken += 1
                     size += waiting.size
                     yield waiting
+
+    def take_roll(self) -> Waiting | None:
+        """Take an order to roll the log out of its turn: a full log takes nothing else."""
+        queue = self._queues["operator"]
+        for at, waiting in enumerate(queue):
+            if isinstance(waiting.command, RollLog):
+                del queue[at]
+                return waiting
+        return None
 
     def clear(self) -> None:
         """Forget everything: whoever sent it sends it again."""

@@ -12,13 +12,16 @@ import msgspec
 from schemas.base import Event
 from schemas.envelope import LeaseHeld
 from schemas.envelope import Record as LogRecord
-from schemas.policy import ClusterCreated, Policy
+from schemas.policy import ClusterCreated, LogRolled, OperatorRefused, Policy
 from services.plan_applier.batch import COMMANDS_MAX, decide_batch
 from services.plan_applier.counters import Counters
 from services.plan_applier.inbox import Inbox
+from services.plan_applier.rolling import TIMER as ROLL_TIMER
+from services.plan_applier.rolling import Rolling
 from shared.bus import subjects
 from shared.core.dead import dead_letter
 from shared.core.decide.garbage import Horizon, decide_garbage
+from shared.core.decide.operator import decide_roll
 from shared.core.log import seal
 from shared.core.replica import Replica
 from shared.core.role import (
@@ -44,6 +47,8 @@ from shared.core.role import (
     Resign,
     Restored,
     Rewind,
+    RollReady,
+    RollRefused,
     Send,
     SetTimer,
     Source,
@@ -119,6 +124,7 @@ class PlanApplier:
         self._is_paused = False
         #: moving mean of commands a transaction.
         self._mean = 1.0
+        self._rolling = Rolling()
         self._counters = Counters()
         self._sent_ns = 0
 
@@ -170,6 +176,10 @@ class PlanApplier:
                 self._horizon.begin_at(item.asides.marks)
             case Appended() | AppendRefused() | AppendUnknown():
                 self._answered(item, now_ns, out)
+            case RollReady() | RollRefused():
+                self._rolled(item, now_ns, out)
+            case Timer(name=name) if name == ROLL_TIMER:
+                self._rolled(RollRefused("the bus did not answer"), now_ns, out)
             case Timer():
                 self._fire(item, out)
             case CaughtUp():
@@ -282,6 +292,8 @@ class PlanApplier:
             self._since_checkpoint += 1
             self._counters.add("transactions")
             self._counters.add("events", len(pending.record.events))
+            # A generation begins with what its readers can prove.
+            self._is_idle = self._is_idle or pending.record.kind == "roll"
             out.append(SetTimer("checkpoint", now_ns + CHECKPOINT_IDLE_NS))
 
     def _open(self, out: list[Effect]) -> None:
@@ -292,6 +304,7 @@ class PlanApplier:
             out.extend(Close(kind) for kind in subjects.COMMAND_KINDS)
         self._is_active = False
         self._inbox.clear()
+        self._rolling.forget()
 
     def _rebuild(self, out: list[Effect]) -> None:
         """The state holds what the log does not: drop it, replay, compete again."""
@@ -312,7 +325,8 @@ class PlanApplier:
 
     def _write(self, now_ns: int, out: list[Effect]) -> None:
         """Start the next append, if there is something to say and this instance may."""
-        if self._is_paused or not (self._is_leader and self._is_caught_up):
+        is_allowed = self._is_leader and self._is_caught_up
+        if self._is_paused or not is_allowed or self._rolling.is_waiting:
             return
         if not self._is_active:
             self._write_lease(now_ns, out)
@@ -320,6 +334,11 @@ class PlanApplier:
             created = ClusterCreated(cluster_id=self._cluster_id, policy=self._first_policy)
             self._begin(now_ns)
             self._commit([created], now_ns, out)
+        elif self._is_roll_ordered(out):
+            self._begin_roll(now_ns, out)
+        elif self.replica.room.is_full:
+            # The rest is for the roll, and for who takes the pen.
+            return
         elif self._is_checkpoint_due():
             tables = self.replica.state.hashes()
             self._append(self.replica.chain.draft("checkpoint", now_ns, tables=tables), [], out)
@@ -343,6 +362,39 @@ class PlanApplier:
         )
         self._append(self.replica.chain.draft("lease", now_ns, lease=held), [], out)
 
+    def _is_roll_ordered(self, out: list[Effect]) -> bool:
+        if self.replica.room.is_full and (found := self._inbox.take_roll()) is not None:
+            self._rolling.take(found.command)  # type: ignore[arg-type]
+            out.extend(Ack(one) for one in (found.token,) if one is not None)
+        order, state = self._rolling.order, self.replica.state
+        if order is not None and not decide_roll(state, order):
+            # That generation is over already, and the log says so.
+            self._rolling.forget()
+        return self._rolling.order is not None
+
+    def _begin_roll(self, now_ns: int, out: list[Effect]) -> None:
+        first_seq = self.replica.next_seq + 1
+        out += self._rolling.begin(first_seq, self.replica.room.bytes_max, now_ns)
+
+    def _rolled(self, answer: RollReady | RollRefused, now_ns: int, out: list[Effect]) -> None:
+        """Write what ends the generation, or why it goes on."""
+        order, rolling = self._rolling.order, self._rolling
+        if isinstance(answer, RollReady) and not rolling.is_for(answer):
+            return
+        if order is None or not rolling.is_waiting:
+            return
+        rolling.forget()
+        out.append(SetTimer(ROLL_TIMER, 0))
+        self._begin(now_ns)
+        if isinstance(answer, RollReady):
+            self._commit([LogRolled(generation=answer.generation)], now_ns, out, kind="roll")
+        else:
+            reason = f"the log goes on as it is: {answer.reason}"
+            refused = OperatorRefused(
+                request_id=order.request_id, code="unavailable", reason=reason
+            )
+            self._commit([refused], now_ns, out)
+
     def _write_garbage(self, now_ns: int, out: list[Effect]) -> None:
         self._is_garbage_due = False
         out.append(SetTimer("garbage", now_ns + GARBAGE_EVERY_NS))
@@ -358,6 +410,7 @@ class PlanApplier:
         )
         self._counters.decided(batch.commands, batch.events)
         self._mean += (batch.commands - self._mean) / 8
+        self._rolling.take(batch.roll)
         if batch.events:
             record = self.replica.chain.draft("tx", now_ns, events=batch.events)
             self._append(record, batch.tokens, out)
@@ -381,11 +434,13 @@ class PlanApplier:
         state.begin(self.replica.next_seq, self.replica.chain.log_time(now_ns))
         return state
 
-    def _commit(self, events: list[Event], now_ns: int, out: list[Effect]) -> None:
+    def _commit(
+        self, events: list[Event], now_ns: int, out: list[Effect], *, kind: str = "tx"
+    ) -> None:
         state = self.replica.state
         for event in events:
             state.evolve(event, state.seq)
-        self._append(self.replica.chain.draft("tx", now_ns, events=events), [], out)
+        self._append(self.replica.chain.draft(kind, now_ns, events=events), [], out)
 
     def _append(self, record: LogRecord, tokens: list[int], out: list[Effect]) -> None:
         data, digest = seal(record)

@@ -1,4 +1,4 @@
-"""Wishes about what runs: drain and meta of a node, stop of an allocation. From a body to the command and its effect.
+"""Wishes about what runs (drain and meta of a node, stop of an allocation), and the roll of the log: from body to effect.
 
 Decides what is asked of the plan applier and which event shows it, and what is so already. Must not know who waits:
 `door.py` sends, sends again and answers.
@@ -11,8 +11,15 @@ import msgspec
 from schemas.allocations import AllocationsDisplaced
 from schemas.base import Command, Event
 from schemas.nodes import NodeDrainChanged, NodeMetaChanged
-from schemas.operator import DrainWish, MetaWish, OperatorVerdict
-from schemas.policy import DrainNode, OperatorRefused, SetNodeMeta, StopAllocation
+from schemas.operator import DrainWish, MetaWish, OperatorVerdict, RollWish
+from schemas.policy import (
+    DrainNode,
+    LogRolled,
+    OperatorRefused,
+    RollLog,
+    SetNodeMeta,
+    StopAllocation,
+)
 from shared.core.decide.displacing import changed_meta, decide_drain, decide_meta, decide_stop
 from shared.core.ids import ALLOC_SALT, shown_id
 from shared.core.state import State
@@ -28,6 +35,23 @@ class Asked(msgspec.Struct, frozen=True, eq=False):
     verdict: OperatorVerdict
     command: Command | None = None
     fulfils: Fulfils = lambda _: False
+
+
+def roll(state: State, body: RollWish, request_id: str) -> Asked:
+    """Let a generation of the log end. Raises CommandInvalid."""
+    now = state.policy.generation
+    wanted = body.generation or now
+    if not 1 <= wanted <= now:
+        raise CommandInvalid("invalid", f"the log is in generation {now}", "generation")
+    verdict = OperatorVerdict(request_id=request_id, status="accepted", generation=now)
+    if wanted < now:
+        return Asked(verdict)
+    verdict = msgspec.structs.replace(verdict, generation=now + 1)
+
+    def fulfils(event: Event) -> bool:
+        return isinstance(event, LogRolled) and event.generation > wanted
+
+    return Asked(verdict, RollLog(request_id=request_id, generation=wanted), fulfils)
 
 
 def drain(state: State, row: int, body: DrainWish, request_id: str, *, now_ns: int) -> Asked:

@@ -24,6 +24,7 @@ from schemas.operator import (
     OperatorVerdict,
     PolicyWish,
     PoolWish,
+    RollWish,
     StopWish,
 )
 from schemas.policy import (
@@ -157,7 +158,7 @@ class Door:
                 return self._declaration(message, now_ns)
             case "node.set_eligibility":
                 return self._eligibility(message, now_ns)
-            case "node.drain" | "node.set_meta" | "alloc.stop":
+            case "node.drain" | "node.set_meta" | "alloc.stop" | "system.roll":
                 return self._displacing(verb, message, now_ns)
             case "system.gc":
                 return self._collect(message, now_ns)
@@ -233,6 +234,9 @@ class Door:
             said = msgspec.json.decode(message.data, type=MetaWish)
             row, name = self._find_node(said.node_id), self._id(said.request_id, message)
             asked = displacing.meta(state, row, said, name)
+        elif verb == "system.roll":
+            rolled = msgspec.json.decode(message.data or b"{}", type=RollWish)
+            asked = displacing.roll(state, rolled, self._id(rolled.request_id, message))
         else:
             stopped = msgspec.json.decode(message.data, type=StopWish)
             row, name = self._find_alloc(stopped.alloc_id), self._id(stopped.request_id, message)

@@ -25,7 +25,7 @@ ADMIN, SYS, PUBLIC = "admin", "sys", "public"
 PASSWORDS_FILE = "passwords.conf"
 ROUTE, ROUTE_PASSWORD, ROUTES = "route", "$CARAVAN_NATS_PASSWORD_ROUTE", "$CARAVAN_NATS_ROUTES"
 #: Exports name the log's generations one by one: a wildcard would be a token of its own.
-GENERATIONS = range(1, 65)
+GENERATIONS = streams.GENERATIONS
 #: Answers to one request, and how long after it: a follower of a log may stay for a day.
 ANSWERS_MAX, ANSWERS_TIME = 1_000_000, "24h"
 
@@ -203,7 +203,11 @@ def _own_publish(role: str) -> tuple[str, ...]:
             return (*commands, *_reads(streams.EVAL.name))
         case "plan_applier":
             logs = tuple(subjects.log_all(g) for g in GENERATIONS)
-            return (*logs, *_reads(streams.CMD.name))
+            # The first one is made with the cluster, the others where an operator has the log rolled.
+            rolls = tuple(
+                subjects.js_stream_create(subjects.log_stream(g)) for g in GENERATIONS[1:]
+            )
+            return (*logs, *rolls, *_reads(streams.CMD.name))
         case "heartbeat":
             return (subjects.command("liveness"),)
         case "view":

@@ -2,7 +2,8 @@
 
 Decides what an answer of the server means. A timeout means nothing known: a retry carries the same id, and
 after a refusal the log itself is asked whether the record that stands there is ours (one replica refuses a
-retry that three would acknowledge as duplicate). Knows no event. Next: `leader.py`.
+retry that three would acknowledge as duplicate). Behind a roll it writes into the generation that begins there, and
+nowhere else. Knows no event. Next: `leader.py`.
 """
 
 import asyncio
@@ -13,11 +14,12 @@ from functools import partial
 
 import msgspec
 
-from shared.bus import streams, subjects
+from shared.bus import generations, streams, subjects
 from shared.bus.connect import header, header_block, status
+from shared.bus.generations import Head
 from shared.bus.inbox import Inbox
 from shared.bus.pull import Link
-from shared.bus.replay import Stored
+from shared.bus.records import Stored
 from shared.core.role import (
     Append,
     Appended,
@@ -27,7 +29,11 @@ from shared.core.role import (
     Put,
     PutDone,
     PutRefused,
+    Roll,
+    RollReady,
+    RollRefused,
 )
+from shared.errors import BusUnavailable
 
 _ANSWER_S = 2.0
 _GIVE_UP_S = 4.0
@@ -61,9 +67,11 @@ PUB_ACK = msgspec.json.Decoder(PubAck)
 class _Outstanding:
     """One append under way."""
 
-    def __init__(self, effect: Append, subject: str, stream: str) -> None:
+    def __init__(self, effect: Append, generation: int) -> None:
+        stream = subjects.log_stream(generation)
         self.effect = effect
-        self.subject = subject
+        self.stream = stream
+        self.subject = subjects.log(generation, effect.kind)
         self.headers = header_block(
             nats_msg_id=effect.msg_id,
             nats_expected_stream=stream,
@@ -76,24 +84,54 @@ class _Outstanding:
 class Appender:
     """Performs `Append`; exactly one input answers each."""
 
-    def __init__(self, link: Link, put: Callable[[Input], None], *, generation: int) -> None:
+    def __init__(self, link: Link, put: Callable[[Input], None], head: Head) -> None:
         self._link = link
         self._put = put
-        self._generation = generation
-        self._stream = subjects.log_stream(generation)
+        self._head = head
         self._out: _Outstanding | None = None
 
     def append(self, effect: Append) -> None:
         """Send it. Raises ValueError when one is outstanding: the role's promise is broken."""
         if self._out is not None:
             raise ValueError("a role appended while its last append is unanswered")
-        subject = subjects.log(self._generation, effect.kind)
-        self._out = _Outstanding(effect, subject, self._stream)
-        self._send(self._out)
+        out = self._out = _Outstanding(effect, self._head.number)
+        if 0 < self._head.rolled_at <= effect.expected_seq:
+            # What is behind a roll in the same stream is nothing: whoever wrote there would write alone.
+            self._link.spawn(self._send_behind_roll(out))
+        else:
+            self._send(out)
+
+    async def _send_behind_roll(self, out: _Outstanding) -> None:
+        if await self._follow(out):
+            self._out = out = _Outstanding(out.effect, self._head.number)
+            self._send(out)
+        else:
+            self._finish(out, AppendUnknown())
+
+    async def _follow(self, out: _Outstanding) -> bool:
+        """Find the generation that goes on; False: not in time."""
+        while time.monotonic() < out.give_up:
+            try:
+                if await generations.follow(self._link.bus, self._head):
+                    return True
+            except BusUnavailable:
+                pass
+            await asyncio.sleep(_NOBODY_PAUSE_S)
+        return False
+
+    async def prepare(self, effect: Roll, replicas: int) -> RollReady | RollRefused:
+        """Make the stream that follows, empty; the log goes on as it is until the roll stands in it."""
+        wanted = streams.log_config(1, effect.bytes_max or streams.LOG_BYTES_MAX)
+        wanted = msgspec.structs.replace(wanted, num_replicas=replicas, first_seq=effect.first_seq)
+        try:
+            number = await generations.prepare(self._link.bus, wanted, self._head.number)
+        except BusUnavailable as err:
+            return RollRefused(str(err))
+        return RollReady(number, effect.first_seq)
 
     def resend(self) -> None:
         """The bus is back: what was under way will not be answered on the old connection."""
-        if self._out is not None:
+        if self._out is not None and self._out.attempt:
             self._send(self._out)
 
     def _send(self, out: _Outstanding) -> None:
@@ -114,20 +152,20 @@ class Appender:
             return
         ack = PUB_ACK.decode(body)
         if ack.error is None:
-            self._finish(Appended(ack.seq))
+            self._finish(out, Appended(ack.seq))
         elif ack.error.err_code in _CONFLICTS:
             self._look(out, ack.error.description)
         elif ack.error.err_code in _FULL:
-            self._finish(AppendRefused(ack.error.description, full=True))
+            self._finish(out, AppendRefused(ack.error.description, full=True))
         elif ack.error.code < 500:
-            self._finish(AppendRefused(ack.error.description))
+            self._finish(out, AppendRefused(ack.error.description))
         else:
-            self._finish(AppendUnknown())
+            self._finish(out, AppendUnknown())
 
     def _again(self, out: _Outstanding) -> None:
         """No answer, or nobody there: try again under the same id until it is time to say so."""
         if time.monotonic() + _NOBODY_PAUSE_S >= out.give_up:
-            self._finish(AppendUnknown())
+            self._finish(out, AppendUnknown())
             return
         asyncio.get_running_loop().call_later(_NOBODY_PAUSE_S, self._retry, out, out.attempt)
 
@@ -139,25 +177,28 @@ class Appender:
         """Ask the log whether what stands at the next seq is this very record."""
         body = msgspec.json.encode(_GetSeq(out.effect.expected_seq + 1))
         done = partial(self._looked, out, reason)
-        self._link.bus.call(subjects.js_message_get(self._stream), body, done, timeout_s=_ANSWER_S)
+        self._link.bus.call(subjects.js_message_get(out.stream), body, done, timeout_s=_ANSWER_S)
 
     def _looked(self, out: _Outstanding, reason: str, headers: bytes, body: bytes | None) -> None:
         if self._out is not out:
             return
         if body is None or status(headers):
-            self._finish(AppendUnknown())
+            self._finish(out, AppendUnknown())
             return
         got = msgspec.json.decode(body, type=_Got)
         found = got.message
         if found is None:
             unknown = got.error is not None and got.error.code != 404
-            self._finish(AppendUnknown() if unknown else AppendRefused(reason))
+            self._finish(out, AppendUnknown() if unknown else AppendRefused(reason))
         elif found.subject == out.subject and base64.b64decode(found.data) == out.effect.data:
-            self._finish(Appended(found.seq))
+            self._finish(out, Appended(found.seq))
         else:
-            self._finish(AppendRefused(reason))
+            self._finish(out, AppendRefused(reason))
 
-    def _finish(self, answer: Appended | AppendRefused | AppendUnknown) -> None:
+    def _finish(self, out: _Outstanding, answer: Appended | AppendRefused | AppendUnknown) -> None:
+        if isinstance(answer, Appended) and out.effect.kind == "roll":
+            # The log may tell it before or after us: both say the same.
+            self._head.rolled(answer.seq)
         self._out = None
         self._put(answer)
 

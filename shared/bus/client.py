@@ -11,7 +11,8 @@ import msgspec
 
 from shared.bus import streams, subjects
 from shared.bus.connect import BusClient, Callbacks, Login, connect, status
-from shared.bus.replay import BATCH_RECORDS, read_batch
+from shared.bus.reading import LogReader
+from shared.bus.records import BATCH_RECORDS
 from shared.core.role import Record
 from shared.errors import BusUnavailable
 
@@ -21,11 +22,9 @@ _FOLLOW_S = 0.05
 class Client:
     """A connection of PUBLIC. Use as `async with Client(url) as bus`."""
 
-    def __init__(
-        self, url: str, *, user: str = "", password: str = "", generation: int = 1
-    ) -> None:
+    def __init__(self, url: str, *, user: str = "", password: str = "") -> None:
         self._login = Login(url=url, name="caravan-client", user=user, password=password)
-        self._stream = subjects.log_stream(generation)
+        self._reader: LogReader | None = None
         self._bus: BusClient | None = None
         self._denied: list[str] = []
 
@@ -43,9 +42,10 @@ class Client:
         return self._bus
 
     @property
-    def log_stream(self) -> str:
-        """Name of the log's stream."""
-        return self._stream
+    def log(self) -> LogReader:
+        """Reads the log, all its generations."""
+        self._reader = self._reader or LogReader(self.bus)
+        return self._reader
 
     async def request(
         self, subject: str, body: Mapping[str, Any] | msgspec.Struct, timeout_s: float = 10.0
@@ -75,12 +75,13 @@ class Client:
     async def read_log(self, first: int = 1, last: int = 0) -> AsyncIterator[Record]:
         """Yield records from `first` to `last`; 0: to what is the end when it gets there. Raises BusUnavailable.
 
-        A gap is not hidden: the reader compares the numbers.
+        Raises LogDropped where the bus does not have the beginning any more. A gap is not hidden: the reader compares
+        the numbers.
         """
         at = first
         while last == 0 or at <= last:
             most = BATCH_RECORDS if last == 0 else min(BATCH_RECORDS, last - at + 1)
-            batch = await read_batch(self.bus, self._stream, at, most)
+            batch = await self.log.read(at, most)
             if not batch:
                 return
             for record in batch:

@@ -22,6 +22,7 @@ from schemas.operator import (
     OperatorVerdict,
     PolicyWish,
     PoolWish,
+    RollWish,
     StopWish,
 )
 from schemas.projections import JobProjection, NodeProjection, NodeSummary, PlanQuery, Query
@@ -66,6 +67,7 @@ def _log() -> tuple[Subject, ...]:
         "tx": "A transaction: events that happened together.",
         "lease": "Who took the pen: the epoch of all records behind it.",
         "checkpoint": "The hashes of all tables at this seq.",
+        "roll": "The last record of a generation: the log goes on in the stream that begins at the next seq.",
     }
     return tuple(
         Subject(
@@ -162,6 +164,7 @@ def _operators() -> tuple[Subject, ...]:
         "set_meta": (MetaWish, "Say something about a node, beside what its agent says."),
         "stop": (StopWish, "End an allocation where it is; its job replaces it as it wants."),
         "gc": (CollectWish, "Forget everything that ended."),
+        "roll": (RollWish, "Let a generation of the log end; it goes on in another stream."),
     }
     return tuple(
         Subject(

@@ -17,6 +17,11 @@ BATCH_MESSAGES = 1024
 BATCH_BYTES = 8 << 20
 #: A server that has begun to answer and then says nothing for this long is asked again.
 _ANSWER_S = 3.0
+_NOBODY = 503
+
+
+class NobodyAnswers(BusUnavailable):
+    """There is no such stream, or none that answers now."""
 
 
 class Stored(NamedTuple):
@@ -73,5 +78,6 @@ async def read_stored(
     finally:
         bus.forget(number)
     if failed:
-        raise BusUnavailable(f"{stream} answers {failed} from seq {seq} on")
+        why = f"{stream} answers {failed} from seq {seq} on"
+        raise NobodyAnswers(why) if failed == _NOBODY else BusUnavailable(why)
     return got

@@ -18,7 +18,7 @@ from shared.bus import streams, subjects
 from shared.bus.append import PUB_ACK
 from shared.bus.connect import header_block
 from shared.bus.pull import Link
-from shared.bus.replay import Stored
+from shared.bus.records import Stored
 from shared.core.role import Input, LeadershipLost, LeadershipWon
 from shared.errors import BusUnavailable
 

@@ -1,110 +1,47 @@
 """The log into the role: from its first missing seq on in batches, then the tail, without a hole.
 
 Decides when a role has caught up and when the log on this bus is not the one that was replayed. A hole is read again
-from the stream's leader once; if it stays, the role sees it and stops. Decides which messages were appended to the log
-at all: what the server itself put there for somebody is marked, and is foreign to every reader. Knows no event.
-Next: `append.py`.
+from the stream's leader once; if it stays, the role sees it and stops. One generation is read behind the other; at a
+roll the tail moves on as soon as there is where to. Knows no event. Next: `append.py`.
 """
 
 import asyncio
-import base64
 from collections.abc import Callable
 
-import msgspec
-
-from shared.bus import streams, subjects
-from shared.bus.connect import BusClient
-from shared.bus.direct import BATCH_MESSAGES, read_stored
+from shared.bus import generations, streams
+from shared.bus.generations import Generation, Head
 from shared.bus.inbox import Inbox
 from shared.bus.pull import Link, Position, Pull
+from shared.bus.records import BATCH_RECORDS, as_record, read_batch, read_one
+from shared.core.log import ends_generation
 from shared.core.role import CaughtUp, Record
 from shared.errors import BusUnavailable
 
-BATCH_RECORDS = BATCH_MESSAGES
 #: Records are transactions of up to 512 KiB: this many must fit into what the server keeps for a slow reader.
 TAIL_CREDIT = 128
-#: Stands before the bytes of a message that nobody with the right to write the log has appended.
-SMUGGLED = b"not appended to this stream: "
-
-
-class _MessageGet(msgspec.Struct, frozen=True):
-    seq: int
-
-
-class Stored(msgspec.Struct, frozen=True):
-    """One message as `STREAM.MSG.GET` shows it; hdrs and data are base64."""
-
-    subject: str
-    seq: int
-    data: str = ""
-    hdrs: str = ""
-
-
-class _MessageGot(msgspec.Struct, frozen=True):
-    message: Stored | None = None
-    error: streams.ApiError | None = None
-
-
-def as_record(stream: str, seq: int, *, subject: str, headers: bytes, data: bytes) -> Record:
-    """Make a record of a stored message; one that was not appended to this very stream is marked, and so is foreign.
-
-    Whoever may read a stream can name `log.<g>.tx` as the place to answer to, and the server obeys without looking at
-    permissions: the answer may be any text that he stored elsewhere before. But it keeps the headers of that message,
-    and no other stream takes one that expects to be stored in ours. So that header, where `append.py` puts it, proves
-    that somebody who may publish to the log did. (It stands first: a decoy before it could hide it from the server.)
-    """
-    lines = headers.split(b"\r\n", 3)
-    is_ours = (
-        len(lines) == 4
-        and lines[1].startswith(b"Nats-Msg-Id: ")
-        and b"Nats-Expected" not in lines[1]
-        and lines[2] == b"Nats-Expected-Stream: " + stream.encode()
-    )
-    return Record(seq, subject, data if is_ours else SMUGGLED + data)
-
-
-async def read_batch(
-    bus: BusClient, stream: str, seq: int, records: int = BATCH_RECORDS
-) -> list[Record]:
-    """Read up to a batch from `seq` on by direct get; empty at the end. Raises BusUnavailable.
-
-    Any replica may answer. One with a damaged block leaves messages out: the caller checks the numbers.
-    """
-    return [
-        as_record(stream, one.seq, subject=one.subject, headers=one.headers, data=one.data)
-        for one in await read_stored(bus, stream, seq, messages=records)
-    ]
-
-
-async def read_one(bus: BusClient, stream: str, seq: int) -> Record | None:
-    """Read one message from the stream's leader; None where there is none. Raises BusUnavailable."""
-    body = await bus.ask(subjects.js_message_get(stream), msgspec.json.encode(_MessageGet(seq)))
-    answer = msgspec.json.decode(body, type=_MessageGot)
-    if answer.message is not None:
-        found = answer.message
-        headers, data = base64.b64decode(found.hdrs), base64.b64decode(found.data)
-        return as_record(stream, found.seq, subject=found.subject, headers=headers, data=data)
-    if answer.error is not None and answer.error.code != 404:
-        raise BusUnavailable(f"{stream} at seq {seq}: {answer.error.description}")
-    return None
+_PAUSE_S, _PAUSE_MAX_S = 0.05, 1.0
 
 
 class LogReplay:
     """Feeds records to the inbox, in order of seq; `rewind` starts again anywhere."""
 
-    def __init__(self, link: Link, inbox: Inbox, *, stream: str, owner: str) -> None:
+    def __init__(self, link: Link, inbox: Inbox, *, owner: str, head: Head | None = None) -> None:
         self._link = link
         self._inbox = inbox
-        self._stream = stream
+        self._head = head or Head()
         self._owner = owner
         self._next = 1
         self._end = 0
-        self._created = ""
+        self._chain: list[Generation] = []
+        #: when each generation was created, by its number.
+        self._created: dict[int, str] = {}
         self._highest = 0
         self._unstepped = 0
         self._stepped = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
         self._tail: Pull | None = None
+        #: the stream that the tail is of.
+        self._following = ""
         self.caught_up = False
         self.first_caught_up: Callable[[], None] | None = None
         self.pending = 0
@@ -143,7 +80,7 @@ class LogReplay:
             self._tail.give_back(count)
 
     async def _run(self) -> None:
-        pause = 0.05
+        pause = _PAUSE_S
         while True:
             try:
                 await self._look()
@@ -152,13 +89,16 @@ class LogReplay:
                 raise
             except BusUnavailable:
                 await asyncio.sleep(pause)
-                pause = min(pause * 2, 1.0)
+                pause = min(pause * 2, _PAUSE_MAX_S)
             else:
-                break
+                if not self._is_behind_roll:
+                    break
+                await asyncio.sleep(_PAUSE_S)
         self._unstepped = 0
+        self._following = self._head.stream
         self._tail = Pull(
             self._link,
-            stream=self._stream,
+            stream=self._following,
             deliver=self._on_tail,
             credit=TAIL_CREDIT,
             owner=f"{self._owner}-log",
@@ -168,49 +108,68 @@ class LogReplay:
 
     async def _look(self) -> None:
         """Find the end of the log, and make sure that it is the log we know."""
-        found = await streams.info(self._link.bus, self._stream, lost=True)
-        if found is None:
-            raise streams.BusRefused(f"stream {self._stream} is missing")
-        state = found.state
-        if self._created and found.created != self._created:
-            raise streams.BusRefused(f"stream {self._stream} is another one than before")
-        if state.last_seq < self._highest or state.last_seq + 1 < self._next:
+        found = await generations.chain(self._link.bus)
+        for one in found:
+            if self._created.setdefault(one.number, one.created) != one.created:
+                raise streams.BusRefused(f"stream {one.stream} is another one than before")
+        newest = found[-1]
+        end = newest.state.last_seq if newest.state.messages else newest.first_seq - 1
+        if end < self._highest or end + 1 < self._next:
             seen = max(self._highest, self._next - 1)
-            raise streams.BusRefused(
-                f"{self._stream} ends at {state.last_seq}, but {seen} was replayed"
-            )
-        if state.missing or (state.damage and not self._highest):
-            # Who has replayed all that is there knows that only an unacknowledged write was torn.
-            raise streams.BusRefused(f"{self._stream} is damaged: {state.damage}")
-        self._created = found.created
-        self._end = state.last_seq
+            raise streams.BusRefused(f"{newest.stream} ends at {end}, but {seen} was replayed")
+        if fault := generations.damage(found, read=self._highest):
+            raise streams.BusRefused(fault)
+        if generations.holding(found, self._next) is None:
+            begins = f"the log begins at {found[0].first_seq}: what was before was dropped"
+            raise streams.BusRefused(f"{begins}, and no snapshot here leads over {self._next}")
+        self._chain = found
+        self._end = end
+        self._head.goes_on(newest.number, newest.first_seq)
         self._say_caught_up()
 
     async def _catch_up(self) -> None:
-        while self._next <= self._end:
-            batch = await read_batch(self._link.bus, self._stream, self._next)
-            if not batch:
-                # This replica lags behind or is damaged; the leader knows.
-                one = await read_one(self._link.bus, self._stream, self._next)
-                batch = [one] if one is not None else []
-                if one is None:
-                    raise BusUnavailable(
-                        f"{self._stream} has nothing at {self._next} of {self._end}"
-                    )
+        while self._next <= self._end and not self._is_behind_roll:
+            batch = await self._read()
             self._stepped.clear()
             for record in await self._whole(batch):
                 self._hand_over(record)
+                if ends_generation(record):
+                    break
             await self._stepped.wait()
+
+    @property
+    def _is_behind_roll(self) -> bool:
+        """Tell whether the last record ended its generation, and nobody knows the next one yet."""
+        return 0 < self._head.rolled_at == self._next - 1
+
+    async def _read(self) -> list[Record]:
+        """Read on in the generation that holds the next seq. Raises BusUnavailable."""
+        of = self._of_next()
+        most = min(BATCH_RECORDS, (of.end or self._end) - self._next + 1)
+        batch = await read_batch(self._link.bus, of.stream, self._next, most)
+        if batch:
+            return batch
+        # This replica lags behind or is damaged; the leader knows.
+        one = await read_one(self._link.bus, of.stream, self._next)
+        if one is None:
+            raise BusUnavailable(f"{of.stream} has nothing at {self._next} of {self._end}")
+        return [one]
+
+    def _of_next(self) -> Generation:
+        of = generations.holding(self._chain, self._next)
+        assert of is not None, self._next
+        return of
 
     async def _whole(self, batch: list[Record]) -> list[Record]:
         """Fill holes of a batch from the stream's leader; what stays a hole, the role will see."""
         expected = self._next
         if batch[0].seq == expected and batch[-1].seq - expected + 1 == len(batch):
             return batch
+        stream = self._of_next().stream
         by_seq = {record.seq: record for record in batch if record.seq >= expected}
         for seq in range(expected, batch[-1].seq + 1):
             if seq not in by_seq:
-                found = await read_one(self._link.bus, self._stream, seq)
+                found = await read_one(self._link.bus, stream, seq)
                 if found is None:
                     break
                 by_seq[seq] = found
@@ -226,15 +185,18 @@ class LogReplay:
             self._end = max(self._end, at.stream_seq)
             self.resume()
             return
-        name = subject.decode()
-        self._hand_over(
-            as_record(self._stream, at.stream_seq, subject=name, headers=headers, data=data)
-        )
+        name, stream = subject.decode(), self._following
+        record = as_record(stream, at.stream_seq, subject=name, headers=headers, data=data)
+        self._hand_over(record)
+        if ends_generation(record):
+            self.resume()
 
     def _hand_over(self, record: Record) -> None:
         self._unstepped += 1
         self._next = record.seq + 1
         self._highest = max(self._highest, record.seq)
+        if ends_generation(record):
+            self._head.rolled(record.seq)
         self._inbox.put(record)
         self._say_caught_up()
 

@@ -38,7 +38,6 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     sys_user: str = ""
     sys_password: str = ""
     replicas: int = 1
-    generation: int = 1
     health_host: str = "127.0.0.1"
     health_port: int = 0
     #: where the chosen health port is written.
@@ -84,7 +83,6 @@ def shell_settings(settings: RunSettings, role: str, node_id: str = "") -> Shell
         if asks_sys
         else None,
         replicas=settings.replicas,
-        generation=settings.generation,
         in_core=not node_id,
         snapshots=settings.snapshots,
         start_timeout_s=settings.start_timeout_s,

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from shared.bus import snapshots, streams, subjects
+from shared.bus import snapshots, streams
 from shared.bus.append import Appender, Putter
 from shared.bus.clock import Clock
 from shared.bus.connect import (
@@ -27,6 +27,7 @@ from shared.bus.connect import (
     server_fsyncs,
     status,
 )
+from shared.bus.generations import Head
 from shared.bus.inbox import Inbox, Timers, Tokens
 from shared.bus.leader import Leadership
 from shared.bus.pull import Link
@@ -61,7 +62,6 @@ class ShellSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: the system account's user, for the plan applier only: it asks whether the server fsyncs.
     sys_login: Login | None = None
     replicas: int = 1
-    generation: int = 1
     #: False for agents: NODES has no streams.
     in_core: bool = True
     #: begin at a snapshot, where there is one that the log proves.
@@ -94,6 +94,7 @@ class Shell:
         self._carriers = carriers or {}
         self._pullers: dict[str, Puller] = {}
         self._replay: LogReplay | None = None
+        self._head = Head()
         self._tells_space = False
         #: what a role that has read nothing may be given of a snapshot.
         self._restores: frozenset[str] = frozenset()
@@ -250,15 +251,14 @@ class Shell:
         role, own = self._role, self._settings
         owner = f"{role.name}-{role.instance}"
         self._link = link
-        self._appender = Appender(link, self._inbox.put, generation=own.generation)
+        self._appender = Appender(link, self._inbox.put, self._head)
         self._putter = Putter(link, self._inbox)
         for source in role.sources():
             match source:
                 case r.Replay():
                     self._tells_space = source.space
                     self._restores = source.tables if own.snapshots else frozenset()
-                    stream = subjects.log_stream(own.generation)
-                    self._replay = LogReplay(link, self._inbox, stream=stream, owner=owner)
+                    self._replay = LogReplay(link, self._inbox, owner=owner, head=self._head)
                 case r.Listen():
                     carrier = self._carriers.get(source.name)
                     self._listeners.append(
@@ -278,7 +278,7 @@ class Shell:
         own = self._settings
         if not own.in_core:
             return r.Reconnected()
-        found = await streams.ensure(bus, own.replicas, own.generation)
+        found = await streams.ensure(bus, own.replicas)
         fsync = await server_fsyncs(own.sys_login) if own.sys_login is not None else False
         assert found.config is not None
         return r.Reconnected(fsync=fsync, replicas=found.config.num_replicas)
@@ -293,8 +293,7 @@ class Shell:
         if self._tells_space and self._link is not None:
             if self._measuring is not None:
                 self._measuring.cancel()
-            stream = subjects.log_stream(self._settings.generation)
-            self._measuring = self._spawn(watch_space(self._link, stream, self._inbox.put))
+            self._measuring = self._spawn(watch_space(self._link, self._head, self._inbox.put))
         if self._appender is not None:
             self._appender.resend()
         for puller in self._pullers.values():
@@ -313,8 +312,7 @@ class Shell:
         assert self._link is not None
         first = self._role.next_seq
         if first == 1 and self._restores:
-            stream = subjects.log_stream(self._settings.generation)
-            found = await snapshots.newest(self._link.bus, stream, self._restores)
+            found = await snapshots.newest(self._link.bus, self._restores)
             if found is not None:
                 self._inbox.put(found)
                 first = found.replica.next_seq
@@ -393,6 +391,7 @@ class Shell:
     def _table(self, performers: Mapping[type, Performer]) -> dict[type, Performer]:
         return {
             r.Append: self._append,
+            r.Roll: self._roll,
             r.Send: self._send,
             r.Put: self._put,
             r.Ack: self._ack,
@@ -412,6 +411,13 @@ class Shell:
     def _append(self, effect: r.Append) -> None:
         assert self._appender is not None
         self._appender.append(effect)
+
+    def _roll(self, effect: r.Roll) -> None:
+        self._spawn(self._prepare(effect))
+
+    async def _prepare(self, effect: r.Roll) -> None:
+        assert self._appender is not None
+        self._inbox.put(await self._appender.prepare(effect, self._settings.replicas))
 
     def _send(self, effect: r.Send) -> None:
         if self._link is None or not self._link.bus.send(effect.subject, effect.data):

@@ -14,10 +14,10 @@ import structlog
 from shared.bus import streams, subjects
 from shared.bus.connect import BusClient
 from shared.bus.direct import Stored, read_stored
-from shared.bus.replay import read_batch
+from shared.bus.reading import LogReader
 from shared.core.role import Restored
 from shared.core.snapshots.sets import Manifest, Part, read_manifest, restore, wanted
-from shared.errors import BusUnavailable, SnapshotUnfit
+from shared.errors import BusUnavailable, LogDropped, SnapshotUnfit
 
 #: Sets looked at before a reader begins at the first record.
 SETS_TRIED_MAX = 4
@@ -29,7 +29,6 @@ _PROOF = b"Nats-Expected-Stream: " + _SNAP.encode()
 
 async def newest(
     bus: BusClient,
-    log_stream: str,
     tables: frozenset[str],
     *,
     last_seq: int = 0,
@@ -41,12 +40,13 @@ async def newest(
     None: there is none, or the bus does not answer; the reason stands in the log, unless `quiet`.
     """
     try:
+        log_reader = LogReader(bus)
         for seq, data in (await _manifests(bus))[:SETS_TRIED_MAX]:
             try:
                 manifest = read_manifest(data)
                 if (last_seq and seq > last_seq) or (last_ns and manifest.t_ns > last_ns):
                     continue
-                found = await _restored(bus, log_stream, seq, manifest=manifest, tables=tables)
+                found = await _restored(bus, log_reader, seq, manifest=manifest, tables=tables)
             except SnapshotUnfit as err:
                 if not quiet:
                     log.warning("snapshot.passed_over", snapshot_seq=seq, reason=str(err))
@@ -84,13 +84,16 @@ async def _all(bus: BusClient, subject: str, size: int = -1) -> list[Stored]:
 
 
 async def _restored(
-    bus: BusClient, log_stream: str, seq: int, *, manifest: Manifest, tables: frozenset[str]
+    bus: BusClient, log_reader: LogReader, seq: int, *, manifest: Manifest, tables: frozenset[str]
 ) -> Restored:
     """Fetch what is needed of a set, and the log's word on it. Raises SnapshotUnfit, BusUnavailable."""
     needed = wanted(manifest, tables)
     if manifest.seq != seq:
         raise SnapshotUnfit(f"names seq {manifest.seq}")
-    proof = await read_batch(bus, log_stream, manifest.seq, 1)
+    try:
+        proof = await log_reader.read(manifest.seq, 1)
+    except LogDropped as err:
+        raise SnapshotUnfit(f"its proof was dropped: {err}") from err
     if not proof or proof[0].seq != manifest.seq:
         raise SnapshotUnfit(f"the log has nothing at {manifest.seq}")
     parts = {part.table: await _part(bus, manifest.seq, part) for part in needed}

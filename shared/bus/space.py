@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable
 
 from shared.bus import streams
+from shared.bus.generations import Head
 from shared.bus.pull import Link
 from shared.core.role import LogSpace
 from shared.errors import BusUnavailable
@@ -14,11 +15,11 @@ from shared.errors import BusUnavailable
 EVERY_S = 5.0
 
 
-async def watch_space(link: Link, stream: str, put: Callable[[LogSpace], None]) -> None:
-    """Tell the stream's bytes and bound, for ever."""
+async def watch_space(link: Link, head: Head, put: Callable[[LogSpace], None]) -> None:
+    """Tell the bytes and the bound of the newest generation, for ever."""
     while True:
         try:
-            found = await streams.info(link.bus, stream)
+            found = await streams.info(link.bus, head.stream)
         except BusUnavailable:
             found = None
         if found is not None and found.config is not None:

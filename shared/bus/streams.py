@@ -19,6 +19,8 @@ _SECOND_NS = 1_000_000_000
 
 #: Room of one generation of the log unless `bootstrap` is told otherwise.
 LOG_BYTES_MAX = 16 * _GIB
+#: Numbers that a generation may have.
+GENERATIONS = range(1, 65)
 #: A message is one transaction of at most 512 KiB; the rest is headers and slack.
 MESSAGE_BYTES_MAX = _MIB
 STREAM_NOT_FOUND = 10059
@@ -46,6 +48,8 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
     allow_msg_ttl: bool = False
     deny_delete: bool = False
     deny_purge: bool = False
+    #: where numbering begins; 0: at 1.
+    first_seq: int = 0
 
 
 class LostData(msgspec.Struct, frozen=True):
@@ -197,24 +201,25 @@ async def info(bus: Requester, name: str, *, lost: bool = False) -> StreamInfo |
     raise BusUnavailable(f"stream {name}: {answer.error.description}")
 
 
-async def ensure(bus: Requester, replicas: int = 1, generation: int = 1) -> StreamInfo:
-    """Make what may be made, check everything, and return the log's info.
+async def ensure(bus: Requester, replicas: int = 1) -> StreamInfo:
+    """Make what may be made, check everything, and return the info of the log's oldest generation.
 
     Raises BusRefused: LOG or JOBS is missing, or a stream has other settings than ours; BusUnavailable: no answer.
     """
     for wanted in ENSURED:
         await _ensure_one(bus, msgspec.structs.replace(wanted, num_replicas=replicas))
-    log = None
-    for wanted in (JOBS, log_config(generation)):
-        found = await info(bus, wanted.name)
-        if found is None:
-            raise BusRefused(
-                f"stream {wanted.name} is missing: only a new cluster's bootstrap makes it"
-            )
-        _compare(found, msgspec.structs.replace(wanted, num_replicas=replicas), sized=False)
-        log = found
-    assert log is not None
-    return log
+    jobs = await info(bus, JOBS.name)
+    if jobs is None:
+        raise BusRefused(f"stream {JOBS.name} is missing: only a new cluster's bootstrap makes it")
+    _compare(jobs, msgspec.structs.replace(JOBS, num_replicas=replicas), sized=False)
+    for generation in GENERATIONS:
+        log = await info(bus, subjects.log_stream(generation))
+        if log is not None:
+            wanted = msgspec.structs.replace(log_config(generation), num_replicas=replicas)
+            _compare(log, wanted, sized=False)
+            return log
+    first = subjects.log_stream(1)
+    raise BusRefused(f"stream {first} is missing: only a new cluster's bootstrap makes it")
 
 
 async def bootstrap(
@@ -226,16 +231,19 @@ async def bootstrap(
     await ensure(bus, replicas)
 
 
+async def create(bus: Requester, wanted: StreamConfig) -> StreamInfo:
+    """Create a stream, or find that somebody was faster by a moment. Raises BusUnavailable."""
+    created = await bus.ask(subjects.js_stream_create(wanted.name), msgspec.json.encode(wanted))
+    found = _decode(created)
+    if found.error is not None:
+        found = await info(bus, wanted.name) or found
+    if found.error is not None:
+        raise BusUnavailable(f"cannot create stream {wanted.name}: {found.error.description}")
+    return found
+
+
 async def _ensure_one(bus: Requester, wanted: StreamConfig, *, sized: bool = True) -> None:
-    found = await info(bus, wanted.name)
-    if found is None:
-        created = await bus.ask(subjects.js_stream_create(wanted.name), msgspec.json.encode(wanted))
-        found = _decode(created)
-        if found.error is not None:
-            # Somebody may have been faster by a moment.
-            found = await info(bus, wanted.name) or found
-        if found.error is not None:
-            raise BusUnavailable(f"cannot create stream {wanted.name}: {found.error.description}")
+    found = await info(bus, wanted.name) or await create(bus, wanted)
     _compare(found, wanted, sized=sized)
 
 
@@ -246,6 +254,8 @@ def _compare(found: StreamInfo, wanted: StreamConfig, *, sized: bool = True) -> 
     want = msgspec.structs.asdict(wanted)
     if not sized:
         del want["max_bytes"]
+    # Where a generation begins is its own matter.
+    del want["first_seq"]
     other = [
         f"{key} is {have[key]!r}, expected {want[key]!r}" for key in want if have[key] != want[key]
     ]

@@ -5,7 +5,7 @@ Pure text: roles and both shells import it. docs/subjects.md is the table for pe
 
 from shared.bus.names import id_token
 
-LOG_KINDS = ("tx", "lease", "checkpoint")
+LOG_KINDS = ("tx", "lease", "checkpoint", "roll")
 #: Order in which the plan applier drains them.
 COMMAND_KINDS = ("plan", "evaluation", "job", "operator", "liveness", "report")
 JOB_VERBS = ("submit", "stop", "evaluate")
@@ -33,7 +33,7 @@ QUERY_NOUNS = (
 
 
 def log(generation: int, kind: str) -> str:
-    """Subject of a log record; kind is tx, lease or checkpoint."""
+    """Subject of a log record; kind is tx, lease, checkpoint or roll."""
     return f"log.{generation}.{kind}"
 
 
@@ -68,7 +68,7 @@ OPERATOR_VERBS = {
     "operator": ("set_policy", "declare"),
     "node": ("set_eligibility", "drain", "set_meta"),
     "alloc": ("stop",),
-    "system": ("gc",),
+    "system": ("gc", "roll"),
 }
 
 

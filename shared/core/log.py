@@ -23,6 +23,7 @@ from schemas.envelope import (
     LeaseHeld,
     Record,
 )
+from shared.core.role import Record as Stored
 from shared.errors import LogDamaged, UnknownEvent
 
 _FRAME = b'{"kind":"'
@@ -46,6 +47,11 @@ def is_framed(data: bytes) -> bool:
     """Tell whether the bytes look like a record of ours, right or damaged."""
     has_sum = data[-_TAIL : -_TAIL + len(_SUM)] == _SUM and data.endswith(b'"}')
     return has_sum and data.startswith(_FRAME)
+
+
+def ends_generation(record: Stored) -> bool:
+    """Tell whether a record, as it was delivered, is the last one of its generation of the log."""
+    return record.subject.endswith(".roll") and is_framed(record.data)
 
 
 class Chain:
@@ -72,6 +78,9 @@ class Chain:
         record = self._decode(seq, subject, data)
         self.next_seq = seq + 1
         if record is None or record.epoch < self.epoch:
+            if record is not None and record.kind == "roll":
+                # Every reader has left the stream behind it, so it cannot be nothing.
+                raise LogDamaged(seq, f"the log was rolled by epoch {record.epoch}, which was over")
             self.foreign += 1
             return None
         if record.kind == "lease":

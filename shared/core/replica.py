@@ -51,6 +51,8 @@ class Replica:
         self.room.note(record.seq, len(record.data))
         if decoded is None:
             return None
+        if decoded.kind == "roll":
+            self.room.begin(record.seq + 1)
         if before is not None:
             before(decoded)
         if decoded.events:
@@ -63,7 +65,9 @@ class Replica:
         """Take our own record of `size` bytes, whose events the state has already, as the head of the log."""
         self.chain.wrote(seq, record, digest)
         self.room.note(seq, size)
-        if record.kind == "tx":
+        if record.kind == "roll":
+            self.room.begin(seq + 1)
+        if record.events:
             assert self.state.seq == seq, (self.state.seq, seq)
 
     def begin_at(self, other: "Replica") -> None:

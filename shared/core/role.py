@@ -131,6 +131,19 @@ class AppendUnknown(msgspec.Struct, frozen=True):
     """No answer: the append may or may not be in the log."""
 
 
+class RollReady(msgspec.Struct, frozen=True):
+    """The stream of `generation` is there and empty: it begins at `first_seq`, behind the roll that may be appended."""
+
+    generation: int
+    first_seq: int
+
+
+class RollRefused(msgspec.Struct, frozen=True):
+    """There is no room for another generation, or nobody answered. Nothing has changed."""
+
+    reason: str
+
+
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The reply to `Ask(name)`; None: there was none."""
 
@@ -185,6 +198,8 @@ Input = (
     | Appended
     | AppendRefused
     | AppendUnknown
+    | RollReady
+    | RollRefused
     | Answer
     | PutDone
     | PutRefused
@@ -199,13 +214,24 @@ Input = (
 
 
 class Append(msgspec.Struct, frozen=True):
-    """Append a record to the log, only if its last seq is `expected_seq`. `kind`: tx, lease or checkpoint."""
+    """Append a record to the log, only if its last seq is `expected_seq`. `kind`: tx, lease, checkpoint or roll.
+
+    Behind a roll the shell writes into the generation that was made ready.
+    """
 
     kind: str
     data: bytes
     expected_seq: int
     #: covers the retry of this one append.
     msg_id: str
+
+
+class Roll(msgspec.Struct, frozen=True):
+    """Make the stream ready that follows a roll at `first_seq` - 1; RollReady or RollRefused answers it."""
+
+    first_seq: int
+    #: its bound; 0: as a new cluster's.
+    bytes_max: int = 0
 
 
 class Send(msgspec.Struct, frozen=True):
@@ -300,6 +326,7 @@ class Stop(msgspec.Struct, frozen=True):
 
 Effect = (
     Append
+    | Roll
     | Send
     | Put
     | Ack

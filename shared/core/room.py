@@ -14,6 +14,10 @@ NO_NEW_WORK_ABOVE = 0.9
 RECORD_OVERHEAD_BYTES = 200
 
 
+#: Kept for what ends a generation.
+RESERVE_BYTES = 64 * 1024
+
+
 class LogRoom:
     """Bytes in the newest generation against its bound; 0: no bound is known."""
 
@@ -21,9 +25,12 @@ class LogRoom:
         self._bytes = 0
         self._bytes_max = 0
         self._last_seq = 0
+        self._first_seq = 0
 
     def learn(self, space: LogSpace) -> None:
-        """Take the server's own numbers."""
+        """Take the server's own numbers, unless they are of a generation that is over."""
+        if space.last_seq + 1 < self._first_seq:
+            return
         self._bytes = space.bytes
         self._bytes_max = space.bytes_max
         self._last_seq = space.last_seq
@@ -33,6 +40,15 @@ class LogRoom:
         if seq > self._last_seq:
             self._last_seq = seq
             self._bytes += size + RECORD_OVERHEAD_BYTES
+
+    def begin(self, first_seq: int) -> None:
+        """Another generation begins, as large as the one before until the server says otherwise."""
+        self._bytes, self._last_seq, self._first_seq = 0, first_seq - 1, first_seq
+
+    @property
+    def bytes_max(self) -> int:
+        """The bound; 0: none is known."""
+        return self._bytes_max
 
     @property
     def share(self) -> float:
@@ -48,3 +64,9 @@ class LogRoom:
     def is_tight(self) -> bool:
         """Tell whether no new work may be taken."""
         return self.share >= NO_NEW_WORK_ABOVE
+
+    @property
+    def is_full(self) -> bool:
+        """Tell whether there is room for nothing but a lease and a roll."""
+        reserve = min(RESERVE_BYTES, self._bytes_max // 64)
+        return bool(self._bytes_max) and self._bytes + reserve > self._bytes_max

@@ -201,7 +201,12 @@ class Chaos:
                 for n, (subject, _) in enumerate(log.records)
                 if subject.endswith("lease") and n not in self._forged
             ]
-            old = [one for one in log.records[: leases[-1] if leases else 0] if is_framed(one[1])]
+            # On a bus an old roll that somebody else put there is marked, and so no record at all.
+            old = [
+                one
+                for one in log.records[: leases[-1] if leases else 0]
+                if is_framed(one[1]) and not one[0].endswith("roll")
+            ]
             if old:
                 forged = old[self._draws.below(len(old))]
         self._forged.add(len(log.records))

@@ -347,6 +347,9 @@ class Process:
             self.site.observer.ended(self, "a second append while one is in flight", raised=True)
         self._writer.append(effect)
 
+    def _roll(self, effect: role.Roll) -> None:
+        self._writer.roll(effect)
+
     def _put(self, effect: role.Put) -> None:
         self._writer.put(effect)
 
@@ -447,6 +450,7 @@ class Process:
         """Effect -> what performs it."""
         table: dict[type, Callable[..., None]] = {
             role.Append: self._append,
+            role.Roll: self._roll,
             role.Send: self._send,
             role.Put: self._put,
             role.Ack: self._ack,

@@ -22,6 +22,9 @@ class Log:
         self.records: list[tuple[str, bytes]] = []
         #: it takes nothing until then.
         self.full_until_ns = 0
+        #: number of the newest generation, and where those that were made ready begin.
+        self.generation = 1
+        self._ready: dict[int, int] = {}
         self._watchers: list[LogWatcher] = []
         self._ids: dict[str, int] = {}
 
@@ -29,15 +32,26 @@ class Log:
         """Tell of every record as it is written, in the order of asking."""
         self._watchers.append(watcher)
 
-    def append(self, subject: str, data: bytes, expected_seq: int, msg_id: str) -> int | None:
+    def prepare(self, first_seq: int) -> int:
+        """Make a generation ready that begins at a seq; returns its number."""
+        for number, first in self._ready.items():
+            if number > self.generation and first == first_seq:
+                return number
+        number = max((self.generation, *self._ready)) + 1
+        self._ready[number] = first_seq
+        return number
+
+    def append(self, kind: str, data: bytes, expected_seq: int, msg_id: str) -> int | None:
         """Append if the log is at `expected_seq`. Returns the seq, that of the first copy for a known id, or None."""
         known = self._ids.get(msg_id)
         if known is not None:
             return known
         if expected_seq != len(self.records):
             return None
-        seq = self.inject(subject, data)
+        seq = self.inject(subjects.log(self.generation, kind), data)
         self._ids[msg_id] = seq
+        if kind == "roll":
+            self.generation = min(n for n, first in self._ready.items() if first == seq + 1)
         return seq
 
     def inject(self, subject: str, data: bytes) -> int:

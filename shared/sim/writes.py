@@ -9,7 +9,6 @@ from typing import NamedTuple, Protocol
 from shared.core import role, tasks
 from shared.sim.bus import Bus
 from shared.sim.loop import MS, Draws
-from shared.sim.stores import log_subject
 from shared.sim.weather import Weather
 
 #: The shell says that it does not know after so long.
@@ -81,14 +80,25 @@ class Writer:
         if bus.loop.now_ns < bus.log.full_until_ns:
             answer = role.AppendRefused("maximum bytes exceeded", full=True)
         else:
-            subject = log_subject(effect.kind)
-            seq = bus.log.append(subject, effect.data, effect.expected_seq, effect.msg_id)
+            seq = bus.log.append(effect.kind, effect.data, effect.expected_seq, effect.msg_id)
             answer = role.Appended(seq or 0)
             if seq is None:
                 answer = role.AppendRefused("wrong last sequence")
         if not flight.is_ack_lost and flight.session == self._process.session:
             flush = self._weather.calm_hop() + self._draws.below(2 * MS)
             bus.loop.after(flush, self._answer, flight, answer)
+
+    def roll(self, effect: role.Roll) -> None:
+        """Make a generation ready; an answer that goes missing is none."""
+        flight = (self._bus.boot, self._process.life)
+        self._bus.loop.after(self._weather.calm_hop(), self._roll_at_bus, flight, effect)
+
+    def _roll_at_bus(self, flight: tuple[int, int], effect: role.Roll) -> None:
+        bus, (boot, life) = self._bus, flight
+        if bus.is_up and bus.boot == boot and self._process.is_connected:
+            ready = role.RollReady(bus.log.prepare(effect.first_seq), effect.first_seq)
+            if not self._weather.put_is_lost():
+                bus.loop.after(self._weather.calm_hop(), self._process.take, life, ready)
 
     def _answer(self, flight: _Flight, answer: role.Input) -> None:
         if flight.number != self._number or not self.is_appending:

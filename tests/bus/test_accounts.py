@@ -9,7 +9,7 @@ import pytest
 
 from shared.bus import accounts, streams, subjects
 from shared.bus.connect import BusClient, Login, header_block, status
-from shared.bus.replay import SMUGGLED, as_record, read_batch, read_one
+from shared.bus.records import SMUGGLED, as_record, read_batch, read_one
 from shared.errors import BusUnavailable, ConfigInvalid
 from tests.bus.toys import Bus, append, run, until
 

@@ -6,10 +6,11 @@ import time
 import msgspec
 import pytest
 
-from shared.bus import streams, subjects
+from shared.bus import generations, streams, subjects
 from shared.bus.inbox import Inbox
 from shared.bus.pull import Link
-from shared.bus.replay import LogReplay, read_batch
+from shared.bus.records import read_batch
+from shared.bus.replay import LogReplay
 from shared.bus.shell import Shell
 from shared.core import role as r
 from shared.core.tasks import Answer, Ask
@@ -249,8 +250,9 @@ def test_a_gap_is_read_again_then_shown(bus: Bus) -> None:
                 await admin.request_raw(TX, b"%d" % number)
             await admin.ask(subjects.js_message_delete("LOG_1"), b'{"seq":3}')
             inbox = Inbox()
-            replay = LogReplay(Link(admin), inbox, stream="LOG_1", owner="toy")
+            replay = LogReplay(Link(admin), inbox, owner="toy")
             # As a damaged replica shows it, that states all five.
+            replay._chain = await generations.chain(admin)
             replay._end = 5
             reading = asyncio.create_task(replay._catch_up())
             await until(lambda: len(inbox) == 5)
@@ -272,7 +274,8 @@ def test_a_replica_that_leaves_records_out_is_corrected(bus: Bus) -> None:
             for number in range(1, 8):
                 await append(admin, b"%d" % number, msg_id=str(number))
             inbox = Inbox()
-            replay = LogReplay(Link(admin), inbox, stream="LOG_1", owner="toy")
+            replay = LogReplay(Link(admin), inbox, owner="toy")
+            replay._chain = await generations.chain(admin)
             replay._next = 2
             damaged = [r.Record(seq, TX, b"%d" % seq) for seq in (4, 5, 7)]
             whole = await replay._whole(damaged)

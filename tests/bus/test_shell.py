@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from shared.bus import streams, subjects
-from shared.bus.replay import read_batch
+from shared.bus.records import read_batch
 from shared.bus.shell import RoleStopped, Shell
 from shared.core import role as r
 from shared.errors import BusUnavailable

@@ -21,7 +21,7 @@ from shared.bus import snapshots, streams, subjects
 from shared.bus.client import Client
 from shared.bus.connect import BusClient, header_block
 from shared.bus.direct import read_stored
-from shared.bus.replay import read_batch
+from shared.bus.records import read_batch
 from shared.core import role as r
 from shared.core.log import seal
 from shared.core.replica import Replica
@@ -288,7 +288,7 @@ def test_a_set_of_another_cluster_is_passed_over(bus: Bus) -> None:
                 await store(view, name, parts[part.table])
             name = subjects.snapshot_set(manifest.seq)
             await store(view, name, encode_manifest(manifest))
-            assert await snapshots.newest(view, "LOG_1", TABLES) is None
+            assert await snapshots.newest(view, TABLES) is None
         one = await began(bus, ROLES["scheduler"], "scheduler")
         assert (one.began_at, one.first) == (0, 1)
         assert one.replica.state.hashes().items() <= end_of(3).state.hashes().items()
@@ -305,7 +305,7 @@ def test_what_no_view_stored_is_not_there(bus: Bus) -> None:
         async with bus.client() as admin:
             body = msgspec.json.encode({**manifest, "format": 99})
             await store(admin, subjects.snapshot_set(kept[-1]), body, proof=False)
-            found = await snapshots.newest(admin, "LOG_1", TABLES)
+            found = await snapshots.newest(admin, TABLES)
         assert found is not None
         assert found.replica.seq == kept[-2]
 
@@ -324,7 +324,7 @@ def test_nobody_but_a_view_may_store_and_everybody_may_read(bus: Bus) -> None:
                 await client.flush()
                 await until(partial(len, errors), "the server says no")
                 assert "permissions violation" in errors[0].lower()
-                found = await snapshots.newest(client, "LOG_1", TABLES, last_seq=kept[-1] - 1)
+                found = await snapshots.newest(client, TABLES, last_seq=kept[-1] - 1)
             assert found is not None
             assert found.replica.seq == kept[-2]
 

@@ -31,8 +31,6 @@ QUESTIONS = (
 class Log:
     """As much of a bus client as reads a log."""
 
-    log_stream = "LOG_1"
-
     def __init__(self, records: list[Record]) -> None:
         self._records = records
         self.bus = None

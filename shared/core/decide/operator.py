@@ -6,9 +6,11 @@ from schemas.base import Event, NodeId
 from schemas.nodes import CapacityFreed, NodeEligibilityChanged, PoolDeclared
 from schemas.policy import (
     DeclarePool,
+    LogRolled,
     OperatorRefused,
     Policy,
     PolicyChanged,
+    RollLog,
     SetEligibility,
     SetPolicy,
 )
@@ -66,6 +68,12 @@ def _remotes_fault(policy: Policy) -> str:
             if not 0 <= value <= OVERHEAD_MAX:
                 return f"remote_drivers.{name}.{field} is {value}, it must be 0 to {OVERHEAD_MAX}"
     return ""
+
+
+def decide_roll(state: State, command: RollLog) -> list[Event]:
+    """End a generation, unless it is over already. The record that says so must hold nothing else."""
+    now = state.policy.generation
+    return [LogRolled(generation=now + 1)] if command.generation == now else []
 
 
 def decide_eligibility(state: State, command: SetEligibility) -> list[Event]:

@@ -10,6 +10,7 @@ from schemas.policy import (
     CollectGarbage,
     DeclarePool,
     DrainNode,
+    RollLog,
     SetEligibility,
     SetNodeMeta,
     SetPolicy,
@@ -21,11 +22,18 @@ from shared.core.decide.garbage import Horizon, decide_garbage
 from shared.core.decide.jobs import decide_submission
 from shared.core.decide.liveness import decide_liveness
 from shared.core.decide.nodes import decide_report
-from shared.core.decide.operator import decide_declaration, decide_eligibility, decide_policy
+from shared.core.decide.operator import (
+    decide_declaration,
+    decide_eligibility,
+    decide_policy,
+    decide_roll,
+)
 from shared.core.decide.plans import decide_plan
 from shared.core.state import State
 
-OperatorWish = SetPolicy | SetEligibility | DeclarePool | DrainNode | SetNodeMeta | StopAllocation
+OperatorWish = (
+    SetPolicy | SetEligibility | DeclarePool | DrainNode | SetNodeMeta | StopAllocation | RollLog
+)
 
 
 def decide(state: State, command: AnyCommand, now_ns: int, horizon: Horizon) -> list[Event]:
@@ -63,3 +71,5 @@ def _decide_wish(state: State, command: OperatorWish) -> list[Event]:
             return decide_meta(state, command)
         case StopAllocation():
             return decide_stop(state, command)
+        case RollLog():
+            return decide_roll(state, command)

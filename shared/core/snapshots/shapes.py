@@ -56,6 +56,7 @@ _POLICY = Shape(
         "policy_hash": Plain(str),
         "log_level": _INT,
         "modify_seq": _INT,
+        "generation": _INT,
     },
 )
 _RESERVATIONS = Shape(ReservationTable, {"by_job": Pairs(JobId, Reservation)})

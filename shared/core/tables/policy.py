@@ -6,13 +6,13 @@ import msgspec
 
 from schemas.base import Event
 from schemas.envelope import ENCODER
-from schemas.policy import ClusterCreated, Policy, PolicyChanged
+from schemas.policy import ClusterCreated, LogRolled, Policy, PolicyChanged
 
 
 class PolicyTable:
     """One row: the policy in force."""
 
-    handles = (ClusterCreated, PolicyChanged)
+    handles = (ClusterCreated, PolicyChanged, LogRolled)
 
     def __init__(self) -> None:
         self.cluster_id = ""
@@ -21,9 +21,14 @@ class PolicyTable:
         self.policy_hash = _hash(self.policy)
         self.log_level = 1
         self.modify_seq = 0
+        #: of the log.
+        self.generation = 1
 
     def evolve(self, event: Event, seq: int) -> None:
         """Apply one fact."""
+        if isinstance(event, LogRolled):
+            self.generation = event.generation
+            return
         if isinstance(event, ClusterCreated):
             self.cluster_id = event.cluster_id
             self.log_level = event.log_level
@@ -35,7 +40,9 @@ class PolicyTable:
     def digest(self) -> str:
         """Hash of the table, 16 hex digits."""
         row = (self.cluster_id, _changed(self.policy), self.log_level, self.modify_seq)
-        return blake2b(ENCODER.encode(row), digest_size=8).hexdigest()
+        # Logs of before there were generations say nothing of the first one.
+        rolled = (self.generation,) if self.generation > 1 else ()
+        return blake2b(ENCODER.encode((*row, *rolled)), digest_size=8).hexdigest()
 
 
 def _hash(policy: Policy) -> str:
