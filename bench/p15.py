@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from bench.beats import Beats
+from bench.faults import down, noticed, one_in
 from bench.fleet import n1_standard_8
 from bench.harness import Harness, between, run_in, until, usage
 from bench.observer import Observer
@@ -21,7 +22,6 @@ from bench.outcome import Outcome, Run, merge, shown
 from bench.p1 import ask, fsyncs, job, replayed
 from services.cli.machines import Needs
 from shared.bus.connect import BusClient
-from shared.core.tables.fleet import DOWN
 
 NODES = 50_000
 RUNS = 3
@@ -32,7 +32,6 @@ WATCH_S = 60.0
 AFTER_S = 5.0
 #: Load while it is watched: jobs of a thousand allocations, one after the other, with a pause.
 PAUSE_S = 0.2
-LIMIT_S = 30.0
 NEEDS = Needs(memory_mib=3_072)
 
 
@@ -53,12 +52,7 @@ def run(size: float, runs: int) -> Outcome:
 
 async def _once(cluster: Harness, nodes: int, watch_s: float) -> Run:
     specs = n1_standard_8(nodes)
-    # One of each hundred, at every place in the second.
-    killed = [
-        one.node_id
-        for number, one in enumerate(specs)
-        if number % KILLED_PART == number // KILLED_PART % KILLED_PART
-    ]
+    killed = one_in(specs, KILLED_PART)
     async with cluster.observer() as observer, cluster.client() as public:
         with Beats(cluster.data_dir, cluster.url, specs) as beats:
             fleet = observer.state.fleet
@@ -69,19 +63,19 @@ async def _once(cluster: Harness, nodes: int, watch_s: float) -> Run:
             before, began = usage(pids), time.perf_counter()
             await asyncio.sleep(watch_s)
             took_s, used = time.perf_counter() - began, between(before, usage(pids))
-            wrongly = _down(observer)
+            wrongly = down(observer)
             silenced = await beats.silence(killed)
             rows = np.array([fleet.row_of[one] for one in killed])
-            found = await _noticed(observer, rows)
+            found = await noticed(observer, rows)
             await asyncio.sleep(min(AFTER_S, watch_s))
             load.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await load
             took = usage(pids)
             late_s = (await beats.silence([])).late_s
-        down = _down(observer)
+        gone = down(observer)
         checks = {
-            "nobody_wrongly": not wrongly and down == set(rows.tolist()),
+            "nobody_wrongly": not wrongly and gone == set(rows.tolist()),
             "all_noticed": len(found) == len(killed),
             "nobody_restarted": pids == cluster.pids(),
             "replay_equals_live": await _replays(cluster, observer),
@@ -96,7 +90,7 @@ async def _once(cluster: Harness, nodes: int, watch_s: float) -> Run:
             "detect_max_s": float(times.max()),
             "cores": used.get("heartbeat", 0.0) / took_s,
             "bus_cores": used.get("bus", 0.0) / took_s,
-            "false_positives": len(wrongly | down) - len(killed),
+            "false_positives": len(wrongly | gone) - len(killed),
             "placed": observer.placed,
             "sender_late_s": late_s,
         },
@@ -116,25 +110,6 @@ async def _load(bus: BusClient) -> None:
         await ask(bus, body)
         number += 1
         await asyncio.sleep(PAUSE_S)
-
-
-def _down(observer: Observer) -> set[int]:
-    fleet = observer.state.fleet
-    return set(np.flatnonzero(fleet.status[: fleet.size] == DOWN).tolist())
-
-
-async def _noticed(observer: Observer, rows: np.ndarray) -> dict[int, float]:
-    """When each row was seen down; those that are not within the time are left out."""
-    found: dict[int, float] = {}
-    deadline = time.perf_counter() + LIMIT_S
-    while len(found) < len(rows) and (left := deadline - time.perf_counter()) > 0:
-        observer.changed.clear()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(observer.changed.wait(), min(left, 1.0))
-        now = time.perf_counter()
-        for row in rows[observer.state.fleet.status[rows] == DOWN].tolist():
-            found.setdefault(row, now)
-    return found
 
 
 async def _replays(cluster: Harness, observer: Observer) -> bool:

@@ -1,0 +1,108 @@
+"""P16, node loss: of 5,000 nodes with a million allocations one dies, then fifty at once; until all is placed again.
+
+Through the whole product: the heartbeats stop, the monitor notices, the log says so, every job that lost something is
+looked at, and its plan is a fact. The clock runs from the last moment at which a dead node might have sent. Bars: 4 s for
+one node (200 allocations), 5 s for fifty (10,000), nothing lost, nothing doubled.
+"""
+
+import sys
+
+import msgspec
+import numpy as np
+
+from bench.beats import Beats
+from bench.faults import count, noticed, one_in, submit_all
+from bench.fleet import n1_standard_8
+from bench.harness import Harness, between, run_in, until, usage
+from bench.observer import Observer
+from bench.outcome import Outcome, Run, merge, shown
+from bench.p1 import COUNT, GROUPS, JOBS, NODES, fsyncs, job, replayed
+from schemas.base import NodeId
+from services.cli.machines import Needs
+from shared.core.invariants import check
+from shared.core.tables.allocations import RUN, TERMINAL
+
+RUNS = 3
+#: one of so many nodes dies in the large loss.
+LOST_PART = 100
+LIMIT_S = 60.0
+NEEDS = Needs(memory_mib=3_072)
+
+
+def run(size: float, runs: int, workers: int = 1) -> Outcome:
+    """Run it `runs` times on a fresh cluster each; `size` scales nodes and jobs."""
+    nodes, jobs = max(int(NODES * size), 100), max(int(JOBS * size), 1)
+    found: list[Run] = []
+
+    async def story(cluster: Harness) -> None:
+        found.append(await _once(cluster, nodes, jobs))
+        print(f"run {len(found)} of {runs}: {shown(found[-1])}", file=sys.stderr, flush=True)
+
+    for _ in range(runs):
+        run_in(story, {"schedulers": workers})
+    wanted = {"nodes": nodes, "jobs": jobs, "allocations": jobs * GROUPS * COUNT}
+    return merge({**wanted, "workers": workers}, found)
+
+
+async def _once(cluster: Harness, nodes: int, jobs: int) -> Run:
+    specs = n1_standard_8(nodes)
+    wanted = {f"c1m-{at}": GROUPS * COUNT for at in range(jobs)}
+    bodies = [
+        msgspec.json.encode({"Job": job(at), "SubmissionID": f"s-{at}"}) for at in range(jobs)
+    ]
+    async with cluster.observer() as observer, cluster.client() as public:
+        with Beats(cluster.data_dir, cluster.url, specs) as beats:
+            state, replica = observer.state, observer.replica
+            await until(lambda: state.fleet.ready().sum() == nodes, f"{nodes} nodes ready", 120)
+            await submit_all(public.bus, bodies)
+            await until(lambda: observer.placed >= sum(wanted.values()), "all placed", LIMIT_S)
+            await until(lambda: replica.checked_seq > state.seq, "a quiet moment", LIMIT_S)
+            pids = cluster.pids()
+            log_before = (await cluster.log_state()).bytes
+            before = usage(pids)
+            victims = one_in(specs, LOST_PART)
+            one = await _lose(observer, beats, specs[nodes // 2 + 7].node_id)
+            many = await _lose(observer, beats, *victims)
+            took = usage(pids)
+            await until(lambda: replica.checked_seq > state.seq, "a checkpoint at the end", LIMIT_S)
+            checks = {
+                "counts_exact": count(observer, wanted).exact,
+                "within_capacity": not check(state),
+                "replay_equals_live": (await replayed(cluster)).state.hashes() == state.hashes(),
+                "nobody_restarted": pids == cluster.pids(),
+            }
+        log_after = (await cluster.log_state()).bytes
+        fsync = await fsyncs(cluster, observer)
+    return Run(
+        result={
+            **{f"one_{name}": value for name, value in one.items()},
+            **{f"many_{name}": value for name, value in many.items()},
+            "refused": len(observer.refused),
+        },
+        checks=checks,
+        cpu_s=between(before, took),
+        rss_mib=took.rss_mib,
+        log_bytes=log_after - log_before,
+        fsync=fsync,
+    )
+
+
+async def _lose(observer: Observer, beats: Beats, *node_ids: NodeId) -> dict[str, float]:
+    """Let nodes die; times from then until the last is noticed, and until all they held is placed elsewhere."""
+    table, fleet = observer.state.allocations, observer.state.fleet
+    rows = np.array([fleet.row_of[one] for one in node_ids])
+    size = table.size
+    held = np.isin(table.node[:size], rows) & (table.desired[:size] == RUN)
+    gone = int(np.count_nonzero(held & ~TERMINAL[table.client[:size]]))
+    placed = observer.placed
+    silenced = await beats.silence(node_ids)
+    down = await noticed(observer, rows)
+    await until(lambda: observer.placed >= placed + gone, f"{gone} replacements", LIMIT_S)
+    last, done = max(down.values()), observer.time_of(placed + gone)
+    return {
+        "allocations": gone,
+        "first_down_s": min(down.values()) - silenced.at_s,
+        "down_s": last - silenced.at_s,
+        "replaced_s": done - silenced.at_s,
+        "after_down_s": done - last,
+    }
