@@ -2,7 +2,7 @@
 
 Decides what is waited for. First the stream that follows is made ready, then the record is written that ends the one
 there is; in between nothing else is, so that the new stream begins where the old one ends. Whatever goes wrong before
-the record stands in the log, the log goes on as it was; whatever goes wrong behind it, the next holder of the pen writes
+the record stands in the log, the log goes on as it was; whatever goes wrong behind it, who holds the pen next writes
 into the new stream. Next: `role.py`.
 """
 

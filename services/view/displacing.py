@@ -1,4 +1,4 @@
-"""Wishes about what runs (drain and meta of a node, stop of an allocation), and the roll of the log: from body to effect.
+"""Wishes about what runs (drain and meta of a node, stop of an allocation), and about the log: from body to effect.
 
 Decides what is asked of the plan applier and which event shows it, and what is so already. Must not know who waits:
 `door.py` sends, sends again and answers.

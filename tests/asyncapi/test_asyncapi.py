@@ -59,7 +59,7 @@ def test_every_kind_is_described() -> None:
         *(subjects.command(kind) for kind in subjects.COMMAND_KINDS if kind != "report"),
     }
     assert wanted <= set(addresses)
-    assert len([one for one in contract.SUBJECTS if one.made_by == "log"]) == 3
+    assert len([one for one in contract.SUBJECTS if one.made_by == "log"]) == 4
 
 
 def test_streams_hold_what_the_contract_says() -> None:
