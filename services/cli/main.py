@@ -30,13 +30,14 @@ _ASKING = frozenset(
         "log",
         "sql",
         "replay",
+        "what-if",
         "dead",
         "why",
         "why-not",
     )
 )
 #: Commands that read the log itself, beside those that take --at.
-_READING = frozenset((("log", "tail"), ("log", "verify"), ("replay",)))
+_READING = frozenset((("log", "tail"), ("log", "verify"), ("replay",), ("what-if",)))
 #: As a shell reports a process that its closed pipe ended.
 _EXIT_PIPE = 141
 

@@ -51,7 +51,7 @@ def scheduler_get(out: Output) -> int:
 
 def scheduler_set(out: Output, *, changes: Sequence[str], check_hash: str) -> int:
     """Change fields of the policy."""
-    body = PolicyWish(change=_change(changes), policy_hash=check_hash)
+    body = PolicyWish(change=change_of(changes), policy_hash=check_hash)
     verdict = wish("operator", "set_policy", body)
     policy = verdict.policy or Policy()
     out.result({"policy": policy, **_told(verdict)})
@@ -79,7 +79,7 @@ def _told(verdict: OperatorVerdict) -> Mapping[str, object]:
     }
 
 
-def _change(given: Sequence[str]) -> dict[str, PolicyValue]:
+def change_of(given: Sequence[str]) -> dict[str, PolicyValue]:
     """Read NAME=VALUE by the type of the field. Raises CliError `usage`."""
     found: dict[str, PolicyValue] = {}
     for one in given:

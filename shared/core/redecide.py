@@ -17,8 +17,8 @@ from schemas.plans import (
     InPlace,
     Stops,
 )
-from shared.core.place import Assignment, Snapshot, place
-from shared.core.recorded import Plan, plans_of, snapshot_of
+from shared.core.place import Assignment, Proposal, Snapshot, place
+from shared.core.recorded import Part, Plan, plans_of, snapshot_of
 from shared.core.replica import Replica
 from shared.core.role import Record
 from shared.core.state import State
@@ -106,6 +106,10 @@ def _check(found: Redecided, plan: Plan, snapshot: Snapshot) -> None:
         lanes=origin.lanes,
     )
     parts = [plan.parts[number] for number in sorted(plan.parts)]
+    found.checked += 1
+    if _is_equal(parts, proposal):
+        found.equal += 1
+        return
     recorded = _lines(
         [one for part in parts for one in part.placements],
         [one for part in parts for one in part.stops],
@@ -113,7 +117,6 @@ def _check(found: Redecided, plan: Plan, snapshot: Snapshot) -> None:
         [one for part in parts for one in part.evictions],
     )
     decided = _lines(proposal.placements, proposal.stops, proposal.updates, proposal.evictions)
-    found.checked += 1
     if recorded == decided:
         found.equal += 1
         return
@@ -125,6 +128,19 @@ def _check(found: Redecided, plan: Plan, snapshot: Snapshot) -> None:
             recorded=_only(recorded, decided),
             decided=_only(decided, recorded),
         )
+    )
+
+
+def _is_equal(parts: list[Part], proposal: Proposal) -> bool:
+    """Tell whether a plan is the proposal as it stands, so that nobody need look at each allocation of it."""
+    if len(parts) != 1:
+        return False
+    one = parts[0]
+    return (one.placements, one.stops, one.updates, one.evictions) == (
+        proposal.placements,
+        proposal.stops,
+        proposal.updates,
+        proposal.evictions,
     )
 
 

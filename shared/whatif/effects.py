@@ -1,0 +1,171 @@
+"""What a course came to, in figures: placements, waiting by class and by job, use by resource, failures, what is left.
+
+Decides how each figure is counted. Must not know which course it looks at. Next: `compare.py`.
+"""
+
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+
+from shared.whatif.course import Course, Int64s
+
+NS = 1_000_000_000
+RESOURCES = ("cpu", "memory", "disk")
+
+
+class ClassWait(msgspec.Struct, frozen=True, kw_only=True):
+    """Waiting for one reason. `allocation_s`: seconds times allocations; `still`: allocations that wait at the end."""
+
+    allocation_s: float
+    allocations_max: int
+    still: int
+    jobs: int
+
+
+class Use(msgspec.Struct, frozen=True, kw_only=True):
+    """Use of one resource on ready nodes, in percent; `mean` over time."""
+
+    mean_pct: float
+    peak_pct: float
+    end_pct: float
+
+
+class Delays(msgspec.Struct, frozen=True, kw_only=True):
+    """From asking to placing, ms, over what was placed."""
+
+    mean_ms: float = 0.0
+    p50_ms: float = 0.0
+    p99_ms: float = 0.0
+    max_ms: float = 0.0
+
+
+class Effects(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that is compared."""
+
+    decisions: int
+    refused: int
+    placements: int
+    complete: int
+    failed: int
+    lost: int
+    evicted: int
+    #: allocations that wait at the end.
+    unplaced: int
+    waiting: dict[str, ClassWait]
+    delays: Delays
+    use: dict[str, Use]
+    #: log time at its end.
+    t_ns: int
+
+
+def effects(course: Course) -> Effects:
+    """Count a course that was closed."""
+    waiting = _waiting(course)
+    totals = course.totals
+    return Effects(
+        decisions=totals.plans,
+        refused=totals.plans_refused,
+        placements=totals.placements,
+        complete=totals.complete,
+        failed=totals.failed,
+        lost=totals.lost,
+        evicted=totals.evicted,
+        unplaced=sum(one.still for one in waiting.values()),
+        waiting=waiting,
+        delays=_delays(course),
+        use=_use(course),
+        t_ns=course.t_ns,
+    )
+
+
+def wait_s_by_job(course: Course) -> dict[str, float]:
+    """Seconds times allocations that each job waited."""
+    found: dict[str, int] = {}
+    for one in course.waits.ended:
+        job_id = course.names.groups[one.group][0]
+        lasted = (one.to_ns or course.t_ns) - one.from_ns
+        found[job_id] = found.get(job_id, 0) + lasted * one.count
+    return {job_id: ns / NS for job_id, ns in sorted(found.items())}
+
+
+def still_waiting(course: Course) -> dict[str, dict[str, int]]:
+    """Allocations that wait at the end, by job and class."""
+    found: dict[str, dict[str, int]] = {}
+    for one in course.waits.ended:
+        if not one.to_ns:
+            of_job = found.setdefault(course.names.groups[one.group][0], {})
+            of_job[one.wait_class] = of_job.get(one.wait_class, 0) + one.count
+    return dict(sorted(found.items()))
+
+
+def _waiting(course: Course) -> dict[str, ClassWait]:
+    by_class: dict[str, list[tuple[int, int, int]]] = {}
+    jobs: dict[str, set[str]] = {}
+    still: dict[str, int] = {}
+    for one in course.waits.ended:
+        begin, end = one.from_ns, one.to_ns or course.t_ns
+        by_class.setdefault(one.wait_class, []).append((begin, end, one.count))
+        jobs.setdefault(one.wait_class, set()).add(course.names.groups[one.group][0])
+        if not one.to_ns:
+            still[one.wait_class] = still.get(one.wait_class, 0) + one.count
+    return {
+        name: ClassWait(
+            allocation_s=round(sum((end - begin) * n for begin, end, n in some) / NS, 3),
+            allocations_max=_most(some),
+            still=still.get(name, 0),
+            jobs=len(jobs[name]),
+        )
+        for name, some in sorted(by_class.items())
+    }
+
+
+def _most(spans: list[tuple[int, int, int]]) -> int:
+    """The most that waited at once."""
+    steps = [(end, 0, -n) for _, end, n in spans] + [(begin, 1, n) for begin, _, n in spans]
+    most = now = 0
+    for _, _, change in sorted(steps):
+        now += change
+        most = max(most, now)
+    return most
+
+
+def _delays(course: Course) -> Delays:
+    ns = delays_ns(course)[course.there :]
+    if not len(ns):
+        return Delays()
+    sorted_ns = np.sort(ns)
+    return Delays(
+        mean_ms=_ms(int(sorted_ns.sum()) // len(ns)),
+        p50_ms=_ms(int(sorted_ns[len(ns) // 2])),
+        p99_ms=_ms(int(sorted_ns[min(len(ns) * 99 // 100, len(ns) - 1)])),
+        max_ms=_ms(int(sorted_ns[-1])),
+    )
+
+
+def delays_ns(course: Course) -> Int64s:
+    """From asking to placing, of each allocation. Shape: (count,)."""
+    found: Int64s = course.column("placed_ns") - course.column("asked_ns")
+    return found
+
+
+def _use(course: Course) -> dict[str, Use]:
+    samples = course.usage
+    found: dict[str, Use] = {}
+    for at, name in enumerate(RESOURCES):
+        parts = [_pct(one.used[at], one.capacity[at]) for one in samples]
+        lasts = [after.t_ns - before.t_ns for before, after in pairwise(samples)]
+        weighed = sum(part * ns for part, ns in zip(parts, lasts, strict=False))
+        mean = weighed / sum(lasts) if sum(lasts) else parts[-1]
+        found[name] = Use(
+            mean_pct=round(mean, 2), peak_pct=round(max(parts), 2), end_pct=round(parts[-1], 2)
+        )
+    return found
+
+
+def _pct(used: int, capacity: int) -> float:
+    return 100 * used / capacity if capacity else 0.0
+
+
+def _ms(ns: int) -> float:
+    return round(ns / 1e6, 3)

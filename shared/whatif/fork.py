@@ -1,0 +1,225 @@
+"""A fork: the recorded past up to a moment, then the real roles in virtual time under a script.
+
+Decides how what was recorded is read (the part up to the fork into a state, the part behind it into a script and a
+course), and how a script is played by the engine. Every fork of one log plays the same script but for its wishes, and
+its tasks last as `lasting.py` says. Must not know what is compared, or shown.
+"""
+
+from collections.abc import Callable, Iterable
+from copy import copy
+from operator import itemgetter
+
+import msgspec
+
+from schemas.base import Event
+from schemas.envelope import RECORD_DECODER, AnyCommand
+from schemas.nodes import ChangeLiveness, ReportNode
+from shared.core.log import is_framed
+from shared.core.redecide import Redecided, redecide
+from shared.core.replica import Replica
+from shared.core.role import Record
+from shared.core.state import State
+from shared.sim.engine.engine import Engine
+from shared.sim.engine.replicas import copied
+from shared.sim.engine.setup import (
+    Happening,
+    NodeComesBack,
+    NodeFallsSilent,
+    NodeJoins,
+    Setup,
+)
+from shared.whatif.course import Course, Names
+from shared.whatif.lasting import Assumed, Lasting, RecordedLives
+from shared.whatif.script import Entry, Lineage, entries_of
+
+SECOND = 1_000_000_000
+#: What is under way at the end of the record may come to rest within so much more of virtual time.
+SETTLE_NS = 60 * SECOND
+_QUIET_NS = 2 * SECOND
+
+
+class Recorded(msgspec.Struct, kw_only=True):
+    """What a log says about a moment and what came behind it."""
+
+    #: where the record was read from.
+    base: Replica
+    #: how far it came at the fork; nobody changes it.
+    at_fork: Course
+    #: from behind `base` to the end of what counts.
+    records: list[Record]
+    entries: list[Entry]
+    course: Course
+    names: Names
+
+    @property
+    def workers(self) -> int:
+        """How many scheduler workers decided, one at least."""
+        return max(len(self.course.workers), 1)
+
+    def proof(self) -> Redecided:
+        """Decide again what was decided behind the fork. Raises LogError."""
+        start = copied(self.base) if self.base.seq else None
+        return redecide(lambda: self.records, start=start, after_seq=self.fork.seq)
+
+    def behind(self, until_ns: int) -> Course:
+        """What was recorded between the fork and a moment, to be compared with forks."""
+        found = copy(self.course)
+        found.there, found.begin_ns = self.at_fork.there, self.at_fork.begin_ns
+        found.cut(until_ns)
+        return found
+
+    def past(self) -> list[Record]:
+        """The records that were read, up to the fork."""
+        return [one for one in self.records if one.seq <= self.fork.seq]
+
+    def time_of(self, seq: int) -> int:
+        """Log time of a record that was read; 0: it was not."""
+        first = self.records[0].seq
+        if not first <= seq < first + len(self.records):
+            return 0
+        times = [
+            RECORD_DECODER.decode(one.data).t_ns
+            for one in self.records[: seq - first + 1][-50:]
+            if is_framed(one.data)
+        ]
+        return max(times, default=0)
+
+    @property
+    def fork(self) -> Replica:
+        """The state at the fork; nobody changes it."""
+        return self.at_fork.replica
+
+
+def read(
+    records: Iterable[Record], *, base: Replica, is_before: Callable[[Record], bool]
+) -> Recorded:
+    """Read a log from behind `base`; `is_before` says of a record that the fork comes later. Raises LogError."""
+    kept: list[Record] = []
+    names = Names()
+    course = Course(copied(base) if base.seq else Replica(), names)
+    fork: Course | None = None
+    entries: list[Entry] = []
+    for record in records:
+        kept.append(record)
+        if fork is None and not is_before(record):
+            fork = course.forked(copied(course.replica), 0)
+        if fork is None:
+            course.follow(record)
+        else:
+            _script(course, record, entries)
+    if fork is None:
+        fork = course.forked(copied(course.replica), 0)
+    course.close(course.t_ns)
+    return Recorded(
+        base=base, at_fork=fork, records=kept, entries=entries, course=course, names=names
+    )
+
+
+def _script(course: Course, record: Record, entries: list[Entry]) -> None:
+    """Follow one record, and keep what of it came from outside."""
+
+    def lineage_of(row: int) -> Lineage:
+        at = int(course.position_of(row))
+        job_id, group = course.names.groups[int(course.column("group")[at])]
+        index, attempt = (int(course.column(name)[at]) for name in ("index", "attempt"))
+        return Lineage(job_id, group, index, attempt)
+
+    def before(state: State, event: Event) -> None:
+        entries.extend(
+            entries_of(state, event, t_ns=state.t_ns, seq=record.seq, lineage_of=lineage_of)
+        )
+
+    course.follow(record, before)
+
+
+class Played(msgspec.Struct, kw_only=True):
+    """One fork that was run."""
+
+    course: Course
+    assumed: Assumed
+    #: it came to rest.
+    settled: bool
+    #: hash of all it wrote.
+    digest: str
+    #: what it wrote, where that was asked for.
+    records: list[Record]
+    #: what roles said of what they could not do.
+    refused: list[str]
+
+    def slim(self) -> "Played":
+        """Let go of everything but figures, so that it can be sent to another process."""
+        self.course.detach()
+        return self
+
+
+def play(
+    recorded: Recorded,
+    entries: list[Entry],
+    *,
+    workers: int,
+    until_ns: int,
+    settle: bool,
+    resample: bool = False,
+    keep: bool = False,
+    seed: int = 1,
+) -> Played:
+    """Run a script from the fork to `until_ns`; with `settle`, on until nothing happens any more."""
+    course = recorded.at_fork.forked(recorded.fork, until_ns)
+    lasting = Lasting(recorded.course, course.begin_ns, resample=resample, seed=seed)
+
+    def lives(seed: int, state: Callable[[], State]) -> RecordedLives:
+        return RecordedLives(seed, state, course, lasting)
+
+    kept: list[Record] = []
+    engine = Engine(
+        Setup(
+            schedulers=workers,
+            seed=seed,
+            start=recorded.fork,
+            sink=kept.append if keep else _forget,
+            lives=lives,
+        )
+    )
+    course.attend(engine.state)
+    engine.follow(course.observe)
+    engine.feed(sorted(_happenings(entries), key=itemgetter(0)))
+    for one in entries:
+        if one.lineage is not None and one.t_ns <= until_ns:
+            # Whom it means is only known when it is time.
+            engine.run(one.t_ns)
+            key = course.key_of(one.lineage)
+            if key:
+                engine.at(one.t_ns, msgspec.structs.replace(one.command, alloc_key=key))
+    engine.run(until_ns)
+    settled = engine.settle(quiet_ns=_QUIET_NS, limit_ns=SETTLE_NS) if settle else False
+    course.pause(max(until_ns, course.t_ns))
+    return Played(
+        course=course,
+        assumed=lasting.assumed,
+        settled=settled,
+        digest=engine.digest,
+        records=kept,
+        refused=engine.stats.dead_letters,
+    )
+
+
+def _forget(_record: Record) -> None:
+    """Nobody wants to see what a fork writes."""
+
+
+def _happenings(entries: list[Entry]) -> Iterable[tuple[int, Happening | AnyCommand]]:
+    """What the engine is told of a script at once."""
+    for one in entries:
+        command = one.command
+        if isinstance(command, ReportNode):
+            assert command.spec is not None
+            yield one.t_ns, NodeJoins(spec=command.spec)
+        elif isinstance(command, ChangeLiveness):
+            for node_id in command.node_ids:
+                if command.status == "down":
+                    yield one.t_ns, NodeFallsSilent(node_id=node_id, dies=False)
+                else:
+                    yield one.t_ns, NodeComesBack(node_id=node_id)
+            yield one.t_ns, command
+        elif one.lineage is None:
+            yield one.t_ns, command

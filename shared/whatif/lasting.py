@@ -1,0 +1,250 @@
+"""How long tasks take in a fork: as long as the log says of the same allocation, else as others of its kind took.
+
+Decides what is taken over, what is drawn from which finished allocations, and what runs for ever because nobody knows;
+every choice is counted, they are the assumptions of a fork. A duration that a stop, an eviction or the end of the log
+cut off is only known to be longer. Draws are by lineage and seed: the same allocation lives the same in every fork.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.core.columns import grown
+from shared.core.splitmix import splitmix64_array
+from shared.core.state import State
+from shared.core.tables.allocations import COMPLETE, FAILED, PENDING, RUNNING
+from shared.fleet.laws import NEVER_NS
+from shared.fleet.lives import Lives
+from shared.fleet.profile import STEADY
+from shared.whatif.course import Course, Int64s
+
+Rows = NDArray[np.int32]
+RECORDED, RESAMPLED, FOR_EVER = "recorded", "resampled", "for_ever"
+#: Salts of draws.
+_START, _RUN = 0x57A7, 0x2B1D
+#: Phases of `Lives`.
+_EMPTY, _STARTING, _RUNNING = range(3)
+_LONG = NEVER_NS >> 1
+
+
+class Assumed(msgspec.Struct, kw_only=True):
+    """Where the durations of a fork come from, by allocation."""
+
+    recorded: int = 0
+    resampled: int = 0
+    for_ever: int = 0
+    #: nobody ever saw anything of its kind start: it stays pending.
+    never_started: int = 0
+
+
+class Fates(msgspec.Struct, frozen=True):
+    """What befalls some allocations: delay until they run, how long they run, status at the end. Shapes: (K,)."""
+
+    start_ns: Int64s
+    run_ns: Int64s
+    code: NDArray[np.int8]
+
+
+class Lasting:
+    """What the recorded course says about durations."""
+
+    def __init__(
+        self, course: Course, fork_ns: int, *, resample: bool = False, seed: int = 1
+    ) -> None:
+        self._course = course
+        self._resample = resample
+        self._seed = np.uint64(seed)
+        self.assumed = Assumed()
+        placed, running = course.column("placed_ns"), course.column("running_ns")
+        ended, code = course.column("ended_ns"), course.column("code")
+        told = course.column("told")
+        by_itself = (ended > 0) & np.isin(code, (COMPLETE, FAILED)) & (told == 0)
+        self._has_run = by_itself
+        self._has_start = (running > 0) | by_itself
+        began = np.where(running > 0, running, ended)
+        self._start = np.where(self._has_start, began - placed, 0)
+        self._run = np.where(
+            by_itself, ended - began, np.where(running > 0, course.t_ns - began, 0)
+        )
+        #: it lasts longer than so much, whatever is drawn.
+        elapsed = np.where((running > 0) & (running <= fork_ns), fork_ns - running, 0)
+        self._least = elapsed if resample else self._run
+        self._code = np.where(by_itself, code, COMPLETE).astype(np.int8)
+        lineages = course.lineages()
+        self._order = np.argsort(lineages, kind="stable")
+        self._sorted = lineages[self._order]
+        whole = np.ones(course.count, dtype=bool)
+        # Of those that ran before the first record that was read, nobody knows since when.
+        whole[: len(course.unknown)] &= ~course.unknown
+        self._starts = _Pool(course, self._has_start & whole)
+        self._runs = _Pool(course, self._has_run & whole)
+
+    def fates(self, lineages: Int64s, groups: Int64s) -> Fates:
+        """Say what befalls allocations, and count where it is known from. Shapes: (K,)."""
+        known = self._known(lineages)
+        hashed = splitmix64_array(lineages.astype(np.uint64) ^ (self._seed << np.uint64(48)))
+        start_ns = self._start_of(known, groups, hashed)
+        run_ns = np.full(len(groups), NEVER_NS, dtype=np.int64)
+        code = np.full(len(groups), COMPLETE, dtype=np.int8)
+        exact = (known >= 0) & self._has_run[known] & (not self._resample)
+        run_ns[exact], code[exact] = self._run[known[exact]], self._code[known[exact]]
+        least = np.where(known >= 0, self._least[known], 0)
+        rest = np.flatnonzero(~exact)
+        if len(rest):
+            drawn = self._runs.draw(
+                groups[rest], hashed[rest] ^ np.uint64(_RUN), self._longer(least[rest])
+            )
+            found = drawn >= 0
+            run_ns[rest[found]] = self._run[drawn[found]]
+            code[rest[found]] = self._code[drawn[found]]
+            self.assumed.resampled += int(np.count_nonzero(found))
+            self.assumed.for_ever += int(np.count_nonzero(~found))
+        self.assumed.recorded += int(np.count_nonzero(exact))
+        self.assumed.never_started += int(np.count_nonzero(start_ns >= NEVER_NS))
+        return Fates(start_ns, run_ns, code)
+
+    def _known(self, lineages: Int64s) -> Int64s:
+        """Position in the recorded course; -1: it is not there."""
+        if not len(self._sorted):
+            return np.full(len(lineages), -1, dtype=np.int64)
+        at = np.minimum(np.searchsorted(self._sorted, lineages), len(self._sorted) - 1)
+        found: Int64s = np.where(self._sorted[at] == lineages, self._order[at], -1)
+        return found
+
+    def _start_of(self, known: Int64s, groups: Int64s, hashed: NDArray[np.uint64]) -> Int64s:
+        exact = (known >= 0) & self._has_start[known] & (not self._resample)
+        start_ns = np.where(exact, self._start[known], 0)
+        rest = np.flatnonzero(~exact)
+        if len(rest):
+            drawn = self._starts.draw(groups[rest], hashed[rest] ^ np.uint64(_START), anywhere=True)
+            start_ns[rest] = np.where(drawn >= 0, self._start[drawn], NEVER_NS)
+        return start_ns.astype(np.int64)
+
+    def _longer(self, least: Int64s) -> Callable[[int, Int64s], Int64s]:
+        """Keep those candidates that last longer than what is known to have lasted."""
+
+        def kept(nth: int, candidates: Int64s) -> Int64s:
+            longer: Int64s = candidates[self._run[candidates] > least[nth]]
+            return longer
+
+        return kept
+
+
+class _Pool:
+    """Allocations that something is known of, by group and by job. Positions in a course."""
+
+    def __init__(self, course: Course, mask: NDArray[np.bool_]) -> None:
+        self._at = np.flatnonzero(mask)
+        self._names = course.names
+        group = course.column("group")[self._at]
+        order = np.argsort(group, kind="stable")
+        self._at = self._at[order]
+        self._group = group[order]
+        self._of_group: dict[int, Int64s] = {}
+        self._of_job: dict[str, Int64s] = {}
+
+    def draw(
+        self,
+        groups: Int64s,
+        hashed: NDArray[np.uint64],
+        keep: Callable[[int, Int64s], Int64s] | None = None,
+        *,
+        anywhere: bool = False,
+    ) -> Int64s:
+        """Draw one position for each: of its group, else of its job, else (`anywhere`) of all; -1: there is none."""
+        found = np.full(len(groups), -1, dtype=np.int64)
+        if not len(self._at):
+            return found
+        for group in np.unique(groups).tolist():
+            mine = np.flatnonzero(groups == group)
+            pool = self._pool(group)
+            if not len(pool) and anywhere:
+                pool = self._at
+            if not len(pool):
+                continue
+            if keep is None:
+                found[mine] = pool[(hashed[mine] % np.uint64(len(pool))).astype(np.int64)]
+                continue
+            for nth in mine.tolist():
+                kept = keep(nth, pool)
+                if len(kept):
+                    found[nth] = kept[int(hashed[nth] % np.uint64(len(kept)))]
+        return found
+
+    def _pool(self, group: int) -> Int64s:
+        if group not in self._of_group:
+            begin, end = np.searchsorted(self._group, (group, group + 1))
+            self._of_group[group] = self._at[begin:end]
+        found = self._of_group[group]
+        return found if len(found) else self._job_pool(self._names.groups[group][0])
+
+    def _job_pool(self, job_id: str) -> Int64s:
+        if job_id not in self._of_job:
+            mine = [at for at, (name, _) in enumerate(self._names.groups) if name == job_id]
+            self._of_job[job_id] = self._at[np.isin(self._group, mine)]
+        return self._of_job[job_id]
+
+
+class RecordedLives(Lives):
+    """Lives as a log tells them. `course`: of the fork itself, it knows who is who."""
+
+    def __init__(
+        self, seed: int, state: Callable[[], State], course: Course, lasting: Lasting
+    ) -> None:
+        super().__init__(seed)
+        self._state = state
+        self._course = course
+        self._lasting = lasting
+        # What is told to stop, stops at once.
+        self.manner(STEADY)
+        self._run_ns = np.zeros(0, dtype=np.int64)
+        self._ends = np.zeros(0, dtype=np.int8)
+
+    def start(
+        self,
+        rows: Rows,
+        keys: Int64s,
+        nodes: Rows,
+        manners: Rows,
+        *,
+        now_ns: int,
+        draws: Int64s | None = None,
+    ) -> None:
+        """As `Lives.start`; manners and draws do not count, the log does."""
+        del manners, draws
+        if not len(rows):
+            return
+        self._grow(int(rows.max()) + 1)
+        fresh = (self.key[rows] != keys) | (self._phase[rows] == _EMPTY)
+        rows, keys, nodes = rows[fresh], keys[fresh], nodes[fresh]
+        if not len(rows):
+            return
+        self.key[rows], self.node[rows] = keys, nodes
+        at = self._course.positions_of(rows)
+        fates = self._lasting.fates(self._course.lineages_of(at), self._course.column("group")[at])
+        self._run_ns[rows], self._ends[rows] = fates.run_ns, fates.code
+        # What ran at the fork runs on, without a word.
+        runs = self._state().allocations.client[rows] == RUNNING
+        self.status[rows] = np.where(runs, RUNNING, PENDING)
+        self._phase[rows] = np.where(runs, _RUNNING, _STARTING)
+        placed = self._course.column("placed_ns")[at] - self._course.begin_ns
+        begun = self._course.column("running_ns")[at] - self._course.begin_ns
+        lasts = np.where(runs, fates.run_ns, fates.start_ns)
+        due = np.maximum(np.where(runs, begun, placed) + np.minimum(lasts, _LONG), now_ns)
+        comes = lasts < NEVER_NS
+        self._next[rows] = np.where(runs, fates.code, RUNNING)
+        self._due[rows] = np.where(comes, due, 0)
+        self._queue.push(due[comes], rows[comes])
+
+    def _run(self, rows: Rows, at_ns: Int64s) -> None:
+        ends = self._run_ns[rows] < NEVER_NS
+        rows, at_ns = rows[ends], at_ns[ends]
+        if len(rows):
+            self._plan(rows, at_ns + self._run_ns[rows], self._ends[rows])
+
+    def _grow(self, size: int) -> None:
+        super()._grow(size)
+        self._run_ns = grown(self._run_ns, size)
+        self._ends = grown(self._ends, size)

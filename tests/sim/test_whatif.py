@@ -1,0 +1,218 @@
+"""A fork of a log goes as the log does, unless something is otherwise; then just that has its effect."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from schemas.base import JobId, NodeId
+from schemas.envelope import RECORD_DECODER
+from schemas.plans import PlanCommitted
+from shared.core.log import Chain, seal
+from shared.core.redecide import redecide
+from shared.core.replica import Replica
+from shared.core.role import Record
+from shared.errors import CommandInvalid
+from shared.sim.loop import SECOND, START_NS
+from shared.whatif.compare import Differences, compare
+from shared.whatif.effects import effects, still_waiting
+from shared.whatif.fork import Played, Recorded, play
+from shared.whatif.moves import moves
+from shared.whatif.wishes import Wishes, changed, copies
+from tests.golden.replay_log import read_log
+from tests.sim.recorded import read, seq_at, spec, written
+
+GOLDEN = sorted((Path(__file__).parents[1] / "golden" / "logs").glob("*.gz"))
+END_NS = START_NS + 300 * SECOND
+
+
+@pytest.fixture(scope="module")
+def records() -> list[Record]:
+    return written()
+
+
+def forked(records: list[Record], seconds: float) -> Recorded:
+    return read(records, seq_at(records, seconds))
+
+
+def run(recorded: Recorded, wishes: Wishes | None = None, **options: bool) -> Played:
+    entries = changed(recorded.fork.state, recorded.entries, wishes or Wishes())
+    played = play(
+        recorded, entries, workers=recorded.workers, until_ns=END_NS, settle=False, **options
+    )
+    played.course.close(END_NS)
+    return played
+
+
+def against(recorded: Recorded, wishes: Wishes) -> tuple[Played, Played, Differences]:
+    before, after = run(recorded), run(recorded, wishes)
+    return before, after, compare(before.course, after.course)
+
+
+@pytest.mark.parametrize("seconds", [0.5, 10, 40])
+def test_an_unchanged_fork_goes_as_the_log_does(records: list[Record], seconds: float) -> None:
+    """Each placement comes to the node of the record, starts and ends when it did, wherever the fork is."""
+    recorded = forked(records, seconds)
+    played = run(recorded)
+    found = compare(recorded.behind(END_NS), played.course)
+    assert (found.elsewhere, found.only_before, found.only_after) == (0, 0, 0)
+    assert found.same == found.compared == (16, 6, 4)[[0.5, 10, 40].index(seconds)]
+    assert effects(played.course).complete == (12, 12, 12)[[0.5, 10, 40].index(seconds)]
+    off = played.course.column("ended_ns") - recorded.course.column("ended_ns")
+    assert abs(off).max() < SECOND // 2
+    assert played.assumed.resampled == 0
+
+
+def test_the_same_fork_twice_is_the_same_log(records: list[Record]) -> None:
+    """A fork is a pure function of the log and what is wished for."""
+    wishes = Wishes(policy={"algorithm": "spread"})
+    one, two = (run(forked(records, 10), wishes).digest for _ in range(2))
+    assert one == two
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.name)
+@pytest.mark.parametrize("part", [0.2, 0.7])
+def test_a_faithful_replay_comes_first(path: Path, part: float) -> None:
+    """Behind any moment of a storm every recorded decision comes out as recorded, and the fork comes to rest."""
+    log = read_log(path)
+    recorded = read(log, int(len(log) * part))
+    proof = recorded.proof()
+    assert proof.checked > 0
+    assert not proof.differences
+    played = play(recorded, recorded.entries, workers=4, until_ns=recorded.course.t_ns, settle=True)
+    assert played.settled
+    assert not played.refused
+
+
+def test_a_planted_difference_is_found_with_both_records(records: list[Record]) -> None:
+    """A plan that puts an allocation elsewhere than `place` does is named, both ways, and it alone."""
+    altered = planted(records)
+    found = redecide(lambda: altered)
+    assert (found.checked - found.equal, len(found.differences)) == (1, 1)
+    difference = found.differences[0]
+    assert "import" not in difference.recorded
+    assert "place g[" in difference.recorded
+    assert "place g[" in difference.decided
+    assert difference.recorded != difference.decided
+
+
+def planted(records: list[Record]) -> list[Record]:
+    """Seal the log again with the last row of the second plan moved to another node."""
+    chain, out, plans = Chain(), list[Record](), 0
+    for record in records:
+        decoded = RECORD_DECODER.decode(record.data)
+        if decoded.kind == "checkpoint":
+            break
+        events = []
+        for event in decoded.events:
+            if isinstance(event, PlanCommitted) and event.placements:
+                plans += 1
+                one = event.placements[0]
+                if plans == 2:
+                    rows = (*one.rows[:-1], (one.rows[-1] + 1) % 3)
+                    one = msgspec.structs.replace(one, rows=rows)
+                    event = msgspec.structs.replace(event, placements=(one,))  # noqa: PLW2901
+            events.append(event)
+        again = msgspec.structs.replace(decoded, events=tuple(events), prev=chain.head, sum="")
+        data, digest = seal(again)
+        chain.wrote(record.seq, again, digest)
+        out.append(Record(record.seq, record.subject, data))
+        if plans == 2:
+            break
+    return out
+
+
+def test_a_drain_is_asked_for_before_it_is_done(records: list[Record]) -> None:
+    """What stands on the node is told one by one with where it goes, and nothing of it is left there."""
+    recorded = forked(records, 150)
+    node = NodeId("node-1")
+    after = run(recorded, Wishes(drain={node: recorded.fork.state.t_ns}))
+    table, row = recorded.fork.state.allocations, recorded.fork.state.fleet.row_of[node]
+    there = [
+        at for at in table.live_rows().tolist() if table.node[at] == row and table.client[at] < 2
+    ]
+    found = moves(after.course, [node])
+    assert len(found) == len(there) > 0
+    assert all(one.from_node == node and one.to in ("node-2", "node-3") for one in found)
+
+
+def test_what_finds_no_place_without_a_node_waits(records: list[Record]) -> None:
+    """With two nodes of three taken away the rest is full, and what does not fit waits for capacity."""
+    recorded = forked(records, 10)
+    gone = (NodeId("node-1"), NodeId("node-2"))
+    before, after, found = against(recorded, Wishes(remove_nodes=gone))
+    assert not still_waiting(before.course)
+    waits = still_waiting(after.course)
+    assert sum(n for classes in waits.values() for n in classes.values()) > 0
+    assert effects(after.course).lost > 0
+    assert found.changed > 0
+    assert any(not one.to for one in moves(after.course, gone)) or waits
+
+
+def test_more_nodes_shorten_the_waiting(records: list[Record]) -> None:
+    """With one more node what waited is placed at once, and sooner is what the comparison says."""
+    recorded = forked(records, 15)
+    state = recorded.fork.state
+    more = Wishes(add_nodes=copies(state, NodeId("node-1"), 1))
+    before, after, found = against(recorded, more)
+    assert effects(before.course).waiting["capacity"].allocation_s > 100
+    assert "capacity" not in effects(after.course).waiting
+    assert found.sooner == 4
+    assert found.first is not None
+    assert found.first.allocation.startswith("report.g[")
+
+
+def test_a_priority_counts_from_the_fork_on(records: list[Record]) -> None:
+    """A job that is not there yet gets its other priority when it comes."""
+    recorded = forked(records, 10)
+    entries = changed(
+        recorded.fork.state, recorded.entries, Wishes(priorities={JobId("report"): 90})
+    )
+    played = play(recorded, entries, workers=1, until_ns=END_NS, settle=False, keep=True)
+    replica = Replica()
+    for record in (*recorded.past(), *played.records):
+        replica.apply(record)
+    assert replica.state.jobs.by_id[JobId("report")].priority == 90
+    assert replica.state.jobs.by_id[JobId("import")].priority == 50
+    assert replica.chain.head
+
+
+def test_the_log_of_a_fork_proves_itself(records: list[Record]) -> None:
+    """What a fork writes goes on where the record was cut: one chain, and every decision comes out again."""
+    recorded = forked(records, 10)
+    played = run(recorded, Wishes(policy={"algorithm": "spread"}), keep=True)
+    log = [*recorded.past(), *played.records]
+    found = redecide(lambda: log)
+    assert found.checked > 2
+    assert not found.differences
+
+
+def test_unknown_durations_are_drawn_from_finished_ones(records: list[Record]) -> None:
+    """Resampled, tasks last as others of their job did; of a service nobody knows an end."""
+    recorded = forked(records, 10)
+    played = run(recorded, resample=True)
+    assert played.assumed.recorded == 0
+    assert played.assumed.resampled >= 6
+    assert played.assumed.for_ever >= 4
+    assert effects(played.course).complete == 12
+
+
+@pytest.mark.parametrize(
+    ("wishes", "said"),
+    [
+        (Wishes(policy={"algorithms": "spread"}), "algorithms"),
+        (Wishes(policy={"algorithm": "best"}), "best"),
+        (Wishes(remove_nodes=(NodeId("node-9"),)), "no node 'node-9'"),
+        (Wishes(drain={NodeId("node-9"): 1}), "no node 'node-9'"),
+        (Wishes(priorities={JobId("nothing"): 50}), "no job 'nothing'"),
+        (Wishes(priorities={JobId("web"): 101}), "1 to 100, was 101"),
+        (Wishes(add_nodes=(spec(1),)), "there is a node 'node-1' already"),
+    ],
+)
+def test_what_cannot_be_wished_for_is_named(
+    records: list[Record], wishes: Wishes, said: str
+) -> None:
+    """A wish about something that is not there is refused in words that name it."""
+    recorded = forked(records, 10)
+    with pytest.raises(CommandInvalid, match=said):
+        changed(recorded.fork.state, recorded.entries, wishes)
