@@ -47,11 +47,11 @@ from shared.core.heads import (
     room_of,
     runs_of,
 )
+from shared.core.ranked import NO_KEY, Ranked
 from shared.core.sampled import Sampling, place_sampled
 from shared.core.scores import Algorithm, Int64s
 from shared.core.splitmix import splitmix64_array
 
-_NO_KEY: Final = np.iinfo(np.int64).max
 #: Run counts are int32.
 _COUNT_MAX: Final = (1 << 31) - 1
 #: The most allocations placed by one round of keys: 2 MiB of them.
@@ -81,6 +81,7 @@ def place_count(
     steps: int = STEPS_MAX,
     lane: int = 0,
     lanes: int = 1,
+    ranked: Ranked | None = None,
 ) -> Placement:
     """Place up to `count` allocations of one group; equal to scalar greedy.
 
@@ -92,6 +93,7 @@ def place_count(
     group on a row; `limit` is how many more a row may take at most. With a `coupling` (spread, distinct
     property) rows depend on each other and are taken value by value. A `sampling` looks at a few rows only,
     and is not greedy. Both stop after about `steps` steps (`Placement.stopped`).
+    `ranked` keeps what the next cut may need again; nothing of the result depends on it.
     Scores and the bounds on capacity are those of scores.py. Nothing is changed. `count` beyond
     2**31 - 1 is cut to it.
     Raises: ValueError when the ask is negative.
@@ -108,7 +110,7 @@ def place_count(
         if sampling is not None and sampling.candidates != "all":
             return place_sampled(demand, some, sampling, tally, count=wanted, steps=steps)
         if tally is None:
-            return _place(demand, some, wanted)
+            return _place(demand, some, wanted, ranked)
         return place_coupled(demand, some, tally, count=wanted, steps=steps)
 
     if lanes <= 1:
@@ -128,11 +130,11 @@ def lane_of_rows(n: int, lanes: int) -> NDArray[np.uint64]:
     return table
 
 
-def _place(demand: Demand, nodes: Nodes, count: int) -> Placement:
+def _place(demand: Demand, nodes: Nodes, count: int, ranked: Ranked | None) -> Placement:
     """Place on the rows of the mask, round by round until the count is reached or nothing fits."""
     parts = []
     while count > 0:
-        part = _place_round(demand, nodes, count)
+        part = _place_round(demand, nodes, count, ranked)
         parts.append(part)
         count -= part.placed
         if part.placed < _SLICE:
@@ -141,9 +143,13 @@ def _place(demand: Demand, nodes: Nodes, count: int) -> Placement:
     return join(parts)
 
 
-def _place_round(demand: Demand, nodes: Nodes, count: int) -> Placement:
+def _place_round(demand: Demand, nodes: Nodes, count: int, ranked: Ranked | None) -> Placement:
     """Place by one cut: as many as fit, or at least `_SLICE`."""
-    keys, heads = _keys(demand, nodes)
+    heads: Heads | None = None
+    if ranked is not None and _is_fit_alone(demand, nodes):
+        keys = _open_keys(ranked.keys(demand, nodes.capacity, nodes.used), nodes)
+    else:
+        keys, heads = _keys(demand, nodes)
     if not len(keys):
         return EMPTY
     if count == 1:
@@ -151,6 +157,19 @@ def _place_round(demand: Demand, nodes: Nodes, count: int) -> Placement:
     if demand.is_rising or len(keys) == 1:
         return _fill(demand, nodes, keys, count)
     return _cut(demand, nodes, heads, keys, count=min(count, _SLICE))
+
+
+def _is_fit_alone(demand: Demand, nodes: Nodes) -> bool:
+    """Tell whether the fit is the only scorer that applies to the next allocation, on every row."""
+    if nodes.penalised is not None or nodes.affinity is not None:
+        return False
+    return not (demand.anti_affinity and np.count_nonzero(nodes.collisions))
+
+
+def _open_keys(keys: Int64s, nodes: Nodes) -> Int64s:
+    """Return the keys of the rows that can take one more."""
+    found = keys.compress(nodes.mask if nodes.limit is None else nodes.mask & (nodes.limit > 0))
+    return found.compress(found != NO_KEY) if len(found) and found.max() == NO_KEY else found
 
 
 def _keys(demand: Demand, nodes: Nodes) -> tuple[Int64s, Heads | None]:
@@ -191,13 +210,13 @@ def _cut(
 ) -> Placement:
     """Select the `count` smallest keys of all marginal scores, opening rows only as deep as needed."""
     found, bound = _best(keys, count)
-    index = np.flatnonzero(keys < bound)
+    index = (keys < bound).nonzero()[0]
     last = keys.take(index)
     heads = heads_at(demand, nodes, last & ROW_MASK) if heads is None else heads.take(index)
     room = room_of(demand, nodes, heads.rows, count)
     depth, width = 1, 1
     while True:
-        index = np.flatnonzero((last < bound) & (room > depth))
+        index = ((last < bound) & (room > depth)).nonzero()[0]
         if not len(index):
             return runs_of(np.sort(found) & ROW_MASK)
         heads, last, room = heads.take(index), last.take(index), room.take(index)
@@ -213,7 +232,7 @@ def _cut(
 def _best(keys: Int64s, count: int) -> tuple[Int64s, int]:
     """Return the `count` smallest keys in no order, and the largest of them if there are that many."""
     if len(keys) < count:
-        return keys, _NO_KEY
+        return keys, NO_KEY
     if len(keys) > count:
         keys = np.partition(keys, count - 1)[:count]
         return keys, int(keys[-1])

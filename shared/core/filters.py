@@ -19,6 +19,7 @@ from shared.core.feasibility import (
     pool_mask,
 )
 from shared.core.packing import PriceCache
+from shared.core.ranked import Ranked
 from shared.core.resources.devices import filter_name
 from shared.core.resources.offers import INDEXED, OF_THE_CLUSTER, Offers
 from shared.core.scores import Int64s, affinity_scores
@@ -68,6 +69,8 @@ class MaskCache:
     def __init__(self) -> None:
         #: what the packing policy knows of the workload.
         self.packing = PriceCache()
+        #: what cuts of the same shape need again.
+        self.ranked = Ranked()
         self._generation = -1
         self._masks: dict[tuple[object, ...], Mask] = {}
         self._affinities: dict[tuple[Affinity, ...], Int64s] = {}

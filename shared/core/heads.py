@@ -125,8 +125,10 @@ def heads_of(demand: Demand, nodes: Nodes) -> Heads:
 
 def heads_at(demand: Demand, nodes: Nodes, rows: NDArray[np.intp]) -> Heads:
     """Gather the columns of rows that are known to have room. Shapes: rows (H,)."""
-    free = nodes.capacity[rows, :] - nodes.used[rows, :]
-    return _gathered(demand, nodes, rows, (free[:, CPU], free[:, MEMORY]))
+    cpu, memory = (
+        nodes.capacity[:, at].take(rows) - nodes.used[:, at].take(rows) for at in (CPU, MEMORY)
+    )
+    return _gathered(demand, nodes, rows, (cpu, memory))
 
 
 def _gathered(
@@ -207,8 +209,12 @@ def room_of(demand: Demand, nodes: Nodes, rows: NDArray[np.intp], count: int) ->
     room = np.full(len(rows), count, np.int64)
     for d, ask in enumerate(demand.ask):
         if ask:
-            free = nodes.capacity[:, d].take(rows) - nodes.used[:, d].take(rows)
-            np.minimum(room, free // ask, out=room)
+            free = nodes.capacity[:, d].take(rows)
+            free -= nodes.used[:, d].take(rows)
+            if int(free.min(initial=0)) >= ask * count:
+                continue
+            free //= ask
+            np.minimum(room, free, out=room)
     if nodes.limit is not None:
         np.minimum(room, nodes.limit.take(rows), out=room)
     return room
@@ -232,15 +238,20 @@ def runs_of(rows: NDArray[np.integer]) -> Placement:
     if len(each) == 1:
         return Placement(each, ONE, 1)
     starts = starts_of(each)
-    counts = np.diff(starts, append=len(each)).astype(np.int32)
-    return Placement(each[starts], counts, len(each))
+    if len(starts) == len(each):
+        return Placement(each, np.ones(len(each), np.int32), len(each))
+    counts = np.empty(len(starts), np.int32)
+    np.subtract(starts[1:], starts[:-1], out=counts[:-1], casting="unsafe")
+    counts[-1] = len(each) - starts[-1]
+    return Placement(each.take(starts), counts, len(each))
 
 
 def starts_of(values: NDArray[np.integer]) -> NDArray[np.intp]:
     """Return where runs of equal values begin. Shape: (runs,)."""
-    is_start = np.ones(len(values), np.bool_)
+    is_start = np.empty(len(values), np.bool_)
+    is_start[:1] = True
     np.not_equal(values[1:], values[:-1], out=is_start[1:])
-    return np.flatnonzero(is_start)
+    return is_start.nonzero()[0]
 
 
 def join(parts: list[Placement]) -> Placement:

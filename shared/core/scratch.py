@@ -382,8 +382,9 @@ class Scratch:
                 steps=max(self._steps, 0),
                 lane=self._draw.lane,
                 lanes=lanes,
+                ranked=self._masks.ranked,
             )
-        np.add.at(self._held.used, placed.rows, placed.counts.astype(np.int64)[:, None] * ask)
+        self._held.add_counts(placed.rows, placed.counts, ask)
         self._placed.append(placed)
         self._steps -= placed.steps
         if self._of_job is not None:

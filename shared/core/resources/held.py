@@ -133,6 +133,17 @@ class Held(Holdings):
             self.used = grown(self.used, int(rows.max()) + 1)
             np.add.at(self.used, rows, amounts)
 
+    def add_counts(
+        self, rows: NDArray[np.integer], counts: NDArray[np.integer], ask: Int64s
+    ) -> None:
+        """Hold so many of one ask on each of these rows, which are there and may repeat. Shapes: (P,), (P,), (3,)."""
+        if len(rows) == 1:
+            self.used[rows[0]] += int(counts[0]) * ask
+            return
+        # Column by column: that is how a copy lies in memory.
+        for at, amount in enumerate(ask.tolist()):
+            np.add.at(self.used[:, at], rows, counts.astype(np.int64) * amount)
+
     def add(self, row: int, ask: Int64s | None, holding: Holding | None) -> None:
         """Hold what one allocation takes on a row. `ask` (3,); None: nothing of that."""
         if ask is not None:
