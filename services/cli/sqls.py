@@ -42,13 +42,14 @@ class Source:
         self.database = Database()
         self._facts = Facts(keeps=False)
         files: dict[str, list[Path]] = {}
+        bases: list[int] | None = []
         if directory:
-            files = self._open(Path(directory))
+            files, bases = self._open(Path(directory))
         self._facts.resume()
         if self.is_live:
             self.refresh()
         try:
-            self.database.close_doors(files)
+            self.database.close_doors(files, bases)
         except SqlInvalid as err:
             raise CliError("damaged", str(err), file=directory) from err
         if not self.is_live:
@@ -85,7 +86,7 @@ class Source:
         except SqlInvalid as err:
             raise CliError("sql", str(err)) from err
 
-    def _open(self, folder: Path) -> dict[str, list[Path]]:
+    def _open(self, folder: Path) -> tuple[dict[str, list[Path]], list[int] | None]:
         try:
             reading = Reading(folder)
         except ArchiveInvalid as err:
@@ -96,9 +97,10 @@ class Source:
             # What comes names rows of the state: it is rebuilt up to where the export ends.
             if self.problems:
                 raise CliError("damaged", f"{self.problems[0]}; without --live the rest is shown")
+            self._facts = Facts(keeps=False, words=reading.words())
             for record in reading.records():
                 self._facts.apply(record)
-        return reading.files()
+        return reading.files(), reading.bases()
 
 
 def sql(out: Output, *, question: str, directory: str, live: bool, comma: bool, limit: int) -> int:

@@ -15,7 +15,8 @@ import numpy as np
 
 from shared.archive.facts import Facts
 from shared.archive.sheets import FACTS, WORD, Column, sql_type, taken
-from shared.archive.views import VIEWS
+from shared.archive.spans import OPEN, Standing
+from shared.archive.views import BY_CHANGES, BY_SPANS, VIEWS
 from shared.errors import CaravanError
 
 
@@ -43,17 +44,31 @@ class Database:
         for name, types in FACTS.items():
             columns = ", ".join(f'"{column}" {sql_type(kind)}' for column, kind in types.items())
             self._run(f"CREATE TABLE tail.{name} ({columns})")
+        self._run("CREATE TABLE tail.bases (first_seq BIGINT)")
 
     def take(self, facts: Facts) -> None:
         """Take over what the sheets hold, and empty them."""
+        first_seq = facts.first_seq
+        if facts.replica.next_seq == first_seq:
+            return
+        if facts.settle():
+            self._run(f"INSERT INTO tail.bases VALUES ({first_seq})")
         for name, rows, columns in taken(facts.sheets):
             if rows:
                 with _registered(self._connection, columns, facts.words.texts):
                     self._run(f"INSERT INTO tail.{name} {_selected(name)}")
+        if not self._has_doors:
+            missing = (
+                "SELECT DISTINCT code, text FROM tail.words ANTI JOIN facts.texts USING (code)"
+            )
+            self._run(f"INSERT INTO facts.texts {missing}")
 
-    def close_doors(self, segments: Mapping[str, Sequence[Path]]) -> None:
+    def close_doors(
+        self, segments: Mapping[str, Sequence[Path]], bases: Sequence[int] | None = ()
+    ) -> None:
         """Show facts and views over the tail and these Parquet files by table; from here on only they can be read.
 
+        `bases`: where full chunks of spans begin; None: some spans are missing, states are made of all changes then.
         Raises SqlInvalid: a file is no Parquet that we wrote.
         """
         files = sorted(str(path) for paths in segments.values() for path in paths)
@@ -71,7 +86,12 @@ class Database:
             # By name: an older export may lack a column that came later, a newer one have others.
             told = f"SELECT {columns} FROM ({' UNION ALL BY NAME '.join(parts)})"
             self._run(f"CREATE VIEW facts.{name} AS {told}")
-        self._run(VIEWS)
+        # Asked for with every question about a moment, and few.
+        self._run("CREATE TABLE facts.texts AS SELECT DISTINCT code, text FROM facts.words")
+        listed = ", ".join(f"({int(one)})" for one in bases or ())
+        values = f"UNION ALL SELECT * FROM (VALUES {listed})" if listed else ""
+        self._run(f"CREATE VIEW facts.bases AS SELECT first_seq FROM tail.bases {values}")
+        self._run(VIEWS + (BY_CHANGES if bases is None else BY_SPANS))
         self._run("SET lock_configuration = true")
         self._has_doors = False
 
@@ -132,13 +152,13 @@ class Writer:
     """Writes sheets as Parquet, and reads records back."""
 
     def __init__(self) -> None:
-        self._connection = duckdb.connect(":memory:")
+        self._connection = duckdb.connect(":memory:", config={"threads": 2})
 
     def write(
         self, name: str, columns: Mapping[str, Column], words: Sequence[str], path: Path
     ) -> None:
         """Write one table of facts. Raises OSError."""
-        options = "FORMAT parquet, COMPRESSION zstd"
+        options = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2"
         if name == "records":
             # A record has up to half a megabyte.
             options += ", ROW_GROUP_SIZE 2048"
@@ -150,20 +170,54 @@ class Writer:
             except duckdb.Error as err:
                 raise OSError(0, _line(err), str(path)) from err
 
-    def records(self, path: Path) -> Iterable[tuple[int, str, bytes]]:
-        """Read back seq, subject and bytes of a segment's records. Raises OSError."""
+    def records(self, path: Path, first: int = 1) -> Iterable[tuple[int, str, bytes]]:
+        """Read back seq, subject and bytes of a segment's records from a seq on. Raises OSError."""
+        source = f"read_parquet({_quoted(str(path))}) WHERE seq >= {int(first)} ORDER BY seq"
         try:
-            found = self._connection.cursor().execute(
-                f"SELECT seq, subject, data FROM read_parquet({_quoted(str(path))}) ORDER BY seq"
-            )
+            found = self._connection.cursor().execute(f"SELECT seq, subject, data FROM {source}")
             while rows := found.fetchmany(1024):
                 yield from rows
         except duckdb.Error as err:
             raise OSError(0, _line(err), str(path)) from err
 
+    def standing(self, spans: Sequence[Path], closes: Sequence[Path]) -> Standing:
+        """Read the spans that are open at the end of these chunks, the first of which is a full one. Raises OSError."""
+        closed = f"ANTI JOIN (SELECT key, from_seq AS seq FROM {_files(closes)}) USING (key, seq)"
+        try:
+            found = self._connection.execute(
+                f"SELECT key, seq, placed_ns FROM {_files(spans)} {closed if closes else ''} "
+                f"WHERE until = {OPEN} ORDER BY key"
+            ).fetchnumpy()
+            lean = self._connection.execute(
+                f"SELECT count(*) FROM {_files(spans)} WHERE segment > (SELECT min(segment) FROM {_files(spans)})"
+            ).fetchall()
+        except duckdb.Error as err:
+            raise OSError(0, _line(err), str(spans[0])) from err
+        columns = [np.asarray(found[name]) for name in ("key", "seq", "placed_ns")]
+        keys, seqs, placed_ns = columns
+        return Standing(keys=keys, seqs=seqs, placed_ns=placed_ns, since=int(lean[0][0]))
+
+    def words(self, paths: Sequence[Path]) -> dict[int, str]:
+        """Read the words of these chunks by number. Raises OSError."""
+        if not paths:
+            return {}
+        try:
+            return dict(
+                self._connection.execute(
+                    f"SELECT DISTINCT code, text FROM {_files(paths)}"
+                ).fetchall()
+            )
+        except duckdb.Error as err:
+            raise OSError(0, _line(err), str(paths[0])) from err
+
     def close(self) -> None:
         """Let go of all memory."""
         self._connection.close()
+
+
+def _files(paths: Sequence[Path]) -> str:
+    listed = ", ".join(_quoted(str(path)) for path in paths)
+    return f"read_parquet([{listed}], union_by_name = true)"
 
 
 @contextmanager

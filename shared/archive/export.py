@@ -4,7 +4,8 @@ Decides where a segment ends. Records come from whoever reads the log; this know
 goes on behind its last finished segment, and a segment that was taken away is made again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -15,12 +16,14 @@ from shared.archive.segments import (
     Archive,
     ArchiveInvalid,
     Damage,
+    File,
     Segment,
     described,
     joined,
     tables_of,
 )
-from shared.archive.sheets import taken
+from shared.archive.sheets import Column, Words, taken
+from shared.core.replica import Replica
 from shared.core.role import Record
 
 #: A segment ends behind the record with which it has so many rows, or so many bytes of records.
@@ -45,10 +48,11 @@ class Export:
     def __init__(self, archive: Archive, *, rows_max: int = ROWS_MAX) -> None:
         """Raises ArchiveInvalid for a folder with a damaged segment: nothing is written behind it."""
         self.archive = archive
-        self.facts = Facts(with_data=True)
         self.written = Written()
         self._rows_max = rows_max
         self._writer = Writer()
+        self._hand = ThreadPoolExecutor(1, "segments")
+        self._under_way: Future[Segment] | None = None
         self._first_seq = 1
         self._prev = ""
         segments, damages = archive.segments()
@@ -58,24 +62,52 @@ class Export:
         for problem in joined(segments):
             if "not in this export" not in problem:
                 raise ArchiveInvalid("damaged", problem, str(archive.folder))
-        self._old = {one.first_seq: one for one in segments}
+        self._old = segments
+        known = self._writer.words(tables_of(segments, archive, set()).get("words", ()))
+        self.facts = Facts(with_data=True, words=Words(known))
+
+    def begin_at(self, replica: Replica) -> None:
+        """Take over a replica that was restored, behind or within what is there: nothing before it is replayed."""
+        self.facts.replica.begin_at(replica)
 
     def wanted(self) -> tuple[int, int]:
         """Replay what is there already; then say which records come next: from, to (0: to the end). Raises LogError."""
         facts = self.facts
-        while (old := self._old.get(facts.replica.next_seq)) is not None:
-            self.flush()
+        while (old := self._holding(facts.replica.next_seq)) is not None:
+            if facts.keeps:
+                self.flush()
             facts.keeps = False
             path = self.archive.path(old, "records")
-            for seq, subject, data in self._writer.records(path):
+            for seq, subject, data in self._writer.records(path, facts.replica.next_seq):
                 facts.apply(Record(seq, subject, data))
-            facts.resume()
             if facts.replica.chain.head != old.head or facts.replica.seq != old.last_seq:
                 raise ArchiveInvalid("damaged", "its records are not those it names", str(path))
-            self._begin()
+        if not facts.keeps:
+            self._resume()
         first = facts.replica.next_seq
-        later = [seq for seq in self._old if seq > first]
+        later = [one.first_seq for one in self._old if one.first_seq > first]
         return first, min(later) - 1 if later else 0
+
+    def _holding(self, seq: int) -> Segment | None:
+        return next((one for one in self._old if one.first_seq <= seq <= one.last_seq), None)
+
+    def _resume(self) -> None:
+        """Go on behind what is there, with the spans that are open at its end."""
+        seq = self.facts.replica.seq
+        before = [one for one in self._old if one.last_seq <= seq]
+        bases = bases_of(before)
+        standing = None
+        if bases:
+            chunks = [one for one in before if one.first_seq >= bases[-1]]
+            files = tables_of(chunks, self.archive, set())
+            if "spans" in files:
+                standing = self._writer.standing(files["spans"], files.get("closes", ()))
+        try:
+            self.facts.resume(standing)
+        except KeyError:
+            # They are not of this state: what comes stands for itself.
+            self.facts.resume()
+        self._begin()
 
     def apply(self, record: Record) -> None:
         """Take the next record. Raises LogError, and then what came before is kept."""
@@ -83,40 +115,66 @@ class Export:
         if not self.written.records:
             self.archive.begin(self._cluster())
         self.written.records += 1
+        self.written.events = self.facts.events
         if self.facts.rows >= self._rows_max or self.facts.bytes >= BYTES_MAX:
-            self.flush()
+            self._hand_over()
 
     def flush(self) -> None:
         """Write a segment of what was taken since the last one. Raises OSError, ArchiveInvalid."""
+        self._hand_over()
+        self._wait()
+
+    def close(self) -> None:
+        """Let go of the database; what was not flushed is left out."""
+        self._hand.shutdown(cancel_futures=True)
+        self._writer.close()
+
+    def _hand_over(self) -> None:
+        """Let what was taken be written while the next records come."""
         chain = self.facts.replica.chain
         if chain.next_seq == self._first_seq:
             return
-        files = {}
-        with self.archive.draft(self._first_seq) as draft:
-            for name, rows, columns in taken(self.facts.sheets):
-                if not rows:
-                    continue
-                path = draft / f"{name}.parquet"
-                self._writer.write(name, columns, self.facts.words.texts, path)
-                files[name] = described(path, rows)
-            segment = Segment(
-                first_seq=self._first_seq,
-                last_seq=chain.next_seq - 1,
-                prev=self._prev,
-                head=chain.head,
-                t_ns=chain.t_ns,
-                files=files,
-            )
-            self.archive.finish(draft, segment)
-        self.written.segments += 1
-        self.written.rows += sum(one.rows for one in files.values())
-        self.written.bytes += sum(one.bytes for one in files.values())
-        self.written.events = self.facts.events
+        is_full = self.facts.settle()
+        segment = Segment(
+            first_seq=self._first_seq,
+            last_seq=chain.next_seq - 1,
+            prev=self._prev,
+            head=chain.head,
+            t_ns=chain.t_ns,
+            files={},
+            spans="full" if is_full else "lean",
+        )
+        sheets = list(taken(self.facts.sheets))
+        self._wait()
+        self._under_way = self._hand.submit(
+            self._write, segment, sheets, self.facts.words.texts.copy()
+        )
         self._begin()
 
-    def close(self) -> None:
-        """Let go of the database."""
-        self._writer.close()
+    def _wait(self) -> None:
+        """Wait for the segment that is being written. Raises what its writing raised."""
+        under_way, self._under_way = self._under_way, None
+        if under_way is None:
+            return
+        files = under_way.result().files.values()
+        self.written.segments += 1
+        self.written.rows += sum(one.rows for one in files)
+        self.written.bytes += sum(one.bytes for one in files)
+
+    def _write(
+        self, segment: Segment, sheets: list[tuple[str, int, dict[str, Column]]], words: list[str]
+    ) -> Segment:
+        """Write a segment's files, then make it one. Runs beside the reading of records."""
+        files: dict[str, File] = {}
+        with self.archive.draft(segment.first_seq) as draft:
+            for name, rows, columns in sheets:
+                if rows:
+                    path = draft / f"{name}.parquet"
+                    self._writer.write(name, columns, words, path)
+                    files[name] = described(path, rows)
+            whole = msgspec.structs.replace(segment, files=files)
+            self.archive.finish(draft, whole)
+        return whole
 
     def _begin(self) -> None:
         chain = self.facts.replica.chain
@@ -145,6 +203,19 @@ class Reading:
         lost = {(one.segment, one.table) for one in self.damages}
         return dict(tables_of(self.segments, self.archive, lost))
 
+    def bases(self) -> list[int] | None:
+        """Seqs where full chunks of spans begin; None where some spans are missing."""
+        lost = any(one.table in {"", "spans", "closes", "words"} for one in self.damages)
+        return None if lost or joined(self.segments) else bases_of(self.segments)
+
+    def words(self) -> Words:
+        """The words that its spans use. Raises OSError."""
+        writer = Writer()
+        try:
+            return Words(writer.words(self.files().get("words", ())))
+        finally:
+            writer.close()
+
     def records(self, first: int = 1, last: int = 0) -> Iterator[Record]:
         """Yield the records as they stood in the log; a gap is not hidden. Raises OSError."""
         writer = Writer()
@@ -158,6 +229,13 @@ class Reading:
                         yield Record(seq, subject, data)
         finally:
             writer.close()
+
+
+def bases_of(segments: Sequence[Segment]) -> list[int] | None:
+    """Seqs where full chunks of spans begin; None where an older release wrote some without."""
+    if any(not one.spans for one in segments):
+        return None
+    return [one.first_seq for one in segments if one.spans == "full"]
 
 
 def told(damage: Damage) -> str:

@@ -29,6 +29,7 @@ from schemas.nodes import (
 from schemas.plans import GroupPlacement, PlanCommitted, PlanRefused
 from shared.archive.fates import Fates
 from shared.archive.sheets import Sheet, Words, sheets
+from shared.archive.spans import Standing
 from shared.core.ids import eval_id, make_key
 from shared.core.replica import Replica
 from shared.core.role import Record
@@ -49,14 +50,18 @@ _BODIES = msgspec.json.Decoder(_Bodies)
 class Facts:
     """Records are applied in order; the sheets hold what they said since these were taken last."""
 
-    def __init__(self, *, keeps: bool = True, with_data: bool = False) -> None:
-        """`keeps` false: only replay; `with_data`: the bytes of the records too."""
+    def __init__(
+        self, *, keeps: bool = True, with_data: bool = False, words: Words | None = None
+    ) -> None:
+        """`keeps` false: only replay; `with_data`: the bytes of the records too; `words`: those of earlier chunks."""
         self.replica = Replica(TABLES)
         self.sheets: dict[str, Sheet] = sheets()
-        self.words = Words()
+        self.words = words or Words()
         self.keeps = keeps
         #: placements counted one by one, and everything else.
         self.events = 0
+        #: where the chunk under way began.
+        self.first_seq = 1
         #: bytes of records since the sheets were taken.
         self.bytes = 0
         self._with_data = with_data
@@ -67,10 +72,20 @@ class Facts:
         """Rows in all sheets."""
         return sum(sheet.rows for sheet in self.sheets.values())
 
-    def resume(self) -> None:
-        """Keep what comes from here on."""
+    def resume(self, standing: Standing | None = None) -> None:
+        """Keep what comes from here on. `standing`: what was open at the end of the chunks before, where it is known.
+
+        Raises KeyError where that does not agree with the state.
+        """
         self.keeps = True
-        self._fates.recall()
+        self._fates.recall(standing)
+        self.first_seq = self.replica.next_seq
+
+    def settle(self) -> bool:
+        """End a chunk, before the sheets are taken; True: who asks for what comes later need not look before it."""
+        is_full = self._fates.settle(self.first_seq)
+        self.first_seq = self.replica.next_seq
+        return is_full
 
     def apply(self, record: Record) -> None:
         """Go on by one record. Raises LogError."""

@@ -4,16 +4,18 @@ Decides when an allocation ends: when it gives up what it holds, by its client s
 not know what else an event says (facts.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from schemas.allocations import AllocationsDisplaced, AllocationsReported
-from schemas.base import Event, NodeId
+from schemas.base import Event, JobId, NodeId
+from schemas.jobs import JobRegistered
 from schemas.nodes import NodeRegistered
 from schemas.plans import GroupPlacement, PlanCommitted
 from shared.archive.sheets import Sheet, Words
+from shared.archive.spans import Spans, Standing, Value
 from shared.core.columns import Rows, grown
 from shared.core.ids import ALLOC_SALT, alloc_id, make_key, shown_halves
 from shared.core.state import State
@@ -35,7 +37,12 @@ class Fates:
         self._words = words
         #: by fleet row: word of its node's id.
         self._row_words = np.zeros(0, dtype=np.int32)
+        #: by ref of a group: words of its job's id and its name.
+        self._job_words = np.zeros(0, dtype=np.int32)
+        self._group_words = np.zeros(0, dtype=np.int32)
+        self._spans = Spans()
         self._state = state
+        self._sheets = sheets
         self._placements = sheets["placements"]
         self._changes = sheets["changes"]
         self._tasks = sheets["tasks"]
@@ -61,9 +68,15 @@ class Fates:
         """Take down what began: placements name groups that the state knows."""
         if isinstance(event, NodeRegistered):
             self._name(event.spec.node_id)
-        elif isinstance(event, PlanCommitted):
-            for placement in event.placements:
-                self._place(event.job_id, placement, at)
+        elif isinstance(event, JobRegistered):
+            groups = self._state.allocations.groups
+            self._name_groups(groups.ref_of[key] for key in groups.of_job(event.job_id))
+        elif isinstance(event, PlanCommitted) and event.placements:
+            self._place(event, at)
+
+    def settle(self, first_seq: int) -> bool:
+        """Put the spans of the chunk that began at `first_seq` into the sheets; True: it is a full one."""
+        return self._spans.take(self._sheets, first_seq, self._words)
 
     def _report(self, event: AllocationsReported, at: At) -> None:
         table = self._state.allocations
@@ -128,6 +141,14 @@ class Fates:
             is_end=False if ends is None else ends,
             reason=reason or None,
         )
+        changes: dict[str, Value] = {"client": client, "desired": desired, "version": version}
+        told = {
+            name: value
+            for name, value in changes.items()
+            if isinstance(value, np.ndarray) or value >= 0
+        }
+        if told or ends is not None:
+            self._spans.change(rows, seq, told, ends)
         if ends is not None and ends.any():
             self._let_go(rows[ends], at)
 
@@ -143,57 +164,102 @@ class Fates:
             cpu_mhz=ask[:, 0],
             memory_mib=ask[:, 1],
             disk_mib=ask[:, 2],
-            job_id=self._of_groups(refs, table.groups.job_ids),
-            group_name=self._of_groups(refs, table.groups.names),
+            job_id=self._job_words[refs],
+            group_name=self._group_words[refs],
             node_id=self._of_rows(table.node[rows]),
         )
 
-    def _place(self, job_id: str, placement: GroupPlacement, at: At) -> None:
+    def _place(self, event: PlanCommitted, at: At) -> None:
+        """Take down all that a plan places at once: their keys follow one another."""
         seq, n, t_ns = at
-        groups = self._state.allocations.groups
-        where = np.asarray(placement.rows, dtype=np.intp)
-        counts = np.asarray(placement.counts, dtype=np.int64)
-        count = int(counts.sum())
+        placements = event.placements
+        where = np.concatenate([np.asarray(one.rows, dtype=np.intp) for one in placements])
+        counts = np.concatenate([np.asarray(one.counts, dtype=np.int64) for one in placements])
+        totals = np.array([sum(one.counts) for one in placements], dtype=np.int64)
+        count = int(totals.sum())
         ordinal = self._ordinal if self._ordinal_seq == seq else 0
         self._ordinal_seq, self._ordinal = seq, ordinal + count
         first = make_key(seq, ordinal)
-        nodes = self._of_rows(where)
-        told = {"job_id": self._words.code(job_id), "group_name": self._words.code(placement.group)}
         keys = np.arange(first, first + count)
+        nodes, job = self._of_rows(where), self._words.code(event.job_id)
+        names = self._words.codes([one.group for one in placements])
+        versions = np.array([one.version for one in placements], dtype=np.int64)
         high, low = shown_halves(keys, ALLOC_SALT)
-        previous = _texts([alloc_id(key) if key else None for key in placement.previous])
-        again = np.asarray(placement.reschedules, dtype=np.int64) if placement.reschedules else 0
+        shared: dict[str, Value] = {
+            "seq": seq,
+            "key": keys,
+            "version": np.repeat(versions, totals),
+            "name_index": np.concatenate([expand_runs(one.names) for one in placements]),
+        }
+        places, groups_of = np.repeat(nodes, counts), np.repeat(names, totals)
         self._placements.extend(
             count,
-            seq=seq,
             n=n,
             t_ns=t_ns,
-            key=keys,
             id_high=high,
             id_low=low,
-            version=placement.version,
-            name_index=expand_runs(placement.names),
-            previous_id=previous if len(previous) else None,
-            reschedules=again,
-            node_id=np.repeat(nodes, counts),
-            **told,
+            previous_id=_previous(placements),
+            reschedules=_reschedules(placements),
+            node_id=places,
+            job_id=job,
+            group_name=groups_of,
+            **shared,
         )
-        ask = groups.ask[groups.ref_of[job_id, placement.version, placement.group]]  # type: ignore[index]
+        # The state put them at the end of their job's rows, in this order.
+        rows = self._state.allocations.rows_of(event.job_id)
+        new = rows[len(rows) - count :]
+        words: dict[str, Value] = {"node_word": places, "job_word": job, "group_word": groups_of}
+        begun: dict[str, Value] = {"placed_ns": t_ns, "client": 0, "desired": 0}
+        self._spans.begin(new, {**shared, **words, **begun})
+        groups = self._state.allocations.groups
+        refs = [groups.ref_of[JobId(event.job_id), one.version, one.group] for one in placements]
+        widths = [len(one.rows) for one in placements]
+        ask = np.repeat(groups.ask[refs], widths, axis=0) * counts[:, None]
         self._usage.extend(
             len(where),
             seq=seq,
             t_ns=t_ns,
             allocations=counts,
-            cpu_mhz=counts * ask[0],
-            memory_mib=counts * ask[1],
-            disk_mib=counts * ask[2],
+            cpu_mhz=ask[:, 0],
+            memory_mib=ask[:, 1],
+            disk_mib=ask[:, 2],
             node_id=nodes,
-            **told,
+            job_id=job,
+            group_name=np.repeat(names, widths),
         )
 
-    def recall(self) -> None:
-        """Learn the nodes from the state: it was replayed without us."""
-        self._row_words = self._words.codes(self._state.fleet.ids)
+    def recall(self, standing: Standing | None = None) -> None:
+        """Learn nodes, groups and what holds resources from the state: it was replayed without us.
+
+        `standing`: the open spans of the chunks before; without them the next chunk is a full one.
+        """
+        state, table = self._state, self._state.allocations
+        self._row_words = self._words.codes(state.fleet.ids)
+        self._name_groups(table.groups.ref_of.values())
+        rows = table.live_rows()
+        rows = rows[table.is_holding(rows)]
+        refs, keys = table.group[rows], table.key[rows]
+        versions = np.array(table.groups.versions, dtype=np.int64)
+        columns: dict[str, Value] = {
+            "seq": table.modify_seq[rows],
+            "key": keys,
+            "placed_ns": 0,
+            "version": versions[refs],
+            "name_index": table.index[rows],
+            "node_word": self._row_words[table.node[rows]],
+            "job_word": self._job_words[refs],
+            "group_word": self._group_words[refs],
+            "client": table.client[rows],
+            "desired": table.desired[rows],
+        }
+        since = -1
+        if standing is not None:
+            found = standing.find(keys)
+            columns |= {"seq": standing.seqs[found], "placed_ns": standing.placed_ns[found]}
+            since = standing.since
+        self._spans = Spans(since)
+        self._spans.begin(rows, columns)
+        self._spans.carry()
 
     def _name(self, node_id: NodeId) -> None:
         row = self._state.fleet.row_of[node_id]
@@ -205,14 +271,25 @@ class Fates:
         words: NDArray[np.int32] = self._row_words[rows]
         return words
 
-    def _of_groups(
-        self, refs: NDArray[np.integer], names: Sequence[str]
-    ) -> NDArray[np.int32] | int:
-        if (refs == refs[0]).all():
-            return self._words.code(names[int(refs[0])])
-        rows: list[int] = refs.tolist()
-        return self._words.codes([names[row] for row in rows])
+    def _name_groups(self, refs: Iterable[int]) -> None:
+        groups = self._state.allocations.groups
+        for ref in refs:
+            self._job_words = grown(self._job_words, ref + 1)
+            self._group_words = grown(self._group_words, ref + 1)
+            self._job_words[ref] = self._words.code(groups.job_ids[ref])
+            self._group_words[ref] = self._words.code(groups.names[ref])
 
 
-def _texts(values: Sequence[str | None]) -> NDArray[np.object_]:
-    return np.array(values, dtype=object)
+def _previous(placements: Sequence[GroupPlacement]) -> NDArray[np.object_] | None:
+    """Ids of what each allocation replaces; None where none does."""
+    if not any(one.previous for one in placements):
+        return None
+    keys = [key for one in placements for key in one.previous or (0,) * sum(one.counts)]
+    return np.array([alloc_id(key) if key else None for key in keys], dtype=object)
+
+
+def _reschedules(placements: Sequence[GroupPlacement]) -> NDArray[np.int64] | int:
+    if not any(one.reschedules for one in placements):
+        return 0
+    times = [nth for one in placements for nth in one.reschedules or (0,) * sum(one.counts)]
+    return np.array(times, dtype=np.int64)

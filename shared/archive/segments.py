@@ -7,6 +7,7 @@ finished. Must not know what tables mean.
 
 import fcntl
 import os
+import platform
 import shutil
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -62,6 +63,8 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     #: log time at its end.
     t_ns: int
     files: dict[str, File]
+    #: what its spans are (spans.py): full, lean, or empty where an older release wrote it.
+    spans: str = ""
 
     @property
     def name(self) -> str:
@@ -108,10 +111,16 @@ class Archive:
         if not known:
             self._be_alone()
             marker = Marker(format=FORMAT, cluster_id=cluster_id)
-            _write(self.folder / _EXPORT, msgspec.json.encode(marker))
+            draft = self.folder / f"{_DRAFT}{_EXPORT}"
+            draft.unlink(missing_ok=True)
+            _write(draft, msgspec.json.encode(marker))
+            draft.rename(self.folder / _EXPORT)
+            _sync(self.folder)
 
     def _be_alone(self) -> None:
-        others = [one.name for one in self.folder.iterdir() if one.name != _LOCK]
+        """Raise ArchiveInvalid where anything else is in the folder; what a killed export left is none."""
+        names = [one.name for one in self.folder.iterdir()]
+        others = [one for one in names if one != _LOCK and not one.startswith(_DRAFT)]
         if others:
             text = f"not empty and no export: {min(others)} is there"
             raise ArchiveInvalid("conflict", text, str(self.folder))
@@ -127,16 +136,33 @@ class Archive:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as err:
-                text = "another export is writing into this folder"
+                text = f"another export is writing into this folder: {_holder(descriptor)}"
                 raise ArchiveInvalid("conflict", text, str(self.folder)) from err
-            for draft in self.folder.glob(f"{_DRAFT}*"):
-                shutil.rmtree(draft)
+            self._name_us(descriptor)
+            self._tidy()
             yield
         finally:
             os.close(descriptor)
 
-    def segments(self) -> tuple[list[Segment], list[Damage]]:
-        """List the segments in the order of the log, and those whose description cannot be read."""
+    @staticmethod
+    def _name_us(descriptor: int) -> None:
+        """Say in the lock's file who holds it, for whoever is refused."""
+        text = f"process {os.getpid()} on {platform.node()}\n"
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, text.encode(), 0)
+
+    def _tidy(self) -> None:
+        """Take away what a killed export left: drafts, and segments that a larger one has taken the place of."""
+        for draft in self.folder.glob(f"{_DRAFT}*"):
+            if draft.is_dir():
+                shutil.rmtree(draft)
+            else:
+                draft.unlink()
+        for name in self._all()[2]:
+            shutil.rmtree(self.folder / name)
+
+    def _all(self) -> tuple[list[Segment], list[Damage], list[str]]:
+        """Segments that count, what cannot be read, and names of segments that lie within another one."""
         found: list[Segment] = []
         damages: list[Damage] = []
         for path in sorted(self.folder.glob(f"{_NAME}*")):
@@ -150,6 +176,21 @@ class Archive:
                 damages.append(Damage(segment=path.name, table="", problem=text))
                 continue
             found.append(segment)
+        kept: list[Segment] = []
+        within: list[str] = []
+        for one in sorted(found, key=lambda segment: (segment.first_seq, -segment.last_seq)):
+            if kept and one.last_seq <= kept[-1].last_seq:
+                within.append(one.name)
+            else:
+                kept.append(one)
+        return kept, damages, within
+
+    def segments(self) -> tuple[list[Segment], list[Damage]]:
+        """List the segments in the order of the log, and those whose description cannot be read.
+
+        A segment that lies within another one was compacted into it and does not count.
+        """
+        found, damages, _ = self._all()
         return found, damages
 
     def check(self, segment: Segment) -> list[Damage]:
@@ -184,6 +225,12 @@ class Archive:
         _sync(draft)
         draft.rename(target)
         _sync(self.folder)
+
+
+def _holder(descriptor: int) -> str:
+    """Say who holds the lock, as far as it is known: it may just have been taken."""
+    said = os.pread(descriptor, 256, 0).decode("utf-8", "replace").strip()
+    return said or "it began just now"
 
 
 def described(path: Path, rows: int) -> File:

@@ -5,14 +5,21 @@ can be written once; what it means over time (intervals, the latest word) is the
 database.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 #: A word is one of few texts that very many rows share: its number is kept, the database looks the text up.
 WORD = "WORD"
-_NUMBERS = {"BIGINT": np.int64, "UBIGINT": np.uint64, "BOOLEAN": np.bool_, WORD: np.int32}
+_NUMBERS: dict[str, type[np.generic]] = {
+    "BIGINT": np.int64,
+    "INTEGER": np.int32,
+    "TINYINT": np.int8,
+    "UBIGINT": np.uint64,
+    "BOOLEAN": np.bool_,
+    WORD: np.int32,
+}
 
 
 def _typed(**names: str) -> dict[str, str]:
@@ -47,6 +54,15 @@ FACTS: dict[str, dict[str, str]] = {
     "changes": _typed(
         BIGINT="seq n t_ns key client desired version", BOOLEAN="is_end", VARCHAR="reason"
     ),
+    # What held resources, from `seq` until `until`, by chunks that begin at `segment` (spans.py); texts by number.
+    "spans": _typed(
+        BIGINT="segment key seq until placed_ns",
+        INTEGER="name_index version job_word group_word node_word",
+        TINYINT="client desired",
+    ),
+    "words": _typed(INTEGER="code", VARCHAR="text"),
+    # Spans of earlier chunks, named by key and `from_seq`, that a lean chunk ended at `seq`.
+    "closes": _typed(BIGINT="segment key from_seq seq"),
     "tasks": _typed(BIGINT="seq n t_ns key", VARCHAR="tasks"),
     # what allocations of one group began (or ended, negative) to hold on a node.
     "usage": _typed(
@@ -83,9 +99,11 @@ Column = NDArray[np.generic]
 class Words:
     """Texts by number, in the order in which they were met."""
 
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-        self._codes: dict[str, int] = {}
+    def __init__(self, known: Mapping[int, str] | None = None) -> None:
+        """`known`: words of earlier chunks, which keep their numbers."""
+        known = known or {}
+        self.texts = [known.get(code, "") for code in range(max(known, default=-1) + 1)]
+        self._codes = {text: code for code, text in sorted(known.items(), reverse=True)}
 
     def code(self, text: str) -> int:
         """Number of a text."""
@@ -171,6 +189,8 @@ def _joined(chunks: Sequence[Column | tuple[object, int]], kind: type) -> Column
             end_runs()
             parts.append(chunk)
     end_runs()
+    if len(parts) == 1:
+        return parts[0]
     return np.concatenate(parts) if parts else np.empty(0, dtype=kind)
 
 

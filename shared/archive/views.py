@@ -6,6 +6,9 @@ just before its `to_seq`; a `to_seq` that is null has not come yet.
 """
 
 from schemas.allocations import CLIENT_STATUSES, DESIRED_STATUSES
+from shared.core.ids import ALLOC_SALT
+
+_GAMMA, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 def _words(values: tuple[str, ...]) -> str:
@@ -14,6 +17,14 @@ def _words(values: tuple[str, ...]) -> str:
 
 _WORDS = f"""
 CREATE MACRO _id(high, low) AS printf('%016x%016x', high, low)::UUID::VARCHAR;
+CREATE MACRO _mul(a, b) AS ((a * b) % 18446744073709551616::UHUGEINT);
+CREATE MACRO _mix_3(z) AS xor(z, z >> 31);
+CREATE MACRO _mix_2(z) AS _mix_3(_mul(xor(z, z >> 27), {_MIX_2}::UHUGEINT));
+CREATE MACRO _mix_1(z) AS _mix_2(_mul(xor(z, z >> 30), {_MIX_1}::UHUGEINT));
+-- splitmix64 of 64 bits, as core/splitmix.py has it.
+CREATE MACRO _mix(x) AS _mix_1((x + {_GAMMA}::UHUGEINT) % 18446744073709551616::UHUGEINT);
+CREATE MACRO _pair(key, high) AS _id(high::UBIGINT, _mix(xor(high, key))::UBIGINT);
+CREATE MACRO _alloc_id(key) AS _pair(key::UHUGEINT, _mix(xor(key::UHUGEINT, {ALLOC_SALT << 44}::UHUGEINT)));
 CREATE MACRO at_ns(t_ns) AS make_timestamp(t_ns // 1000);
 CREATE MACRO _client(code) AS {_words(CLIENT_STATUSES)}[code + 1];
 CREATE MACRO _desired(code) AS {_words(DESIRED_STATUSES)}[code + 1];
@@ -134,19 +145,6 @@ CREATE MACRO last_seq() AS (SELECT max(seq) FROM facts.records);
 CREATE MACRO _is_here(moment) AS (SELECT CASE WHEN moment > max(seq)
     THEN error('the log ends at ' || max(seq) || ', asked for ' || moment) ELSE true END FROM facts.records);
 
-CREATE MACRO allocations_at(moment) AS TABLE
-SELECT _id(p.id_high, p.id_low) AS id, p.job_id, p.group_name, p.name_index, p.node_id, coalesce(u.version,
-    p.version) AS version,
-    _client(coalesce(u.client, 0)) AS client_status, _desired(coalesce(u.desired, 0)) AS desired_status,
-    p.seq AS placed_seq, at_ns(p.t_ns) AS placed_time, p.key
-FROM facts.placements p LEFT JOIN (
-    SELECT key, max((seq << 24) + (n << 8) + client) FILTER (client >= 0) & 255 AS client,
-        max((seq << 24) + (n << 8) + desired) FILTER (desired >= 0) & 255 AS desired,
-        arg_max(version, seq) FILTER (version >= 0) AS version, bool_or(is_end) AS is_end
-    FROM facts.changes WHERE seq <= moment GROUP BY key
-) u ON u.key = p.key
-WHERE _is_here(moment) AND p.seq <= moment AND NOT coalesce(u.is_end, false);
-
 CREATE MACRO usage_at(moment) AS TABLE
 SELECT n.node_id, n.status, coalesce(u.allocations, 0)::BIGINT AS allocations,
     coalesce(u.cpu, 0)::BIGINT AS cpu_mhz, n.cpu_mhz AS cpu_mhz_of, coalesce(u.memory, 0)::BIGINT AS memory_mib,
@@ -244,6 +242,43 @@ SELECT * FROM (
         'lost') AS ended FROM allocation_states WHERE job_id = _job
     )
 ) ORDER BY from_seq, lane, name;
+"""
+
+#: The state at a seq where every span is there: those of the last full chunk before it, and of the lean ones since.
+BY_SPANS = """
+-- A list, not a join: what nobody asks for costs nothing then.
+CREATE MACRO _word(word) AS (
+    SELECT list(t.text ORDER BY g.code) FROM range((SELECT max(code) + 1 FROM facts.texts)) AS g(code)
+    LEFT JOIN facts.texts t ON t.code = g.code
+)[word + 1];
+CREATE MACRO _base(moment) AS (
+    SELECT coalesce(max(first_seq), 0) FROM facts.bases WHERE first_seq <= moment
+);
+CREATE MACRO allocations_at(moment) AS TABLE
+SELECT _alloc_id(s.key) AS id, _word(s.job_word) AS job_id, _word(s.group_word) AS group_name,
+    s.name_index::BIGINT AS name_index, _word(s.node_word) AS node_id,
+    s.version::BIGINT AS version, _client(s.client) AS client_status, _desired(s.desired) AS desired_status,
+    s.key >> 20 AS placed_seq, at_ns(s.placed_ns) AS placed_time, s.key
+FROM facts.spans s ANTI JOIN (
+    SELECT key, from_seq FROM facts.closes WHERE segment >= _base(moment) AND seq <= moment
+) c ON c.key = s.key AND c.from_seq = s.seq
+WHERE _is_here(moment) AND s.segment >= _base(moment) AND s.seq <= moment AND s.until > moment;
+"""
+
+#: The same from all that ever happened, where spans are missing (an older export, a damaged file).
+BY_CHANGES = """
+CREATE MACRO allocations_at(moment) AS TABLE
+SELECT _id(p.id_high, p.id_low) AS id, p.job_id, p.group_name, p.name_index, p.node_id, coalesce(u.version,
+    p.version) AS version,
+    _client(coalesce(u.client, 0)) AS client_status, _desired(coalesce(u.desired, 0)) AS desired_status,
+    p.seq AS placed_seq, at_ns(p.t_ns) AS placed_time, p.key
+FROM facts.placements p LEFT JOIN (
+    SELECT key, max((seq << 24) + (n << 8) + client) FILTER (client >= 0) & 255 AS client,
+        max((seq << 24) + (n << 8) + desired) FILTER (desired >= 0) & 255 AS desired,
+        arg_max(version, seq) FILTER (version >= 0) AS version, bool_or(is_end) AS is_end
+    FROM facts.changes WHERE seq <= moment GROUP BY key
+) u ON u.key = p.key
+WHERE _is_here(moment) AND p.seq <= moment AND NOT coalesce(u.is_end, false);
 """
 
 VIEWS = _WORDS + _TABLES + _MACROS

@@ -56,7 +56,8 @@ def exported(folder: Path, records: list[Record], *, rows_max: int = 300) -> Exp
 
 def database_over(folder: Path) -> Database:
     database = Database()
-    database.close_doors(Reading(folder).files())
+    reading = Reading(folder)
+    database.close_doors(reading.files(), reading.bases())
     return database
 
 
@@ -108,6 +109,25 @@ def test_use_at_any_seq_is_that_of_the_state(database: Database) -> None:
         }
         question = "SELECT node_id, cpu_mhz, memory_mib, disk_mib FROM usage_at(?)"
         assert set(database.ask(question, [seq]).rows) == wanted, seq
+
+
+def test_the_state_at_a_seq_is_the_same_over_any_chunks(tmp_path: Path, database: Database) -> None:
+    """Many chunks, some lean, written by one run or by many, and changes alone: all say what one chunk says."""
+    runs = (len(RECORDS),), tuple(range(5, len(RECORDS), 60)) + (len(RECORDS),)
+    asked = "SELECT * FROM allocations_at(?)"
+    wanted = {seq: set(database.ask(asked, [seq]).rows) for seq in range(1, len(RECORDS), 11)}
+    for nth, ends in enumerate(runs):
+        folder = tmp_path / f"export-{nth}"
+        for end in ends:
+            exported(folder, RECORDS[:end], rows_max=20)
+        reading = Reading(folder)
+        assert {one.spans for one in reading.segments} == {"full", "lean"}
+        for bases in (reading.bases(), None):
+            over = Database()
+            over.close_doors(reading.files(), bases)
+            for seq, rows in wanted.items():
+                assert set(over.ask(asked, [seq]).rows) == rows, (nth, bases is None, seq)
+            over.close()
 
 
 @pytest.mark.parametrize("macro", ["allocations_at", "usage_at"])
