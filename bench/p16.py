@@ -6,9 +6,11 @@ one node (200 allocations), 5 s for fifty (10,000), nothing lost, nothing double
 """
 
 import sys
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.beats import Beats
 from bench.faults import count, noticed, one_in, submit_all
@@ -47,9 +49,7 @@ def run(size: float, runs: int, workers: int = 1) -> Outcome:
 async def _once(cluster: Harness, nodes: int, jobs: int) -> Run:
     specs = n1_standard_8(nodes)
     wanted = {f"c1m-{at}": GROUPS * COUNT for at in range(jobs)}
-    bodies = [
-        msgspec.json.encode({"Job": job(at), "SubmissionID": f"s-{at}"}) for at in range(jobs)
-    ]
+    bodies = [msgspec.json.encode(_submission(at)) for at in range(jobs)]
     async with cluster.observer() as observer, cluster.client() as public:
         with Beats(cluster.data_dir, cluster.url, specs) as beats:
             state, replica = observer.state, observer.replica
@@ -61,9 +61,11 @@ async def _once(cluster: Harness, nodes: int, jobs: int) -> Run:
             log_before = (await cluster.log_state()).bytes
             before = usage(pids)
             victims = one_in(specs, LOST_PART)
-            one = await _lose(observer, beats, specs[nodes // 2 + 7].node_id)
+            cluster.sample()
+            one = await _lose(observer, beats, _typical(observer, victims))
             many = await _lose(observer, beats, *victims)
             took = usage(pids)
+            cluster.sample(until=True)
             await until(lambda: replica.checked_seq > state.seq, "a checkpoint at the end", LIMIT_S)
             checks = {
                 "counts_exact": count(observer, wanted).exact,
@@ -87,13 +89,16 @@ async def _once(cluster: Harness, nodes: int, jobs: int) -> Run:
     )
 
 
+def _submission(number: int) -> dict[str, object]:
+    """Ask for a job that the whole fleet gets a share of: two hundred allocations a node, at full size."""
+    return {"Job": {**job(number), "SchedulerAlgorithm": "spread"}, "SubmissionID": f"s-{number}"}
+
+
 async def _lose(observer: Observer, beats: Beats, *node_ids: NodeId) -> dict[str, float]:
     """Let nodes die; times from then until the last is noticed, and until all they held is placed elsewhere."""
-    table, fleet = observer.state.allocations, observer.state.fleet
+    fleet = observer.state.fleet
     rows = np.array([fleet.row_of[one] for one in node_ids])
-    size = table.size
-    held = np.isin(table.node[:size], rows) & (table.desired[:size] == RUN)
-    gone = int(np.count_nonzero(held & ~TERMINAL[table.client[:size]]))
+    gone = int(_held(observer)[rows].sum())
     placed = observer.placed
     silenced = await beats.silence(node_ids)
     down = await noticed(observer, rows)
@@ -106,3 +111,21 @@ async def _lose(observer: Observer, beats: Beats, *node_ids: NodeId) -> dict[str
         "replaced_s": done - silenced.at_s,
         "after_down_s": done - last,
     }
+
+
+def _held(observer: Observer) -> NDArray[np.int64]:
+    """Allocations that each node shall run and that have not ended. Shape: (N,)."""
+    table, fleet = observer.state.allocations, observer.state.fleet
+    size = table.size
+    counts = (table.desired[:size] == RUN) & ~TERMINAL[table.client[:size]]
+    return np.bincount(table.node[:size][counts], minlength=fleet.size)
+
+
+def _typical(observer: Observer, others: Sequence[NodeId]) -> NodeId:
+    """Name a node, none of `others`, that holds as much as the middle one of those that hold anything."""
+    fleet, held = observer.state.fleet, _held(observer)
+    middle = int(np.median(held[held > 0]))
+    taken = {fleet.row_of[one] for one in others}
+    rows = np.argsort(np.abs(held - middle), kind="stable").tolist()
+    row: int = next(row for row in rows if row not in taken)
+    return fleet.ids[row]
