@@ -49,10 +49,10 @@ WHAT_IF = Command(
         *("agreement", "before", "after", "differences", "changed", "moves", "still_waiting"),
         *("assumptions", "out"),
     ),
-    "First every recorded decision behind the fork is made again on its own snapshot: divergence 0, or exit 1. Then the "
-    "log is forked: what came from outside (submissions, operators, nodes) comes again, and the real roles decide in "
-    "virtual time, once unchanged and once otherwise; these two are compared. Nothing of it touches the cluster. Tasks "
-    "last as recorded where the log says so, else as finished ones of their group or job did, else for ever.",
+    "First every recorded decision behind the fork is made again on its own snapshot: divergence 0, or exit 1. Then "
+    "the log is forked: what came from outside (submissions, operators, nodes) comes again, and the real roles decide "
+    "in virtual time, once unchanged and once otherwise; these two are compared. Nothing of it touches the cluster. "
+    "Tasks last as recorded where the log says so, else as finished ones of their group or job did, else for ever.",
     (
         "what-if --drain node-1",
         "what-if --from 120 --policy algorithm=spread",

@@ -65,10 +65,10 @@ def redecide(read: Reader, *, start: Replica | None = None, after_seq: int = 0) 
         else:
             at_seq.setdefault(plan.origin.snapshot_seq, []).append(plan)
     under_way: dict[str, list[Plan]] = {}
-    _decide_at(found, replica.state, at_seq, under_way, after_seq)
+    _decide_at(found, replica.state, at_seq, under_way, after_seq=after_seq)
     for record in read():
         replica.apply(record)
-        _decide_at(found, replica.state, at_seq, under_way, after_seq)
+        _decide_at(found, replica.state, at_seq, under_way, after_seq=after_seq)
     return found
 
 
@@ -77,6 +77,7 @@ def _decide_at(
     state: State,
     at_seq: dict[int, list[Plan]],
     under_way: dict[str, list[Plan]],
+    *,
     after_seq: int,
 ) -> None:
     """Decide the plans again that were made on this state. `under_way`: those by worker that it does not show yet."""

@@ -1,1 +1,1 @@
-"""What if: a recorded log forked at a moment, run forward under other circumstances, and compared. Next: `script.py`."""
+"""What if: a recorded log forked at a moment, run on otherwise, and compared. Next: `script.py`."""

@@ -7,8 +7,9 @@ and waiting are compared; else only one of them did. Must not know which changes
 import msgspec
 import numpy as np
 
-from shared.whatif.course import Course, Int64s
+from shared.whatif.course import Course
 from shared.whatif.effects import NS, delays_ns, wait_s_by_job
+from shared.whatif.placed import Int64s
 
 #: Sooner or later by less is the same: hops and flushes of a virtual machine.
 SAME_NS = 100_000_000
@@ -76,7 +77,7 @@ class _Pairs(msgspec.Struct, frozen=True):
 def compare(before: Course, after: Course) -> Differences:
     """Compare what two courses of the same names placed behind their beginning."""
     pairs = _pairs(before, after)
-    other = before.column("node")[pairs.before] != after.column("node")[pairs.after]
+    other = before.placed.column("node")[pairs.before] != after.placed.column("node")[pairs.after]
     shift = delays_ns(after)[pairs.after] - delays_ns(before)[pairs.before]
     sooner, later = shift < -SAME_NS, shift > SAME_NS
     return Differences(
@@ -93,7 +94,7 @@ def compare(before: Course, after: Course) -> Differences:
 
 
 def _pairs(before: Course, after: Course) -> _Pairs:
-    one, two = before.lineages()[before.there :], after.lineages()[after.there :]
+    one, two = before.placed.lineages()[before.there :], after.placed.lineages()[after.there :]
     _, at_one, at_two = np.intersect1d(one, two, assume_unique=True, return_indices=True)
     rest_one = np.ones(len(one), dtype=bool)
     rest_one[at_one] = False
@@ -117,10 +118,10 @@ def _jobs(
         dtype=np.int64,
     )
     size = max(len(job_number), 1)
-    paired = of_group[before.column("group")[pairs.before]]
+    paired = of_group[before.placed.column("group")[pairs.before]]
     counts = [np.bincount(paired[mark], minlength=size).tolist() for mark in marks]
     for course, only in ((before, pairs.only_before), (after, pairs.only_after)):
-        jobs = of_group[course.column("group")[only]]
+        jobs = of_group[course.placed.column("group")[only]]
         counts.append(np.bincount(jobs, minlength=size).tolist())
     waited_before, waited_after = wait_s_by_job(before), wait_s_by_job(after)
     found = []
@@ -156,15 +157,15 @@ def _first(before: Course, after: Course, pairs: _Pairs, other: np.ndarray) -> F
     candidates: list[tuple[int, int, int]] = []
     if other.any():
         at = pairs.before[other]
-        nth = int(np.argmin(before.column("placed_ns")[at]))
+        nth = int(np.argmin(before.placed.column("placed_ns")[at]))
         one, two = int(at[nth]), int(pairs.after[other][nth])
-        candidates.append((int(before.column("placed_ns")[one]), one, two))
+        candidates.append((int(before.placed.column("placed_ns")[one]), one, two))
     if len(pairs.only_before):
-        times = before.column("placed_ns")[pairs.only_before]
+        times = before.placed.column("placed_ns")[pairs.only_before]
         one = int(pairs.only_before[int(np.argmin(times))])
         candidates.append((int(times.min()), one, -1))
     if len(pairs.only_after):
-        times = after.column("placed_ns")[pairs.only_after]
+        times = after.placed.column("placed_ns")[pairs.only_after]
         two = int(pairs.only_after[int(np.argmin(times))])
         candidates.append((int(times.min()), -1, two))
     if not candidates:
@@ -172,21 +173,21 @@ def _first(before: Course, after: Course, pairs: _Pairs, other: np.ndarray) -> F
     _, one, two = min(candidates)
     return First(
         allocation=name_of(before, one) if one >= 0 else name_of(after, two),
-        t_ns_before=int(before.column("placed_ns")[one]) if one >= 0 else 0,
+        t_ns_before=int(before.placed.column("placed_ns")[one]) if one >= 0 else 0,
         node_before=node_of(before, one) if one >= 0 else "",
-        t_ns_after=int(after.column("placed_ns")[two]) if two >= 0 else 0,
+        t_ns_after=int(after.placed.column("placed_ns")[two]) if two >= 0 else 0,
         node_after=node_of(after, two) if two >= 0 else "",
     )
 
 
 def name_of(course: Course, position: int) -> str:
     """Name of an allocation, and which one of that name where it is not the first."""
-    job_id, group = course.names.groups[int(course.column("group")[position])]
-    attempt = int(course.column("attempt")[position])
+    job_id, group = course.names.groups[int(course.placed.column("group")[position])]
+    attempt = int(course.placed.column("attempt")[position])
     again = f" (no. {attempt + 1})" if attempt else ""
-    return f"{job_id}.{group}[{int(course.column('index')[position])}]{again}"
+    return f"{job_id}.{group}[{int(course.placed.column('index')[position])}]{again}"
 
 
 def node_of(course: Course, position: int) -> str:
     """Id of the node where an allocation was placed."""
-    return course.names.nodes[int(course.column("node")[position])]
+    return course.names.nodes[int(course.placed.column("node")[position])]

@@ -8,7 +8,8 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
-from shared.whatif.course import Course, Int64s
+from shared.whatif.course import Course
+from shared.whatif.placed import Int64s
 
 NS = 1_000_000_000
 RESOURCES = ("cpu", "memory", "disk")
@@ -145,7 +146,7 @@ def _delays(course: Course) -> Delays:
 
 def delays_ns(course: Course) -> Int64s:
     """From asking to placing, of each allocation. Shape: (count,)."""
-    found: Int64s = course.column("placed_ns") - course.column("asked_ns")
+    found: Int64s = course.placed.column("placed_ns") - course.placed.column("asked_ns")
     return found
 
 

@@ -6,10 +6,10 @@ its tasks last as `lasting.py` says. Must not know what is compared, or shown.
 """
 
 from collections.abc import Callable, Iterable
-from copy import copy
 from operator import itemgetter
 
 import msgspec
+import numpy as np
 
 from schemas.base import Event
 from schemas.envelope import RECORD_DECODER, AnyCommand
@@ -28,8 +28,9 @@ from shared.sim.engine.setup import (
     NodeJoins,
     Setup,
 )
-from shared.whatif.course import Course, Names
+from shared.whatif.course import Course
 from shared.whatif.lasting import Assumed, Lasting, RecordedLives
+from shared.whatif.placed import Names
 from shared.whatif.script import Entry, Lineage, entries_of
 
 SECOND = 1_000_000_000
@@ -63,10 +64,7 @@ class Recorded(msgspec.Struct, kw_only=True):
 
     def behind(self, until_ns: int) -> Course:
         """What was recorded between the fork and a moment, to be compared with forks."""
-        found = copy(self.course)
-        found.there, found.begin_ns = self.at_fork.there, self.at_fork.begin_ns
-        found.cut(until_ns)
-        return found
+        return self.course.between(self.at_fork, until_ns)
 
     def past(self) -> list[Record]:
         """The records that were read, up to the fork."""
@@ -119,10 +117,7 @@ def _script(course: Course, record: Record, entries: list[Entry]) -> None:
     """Follow one record, and keep what of it came from outside."""
 
     def lineage_of(row: int) -> Lineage:
-        at = int(course.position_of(row))
-        job_id, group = course.names.groups[int(course.column("group")[at])]
-        index, attempt = (int(course.column(name)[at]) for name in ("index", "attempt"))
-        return Lineage(job_id, group, index, attempt)
+        return course.placed.name_of(int(course.placed.in_rows(np.asarray([row]))[0]))
 
     def before(state: State, event: Event) -> None:
         entries.extend(
@@ -187,7 +182,7 @@ def play(
         if one.lineage is not None and one.t_ns <= until_ns:
             # Whom it means is only known when it is time.
             engine.run(one.t_ns)
-            key = course.key_of(one.lineage)
+            key = course.placed.key_of(one.lineage)
             if key:
                 engine.at(one.t_ns, msgspec.structs.replace(one.command, alloc_key=key))
     engine.run(until_ns)

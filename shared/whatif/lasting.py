@@ -18,7 +18,8 @@ from shared.core.tables.allocations import COMPLETE, FAILED, PENDING, RUNNING
 from shared.fleet.laws import NEVER_NS
 from shared.fleet.lives import Lives
 from shared.fleet.profile import STEADY
-from shared.whatif.course import Course, Int64s
+from shared.whatif.course import Course
+from shared.whatif.placed import Int64s
 
 Rows = NDArray[np.int32]
 RECORDED, RESAMPLED, FOR_EVER = "recorded", "resampled", "for_ever"
@@ -57,9 +58,9 @@ class Lasting:
         self._resample = resample
         self._seed = np.uint64(seed)
         self.assumed = Assumed()
-        placed, running = course.column("placed_ns"), course.column("running_ns")
-        ended, code = course.column("ended_ns"), course.column("code")
-        told = course.column("told")
+        placed, running = course.placed.column("placed_ns"), course.placed.column("running_ns")
+        ended, code = course.placed.column("ended_ns"), course.placed.column("code")
+        told = course.placed.column("told")
         by_itself = (ended > 0) & np.isin(code, (COMPLETE, FAILED)) & (told == 0)
         self._has_run = by_itself
         self._has_start = (running > 0) | by_itself
@@ -72,10 +73,10 @@ class Lasting:
         elapsed = np.where((running > 0) & (running <= fork_ns), fork_ns - running, 0)
         self._least = elapsed if resample else self._run
         self._code = np.where(by_itself, code, COMPLETE).astype(np.int8)
-        lineages = course.lineages()
+        lineages = course.placed.lineages()
         self._order = np.argsort(lineages, kind="stable")
         self._sorted = lineages[self._order]
-        whole = np.ones(course.count, dtype=bool)
+        whole = np.ones(course.placed.count, dtype=bool)
         # Of those that ran before the first record that was read, nobody knows since when.
         whole[: len(course.unknown)] &= ~course.unknown
         self._starts = _Pool(course, self._has_start & whole)
@@ -138,7 +139,7 @@ class _Pool:
     def __init__(self, course: Course, mask: NDArray[np.bool_]) -> None:
         self._at = np.flatnonzero(mask)
         self._names = course.names
-        group = course.column("group")[self._at]
+        group = course.placed.column("group")[self._at]
         order = np.argsort(group, kind="stable")
         self._at = self._at[order]
         self._group = group[order]
@@ -211,32 +212,35 @@ class RecordedLives(Lives):
         *,
         now_ns: int,
         draws: Int64s | None = None,
-    ) -> None:
+    ) -> int:
         """As `Lives.start`; manners and draws do not count, the log does."""
         del manners, draws
         if not len(rows):
-            return
+            return 0
         self._grow(int(rows.max()) + 1)
         fresh = (self.key[rows] != keys) | (self._phase[rows] == _EMPTY)
         rows, keys, nodes = rows[fresh], keys[fresh], nodes[fresh]
         if not len(rows):
-            return
+            return 0
         self.key[rows], self.node[rows] = keys, nodes
-        at = self._course.positions_of(rows)
-        fates = self._lasting.fates(self._course.lineages_of(at), self._course.column("group")[at])
+        at = self._course.placed.in_rows(rows)
+        fates = self._lasting.fates(
+            self._course.placed.lineages(at), self._course.placed.column("group")[at]
+        )
         self._run_ns[rows], self._ends[rows] = fates.run_ns, fates.code
         # What ran at the fork runs on, without a word.
         runs = self._state().allocations.client[rows] == RUNNING
         self.status[rows] = np.where(runs, RUNNING, PENDING)
         self._phase[rows] = np.where(runs, _RUNNING, _STARTING)
-        placed = self._course.column("placed_ns")[at] - self._course.begin_ns
-        begun = self._course.column("running_ns")[at] - self._course.begin_ns
+        placed = self._course.placed.column("placed_ns")[at] - self._course.begin_ns
+        begun = self._course.placed.column("running_ns")[at] - self._course.begin_ns
         lasts = np.where(runs, fates.run_ns, fates.start_ns)
         due = np.maximum(np.where(runs, begun, placed) + np.minimum(lasts, _LONG), now_ns)
         comes = lasts < NEVER_NS
         self._next[rows] = np.where(runs, fates.code, RUNNING)
         self._due[rows] = np.where(comes, due, 0)
         self._queue.push(due[comes], rows[comes])
+        return len(rows)
 
     def _run(self, rows: Rows, at_ns: Int64s) -> None:
         ends = self._run_ns[rows] < NEVER_NS

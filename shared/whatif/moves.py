@@ -29,13 +29,15 @@ def moves(course: Course, leaving: Collection[str]) -> tuple[Move, ...]:
     """List what leaves these nodes in a course that was closed, in the order of nodes and names."""
     numbers = [at for at, node in enumerate(course.names.nodes) if node in leaving]
     there = slice(0, course.there)
-    on = np.isin(course.column("node")[there], numbers)
-    ended = course.column("ended_ns")[there]
+    on = np.isin(course.placed.column("node")[there], numbers)
+    ended = course.placed.column("ended_ns")[there]
     on &= (ended == 0) | (ended > course.begin_ns)
-    told = course.column("told_ns")[there]
+    told = course.placed.column("told_ns")[there]
     on &= (told == 0) | (told >= course.begin_ns)
-    previous = course.column("previous")
-    successor = dict(zip(previous.tolist(), range(course.count), strict=True)) if on.any() else {}
+    previous = course.placed.column("previous")
+    successor = (
+        dict(zip(previous.tolist(), range(course.placed.count), strict=True)) if on.any() else {}
+    )
     found = [_move(course, at, successor.get(at + 1)) for at in np.flatnonzero(on).tolist()]
     return tuple(sorted(found, key=lambda one: (one.from_node, one.allocation)))
 
@@ -47,11 +49,11 @@ def _move(course: Course, at: int, successor: int | None) -> Move:
             allocation=name_of(course, at),
             from_node=node_of(course, at),
             to=node_of(course, successor),
-            after_s=round((int(course.column("placed_ns")[successor]) - begun) / NS, 3),
+            after_s=round((int(course.placed.column("placed_ns")[successor]) - begun) / NS, 3),
         )
     return Move(
         allocation=name_of(course, at),
         from_node=node_of(course, at),
         after_s=round((course.t_ns - begun) / NS, 3),
-        ended=bool(course.column("ended_ns")[at] and not course.column("told")[at]),
+        ended=bool(course.placed.column("ended_ns")[at] and not course.placed.column("told")[at]),
     )

@@ -1,7 +1,7 @@
 """The script of a recorded log: what came from outside behind a moment, as commands that can be given again.
 
-Decides which facts are somebody's wish or the world's doing (submissions, operators, nodes that come, fall silent and
-return) and which are the cluster's own conclusions (plans, evaluations, reschedules, garbage), which are concluded anew.
+Decides which facts are somebody's wish or the world's doing (submissions, operators, nodes that come, go and return)
+and which are the cluster's own conclusions (plans, evaluations, reschedules, garbage), which are concluded anew.
 What tasks did is no command: `course.py`. Must not know who runs it. Next: `course.py`.
 """
 

@@ -1,4 +1,4 @@
-"""A log to fork: three small nodes, a service, batch jobs that outgrow them, and one that has to wait. Asserts nothing."""
+"""A log to fork: three small nodes, a service, and batch jobs that outgrow them. Asserts nothing."""
 
 from typing import Any
 
