@@ -7,6 +7,7 @@ Next: `observer.py`, `fleet.py`.
 """
 
 import asyncio
+import gc
 import os
 import shutil
 import signal
@@ -193,6 +194,8 @@ def run_in(
     try:
         own = {"agents": 0, "appliers": 1, "schedulers": 1, **(settings or {})}
         fsync = os.environ.get("CARAVAN_BENCH_FSYNC", "1") != "0"
+        # As the services do: whoever watches must not be what is slow.
+        gc.set_threshold(20_000, 50, 100)
         asked = ClusterSettings(data_dir=folder / "data", fsync=fsync, **own)  # type: ignore[arg-type]
         with Harness(asked) as cluster, asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_run(story, cluster))

@@ -20,9 +20,11 @@ from shared.core.resources.held import Held
 from shared.core.state import State
 
 Matrix = NDArray[np.int64]
+_NO_ASK: Matrix = np.zeros(3, dtype=np.int64)
 _NO_ROWS: Rows = np.empty(0, dtype=np.int32)
-#: fleet rows (P,), what is held of the three columns there (P, 3), and of everything else, by allocation.
-_Part = tuple[NDArray[np.intp], Matrix, list[tuple[int, Holding]]]
+#: fleet rows (P,), what is held of the three columns there (P, 3), and of everything else, by allocation; or one row
+#: and what is held there (3,).
+_Part = tuple[NDArray[np.intp] | int, Matrix, list[tuple[int, Holding]]]
 
 
 class Overlay:
@@ -55,7 +57,9 @@ class Overlay:
             return replayed
         if self._sum is None or self._sum_seq != state.seq or len(self._sum.used) != size:
             self._delta = grown(self._delta, size)
-            self._sum = replayed.with_columns(replayed.columns(size) + self._delta[:size])
+            used = np.array(replayed.columns(size), order="F")
+            used += self._delta[:size]
+            self._sum = replayed.with_columns(used)
             for _, _, extras in self._parts.values():
                 for row, holding in extras:
                     self._sum.add(row, None, holding)
@@ -87,8 +91,7 @@ class Overlay:
     ) -> None:
         """Hold what a part of a plan asks for, by the asks of its groups in `state`; what it evicts holds nothing."""
         groups = state.allocations.groups
-        rows: list[NDArray[np.intp]] = []
-        held: list[Matrix] = []
+        ask: Matrix = _NO_ASK
         extras: list[tuple[int, Holding]] = []
         count = 0
         for placement in placements:
@@ -97,18 +100,25 @@ class Overlay:
             if more is not None:
                 nodes = np.repeat(placement.rows, placement.counts).tolist()
                 extras += zip(nodes, holdings_of(more, placement), strict=True)
-            rows.append(np.array(placement.rows, dtype=np.intp))
-            held.append(np.array(placement.counts, dtype=np.int64)[:, None] * ask)
             count += sum(placement.counts)
             assert min(placement.rows, default=0) >= 0, "a row that is no node"
             assert max(placement.rows, default=-1) < state.fleet.size, "a row that is no node"
         if not (count or evictions):
+            return
+        if len(placements) == 1 and len(placements[0].rows) == 1 and not evictions:
+            self._add_one(state, (number, part), placements[0], ask, extras)
             return
         if evictions:
             keys = state.allocations.key
             gone = [row for one in evictions for row in one.rows]
             self._evictions[number, part] = [(row, int(keys[row])) for row in gone]
             self._sum = None
+        rows: list[NDArray[np.intp]] = []
+        held: list[Matrix] = []
+        for placement in placements:
+            ask = groups.ask[groups.ref_of[job_id, placement.version, placement.group]]
+            rows.append(np.array(placement.rows, dtype=np.intp))
+            held.append(np.array(placement.counts, dtype=np.int64)[:, None] * ask)
         if not count:
             rows, held = [np.empty(0, np.intp)], [np.empty((0, 3), np.int64)]
         # Nearly every plan is one placement.
@@ -125,12 +135,36 @@ class Overlay:
         self._counts[number, part] = count
         self.allocations += count
 
+    def _add_one(
+        self,
+        state: State,
+        at: tuple[int, int],
+        placement: GroupPlacement,
+        ask: Matrix,
+        extras: list[tuple[int, Holding]],
+    ) -> None:
+        """Hold what goes to one node: nearly every plan of a small job."""
+        row, count = placement.rows[0], placement.counts[0]
+        amount = ask * count
+        self._delta = grown(self._delta, state.fleet.size)
+        self._delta[row] += amount
+        if self._sum is not None:
+            self._sum.add(row, amount, None)
+            for node, holding in extras:
+                self._sum.add(node, None, holding)
+        self._parts[at] = (row, amount, extras)
+        self._counts[at] = count
+        self.allocations += count
+
     def settle(self, number: int, part: int) -> None:
         """Let go of a part: the log told its fate."""
         entry = self._parts.pop((number, part), None)
         if entry is None:
             return
-        np.subtract.at(self._delta, entry[0], entry[1])
+        if isinstance(entry[0], int):
+            self._delta[entry[0]] -= entry[1]
+        else:
+            np.subtract.at(self._delta, entry[0], entry[1])
         self._evictions.pop((number, part), None)
         self._sum = None
         self.allocations -= self._counts.pop((number, part))

@@ -5,6 +5,7 @@ Decides how a process starts and ends: 0 after SIGTERM or SIGINT, 1 when going o
 """
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -25,6 +26,8 @@ from shared.core.role import Role
 from shared.errors import CaravanError, ConfigInvalid
 
 log = structlog.get_logger()
+#: Allocations before the young are looked through, and how often before the older ones are.
+_COLLECT = (20_000, 50, 100)
 
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,6 +141,7 @@ def run_role(
     `node_id` is for agents, whose user is their node's; `carriers` are for Listen sources that FastStream carries.
     """
     set_up_logging(settings.log_level)
+    _collect_rarely()
     structlog.contextvars.bind_contextvars(service=role.name, instance=role.instance)
     try:
         own = shell_settings(settings, role.name, node_id)
@@ -156,6 +160,12 @@ def run_role(
         log.exception("service.failed", seq=role.next_seq - 1)
         return 1
     return 0
+
+
+def _collect_rarely() -> None:
+    """Look for cyclic garbage a thirtieth as often: a role makes hardly any, and holds very many objects that are none."""
+    gc.freeze()
+    gc.set_threshold(*_COLLECT)
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -49,6 +49,13 @@ class RowPool:
         self.high += fresh
         return out
 
+    def take_one(self) -> int:
+        """Take the lowest free row."""
+        if len(self._free):
+            return int(self.take(1)[0])
+        self.high += 1
+        return self.high - 1
+
     def free(self, rows: Rows) -> None:
         """Give rows back; they must have been taken and be distinct."""
         self._free = np.sort(np.concatenate((self._free, rows.astype(np.int32))))

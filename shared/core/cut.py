@@ -147,7 +147,10 @@ def _place_round(demand: Demand, nodes: Nodes, count: int, ranked: Ranked | None
     """Place by one cut: as many as fit, or at least `_SLICE`."""
     heads: Heads | None = None
     if ranked is not None and _is_fit_alone(demand, nodes):
-        keys = _open_keys(ranked.keys(demand, nodes.capacity, nodes.used), nodes)
+        keys = ranked.keys(demand, nodes.capacity, nodes.used)
+        if count == 1 and nodes.limit is None:
+            return _one(keys, nodes.mask)
+        keys = _open_keys(keys, nodes)
     else:
         keys, heads = _keys(demand, nodes)
     if not len(keys):
@@ -164,6 +167,12 @@ def _is_fit_alone(demand: Demand, nodes: Nodes) -> bool:
     if nodes.penalised is not None or nodes.affinity is not None:
         return False
     return not (demand.anti_affinity and np.count_nonzero(nodes.collisions))
+
+
+def _one(keys: Int64s, mask: Mask) -> Placement:
+    """Place one allocation on the open row with the least key."""
+    best = int(keys.min() if mask.all() else keys.compress(mask).min(initial=NO_KEY))
+    return EMPTY if best == NO_KEY else Placement(np.array([best & ROW_MASK], np.int32), ONE, 1)
 
 
 def _open_keys(keys: Int64s, nodes: Nodes) -> Int64s:

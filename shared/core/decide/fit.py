@@ -50,6 +50,13 @@ def fit(state: State, plan: SubmitPlan, victims: Rows) -> Fitted:
     fleet = state.fleet
     size = fleet.size
     used = table.used(size)
+    first = plan.placements[0]
+    if len(refs) == len(first.rows) == 1 and not (len(victims) or table.held.has_cores):
+        # What a small job is: one run on one node.
+        row, taken = first.rows[0], first.counts[0] * groups.ask[refs[0]]
+        is_open = fleet.is_open(row, plan.origin.snapshot_seq)
+        if is_open and (used[row] + taken <= fleet.capacity[row]).all():
+            return Fitted(plan.placements)
     if len(victims) or table.held.has_cores:
         used = used + fleet.core_correction(_without(state, victims))
         np.subtract.at(used, table.node[victims], groups.ask[table.group[victims]])

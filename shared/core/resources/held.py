@@ -123,8 +123,10 @@ class Held(Holdings):
         twin._sums, twin._slots = dict(self._sums), dict(self._slots)
         twin._cluster = dict(self._cluster)
         twin._cores = self._cores
-        twin._shared = {("sum", name) for name in self._sums}
-        twin._shared |= {("slot", name) for name in self._slots} | {("cores", "")}
+        twin._shared = {("cores", "")}
+        if self._sums or self._slots:
+            twin._shared |= {("sum", name) for name in self._sums}
+            twin._shared |= {("slot", name) for name in self._slots}
         return twin
 
     def add_columns(self, rows: NDArray[np.integer], amounts: Int64s) -> None:

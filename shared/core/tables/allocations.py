@@ -63,11 +63,14 @@ class Groups:
         if self.newest.get(event.job_id) == event.version:
             return
         self.newest[event.job_id] = event.version
-        self._drop([key for key in self.of_job(event.job_id) if not self.held[self.ref_of[key]]])
-        self.priority[[self.ref_of[key] for key in self.of_job(event.job_id)]] = event.priority
+        older = self.of_job(event.job_id)
+        if older:
+            self._drop([key for key in older if not self.held[self.ref_of[key]]])
+            refs = [self.ref_of[key] for key in self.of_job(event.job_id)]
+            self.priority[refs] = event.priority
         for group in event.groups:
             key = (event.job_id, event.version, group.name)
-            ref = int(self._pool.take(1)[0])
+            ref = self._pool.take_one()
             if ref == len(self.names):
                 self.job_ids.append(event.job_id)
                 self.names.append(group.name)
@@ -301,7 +304,12 @@ class AllocationTable:
             self.modify_seq[rows] = seq
             self._hashes.touch(rows)
         for placement in event.placements:
-            self._place(event.job_id, placement, seq)
+            ref = self.groups.ref_of[event.job_id, placement.version, placement.group]
+            is_plain = not placement.previous and self.groups.extras[ref] is None
+            if is_plain and placement.counts == (1,):
+                self._place_one(event.job_id, placement, ref, seq)
+            else:
+                self._place(event.job_id, placement, ref, seq)
 
     def _mark(self, rows: Rows, seq: int) -> None:
         self.modify_seq[rows] = seq
@@ -327,7 +335,28 @@ class AllocationTable:
         ):
             self.groups.hold(ref, -count)
 
-    def _place(self, job_id: JobId, placement: GroupPlacement, seq: int) -> None:
+    def _place_one(self, job_id: JobId, placement: GroupPlacement, ref: int, seq: int) -> None:
+        """Place a single allocation that replaces none and holds nothing beside its ask: as `_place`, without vectors."""
+        row, node = self._pool.take_one(), placement.rows[0]
+        self._grow(self._pool.high)
+        ordinal = self._ordinal if self._ordinal_seq == seq else 0
+        self._ordinal_seq, self._ordinal = seq, ordinal + 1
+        self.groups.hold(ref, 1)
+        self.key[row] = make_key(seq, ordinal)
+        self.group[row] = ref
+        self.index[row] = placement.names[0]
+        self.node[row] = node
+        self.desired[row] = RUN
+        self.client[row] = PENDING
+        self.reschedules[row] = placement.reschedules[0] if placement.reschedules else 0
+        self.modify_seq[row] = seq
+        rows = np.array((row,), dtype=np.int32)
+        old = self.by_job.get(job_id)
+        self.by_job[job_id] = rows if old is None else np.concatenate((old, rows))
+        self.held.add(node, self.groups.ask[ref], None)
+        self._hashes.touch(rows)
+
+    def _place(self, job_id: JobId, placement: GroupPlacement, ref: int, seq: int) -> None:
         where = np.asarray(placement.rows, dtype=np.intp)
         counts = np.asarray(placement.counts, dtype=np.int64)
         nodes = np.repeat(where, counts)
@@ -337,7 +366,6 @@ class AllocationTable:
         is_run = count > 0 and int(rows[-1]) - int(rows[0]) + 1 == count
         at = slice(int(rows[0]), int(rows[-1]) + 1) if is_run else rows
         self._grow(self._pool.high)
-        ref = self.groups.ref_of[job_id, placement.version, placement.group]
         ordinal = self._ordinal if self._ordinal_seq == seq else 0
         self._ordinal_seq, self._ordinal = seq, ordinal + count
         first = make_key(seq, ordinal)

@@ -139,6 +139,11 @@ class FleetTable:
         mask: NDArray[np.bool_] = self.live[:size] & self.eligible[:size]
         return mask & np.equal(self.status[:size], READY)
 
+    def is_open(self, row: int, seq: int) -> bool:
+        """Tell whether a node may take new allocations, and is the one that had this row at `seq`."""
+        may = bool(self.live[row] and self.eligible[row] and self.status[row] == READY)
+        return may and int(self.row_seq[row]) <= seq
+
     def core_correction(self, held: Held) -> NDArray[np.int64]:
         """What reserved cores take of the three columns beside what is asked of these. Shape: (size, 3)."""
         out = np.zeros((self.size, 3), dtype=np.int64)
