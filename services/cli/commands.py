@@ -8,6 +8,7 @@ Next: `commands_jobs.py`, `commands_cluster.py`.
 from services.cli.commands_cluster import CLUSTER_COMMANDS
 from services.cli.commands_jobs import JOB_COMMANDS
 from services.cli.commands_log import ROLL
+from services.cli.commands_simulate import SIMULATE
 from services.cli.commands_sql import EXPORT, SQL
 from services.cli.commands_whatif import WHAT_IF
 from services.cli.words import AT, LIMIT, Arg, Command, flag, option
@@ -209,6 +210,7 @@ _END = (
         ),
     ),
     WHAT_IF,
+    SIMULATE,
     Command(
         ("sim", "check"),
         "run simulated worlds with faults and check every invariant",

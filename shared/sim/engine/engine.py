@@ -131,6 +131,10 @@ class Engine:
         """Let something happen at `t_ns`, or now where that is past."""
         self._loop.at(t_ns - self.begin_ns, self._happen, happening)
 
+    def call(self, t_ns: int, action: Callable[[], None]) -> None:
+        """Call somebody at `t_ns` who looks, or asks for what happens next."""
+        self._loop.at(t_ns - self.begin_ns, action)
+
     def feed(self, happenings: Iterable[tuple[int, Scripted]]) -> None:
         """Let things happen that come in order of time; only the next one is looked at."""
         self._feed(iter(happenings))

@@ -1,0 +1,299 @@
+"""What a scenario's run comes to, noted record by record: jobs, waiting, placements, ends, and samples of the state.
+
+Decides what counts as waiting: from a job's submission to the first placement of each allocation that it wants. Must
+not know how anything was decided. Next: `report.py`.
+"""
+
+from collections import Counter
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.allocations import AllocationsReported
+from schemas.base import EvalKey, JobId
+from schemas.envelope import Record as LogRecord
+from schemas.evaluations import EvaluationEnded, EvaluationsCreated, EvaluationsWoken
+from schemas.jobs import GroupSpec, JobRegistered, JobStopped
+from schemas.plans import PlanCommitted, PlanRefused
+from shared.core.ids import make_key
+from shared.core.state import State
+from shared.core.tables.allocations import COMPLETE, FAILED, RUNNING
+
+SECOND = 1_000_000_000
+#: Shapes that fragmentation is measured by: the most frequent.
+_SHAPES_MAX = 16
+#: Everything that no arrival of the scenario brought.
+OTHERS = "others"
+
+
+class JobNote(msgspec.Struct, gc=False):
+    """One job."""
+
+    name: str
+    priority: int
+    asked_ns: int
+    wanted: int
+    placed: int = 0
+    first_ns: int = 0
+    last_ns: int = 0
+    done: int = 0
+    ended_ns: int = 0
+    is_stopped: bool = False
+
+
+class Sample(msgspec.Struct, frozen=True, gc=False):
+    """The cluster at a moment. Shares are of what ready nodes have."""
+
+    at_ns: int
+    nodes: int
+    running: int
+    waiting: int
+    #: resource -> share in use.
+    used: dict[str, float]
+    #: resource -> share of what is free that the work which comes cannot use where it is.
+    fragmented: dict[str, float]
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """What one allocation takes. `device`: name, slots, and 1/10,000 of each."""
+
+    cpu_mhz: int
+    memory_mib: int
+    device: str = ""
+    slots: int = 0
+    share: int = 0
+
+
+class Ledger:
+    """Everything noted from the first moment on."""
+
+    def __init__(self, names: list[str], begin_ns: int) -> None:
+        self.begin_ns = begin_ns
+        self._names = sorted(names, key=len, reverse=True)
+        self.jobs: dict[JobId, JobNote] = {}
+        #: jobs that left the state: their notes stay.
+        self.waits: dict[str, list[tuple[int, int]]] = {}
+        self.counts: Counter[str] = Counter()
+        self.refusals: Counter[str] = Counter()
+        self.plans_refused: Counter[str] = Counter()
+        self.unplaced: Counter[str] = Counter()
+        self.evicted: Counter[tuple[str, str]] = Counter()
+        #: second -> allocations, groups and jobs placed in it.
+        self.seconds: dict[int, list[int]] = {}
+        self.samples: list[Sample] = []
+        #: from ready to decided: (ns, open evaluations then).
+        self.latencies: list[tuple[int, int]] = []
+        self._ready_ns: dict[EvalKey, tuple[int, int]] = {}
+        self._shapes: Counter[Shape] = Counter()
+        self._waiting = 0
+        #: of the evaluation that the record under way creates next.
+        self._ordinal = 0
+
+    @property
+    def waiting(self) -> int:
+        """Allocations that were wanted and not placed yet."""
+        return self._waiting
+
+    # ---- records ----
+
+    def follow(self, state: State, record: LogRecord, seq: int) -> None:
+        """Note a record, which the state holds."""
+        t_ns, self._ordinal = record.t_ns, 0
+        for event in record.events:
+            match event:
+                case PlanCommitted():
+                    self._planned(event, t_ns)
+                case AllocationsReported():
+                    self._reported(state, event, t_ns)
+                case JobRegistered():
+                    self._registered(event, t_ns)
+                case JobStopped():
+                    self._stopped(event)
+                case PlanRefused():
+                    self.plans_refused[event.code] += 1
+                case EvaluationsCreated() | EvaluationsWoken() | EvaluationEnded():
+                    self._evaluated(event, t_ns, seq)
+                case _:
+                    pass
+
+    def _evaluated(
+        self, event: EvaluationsCreated | EvaluationsWoken | EvaluationEnded, t_ns: int, seq: int
+    ) -> None:
+        if isinstance(event, EvaluationEnded):
+            ready = self._ready_ns.pop(event.key, None)
+            if ready is not None:
+                self.latencies.append((t_ns - ready[0], ready[1]))
+        elif isinstance(event, EvaluationsWoken):
+            for key in event.keys:
+                self._ready_ns[key] = (t_ns, len(self._ready_ns) + 1)
+        else:
+            for one in event.evaluations:
+                key = EvalKey(make_key(seq, self._ordinal))
+                self._ordinal += 1
+                if one.blocked is not None:
+                    for why in one.blocked.waiting.values():
+                        self.unplaced[why.wait_class] += why.count
+                elif not one.wait_until_ns:
+                    self._ready_ns[key] = (t_ns, len(self._ready_ns) + 1)
+
+    def _stopped(self, event: JobStopped) -> None:
+        note = self.jobs.get(event.job_id)
+        if note is not None and not note.is_stopped:
+            note.is_stopped = True
+            self._waiting -= max(note.wanted - note.placed, 0)
+
+    def _name(self, job_id: str) -> str:
+        for name in self._names:
+            if job_id.startswith(name) and job_id[len(name) : len(name) + 1] == "-":
+                return name
+        return OTHERS
+
+    def _registered(self, event: JobRegistered, t_ns: int) -> None:
+        wanted = sum(group.count for group in event.groups)
+        everywhere = event.job_type in {"system", "sysbatch"}
+        for group in event.groups:
+            self._shapes[_shape(group)] += group.count
+        old = self.jobs.get(event.job_id)
+        if old is not None or everywhere:
+            return
+        self.counts["submitted"] += 1
+        name = self._name(event.job_id)
+        self.jobs[event.job_id] = JobNote(name, event.priority, t_ns, wanted)
+        self._waiting += wanted
+
+    def _planned(self, event: PlanCommitted, t_ns: int) -> None:
+        self.counts["plans"] += 1
+        note = self.jobs.get(event.job_id)
+        if event.cut:
+            self.counts["cut"] += sum(sum(one.counts) for one in event.cut)
+        for evictions in event.evictions:
+            victim = self.jobs.get(evictions.job_id)
+            names = (victim.name if victim else OTHERS, note.name if note else OTHERS)
+            self.evicted[names] += len(evictions.rows)
+        self.counts["lost"] += sum(
+            len(one.rows) for one in event.stops if one.client_status == "lost"
+        )
+        if not event.placements:
+            return
+        groups = len(event.placements)
+        count = sum(sum(one.counts) for one in event.placements)
+        again = sum(sum(map(bool, one.previous)) for one in event.placements)
+        self.counts["again"] += again
+        self.counts["placed"] += count
+        self.counts["groups"] += groups
+        jobs = 0
+        if note is not None:
+            fresh = min(count, note.wanted - note.placed)
+            if fresh > 0:
+                self.waits.setdefault(note.name, []).append((t_ns - note.asked_ns, fresh))
+                note.first_ns = note.first_ns or t_ns
+                note.last_ns = t_ns
+                note.placed += fresh
+                self._waiting -= fresh
+                jobs = int(note.placed == note.wanted)
+        self.counts["jobs_placed"] += jobs
+        second = self.seconds.setdefault((t_ns - self.begin_ns) // SECOND, [0, 0, 0])
+        second[0] += count
+        second[1] += groups
+        second[2] += jobs
+
+    def _reported(self, state: State, event: AllocationsReported, t_ns: int) -> None:
+        table = state.allocations
+        for row, code in zip(event.rows, event.statuses, strict=True):
+            if code == RUNNING:
+                self.counts["started"] += 1
+                continue
+            if code == COMPLETE:
+                self.counts["complete"] += 1
+            elif code == FAILED:
+                self.counts["failed"] += 1
+            else:
+                continue
+            note = self.jobs.get(table.groups.job_ids[int(table.group[row])])
+            if note is not None and code == COMPLETE:
+                note.done += 1
+                note.ended_ns = t_ns
+
+    # ---- samples ----
+
+    def sample(self, state: State, now_ns: int) -> None:
+        """Note the state as it is now."""
+        fleet, table = state.fleet, state.allocations
+        size = fleet.size
+        ready = fleet.ready()[:size]
+        capacity = fleet.capacity[:size][ready]
+        held = table.held.columns(size)[ready]
+        used: dict[str, float] = {}
+        for at, name in enumerate(("cpu", "memory", "disk")):
+            whole = int(capacity[:, at].sum())
+            if whole and (at < 2 or held[:, at].any()):
+                used[name] = int(held[:, at].sum()) / whole
+        free = np.maximum(capacity - held, 0)
+        slots: dict[str, NDArray[np.int32]] = {}
+        for name, pool in sorted(fleet.offers.slots.items()):
+            present = pool.present[:size]
+            if not len(present) or not present.any():
+                continue
+            taken = table.held.slots_of(name, len(present), present.shape[1])
+            here = ready[: len(present)]
+            slots[name] = np.maximum(present - taken, 0)[here]
+            whole = int(present[here].sum())
+            used[name] = int(np.minimum(taken, present)[here].sum()) / whole if whole else 0.0
+        clients = np.bincount(table.client[: table.size][table.key[: table.size] != 0], minlength=6)
+        self.samples.append(
+            Sample(
+                now_ns - self.begin_ns,
+                int(ready.sum()),
+                int(clients[RUNNING]),
+                self._waiting,
+                used,
+                self._fragmented(free, slots),
+            )
+        )
+
+    def _fragmented(
+        self, free: NDArray[np.int64], slots: dict[str, NDArray[np.int32]]
+    ) -> dict[str, float]:
+        """What of the free cannot be used where it is by the work that comes, each shape by its share of it."""
+        shapes = self._shapes.most_common(_SHAPES_MAX)
+        weights = sum(weight for _, weight in shapes)
+        totals = {"cpu": int(free[:, 0].sum()), "memory": int(free[:, 1].sum())}
+        totals |= {name: int(one.sum()) for name, one in slots.items()}
+        lost = dict.fromkeys(totals, 0)
+        for shape, weight in shapes:
+            fits = (free[:, 0] >= shape.cpu_mhz) & (free[:, 1] >= shape.memory_mib)
+            own = slots.get(shape.device) if shape.device else None
+            if shape.device:
+                room = (own >= shape.share).sum(axis=1) if own is not None else np.zeros(len(free))
+                enough = np.zeros(len(free), dtype=np.bool_)
+                enough[: len(room)] = room >= shape.slots
+                fits &= enough
+            lost["cpu"] += weight * int(free[~fits, 0].sum())
+            lost["memory"] += weight * int(free[~fits, 1].sum())
+            if own is not None:
+                here = fits[: len(own)]
+                unusable = int(own[~here].sum()) + int(
+                    (own[here] * (own[here] < shape.share)).sum()
+                )
+                lost[shape.device] += weight * unusable
+        shares = dict.fromkeys(totals, 0.0)
+        for name, whole in totals.items():
+            of = weights if name in {"cpu", "memory"} else self._weight_of(shapes, name)
+            if whole and of:
+                shares[name] = lost[name] / (whole * of)
+        return shares
+
+    @staticmethod
+    def _weight_of(shapes: list[tuple[Shape, int]], name: str) -> int:
+        return sum(weight for shape, weight in shapes if shape.device == name)
+
+
+def _shape(group: GroupSpec) -> Shape:
+    asks = group.alternatives[0] if group.alternatives else ()
+    for ask in asks:
+        if ask.pool.startswith("device."):
+            whole, part = divmod(ask.amount, 10_000)
+            slots, share = (whole, 10_000) if not part else (1, part)
+            return Shape(group.cpu_mhz, group.memory_mib, ask.pool, slots, share)
+    return Shape(group.cpu_mhz, group.memory_mib)
