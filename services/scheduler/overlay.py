@@ -106,7 +106,7 @@ class Overlay:
         if not (count or evictions):
             return
         if len(placements) == 1 and len(placements[0].rows) == 1 and not evictions:
-            self._add_one(state, (number, part), placements[0], ask, extras)
+            self._add_one((number, part), placements[0], ask, extras=extras)
             return
         if evictions:
             keys = state.allocations.key
@@ -137,16 +137,16 @@ class Overlay:
 
     def _add_one(
         self,
-        state: State,
         at: tuple[int, int],
         placement: GroupPlacement,
         ask: Matrix,
+        *,
         extras: list[tuple[int, Holding]],
     ) -> None:
         """Hold what goes to one node: nearly every plan of a small job."""
         row, count = placement.rows[0], placement.counts[0]
         amount = ask * count
-        self._delta = grown(self._delta, state.fleet.size)
+        self._delta = grown(self._delta, row + 1)
         self._delta[row] += amount
         if self._sum is not None:
             self._sum.add(row, amount, None)

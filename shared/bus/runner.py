@@ -163,7 +163,7 @@ def run_role(
 
 
 def _collect_rarely() -> None:
-    """Look for cyclic garbage a thirtieth as often: a role makes hardly any, and holds very many objects that are none."""
+    """Look for cyclic garbage rarely: a role makes hardly any, and holds very many objects that are none."""
     gc.freeze()
     gc.set_threshold(*_COLLECT)
 

@@ -11,13 +11,15 @@ from typing import Final
 import numpy as np
 
 from shared.core.heads import ROW_BITS, Demand, Heads, marginal_scores
-from shared.core.scores import CPU, MEMORY, RESOURCES, Int64s
+from shared.core.scores import CPU, MEMORY, RESOURCES, Int64s, fit_score
 
 #: The key of a row where one more does not fit: behind all others.
 NO_KEY: Final = np.iinfo(np.int64).max
 #: Shapes kept, and bytes of them.
 _SHAPES_MAX: Final = 64
 _BYTES_MAX: Final = 64 << 20
+#: As many rows are computed one by one: vectors have their price.
+_FEW: Final = 3
 #: Rows computed at a time: columns that stay in the cache.
 _BLOCK: Final = 1 << 14
 
@@ -66,6 +68,12 @@ def _refresh(kept: _Kept, demand: Demand, used: Int64s) -> None:
     for at in range(1, len(RESOURCES)):
         differs |= used[:, at] != seen[:, at]
     rows = differs.nonzero()[0]
+    if len(rows) <= _FEW:
+        for row in rows.tolist():
+            now_on = used[row].tolist()
+            seen[row] = now_on
+            kept.keys[row] = _key_of(demand, row, kept.capacity[row].tolist(), now_on)
+        return
     for start in range(0, len(rows), _BLOCK):
         some = rows[start : start + _BLOCK]
         free = []
@@ -75,6 +83,14 @@ def _refresh(kept: _Kept, demand: Demand, used: Int64s) -> None:
             seen[:, at][some] = now
             free.append(kept.capacity[:, at].take(some) - now)
         kept.keys[some] = _keys_of(demand, some, kept.capacity, free)
+
+
+def _key_of(demand: Demand, row: int, capacity: list[int], used: list[int]) -> int:
+    """Make the key of one row, as `_keys_of` does."""
+    after = [have + ask for have, ask in zip(used, demand.ask, strict=True)]
+    if any(much > most for much, most in zip(after, capacity, strict=True)):
+        return int(NO_KEY)
+    return row - (fit_score(capacity, after, demand.algorithm) << ROW_BITS)
 
 
 def _keys_of(demand: Demand, rows: Int64s, capacity: Int64s, free: list[Int64s]) -> Int64s:

@@ -121,8 +121,10 @@ def test_a_machine_too_small_says_so(
 
 def test_a_part_that_fits_runs_on_request() -> None:
     """Fewer cores and less memory than all of it wants are enough for a part that was asked for."""
-    machines.refuse_too_small("p8", machine(1, 1_000), Needs(memory_mib=2_048), 0.25)
-    machines.refuse_too_small("p8", machine(2, 2_048), Needs(memory_mib=2_048), None)
+    needs = Needs(memory_mib=2_048)
+    machines.refuse_too_small("p8", machine(1, 1_000), needs, 0.25)
+    machines.refuse_too_small("p8", machine(2, 2_048), needs, None)
+    assert needs.mib(0.25) <= 1_000 < needs.mib(0.5)
 
 
 def test_the_command_refuses_before_it_measures(
