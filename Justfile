@@ -63,6 +63,14 @@ compose *args:
 bench *args:
     caravan bench {{ args }}
 
+# every benchmark, one after the other, into bench/results, on a machine that does nothing else; or those named
+bench-all *args:
+    python -m bench.everything {{ args }}
+
+# docs/benchmarks.md and its pictures from bench/results
+bench-report:
+    python -m bench.report
+
 # rewrite what is generated: JSON Schema, AsyncAPI, docs/events.md, docs/subjects.md, the reference in docs/jobs.md
 schemas:
     python -m schemas.generate

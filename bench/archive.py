@@ -132,7 +132,7 @@ def _once(records: list[Record], state: State, middle: int) -> Run:
         cpu_s={"export": round(cpu_s, 2)},
         rss_mib={},
         log_bytes=sum(len(one.data) for one in records),
-        fsync=True,
+        fsync=False,
         replicas=0,
     )
 

@@ -113,13 +113,13 @@ def test_use_at_any_seq_is_that_of_the_state(database: Database) -> None:
 
 def test_the_state_at_a_seq_is_the_same_over_any_chunks(tmp_path: Path, database: Database) -> None:
     """Many chunks, some lean, written by one run or by many, and changes alone: all say what one chunk says."""
-    runs = (len(RECORDS),), tuple(range(5, len(RECORDS), 60)) + (len(RECORDS),)
+    runs = (len(RECORDS),), (*range(5, len(RECORDS), 100), len(RECORDS))
     asked = "SELECT * FROM allocations_at(?)"
-    wanted = {seq: set(database.ask(asked, [seq]).rows) for seq in range(1, len(RECORDS), 11)}
+    wanted = {seq: set(database.ask(asked, [seq]).rows) for seq in range(1, len(RECORDS), 23)}
     for nth, ends in enumerate(runs):
         folder = tmp_path / f"export-{nth}"
         for end in ends:
-            exported(folder, RECORDS[:end], rows_max=20)
+            exported(folder, RECORDS[:end], rows_max=40)
         reading = Reading(folder)
         assert {one.spans for one in reading.segments} == {"full", "lean"}
         for bases in (reading.bases(), None):
