@@ -1,4 +1,4 @@
-"""Two long computations: one after the other, or at once, the first in a process of its own.
+"""Two long computations at once, the first in a process of its own; in turn on a machine with one processor.
 
 Decides nothing about what is computed. The child is a copy of this process and sends back what it found.
 """
@@ -14,9 +14,9 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
-def both(one: Callable[[], A], other: Callable[[], B], *, at_once: bool) -> tuple[A, B]:
-    """Return what both give. What either raises is raised here; across processes as a CliError."""
-    if not at_once or (os.cpu_count() or 1) < 2:
+def at_once(one: Callable[[], A], other: Callable[[], B]) -> tuple[A, B]:
+    """Return what both give. What either raises is raised here; what the first raises as a CliError."""
+    if (os.cpu_count() or 1) < 2:
         return one(), other()
     reading, writing = os.pipe()
     child = os.fork()

@@ -20,23 +20,20 @@ from services.cli.output import CliError, Output
 from services.cli.whatif_shown import show
 from shared.bus import snapshots
 from shared.bus.client import Client
-from shared.core.redecide import Redecided
 from shared.core.replica import Replica
 from shared.core.role import Record
 from shared.core.state import TABLES, State
 from shared.fleet.profile import Profile, node_specs, read_profile
 from shared.jobspec.durations import nanoseconds
 from shared.jobspec.structured import StructuredFault, read_yaml
-from shared.whatif import fork, moves, report, wishes
-from shared.whatif.compare import Differences, compare
-from shared.whatif.effects import effects, still_waiting
+from shared.whatif import fork, report, wishes
+from shared.whatif.answer import Question, answered, in_turn, reported
 from shared.whatif.fork import Played, Recorded
 
 #: A log as long as this is read from a snapshot on; a shorter one from its beginning, where all durations are known.
 _WHOLE_MAX = 50_000
 #: So many placements are worth a second process.
 _TWICE_ABOVE = 50_000
-_DIFFERENCES_MAX = 20
 DURATIONS = ("recorded", "resampled")
 
 
@@ -89,8 +86,8 @@ def what_if(
             "usage", f"--from {begin}: there is no cluster yet at seq {recorded.fork.seq}"
         )
     wanted = _wishes(recorded.fork.state, words)
-    until_ns, beyond_ns = _until(recorded, words)
-    told = _run(out, recorded, wanted, words=words, until_ns=until_ns, beyond_ns=beyond_ns)
+    until_ns = _until(recorded, words)
+    told = _run(out, recorded, wanted, words=words, until_ns=until_ns)
     out.result(told)
     show(out, told)
     return 1 if told.faithful.divergence else 0
@@ -145,11 +142,11 @@ async def _read(out: Output, client: Client, words: Words) -> Recorded:
     return recorded
 
 
-def _until(recorded: Recorded, words: Words) -> tuple[int, int]:
-    """When a fork ends, and how much of that lies behind the record; without --until: at its end, and to rest."""
+def _until(recorded: Recorded, words: Words) -> int:
+    """When a fork ends; without --until where the record does, and then when it comes to rest."""
     begin_ns, end_ns = recorded.at_fork.begin_ns, recorded.course.t_ns
     if not words.until:
-        return end_ns, 0
+        return end_ns
     if words.until.startswith("+"):
         try:
             until_ns = begin_ns + nanoseconds(words.until[1:])
@@ -169,7 +166,7 @@ def _until(recorded: Recorded, words: Words) -> tuple[int, int]:
         raise CliError(
             "usage", f"--until {words.until} is not behind --from ({events.iso(begin_ns)})"
         )
-    return until_ns, max(until_ns - end_ns, 0)
+    return until_ns
 
 
 # ---- wishes ----
@@ -251,107 +248,27 @@ def _priority(text: str) -> tuple[JobId, int]:
 # ---- running ----
 
 
-class _Results(msgspec.Struct):
-    before: Played
-    proof: Redecided
-    after: Played | None
-
-
 def _run(
-    out: Output,
-    recorded: Recorded,
-    wanted: wishes.Wishes,
-    *,
-    words: Words,
-    until_ns: int,
-    beyond_ns: int,
+    out: Output, recorded: Recorded, wanted: wishes.Wishes, *, words: Words, until_ns: int
 ) -> report.Report:
-    workers = recorded.workers
-    entries = wishes.changed(recorded.fork.state, recorded.entries, wanted)
-    is_changed = not wanted.is_empty or words.workers not in (0, workers)
-    resample = words.durations == "resampled"
-
-    def before() -> Played:
-        out.progress("the unchanged fork")
-        return fork.play(
-            recorded,
-            recorded.entries,
-            workers=workers,
-            until_ns=until_ns,
-            settle=not words.until,
-            resample=resample,
-            keep=bool(words.directory) and not is_changed,
-        ).slim()
-
-    def after() -> tuple[Played | None, Redecided]:
-        out.progress("deciding again what was recorded")
-        proof = recorded.proof()
-        if not is_changed:
-            return None, proof
-        out.progress("the fork with the wishes")
-        played = fork.play(
-            recorded,
-            entries,
-            workers=words.workers or workers,
-            until_ns=until_ns,
-            settle=not words.until,
-            resample=resample,
-            keep=bool(words.directory),
-        )
-        return played, proof
-
-    unchanged, (played, proof) = twice.both(
-        before, after, at_once=recorded.course.totals.placements > _TWICE_ABOVE
+    question = Question(
+        wishes=wanted,
+        workers=words.workers,
+        until_ns=until_ns,
+        settle=not words.until,
+        resample=words.durations == "resampled",
+        keep=bool(words.directory),
     )
-    end_ns = max(unchanged.course.t_ns, played.course.t_ns if played is not None else 0)
-    unchanged.course.close(end_ns)
-    if played is not None:
-        played.course.close(end_ns)
+    is_much = recorded.course.totals.placements > _TWICE_ABOVE
+    both = twice.at_once if is_much else in_turn
+    found = answered(recorded, question, both=both, progress=out.progress)
     if words.directory:
-        _write(recorded, played or unchanged, words.directory)
-    found = _Results(unchanged, proof, played)
-    return _report(recorded, found, wanted, words=words, beyond_ns=beyond_ns)
-
-
-def _report(
-    recorded: Recorded, found: _Results, wanted: wishes.Wishes, *, words: Words, beyond_ns: int
-) -> report.Report:
-    before, after = found.before, found.after
-    last = after or before
-    differences: Differences | None = None
-    if after is not None:
-        differences = compare(before.course, after.course)
-    assumptions = report.Assumptions(
-        durations=last.assumed,
-        entries=sum(1 for one in recorded.entries if one.t_ns <= last.course.t_ns),
-        beyond_s=round(max(beyond_ns, last.course.t_ns - recorded.course.t_ns, 0) / 1e9, 3),
-        settled=last.settled or bool(words.until),
-        history_seq=recorded.base.seq + 1,
-    )
-    assumptions = msgspec.structs.replace(assumptions, texts=report.texts_of(assumptions))
-    proof = found.proof
-    return report.Report(
-        from_seq=recorded.fork.seq,
+        _write(recorded, found.last, words.directory)
+    return msgspec.structs.replace(
+        reported(recorded, question, found),
         from_time=events.iso(recorded.at_fork.begin_ns),
-        until_time=events.iso(last.course.t_ns),
-        end_seq=recorded.course.replica.seq,
-        workers=words.workers or recorded.workers,
+        until_time=events.iso(found.last.course.t_ns),
         wishes=_said(words),
-        faithful=report.Faithful(
-            checked=proof.checked,
-            equal=proof.equal,
-            other_version=proof.other_version,
-            untold=proof.untold,
-            differences=tuple(proof.differences[:_DIFFERENCES_MAX]),
-        ),
-        agreement=report.agreement(compare(recorded.behind(before.course.t_ns), before.course)),
-        before=effects(before.course),
-        after=effects(after.course) if after is not None else None,
-        differences=differences,
-        changed=differences.changed if differences is not None else 0,
-        moves=moves.moves(after.course, wanted.leaving) if after is not None else (),
-        still_waiting=still_waiting(last.course),
-        assumptions=assumptions,
         out=words.directory,
     )
 

@@ -147,8 +147,8 @@ def _differences(out: Output, told: Report) -> None:
         Column("OTHERWISE S", right=True),
     ]
     out.table(columns, rows)
-    if len(found.jobs) > _JOBS:
-        out.line(f"and {len(found.jobs) - _JOBS} jobs more", "dim")
+    if found.jobs_total > _JOBS:
+        out.line(f"and {found.jobs_total - _JOBS} jobs more", "dim")
 
 
 def _side(node: str, t_ns: int) -> str:

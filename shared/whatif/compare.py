@@ -11,6 +11,8 @@ from shared.whatif.course import Course
 from shared.whatif.effects import NS, delays_ns, wait_s_by_job
 from shared.whatif.placed import Int64s
 
+#: Jobs that are listed at the most.
+JOBS_MAX = 1_000
 #: Sooner or later by less is the same: hops and flushes of a virtual machine.
 SAME_NS = 100_000_000
 
@@ -56,7 +58,8 @@ class Differences(msgspec.Struct, frozen=True, kw_only=True):
     only_before: int
     only_after: int
     first: First | None
-    #: those most concerned first.
+    jobs_total: int
+    #: those most concerned first, at most JOBS_MAX.
     jobs: tuple[JobDifference, ...]
 
     @property
@@ -80,6 +83,7 @@ def compare(before: Course, after: Course) -> Differences:
     other = before.placed.column("node")[pairs.before] != after.placed.column("node")[pairs.after]
     shift = delays_ns(after)[pairs.after] - delays_ns(before)[pairs.before]
     sooner, later = shift < -SAME_NS, shift > SAME_NS
+    jobs = _jobs(before, after, pairs=pairs, marks=(other, sooner, later))
     return Differences(
         compared=len(pairs.before),
         same=int(np.count_nonzero(~other)),
@@ -89,7 +93,8 @@ def compare(before: Course, after: Course) -> Differences:
         only_before=len(pairs.only_before),
         only_after=len(pairs.only_after),
         first=_first(before, after, pairs, other),
-        jobs=_jobs(before, after, pairs=pairs, marks=(other, sooner, later)),
+        jobs_total=len(jobs),
+        jobs=jobs[:JOBS_MAX],
     )
 
 

@@ -59,11 +59,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What `caravan what-if` prints with --json."""
 
     from_seq: int
-    from_time: str
-    until_time: str
+    from_time: str = ""
+    until_time: str = ""
     end_seq: int
     workers: int
-    wishes: tuple[str, ...]
+    wishes: tuple[str, ...] = ()
     faithful: Faithful
     agreement: Agreement
     before: Effects
