@@ -1,10 +1,12 @@
-"""A fleet without agents: registers nodes and sends their heartbeats, as their agents would, from one process.
+"""The fleet of a benchmark in a process of its own: `python -m bench.fleet DATA_DIR URL`, until it is killed.
 
-`python -m bench.fleet DATA_DIR URL`; the nodes stand in DATA_DIR/fleet.json. Runs until it is killed. A registration is
-sent again until the log shows it; a heartbeat goes once a second for each node, spread over the second.
+The nodes stand in DATA_DIR/fleet.json. With DATA_DIR/profile.json it is what `caravan fleet` runs: the nodes run what
+is placed on them. Without, they only are there: registered and alive, so that what is measured is placing alone. A
+registration is sent again until the log shows it; a heartbeat goes once a second for each node, spread over it.
 """
 
 import asyncio
+import secrets
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,8 +16,10 @@ import msgspec
 from bench.observer import Observer, observing
 from schemas.envelope import ENCODER, CommandBatch
 from schemas.nodes import Heartbeat, NodeSpec, ReportNode
+from services.agent.fleet.running import FleetSettings, run
 from shared.bus import accounts, subjects
 from shared.bus.connect import BusClient, Callbacks, Login, connect
+from shared.fleet.profile import read_profile
 
 BOOT = "boot-1"
 HOST = "host-of-"
@@ -85,10 +89,20 @@ async def beat(bus: BusClient, nodes: Sequence[NodeSpec]) -> None:
             await asyncio.sleep(max(0.0, due - loop.time()))
 
 
-async def _main(data_dir: Path, url: str) -> None:
-    nodes = msgspec.json.decode((data_dir / "fleet.json").read_bytes(), type=list[NodeSpec])
+def _lives(data_dir: Path, url: str, nodes: Sequence[NodeSpec], profile: Path) -> None:
+    user, password = accounts.read_credentials(data_dir / "credentials.json").login(accounts.FLEET)
+    settings = FleetSettings(
+        login=Login(url=url, name="fleet", user=user, password=password),
+        specs=nodes,
+        profile=read_profile(profile.read_bytes()),
+        life=secrets.token_hex(6),
+    )
+    print(run(settings, lambda line: print(line, flush=True)))
+
+
+async def _main(data_dir: Path, url: str, nodes: Sequence[NodeSpec]) -> None:
     user, password = accounts.read_credentials(data_dir / "credentials.json").login(accounts.ADMIN)
-    login = Login(url=url, name="fleet", user=user, password=password)
+    login = Login(url=url, name="bench", user=user, password=password)
     errors = Callbacks(error=lambda err: print(err, file=sys.stderr))
     bus = await connect(login, errors)
     beating = asyncio.create_task(beat(bus, nodes))
@@ -98,4 +112,9 @@ async def _main(data_dir: Path, url: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_main(Path(sys.argv[1]), sys.argv[2]))
+    where, bus = Path(sys.argv[1]), sys.argv[2]
+    specs = msgspec.json.decode((where / "fleet.json").read_bytes(), type=list[NodeSpec])
+    if (where / "profile.json").exists():
+        _lives(where, bus, specs, where / "profile.json")
+    else:
+        asyncio.run(_main(where, bus, specs))

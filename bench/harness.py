@@ -32,6 +32,7 @@ from shared.bus.connect import BusClient, Login, connect
 from shared.bus.runner import loop_factory
 from shared.bus.server import NatsServer
 from shared.errors import BusUnavailable
+from shared.fleet.profile import Profile
 
 ROOT = Path(__file__).parents[1]
 READY_S = 30.0
@@ -113,10 +114,15 @@ class Harness(Cluster):
         """A client of the public, without credentials."""
         return Client(self.url)
 
-    def start_fleet(self, nodes: list[NodeSpec]) -> None:
-        """Register these nodes and send their heartbeats, from one process, until the end."""
+    def start_fleet(self, nodes: list[NodeSpec], profile: Profile | None = None) -> None:
+        """Register these nodes and send their heartbeats, from one process, until the end.
+
+        With `profile` they also run what is placed on them, as `caravan fleet` has it.
+        """
         path = self.data_dir / "fleet.json"
         path.write_bytes(msgspec.json.encode(nodes))
+        if profile is not None:
+            (self.data_dir / "profile.json").write_bytes(msgspec.json.encode(profile))
         with (self.data_dir / "logs" / "fleet.log").open("ab") as log:
             self._fleet = subprocess.Popen(
                 [sys.executable, "-m", "bench.fleet", str(self.data_dir), self.url],
@@ -140,6 +146,11 @@ class Harness(Cluster):
     def members(self) -> dict[str, int]:
         """Pids of what belongs to the product, by name."""
         return self.pids()
+
+    def all_pids(self) -> dict[str, int]:
+        """Pids of the product and of the fleet's process, by name."""
+        fleet = {} if self._fleet is None else {"fleet": self._fleet.pid}
+        return {**self.pids(), **fleet}
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Signal one process of the cluster, the bus included."""

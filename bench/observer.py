@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from schemas.allocations import AllocationsReported
 from schemas.envelope import Record as LogRecord
 from schemas.plans import PlanCommitted, PlanRefused
 from shared.bus.connect import Login
@@ -16,6 +17,7 @@ from shared.bus.shell import Shell, ShellSettings
 from shared.core.replica import Replica
 from shared.core.role import CaughtUp, Effect, Input, Record, Replay, Source, Stop
 from shared.core.state import State
+from shared.core.tables.allocations import COMPLETE, RUNNING
 from shared.errors import LogError
 
 
@@ -37,6 +39,9 @@ class Observer:
         self.cut = 0
         #: job -> when its first placement was seen.
         self.first_of: dict[str, float] = {}
+        #: (time, running, complete), one for each step that saw reports.
+        self.ran: list[tuple[float, int, int]] = [(0.0, 0, 0)]
+        self._has_reports = False
         self.changed = asyncio.Event()
 
     @property
@@ -75,6 +80,12 @@ class Observer:
                 self.is_caught_up = True
         if self.placed != before:
             self.seen.append((time.perf_counter(), self.placed))
+        if self._has_reports:
+            self._has_reports = False
+            table = self.state.allocations
+            client = table.client[: table.size][table.key[: table.size] != 0]
+            running, complete = (int((client == code).sum()) for code in (RUNNING, COMPLETE))
+            self.ran.append((time.perf_counter(), running, complete))
         self.changed.set()
         return []
 
@@ -87,6 +98,26 @@ class Observer:
                 self.cut += len(event.cut)
             elif isinstance(event, PlanRefused):
                 self.refused.append(event)
+            elif isinstance(event, AllocationsReported):
+                self._has_reports = True
+
+    @property
+    def running(self) -> int:
+        """Allocations that run, as far as seen."""
+        return self.ran[-1][1]
+
+    @property
+    def complete(self) -> int:
+        """Allocations that are complete and not collected, as far as seen."""
+        return self.ran[-1][2]
+
+    def running_at(self, count: int) -> float:
+        """When so many were running."""
+        return next((at for at, running, _ in self.ran if running >= count), float("inf"))
+
+    def complete_at(self, count: int) -> float:
+        """When so many were complete."""
+        return next((at for at, _, complete in self.ran if complete >= count), float("inf"))
 
     def time_of(self, placements: int) -> float:
         """When so many placements had been seen."""

@@ -25,6 +25,7 @@ from shared.bus.connect import BusClient
 from shared.core.invariants import check
 from shared.core.replica import Replica
 from shared.core.role import Record
+from shared.fleet.profile import Profile
 
 NODES = 5_000
 RUNS = 5
@@ -92,11 +93,19 @@ def job(number: int) -> dict[str, Any]:
     return {"ID": f"c1m-{number}", "Name": f"c1m-{number}", "Type": "service", "TaskGroups": groups}
 
 
-async def settled(cluster: Harness, observer: Observer, fleet: int | list[NodeSpec]) -> None:
-    """Wait until the fleet is up, proved by a checkpoint, and the processes are quiet. A number: of n1-standard-8."""
+async def settled(
+    cluster: Harness,
+    observer: Observer,
+    fleet: int | list[NodeSpec],
+    profile: Profile | None = None,
+) -> None:
+    """Wait until the fleet is up, proved by a checkpoint, and the processes are quiet. A number: of n1-standard-8.
+
+    With `profile` its nodes run what is placed on them.
+    """
     specs = n1_standard_8(fleet) if isinstance(fleet, int) else fleet
     nodes = len(specs)
-    cluster.start_fleet(specs)
+    cluster.start_fleet(specs, profile)
     await until(lambda: observer.state.fleet.ready().sum() == nodes, f"{nodes} nodes ready", 60)
     checked = observer.replica.checked
     await until(lambda: observer.replica.checked > checked, "a checkpoint of the fleet", 20)
@@ -121,7 +130,7 @@ async def _once(cluster: Harness, nodes: int, jobs: int, figures: Figures) -> Ru
         log_before = (await cluster.log_state()).bytes
         before = usage(pids)
         start = time.perf_counter()
-        verdicts = await _submit_all(public.bus, bodies)
+        verdicts = await submit_all(public.bus, bodies)
         await until(lambda: observer.placed >= want, f"{want} placements", LIMIT_S)
         took = usage(pids)
         log_after = (await cluster.log_state()).bytes
@@ -139,7 +148,7 @@ async def _once(cluster: Harness, nodes: int, jobs: int, figures: Figures) -> Ru
     )
 
 
-async def _submit_all(bus: BusClient, bodies: Sequence[bytes]) -> list[Verdict]:
+async def submit_all(bus: BusClient, bodies: Sequence[bytes]) -> list[Verdict]:
     """64 submitters, each waiting for its verdict before it sends the next; pending is asked again."""
     verdicts: list[Verdict] = []
     queue = iter(bodies)

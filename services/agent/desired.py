@@ -48,6 +48,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     kept_allocs_max: int = 50
     #: end an allocation that takes more disk than it asked for; else it is only said.
     disk_kill: bool = False
+    #: say in brief how allocations are, leaving their tasks out unless one failed.
+    brief: bool = False
 
 
 class Desired:

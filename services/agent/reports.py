@@ -6,13 +6,14 @@ with the states that it carried, a state that changed since waits for the next n
 about. Next: `role.py`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
+from schemas.allocations import CLIENT_STATUSES
 from schemas.base import NodeId
 from schemas.envelope import ENCODER
-from schemas.nodes import AllocReport, NodeSpec, ReportNode
+from schemas.nodes import AllocReport, BriefStates, NodeSpec, ReportNode
 
 #: The first goes at once; more states that come within this time travel together. After a big report it is longer.
 GATHER_NS = 20_000_000
@@ -27,11 +28,15 @@ STATES_BYTES_MAX = 400 * 1024
 class Reports:
     """What was changed, carried and seen."""
 
-    def __init__(self, *, node_id: NodeId, host_id: str, boot_id: str, spec: NodeSpec) -> None:
+    def __init__(
+        self, *, node_id: NodeId, host_id: str, boot_id: str, spec: NodeSpec, brief: bool = False
+    ) -> None:
         self._node_id = node_id
         self._host_id = host_id
         self._boot_id = boot_id
         self.spec = spec
+        #: tell nothing of tasks where none failed.
+        self._is_brief = brief
         #: number that first carried `spec`; 0: none yet, -1: seen.
         self._spec_number = 0
         self.number = 0
@@ -123,13 +128,17 @@ class Reports:
         else:
             self._resend_ns = min(self._resend_ns * 2, RESEND_MAX_NS)
         self._sent_ns = now_ns
+        told = [states[key] for key in sorted(states)]
+        short = [one for one in told if self._is_brief and one.status != "failed"]
+        whole = [one for one in told if one.status == "failed"] if self._is_brief else told
         return ReportNode(
             node_id=self._node_id,
             host_id=self._host_id,
             boot_id=self._boot_id,
             number=self.number,
             spec=self.spec if self._spec_number > 0 else None,
-            states=tuple(states[key] for key in sorted(states)),
+            states=tuple(whole),
+            brief=briefly(short),
         )
 
     def _carry_fresh(
@@ -147,6 +156,22 @@ class Reports:
             self._carried[key] = self.number
             del self._fresh[key]
         self._gather_ns = max(GATHER_NS, size * GATHER_NS_PER_BYTE)
+
+
+def briefly(states: Sequence[AllocReport]) -> BriefStates:
+    """Say statuses alone, as columns."""
+    runs: list[int] = []
+    for state in states:
+        code = CLIENT_STATUSES.index(state.status)
+        if runs[-2:-1] == [code]:
+            runs[-1] += 1
+        else:
+            runs += (code, 1)
+    return BriefStates(
+        keys=tuple(state.key for state in states),
+        rows=tuple(state.row for state in states),
+        statuses=tuple(runs),
+    )
 
 
 def _bounded(state: AllocReport) -> AllocReport:

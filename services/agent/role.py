@@ -15,7 +15,7 @@ from services.agent import hands
 from services.agent.desired import Desired, Settings
 from services.agent.reports import Reports
 from services.agent.supervise import Supervisor, Turn, noted
-from services.agent.workload import Phase
+from services.agent.workload import Alloc, Phase
 from shared.bus import subjects
 from shared.core.role import (
     Effect,
@@ -69,8 +69,14 @@ class Agent:
         self.instance = instance
         self.node_id = NodeId(node_id)
         self.boot_id = boot_id
-        self._reports = Reports(node_id=self.node_id, host_id=host_id, boot_id=boot_id, spec=spec)
         settings = settings or Settings()
+        self._reports = Reports(
+            node_id=self.node_id,
+            host_id=host_id,
+            boot_id=boot_id,
+            spec=spec,
+            brief=settings.brief,
+        )
         self._supervisor = Supervisor(
             node=spec, reports=self._reports, disk_over_is_fatal=settings.disk_kill
         )
@@ -127,6 +133,10 @@ class Agent:
             "caravan_agent_projection_seq": self._desired.seq,
             **self._desired.counters(),
         }
+
+    def alloc(self, key: int) -> Alloc | None:
+        """Find an allocation of this node. Who simulates its tasks asks."""
+        return self._desired.allocs.get(key)
 
     # ---- inputs ----
 

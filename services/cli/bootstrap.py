@@ -142,6 +142,7 @@ def _credentials(folder: Path, node_ids: tuple[str, ...]) -> accounts.Credential
     if accounts.ROUTE not in known.users:
         users = {**known.users, accounts.ROUTE: secrets.token_hex(16)}
         known = msgspec.structs.replace(known, users=users)
+    known = known.with_fleet()
     for node_id in node_ids:
         known = known.with_node(node_id)
     accounts.write_credentials(path, known)

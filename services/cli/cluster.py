@@ -198,6 +198,7 @@ class Cluster:
     def _credentials(self) -> accounts.Credentials:
         path = self.data_dir / "credentials.json"
         known = accounts.read_credentials(path) if path.exists() else accounts.new_credentials()
+        known = known.with_fleet()
         for node_id in self.node_ids:
             known = known.with_node(node_id)
         accounts.write_credentials(path, known)

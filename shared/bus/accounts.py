@@ -21,6 +21,8 @@ from shared.errors import ConfigInvalid
 
 ROLES = ("intake", "eval_broker", "scheduler", "plan_applier", "heartbeat", "view")
 ADMIN, SYS, PUBLIC = "admin", "sys", "public"
+#: Speaks for any node: a fleet of simulated ones, in one process.
+FLEET = "fleet"
 #: Beside the config of servers in containers, and included by it: the only part of it that is secret.
 PASSWORDS_FILE = "passwords.conf"
 ROUTE, ROUTE_PASSWORD, ROUTES = "route", "$CARAVAN_NATS_PASSWORD_ROUTE", "$CARAVAN_NATS_ROUTES"
@@ -41,6 +43,13 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
         if node_id in self.nodes:
             return self
         return msgspec.structs.replace(self, nodes={**self.nodes, node_id: secrets.token_hex(16)})
+
+    def with_fleet(self) -> "Credentials":
+        """Return credentials that hold the user of a fleet; those of an older release lack it."""
+        if FLEET in self.users:
+            return self
+        users = {**self.users, FLEET: secrets.token_hex(16)}
+        return msgspec.structs.replace(self, users=users)
 
     def login(self, name: str) -> tuple[str, str]:
         """Return (user, password) of a role, admin, sys or public. Raises ConfigInvalid for an unknown name."""
@@ -79,7 +88,7 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
 
 def new_credentials(node_ids: tuple[str, ...] = ()) -> Credentials:
     """Draw passwords for a new cluster."""
-    names = (*ROLES, ADMIN, SYS, PUBLIC)
+    names = (*ROLES, ADMIN, SYS, PUBLIC, FLEET)
     made = Credentials(users={name: secrets.token_hex(16) for name in names})
     for node_id in node_ids:
         made = made.with_node(node_id)
@@ -94,7 +103,7 @@ def environment_credentials(node_ids: tuple[str, ...]) -> Credentials:
     In its environment each would have to begin with a letter: the server reads what looks like a number as one.
     """
     prefix = "$CARAVAN_NATS_PASSWORD_"
-    names = (*ROLES, ADMIN, SYS, PUBLIC)
+    names = (*ROLES, ADMIN, SYS, PUBLIC, FLEET)
     return Credentials(
         users={name: prefix + name.upper() for name in names},
         nodes={node: f"$CARAVAN_NATS_NODE_{node.upper().replace('-', '_')}" for node in node_ids},
@@ -266,6 +275,25 @@ def agent_user(node_id: str, password: str) -> User:
     )
 
 
+def fleet_user(password: str) -> User:
+    """The NODES user of a fleet: what agents may, for every node, but not what operators ask of tasks.
+
+    A permission cannot name the beginning of a token, so it is not bound to a prefix of ids: whoever has it can speak
+    for real nodes, too. The applier still refuses a host that is not a node's own.
+    """
+    return User(
+        name=FLEET,
+        password=password,
+        publish=(
+            subjects.REPORTS,
+            subjects.HEARTBEATS,
+            subjects.query("job_version"),
+            subjects.js_direct_get(streams.NODE.name, subjects.NODES),
+        ),
+        subscribe=(subjects.NODES, f"{inbox(FLEET)}.>"),
+    )
+
+
 def public_user(password: str) -> User:
     """Everybody else: the two doors for jobs, questions, an operator's hands, and reading what is public."""
     return User(
@@ -372,6 +400,8 @@ def render(credentials: Credentials, *, open_public: bool = True) -> str:
     admin = User(name=ADMIN, password=users[ADMIN], publish=None, subscribe=None)
     core = [admin, *(role_user(role, users[role]) for role in ROLES)]
     nodes = [agent_user(node, secret) for node, secret in sorted(credentials.nodes.items())]
+    if FLEET in users:
+        nodes.append(fleet_user(users[FLEET]))
     system = User(name=SYS, password=users[SYS], publish=None, subscribe=None)
     text = "accounts {\n"
     text += "  CORE {\n    jetstream: enabled\n" + _block("users", [_user(u) for u in core])

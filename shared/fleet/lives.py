@@ -77,21 +77,21 @@ class Lives:
         *,
         now_ns: int,
         draws: Int64s | None = None,
-    ) -> None:
+    ) -> int:
         """Order allocations to start; those that are there already under their key are left alone.
 
-        Rows are distinct. `draws`: what lives are drawn by, instead of keys (so that the same life befalls an
+        Returns how many start. Rows are distinct. `draws`: what lives are drawn by, instead of keys (so that the same life befalls an
         allocation that another policy placed). Shapes: (K,).
         """
         if not len(rows):
-            return
+            return 0
         self._grow(int(rows.max()) + 1)
         fresh = (self.key[rows] != keys) | (self._phase[rows] == _EMPTY)
         if not fresh.all():
             rows, keys, nodes, manners = rows[fresh], keys[fresh], nodes[fresh], manners[fresh]
             draws = None if draws is None else draws[fresh]
             if not len(rows):
-                return
+                return 0
         self.key[rows] = keys
         self.node[rows] = nodes
         self.status[rows] = PENDING
@@ -105,6 +105,7 @@ class Lives:
             fails = laws.happens(laws.hashes(self._seed, START_FAILS, drawn), manner.start_fails)
             follows[chosen] = np.where(fails, FAILED, RUNNING)
         self._plan(rows, np.minimum(due, NEVER_NS - now_ns) + now_ns, follows)
+        return len(rows)
 
     def stop(self, rows: Rows, keys: Int64s, now_ns: int) -> None:
         """Order allocations to end; those that are not there, ended, or are ending already are left alone.
@@ -122,6 +123,18 @@ class Lives:
             due[chosen] = manner.stops.draw(laws.hashes(self._seed, STOP, self._draw[rows[chosen]]))
         due = np.minimum(due, NEVER_NS - now_ns) + now_ns
         self._plan(rows, due, np.full(len(rows), COMPLETE, dtype=np.int8))
+
+    def settle(self, rows: Rows, keys: Int64s, nodes: Rows) -> None:
+        """Note allocations that were ordered to end before they were ever heard of: they are complete.
+
+        Those that are there already are left alone; rows are distinct. Shapes: (K,).
+        """
+        if len(rows):
+            self._grow(int(rows.max()) + 1)
+            fresh = ~self.is_known(rows, keys)
+            rows = rows[fresh]
+            self.key[rows], self.node[rows] = keys[fresh], nodes[fresh]
+            self.status[rows], self._phase[rows], self._due[rows] = COMPLETE, _ENDED, 0
 
     def lose(self, nodes: Rows) -> Rows:
         """Forget all that is on these nodes, as after a loss of power; returns the rows of what had not ended."""
@@ -181,6 +194,12 @@ class Lives:
         """Count what has not ended."""
         return int(np.count_nonzero((self._phase != _EMPTY) & (self._phase != _ENDED)))
 
+    def is_alive(self, rows: Rows, keys: Int64s) -> NDArray[np.bool_]:
+        """Say of each whether it lives here and has not ended. Shapes: (K,)."""
+        known = self.is_known(rows, keys)
+        known[known] &= self._phase[rows[known]] != _ENDED
+        return known
+
     def is_known(self, rows: Rows, keys: Int64s) -> NDArray[np.bool_]:
         """Say of each whether it lives or lived here. Shapes: (K,)."""
         inside = rows < len(self.key)
@@ -216,6 +235,8 @@ class Lives:
             fails = laws.happens(laws.hashes(self._seed, RUN_FAILS, drawn), manner.run_fails)
             ends = FAILED if manner.exit_code else COMPLETE
             follows[chosen] = np.where(fails, FAILED, ends)
+            failing = chosen[follows[chosen] == FAILED]
+            lasts[failing] = manner.until_failed(lasts[failing])
         ends_ever = lasts < NEVER_NS
         self._plan(rows[ends_ever], at_ns[ends_ever] + lasts[ends_ever], follows[ends_ever])
 

@@ -123,6 +123,22 @@ class Manner(msgspec.Struct, frozen=True):
     run_fails: int
     stops: Law
     exit_code: int = 0
+    #: a task that fails is started again in place so often within the interval, each time after a pause.
+    restarts: int = 0
+    pause_ns: int = 0
+    interval_ns: int = 0
+
+    def until_failed(self, runs_ns: Int64s) -> Int64s:
+        """How long allocations whose runs fail after `runs_ns` go on in all; NEVER_NS: they never give up.
+
+        Shapes: (K,).
+        """
+        if not self.restarts:
+            return runs_ns
+        again = np.minimum(runs_ns, laws.DURATION_MAX_NS // (self.restarts + 1)) + self.pause_ns
+        # Attempts are counted from the first end on, and anew once the interval is over.
+        gives_up = again * self.restarts < self.interval_ns
+        return np.where(gives_up, runs_ns + again * self.restarts, laws.NEVER_NS)
 
 
 #: Lives that begin at once and never end.

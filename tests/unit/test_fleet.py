@@ -1,0 +1,296 @@
+"""A fleet of simulated nodes: orders, registration, reports; lean and real say the same."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas.allocations import CLIENT_STATUSES
+from schemas.answers import JobVersionAnswer
+from schemas.envelope import COMMANDS_DECODER, ENCODER
+from schemas.nodes import Heartbeat, ReportNode
+from services.agent.fleet.lean import Fleet
+from services.agent.fleet.real import Flock
+from shared.bus import subjects
+from shared.core.ids import alloc_id
+from shared.core.role import Answer, Ask, Message, Reconnected, Send, SetTimer, Stop, Timer
+from shared.core.wanted import DesiredAlloc
+from shared.fleet.profile import Habits, Profile, node_specs
+from tests.projected import projected
+
+SECOND = 1_000_000_000
+START_NS = 1_000 * SECOND
+
+
+class Field:
+    """A fleet under test, with a cluster that answers at once: every report is seen, every job is known."""
+
+    def __init__(
+        self,
+        kind: type[Fleet | Flock] = Fleet,
+        *,
+        nodes: int = 2,
+        profile: dict[str, Any] | None = None,
+        job: dict[str, Any] | None = None,
+    ) -> None:
+        self.profile = msgspec.convert(profile or {}, Profile)
+        self.job = job or {"Type": "service"}
+        self.now_ns = START_NS
+        self.timers: dict[str, int] = {}
+        self.sent: list[ReportNode] = []
+        self.beats: list[Heartbeat] = []
+        self.stopped: list[str] = []
+        self.asked: list[Ask] = []
+        #: what the log would hold: status by key.
+        self.log: dict[int, str] = {}
+        self.boots: dict[str, str] = {}
+        self.seen: dict[str, int] = {}
+        self.wants: dict[str, list[DesiredAlloc]] = {}
+        self.seq = 1
+        self.knows_jobs = True
+        specs = node_specs(self.profile, nodes, prefix="n")
+        self.ids = [str(spec.node_id) for spec in specs]
+        self.fleet = kind(
+            specs,
+            Habits(self.profile),
+            instance="f",
+            boots=lambda node, nth: f"b{node}-{nth}",
+            seed=3,
+        )
+        self.step()
+
+    def step(self, *inputs: Any) -> "Field":
+        """Feed inputs; what is asked is answered."""
+        todo = list(inputs)
+        first = True
+        while first or todo:
+            first = False
+            effects = self.fleet.step(todo, self.now_ns)
+            todo = []
+            for effect in effects:
+                if isinstance(effect, SetTimer):
+                    self.timers[effect.name] = effect.at_ns
+                elif isinstance(effect, Stop):
+                    self.stopped.append(effect.reason)
+                elif isinstance(effect, Ask):
+                    self.asked.append(effect)
+                    if "job_version" in effect.subject and self.knows_jobs:
+                        todo.append(self.answer(effect))
+                elif isinstance(effect, Send):
+                    self._sent(effect)
+        return self
+
+    def answer(self, ask: Ask) -> Answer:
+        """What view says of a job version."""
+        version, _, job_id = ask.name.strip().partition(" ")
+        task = {"Name": "t", "Driver": "raw_exec", "Config": {"command": "x"}}
+        policy = {"Attempts": 0, "Mode": "fail"}
+        group = {"Name": "g", "Tasks": [task], "RestartPolicy": policy}
+        spec = {"ID": job_id, "Name": job_id, "TaskGroups": [group], **self.job}
+        raw = msgspec.Raw(ENCODER.encode(spec))
+        found = JobVersionAnswer(seq=1, job_id=job_id, version=int(version), spec=raw)
+        return Answer(name=ask.name, data=ENCODER.encode(found))
+
+    def _sent(self, effect: Send) -> None:
+        if effect.subject.startswith("hb."):
+            self.beats.append(msgspec.json.decode(effect.data, type=Heartbeat))
+            return
+        for command in COMMANDS_DECODER.decode(effect.data).commands:
+            assert isinstance(command, ReportNode)
+            assert effect.subject == subjects.report(command.node_id)
+            self.sent.append(command)
+
+    def hear(self, node: str, seq: int = 0, **more: Any) -> "Field":
+        """The node's projection as it is now."""
+        self.seq = seq or self.seq + 1
+        fields: dict[str, Any] = {
+            "cluster_id": "c1",
+            "node_id": node,
+            "host_id": f"host-{node}",
+            "boot_id": self.boots.get(node, ""),
+            "reports_seen": self.seen.get(node, 0),
+        }
+        said = projected(self.wants.get(node, []), seq=self.seq, **{**fields, **more})
+        return self.step(Message("projection", subjects.node(node), ENCODER.encode(said), token=1))
+
+    def take(self) -> int:
+        """The log takes what was reported; returns how many reports that were."""
+        taken, self.sent = self.sent, []
+        for report in taken:
+            self.boots[report.node_id] = report.boot_id
+            self.seen[report.node_id] = max(report.number, self.seen.get(report.node_id, 0))
+            for state in report.states:
+                self.log[state.key] = state.status
+            brief = report.brief
+            runs = zip(brief.statuses[0::2], brief.statuses[1::2], strict=True)
+            codes = [code for code, count in runs for _ in range(count)]
+            for key, code in zip(brief.keys, codes, strict=True):
+                self.log[key] = CLIENT_STATUSES[code]
+        return len(taken)
+
+    def settle(self, seconds: float = 5.0) -> "Field":
+        """Let time pass; the log takes reports, and tells their nodes."""
+        until = self.now_ns + int(seconds * SECOND)
+        while self.wait(0.05).now_ns < until:
+            nodes = sorted({str(report.node_id) for report in self.sent})
+            self.take()
+            for node in nodes:
+                self.hear(node)
+        return self
+
+    def wait(self, seconds: float) -> "Field":
+        """Let time pass, timers fire in order."""
+        until = self.now_ns + int(seconds * SECOND)
+        while True:
+            due = [(at, name) for name, at in self.timers.items() if 0 < at <= until]
+            if not due:
+                break
+            at, name = min(due)
+            self.now_ns = max(self.now_ns, at)
+            del self.timers[name]
+            self.step(Timer(name, at))
+        self.now_ns = until
+        return self
+
+    def want(self, node: str, keys: Iterable[int], **more: Any) -> "Field":
+        """Place allocations on a node, and tell it."""
+        self.wants.setdefault(node, []).extend(alloc(key, **more) for key in keys)
+        return self.hear(node)
+
+
+def alloc(key: int, job: str = "j", **more: Any) -> DesiredAlloc:
+    """An allocation of a job."""
+    return DesiredAlloc(
+        key=key, row=key, alloc_id=alloc_id(key), job_id=job, version=0, group="g", index=0, **more
+    )
+
+
+BOTH = pytest.mark.parametrize("kind", [Fleet, Flock], ids=["lean", "real"])
+
+
+@BOTH
+def test_a_node_registers_again_until_it_is_seen(kind: type[Fleet | Flock]) -> None:
+    """Without an answer the registration is sent again under its number; seen, it is not."""
+    field = Field(kind, nodes=1)
+    first = field.sent[0]
+    assert first.spec is not None and first.number == 1
+    field.wait(3)
+    assert len(field.sent) > 2
+    assert {(one.number, one.spec is not None) for one in field.sent} == {(1, True)}
+    field.take()
+    field.hear("n00000").wait(20)
+    assert not field.sent
+
+
+@BOTH
+def test_every_node_beats_once_a_second(kind: type[Fleet | Flock]) -> None:
+    """In ten seconds each node says ten times, give or take one, that it is there."""
+    field = Field(kind, nodes=7)
+    field.beats.clear()
+    field.wait(10)
+    for node in field.ids:
+        assert 9 <= sum(beat.node_id == node for beat in field.beats) <= 11
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "more",
+    [{"cluster_id": "other"}, {"node_id": "n00001"}, {"seq": 1}],
+    ids=["another cluster", "another node", "an older one"],
+)
+def test_what_is_no_order_ends_nothing(kind: type[Fleet | Flock], more: dict[str, Any]) -> None:
+    """Silence, another cluster's, another node's and an older projection leave everything running."""
+    field = Field(kind).settle(1).want("n00000", (7, 8)).settle(2)
+    assert field.log == {7: "running", 8: "running"}
+    field.wants.clear()
+    field.hear("n00000", **{"seq": field.seq + 1, **more})
+    field.step(Message("projection", subjects.node("n00000"), b"{", token=1))
+    field.settle(30)
+    assert field.log == {7: "running", 8: "running"}
+    field.seq += 5
+    field.wants["n00000"] = [alloc(8)]
+    field.hear("n00000").settle(2)
+    assert field.log == {7: "complete", 8: "running"}
+
+
+@BOTH
+def test_what_was_to_stop_before_it_was_heard_of_is_complete(kind: type[Fleet | Flock]) -> None:
+    """An allocation that this boot never knew and that shall stop is over, and that is said."""
+    field = Field(kind).settle(1).want("n00000", (7,), desired="stop").settle(2)
+    assert field.log == {7: "complete"}
+
+
+@BOTH
+def test_a_job_that_nobody_knows_is_asked_for_again(kind: type[Fleet | Flock]) -> None:
+    """Until view answers, nothing of the job starts; what is asked is asked again."""
+    field = Field(kind).settle(1)
+    field.knows_jobs = False
+    field.want("n00000", (7,))
+    (ask,) = [one for one in field.asked if "job_version" in one.subject]
+    field.step(Answer(name=ask.name, data=None)).settle(3)
+    assert field.log == {}
+    field.knows_jobs = True
+    field.asked.clear()
+    again = field.step(Answer(name=ask.name, data=None)).settle(6).asked
+    assert [one for one in again if "job_version" in one.subject]
+    assert field.log == {7: "running"}
+
+
+@BOTH
+def test_evicted_ones_end_before_others_start(kind: type[Fleet | Flock]) -> None:
+    """What takes the place of an evicted allocation waits until that is over."""
+    field = Field(kind, profile={"stops": "4s"}).settle(1).want("n00000", (7,)).settle(2)
+    field.wants["n00000"] = [alloc(7, desired="evict"), alloc(8)]
+    field.hear("n00000").settle(3)
+    assert field.log == {7: "running"}
+    field.settle(3)
+    assert field.log == {7: "complete", 8: "running"}
+
+
+@BOTH
+def test_a_reconnected_fleet_says_again_what_nobody_answered(kind: type[Fleet | Flock]) -> None:
+    """After a loss of the bus unseen states go at once."""
+    field = Field(kind, nodes=1).settle(1).want("n00000", (7,))
+    field.wait(0.1)
+    assert field.take() == 1
+    field.wait(0.1)
+    field.step(Reconnected())
+    assert len(field.sent) == 1
+
+
+@BOTH
+def test_a_node_of_another_host_is_left_alone(kind: type[Fleet | Flock]) -> None:
+    """A node id that belongs to another host is not spoken for; when none is left the fleet ends."""
+    field = Field(kind)
+    field.hear("n00000", host_id="elsewhere", boot_id="x", refused="host f: conflict: no")
+    field.hear("n00000", host_id="elsewhere", boot_id="x", refused="host f: conflict: no")
+    assert not field.stopped
+    field.beats.clear()
+    field.sent.clear()
+    field.wait(3)
+    assert "n00000" not in {str(one.node_id) for one in (*field.beats, *field.sent)}
+    for _ in range(2):
+        field.hear("n00001", host_id="elsewhere", boot_id="x", refused="host f: conflict: no")
+    assert len(field.stopped) == 1
+
+
+@BOTH
+def test_a_node_that_fails_is_silent_and_boots_anew(kind: type[Fleet | Flock]) -> None:
+    """An outage ends what ran without a word; then another boot registers, and runs what is still wanted."""
+    failures = {"per_node_day": 1000.0, "away": "20s", "boot": "5s"}
+    field = Field(kind, nodes=1, profile={"failures": failures}).settle(1)
+    field.want("n00000", (7,)).settle(1)
+    boots = set()
+    for _ in range(600):
+        field.beats.clear()
+        field.settle(1)
+        boots.add(field.boots["n00000"])
+        if not field.beats:
+            break
+    assert not field.beats, "it never failed"
+    field.settle(60)
+    assert field.boots["n00000"] not in boots and field.log == {7: "running"}
+    field.wants["n00000"] = []
+    field.hear("n00000").settle(2)
+    assert field.log == {7: "complete"}
