@@ -31,8 +31,8 @@ just bench-report        # this page and its pictures from bench/results
 ```
 
 Where there is a bus, it is a real nats-server that has every write on the disk before it acknowledges it (fsync), and
-every role is a process of its own with its own permissions. *Closes* is the figure that this release was built to reach,
-*goal* the one beyond it. CPU seconds are those of all threads while the clock ran.
+every role is a process of its own with its own permissions. *Closes* is the figure that this release was built to
+reach, *goal* the one beyond it. CPU seconds are those of all threads while the clock ran.
 """
 _NONE = "-"
 
