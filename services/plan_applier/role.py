@@ -20,7 +20,7 @@ from services.plan_applier.rolling import TIMER as ROLL_TIMER
 from services.plan_applier.rolling import Rolling
 from shared.bus import subjects
 from shared.core.dead import dead_letter
-from shared.core.decide.garbage import Horizon, decide_garbage
+from shared.core.decide.garbage import Horizon, decide_garbage, is_cut_short
 from shared.core.decide.operator import decide_roll
 from shared.core.log import seal
 from shared.core.replica import Replica
@@ -64,6 +64,8 @@ RECORD_BYTES_MAX = 1_000_000
 CHECKPOINT_EVERY = 1000
 CHECKPOINT_IDLE_NS = 1_000_000_000
 GARBAGE_EVERY_NS = 5_000_000_000
+#: After a pass that took all it may: more ends than leaves otherwise.
+GARBAGE_AGAIN_NS = 200_000_000
 #: Busy: wait this long after the last append for company, but only while company comes.
 LINGER_NS = 2_000_000
 LINGER_ABOVE = 1.2
@@ -397,8 +399,9 @@ class PlanApplier:
 
     def _write_garbage(self, now_ns: int, out: list[Effect]) -> None:
         self._is_garbage_due = False
-        out.append(SetTimer("garbage", now_ns + GARBAGE_EVERY_NS))
         events = decide_garbage(self._begin(now_ns), self._horizon, now_ns)
+        pause_ns = GARBAGE_AGAIN_NS if is_cut_short(events) else GARBAGE_EVERY_NS
+        out.append(SetTimer("garbage", now_ns + pause_ns))
         if events:
             self._commit(events, now_ns, out)
 

@@ -37,7 +37,7 @@ from schemas.policy import (
 )
 from services.view import displacing
 from shared.bus import subjects
-from shared.core.decide.garbage import Horizon, decide_garbage
+from shared.core.decide.garbage import Horizon, decide_garbage, size_of
 from shared.core.decide.operator import decide_declaration, decide_policy
 from shared.core.replica import Replica
 from shared.core.role import Effect, Message, Reply, Send, SetTimer
@@ -50,7 +50,7 @@ ANSWER_NS = 5_000_000_000
 WAITING_MAX = 1_000
 TIMER = "operator"
 _KINDS = {
-    AllocationsCollected: ("allocations", "rows"),
+    AllocationsCollected: ("allocations", ""),
     EvaluationsCollected: ("evaluations", "keys"),
     JobsCollected: ("jobs", "job_ids"),
     NodesCollected: ("nodes", "rows"),
@@ -266,7 +266,8 @@ class Door:
         if kind is not None:
             name, field = kind
             collected = dict(wish.verdict.collected)
-            collected[name] = collected.get(name, 0) + len(getattr(event, field))
+            size = len(getattr(event, field)) if field else size_of(event)  # type: ignore[arg-type]
+            collected[name] = collected.get(name, 0) + size
             wish.verdict = msgspec.structs.replace(wish.verdict, collected=collected)
 
     def _collect_on(self) -> list[Effect]:

@@ -449,7 +449,9 @@ class Books:
             rows.discard(alloc.row)
 
     def _collect(self, event: allocations.AllocationsCollected) -> None:
-        for row in event.rows:
+        runs = zip(event.runs[::2], event.runs[1::2], strict=True)
+        behind = [row for start, size in runs for row in range(start, start + size)]
+        for row in (*event.rows, *behind):
             alloc = self.allocs.pop(row)
             self.ledger.hold("forgotten_when_over", alloc.client in TERMINAL, alloc)
             self._rows.free(row)

@@ -1,8 +1,15 @@
 """Forgetting: what is terminal leaves by facts, in log time, and frees its row."""
 
+from typing import Any
+
+import numpy as np
+import pytest
+
+from schemas.allocations import AllocationsCollected
 from schemas.base import Event
 from schemas.nodes import ChangeLiveness
 from schemas.policy import CollectGarbage, Policy
+from shared.core.decide import garbage
 from shared.core.decide.garbage import decide_garbage
 from tests.builders import SECOND, Cluster, group, join, register, stop
 
@@ -146,3 +153,41 @@ def test_old_versions_groups_are_forgotten_when_nothing_points_to_them() -> None
         )
     assert len(world.state.allocations.groups.ref_of) == 1
     assert len(world.state.allocations.groups.names) <= 2
+
+
+def test_a_pass_is_bounded_and_says_that_there_is_more() -> None:
+    """A thousand finished tasks at once fit no transaction: some jobs go, and the next pass comes at once."""
+    world = world_with_one_node(job_keep_ns=SECOND, allocation_keep_ns=SECOND)
+    for number in range(3):
+        name = f"b{number}"
+        world.run(register(name, group(count=20, cpu_mhz=1, memory_mib=1), job_type="batch"))
+        finish(world, "complete", name)
+    world.later(20).do(register("tick"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(garbage, "ROWS_MAX", 30)
+        events = collect(world)
+        assert garbage.is_cut_short(events)
+        assert sum(map(garbage.size_of, of(events, AllocationsCollected))) == 40
+        events = collect(world)
+        assert not garbage.is_cut_short(events)
+    assert "b0" not in world.state.jobs.by_id and not world.state.allocations.rows_of("b2").size
+
+
+def test_rows_beside_each_other_leave_as_runs() -> None:
+    """What a wide job leaves is named by where it begins and how much it is; every table comes to the same."""
+    one, other = world_with_one_node(), world_with_one_node()
+    for world in (one, other):
+        world.run(register("b", group(count=50, cpu_mhz=1, memory_mib=1), job_type="batch"))
+    rows = np.array([3, 4, 5, 6, 40], dtype=np.int32)
+    assert garbage.collected(rows).runs == (3, 4, 40, 1)
+    assert garbage.collected(rows[[0, 4]]).rows == (3, 40)
+    for world in (one, other):
+        finish(world, "complete", "b")
+    one.state.evolve(AllocationsCollected(runs=(3, 4, 40, 1)), one.state.seq)
+    other.state.evolve(AllocationsCollected(rows=(40, 6, 5, 4, 3)), other.state.seq)
+    assert one.state.hashes() == other.state.hashes()
+    assert len(one.state.allocations.rows_of("b")) == 45
+
+
+def of(events: list[Event], kind: type[Event]) -> list[Any]:
+    return [one for one in events if isinstance(one, kind)]

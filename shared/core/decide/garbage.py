@@ -21,8 +21,11 @@ from shared.core.tables.allocations import COMPLETE, FAILED, RUN, TERMINAL
 from shared.core.tables.fleet import DOWN
 from shared.core.tables.jobs import Job
 
-#: Entities of one kind that one pass collects.
-PASS_MAX = 5000
+#: Entities of one kind that one pass collects, and allocations.
+PASS_MAX = 5_000
+ROWS_MAX = 20_000
+#: Numbers that fit into a transaction with room to spare.
+_NUMBERS_MAX = 90_000
 _STEP_NS = 1_000_000_000
 _KEPT = 100_000
 _NO_ROWS: Rows = np.empty(0, dtype=np.int32)
@@ -75,10 +78,41 @@ def decide_garbage(
     events += _evaluations(state, limit(policy.evaluation_keep_ns), policy.terminal_keep_max)
     rows = _allocations(state, limit(policy.allocation_keep_ns), policy.terminal_keep_max)
     if len(rows):
-        events.append(AllocationsCollected(rows=tuple(rows.tolist())))
+        events.append(collected(rows))
     events += _jobs(state, limit(policy.job_keep_ns), policy.terminal_keep_max, rows)
     events += _nodes(state, limit(policy.node_keep_ns))
     return events
+
+
+def is_cut_short(events: Iterable[Event]) -> bool:
+    """Tell whether a pass took all that it may: there is more to collect at once."""
+    for event in events:
+        match event:
+            case AllocationsCollected():
+                if size_of(event) >= ROWS_MAX:
+                    return True
+            case EvaluationsCollected(keys=some) | JobsCollected(job_ids=some):
+                if len(some) >= PASS_MAX:
+                    return True
+            case _:
+                pass
+    return False
+
+
+def collected(rows: Rows) -> AllocationsCollected:
+    """Say which rows leave, in the shorter way."""
+    ordered = np.sort(rows)
+    starts = np.flatnonzero(np.diff(ordered, prepend=-2) != 1)
+    if 2 * len(starts) >= len(rows):
+        return AllocationsCollected(rows=tuple(rows.tolist()))
+    lengths = np.diff(starts, append=len(ordered))
+    runs = np.stack((ordered[starts], lengths), axis=1).ravel()
+    return AllocationsCollected(runs=tuple(runs.tolist()))
+
+
+def size_of(event: AllocationsCollected) -> int:
+    """Count the allocations that left."""
+    return len(event.rows) + sum(event.runs[1::2])
 
 
 def _submissions(state: State, upto: int, keep_max: int) -> list[Event]:
@@ -122,7 +156,7 @@ def _allocations(state: State, upto: int, keep_max: int) -> Rows:
     spent &= (table.client[ended] != FAILED) | _by_ref(state, refs, _is_over)[inverse]
     old |= _by_ref(state, refs, _is_purged)[inverse]
     old &= spent | (table.desired[ended] != RUN)
-    return ended[old][:PASS_MAX].astype(np.int32)
+    return ended[old][:ROWS_MAX].astype(np.int32)
 
 
 def _by_ref(
@@ -160,22 +194,39 @@ def _jobs(state: State, upto: int, keep_max: int, leaving: Rows) -> list[Event]:
     candidates: Iterable[JobId] = jobs.by_id if upto or excess > 0 else jobs.purging
     gone: list[JobId] = []
     rows: list[Rows] = []
+    taken = 0
     for job_id in candidates:
         job = jobs.by_id[job_id]
         if not (job.purge or job.plan_seq <= upto or len(gone) < excess):
             continue
-        if state.evaluations.open_of.get(job_id) or len(gone) >= PASS_MAX:
+        if len(gone) >= PASS_MAX or taken >= ROWS_MAX:
+            break
+        if state.evaluations.open_of.get(job_id):
             continue
         held = state.allocations.rows_of(job_id)
         if len(held) and (job.stopped or not is_finished(state, job)):
             continue
+        if taken and taken + len(held) > _NUMBERS_MAX:
+            break
+        if _numbers(held) > _NUMBERS_MAX:
+            # It leaves with all that it had or not at all, and a transaction is never split.
+            continue
         gone.append(job_id)
         rows.append(np.setdiff1d(held, leaving))
+        taken += len(held)
     events: list[Event] = []
     together = np.concatenate(rows) if rows else _NO_ROWS
     if len(together):
-        events.append(AllocationsCollected(rows=tuple(together.tolist())))
+        events.append(collected(together))
     return [*events, JobsCollected(job_ids=tuple(gone))] if gone else []
+
+
+def _numbers(rows: Rows) -> int:
+    """How many numbers it takes to name these."""
+    if len(rows) <= _NUMBERS_MAX:
+        return len(rows)
+    event = collected(rows)
+    return len(event.rows) + len(event.runs)
 
 
 def is_finished(state: State, job: Job) -> bool:

@@ -8,11 +8,10 @@ from collections.abc import Collection
 
 import numpy as np
 
-from schemas.allocations import AllocationsCollected
 from schemas.base import Event, JobId
 from schemas.evaluations import EvaluationEnded
 from schemas.jobs import JobsCollected
-from shared.core.decide.garbage import PASS_MAX
+from shared.core.decide.garbage import PASS_MAX, collected
 from shared.core.decide.reservations import reserve
 from shared.core.state import State
 from shared.core.tables.allocations import TERMINAL
@@ -35,5 +34,5 @@ def forget(state: State, job_id: JobId, ending: Collection[int] = ()) -> list[Ev
         for key in state.evaluations.open_of.get(job_id, ())
     ]
     if len(rows):
-        events.append(AllocationsCollected(rows=tuple(rows.tolist())))
+        events.append(collected(rows))
     return [*events, *reserve(state, job_id, ()), JobsCollected(job_ids=(job_id,))]

@@ -190,7 +190,7 @@ class AllocationTable:
                 self._learn(event)
                 self.groups.add(event)
             case AllocationsCollected():
-                self._collect(np.asarray(event.rows, dtype=np.int32))
+                self._collect(_leaving(event))
             case JobsCollected():
                 for job_id in event.job_ids:
                     self.groups.drop(job_id)
@@ -431,9 +431,11 @@ class AllocationTable:
 
     def _collect(self, rows: Rows) -> None:
         refs = np.unique(self.group[rows]).tolist()
+        going = np.zeros(self.size, dtype=bool)
+        going[rows] = True
         for job_id in sorted({self.groups.job_ids[ref] for ref in refs}):
             kept = self.by_job[job_id]
-            kept = kept[~np.isin(kept, rows)]
+            kept = kept[~going[kept]]
             if len(kept):
                 self.by_job[job_id] = kept
             else:
@@ -443,15 +445,17 @@ class AllocationTable:
             for key in self.key[rows].tolist():
                 self.chains.pop(key, None)
         self.key[rows] = 0
-        for row in rows.tolist():
-            for rare in (
-                self.previous,
-                self.details,
-                self.reschedule_at_ns,
-                self.holdings,
-                self.evicted_by,
-                self.displaced,
-            ):
+        kinds = (
+            self.previous,
+            self.details,
+            self.reschedule_at_ns,
+            self.holdings,
+            self.evicted_by,
+            self.displaced,
+        )
+        some = [rare for rare in kinds if rare]
+        for row in rows.tolist() if some else ():
+            for rare in some:
                 rare.pop(row, None)
             self._rare.touch(row)
         self._hashes.touch(rows)
@@ -489,3 +493,13 @@ def pack_runs(numbers: NDArray[np.integer]) -> tuple[int, ...]:
     starts = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 2) != 1)
     lengths = np.diff(starts, append=len(numbers))
     return tuple(np.column_stack((numbers[starts], lengths)).ravel().tolist())
+
+
+def _leaving(event: AllocationsCollected) -> Rows:
+    """Rows that left, one by one."""
+    rows = np.asarray(event.rows, dtype=np.int32)
+    runs = np.asarray(event.runs, dtype=np.int32).reshape(-1, 2)
+    if not len(runs):
+        return rows
+    parts = [np.arange(start, start + size, dtype=np.int32) for start, size in runs.tolist()]
+    return np.concatenate([rows, *parts])
