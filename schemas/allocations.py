@@ -44,6 +44,6 @@ class AllocationsDisplaced(Event, frozen=True, kw_only=True, tag="allocations.di
 class AllocationsCollected(Event, frozen=True, kw_only=True, tag="allocations.collected"):
     """Terminal allocations left the state; their rows are free: `rows`, and behind them `runs`."""
 
-    rows: tuple[int, ...] = ()
+    rows: tuple[int, ...]
     #: start, length, start, length, … where that is shorter.
     runs: tuple[int, ...] = ()

@@ -183,7 +183,7 @@ def test_rows_beside_each_other_leave_as_runs() -> None:
     assert garbage.collected(rows[[0, 4]]).rows == (3, 40)
     for world in (one, other):
         finish(world, "complete", "b")
-    one.state.evolve(AllocationsCollected(runs=(3, 4, 40, 1)), one.state.seq)
+    one.state.evolve(AllocationsCollected(rows=(), runs=(3, 4, 40, 1)), one.state.seq)
     other.state.evolve(AllocationsCollected(rows=(40, 6, 5, 4, 3)), other.state.seq)
     assert one.state.hashes() == other.state.hashes()
     assert len(one.state.allocations.rows_of("b")) == 45

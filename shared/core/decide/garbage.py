@@ -107,7 +107,7 @@ def collected(rows: Rows) -> AllocationsCollected:
         return AllocationsCollected(rows=tuple(rows.tolist()))
     lengths = np.diff(starts, append=len(ordered))
     runs = np.stack((ordered[starts], lengths), axis=1).ravel()
-    return AllocationsCollected(runs=tuple(runs.tolist()))
+    return AllocationsCollected(rows=(), runs=tuple(runs.tolist()))
 
 
 def size_of(event: AllocationsCollected) -> int:
