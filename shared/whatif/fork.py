@@ -35,7 +35,7 @@ from shared.whatif.script import Entry, Lineage, entries_of
 
 SECOND = 1_000_000_000
 #: What is under way at the end of the record may come to rest within so much more of virtual time.
-SETTLE_NS = 60 * SECOND
+SETTLE_NS = 3_600 * SECOND
 _QUIET_NS = 2 * SECOND
 
 
@@ -58,9 +58,12 @@ class Recorded(msgspec.Struct, kw_only=True):
         return max(len(self.course.workers), 1)
 
     def proof(self) -> Redecided:
-        """Decide again what was decided behind the fork. Raises LogError."""
+        """Decide again what was decided behind the fork, all that was read for a fork at the end. Raises LogError."""
         start = copied(self.base) if self.base.seq else None
-        return redecide(lambda: self.records, start=start, after_seq=self.fork.seq)
+        # A fork of now has nothing behind it: then it is the past that must come out again.
+        is_now = self.fork.seq == self.course.replica.seq
+        after_seq = 0 if is_now else self.fork.seq
+        return redecide(lambda: self.records, start=start, after_seq=after_seq)
 
     def behind(self, until_ns: int) -> Course:
         """What was recorded between the fork and a moment, to be compared with forks."""
@@ -162,8 +165,11 @@ def play(
     course = recorded.at_fork.forked(recorded.fork, until_ns)
     lasting = Lasting(recorded.course, course.begin_ns, resample=resample, seed=seed)
 
+    alive: list[RecordedLives] = []
+
     def lives(seed: int, state: Callable[[], State]) -> RecordedLives:
-        return RecordedLives(seed, state, course, lasting)
+        alive.append(RecordedLives(seed, state, course, lasting))
+        return alive[0]
 
     kept: list[Record] = []
     engine = Engine(
@@ -186,7 +192,7 @@ def play(
             if key:
                 engine.at(one.t_ns, msgspec.structs.replace(one.command, alloc_key=key))
     engine.run(until_ns)
-    settled = engine.settle(quiet_ns=_QUIET_NS, limit_ns=SETTLE_NS) if settle else False
+    settled = _settle(engine, alive[0]) if settle else False
     course.pause(max(until_ns, course.t_ns))
     return Played(
         course=course,
@@ -196,6 +202,29 @@ def play(
         records=kept,
         refused=engine.stats.dead_letters,
     )
+
+
+def _settle(engine: Engine, lives: RecordedLives) -> bool:
+    """Run on until nothing happens any more and nothing will; tell whether that came in time."""
+    limit_ns = engine.now_ns + SETTLE_NS
+    while engine.settle(quiet_ns=_QUIET_NS, limit_ns=max(limit_ns - engine.now_ns, 1)):
+        due_ns = _next_ns(engine, lives)
+        if not due_ns:
+            return True
+        if due_ns > limit_ns:
+            engine.run(limit_ns)
+            return False
+        engine.run(due_ns)
+    return False
+
+
+def _next_ns(engine: Engine, lives: RecordedLives) -> int:
+    """When the next task ends or the next evaluation wakes by itself; 0: none will."""
+    ends_ns = lives.next_due_ns()
+    table = engine.state.evaluations
+    found = [table.by_key[key].wait_until_ns for key in table.open]
+    found.append(ends_ns + engine.begin_ns if ends_ns else 0)
+    return min((one for one in found if one > engine.now_ns), default=0)
 
 
 def _forget(_record: Record) -> None:

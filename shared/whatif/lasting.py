@@ -6,11 +6,13 @@ cut off is only known to be longer. Draws are by lineage and seed: the same allo
 """
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from schemas.base import JobId
 from shared.core.columns import grown
 from shared.core.splitmix import splitmix64_array
 from shared.core.state import State
@@ -22,7 +24,7 @@ from shared.whatif.course import Course
 from shared.whatif.placed import Int64s
 
 Rows = NDArray[np.int32]
-RECORDED, RESAMPLED, FOR_EVER = "recorded", "resampled", "for_ever"
+A = TypeVar("A", bound=np.generic)
 #: Salts of draws.
 _START, _RUN = 0x57A7, 0x2B1D
 #: Phases of `Lives`.
@@ -34,7 +36,10 @@ class Assumed(msgspec.Struct, kw_only=True):
     """Where the durations of a fork come from, by allocation."""
 
     recorded: int = 0
+    #: as finished ones of its group, else of its job.
     resampled: int = 0
+    #: as finished ones of other batch jobs: nothing of its own job has ended yet.
+    of_others: int = 0
     for_ever: int = 0
     #: nobody ever saw anything of its kind start: it stays pending.
     never_started: int = 0
@@ -73,14 +78,22 @@ class Lasting:
         elapsed = np.where((running > 0) & (running <= fork_ns), fork_ns - running, 0)
         self._least = elapsed if resample else self._run
         self._code = np.where(by_itself, code, COMPLETE).astype(np.int8)
+        # One more at the end: what is not known is position -1.
+        self._has_run, self._has_start = _and(self._has_run, False), _and(self._has_start, False)
+        self._start, self._run, self._least = (
+            _and(one, 0) for one in (self._start, self._run, self._least)
+        )
+        self._code = _and(self._code, COMPLETE)
         lineages = course.placed.lineages()
         self._order = np.argsort(lineages, kind="stable")
         self._sorted = lineages[self._order]
         whole = np.ones(course.placed.count, dtype=bool)
         # Of those that ran before the first record that was read, nobody knows since when.
         whole[: len(course.unknown)] &= ~course.unknown
-        self._starts = _Pool(course, self._has_start & whole)
-        self._runs = _Pool(course, self._has_run & whole)
+        self._starts = _Pool(course, self._has_start[:-1] & whole)
+        self._runs = _Pool(course, self._has_run[:-1] & whole)
+        of_batch = self._is_batch(course.placed.column("group"))
+        self._batches = _Pool(course, self._has_run[:-1] & whole & of_batch)
 
     def fates(self, lineages: Int64s, groups: Int64s) -> Fates:
         """Say what befalls allocations, and count where it is known from. Shapes: (K,)."""
@@ -94,17 +107,37 @@ class Lasting:
         least = np.where(known >= 0, self._least[known], 0)
         rest = np.flatnonzero(~exact)
         if len(rest):
-            drawn = self._runs.draw(
-                groups[rest], hashed[rest] ^ np.uint64(_RUN), self._longer(least[rest])
-            )
-            found = drawn >= 0
-            run_ns[rest[found]] = self._run[drawn[found]]
-            code[rest[found]] = self._code[drawn[found]]
-            self.assumed.resampled += int(np.count_nonzero(found))
-            self.assumed.for_ever += int(np.count_nonzero(~found))
+            run_ns[rest], code[rest] = self._drawn(groups[rest], hashed[rest], least[rest])
         self.assumed.recorded += int(np.count_nonzero(exact))
         self.assumed.never_started += int(np.count_nonzero(start_ns >= NEVER_NS))
         return Fates(start_ns, run_ns, code)
+
+    def _drawn(
+        self, groups: Int64s, hashed: NDArray[np.uint64], least: Int64s
+    ) -> tuple[Int64s, NDArray[np.int8]]:
+        """Draw run times and statuses at the end of those that the record says nothing of."""
+        hashed = hashed ^ np.uint64(_RUN)
+        drawn = self._runs.draw(groups, hashed, self._longer(least))
+        missing = np.flatnonzero((drawn < 0) & self._is_batch(groups))
+        others = self._batches.draw(
+            groups[missing], hashed[missing], self._longer(least[missing]), anywhere=True
+        )
+        self.assumed.resampled += int(np.count_nonzero(drawn >= 0))
+        self.assumed.of_others += int(np.count_nonzero(others >= 0))
+        drawn[missing] = others
+        found = drawn >= 0
+        self.assumed.for_ever += int(np.count_nonzero(~found))
+        run_ns = np.where(found, self._run[drawn], NEVER_NS)
+        return run_ns, np.where(found, self._code[drawn], COMPLETE).astype(np.int8)
+
+    def _is_batch(self, groups: Int64s) -> NDArray[np.bool_]:
+        """Which groups are of jobs that shall end."""
+        jobs = self._course.state.jobs.by_id
+        ends: dict[int, bool] = {}
+        for group in np.unique(groups).tolist():
+            job = jobs.get(JobId(self._course.names.groups[group][0]))
+            ends[group] = job is not None and job.job_type in ("batch", "sysbatch")
+        return np.asarray([ends[group] for group in groups.tolist()], dtype=np.bool_)
 
     def _known(self, lineages: Int64s) -> Int64s:
         """Position in the recorded course; -1: it is not there."""
@@ -131,6 +164,11 @@ class Lasting:
             return longer
 
         return kept
+
+
+def _and(column: NDArray[A], value: object) -> NDArray[A]:
+    """A column and one value more."""
+    return np.append(column, np.asarray([value], dtype=column.dtype))
 
 
 class _Pool:

@@ -91,10 +91,16 @@ def agreement(found: Differences) -> Agreement:
 def texts_of(found: Assumptions) -> tuple[str, ...]:
     """Say the assumptions in words."""
     lasts = found.durations
-    lasting = (
-        f"tasks: {lasts.recorded} last as recorded, {lasts.resampled} as finished ones of their group or job did, "
-        f"{lasts.for_ever} for ever (nobody knows better)"
-    )
+    kinds = [
+        (lasts.recorded, "last as recorded"),
+        (lasts.resampled, "as finished ones of their group or job did"),
+        (
+            lasts.of_others,
+            "as finished ones of other batch jobs (nothing of their own has ended yet)",
+        ),
+        (lasts.for_ever, "for ever (nothing says when they end)"),
+    ]
+    lasting = "tasks: " + (", ".join(f"{n} {kind}" for n, kind in kinds if n) or "none")
     said = [
         f"{found.entries} things came from outside as they did then: nobody reacts to the change",
         lasting,

@@ -58,6 +58,11 @@ def changed(state: State, entries: Iterable[Entry], wishes: Wishes) -> list[Entr
 def copies(state: State, node_id: NodeId, count: int) -> tuple[NodeSpec, ...]:
     """More nodes like one that there is. Raises CommandInvalid."""
     spec = state.fleet.specs[_row(state, node_id)]
+    # What operators declared of it is as good as what its agent says.
+    declared = state.fleet.declared_of(node_id)
+    said = {one.name for one in declared}
+    pools = (*(one for one in spec.pools if one.name not in said), *declared)
+    spec = msgspec.structs.replace(spec, pools=pools)
     names = [NodeId(f"{node_id}-like-{number}") for number in range(1, count + 1)]
     return tuple(msgspec.structs.replace(spec, node_id=name, name=name) for name in names)
 

@@ -197,6 +197,23 @@ def test_unknown_durations_are_drawn_from_finished_ones(records: list[Record]) -
     assert effects(played.course).complete == 12
 
 
+def test_a_record_in_which_nothing_was_placed_can_be_forked(records: list[Record]) -> None:
+    """Where no duration is known at all, nothing is ever seen to start, and that is counted."""
+    asked = next(one.seq for one in records if b'"job.registered"' in one.data)
+    recorded = read(records[:asked], asked)
+    played = run(recorded)
+    assert played.course.totals.placements == 4
+    assert played.assumed.never_started == played.assumed.for_ever == 4
+
+
+def test_a_batch_that_never_ran_takes_as_long_as_others(records: list[Record]) -> None:
+    """Nothing of `report` ran before it came: it lasts as what finished of other batch jobs, not for ever."""
+    seq = seq_at(records, 67)
+    played = run(read(records[:seq], seq))
+    assert played.assumed.of_others == 6
+    assert effects(played.course).complete == 6
+
+
 @pytest.mark.parametrize(
     ("wishes", "said"),
     [

@@ -1,0 +1,24 @@
+# The story of docs/debugging.md: three seats taken by a service that goes on.
+job "viewers" {
+  group "viewer" {
+    count = 3
+
+    task "view" {
+      driver = "raw_exec"
+
+      config {
+        command = "/bin/sleep"
+        args    = ["3600"]
+      }
+
+      resources {
+        cpu    = 20
+        memory = 16
+
+        custom "seat" {
+          amount = 1
+        }
+      }
+    }
+  }
+}
