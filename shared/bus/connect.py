@@ -14,10 +14,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
+from nats import errors
 from nats.aio.client import Client
 from nats.aio.subscription import Subscription
 
 from shared.bus import subjects
+from shared.bus.feed import Feed
 from shared.bus.frames import Frames, Handler
 from shared.errors import BusUnavailable
 
@@ -118,6 +120,25 @@ class BusClient(Client):
             raise err
         self.on_failure(err)
 
+    async def _read_loop(self) -> None:
+        """Read what is no message of ours; those are handed over as they come (`feed.py`)."""
+        feed = Feed.over(self._ps, self._transport)
+        if feed is None:
+            await super()._read_loop()
+            return
+        with contextlib.suppress(asyncio.CancelledError):
+            while not (self.is_closed or self.is_reconnecting or self._transport is None):
+                try:
+                    await self._ps.parse(await feed.rest())
+                except EOFError:
+                    err = errors.UnexpectedEOF()
+                    await self._error_cb(err)
+                    await self._process_op_err(err)
+                    return
+                except (errors.ProtocolError, OSError) as err:
+                    await self._process_op_err(err)
+                    return
+
     # ---- out ----
 
     def send(self, subject: str, data: bytes, reply: bytes = b"", headers: bytes = b"") -> bool:
@@ -143,6 +164,11 @@ class BusClient(Client):
         if not self._flushes:
             self._flushes = True
             asyncio.get_running_loop().call_soon(self._flush_now)
+
+    def flush_now(self) -> None:
+        """Write what is queued: whoever has queued all that it wants spares a lone message a turn of the loop."""
+        if self._pending:
+            self._flush_now()
 
     def _flush_now(self) -> None:
         self._flushes = False

@@ -37,6 +37,8 @@ class Frames(Parser):
         self._failed = failed
         self._resets = 0
         self._needed = 0
+        #: a message that nats-py serves itself, and where the next frame begins.
+        self._foreign: tuple[tuple[int, bytes, bytes, bytes, bytes | None], int] | None = None
         super().__init__(client)
 
     def reset(self) -> None:
@@ -70,12 +72,39 @@ class Frames(Parser):
             self.buf = bytearray()
             at = line_end + 2
 
+    def take(self, data: bytes) -> bytes:
+        """Hand over the messages that a chunk begins with, at once; returns what is left for `parse`."""
+        if self.buf:
+            if not self._needed:
+                return data
+            self.buf += data
+            if len(self.buf) < self._needed:
+                return b""
+            data = bytes(self.buf)
+            self.buf = bytearray()
+            self._needed = 0
+        at = self._hand_over(data, 0)
+        self._foreign = None
+        if self._needed:
+            self.buf = bytearray(data[at:])
+            return b""
+        return data[at:]
+
     async def _messages(self, data: bytes, at: int) -> int:
         """Hand over the messages that begin at `at`; returns where the first thing begins that is no whole message."""
+        at = self._hand_over(data, at)
+        while self._foreign is not None:
+            (sid, subject, reply, body, headers), stop = self._foreign
+            self._foreign = None
+            await self._client._process_msg(sid, subject, reply, body, headers)  # noqa: SLF001
+            at = self._hand_over(data, stop)
+        return at
+
+    def _hand_over(self, data: bytes, at: int) -> int:
+        """Hand messages over up to one that has no handler here, which is put aside with where the next one begins."""
         size = len(data)
         handlers = self._handlers
         plain = _MSG.match
-        headers = b""
         while at < size:
             found = plain(data, at)
             if found is not None:
@@ -95,13 +124,12 @@ class Frames(Parser):
             headers = data[start:body] if body > start else b""
             handler = handlers.get(int(sid))
             if handler is None:
-                await self._client._process_msg(  # noqa: SLF001
-                    int(sid), subject, reply or b"", data[body:stop], headers or None
-                )
-            else:
-                try:
-                    handler(subject, reply or b"", headers, data[body:stop])
-                except Exception as err:  # noqa: BLE001 - nats-py would drop it and go on with a hole.
-                    self._failed(err)
+                message = (int(sid), subject, reply or b"", data[body:stop], headers or None)
+                self._foreign = message, stop + 2
+                return at
+            try:
+                handler(subject, reply or b"", headers, data[body:stop])
+            except Exception as err:  # noqa: BLE001 - nats-py would drop it and go on with a hole.
+                self._failed(err)
             at = stop + 2
         return at

@@ -199,6 +199,8 @@ class Shell:
             waiting = self._perform[type(effect)](effect)
             if waiting is not None and inspect.isawaitable(waiting):
                 await waiting
+        if effects and self._link is not None:
+            self._link.bus.flush_now()
 
     def _set_alarm(self) -> None:
         if self._alarm is not None:
