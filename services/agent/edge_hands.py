@@ -29,7 +29,8 @@ from services.agent.edge_log_files import LogFiles
 from services.agent.edge_streams import Stream
 from services.agent.hands import ORDERS
 from shared.bus import subjects
-from shared.bus.connect import BusClient, Handler
+from shared.bus.connect import BusClient
+from shared.bus.frames import Handler
 from shared.core.role import Listen
 from shared.errors import CommandInvalid
 

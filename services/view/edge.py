@@ -13,7 +13,8 @@ from faststream.middlewares import AckPolicy
 from faststream.nats import NatsBroker, NatsMessage
 from nats.aio.client import Client
 
-from shared.bus.connect import BusClient, Handler, header_block
+from shared.bus.connect import BusClient, header_block
+from shared.bus.frames import Handler
 from shared.core.role import Listen
 
 _MSG_ID = "Nats-Msg-Id"

@@ -96,7 +96,7 @@ class BusClient(Client):
         self._sweeper: asyncio.Task[None] | None = None
         self.on_failure: Callable[[BaseException], None] | None = None
         self.dropped = 0
-        self._ps = Frames(self, self._handlers, self._handler_failed)
+        self._frames = self._ps = Frames(self, self._handlers, self._handler_failed)
 
     # ---- in ----
 
@@ -122,14 +122,14 @@ class BusClient(Client):
 
     async def _read_loop(self) -> None:
         """Read what is no message of ours; those are handed over as they come (`feed.py`)."""
-        feed = Feed.over(self._ps, self._transport)
+        feed = Feed.over(self._frames, self._transport)
         if feed is None:
             await super()._read_loop()
             return
         with contextlib.suppress(asyncio.CancelledError):
             while not (self.is_closed or self.is_reconnecting or self._transport is None):
                 try:
-                    await self._ps.parse(await feed.rest())
+                    await self._frames.parse(await feed.rest())
                 except EOFError:
                     err = errors.UnexpectedEOF()
                     await self._error_cb(err)

@@ -10,7 +10,8 @@ from functools import partial
 import msgspec
 
 from shared.bus import streams, subjects
-from shared.bus.connect import BusClient, Handler, header, status
+from shared.bus.connect import BusClient, header, status
+from shared.bus.frames import Handler
 from shared.bus.inbox import Inbox, Tokens
 from shared.bus.pull import Link, Position, Pull
 from shared.core.role import Listen, Message, Read, Work
