@@ -2,7 +2,9 @@
 
 Decides when this instance may act. It is for liveness only: two writers are made impossible by the log's
 fence. The bucket has no limit markers and is written by plain publishes, because a KV client cannot renew a
-TTL. Next: `shell.py`.
+TTL. Who competes listens under its own name; where the bus says twice that nobody listens under the holder's,
+the holder's connection is gone, and its key is taken at once: a killed process is succeeded in a fraction of
+the key's life. One that only stands still keeps its connection, and its key until that dies. Next: `shell.py`.
 """
 
 import asyncio
@@ -16,7 +18,7 @@ import structlog
 
 from shared.bus import streams, subjects
 from shared.bus.append import PUB_ACK
-from shared.bus.connect import header_block
+from shared.bus.connect import BusClient, header_block, status
 from shared.bus.pull import Link
 from shared.bus.records import Stored
 from shared.core.role import Input, LeadershipLost, LeadershipWon
@@ -25,10 +27,15 @@ from shared.errors import BusUnavailable
 TTL_S = 2
 _RENEW_S = 0.5
 _COMPETE_S = 0.25
+#: Between the first and the second look at a holder that nobody hears: it may be connecting again.
+_SUSPECT_S = 0.1
+_PING_S = 0.25
 _ANSWER_S = 0.5
 #: A renewal this old might have been missed by the server: somebody else may be next.
 _DOUBT_S = 1.5
 _RESIGNED_S = 1.0
+#: status of an answer by the bus itself: there is no subscription.
+_NOBODY = 503
 log = structlog.get_logger()
 
 
@@ -54,7 +61,11 @@ class Leadership:
         self._link = link
         self._put = put
         self._subject = subjects.leader(key)
+        self._role = key.partition(".")[0]
         self._instance = instance.encode()
+        self._listening: BusClient | None = None
+        #: the holder that nobody heard when last looked.
+        self._suspect = b""
         self._seq = 0
         self._sure_at = 0.0
         self._running: asyncio.Task[None] | None = None
@@ -88,13 +99,29 @@ class Leadership:
 
     async def _run(self) -> None:
         while True:
-            pause = _RENEW_S if self.held else _COMPETE_S
             if time.monotonic() >= self._not_before:
                 with contextlib.suppress(BusUnavailable):
+                    await self._listen()
                     await self._write()
             if self.held and time.monotonic() - self._sure_at > _DOUBT_S:
                 self._lose()
-            await asyncio.sleep(pause)
+            await asyncio.sleep(self._pause_s)
+
+    @property
+    def _pause_s(self) -> float:
+        if self.held:
+            return _RENEW_S
+        return _SUSPECT_S if self._suspect else _COMPETE_S
+
+    async def _listen(self) -> None:
+        """Be there under our own name, once a client: one that reconnects is there again by itself."""
+        bus = self._link.bus
+        if self._listening is not bus:
+            await bus.listen(self._name_of(self._instance), _hear)
+            self._listening = bus
+
+    def _name_of(self, instance: bytes) -> str:
+        return subjects.presence(self._role, instance.decode(errors="replace"))
 
     async def _write(self) -> None:
         """Take the key where it is free, renew it where it is ours."""
@@ -104,7 +131,10 @@ class Leadership:
         if not seq and before:
             # A bus that was started again has forgotten the key; whoever is first takes it.
             seq = await self._ours() or await self._publish(0)
+        if not seq and not before:
+            seq = await self._succeed()
         if seq:
+            self._suspect = b""
             self._hold(seq, sent_at, before=before)
         elif before:
             self._lose()
@@ -120,14 +150,41 @@ class Leadership:
         ack = PUB_ACK.decode(body)
         return ack.seq if ack.error is None else 0
 
+    async def _succeed(self) -> int:
+        """Take the key of a holder that is gone. Returns its new seq, or 0."""
+        found = await self._found()
+        holder = base64.b64decode(found.data) if found is not None else b""
+        if not holder or holder == self._instance or not await self._is_gone(holder):
+            self._suspect = b""
+            return 0
+        if self._suspect != holder:
+            self._suspect = holder
+            return 0
+        assert found is not None
+        return await self._publish(found.seq)
+
+    async def _is_gone(self, holder: bytes) -> bool:
+        """Ask the bus whether anybody listens under the holder's name; no answer means that somebody does."""
+        gone: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def answered(headers: bytes, _body: bytes | None) -> None:
+            gone.set_result(status(headers) == _NOBODY)
+
+        self._link.bus.call(self._name_of(holder), b"", answered, timeout_s=_PING_S)
+        return await gone
+
     async def _ours(self) -> int:
         """A renewal whose answer was lost moved the seq on: return it if our name stands there, else 0."""
+        found = await self._found()
+        ours = found is not None and base64.b64decode(found.data) == self._instance
+        return found.seq if found is not None and ours else 0
+
+    async def _found(self) -> Stored | None:
+        """What stands in the key."""
         ask = subjects.js_message_get(streams.LEADER.name)
         body = msgspec.json.encode(_GetLast(self._subject))
         _, answer = await self._link.bus.request_raw(ask, body, timeout_s=_ANSWER_S)
-        found = msgspec.json.decode(answer, type=_Got).message
-        ours = found is not None and base64.b64decode(found.data) == self._instance
-        return found.seq if found is not None and ours else 0
+        return msgspec.json.decode(answer, type=_Got).message
 
     def _hold(self, seq: int, sent_at: float, *, before: bool) -> None:
         self._seq, self._sure_at = seq, sent_at
@@ -144,3 +201,7 @@ class Leadership:
             self.held = False
             log.warning("leadership.lost")
             self._put(LeadershipLost())
+
+
+def _hear(_subject: bytes, _reply: bytes, _headers: bytes, _data: bytes) -> None:
+    """Somebody asks whether we are there; that the message finds us is the answer."""

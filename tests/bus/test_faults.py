@@ -154,6 +154,45 @@ def test_a_deaf_leader_knows_that_it_is_none(bus: Bus) -> None:
     run(story())
 
 
+def test_the_key_of_one_who_is_gone_is_taken(bus: Bus) -> None:
+    """A key that never dies is no hindrance where nobody listens under its holder's name any more."""
+
+    async def story() -> None:
+        await bus.bootstrap()
+        toy = Toy(leader_key="plan_applier")
+        async with bus.client() as admin:
+            await streams.ensure(admin, 1)
+            await admin.request_raw(subjects.leader("plan_applier"), b"ghost")
+            async with bus.shell(toy):
+                await until(lambda: toy.of(r.LeadershipWon))
+
+    run(story())
+
+
+def test_the_key_of_one_who_is_there_is_left_alone(bus: Bus) -> None:
+    """Whoever listens under the holder's name keeps the key, and loses it when they are gone, whatever its life."""
+
+    async def story() -> None:
+        await bus.bootstrap()
+        toy = Toy(leader_key="plan_applier")
+        asked: list[bytes] = []
+
+        def hear(subject: bytes, _reply: bytes, _headers: bytes, _data: bytes) -> None:
+            asked.append(subject)
+
+        async with bus.client() as admin:
+            await streams.ensure(admin, 1)
+            listening = await admin.listen(subjects.presence("plan_applier", "other"), hear)
+            await admin.request_raw(subjects.leader("plan_applier"), b"other")
+            async with bus.shell(toy):
+                await until(lambda: len(asked) >= 3)
+                assert not toy.of(r.LeadershipWon)
+                admin.forget(listening)
+                await until(lambda: toy.of(r.LeadershipWon))
+
+    run(story())
+
+
 def test_a_resigned_leader_pauses(bus: Bus) -> None:
     """Resign frees the key at once for others, and the same instance wins it back only after its pause."""
 
