@@ -50,6 +50,7 @@ class Lives:
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._manners: list[Manner] = []
+        self._number_of: dict[int, int] = {}
         self.key = np.zeros(0, dtype=np.int64)
         self.node = np.zeros(0, dtype=np.int32)
         #: client status as last told by `due`.
@@ -62,9 +63,12 @@ class Lives:
         self._queue = DueQueue()
 
     def manner(self, manner: Manner) -> int:
-        """Make a manner known; returns its number."""
-        self._manners.append(manner)
-        return len(self._manners) - 1
+        """Make a manner known; returns its number, the same for the same object."""
+        number = self._number_of.setdefault(id(manner), len(self._manners))
+        if number == len(self._manners):
+            # Kept, so that no other object ever has its identity.
+            self._manners.append(manner)
+        return number
 
     # ---- orders ----
 

@@ -111,6 +111,14 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     failures: Failures = Failures()
 
 
+class Again(msgspec.Struct, frozen=True):
+    """A restart policy: so often within the interval, each time after a pause; without an interval for ever."""
+
+    restarts: int = 0
+    pause_ns: int = 0
+    interval_ns: int = 0
+
+
 class Manner(msgspec.Struct, frozen=True):
     """How allocations of one kind live. Shares are out of `laws.ONE`.
 
@@ -160,32 +168,73 @@ class Habits:
         if not 0 <= failures.per_node_day <= 1000:
             raise ConfigInvalid("failures.per_node_day: a number from 0 to 1000 is needed")
         rate = Fraction(failures.per_node_day)
+        self._manners: dict[tuple[object, ...], Manner] = {}
         self.has_outages = rate > 0
         self._between = laws.exponential(int(DAY_NS / rate)) if rate > 0 else laws.NEVER
         self._away = law_of(failures.away, "failures.away")
         self._boot = law_of(failures.boot, "failures.boot")
 
-    def manner(self, job_id: str, job_type: str, meta: Mapping[str, str] | None = None) -> Manner:
-        """Say how allocations of a job live. `meta`: that of its group or task. Raises ConfigInvalid."""
-        runs, fails = self._law_of_job(job_id, job_type)
+    def manner(
+        self,
+        job_id: str,
+        job_type: str,
+        meta: Mapping[str, str] | None = None,
+        again: Again | None = None,
+    ) -> Manner:
+        """Say how allocations of a job live; the same object for jobs that live alike. Raises ConfigInvalid.
+
+        `meta`: that of its group or task. `again`: how often a task that fails is started again.
+        """
         said = meta or {}
-        exit_code = _number(said, EXIT_CODE)
-        run_ms = _number(said, RUN_MS)
+        exit_code, run_ms = _number(said, EXIT_CODE), _number(said, RUN_MS)
+        # They shall go on: whatever ends one is a failure.
+        must_go_on = job_type in ("service", "system")
+        at = self._which(job_id, job_type)
+        key = (at, run_ms, exit_code, must_go_on, again)
+        found = self._manners.get(key)
+        if found is None:
+            found = self._manners[key] = self._made(
+                at, run_ms, exit_code, again, must_go_on=must_go_on
+            )
+        return found
+
+    def _which(self, job_id: str, job_type: str) -> int:
+        for at, (one, _, _) in enumerate(self._runs):
+            if fnmatchcase(job_id, one.job) and one.job_type in ("", job_type):
+                return at
+        return -1
+
+    def _made(
+        self,
+        at: int,
+        run_ms: int | None,
+        exit_code: int | None,
+        again: Again | None,
+        *,
+        must_go_on: bool,
+    ) -> Manner:
+        # What nobody spoke of: services go on, batches are over at once.
+        runs, fails = (laws.NEVER if must_go_on else laws.fixed(0)), 0
+        if at >= 0:
+            _, runs, fails = self._runs[at]
         if run_ms is not None:
             runs = laws.fixed(run_ms * 1_000_000)
         if exit_code is not None:
             fails = 0
-        if job_type in ("service", "system"):
-            # They shall go on: whatever ends one is a failure.
+        if must_go_on:
             fails = laws.ONE
-        return Manner(self._starts, self._start_fails, runs, fails, self._stops, exit_code or 0)
-
-    def _law_of_job(self, job_id: str, job_type: str) -> tuple[Law, int]:
-        for one, law, fails in self._runs:
-            if fnmatchcase(job_id, one.job) and one.job_type in ("", job_type):
-                return law, fails
-        # What nobody spoke of: services go on, batches are over at once.
-        return (laws.NEVER if job_type in ("service", "system") else laws.fixed(0)), 0
+        again = again or Again()
+        return Manner(
+            self._starts,
+            self._start_fails,
+            runs,
+            fails,
+            self._stops,
+            exit_code or 0,
+            again.restarts,
+            again.pause_ns,
+            again.interval_ns,
+        )
 
     def outages_after_ns(self, seed: int, nodes: Int64s, nth: Int64s) -> Int64s:
         """How long each node is well before its `nth` outage (from 0); NEVER_NS: for ever. Shapes: (N,)."""

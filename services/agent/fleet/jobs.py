@@ -16,7 +16,7 @@ from shared.core.role import Ask
 from shared.errors import CommandInvalid, ConfigInvalid
 from shared.fleet.laws import fixed
 from shared.fleet.lives import Lives
-from shared.fleet.profile import Habits, Manner
+from shared.fleet.profile import Again, Habits, Manner
 
 _JOB_VERSION = msgspec.json.Decoder(JobVersionAnswer)
 #: Of a job that cannot be run: it fails at once.
@@ -35,23 +35,29 @@ class Jobs:
     def __init__(self, habits: Habits, lives: Lives) -> None:
         self._habits = habits
         self._lives = lives
-        self._manners: dict[GroupRef, int] = {}
+        #: by the group's JSON as projections have it.
+        self._manners: dict[bytes, int] = {}
         self._texts: dict[tuple[str, int], bytes] = {}
         #: name of the question -> the oldest seq that the answer may be of.
         self._asked: dict[str, int] = {}
         self.asks: list[Ask] = []
 
-    def manner(self, group: GroupRef, seq: int) -> int:
-        """Number of a group's manner; -1: its job is asked for."""
-        found = self._manners.get(group)
+    def manner(self, label: bytes, seq: int) -> int:
+        """Number of a group's manner; -1: its job is asked for. `label`: JSON of a GroupRef."""
+        found = self._manners.get(label)
         if found is not None:
+            return found
+        try:
+            group = msgspec.json.decode(label, type=GroupRef)
+        except msgspec.MsgspecError:
+            found = self._manners[label] = self._lives.manner(_BROKEN)
             return found
         text = self._texts.get((group.job_id, group.version))
         if text is None:
             self._ask(group, seq)
             return -1
         found = self._lives.manner(self._made(text, group))
-        self._manners[group] = found
+        self._manners[label] = found
         return found
 
     def _ask(self, group: GroupRef, seq: int) -> None:
@@ -88,14 +94,9 @@ class Jobs:
 def manner_of(habits: Habits, job_id: str, job_type: str, plan: GroupPlan) -> Manner:
     """Say how allocations of a group live. Raises ConfigInvalid: its meta makes no sense."""
     task = speaker(plan)
-    manner = habits.manner(job_id, job_type, task.meta)
-    again = task.restart
-    return msgspec.structs.replace(
-        manner,
-        restarts=again.attempts,
-        pause_ns=again.delay_ns,
-        interval_ns=again.interval_ns if again.mode == "fail" else 0,
-    )
+    plan_ns = task.restart.interval_ns if task.restart.mode == "fail" else 0
+    again = Again(task.restart.attempts, task.restart.delay_ns, plan_ns)
+    return habits.manner(job_id, job_type, task.meta, again)
 
 
 def speaker(plan: GroupPlan) -> TaskPlan:

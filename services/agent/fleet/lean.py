@@ -11,9 +11,8 @@ import numpy as np
 
 from schemas.envelope import ENCODER, CommandBatch
 from schemas.nodes import Heartbeat, NodeSpec
-from schemas.projections import NodeProjection
 from services.agent.fleet.jobs import Jobs
-from services.agent.fleet.orders import Ear, Orders
+from services.agent.fleet.orders import Ear, Order, Orders, Said
 from services.agent.fleet.outages import Outages
 from services.agent.fleet.telling import Telling
 from shared.bus import subjects
@@ -33,8 +32,6 @@ from shared.core.role import (
     Stop,
     Timer,
 )
-from shared.core.wanted import Wanted
-from shared.fleet.due import DueQueue
 from shared.fleet.laws import Int64s
 from shared.fleet.lives import Lives
 from shared.fleet.profile import Habits
@@ -55,9 +52,11 @@ class Member:
         "beat_subject",
         "crowd",
         "ear",
+        "keys",
         "node_id",
         "number",
         "pending",
+        "rows",
         "spec",
         "subject",
         "telling",
@@ -75,10 +74,13 @@ class Member:
         """Boot: nothing runs, nothing was heard or said."""
         self.ear = Ear()
         self.telling = Telling(self.spec, f"host-{self.node_id}", boot_id)
-        #: an order that waits: for job versions, or for those who were evicted.
-        self.pending: Wanted | None = None
-        #: rows and keys of evicted allocations that may not have ended.
-        self.crowd: tuple[Rows, Int64s] | None = None
+        #: allocations of the last order that shall run.
+        self.keys: list[int] = []
+        self.rows: list[int] = []
+        #: orders that wait: for job versions, or for those who were evicted.
+        self.pending: list[Order] = []
+        #: keys and rows of evicted allocations that may not have ended.
+        self.crowd: tuple[list[int], list[int]] | None = None
         beat = Heartbeat(node_id=self.telling.node_id, boot_id=boot_id)
         self.beat = ENCODER.encode(beat)[:-1]
 
@@ -87,20 +89,26 @@ class _Batch:
     """Orders of one step, put together over all nodes."""
 
     def __init__(self) -> None:
-        self.parts: list[tuple[Rows, Int64s, Rows, Rows]] = []
+        self.keys: list[int] = []
+        self.rows: list[int] = []
+        self.manners: list[int] = []
+        self._nodes: list[int] = []
+        self._counts: list[int] = []
 
-    def add(self, rows: Rows, keys: Int64s, node: int, manners: Rows | None = None) -> None:
+    def add(self, keys: list[int], rows: list[int], node: int) -> None:
         """Add allocations of a node."""
-        nodes = np.full(len(rows), node, dtype=np.int32)
-        self.parts.append((rows, keys, nodes, nodes if manners is None else manners))
+        self.keys += keys
+        self.rows += rows
+        self._nodes.append(node)
+        self._counts.append(len(keys))
 
-    def take(self) -> tuple[Rows, Int64s, Rows, Rows] | None:
-        """Return all columns, each row once, and forget them."""
-        parts, self.parts = self.parts, []
-        if not parts:
-            return None
-        rows, keys, nodes, manners = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return rows, keys, nodes, manners
+    def take(self) -> tuple[Rows, Int64s, Rows]:
+        """Return rows, keys and nodes, each row once, and forget them; manners are left."""
+        rows = np.array(self.rows, dtype=np.int32)
+        keys = np.array(self.keys, dtype=np.int64)
+        nodes = np.repeat(np.array(self._nodes, dtype=np.int32), self._counts)
+        self.keys, self.rows, self._nodes, self._counts = [], [], [], []
+        return rows, keys, nodes
 
 
 class Fleet:
@@ -129,10 +137,12 @@ class Fleet:
         self._outages = Outages(habits, seed, len(self.members))
         #: when each node speaks next, as queued; 0: not.
         self._speaks = np.zeros(len(self.members), dtype=np.int64)
-        self._queue = DueQueue()
-        self._starts, self._stops, self._settled = _Batch(), _Batch(), _Batch()
-        #: nodes that wait for a job version or for room.
+        self._starts, self._stops = _Batch(), _Batch()
+        #: nodes with something to start, and those that wait for a job version or for room.
+        self._eager: dict[int, Member] = {}
         self._held: dict[int, Member] = {}
+        #: a job version became known.
+        self._is_taught = False
         #: whose heartbeats are next, and when.
         self._slice = 0
         self._beat_ns = 0
@@ -172,7 +182,7 @@ class Fleet:
         if not self._awake:
             self._awake = True
             self._outages.begin(now_ns)
-            self._plan_all()
+            self._speaks[:] = now_ns
             self._beat_ns = now_ns
             self._beat(now_ns, out)
         for one in inputs:
@@ -184,7 +194,7 @@ class Fleet:
         out += self._jobs.asks
         self._jobs.asks = []
         self._set("lives", self.lives.next_due_ns(), out)
-        self._set("speak", self._queue.next_ns(), out)
+        self._set("speak", self._next_word_ns(), out)
         self._set("outage", self._outages.next_ns(), out)
         return out
 
@@ -209,7 +219,7 @@ class Fleet:
                     self._hear(member, one.data, out)
             case Answer():
                 if self._jobs.take(one.name, one.data):
-                    self._again()
+                    self._is_taught = True
                 else:
                     self._set("fetch", now_ns + FETCH_NS, out)
             case Timer():
@@ -217,11 +227,11 @@ class Fleet:
                 if one.name == "beat":
                     self._beat(now_ns, out)
                 elif one.name == "fetch":
-                    self._again()
+                    self._is_taught = True
             case Reconnected():
                 for member in self.members:
                     member.telling.hurry()
-                self._plan_all()
+                    self._plan(member)
             case _:
                 pass
 
@@ -231,6 +241,7 @@ class Fleet:
         said = self._orders.read(member.ear, member.node_id, data)
         if said is None or self._is_stranger(member, said, out):
             return
+        order = self._orders.order(member.ear, said, data)
         telling = member.telling
         if said.boot_id == telling.boot_id:
             telling.see(said.reports_seen)
@@ -239,11 +250,10 @@ class Fleet:
             telling.register()
             self._touch_all(member)
         self._plan(member)
-        order = self._orders.order(member.ear, said)
         if order is not None:
-            self._follow(member, order, said)
+            self._follow(member, order)
 
-    def _is_stranger(self, member: Member, said: NodeProjection, out: list[Effect]) -> bool:
+    def _is_stranger(self, member: Member, said: Said, out: list[Effect]) -> bool:
         """Tell whether a node must not go on under its id; without any left the fleet ends."""
         telling = member.telling
         if said.host_id in ("", telling.host_id):
@@ -261,92 +271,110 @@ class Fleet:
 
     # ---- orders ----
 
-    def _follow(self, member: Member, order: Wanted, said: NodeProjection) -> None:
-        """Make the allocations of a node those that are wanted."""
-        ear, node = member.ear, member.number
-        gone = ear.omitted(order)
-        if len(gone[0]):
-            self._stops.add(*gone, node)
-        ear.rows, ear.keys = order.rows, order.keys
-        if not order.runs.all():
-            ends = ~order.runs
-            rows, keys = order.rows[ends], order.keys[ends]
-            self._stops.add(rows, keys, node)
-            unknown = ~self.lives.is_known(rows, keys)
-            if unknown.any():
-                # Ordered to end before it was ever heard of: nothing of it runs, and that is said.
-                self._settled.add(rows[unknown], keys[unknown], node)
-                member.telling.touch(rows[unknown], keys[unknown])
-                self._plan(member)
-            evicted = np.asarray(said.evicts, dtype=np.intp)
-            member.crowd = (order.rows[evicted], order.keys[evicted]) if len(evicted) else None
-        else:
-            member.crowd = None
-        member.pending = order
-        self._start(member)
+    def _follow(self, member: Member, order: Order) -> None:
+        """Note what a node shall do; what starts is looked at once a step."""
+        if not order.adds:
+            named = {*order.keys, *order.stops[0]}
+            gone = [at for at, key in enumerate(member.keys) if key not in named]
+            if gone:
+                rows, keys = member.rows, member.keys
+                self._end([keys[at] for at in gone], [rows[at] for at in gone], member)
+            member.keys, member.rows, member.pending = [], [], []
+            if order.stops[0]:
+                self._end(*order.stops, member)
+            member.crowd = order.evicts if order.evicts[0] else None
+        member.keys += order.keys
+        member.rows += order.rows
+        member.pending.append(order)
+        self._eager[member.number] = member
+
+    def _end(self, keys: list[int], rows: list[int], member: Member) -> None:
+        """Order allocations to end; one that this boot never heard of is over, and that is said."""
+        at, named = np.array(rows, dtype=np.int32), np.array(keys, dtype=np.int64)
+        self._stops.add(keys, rows, member.number)
+        fresh = ~self.lives.is_known(at, named)
+        if fresh.any():
+            at, named = at[fresh], named[fresh]
+            self.lives.settle(at, named, np.full(len(at), member.number, dtype=np.int32))
+            member.telling.touch(at, named)
+            self._plan(member)
 
     def _start(self, member: Member) -> None:
         """Order to start what may: whose job is known, and not before those who were evicted are over."""
-        order, told = member.pending, member.ear.told
-        assert order is not None
-        assert told is not None
-        manners = np.asarray(
-            [self._jobs.manner(group, told.seq) for group in told.groups], dtype=np.int32
-        )
-        of_each = manners[order.groups_at] if len(manners) else order.groups_at
-        known = order.runs & (of_each >= 0)
-        is_crowded = member.crowd is not None and bool(self.lives.is_alive(*member.crowd).any())
-        if not is_crowded and known.any():
-            rows, keys = order.rows[known], order.keys[known]
-            self._starts.add(rows, keys, member.number, of_each[known])
-        if is_crowded or not known[order.runs].all():
+        is_crowded = member.crowd is not None and self._lives_any(*member.crowd)
+        waiting: list[Order] = []
+        for order in member.pending:
+            manners = [self._jobs.manner(label, member.ear.seq) for label in order.labels]
+            if is_crowded or -1 in manners:
+                waiting.append(order)
+            if is_crowded:
+                continue
+            if waiting[-1:] == [order]:
+                known = [at for at, manner in enumerate(manners) if manner >= 0]
+                keys, rows = [order.keys[at] for at in known], [order.rows[at] for at in known]
+                manners = [manners[at] for at in known]
+                self._starts.add(keys, rows, member.number)
+            else:
+                self._starts.add(order.keys, order.rows, member.number)
+            self._starts.manners += manners
+        member.pending = waiting
+        if waiting:
             self._held[member.number] = member
         else:
-            member.pending = None
             self._held.pop(member.number, None)
 
-    def _again(self) -> None:
-        """Go on with orders that waited."""
-        for member in list(self._held.values()):
-            self._start(member)
+    def _lives_any(self, keys: list[int], rows: list[int]) -> bool:
+        """Tell whether one of these has not ended."""
+        at, named = np.array(rows, dtype=np.int32), np.array(keys, dtype=np.int64)
+        return bool(self.lives.is_alive(at, named).any())
 
     def _obey(self, now_ns: int) -> None:
         """Give all orders of this step to the lives at once."""
-        settled = self._settled.take()
-        if settled is not None:
-            self.lives.settle(*settled[:3])
-        stops = self._stops.take()
-        if stops is not None:
-            self.lives.stop(stops[0], stops[1], now_ns)
-        starts = self._starts.take()
-        if starts is not None:
-            self.started += self.lives.start(*starts, now_ns=now_ns)
+        if self._stops.keys:
+            rows, keys, _ = self._stops.take()
+            rows, firsts = np.unique(rows, return_index=True)
+            self.lives.stop(rows, keys[firsts], now_ns)
+        if self._is_taught:
+            self._is_taught = False
+            self._eager.update(self._held)
+        if not self._eager:
+            return
+        for member in self._eager.values():
+            self._start(member)
+        self._eager = {}
+        if self._starts.keys:
+            manners = np.array(self._starts.manners, dtype=np.int32)
+            self._starts.manners = []
+            rows, keys, nodes = self._starts.take()
+            self.started += self.lives.start(rows, keys, nodes, manners, now_ns=now_ns)
 
     # ---- time ----
 
     def _live(self, now_ns: int) -> None:
         """Let pass what is due, and note it for the reports."""
-        changes = self.lives.due(now_ns)
-        if not len(changes):
-            return
-        order = np.argsort(changes.nodes, kind="stable")
-        nodes, rows, keys = changes.nodes[order], changes.rows[order], changes.keys[order]
-        heads = np.flatnonzero(np.diff(nodes, prepend=-1)).tolist()
-        for begin, end in zip(heads, [*heads[1:], len(nodes)], strict=True):
-            member = self.members[nodes[begin]]
-            member.telling.touch(rows[begin:end], keys[begin:end])
-            self._plan(member)
-            if member.crowd is not None and member.pending is not None:
-                self._start(member)
-        if self._starts.parts:
+        while True:
+            changes = self.lives.due(now_ns)
+            if not len(changes):
+                return
+            order = np.argsort(changes.nodes, kind="stable")
+            nodes, rows, keys = changes.nodes[order], changes.rows[order], changes.keys[order]
+            heads = np.flatnonzero(np.diff(nodes, prepend=-1)).tolist()
+            for begin, end in zip(heads, [*heads[1:], len(nodes)], strict=True):
+                member = self.members[nodes[begin]]
+                member.telling.touch(rows[begin:end], keys[begin:end])
+                self._plan(member)
+                if member.crowd is not None and member.pending:
+                    self._eager[member.number] = member
+            if not self._eager:
+                return
             self._obey(now_ns)
-            self._live(now_ns)
 
     def _fail(self, now_ns: int) -> None:
         """Take nodes away whose time has come, and boot those that come back."""
         for number in self._outages.fallen(now_ns):
             self.lives.lose(np.asarray([number], dtype=np.int32))
             self._held.pop(number, None)
+            self._eager.pop(number, None)
             self._speaks[number] = 0
         for number, nth in self._outages.returned(now_ns):
             member = self.members[number]
@@ -356,31 +384,19 @@ class Fleet:
     # ---- what goes up ----
 
     def _plan(self, member: Member) -> None:
-        """Queue a node for when it speaks next."""
-        due = member.telling.due_ns
-        if due and due != self._speaks[member.number]:
-            self._speaks[member.number] = due
-            self._queue.push(
-                np.asarray([due], dtype=np.int64), np.asarray([member.number], dtype=np.int32)
-            )
-        elif not due:
-            self._speaks[member.number] = 0
+        """Note when a node speaks next."""
+        self._speaks[member.number] = member.telling.due_ns
 
-    def _plan_all(self) -> None:
-        due = np.asarray([one.telling.due_ns for one in self.members], dtype=np.int64)
-        rows = np.flatnonzero((due > 0) & (due != self._speaks)).astype(np.int32)
-        self._speaks = due
-        self._queue.push(due[rows], rows)
+    def _next_word_ns(self) -> int:
+        due = self._speaks[self._speaks > 0]
+        return int(due.min()) if len(due) else 0
 
     def _speak(self, now_ns: int, out: list[Effect]) -> None:
-        due, numbers = self._queue.pop(now_ns)
-        meant = self._speaks[numbers] == due
-        for number in numbers[meant].tolist():
+        due = np.flatnonzero((self._speaks > 0) & (self._speaks <= now_ns))
+        for number in due.tolist():
             member = self.members[number]
-            if not self._speaks[number] or self._outages.is_away(number):
-                continue
-            self._speaks[number] = 0
-            if member.node_id in self.refused:
+            if self._outages.is_away(number) or member.node_id in self.refused:
+                self._speaks[number] = 0
                 continue
             report = member.telling.compose(self.lives, now_ns)
             batch = CommandBatch(sender=f"{self.instance}-{member.node_id}", commands=(report,))
