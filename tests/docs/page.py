@@ -19,7 +19,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 15.0
 _BLOCK = re.compile(r"^```(sh|text)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-_ASKS = re.compile(r"caravan (\w+ )?(status|logs|list|tail|get|history)\b")
+_ASKS = re.compile(r"caravan (\w+ )?(status|logs|list|tail|get|history|timeline|why-not)\b")
 
 
 class Step(NamedTuple):

@@ -36,7 +36,13 @@ def part(name: str, heading: str = "") -> str:
 
 @pytest.mark.parametrize(
     ("name", "heading", "least"),
-    [("quickstart.md", "", 12), ("concepts.md", "", 4), ("operations.md", "One machine", 6)],
+    [
+        ("quickstart.md", "", 12),
+        ("concepts.md", "", 4),
+        ("operations.md", "One machine", 6),
+        # Its tasks take their time.
+        pytest.param("debugging.md", "", 16, marks=pytest.mark.timeout(300)),
+    ],
 )
 def test_a_page_does_what_it_says(reader: Reader, name: str, heading: str, least: int) -> None:
     """Its commands, in order, print what it shows."""
