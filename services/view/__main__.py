@@ -10,6 +10,10 @@ from shared.bus.runner import run_role, run_settings
 from shared.core.role import Listen
 
 
+#: A third of the weight of a role that decides.
+NICENESS = 5
+
+
 def main() -> int:
     """Run until a signal; returns the exit code. Raises ConfigInvalid for settings that cannot be used."""
     settings = run_settings()
@@ -18,7 +22,8 @@ def main() -> int:
     view = View(instance=new_instance("view"), follow_dead=True, snapshots=when)
     listens = [source.name for source in view.sources() if isinstance(source, Listen)]
     carriers = dict.fromkeys(listens, carry)
-    return run_role(view, settings, carriers=carriers)
+    # What is decided goes before what is told of it.
+    return run_role(view, settings, carriers=carriers, niceness=NICENESS)
 
 
 if __name__ == "__main__":

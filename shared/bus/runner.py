@@ -5,6 +5,7 @@ Decides how a process starts and ends: 0 after SIGTERM or SIGINT, 1 when going o
 """
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -135,13 +136,17 @@ def run_role(
     performers_of: PerformersOf | None = None,
     beside: Beside | None = None,
     carriers: Mapping[str, Carrier] | None = None,
+    niceness: int = 0,
 ) -> int:
     """Run a role until a signal; returns the exit code.
 
+    `niceness` above 0: others go first where processors are scarce.
     `node_id` is for agents, whose user is their node's; `carriers` are for Listen sources that FastStream carries.
     """
     set_up_logging(settings.log_level)
     _collect_rarely()
+    if niceness:
+        _give_way(niceness)
     structlog.contextvars.bind_contextvars(service=role.name, instance=role.instance)
     try:
         own = shell_settings(settings, role.name, node_id)
@@ -166,6 +171,13 @@ def _collect_rarely() -> None:
     """Look for cyclic garbage rarely: a role makes hardly any, and holds very many objects that are none."""
     gc.freeze()
     gc.set_threshold(*_COLLECT)
+
+
+def _give_way(niceness: int) -> None:
+    """Let processes of the same machine go first; where the system weighs sessions, by the session, too."""
+    os.nice(niceness)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(niceness), encoding="ascii")
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
