@@ -9,7 +9,6 @@ from shared.bus.instances import log_settings, new_instance
 from shared.bus.runner import run_role, run_settings
 from shared.core.role import Listen
 
-
 #: A third of the weight of a role that decides.
 NICENESS = 5
 
