@@ -22,6 +22,9 @@ SIMULATE = Command(
             flags=("--out",),
             metavar="DIR",
         ),
+        option(
+            "data", "where traces and exports lie (default: beside the scenario)", metavar="DIR"
+        ),
         option("seed", "another seed than the scenario's", int, default=0, metavar="N"),
     ),
     ("report", "measured", "out", "compared"),

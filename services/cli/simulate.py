@@ -38,9 +38,9 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True):
     compared: list[Difference]
 
 
-def simulate(out: Output, *, file: str, compare: str, seed: int, folder: str) -> int:
+def simulate(out: Output, *, file: str, compare: str, seed: int, data: str, folder: str) -> int:
     """Play one scenario, or two side by side. Exit 2: something was wanted and never placed."""
-    plans = [_plan(one, seed) for one in ([compare, file] if compare else [file])]
+    plans = [_plan(one, seed, data) for one in ([compare, file] if compare else [file])]
     if folder:
         begin_folder(Path(folder))
     played: list[Played] = []
@@ -63,10 +63,10 @@ def simulate(out: Output, *, file: str, compare: str, seed: int, folder: str) ->
     return 2 if last.report.allocations["waiting"] else 0
 
 
-def _plan(file: str, seed: int) -> Plan:
+def _plan(file: str, seed: int, data: str) -> Plan:
     path = Path(file)
     try:
-        plan = read_scenario(path.read_bytes(), file, path.parent)
+        plan = read_scenario(path.read_bytes(), file, path.parent, Path(data) if data else None)
     except ScenarioInvalid as err:
         raise _told(err) from err
     if seed:
@@ -131,7 +131,7 @@ def _start(plan: Plan) -> tuple[Replica | None, Path | None]:
     cluster = plan.scenario.cluster
     if cluster is None:
         return None, None
-    folder, replica = plan.folder / cluster.export, Replica()
+    folder, replica = plan.data / cluster.export, Replica()
     for record in _records(folder):
         if cluster.seq and record.seq > cluster.seq:
             break
@@ -200,13 +200,13 @@ def _waiting(out: Output, rows: list[Waiting], title: str) -> None:
 
 
 def _decisions(out: Output, played: Played) -> None:
-    names = ("READY", "DECISIONS", "P50 MS", "P99 MS", "MAX MS")
+    names = ("LEASED", "DECISIONS", "P50 MS", "P99 MS", "MAX MS")
     columns = [Column(name, right=at > 0) for at, name in enumerate(names)]
     rows = [
         (one.load, one.decisions, f"{one.p50_ms:.2f}", f"{one.p99_ms:.2f}", f"{one.max_ms:.2f}")
         for one in played.report.decisions
     ]
-    out.table(columns, rows, "From ready to decided, in virtual time, by how many were ready")
+    out.table(columns, rows, "From lease to log, in virtual time, by how many were leased")
     measured = played.measured
     if measured is not None:
         out.line(

@@ -10,9 +10,12 @@ from hashlib import blake2b
 from importlib import import_module
 from typing import Any
 
+import msgspec
+
+from schemas.base import EvalKey
 from schemas.envelope import LeaseHeld
 from schemas.envelope import Record as LogRecord
-from schemas.evaluations import EvaluationEnded, EvaluationsCreated, EvaluationsWoken
+from schemas.evaluations import EvaluationEnded, EvaluationsCreated, EvaluationsWoken, Leases
 from schemas.jobs import JobEvaluated, JobRegistered, JobStopped, SubmissionRefused
 from schemas.nodes import CapacityFreed, NodeRegistered, NodesCollected
 from schemas.plans import PlanCommitted, PlanRefused
@@ -23,7 +26,7 @@ from shared.core.replica import Replica
 from shared.core.snapshots.sets import Asides
 from shared.errors import CaravanError
 from shared.sim.engine.actor import Actor
-from shared.sim.engine.deciding import Deciding, Decision
+from shared.sim.engine.deciding import Decided, Deciding, Decision
 from shared.sim.engine.replicas import Shared, copied
 from shared.sim.engine.setup import Setup, Stats
 from shared.sim.loop import SECOND, Loop
@@ -44,10 +47,12 @@ _WAKES: dict[str, tuple[type, ...]] = {
     "intake": (JobRegistered, JobStopped, JobEvaluated, SubmissionRefused),
     "heartbeat": (NodeRegistered, NodesCollected, ClusterCreated, PolicyChanged),
 }
+_WORKER = frozenset((PlanCommitted, PlanRefused, EvaluationEnded))
 #: A worker follows the log at least every so many records, whether it has work or not.
 _BEHIND_MAX = 512
 #: How old the sign of life of an idle worker may be; the broker loses it after two seconds.
-_PRESENCE_NS = SECOND
+_PRESENCE_NS = 19 * SECOND // 10
+_LEASES = msgspec.json.Decoder(Leases)
 
 
 class EngineStopped(CaravanError):
@@ -73,6 +78,9 @@ class Cluster:
         self._kept_from = self.written + 1
         self._digest = blake2b(digest_size=16)
         self.decisions: list[Decision] = []
+        self.latencies: list[Decided] = []
+        #: evaluation -> when it was leased last, and how many were.
+        self._leased: dict[EvalKey, tuple[int, int]] = {}
         #: hears of each record as everybody does, with its seq.
         self.followers: list[Callable[[LogRecord, int], None]] = []
         #: hears of each verdict: token of the question, and what was said.
@@ -93,7 +101,8 @@ class Cluster:
         self.heartbeat = self._actor("heartbeat", "Heartbeat")
         self.workers = [self._worker(number) for number in range(setup.schedulers)]
         self._readers = [self.intake, self.broker, self.heartbeat]
-        self._followers_alone = [*self.workers, *([] if setup.shares else self._readers)]
+        #: who has a replica of its own, and takes every record.
+        self._alone = [] if setup.shares else [*self.workers, *self._readers]
         for kind in subjects.COMMAND_KINDS:
             self._route[subjects.command(kind)] = (self.applier, kind)
         for actor in (self.applier, *self._readers, *self.workers):
@@ -120,7 +129,6 @@ class Cluster:
         setup = self._setup
         deciding = Deciding(setup.times, self.decisions.append, self.wall, setup.cpu_ns)
         actor = self._actor("scheduler", "Scheduler", number + 1, decide=deciding)
-        deciding.load = lambda: len(self.workers)
         actor.deciding = deciding
         worker: Any = actor.role
         actor.parks = lambda: bool(worker.is_idle)
@@ -132,7 +140,7 @@ class Cluster:
     def _start(self, actor: Actor) -> None:
         """Give a role what it finds when it starts: a state, a connection, leadership."""
         start = self._setup.start
-        shares = actor in self._readers and self._setup.shares
+        shares = actor is not self.applier and self._setup.shares
         if shares:
             # Nobody else may write into it: see replicas.py.
             setattr(actor.role, "_replica", self.shared)  # noqa: B010 - private, and meant.
@@ -157,23 +165,24 @@ class Cluster:
 
     def records_for(self, actor: Actor) -> list[role.Input]:
         """Return the records that an actor with a replica of its own has not taken; the applier wrote them itself."""
-        if actor.log_at > self.visible or actor not in self._followers_alone:
+        first, actor.log_at = actor.log_at - self._kept_from, self.visible + 1
+        if actor not in self._alone:
             return []
-        first = actor.log_at - self._kept_from
-        found: list[role.Input] = [*self.records[first : self.visible + 1 - self._kept_from]]
-        actor.log_at = self.visible + 1
-        return found
+        return [*self.records[first : self.visible + 1 - self._kept_from]]
 
     def before_step(self, actor: Actor, inputs: list[role.Input]) -> None:
         """Let the broker have heard of idle workers, as it would have twice a second."""
         if actor is not self.broker:
             return
         now_ns = self.loop.now_ns
-        for worker in self.workers:
-            heard = self._presence.get(worker.role.instance)
-            if heard is not None and heard[0] + _PRESENCE_NS <= now_ns and worker.is_parked:
-                inputs.insert(0, heard[1])
-                self._presence[worker.role.instance] = (now_ns, heard[1])
+        idle = [one.role.instance for one in self.workers if one.is_parked]
+        heard = [self._presence[one] for one in idle if one in self._presence]
+        # All at once: the next look at them is then as far away as it may be.
+        if any(since_ns + _PRESENCE_NS <= now_ns for since_ns, _ in heard):
+            inputs[:0] = [message for _, message in heard]
+            self._presence |= {
+                one: (now_ns, self._presence[one][1]) for one in idle if one in self._presence
+            }
 
     def cost_ns(self, actor: Actor, inputs: list[role.Input]) -> int:
         """How long a step took, by the table of times."""
@@ -220,6 +229,9 @@ class Cluster:
             self._presence[actor.role.instance] = (self.loop.now_ns + hop_ns, message)
             self.loop.after(hop_ns, self.broker.take, message)
         else:
+            for lease in _LEASES.decode(effect.data).leases:
+                self._leased.pop(lease.key, None)
+                self._leased[lease.key] = (self.loop.now_ns, len(self._leased) + 1)
             self.loop.after(hop_ns, _hand, target[0], target[1], subject, effect.data)
 
     def _reply(self, _actor: Actor, effect: Any) -> None:
@@ -272,8 +284,17 @@ class Cluster:
         self.stats.bytes += len(effect.data)
         if self._setup.sink is not None:
             self._setup.sink(record)
-        self.applier.take(role.Appended(self.written))
+        self.applier.inbox.append(role.Appended(self.written))
+        applier: Any = self.applier.role
+        if self.applier.inbox[:-1] or applier.has_waiting or effect.kind != "tx" or self.is_new:
+            self.applier.wake()
+        # Else there is nothing to write: it hears of the append together with what comes next.
         self.loop.after(self._setup.times.hop_ns, self._spread, record)
+
+    @property
+    def is_new(self) -> bool:
+        """Tell whether the applier has not said yet whose log this is."""
+        return not self._is_open or not self.shared.state.policy.cluster_id
 
     @property
     def digest(self) -> str:
@@ -283,9 +304,15 @@ class Cluster:
     def _spread(self, record: role.Record) -> None:
         """Let everybody who reads see a record; those whom it concerns act on it at this instant."""
         decoded = self.shared.apply(record)
+        kinds: set[type] = set()
         self.visible = record.seq
         if decoded is not None:
             self.stats.events += len(decoded.events)
+            for event in decoded.events:
+                if type(event) is EvaluationEnded and event.key in self._leased:
+                    since_ns, load = self._leased.pop(event.key)
+                    took_ns = self.loop.now_ns - since_ns
+                    self.latencies.append(Decided(self.wall(), took_ns, load))
             kinds = {type(event) for event in decoded.events}
             for actor in self._readers:
                 if not kinds.isdisjoint(_WAKES[actor.name]):
@@ -294,17 +321,22 @@ class Cluster:
                     actor.step_now()
             for follower in self.followers:
                 follower(decoded, record.seq)
+        concerns = decoded is not None and not kinds.isdisjoint(_WORKER)
         for worker in self.workers:
+            if concerns and self._setup.shares:
+                worker.inbox.append(record)
             if not worker.is_parked or record.seq - worker.log_at >= _BEHIND_MAX:
                 worker.wake()
-        if self._setup.sink is not None and record.seq % _BEHIND_MAX == 0:
+        if record.seq % _BEHIND_MAX == 0:
             self._forget()
 
     def _forget(self) -> None:
-        """Drop the records that everybody took; whoever keeps them has them from the sink."""
-        behind = min([one.log_at for one in self._followers_alone], default=self.visible + 1)
+        """Drop the records that everybody took; without a sink they are kept."""
+        behind = min(one.log_at for one in self.workers or self._readers)
+        if self._setup.shares:
+            self.shared.forget(behind)
         drop = behind - self._kept_from
-        if drop > 0:
+        if drop > 0 and self._setup.sink is not None:
             del self.records[:drop]
             self._kept_from = behind
 

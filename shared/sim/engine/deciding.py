@@ -22,9 +22,15 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     is_blocked: bool
     #: virtual.
     took_ns: int
-    #: leases that waited with it, this one included.
-    load: int
     cpu_ns: int
+
+
+class Decided(msgspec.Struct, frozen=True, gc=False):
+    """One evaluation from its last lease to its end in the log: virtual times, and leases outstanding when it was given."""
+
+    at_ns: int
+    took_ns: int
+    load: int
 
 
 class Deciding:
@@ -41,7 +47,6 @@ class Deciding:
         self._noted = noted
         self._now_ns = now_ns
         self._cpu_ns = cpu_ns
-        self.load: Callable[[], int] = lambda: 0
         self._spent_ns = 0
 
     def __call__(
@@ -62,7 +67,6 @@ class Deciding:
             sum(len(one.rows) for one in proposal.evictions),
             any(one.blocked is not None for one in proposal.follow_ups),
             took_ns,
-            self.load(),
             cpu_ns,
         )
         self._noted(decision)

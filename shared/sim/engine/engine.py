@@ -27,7 +27,7 @@ from shared.core.tables.fleet import DISCONNECTED, DOWN
 from shared.fleet.laws import NEVER_NS, Int64s
 from shared.fleet.profile import Habits
 from shared.sim.engine.cluster import Cluster
-from shared.sim.engine.deciding import Decision
+from shared.sim.engine.deciding import Decided, Decision
 from shared.sim.engine.nodes import SimNodes
 from shared.sim.engine.recent import recent
 from shared.sim.engine.routes import kind_of
@@ -108,6 +108,11 @@ class Engine:
     def decisions(self) -> list[Decision]:
         """Every evaluation decided, in order of time."""
         return self._cluster.decisions
+
+    @property
+    def latencies(self) -> list[Decided]:
+        """Every evaluation that was leased and ended: how long that took."""
+        return self._cluster.latencies
 
     @property
     def digest(self) -> str:

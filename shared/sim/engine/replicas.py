@@ -1,8 +1,9 @@
-"""One state that several roles read: they see each record at the same instant, so they may see it in the same tables.
+"""One state that several roles read: they see each record in the same tables, so that it is applied once.
 
-Roles that only read, and whose step for a record happens before the next record is applied, cannot tell whether the
-tables are their own: a replica is a function of the records before it, and nobody but `apply` writes. The engine keeps
-that order (`Engine._spread`); the applier and the schedulers, who run behind or ahead of it, have their own.
+A replica is a function of the records before it, and nobody but `apply` writes into it; so a role that only reads cannot
+tell whether the tables are its own, as long as they stand where its own would stand whenever it looks. The engine keeps
+that (`Cluster._spread`): intake, broker and heartbeat act on a record before the next one is applied, and a worker's
+step begins, as ever, with all records that it may have seen. The applier runs ahead of all and has its own.
 `Setup.shares = False` gives everybody their own: the log must be the same, and a test holds it.
 
 Also: copies of a replica, for whoever goes on from a recorded state.
@@ -20,24 +21,32 @@ from shared.core.state import TABLES
 
 
 class Shared(Replica):
-    """A replica that answers a record it has just applied once more, to everybody who asks."""
+    """A replica that answers a record once more, decoded, to everybody who reads it."""
 
     def __init__(self) -> None:
         super().__init__(TABLES)
-        self._last: envelope.Record | None = None
+        #: by seq, as long as somebody may ask.
+        self._decoded: dict[int, envelope.Record | None] = {}
+        self._kept_from = 0
 
     def apply(
         self,
         record: role.Record,
         before: Callable[[envelope.Record], None] | None = None,
     ) -> envelope.Record | None:
-        """Apply a record, or return it decoded where it is the newest one that was applied."""
+        """Apply a record, or return it decoded where it was applied."""
         assert before is None
-        if record.seq == self.chain.next_seq - 1:
-            return self._last
-        assert record.seq == self.chain.next_seq, (record.seq, self.chain.next_seq)
-        self._last = super().apply(record)
-        return self._last
+        if record.seq < self.chain.next_seq:
+            return self._decoded[record.seq]
+        self._kept_from = self._kept_from or record.seq
+        decoded = self._decoded[record.seq] = super().apply(record)
+        return decoded
+
+    def forget(self, below: int) -> None:
+        """Drop what is decoded of records that everybody took."""
+        for seq in range(self._kept_from, below):
+            del self._decoded[seq]
+        self._kept_from = max(self._kept_from, below)
 
     def begin_at(self, other: Replica) -> None:
         """Stay as it is: who is told where to begin finds this very replica there already."""

@@ -48,6 +48,7 @@ def coming(
     *,
     seed: int,
     folder: Path,
+    data: Path,
     duration_ns: int,
     ns: Callable[[str], int],
     opens: Open,
@@ -57,7 +58,7 @@ def coming(
     for order, one in enumerate(some):
         begin = ns(one.at)
         end = min(ns(one.until), duration_ns) if one.until else duration_ns
-        made = _Source(one, seed=salt(seed, one.name), folder=folder, opens=opens)
+        made = _Source(one, salt(seed, one.name), folder=folder, data=data, opens=opens)
         streams.append(_numbered(order, made.all(begin, end)))
     for at_ns, _, _, what in heapq.merge(*streams, key=_place):
         yield at_ns, what
@@ -75,10 +76,11 @@ def _place(one: tuple[int, int, int, Submission]) -> tuple[int, int, int]:
 class _Source:
     """One entry of `arrivals`."""
 
-    def __init__(self, one: Arrivals, *, seed: int, folder: Path, opens: Open) -> None:
+    def __init__(self, one: Arrivals, seed: int, *, folder: Path, data: Path, opens: Open) -> None:
         self._one = one
         self._seed = seed
         self._folder = folder
+        self._data = data
         self._opens = opens
 
     def all(self, begin: int, end: int) -> Iterator[Coming]:
@@ -98,7 +100,7 @@ class _Source:
         if trace.log:
             yield from self._recorded(begin)
             return
-        for one in jobs_of(trace, self._folder):
+        for one in jobs_of(trace, self._data):
             job = {"ID": f"{self._one.name}-{one.name}", **one.job}
             yield begin + one.at_ns, Submission(body=orjson.dumps({"Job": job}))
 
@@ -108,7 +110,7 @@ class _Source:
         assert trace is not None
         first: int | None = None
         count = 0
-        for record in self._opens(self._folder / trace.log):
+        for record in self._opens(self._data / trace.log):
             if not is_framed(record.data):
                 continue
             decoded = RECORD_DECODER.decode(record.data)
@@ -166,14 +168,17 @@ class _Source:
         law = law_of(template.runs, "runs") if template.runs else None
         base = _read(self._folder / template.file) if template.file else None
         said: dict[str, str] = {}
+        block: list[int] = []
         if template.exit_code:
             said["sim.exit_code"] = str(template.exit_code)
 
         def make(number: int) -> dict[str, Any]:
             meta = dict(said)
             if law is not None and not law.is_never:
-                key = np.asarray([number], dtype=np.int64)
-                meta["sim.run_ms"] = str(int(law.draw(hashes(seed, _RUNS, key))[0]) // MS)
+                if not number % _BLOCK:
+                    keys = np.arange(number, number + _BLOCK, dtype=np.int64)
+                    block[:] = (law.draw(hashes(seed, _RUNS, keys)) // MS).tolist()
+                meta["sim.run_ms"] = str(block[number % _BLOCK])
             job_id = f"{name}-{number}"
             if base is not None:
                 return {

@@ -11,14 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.allocations import AllocationsReported
-from schemas.base import EvalKey, JobId
+from schemas.base import JobId
 from schemas.envelope import Record as LogRecord
-from schemas.evaluations import EvaluationEnded, EvaluationsCreated, EvaluationsWoken
+from schemas.evaluations import EvaluationsCreated
 from schemas.jobs import GroupSpec, JobRegistered, JobStopped
 from schemas.plans import PlanCommitted, PlanRefused
-from shared.core.ids import make_key
 from shared.core.state import State
-from shared.core.tables.allocations import COMPLETE, FAILED, RUNNING
+from shared.core.tables.allocations import COMPLETE, FAILED, RUN, RUNNING
 
 SECOND = 1_000_000_000
 #: Shapes that fragmentation is measured by: the most frequent.
@@ -49,6 +48,8 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
     nodes: int
     running: int
     waiting: int
+    #: by kind of job.
+    running_by: dict[str, int]
     #: resource -> share in use.
     used: dict[str, float]
     #: resource -> share of what is free that the work which comes cannot use where it is.
@@ -82,13 +83,8 @@ class Ledger:
         #: second -> allocations, groups and jobs placed in it.
         self.seconds: dict[int, list[int]] = {}
         self.samples: list[Sample] = []
-        #: from ready to decided: (ns, open evaluations then).
-        self.latencies: list[tuple[int, int]] = []
-        self._ready_ns: dict[EvalKey, tuple[int, int]] = {}
         self._shapes: Counter[Shape] = Counter()
         self._waiting = 0
-        #: of the evaluation that the record under way creates next.
-        self._ordinal = 0
 
     @property
     def waiting(self) -> int:
@@ -97,9 +93,9 @@ class Ledger:
 
     # ---- records ----
 
-    def follow(self, state: State, record: LogRecord, seq: int) -> None:
+    def follow(self, state: State, record: LogRecord) -> None:
         """Note a record, which the state holds."""
-        t_ns, self._ordinal = record.t_ns, 0
+        t_ns = record.t_ns
         for event in record.events:
             match event:
                 case PlanCommitted():
@@ -112,30 +108,12 @@ class Ledger:
                     self._stopped(event)
                 case PlanRefused():
                     self.plans_refused[event.code] += 1
-                case EvaluationsCreated() | EvaluationsWoken() | EvaluationEnded():
-                    self._evaluated(event, t_ns, seq)
+                case EvaluationsCreated():
+                    for one in event.evaluations:
+                        for why in one.blocked.waiting.values() if one.blocked else ():
+                            self.unplaced[why.wait_class] += why.count
                 case _:
                     pass
-
-    def _evaluated(
-        self, event: EvaluationsCreated | EvaluationsWoken | EvaluationEnded, t_ns: int, seq: int
-    ) -> None:
-        if isinstance(event, EvaluationEnded):
-            ready = self._ready_ns.pop(event.key, None)
-            if ready is not None:
-                self.latencies.append((t_ns - ready[0], ready[1]))
-        elif isinstance(event, EvaluationsWoken):
-            for key in event.keys:
-                self._ready_ns[key] = (t_ns, len(self._ready_ns) + 1)
-        else:
-            for one in event.evaluations:
-                key = EvalKey(make_key(seq, self._ordinal))
-                self._ordinal += 1
-                if one.blocked is not None:
-                    for why in one.blocked.waiting.values():
-                        self.unplaced[why.wait_class] += why.count
-                elif not one.wait_until_ns:
-                    self._ready_ns[key] = (t_ns, len(self._ready_ns) + 1)
 
     def _stopped(self, event: JobStopped) -> None:
         note = self.jobs.get(event.job_id)
@@ -168,8 +146,7 @@ class Ledger:
         if event.cut:
             self.counts["cut"] += sum(sum(one.counts) for one in event.cut)
         for evictions in event.evictions:
-            victim = self.jobs.get(evictions.job_id)
-            names = (victim.name if victim else OTHERS, note.name if note else OTHERS)
+            names = (self._name(evictions.job_id), self._name(event.job_id))
             self.evicted[names] += len(evictions.rows)
         self.counts["lost"] += sum(
             len(one.rows) for one in event.stops if one.client_status == "lost"
@@ -203,6 +180,9 @@ class Ledger:
         for row, code in zip(event.rows, event.statuses, strict=True):
             if code == RUNNING:
                 self.counts["started"] += 1
+                continue
+            if code == COMPLETE and table.desired[row] != RUN:
+                self.counts["stopped"] += 1
                 continue
             if code == COMPLETE:
                 self.counts["complete"] += 1
@@ -247,10 +227,21 @@ class Ledger:
                 int(ready.sum()),
                 int(clients[RUNNING]),
                 self._waiting,
+                self._running_by(state),
                 used,
                 self._fragmented(free, slots),
             )
         )
+
+    def _running_by(self, state: State) -> dict[str, int]:
+        table = state.allocations
+        rows = np.flatnonzero(table.client[: table.size] == RUNNING)
+        rows = rows[table.key[rows] != 0]
+        counts = np.bincount(table.group[rows]) if len(rows) else np.zeros(0, dtype=np.int64)
+        found: Counter[str] = Counter()
+        for ref in np.flatnonzero(counts).tolist():
+            found[self._name(table.groups.job_ids[ref])] += int(counts[ref])
+        return dict(sorted(found.items()))
 
     def _fragmented(
         self, free: NDArray[np.int64], slots: dict[str, NDArray[np.int32]]

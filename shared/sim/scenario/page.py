@@ -60,6 +60,10 @@ def page(report: Report, curves: Sequence[Curve]) -> str:
             "seconds",
             "allocations",
         ),
+        "<h2>Running, by kind of job</h2>",
+        _drawn(
+            [Curve(name, t, y) for name, y in series.running_by.items()], "seconds", "allocations"
+        ),
         "<h2>Fragmentation: free, and of no use where it is</h2>",
         _drawn(
             [Curve(name, t, y) for name, y in series.fragmented.items()],
@@ -67,9 +71,9 @@ def page(report: Report, curves: Sequence[Curve]) -> str:
             "share of the free",
             top=1.0,
         ),
-        "<h2>From ready to decided, by how many were ready</h2>",
+        "<h2>From lease to log, by how many were leased</h2>",
         _table(
-            ("ready", "decisions", "p50 ms", "p99 ms", "max ms"),
+            ("leased", "decisions", "p50 ms", "p99 ms", "max ms"),
             [
                 (
                     one.load,

@@ -74,7 +74,7 @@ def play(
     begin_ns = _prepare(engine, plan, opens)
     names = [one.name for one in (*scenario.before, *scenario.arrivals)]
     ledger = Ledger(names, begin_ns)
-    engine.follow(lambda record, seq: ledger.follow(engine.state, record, seq))
+    engine.follow(lambda record, _seq: ledger.follow(engine.state, record))
     _script(engine, plan, begin_ns, opens)
     step = max(plan.duration_ns // SAMPLES, 1)
     for nth in range(SAMPLES + 1):
@@ -91,6 +91,7 @@ def play(
     report = report_of(
         ledger,
         stats,
+        [one for one in engine.latencies if one.at_ns >= begin_ns],
         name=scenario.name,
         about=scenario.about,
         seed=scenario.seed,
@@ -123,6 +124,7 @@ def _prepare(engine: Engine, plan: Plan, opens: Open) -> int:
             plan.scenario.before,
             seed=plan.scenario.seed,
             folder=plan.folder,
+            data=plan.data,
             duration_ns=_BEFORE_NS,
             ns=_ns,
             opens=opens,
@@ -139,6 +141,7 @@ def _script(engine: Engine, plan: Plan, begin_ns: int, opens: Open) -> None:
         scenario.arrivals,
         seed=scenario.seed,
         folder=plan.folder,
+        data=plan.data,
         duration_ns=plan.duration_ns,
         ns=_ns,
         opens=opens,

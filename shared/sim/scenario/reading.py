@@ -46,6 +46,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     scenario: Scenario
     folder: Path
+    #: where traces and exports lie.
+    data: Path
     policy: Policy
     profile: Profile
     duration_ns: int
@@ -54,8 +56,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[tuple[NodeSpec, str], ...]
 
 
-def read_scenario(text: bytes, file: str, folder: Path) -> Plan:
-    """Read a file's bytes; `folder` is where its own paths begin. Raises ScenarioInvalid."""
+def read_scenario(text: bytes, file: str, folder: Path, data: Path | None = None) -> Plan:
+    """Read a file's bytes; `folder` is where paths of job files begin, `data` (else it too) those of traces and exports.
+
+    Raises ScenarioInvalid.
+    """
     try:
         found, lines = read_yaml(text.decode("utf-8"))
     except UnicodeDecodeError as err:
@@ -70,7 +75,7 @@ def read_scenario(text: bytes, file: str, folder: Path) -> Plan:
         message, path = _place(str(err))
         raise ScenarioInvalid(message, path=path, file=file, line=line_of(lines, path)) from err
     try:
-        return _checked(scenario, folder)
+        return _checked(scenario, folder, data or folder)
     except ConfigInvalid as err:
         path, message = _split(str(err))
         raise ScenarioInvalid(message, path=path, file=file, line=line_of(lines, path)) from err
@@ -107,7 +112,7 @@ def line_of(lines: Lines, path: str) -> int:
 # ---- checks: what is wrong is raised as ConfigInvalid("path: message") ----
 
 
-def _checked(scenario: Scenario, folder: Path) -> Plan:
+def _checked(scenario: Scenario, folder: Path, data: Path) -> Plan:
     if not 1 <= scenario.schedulers <= WORKERS_MAX:
         raise ConfigInvalid(f"schedulers: 1 to {WORKERS_MAX} are possible")
     duration_ns = duration(scenario.duration, "duration")
@@ -121,9 +126,9 @@ def _checked(scenario: Scenario, folder: Path) -> Plan:
             raise ConfigInvalid(f"times.{name}: from 0 to an hour, in ns")
     names = [one.name for one in (*scenario.before, *scenario.arrivals)]
     for at, one in enumerate(scenario.before):
-        _arrivals(one, f"before[{at}]", folder, names)
+        _arrivals(one, f"before[{at}]", names=names, folder=folder, data=data)
     for at, one in enumerate(scenario.arrivals):
-        _arrivals(one, f"arrivals[{at}]", folder, names)
+        _arrivals(one, f"arrivals[{at}]", names=names, folder=folder, data=data)
     for at, fault in enumerate(scenario.faults):
         _fault(fault, f"faults[{at}]")
     # Not the file's own classes: what nodes there are stands in `nodes`.
@@ -138,11 +143,12 @@ def _checked(scenario: Scenario, folder: Path) -> Plan:
     return Plan(
         scenario=scenario,
         folder=folder,
+        data=data,
         policy=policy_of(scenario.policy, Policy(), "policy"),
         profile=profile,
         duration_ns=duration_ns,
         settle_ns=duration(scenario.settle, "settle"),
-        nodes=tuple(_nodes(scenario, folder)),
+        nodes=tuple(_nodes(scenario, data)),
     )
 
 
@@ -185,7 +191,7 @@ def policy_of(change: Mapping[str, object], base: Policy, path: str) -> Policy:
     return found
 
 
-def _arrivals(one: Arrivals, path: str, folder: Path, names: list[str]) -> None:
+def _arrivals(one: Arrivals, path: str, *, names: list[str], folder: Path, data: Path) -> None:
     if not one.name or names.count(one.name) > 1:
         raise ConfigInvalid(f"{path}.name: each needs a name of its own")
     if (one.job is None) == (one.trace is None):
@@ -206,7 +212,7 @@ def _arrivals(one: Arrivals, path: str, folder: Path, names: list[str]) -> None:
     if one.job is not None:
         _template(one.job, f"{path}.job", folder)
     if one.trace is not None:
-        traces.check(one.trace, f"{path}.trace", folder)
+        traces.check(one.trace, f"{path}.trace", data)
 
 
 def _template(job: Template, path: str, folder: Path) -> None:
@@ -272,7 +278,7 @@ def _fault(fault: Fault, path: str) -> None:
             raise ConfigInvalid(f"{path}.{said[0]}: a share is from 0 to 1, a count not negative")
 
 
-def _nodes(scenario: Scenario, folder: Path) -> list[tuple[NodeSpec, str]]:
+def _nodes(scenario: Scenario, data: Path) -> list[tuple[NodeSpec, str]]:
     names = [one.name for one in scenario.nodes]
     out: list[tuple[NodeSpec, str]] = []
     for at, one in enumerate(scenario.nodes):
@@ -281,7 +287,7 @@ def _nodes(scenario: Scenario, folder: Path) -> list[tuple[NodeSpec, str]]:
             raise ConfigInvalid(f"{path}.name: each class needs a name of its own")
         if one.every < 1:
             raise ConfigInvalid(f"{path}.every: at least 1")
-        specs = traces.openb_nodes(one, path, folder) if one.openb else _alike(one, path)
+        specs = traces.openb_nodes(one, path, data) if one.openb else _alike(one, path)
         out += [(spec, one.name) for spec in specs]
         if len(out) > NODES_MAX:
             raise ConfigInvalid(f"{path}.count: at most {NODES_MAX} nodes in all")

@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
-from shared.sim.engine.deciding import Decision
+from shared.sim.engine.deciding import Decided, Decision
 from shared.sim.engine.setup import Stats
 from shared.sim.scenario.ledger import JobNote, Ledger, Sample
 
 SECOND = 1_000_000_000
 MS = 1_000_000
-#: Loads that decisions are told by: so many evaluations ready, this one included, or more.
+#: Loads that decisions are told by: so many evaluations leased, this one included, or more.
 _LOADS = (1, 2, 8, 64, 512)
 #: Slowdown of short jobs is bounded: what runs less counts as if it ran so long.
 _BOUND_NS = 10 * SECOND
@@ -39,7 +39,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
-    """From ready to decided and durable, by how many evaluations were ready at the time."""
+    """From a worker's lease to the end of the evaluation in the log, by how many were leased at the time."""
 
     load: str
     decisions: int
@@ -63,6 +63,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     nodes: list[int]
     running: list[int]
     waiting: list[int]
+    running_by: dict[str, list[int]]
     used: dict[str, list[float]]
     fragmented: dict[str, list[float]]
 
@@ -116,6 +117,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 def report_of(
     ledger: Ledger,
     stats: Stats,
+    latencies: list[Decided],
     *,
     name: str,
     about: str,
@@ -154,6 +156,7 @@ def report_of(
             "again": counts["again"],
             "started": counts["started"],
             "complete": counts["complete"],
+            "stopped": counts["stopped"],
             "failed": counts["failed"],
             "lost": counts["lost"],
             "evicted": sum(ledger.evicted.values()),
@@ -170,7 +173,7 @@ def report_of(
         evicted={f"{of} < {by}": n for (of, by), n in sorted(ledger.evicted.items())},
         waiting=_by_name(ledger, notes, end_ns),
         priorities=_by_priority(notes, end_ns),
-        decisions=_latencies(ledger),
+        decisions=_latencies(latencies),
         used=_shares(ledger.samples, "used"),
         fragmented=_shares(ledger.samples, "fragmented"),
         fairness=_fairness(notes),
@@ -246,11 +249,13 @@ def _by_priority(notes: list[JobNote], end_ns: int) -> list[Waiting]:
     return found
 
 
-def _latencies(ledger: Ledger) -> list[Latency]:
+def _latencies(latencies: list[Decided]) -> list[Latency]:
     found = []
     for least, most in zip(_LOADS, (*_LOADS[1:], 0), strict=True):
         some = sorted(
-            (ns, 1) for ns, load in ledger.latencies if load >= least and (not most or load < most)
+            (one.took_ns, 1)
+            for one in latencies
+            if one.load >= least and (not most or one.load < most)
         )
         if some:
             found.append(
@@ -319,6 +324,10 @@ def _series(samples: list[Sample]) -> Series:
         nodes=[one.nodes for one in samples],
         running=[one.running for one in samples],
         waiting=[one.waiting for one in samples],
+        running_by={
+            name: [one.running_by.get(name, 0) for one in samples]
+            for name in sorted({name for one in samples for name in one.running_by})
+        },
         used=columns("used"),
         fragmented=columns("fragmented"),
     )
