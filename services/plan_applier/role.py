@@ -148,6 +148,11 @@ class PlanApplier:
         """First seq of the log that is not in the state."""
         return self.replica.next_seq
 
+    @property
+    def has_waiting(self) -> bool:
+        """Say whether commands wait for the append in flight."""
+        return len(self._inbox) > 0
+
     def step(self, inputs: list[Input], now_ns: int) -> list[Effect]:
         """Take what happened; when nothing is in flight, write the next record."""
         out: list[Effect] = []
