@@ -3,17 +3,23 @@
 Decides nothing about segments (shared/archive); it reads what of the log is not exported yet.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
+from schemas.envelope import RECORD_DECODER
+from services.cli import chosen
 from services.cli.asking import with_bus
 from services.cli.output import CliError, Output
 from shared.archive.export import Export, Written
+from shared.archive.facts import TABLES
 from shared.archive.segments import Archive, ArchiveInvalid
+from shared.bus import snapshots
 from shared.bus.client import Client
-from shared.core.log import Chain
-from shared.errors import LogDamaged, LogError
+from shared.core.log import Chain, is_framed
+from shared.core.replica import Replica
+from shared.errors import LogDamaged, LogDropped, LogError
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,8 +60,9 @@ def _export(out: Output, archive: Archive, work: Export) -> int:
 
     async def read(client: Client) -> None:
         nonlocal first_seq
-        cluster_id = await cluster_of(client)
-        archive.begin(cluster_id)
+        archive.begin(await cluster_of(client))
+        if work.is_whole:
+            await begin_within(client, work.begin_at, work.last_seq)
         last = 1
         while last:
             first, last = work.wanted()
@@ -72,6 +79,8 @@ def _export(out: Output, archive: Archive, work: Export) -> int:
         with_bus(read)
     except LogError as err:
         problem = str(err)
+    except LogDropped as err:
+        raise CliError("dropped", _dropped(work, err.first_seq), file=str(archive.folder)) from err
     # What can be followed is exported, whatever comes behind it.
     work.flush()
     chain, written = work.facts.replica.chain, work.written
@@ -108,11 +117,45 @@ def _show(out: Output, told: Exported, written: Written) -> None:
         out.line(f"\n{told.problem}; exported up to there", "red")
 
 
+def _dropped(work: Export, first_seq: int) -> str:
+    """Say why an export cannot go on: what comes next is not on the bus any more."""
+    here = f"this export ends at {work.last_seq}" if work.last_seq else "this export is empty"
+    return (
+        f"the log on this bus begins at {first_seq}, what was before was dropped, and {here}; "
+        f"go on with the export that holds {first_seq - 1}, or a copy of it"
+    )
+
+
+async def begin_within(client: Client, begin_at: Callable[[Replica], None], last_seq: int) -> None:
+    """Begin at the newest snapshot that is not behind `last_seq`, where there is one: less is replayed."""
+    if not last_seq or chosen.from_file():
+        return
+    restored = await snapshots.newest(client.bus, TABLES, last_seq=last_seq, quiet=True)
+    if restored is not None:
+        begin_at(restored.replica)
+
+
 async def cluster_of(client: Client) -> str:
     """Ask the log itself whose it is: its first lease says so. Raises CliError, LogError."""
     chain = Chain()
-    async for record in client.read_log():
-        chain.accept(record.seq, record.subject, record.data)
-        if chain.cluster_id:
-            return chain.cluster_id
+    try:
+        async for record in client.read_log():
+            chain.accept(record.seq, record.subject, record.data)
+            if chain.cluster_id:
+                return chain.cluster_id
+    except LogDropped as err:
+        return await _cluster_of_rest(client, err.first_seq)
     raise CliError("not_found", "the log holds nothing yet")
+
+
+async def _cluster_of_rest(client: Client, first_seq: int) -> str:
+    """The same where the beginning was dropped: a snapshot that the log proves, else a later lease, says so."""
+    restored = await snapshots.newest(client.bus, frozenset({"policy"}), quiet=True)
+    if restored is not None:
+        return restored.replica.chain.cluster_id
+    async for record in client.read_log(first_seq):
+        if record.subject.endswith(".lease") and is_framed(record.data):
+            lease = RECORD_DECODER.decode(record.data).lease
+            if lease is not None:
+                return lease.cluster_id
+    raise CliError("not_found", f"nothing on this bus says whose log begins at {first_seq}")

@@ -33,10 +33,10 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
 
 def timeline(out: Output, *, job_id: str, directory: str, live: bool, trace: str) -> int:
     """Show a job's states over time; with `trace` write them into a file too."""
-    source = Source(directory, is_live=live)
-    for problem in source.problems:
-        out.note(problem)
-    rows = source.ask(_QUESTION, [job_id]).rows
+    with Source(directory, is_live=live) as source:
+        for problem in source.problems:
+            out.note(problem)
+        rows = source.ask(_QUESTION, [job_id]).rows
     if not rows:
         raise CliError("not_found", f"job {job_id!r} is not in the log")
     found = [_interval(row) for row in rows]

@@ -6,32 +6,32 @@ Decides what an answer looks like and where its facts come from; the database is
 
 import csv
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
 from services.cli.asking import with_bus
-from services.cli.exports import cluster_of
+from services.cli.exports import begin_within, cluster_of
 from services.cli.output import CliError, Column, Output
 from shared.archive.database import Answer, Database, SqlInvalid
-from shared.archive.export import Reading
+from shared.archive.export import Reading, Spool
 from shared.archive.facts import Facts
 from shared.archive.segments import ArchiveInvalid
 from shared.bus.client import Client
-from shared.errors import LogError
+from shared.core.role import Record
+from shared.errors import LogDropped, LogError
 
-#: Facts go to the database when there are so many.
-_ROWS_MAX = 500_000
 _INTEGER_MAX = 1 << 63
 _NUMBERS = frozenset(("BIGINT", "INTEGER", "HUGEINT", "UBIGINT", "DOUBLE", "TINYINT", "FLOAT"))
 
 
 class Source:
-    """Where the tables come from: an export, the live log, or both."""
+    """Where the tables come from: an export, the live log, or both. Use as `with Source(…) as source`."""
 
     def __init__(self, directory: str, *, is_live: bool) -> None:
         """Raises CliError."""
@@ -40,23 +40,82 @@ class Source:
         self.seq = 0
         self.cluster_id = ""
         self.database = Database()
-        self._facts = Facts(keeps=False)
-        files: dict[str, list[Path]] = {}
-        bases: list[int] | None = []
-        if directory:
-            files, bases = self._open(Path(directory))
-        self._facts.resume()
-        if self.is_live:
-            self.refresh()
+        self._directory = directory
+        self._reading: Reading | None = None
+        self._facts = Facts()
+        self._spool: tempfile.TemporaryDirectory[str] | None = None
         try:
-            self.database.close_doors(files, bases)
-        except SqlInvalid as err:
-            raise CliError("damaged", str(err), file=directory) from err
-        if not self.is_live:
-            self.seq = int(self.ask("SELECT coalesce(last_seq(), 0)").rows[0][0])
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of memory, and of what lies on the disk for the time of asking."""
+        self.database.close()
+        if self._spool is not None:
+            self._spool.cleanup()
 
     def refresh(self) -> None:
         """Read on to the end of the live log. Raises CliError."""
+        self._read(self._facts.apply)
+        self.database.take(self._facts)
+        self.seq = self._facts.replica.seq
+
+    def ask(self, question: str, values: Sequence[object] = ()) -> Answer:
+        """Answer one question. Raises CliError."""
+        try:
+            return self.database.ask(question, values)
+        except SqlInvalid as err:
+            raise CliError("sql", str(err), line=err.line) from err
+
+    def _open(self) -> None:
+        files: dict[str, list[Path]] = {}
+        bases: list[int] | None = []
+        if self._directory:
+            try:
+                self._reading = Reading(Path(self._directory))
+            except ArchiveInvalid as err:
+                raise CliError(err.code, str(err), file=err.path) from err
+            self.problems = list(self._reading.problems)
+            self.cluster_id = self._reading.cluster_id
+            files, bases = self._reading.files(), self._reading.bases()
+        if self.is_live:
+            spool = self._spooled()
+            for table, paths in spool.files.items():
+                files.setdefault(table, []).extend(paths)
+            bases = None if bases is None else [*bases, *spool.bases]
+        try:
+            self.database.close_doors(files, bases)
+        except SqlInvalid as err:
+            raise CliError("damaged", str(err), file=self._directory) from err
+        if not self.is_live:
+            self.seq = int(self.ask("SELECT coalesce(last_seq(), 0)").rows[0][0])
+
+    def _spooled(self) -> Spool:
+        """Read the live log to its end: what is more than memory should hold lies on the disk."""
+        if self._reading is not None:
+            # What comes names rows of the state: it is rebuilt up to where the export ends.
+            if self.problems:
+                raise CliError("damaged", f"{self.problems[0]}; without --live the rest is shown")
+            self._facts = Facts(keeps=False, words=self._reading.words())
+        self._spool = tempfile.TemporaryDirectory(prefix="caravan-sql-")
+        spool = Spool(self._facts, Path(self._spool.name))
+        try:
+            self._read(spool.apply)
+        finally:
+            spool.close()
+        self.database.take(self._facts)
+        self.seq = self._facts.replica.seq
+        return spool
+
+    def _read(self, apply: Callable[[Record], None]) -> None:
         facts = self._facts
 
         async def read(client: Client) -> None:
@@ -65,42 +124,23 @@ class Source:
                 text = f"the export is of cluster {self.cluster_id}, the log of {cluster_id}"
                 raise CliError("conflict", text)
             self.cluster_id = cluster_id
+            if self._reading is not None and not facts.keeps:
+                await begin_within(client, facts.replica.begin_at, self._reading.last_seq)
+                for record in self._reading.records(facts.replica.next_seq):
+                    facts.apply(record)
+                facts.resume()
             async for record in client.read_log(facts.replica.next_seq):
-                facts.apply(record)
-                if facts.rows >= _ROWS_MAX:
-                    self.database.take(facts)
+                apply(record)
 
         try:
             with_bus(read)
+        except LogDropped as err:
+            text = f"the log on this bus begins at {err.first_seq}; what was before is in an export"
+            raise CliError("dropped", f"{text}: --dir DIR --live asks both") from err
         except LogError as err:
             # What can be followed can be asked.
             if str(err) not in self.problems:
                 self.problems.append(str(err))
-        self.database.take(facts)
-        self.seq = facts.replica.seq
-
-    def ask(self, question: str, values: Sequence[object] = ()) -> Answer:
-        """Answer one question. Raises CliError."""
-        try:
-            return self.database.ask(question, values)
-        except SqlInvalid as err:
-            raise CliError("sql", str(err)) from err
-
-    def _open(self, folder: Path) -> tuple[dict[str, list[Path]], list[int] | None]:
-        try:
-            reading = Reading(folder)
-        except ArchiveInvalid as err:
-            raise CliError(err.code, str(err), file=err.path) from err
-        self.problems = list(reading.problems)
-        self.cluster_id = reading.cluster_id
-        if self.is_live:
-            # What comes names rows of the state: it is rebuilt up to where the export ends.
-            if self.problems:
-                raise CliError("damaged", f"{self.problems[0]}; without --live the rest is shown")
-            self._facts = Facts(keeps=False, words=reading.words())
-            for record in reading.records():
-                self._facts.apply(record)
-        return reading.files(), reading.bases()
 
 
 def sql(out: Output, *, question: str, directory: str, live: bool, comma: bool, limit: int) -> int:
@@ -110,16 +150,17 @@ def sql(out: Output, *, question: str, directory: str, live: bool, comma: bool, 
     if question == "-" or (not question and not sys.stdin.isatty()):
         question = sys.stdin.read()
     if question.strip():
-        source = Source(directory, is_live=live)
-        for problem in source.problems:
-            out.note(problem)
-        show(out, source, source.ask(question), comma=comma, limit=limit)
+        with Source(directory, is_live=live) as source:
+            for problem in source.problems:
+                out.note(problem)
+            show(out, source, source.ask(question), comma=comma, limit=limit)
         return 0
     if out.is_json or comma or not sys.stdin.isatty():
         raise CliError("usage", "no question: caravan sql 'SELECT …'")
     from services.cli.sql_shell import shell
 
-    return shell(out, Source(directory, is_live=live), limit=limit)
+    with Source(directory, is_live=live) as source:
+        return shell(out, source, limit=limit)
 
 
 def show(out: Output, source: Source, answer: Answer, *, comma: bool, limit: int) -> None:

@@ -4,6 +4,7 @@ Decides what a question may be: one that selects. Nothing outside the given segm
 written. Nobody else imports DuckDB.
 """
 
+import re
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,9 +20,17 @@ from shared.archive.spans import OPEN, Standing
 from shared.archive.views import BY_CHANGES, BY_SPANS, VIEWS
 from shared.errors import CaravanError
 
+#: How the database begins the line that a question errs in.
+_PLACE = re.compile(r"LINE (\d+): ")
+
 
 class SqlInvalid(CaravanError):
-    """A question that the database does not answer."""
+    """A question that the database does not answer. `line` and `column` count from 1; 0: it does not say where."""
+
+    def __init__(self, message: str, line: int = 0, column: int = 0) -> None:
+        super().__init__(f"{message} (line {line}, column {column})" if line else message)
+        self.line = line
+        self.column = column
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +113,7 @@ class Database:
             told = found.description or []
             rows = found.fetchall()
         except (duckdb.Error, RuntimeError, ValueError, OverflowError) as err:
-            raise SqlInvalid(_line(err)) from err
+            raise _invalid(err) from err
         return Answer(
             columns=[str(one[0]) for one in told], types=[str(one[1]) for one in told], rows=rows
         )
@@ -121,7 +130,7 @@ class Database:
         try:
             statements = duckdb.extract_statements(question)
         except duckdb.Error as err:
-            raise SqlInvalid(_line(err)) from err
+            raise _invalid(err) from err
         if len(statements) != 1:
             said = "nothing is asked" if not statements else "one question at a time"
             raise SqlInvalid(said)
@@ -251,7 +260,28 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+def _invalid(err: Exception) -> SqlInvalid:
+    """What the database says of a question, with the place that its picture points at.
+
+    The picture is the line, cut on its left where it is long, and a caret below it.
+    """
+    lines = str(err).splitlines()
+    for at, text in enumerate(lines[:-1]):
+        found = _PLACE.match(text)
+        caret = lines[at + 1].find("^")
+        if found and caret >= found.end() and not text[found.end() :].startswith("..."):
+            return SqlInvalid(_line(err), int(found[1]), caret - found.end() + 1)
+        if found:
+            return SqlInvalid(f"{_line(err)} (line {found[1]})", 0)
+    return SqlInvalid(_line(err))
+
+
 def _line(err: Exception) -> str:
-    """The first line of what the database says, without its pictures."""
-    lines = [line.strip() for line in str(err).splitlines() if line.strip()]
-    return lines[0] if lines else type(err).__name__
+    """What the database says, on one line, without its pictures."""
+    told = []
+    for line in str(err).splitlines():
+        if _PLACE.match(line):
+            break
+        if line.strip():
+            told.append(line.strip())
+    return " ".join(told) or type(err).__name__

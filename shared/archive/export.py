@@ -29,6 +29,8 @@ from shared.core.role import Record
 #: A segment ends behind the record with which it has so many rows, or so many bytes of records.
 ROWS_MAX = 2_000_000
 BYTES_MAX = 64 << 20
+#: A spool keeps no more rows in memory.
+SPOOL_ROWS_MAX = 1_000_000
 
 
 class Written(msgspec.Struct, kw_only=True):
@@ -63,11 +65,18 @@ class Export:
             if "not in this export" not in problem:
                 raise ArchiveInvalid("damaged", problem, str(archive.folder))
         self._old = segments
+        #: where it ends; 0: nothing is in it.
+        self.last_seq = segments[-1].last_seq if segments else 0
         known = self._writer.words(tables_of(segments, archive, set()).get("words", ()))
         self.facts = Facts(with_data=True, words=Words(known))
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is missing between its beginning and its end."""
+        return not joined(self._old)
+
     def begin_at(self, replica: Replica) -> None:
-        """Take over a replica that was restored, behind or within what is there: nothing before it is replayed."""
+        """Take over a replica that was restored within what is there, of which nothing is missing."""
         self.facts.replica.begin_at(replica)
 
     def wanted(self) -> tuple[int, int]:
@@ -80,7 +89,7 @@ class Export:
             path = self.archive.path(old, "records")
             for seq, subject, data in self._writer.records(path, facts.replica.next_seq):
                 facts.apply(Record(seq, subject, data))
-            if facts.replica.chain.head != old.head or facts.replica.seq != old.last_seq:
+            if facts.replica.seq != old.last_seq:
                 raise ArchiveInvalid("damaged", "its records are not those it names", str(path))
         if not facts.keeps:
             self._resume()
@@ -93,8 +102,11 @@ class Export:
 
     def _resume(self) -> None:
         """Go on behind what is there, with the spans that are open at its end."""
-        seq = self.facts.replica.seq
-        before = [one for one in self._old if one.last_seq <= seq]
+        chain = self.facts.replica.chain
+        before = [one for one in self._old if one.last_seq < chain.next_seq]
+        if before and before[-1].last_seq == chain.next_seq - 1 and before[-1].head != chain.head:
+            path = self.archive.path(before[-1], "records")
+            raise ArchiveInvalid("damaged", "its records are not those it names", str(path))
         bases = bases_of(before)
         standing = None
         if bases:
@@ -185,6 +197,36 @@ class Export:
         return self.facts.replica.chain.cluster_id
 
 
+class Spool:
+    """Facts of a log that nobody exported, in a folder of its own as they come, so that memory need not hold them."""
+
+    def __init__(self, facts: Facts, folder: Path, *, rows_max: int = SPOOL_ROWS_MAX) -> None:
+        self.facts = facts
+        self.files: dict[str, list[Path]] = {}
+        #: seqs where full chunks of spans begin.
+        self.bases: list[int] = []
+        self._folder = folder
+        self._rows_max = rows_max
+        self._writer = Writer()
+
+    def apply(self, record: Record) -> None:
+        """Take the next record. Raises LogError, OSError."""
+        self.facts.apply(record)
+        if self.facts.rows >= self._rows_max:
+            first_seq = self.facts.first_seq
+            if self.facts.settle():
+                self.bases.append(first_seq)
+            for name, rows, columns in taken(self.facts.sheets):
+                if rows:
+                    path = self._folder / f"{first_seq}-{name}.parquet"
+                    self._writer.write(name, columns, self.facts.words.texts, path)
+                    self.files.setdefault(name, []).append(path)
+
+    def close(self) -> None:
+        """Let go of the database; the files stay."""
+        self._writer.close()
+
+
 class Reading:
     """An export that is read: its sound parts, and what is wrong with the rest."""
 
@@ -197,6 +239,8 @@ class Reading:
         self.segments, self.damages = self.archive.segments()
         self.damages += [one for each in self.segments for one in self.archive.check(each)]
         self.problems = [*map(told, self.damages), *joined(self.segments)]
+        #: where it ends; 0: nothing is in it.
+        self.last_seq = self.segments[-1].last_seq if self.segments else 0
 
     def files(self) -> dict[str, list[Path]]:
         """Sound files by table."""
