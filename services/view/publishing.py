@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from schemas.base import JobId, NodeId, Wire
 from schemas.envelope import ENCODER
@@ -27,6 +28,11 @@ PUTS_PER_TICK = 1_000
 ALLOCATIONS_PER_TICK = 50_000
 #: … and counts so many in job summaries.
 COUNTED_PER_TICK = 1_000_000
+#: A node hears that its report was seen, at the latest, so long after the last word to it; it asks after 0.5 s.
+HEARD_NS = 250_000_000
+#: Summaries of nodes and jobs: when more than so many wait, they go once in this time.
+RUSH = 100
+RUSH_NS = 1_000_000_000
 #: A message of the bus, headers left out: 50,000 allocations on one node, whatever they are.
 VALUE_BYTES_MAX = 4_000_000
 #: What a value and an allocation in it cost, measured.
@@ -49,7 +55,7 @@ class Stamp(Wire, frozen=True, kw_only=True):
     seq: int = 0
 
 
-class Flight(msgspec.Struct, frozen=True):
+class Flight(msgspec.Struct, frozen=True, gc=False):
     """A Put on its way: what it was about, and since when."""
 
     kind: str
@@ -62,19 +68,25 @@ class Marks:
 
     def __init__(self) -> None:
         self.desired = np.zeros(0, dtype=np.bool_)
+        #: what a node reported was seen: not urgent, a word about what it shall do says that, too.
+        self.heard = np.zeros(0, dtype=np.bool_)
         self.summary = np.zeros(0, dtype=np.bool_)
         self.jobs: dict[JobId, None] = {}
         self.submissions: dict[str, None] = {}
         #: subject -> value of what has left the state, published once more.
         self.last_words: dict[str, bytes] = {}
 
-    def nodes(self, rows: Rows, *, desired: bool = False, summary: bool = False) -> None:
+    def nodes(
+        self, rows: Rows, *, desired: bool = False, heard: bool = False, summary: bool = False
+    ) -> None:
         """Mark fleet rows. Shape: (R,)."""
         if len(rows):
             size = int(rows.max()) + 1
             self.desired = grown(self.desired, size)
+            self.heard = grown(self.heard, size)
             self.summary = grown(self.summary, size)
             self.desired[rows] |= desired
+            self.heard[rows] |= heard
             self.summary[rows] |= summary
 
     def appeared(self, *values: str) -> None:
@@ -90,7 +102,7 @@ class Marks:
         self.submissions.update(dict.fromkeys(state.jobs.submissions))
 
     def pending(self) -> bool:
-        """Tell whether something is marked."""
+        """Tell whether something is marked that need not wait."""
         some = bool(self.jobs or self.submissions or self.last_words)
         return some or bool(self.desired.any()) or bool(self.summary.any())
 
@@ -121,6 +133,10 @@ class Publisher:
         self._stands: dict[str, int] = {}
         #: fleet row that goes first, so that busy low rows do not keep others waiting.
         self._turn = {NODE: 0, SUMMARY: 0}
+        #: when many of a kind were published last.
+        #: by fleet row: when its node was told something last.
+        self._told_ns = np.zeros(0, dtype=np.int64)
+        self._rushed_ns = {SUMMARY: 0, JOB: 0}
 
     def forget_flights(self) -> None:
         """Forget what was on its way: the bus was away."""
@@ -131,7 +147,16 @@ class Publisher:
         """Number of marked values."""
         marks = self.marks
         rare = len(marks.jobs) + len(marks.submissions) + len(marks.last_words)
-        return rare + int(marks.desired.sum()) + int(marks.summary.sum())
+        words = np.count_nonzero(marks.desired | marks.heard)
+        return rare + int(words) + int(marks.summary.sum())
+
+    def due_ns(self) -> int:
+        """From when on there is something to publish: 1 for now; 0: there is nothing."""
+        if self.marks.pending():
+            return 1
+        heard = np.flatnonzero(self.marks.heard)
+        self._told_ns = grown(self._told_ns, len(self.marks.heard))
+        return int(self._told_ns[heard].min()) + HEARD_NS if len(heard) else 0
 
     def tick(self, now_ns: int) -> list[Effect]:
         """Return what is due, within this tick's bounds."""
@@ -224,9 +249,10 @@ class Publisher:
                 out.append(candidate)
         return out
 
-    def _free_rows(self, kind: str, subject_of: Callable[[str], str]) -> Rows:
+    def _free_rows(
+        self, kind: str, mask: NDArray[np.bool_], subject_of: Callable[[str], str]
+    ) -> Rows:
         """Marked rows of nodes whose turn it is, ascending."""
-        mask = self.marks.desired if kind == NODE else self.marks.summary
         fleet = self._state.fleet
         marked = np.flatnonzero(mask)
         if not len(marked):
@@ -237,11 +263,17 @@ class Publisher:
         ids = [fleet.ids[row] for row in turn.tolist() if fleet.live[row]]
         rows = [fleet.row_of[NodeId(one)] for one in self._free(ids, subject_of)]
         self._turn[kind] = rows[-1] + 1 if rows else 0
-        mask[marked[~fleet.live[marked]]] = False
+        gone = marked[~fleet.live[marked]]
+        for one in (self.marks.desired, self.marks.heard, self.marks.summary):
+            one[gone] = False
         return np.sort(np.asarray(rows, dtype=np.int32))
 
     def _nodes(self, out: list[Effect], now_ns: int) -> None:
-        chosen = self._free_rows(NODE, subjects.node)
+        self._told_ns = grown(self._told_ns, len(self.marks.desired))
+        # Whoever was told something a moment ago hears a little later that it was heard.
+        waited = now_ns - self._told_ns[: len(self.marks.heard)]
+        due = self.marks.heard & ((waited >= HEARD_NS) | (waited < 0))
+        chosen = self._free_rows(NODE, self.marks.desired | due, subjects.node)
         if not len(chosen):
             return
         rows = projections.desired_rows(self._state, chosen)
@@ -250,15 +282,28 @@ class Publisher:
             upto = np.searchsorted(owner, chosen, "right")
             kept = chosen[: max(1, int(np.searchsorted(upto, ALLOCATIONS_PER_TICK, "right")))]
             self._turn[NODE] = int(kept[-1]) + 1
-            chosen = kept
+            chosen, rows = kept, rows[: upto[len(kept) - 1]]
         self.marks.desired[chosen] = False
-        self.cost_ns += min(len(rows), ALLOCATIONS_PER_TICK) * ALLOCATION_NS
+        self.marks.heard[chosen] = False
+        self._told_ns[chosen] = now_ns
+        self.cost_ns += len(rows) * ALLOCATION_NS
         for one in projections.node_projections(self._state, chosen, rows):
             flight = Flight(NODE, one.node_id, now_ns)
             self._put(out, subjects.node(one.node_id), ENCODER.encode(one), flight)
 
+    def _may_go(self, kind: str, marked: int, now_ns: int) -> bool:
+        """Tell whether numbers for people go now: few always do, many once a second."""
+        since_ns = now_ns - self._rushed_ns[kind]
+        if marked > RUSH and 0 <= since_ns < RUSH_NS:
+            return False
+        if marked > RUSH:
+            self._rushed_ns[kind] = now_ns
+        return True
+
     def _summaries(self, out: list[Effect], now_ns: int) -> None:
-        chosen = self._free_rows(SUMMARY, subjects.view_node)
+        if not self._may_go(SUMMARY, int(np.count_nonzero(self.marks.summary)), now_ns):
+            return
+        chosen = self._free_rows(SUMMARY, self.marks.summary, subjects.view_node)
         if not len(chosen):
             return
         self.marks.summary[chosen] = False
@@ -269,6 +314,8 @@ class Publisher:
             self._put(out, subjects.view_node(one.id), ENCODER.encode(one), flight)
 
     def _jobs(self, out: list[Effect], now_ns: int) -> None:
+        if not self._may_go(JOB, len(self.marks.jobs), now_ns):
+            return
         counted = 0
         for job_id in self._free(self.marks.jobs, subjects.view_job):
             if counted > COUNTED_PER_TICK:

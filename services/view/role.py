@@ -332,7 +332,8 @@ class View:
                 self._mark_allocations([row for part in event.stops for row in part.rows])
                 self._mark_allocations([row for part in event.updates for row in part.rows])
             case AllocationsReported():
-                self._mark_allocations(event.rows)
+                # Who reports knows what became of them: only that it was heard is news to it.
+                self._mark_allocations(event.rows, desired=not event.nodes)
             case NodesCollected():
                 for row in event.rows:
                     marks.last_words.update(last_words_of_node(state, row, seq))
@@ -342,12 +343,12 @@ class View:
             case _:
                 pass
 
-    def _mark_allocations(self, rows: list[Row] | tuple[Row, ...]) -> None:
+    def _mark_allocations(self, rows: list[Row] | tuple[Row, ...], *, desired: bool = True) -> None:
         if not rows:
             return
         table, marks = self._replica.state.allocations, self._publisher.marks
         at = np.asarray(rows, dtype=np.int32)
-        marks.nodes(table.node[at], desired=True, summary=True)
+        marks.nodes(table.node[at], desired=desired, heard=True, summary=True)
         for ref in np.unique(table.group[at]).tolist():
             marks.jobs[table.groups.job_ids[ref]] = None
 
@@ -361,7 +362,7 @@ class View:
                     marks.nodes(_rows(placement.rows), desired=True, summary=True)
                 marks.jobs[event.job_id] = None
             case AllocationsReported():
-                marks.nodes(_rows(event.nodes), desired=True)
+                marks.nodes(_rows(event.nodes), heard=True)
             case NodeRegistered():
                 node_id = event.spec.node_id
                 marks.appeared(subjects.node(node_id), subjects.view_node(node_id))
@@ -403,9 +404,10 @@ class View:
     # ---- publishing ----
 
     def _publish(self, now_ns: int, out: list[Effect]) -> None:
-        if not self._is_caught_up or not self._publisher.marks.pending():
+        first_ns = self._publisher.due_ns() if self._is_caught_up else 0
+        if not first_ns:
             return
-        due_ns = self._published_ns + self._pause_ns
+        due_ns = max(self._published_ns + self._pause_ns, first_ns)
         # A clock that was set back makes it due, too.
         if now_ns >= due_ns or now_ns < self._published_ns:
             out += self._publisher.tick(now_ns)
@@ -413,8 +415,9 @@ class View:
             busy_ns = PLANNING_SHARE * self._publisher.cost_ns if self._is_planning else 0
             self._pause_ns = max(COALESCE_NS, busy_ns)
             self._is_planning = False
-            due_ns = now_ns + self._pause_ns
-        if self._publisher.marks.pending() and self._timer_ns != due_ns:
+            first_ns = self._publisher.due_ns()
+            due_ns = max(now_ns + self._pause_ns, first_ns)
+        if first_ns and self._timer_ns != due_ns:
             self._timer_ns = due_ns
             out.append(SetTimer("publish", due_ns))
 

@@ -85,7 +85,7 @@ def test_a_node_gets_its_whole_desired_set() -> None:
     assert desired(seen[subjects.node("n1")]) == [(first, "stop"), (second, "run")]
     assert desired(seen[subjects.node("n2")]) == []
     story.log(AllocationsReported(nodes=(0,), numbers=(7,), rows=(0,), statuses=(COMPLETE,)))
-    seen = story.land(story.later())
+    seen = story.land(story.later(ms=250))
     assert desired(seen[subjects.node("n1")]) == [(second, "run")]
     assert seen[subjects.node("n1")]["reports_seen"] == 7
     assert other
@@ -98,7 +98,22 @@ def test_only_what_changed_is_published() -> None:
     story.log(NodesStatusChanged(rows=(1,), status="down"))
     assert set(story.land(story.later())) == {subjects.view_node("n2")}
     story.log(AllocationsReported(nodes=(0,), numbers=(3,)))
-    assert set(story.land(story.later())) == {subjects.node("n1")}
+    assert not puts(story.later(ms=100))
+    assert set(story.land(story.later(ms=100))) == {subjects.node("n1")}
+
+
+def test_that_a_report_was_seen_waits_for_nothing_but_the_last_word() -> None:
+    """A node that was told nothing lately hears at once that its report was seen, with what it shall do next."""
+    story = small()
+    story.land(story.start())
+    story.later(ms=1000)
+    story.log(AllocationsReported(nodes=(0,), numbers=(3,)))
+    assert set(story.land(story.feed())) == {subjects.node("n1")}
+    story.log(AllocationsReported(nodes=(0,), numbers=(4,)))
+    assert not puts(story.later(ms=60))
+    story.plan("j", (0,))
+    (put,) = [one for one in puts(story.later(ms=60)) if one.subject == subjects.node("n1")]
+    assert msgspec.json.decode(put.data)["reports_seen"] == 4
 
 
 def test_changes_are_collected_for_50_ms() -> None:
@@ -212,8 +227,9 @@ def test_a_thousand_puts_a_tick() -> None:
     for _ in range(3):
         batch = puts(effects)
         assert len([p for p in batch if p.subject.startswith("node.")]) <= 1000
+        assert len([p for p in batch if p.subject.startswith("view.node.")]) <= 1000
         seen.update(story.land(effects))
-        effects = story.later(Timer("publish", 0))
+        effects = story.later(Timer("publish", 0), ms=1000)
     assert len(seen) == 3000
     assert not puts(effects)
 

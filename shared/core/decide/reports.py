@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from schemas.allocations import CLIENT_STATUSES, AllocationsReported, AllocDetail
 from schemas.base import Event, JobId
 from schemas.envelope import ENCODER
-from schemas.nodes import AllocReport, ReportNode
+from schemas.nodes import AllocReport, BriefStates, ReportNode
 from shared.core.columns import Rows
 from shared.core.decide.displacing import emptied
 from shared.core.decide.freed import freed_by
@@ -153,7 +153,7 @@ def _brief(
     lengths: list[int] = []
     for report in reports:
         said = report.brief
-        if not _holds_together(said.keys, said.rows, said.statuses):
+        if not _holds_together(said):
             lengths.append(0)
             continue
         lengths.append(len(said.keys))
@@ -180,16 +180,20 @@ def _brief(
     return at, after
 
 
-def _holds_together(
-    keys: tuple[int, ...], rows: tuple[int, ...], statuses: tuple[int, ...]
-) -> bool:
+def _holds_together(said: BriefStates) -> bool:
     """Tell whether columns are of one length and of numbers that can be; others say nothing."""
+    statuses = said.statuses
     counts = statuses[1::2]
-    if len(rows) != len(keys) or len(statuses) % 2 or sum(counts) != len(keys) or not keys:
+    length = len(said.keys)
+    if len(said.rows) != length or len(statuses) % 2 or sum(counts) != length or not length:
         return False
-    names = all(0 <= code < len(CLIENT_STATUSES) for code in statuses[0::2])
-    fits = all(min(column) >= 0 and max(column) < 2**63 for column in (keys, rows))
-    return names and fits and min(counts) > 0
+    if min(counts) < 1 or not all(0 <= code < len(CLIENT_STATUSES) for code in statuses[0::2]):
+        return False
+    try:
+        np.array((said.keys, said.rows), dtype=np.int64)
+    except OverflowError:
+        return False
+    return True
 
 
 def _purge(state: State, ended: list[int]) -> list[Event]:
