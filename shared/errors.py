@@ -29,11 +29,12 @@ class CommandInvalid(CaravanError):
 
 
 class LogError(CaravanError):
-    """The log cannot be followed beyond `seq`."""
+    """The log cannot be followed beyond `seq`; `sound_seq` is the last record up to which it can."""
 
-    def __init__(self, seq: int, message: str) -> None:
+    def __init__(self, seq: int, message: str, sound_seq: int = -1) -> None:
         super().__init__(f"log record {seq}: {message}")
         self.seq = seq
+        self.sound_seq = sound_seq if sound_seq >= 0 else seq - 1
 
 
 class LogDamaged(LogError):

@@ -25,8 +25,9 @@ from shared.core.replica import Replica
 from shared.core.role import Record
 from shared.errors import BusUnavailable, LogDamaged, LogError, StateDiverged
 
-#: Decisions that differ, shown at the most.
+#: Decisions that differ, told and shown at the most.
 _DIFFERENCES_MAX = 20
+_SHOWN = 5
 
 
 class Decisions(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,9 +108,10 @@ def verify(out: Output, *, decisions: bool) -> int:
     code = with_bus(work)
     proof.head, proof.foreign = replica.chain.head, replica.chain.foreign
     proof.checkpoints, proof.tables = replica.checked, replica.state.hashes()
-    if decisions and not code:
+    if decisions and kept:
+        # What was read before the damage is decided again all the same.
         out.progress(f"deciding again what {len(kept)} records decided")
-        code = _decide_again(proof, kept)
+        code = _decide_again(proof, kept) or code
     _show(out, proof, was_decided=decisions)
     return code
 
@@ -134,11 +136,26 @@ def _show(out: Output, proof: Proof, *, was_decided: bool) -> None:
         again = proof.decisions
         told = f"{again.checked} plans decided again, {again.equal} equal"
         told += f", {again.other_version} of other releases" if again.other_version else ""
+        told += f", {again.untold} not told whole" if again.untold else ""
         out.fields([("Decisions", told)])
+        _differ(out, again)
     out.table([Column("TABLE"), Column("HASH")], sorted(proof.tables.items()), "State")
     out.line(
         "\nthe log is sound" if proof.ok else f"\n{proof.problem}", "green" if proof.ok else "red"
     )
+
+
+def _differ(out: Output, again: Decisions) -> None:
+    """Show the first decisions that differ, both records of each."""
+    for nth, one in enumerate(again.differences[:_SHOWN]):
+        head = "First difference" if not nth else "Another"
+        made = f"plan {one.number} of {one.worker}, decided on seq {one.snapshot_seq}"
+        out.line(f"\n{head}: seq {one.seq}, job {one.job_id}, {made}", "bold")
+        out.line(f"  recorded  {one.recorded}", "red")
+        out.line(f"  decided   {one.decided}", "red")
+    rest = again.checked - again.equal - _SHOWN
+    if rest > 0:
+        out.line(f"and {rest} more", "dim")
 
 
 def _decide_again(proof: Proof, kept: list[Record]) -> int:
@@ -154,11 +171,12 @@ def _decide_again(proof: Proof, kept: list[Record]) -> int:
     if not found.differences:
         return 0
     first = found.differences[0]
-    proof.ok = False
-    proof.problem = (
-        f"{len(found.differences)} plans would be decided otherwise; the first, {first.number} of {first.worker} "
-        f"at seq {first.seq}, recorded {first.recorded}, decides {first.decided}"
+    text = (
+        f"{len(found.differences)} of {found.checked} plans would be decided otherwise, "
+        f"the first at seq {first.seq}"
     )
+    proof.problem = f"{proof.problem}; {text}" if proof.problem else text
+    proof.ok = False
     return 1
 
 

@@ -14,7 +14,7 @@ from services.cli import abrupt, chosen
 from services.cli.commands import COMMANDS, GROUPS
 from services.cli.output import CliError, Output
 from services.cli.words import AT, Arg, Command
-from shared.errors import BusUnavailable, CaravanError, CommandInvalid, ConfigInvalid
+from shared.errors import BusUnavailable, CaravanError, CommandInvalid, ConfigInvalid, LogError
 
 abrupt.over()
 
@@ -278,6 +278,9 @@ def _as_cli_error(err: CaravanError) -> CliError:
         return CliError("unavailable", str(err))
     if isinstance(err, ConfigInvalid):
         return CliError("config", str(err))
+    if isinstance(err, LogError) and err.sound_seq > 0:
+        known = f"up to seq {err.sound_seq} it is sound, and can be asked about (--at, --to)"
+        return CliError("failed", f"{err}; {known}")
     return CliError("failed", str(err))
 
 

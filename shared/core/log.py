@@ -74,7 +74,7 @@ class Chain:
     def accept(self, seq: int, subject: str, data: bytes) -> Record | None:
         """Judge the record at `seq`. Raises LogDamaged, UnknownEvent."""
         if seq != self.next_seq:
-            raise LogDamaged(seq, f"expected seq {self.next_seq}")
+            raise self._gap(seq)
         record = self._decode(seq, subject, data)
         self.next_seq = seq + 1
         if record is None or record.epoch < self.epoch:
@@ -94,6 +94,14 @@ class Chain:
         self.t_ns = max(self.t_ns, record.t_ns)
         self.accepted += 1
         return record
+
+    def _gap(self, seq: int) -> LogDamaged:
+        """Say what is missing before a record that came too early, or too late."""
+        last = self.next_seq - 1
+        text = f"expected seq {self.next_seq}"
+        if seq > self.next_seq:
+            text += f", records {self.next_seq} to {seq - 1} are missing"
+        return LogDamaged(seq, text, sound_seq=last)
 
     def log_time(self, now_ns: int) -> int:
         """Log time of a record written now: it never runs backwards."""

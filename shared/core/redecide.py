@@ -17,6 +17,7 @@ from schemas.plans import (
     InPlace,
     Stops,
 )
+from shared.core.ids import alloc_id
 from shared.core.place import Assignment, Proposal, Snapshot, place
 from shared.core.recorded import Part, Plan, plans_of, snapshot_of
 from shared.core.replica import Replica
@@ -33,8 +34,11 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
     #: of its first part.
     seq: int
+    job_id: str = ""
     worker: str
     number: int
+    #: what it was decided on.
+    snapshot_seq: int = 0
     recorded: str
     decided: str
 
@@ -112,20 +116,29 @@ def _check(found: Redecided, plan: Plan, snapshot: Snapshot) -> None:
         found.equal += 1
         return
     recorded = _lines(
+        snapshot.state,
         [one for part in parts for one in part.placements],
-        [one for part in parts for one in part.stops],
-        [one for part in parts for one in part.updates],
-        [one for part in parts for one in part.evictions],
+        stops=[one for part in parts for one in part.stops],
+        updates=[one for part in parts for one in part.updates],
+        evictions=[one for part in parts for one in part.evictions],
     )
-    decided = _lines(proposal.placements, proposal.stops, proposal.updates, proposal.evictions)
+    decided = _lines(
+        snapshot.state,
+        proposal.placements,
+        stops=proposal.stops,
+        updates=proposal.updates,
+        evictions=proposal.evictions,
+    )
     if recorded == decided:
         found.equal += 1
         return
     found.differences.append(
         Difference(
             seq=parts[0].seq,
+            job_id=plan.job_id,
             worker=origin.worker,
             number=origin.number,
+            snapshot_seq=origin.snapshot_seq,
             recorded=_only(recorded, decided),
             decided=_only(decided, recorded),
         )
@@ -146,7 +159,9 @@ def _is_equal(parts: list[Part], proposal: Proposal) -> bool:
 
 
 def _lines(
+    state: State,
     placements: Iterable[GroupPlacement],
+    *,
     stops: Iterable[Stops],
     updates: Iterable[InPlace],
     evictions: Iterable[Evictions],
@@ -157,22 +172,39 @@ def _lines(
         nodes = [row for row, n in zip(one.rows, one.counts, strict=True) for _ in range(n)]
         ports, slots = (len(column) // len(nodes) for column in (one.ports, one.instances))
         for at, (row, name) in enumerate(zip(nodes, expand_runs(one.names), strict=True)):
-            previous = one.previous[at] if one.previous else 0
-            times = one.reschedules[at] if one.reschedules else 0
-            line = (
-                f"place {one.group}[{name}] v{one.version} row {row} for {previous}, {times} times"
-            )
+            line = f"place {one.group}[{name}] v{one.version} on {_node(state, row)}"
+            if one.previous and one.previous[at]:
+                times = one.reschedules[at] if one.reschedules else 0
+                line += f" for {alloc_id(one.previous[at])[:8]}, rescheduled {times} times"
             if one.variant or ports or slots:
                 held = one.ports[at * ports : (at + 1) * ports]
                 held += one.instances[at * slots : (at + 1) * slots]
                 line += f" by {one.variant}: {' '.join(map(str, held))}"
             lines.append(line)
+    for stop in stops:
+        how = f" {stop.client_status}".rstrip()
+        lines += [f"stop {_alloc(state, row)}{how}: {stop.reason}" for row in stop.rows]
     lines += [
-        f"stop {row} {stop.client_status} {stop.reason}" for stop in stops for row in stop.rows
+        f"update {_alloc(state, row)} to v{one.version}" for one in updates for row in one.rows
     ]
-    lines += [f"update {row} {one.group} v{one.version}" for one in updates for row in one.rows]
-    lines += [f"evict {row} of {one.job_id}" for one in evictions for row in one.rows]
+    lines += [f"evict {_alloc(state, row)}" for one in evictions for row in one.rows]
     return sorted(lines)
+
+
+def _node(state: State, row: int) -> str:
+    """Name a node. The row stands beside it: another node may have had it under the same name."""
+    known = row < len(state.fleet.ids)
+    return f"{state.fleet.ids[row]} (row {row})" if known else f"row {row}"
+
+
+def _alloc(state: State, row: int) -> str:
+    """Name an allocation."""
+    table = state.allocations
+    if row >= table.size or not table.key[row]:
+        return f"row {row}"
+    ref = int(table.group[row])
+    name = f"{table.groups.job_ids[ref]}.{table.groups.names[ref]}[{int(table.index[row])}]"
+    return f"{name} {alloc_id(int(table.key[row]))[:8]}"
 
 
 def _only(lines: list[str], others: list[str]) -> str:
