@@ -7,7 +7,6 @@ Next: `observer.py`, `fleet.py`.
 """
 
 import asyncio
-import gc
 import os
 import shutil
 import signal
@@ -29,7 +28,7 @@ from services.cli.cluster import Cluster, ClusterSettings
 from shared.bus import accounts, streams, subjects
 from shared.bus.client import Client
 from shared.bus.connect import BusClient, Login, connect
-from shared.bus.runner import loop_factory
+from shared.bus.runner import collect_rarely, loop_factory
 from shared.bus.server import NatsServer
 from shared.errors import BusUnavailable
 from shared.fleet.profile import Profile
@@ -206,7 +205,7 @@ def run_in(
         own = {"agents": 0, "appliers": 1, "schedulers": 1, **(settings or {})}
         fsync = os.environ.get("CARAVAN_BENCH_FSYNC", "1") != "0"
         # As the services do: whoever watches must not be what is slow.
-        gc.set_threshold(20_000, 50, 100)
+        collect_rarely()
         asked = ClusterSettings(data_dir=folder / "data", fsync=fsync, **own)  # type: ignore[arg-type]
         with Harness(asked) as cluster, asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_run(story, cluster))

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from bench.inside import Outcome
+from shared.bus.runner import collect_rarely
 from shared.core.coupling import Coupling, Even
 from shared.core.cut import place_count
 from shared.core.splitmix import splitmix64_array
@@ -32,6 +33,8 @@ SMALL: Final = 120
 def run(size: float, runs: int) -> Outcome:
     """Measure both ways `runs` times; `size` scales nodes and pods."""
     nodes, pods = max(int(NODES * size), 30), max(int(PODS * size), 30)
+    # As a worker does.
+    collect_rarely()
     problem = _problem(nodes, pods)
     singles: list[float] = []
     groups: list[float] = []

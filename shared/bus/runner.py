@@ -144,7 +144,7 @@ def run_role(
     `node_id` is for agents, whose user is their node's; `carriers` are for Listen sources that FastStream carries.
     """
     set_up_logging(settings.log_level)
-    _collect_rarely()
+    collect_rarely()
     if niceness:
         _give_way(niceness)
     structlog.contextvars.bind_contextvars(service=role.name, instance=role.instance)
@@ -167,7 +167,7 @@ def run_role(
     return 0
 
 
-def _collect_rarely() -> None:
+def collect_rarely() -> None:
     """Look for cyclic garbage rarely: a role makes hardly any, and holds very many objects that are none."""
     gc.freeze()
     gc.set_threshold(*_COLLECT)

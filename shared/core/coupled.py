@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.core.coupling import CLOSED, CLOSED_BELOW, Tally
+from shared.core.coupling import CLOSED, CLOSED_BELOW, Rule, Tally
 from shared.core.heads import (
     EMPTY,
     ROW_BITS,
@@ -204,12 +204,11 @@ class Marginal:
         if seen is None:
             seen = self._seen[head] = self._read(head)
         free_cpu, free_memory, cpu, memory, collisions, total, scorers = seen
-        free_cpu -= (index + 1) * self._ask_cpu
-        free_memory -= (index + 1) * self._ask_memory
+        nth, table = index + 1, self._powers
         # A head has room, so what is left free lies between nothing and all.
         powers = (
-            self._powers[(free_cpu << STEPS_LOG2) // cpu]
-            + self._powers[(free_memory << STEPS_LOG2) // memory]
+            table[((free_cpu - nth * self._ask_cpu) << STEPS_LOG2) // cpu]
+            + table[((free_memory - nth * self._ask_memory) << STEPS_LOG2) // memory]
         )
         total += (20 * SCALE - powers if self._binpack else powers - 2 * SCALE) // 18
         if collisions >= 0 and collisions + index > 0:
@@ -334,6 +333,8 @@ class _Buckets:
 
     def take(self, count: int, steps: int) -> list[int]:
         """Return up to `count` heads in greedy order, making about `steps` offers at most."""
+        if self._alone is not None and len(self._buckets) <= _FEW_OFFERS:
+            return self._take_alone(self._alone, count, steps)
         bucket_of, move = self._bucket_of, self._move
         offers = self._offers()
         is_few = len(offers) <= _FEW_OFFERS
@@ -359,6 +360,36 @@ class _Buckets:
             if not is_few:
                 for offer in changed:
                     heappush(heap, offer)
+        self.steps = made
+        return taken
+
+    def _take_alone(self, alone: tuple[Rule, list[int]], count: int, steps: int) -> list[int]:
+        """`take` where one block has few values, as nearly every job with a spread: the same, with fewer calls."""
+        rule, codes = alone
+        buckets, bucket_of, move, count_on = self._buckets, self._bucket_of, self._move, rule.take
+        pairs = list(zip(buckets, codes, strict=True))
+        whole = _STEPS_EACH + len(pairs)
+        offers = self._offers()
+        taken: list[int] = []
+        made = 0
+        while True:
+            offer = min(offers)
+            if offer == _NO_OFFER:
+                break
+            head = offer & ROW_MASK
+            taken.append(head)
+            if len(taken) == count or made > steps:
+                break
+            number = bucket_of[head].number
+            move(head)
+            code = codes[number]
+            if count_on(code):
+                made += whole
+                boosts = rule.boosts
+                offers = [_offer(some, boosts[one]) for some, one in pairs]
+            else:
+                made += _STEPS_EACH + 1
+                offers[number] = _offer(buckets[number], rule.boosts[code])
         self.steps = made
         return taken
 

@@ -133,6 +133,10 @@ class _EvenRule:
         least, most = self._least, self._most
         if not most:
             self.boosts = [0] * len(self._counts)
+        elif most == least + 1 and sum(self._having.values()) == len(self._counts) - 1:
+            # As good as even, and no value without any: what it is nearly always.
+            ahead, behind = -SCALE // least, SCALE // least
+            self.boosts = [behind if count == least else ahead for count in self._counts]
         elif len(self._counts) <= _VALUES_FEW and most <= _FAR * least:
             at_least = -SCALE if least == most else (most - least) * SCALE // least
             self.boosts = [
