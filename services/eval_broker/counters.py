@@ -19,6 +19,7 @@ class Counters:
             (
                 "dead_messages_total",
                 "evaluations_failed_total",
+                "leases_doubted_total",
                 "leases_expired_total",
                 "leases_reminded_total",
                 "leases_returned_total",

@@ -99,6 +99,9 @@ class EvalBroker:
         self._act_or_rest(now)
         for instance in self._workers.silent(now):
             self._lose(instance, counts=True)
+        for held in self._workers.suspects(now):
+            self._counters.add("leases_doubted_total")
+            self._hand_back(held, counts=False)
         if self._is_acting:
             effects += self._act(now, now_ns)
         return effects

@@ -16,6 +16,9 @@ from shared.core.waker import earliest
 
 LEASE_NS = 5_000_000_000
 LOST_NS = 2_000_000_000
+#: A worker that holds leases shows life five times a second; three times unheard, others get what it holds. Should it
+#: live after all, the job fence takes one of the two plans.
+SUSPECT_NS = 750_000_000
 #: A worker that is heard of and has had a lease for so long is told of it again: the message may have been lost.
 REMIND_NS = 1_500_000_000
 #: Outstanding leases: small where workers compete, so that they see each other's plans and priority stays honest.
@@ -40,6 +43,15 @@ class Worker(msgspec.Struct, eq=False):
     reminded_ns: int
     #: in the order in which they were given.
     held: dict[EvalKey, Held]
+    #: its leases were taken back, and it was not heard of since: it gets none.
+    is_suspect: bool = False
+
+    @property
+    def doubted_ns(self) -> int:
+        """When it should have been heard of, because it got a lease; 0: it has none."""
+        for first in self.held.values():
+            return max(self.seen_ns, first.given_ns) + SUSPECT_NS
+        return 0
 
 
 class Next(NamedTuple):
@@ -70,6 +82,7 @@ class Workers:
         worker = self._live.get(instance)
         if worker is not None:
             worker.seen_ns = now_ns
+            worker.is_suspect = False
             return
         self._live[instance] = Worker(now_ns, now_ns, {})
         self._number()
@@ -93,14 +106,24 @@ class Workers:
         """Return the workers that were not heard of for too long."""
         return [one for one, worker in self._live.items() if worker.seen_ns + LOST_NS <= now_ns]
 
+    def suspects(self, now_ns: int) -> list[Held]:
+        """Take the leases of those that should have been heard of, and return them; they get no more until they are."""
+        taken: list[Held] = []
+        for worker in self._live.values():
+            if 0 < worker.doubted_ns <= now_ns:
+                worker.is_suspect = True
+                taken += [self._held.pop(key) for key in worker.held]
+                worker.held = {}
+        return taken
+
     def share(self, ready: int, chunk: int) -> int:
         """Return how many of `ready` evaluations a worker gets in one message, at most `chunk`."""
-        free = sum(len(worker.held) < self._window for worker in self._live.values())
+        free = sum(len(worker.held) < self._window for worker in self._trusted.values())
         return min(chunk, -(-ready // free)) if free else 0
 
     def next(self) -> "Next":
         """Return the least loaded worker and how many more leases it may have; 0: none has room."""
-        loads = ((len(worker.held), one) for one, worker in self._live.items())
+        loads = ((len(worker.held), one) for one, worker in self._trusted.items())
         load, instance = min(loads, default=(self._window, ""))
         return Next(instance, self._window - load, is_alone=len(self._held) == load)
 
@@ -149,8 +172,8 @@ class Workers:
     @property
     def due_ns(self) -> int:
         """When the next lease ends or the next worker is lost, if nothing is heard; 0: never."""
-        seen = min((worker.seen_ns for worker in self._live.values()), default=0)
-        return earliest(self._next_deadline_ns, seen + LOST_NS if seen else 0)
+        ends = [worker.doubted_ns or worker.seen_ns + LOST_NS for worker in self._live.values()]
+        return earliest(self._next_deadline_ns, min(ends, default=0))
 
     @property
     def _next_deadline_ns(self) -> int:
@@ -162,6 +185,10 @@ class Workers:
     @property
     def _window(self) -> int:
         return WINDOW_ALONE if len(self._live) == 1 else WINDOW
+
+    @property
+    def _trusted(self) -> dict[str, Worker]:
+        return {one: worker for one, worker in self._live.items() if not worker.is_suspect}
 
     def _number(self) -> None:
         self.lane_of = {one: lane for lane, one in enumerate(sorted(self._live))}

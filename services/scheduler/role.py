@@ -30,7 +30,7 @@ from shared.core.replica import Replica
 from shared.core.waker import Waker, earliest
 from shared.errors import LogError
 
-PRESENCE_NS = 500_000_000
+PRESENCE_NS = 200_000_000
 #: Decisions of one step: what one message of plans holds, so that the applier works while the next are made.
 DECISIONS_MAX = 64
 #: Task groups of one step, the first of each job not counted: large jobs too are sent after a few milliseconds.

@@ -308,13 +308,13 @@ def test_long_work_is_done_in_turns() -> None:
 
 
 def test_signs_of_life_are_regular() -> None:
-    """A worker shows life when it has read the log to its end, then every half second, with its seq."""
+    """A worker shows life when it has read the log to its end, then five times a second, with its seq."""
     worker = Scheduler(instance="w1", decide=Fake())
     early = worker.step([role.Reconnected()], START_NS)
     assert not [one for one in early if isinstance(one, role.Send)]
     story = Story()
     assert [sign.seq for sign in story.signs] == [story.log.seq]
-    story.wait(400 * MS)
+    story.wait(100 * MS)
     assert not story.signs
     story.wait(100 * MS)
     assert len(story.signs) == 1
