@@ -118,6 +118,8 @@ class Publisher:
     ) -> None:
         self.marks = Marks()
         self.published = 0
+        #: allocations in the desired sets that were published.
+        self.told = 0
         self.refused = 0
         #: about what the last tick took of one processor.
         self.cost_ns = 0
@@ -286,6 +288,7 @@ class Publisher:
         self.marks.desired[chosen] = False
         self.marks.heard[chosen] = False
         self._told_ns[chosen] = now_ns
+        self.told += len(rows)
         self.cost_ns += len(rows) * ALLOCATION_NS
         for one in projections.node_projections(self._state, chosen, rows):
             flight = Flight(NODE, one.node_id, now_ns)

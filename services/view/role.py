@@ -176,6 +176,7 @@ class View:
             "caravan_view_foreign_records": float(self._replica.chain.foreign),
             "caravan_view_checkpoints_compared": float(self._replica.checked),
             "caravan_view_puts_total": float(self._publisher.published),
+            "caravan_view_allocations_told_total": float(self._publisher.told),
             "caravan_view_puts_refused_total": float(self._publisher.refused),
             "caravan_view_values_too_large_total": float(self._publisher.too_large),
             "caravan_view_marks_waiting": float(self._publisher.waiting),

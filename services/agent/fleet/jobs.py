@@ -37,34 +37,39 @@ class Jobs:
         self._lives = lives
         #: by the group's JSON as projections have it.
         self._manners: dict[bytes, int] = {}
-        self._texts: dict[tuple[str, int], bytes] = {}
-        #: name of the question -> the oldest seq that the answer may be of.
+        self._texts: dict[str, bytes] = {}
+        #: questions on their way, and when asked, of which seq on an answer counts.
         self._asked: dict[str, int] = {}
         self.asks: list[Ask] = []
 
-    def manner(self, label: bytes, seq: int) -> int:
-        """Number of a group's manner; -1: its job is asked for. `label`: JSON of a GroupRef."""
-        found = self._manners.get(label)
-        if found is not None:
-            return found
+    def manners(self, labels: list[bytes]) -> list[int]:
+        """Numbers of groups' manners; -1: not known yet. `labels`: JSON of GroupRefs."""
+        known = self._manners
+        return [known.get(label, -1) for label in labels]
+
+    def learn(self, label: bytes, seq: int) -> str:
+        """Make a group's manner known if its job is, else ask for it; returns the question's name, or nothing."""
+        if label in self._manners:
+            return ""
         try:
             group = msgspec.json.decode(label, type=GroupRef)
         except msgspec.MsgspecError:
-            found = self._manners[label] = self._lives.manner(_BROKEN)
-            return found
-        text = self._texts.get((group.job_id, group.version))
-        if text is None:
-            self._ask(group, seq)
-            return -1
-        found = self._lives.manner(self._made(text, group))
-        self._manners[label] = found
-        return found
-
-    def _ask(self, group: GroupRef, seq: int) -> None:
+            self._manners[label] = self._lives.manner(_BROKEN)
+            return ""
         name = f"{group.version} {group.job_id}"
+        text = self._texts.get(name)
+        if text is None:
+            self.ask(name, seq)
+            return name
+        self._manners[label] = self._lives.manner(self._made(text, group))
+        return ""
+
+    def ask(self, name: str, seq: int) -> None:
+        """Ask for a job version, of a state that is at `seq` or newer, unless that is on its way."""
         if name not in self._asked:
             self._asked[name] = seq
-            query = Query(id=group.job_id, version=group.version, min_seq=seq)
+            version, _, job_id = name.partition(" ")
+            query = Query(id=job_id, version=int(version), min_seq=seq)
             subject = subjects.query("job_version")
             self.asks.append(Ask(name=name, subject=subject, data=ENCODER.encode(query)))
 
@@ -78,7 +83,7 @@ class Jobs:
             return False
         if (found.job_id, found.version) != (job_id, int(version)):
             return False
-        self._texts[job_id, found.version] = bytes(found.spec)
+        self._texts[name] = bytes(found.spec)
         return True
 
     def _made(self, text: bytes, group: GroupRef) -> Manner:

@@ -52,6 +52,7 @@ class Member:
         "beat_subject",
         "crowd",
         "ear",
+        "epoch",
         "keys",
         "node_id",
         "number",
@@ -67,6 +68,7 @@ class Member:
         self.spec = spec
         self.node_id: str = spec.node_id
         self.subject = subjects.report(spec.node_id)
+        self.epoch = 0
         self.beat_subject = subjects.heartbeat(spec.node_id)
         self.begin(boot_id)
 
@@ -74,6 +76,8 @@ class Member:
         """Boot: nothing runs, nothing was heard or said."""
         self.ear = Ear()
         self.telling = Telling(self.spec, f"host-{self.node_id}", boot_id)
+        #: counts orders that say all anew; what waits from before means nothing.
+        self.epoch += 1
         #: allocations of the last order that shall run.
         self.keys: list[int] = []
         self.rows: list[int] = []
@@ -138,11 +142,10 @@ class Fleet:
         #: when each node speaks next, as queued; 0: not.
         self._speaks = np.zeros(len(self.members), dtype=np.int64)
         self._starts, self._stops = _Batch(), _Batch()
-        #: nodes with something to start, and those that wait for a job version or for room.
+        #: nodes with something to start.
         self._eager: dict[int, Member] = {}
-        self._held: dict[int, Member] = {}
-        #: a job version became known.
-        self._is_taught = False
+        #: by question: what waits for a job version, and the epoch of its node when it began to.
+        self._waits: dict[str, list[tuple[Member, int, Order]]] = {}
         #: whose heartbeats are next, and when.
         self._slice = 0
         self._beat_ns = 0
@@ -219,7 +222,7 @@ class Fleet:
                     self._hear(member, one.data, out)
             case Answer():
                 if self._jobs.take(one.name, one.data):
-                    self._is_taught = True
+                    self._taught(one.name)
                 else:
                     self._set("fetch", now_ns + FETCH_NS, out)
             case Timer():
@@ -227,7 +230,8 @@ class Fleet:
                 if one.name == "beat":
                     self._beat(now_ns, out)
                 elif one.name == "fetch":
-                    self._is_taught = True
+                    for name, waiting in self._waits.items():
+                        self._jobs.ask(name, waiting[0][0].ear.seq)
             case Reconnected():
                 for member in self.members:
                     member.telling.hurry()
@@ -280,6 +284,7 @@ class Fleet:
                 rows, keys = member.rows, member.keys
                 self._end([keys[at] for at in gone], [rows[at] for at in gone], member)
             member.keys, member.rows, member.pending = [], [], []
+            member.epoch += 1
             if order.stops[0]:
                 self._end(*order.stops, member)
             member.crowd = order.evicts if order.evicts[0] else None
@@ -301,27 +306,42 @@ class Fleet:
 
     def _start(self, member: Member) -> None:
         """Order to start what may: whose job is known, and not before those who were evicted are over."""
-        is_crowded = member.crowd is not None and self._lives_any(*member.crowd)
-        waiting: list[Order] = []
+        if member.crowd is not None and self._lives_any(*member.crowd):
+            return
         for order in member.pending:
-            manners = [self._jobs.manner(label, member.ear.seq) for label in order.labels]
-            if is_crowded or -1 in manners:
-                waiting.append(order)
-            if is_crowded:
-                continue
-            if waiting[-1:] == [order]:
+            manners = self._jobs.manners(order.labels)
+            if -1 in manners:
+                self._learn(member, order, manners)
+                manners = self._jobs.manners(order.labels)
+            if -1 in manners:
                 known = [at for at, manner in enumerate(manners) if manner >= 0]
                 keys, rows = [order.keys[at] for at in known], [order.rows[at] for at in known]
-                manners = [manners[at] for at in known]
                 self._starts.add(keys, rows, member.number)
+                self._starts.manners += [manners[at] for at in known]
             else:
                 self._starts.add(order.keys, order.rows, member.number)
-            self._starts.manners += manners
-        member.pending = waiting
-        if waiting:
-            self._held[member.number] = member
-        else:
-            self._held.pop(member.number, None)
+                self._starts.manners += manners
+        member.pending = []
+
+    def _learn(self, member: Member, order: Order, manners: list[int]) -> None:
+        """Ask for jobs that are not known, and note what waits for each."""
+        unknown: dict[bytes, list[int]] = {}
+        for at, manner in enumerate(manners):
+            if manner < 0:
+                unknown.setdefault(order.labels[at], []).append(at)
+        for label, places in unknown.items():
+            name = self._jobs.learn(label, member.ear.seq)
+            if name:
+                keys, rows = [order.keys[at] for at in places], [order.rows[at] for at in places]
+                part = Order(keys, rows, [label] * len(places), adds=True)
+                self._waits.setdefault(name, []).append((member, member.epoch, part))
+
+    def _taught(self, name: str) -> None:
+        """A job version is known: start what waited for it, unless its node was told otherwise since."""
+        for member, epoch, part in self._waits.pop(name, ()):
+            if member.epoch == epoch:
+                member.pending.append(part)
+                self._eager[member.number] = member
 
     def _lives_any(self, keys: list[int], rows: list[int]) -> bool:
         """Tell whether one of these has not ended."""
@@ -334,9 +354,6 @@ class Fleet:
             rows, keys, _ = self._stops.take()
             rows, firsts = np.unique(rows, return_index=True)
             self.lives.stop(rows, keys[firsts], now_ns)
-        if self._is_taught:
-            self._is_taught = False
-            self._eager.update(self._held)
         if not self._eager:
             return
         for member in self._eager.values():
@@ -373,7 +390,6 @@ class Fleet:
         """Take nodes away whose time has come, and boot those that come back."""
         for number in self._outages.fallen(now_ns):
             self.lives.lose(np.asarray([number], dtype=np.int32))
-            self._held.pop(number, None)
             self._eager.pop(number, None)
             self._speaks[number] = 0
         for number, nth in self._outages.returned(now_ns):
