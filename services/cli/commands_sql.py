@@ -1,6 +1,6 @@
 """The commands that ask the log in SQL. See `words.py`."""
 
-from services.cli.words import Arg, Command, option
+from services.cli.words import Arg, Command, flag, option
 
 _DIR = Arg(
     "directory",
@@ -22,14 +22,17 @@ EXPORT = Command(
     "write the log as Parquet files",
     "services.cli.exports",
     "export",
-    (Arg("directory", "folder of the export; a second run goes on", metavar="DIR"),),
+    (
+        Arg("directory", "folder of the export; a second run goes on", metavar="DIR"),
+        flag("compact", "then put small segments that are neighbours together"),
+    ),
     (
         *("dir", "cluster_id", "first_seq", "last_seq", "segments", "records", "events", "rows"),
-        *("bytes", "head", "problem"),
+        *("bytes", "head", "problem", "compacted"),
     ),
     "Each run adds segments behind the last one, and never touches a finished one. Exit 2: the log is damaged, and "
     "exported up to there.",
-    ("log export ./archive",),
+    ("log export ./archive", "log export ./archive --compact"),
 )
 
 SQL = Command(

@@ -12,7 +12,8 @@ from schemas.envelope import RECORD_DECODER
 from services.cli import chosen
 from services.cli.asking import with_bus
 from services.cli.output import CliError, Output
-from shared.archive.export import Export, Written
+from shared.archive.compaction import compacted
+from shared.archive.export import Export
 from shared.archive.facts import TABLES
 from shared.archive.segments import Archive, ArchiveInvalid
 from shared.bus import snapshots
@@ -38,23 +39,30 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
     #: the chain's head at the end of the export.
     head: str
     problem: str
+    #: segments that were put together into larger ones.
+    compacted: int = 0
 
 
-def export(out: Output, *, directory: str) -> int:
+def export(out: Output, *, directory: str, compact: bool) -> int:
     """Write what of the log is not exported yet. Exit 2: the log is damaged, and exported up to there."""
     archive = Archive(Path(directory))
     try:
         with archive.locked():
             work = Export(archive)
             try:
-                return _export(out, archive, work)
+                told = _export(out, archive, work)
             finally:
                 work.close()
+            if compact:
+                told = msgspec.structs.replace(told, compacted=compacted(archive))
+            out.result(told)
+            _show(out, told)
+            return 2 if told.problem else 0
     except ArchiveInvalid as err:
         raise CliError(err.code, str(err), file=err.path) from err
 
 
-def _export(out: Output, archive: Archive, work: Export) -> int:
+def _export(out: Output, archive: Archive, work: Export) -> Exported:
     problem = ""
     first_seq = 0
 
@@ -84,7 +92,7 @@ def _export(out: Output, archive: Archive, work: Export) -> int:
     # What can be followed is exported, whatever comes behind it.
     work.flush()
     chain, written = work.facts.replica.chain, work.written
-    told = Exported(
+    return Exported(
         dir=str(archive.folder),
         cluster_id=chain.cluster_id,
         first_seq=first_seq if written.records else 0,
@@ -97,22 +105,21 @@ def _export(out: Output, archive: Archive, work: Export) -> int:
         head=chain.head,
         problem=problem,
     )
-    out.result(told)
-    _show(out, told, written)
-    return 2 if problem else 0
 
 
-def _show(out: Output, told: Exported, written: Written) -> None:
-    records = f"{written.records} from {told.first_seq}" if written.records else "nothing new"
+def _show(out: Output, told: Exported) -> None:
+    records = f"{told.records} from {told.first_seq}" if told.records else "nothing new"
     out.fields(
         [
             ("Folder", told.dir),
             ("Cluster", told.cluster_id),
             ("Records", f"{records}, up to {told.last_seq}"),
-            ("Written", f"{written.segments} segments, {written.rows} rows, {written.bytes} bytes"),
+            ("Written", f"{told.segments} segments, {told.rows} rows, {told.bytes} bytes"),
             ("Head", told.head),
         ]
     )
+    if told.compacted:
+        out.line(f"{told.compacted} segments were put together into larger ones")
     if told.problem:
         out.line(f"\n{told.problem}; exported up to there", "red")
 

@@ -78,6 +78,7 @@ class Export:
     def begin_at(self, replica: Replica) -> None:
         """Take over a replica that was restored within what is there, of which nothing is missing."""
         self.facts.replica.begin_at(replica)
+        self.facts.keeps = False
 
     def wanted(self) -> tuple[int, int]:
         """Replay what is there already; then say which records come next: from, to (0: to the end). Raises LogError."""

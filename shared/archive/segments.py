@@ -158,6 +158,10 @@ class Archive:
                 shutil.rmtree(draft)
             else:
                 draft.unlink()
+        self.drop_replaced()
+
+    def drop_replaced(self) -> None:
+        """Take away segments that a larger one holds: it took their place."""
         for name in self._all()[2]:
             shutil.rmtree(self.folder / name)
 
