@@ -279,7 +279,7 @@ def _as_cli_error(err: CaravanError) -> CliError:
     if isinstance(err, ConfigInvalid):
         return CliError("config", str(err))
     if isinstance(err, LogError) and err.sound_seq > 0:
-        known = f"up to seq {err.sound_seq} it is sound, and can be asked about (--at, --to)"
+        known = f"up to seq {err.sound_seq} it is sound, and can be asked about (--at, --to, --from)"
         return CliError("failed", f"{err}; {known}")
     return CliError("failed", str(err))
 

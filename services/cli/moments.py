@@ -15,7 +15,8 @@ from services.cli.output import CliError
 from shared.bus import snapshots
 from shared.bus.client import Client
 from shared.core.log import is_framed
-from shared.core.role import Record
+from shared.core.replica import Replica
+from shared.core.role import Record, Restored
 from shared.core.state import TABLES
 from shared.query.past import Past
 
@@ -68,15 +69,24 @@ async def records_to(
         raise CliError("not_found", "the log holds nothing, or nothing before that moment")
 
 
+async def restored_before(client: Client, text: str, flag: str = "--at") -> Restored | None:
+    """The newest snapshot that is fit and not newer than a moment; None: there is none, or an export is read."""
+    last, until_ns = moment(text, flag)
+    if chosen.from_file():
+        return None
+    return await snapshots.newest(client.bus, TABLES, last_seq=last, last_ns=until_ns, quiet=True)
+
+
+async def begun_at(client: Client, text: str, flag: str = "--at") -> Replica:
+    """A replica at the newest snapshot before a moment, an empty one where there is none."""
+    restored = await restored_before(client, text, flag)
+    return Replica() if restored is None else restored.replica
+
+
 async def past(client: Client, text: str = "") -> Past:
     """Replay to a moment, from the newest snapshot before it. Raises CliError, LogError."""
     found = Past()
-    last, until_ns = moment(text)
-    restored = None
-    if not chosen.from_file():
-        restored = await snapshots.newest(
-            client.bus, TABLES, last_seq=last, last_ns=until_ns, quiet=True
-        )
+    restored = await restored_before(client, text)
     if restored is not None:
         found.begin_at(restored)
     async for record in records_to(client, text, first=found.replica.next_seq):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from services.cli import events
 from services.cli.asking import with_bus
-from services.cli.moments import moment, past, records_to
+from services.cli.moments import begun_at, moment, past, records_to
 from services.cli.output import CliError, Column, Output
 from services.cli.tails import Filter, show
 from shared.bus.client import Client
@@ -21,13 +21,23 @@ _SIGNS = {"added": ("+", "green"), "removed": ("-", "red"), "changed": ("~", "ye
 
 
 def replay(
-    out: Output, *, to: str, step: bool, begin: str, diff: Sequence[str], job: str, node: str
+    out: Output,
+    *,
+    to: str,
+    step: bool,
+    begin: str,
+    diff: Sequence[str],
+    other: str,
+    whole: bool,
+    job: str,
+    node: str,
 ) -> int:
     """Rebuild the state at a moment; with `step` show each event on the way, with `diff` compare two moments."""
-    if diff:
-        if len(diff) != 2:
-            raise CliError("usage", "--diff takes two moments, as in --diff 100 --diff 200")
-        return _compare(out, *diff)
+    if diff or other:
+        moments = [*diff, *([other] if other else [])]
+        if len(moments) != 2 or not diff:
+            raise CliError("usage", "--diff takes two moments, as in --diff 100 200")
+        return _compare(out, *moments)
     if (begin or job or node) and not step:
         raise CliError("usage", "--from, --job and --node go with --step")
     if begin and not begin.isdigit():
@@ -35,9 +45,15 @@ def replay(
     shown_by = Filter(job=job, node=node)
     moment(to, "--to")  # What is no moment is told without a bus.
 
+    begun = 1
+
     async def work(client: Client) -> Replica:
+        nonlocal begun
         replica = Replica()
-        async for record in records_to(client, to, "--to"):
+        if not (whole or step):
+            replica = await begun_at(client, to, "--to")
+        begun = replica.next_seq
+        async for record in records_to(client, to, "--to", first=begun):
             replica.apply(record)
             if not step:
                 continue
@@ -47,10 +63,13 @@ def replay(
         return replica
 
     replica = with_bus(work)
+    if begin and int(begin) > replica.seq:
+        raise CliError("not_found", f"--from {begin}: it ends at {replica.seq}")
     counts = count_state(replica.state)
     tables = replica.state.hashes()
     when = events.iso(replica.chain.t_ns)
-    out.result({"seq": replica.seq, "time": when, "tables": tables, "counts": counts})
+    told = {"seq": replica.seq, "time": when, "tables": tables, "counts": counts}
+    out.result({**told, "begun_seq": begun})
     living = {name: n for name, n in counts.allocations.items() if n}
     out.fields(
         [
@@ -60,6 +79,7 @@ def replay(
             ("Nodes", str(counts.nodes)),
             ("Allocations", ", ".join(f"{n} {name}" for name, n in living.items()) or "0"),
             ("Evaluations", str(counts.evaluations)),
+            ("Begun", f"at a snapshot of seq {begun - 1}" if begun > 1 else "at the first record"),
             ("Checkpoints", f"{replica.checked}, all equal"),
         ]
     )

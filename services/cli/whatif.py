@@ -12,17 +12,16 @@ import msgspec
 from schemas.base import JobId, NodeId
 from schemas.nodes import NodeSpec
 from schemas.operator import PolicyValue
-from services.cli import chosen, events, twice
+from services.cli import events, twice
 from services.cli.asking import with_bus
-from services.cli.moments import is_later, moment
+from services.cli.moments import begun_at, is_later, moment
 from services.cli.operator import change_of
 from services.cli.output import CliError, Output
 from services.cli.whatif_shown import show
-from shared.bus import snapshots
 from shared.bus.client import Client
 from shared.core.replica import Replica
 from shared.core.role import Record
-from shared.core.state import TABLES, State
+from shared.core.state import State
 from shared.fleet.profile import Profile, node_specs, read_profile
 from shared.jobspec.durations import nanoseconds
 from shared.jobspec.structured import StructuredFault, read_yaml
@@ -114,12 +113,9 @@ def _check(words: Words) -> None:
 async def _read(out: Output, client: Client, words: Words) -> Recorded:
     last, last_ns = moment(words.begin, "--from")
     base = Replica()
-    if not chosen.from_file() and (not last or last > _WHOLE_MAX):
-        restored = await snapshots.newest(
-            client.bus, TABLES, last_seq=last, last_ns=last_ns, quiet=True
-        )
-        if restored is not None and restored.replica.seq > _WHOLE_MAX:
-            base = restored.replica
+    if not last or last > _WHOLE_MAX:
+        found = await begun_at(client, words.begin, "--from")
+        base = found if found.seq > _WHOLE_MAX else base
     kept: list[Record] = []
     async for record in client.read_log(base.next_seq):
         kept.append(record)

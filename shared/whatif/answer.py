@@ -143,5 +143,6 @@ def _assumptions(recorded: Recorded, question: Question, last: Played) -> report
         beyond_s=round(beyond_ns / NS, 3),
         settled=last.settled or not question.settle,
         history_seq=recorded.base.seq + 1,
+        problem=recorded.problem,
     )
     return msgspec.structs.replace(found, texts=report.texts_of(found))

@@ -19,6 +19,7 @@ from shared.core.redecide import Redecided, redecide
 from shared.core.replica import Replica
 from shared.core.role import Record
 from shared.core.state import State
+from shared.errors import LogError
 from shared.sim.engine.engine import Engine
 from shared.sim.engine.replicas import copied
 from shared.sim.engine.setup import (
@@ -51,6 +52,8 @@ class Recorded(msgspec.Struct, kw_only=True):
     entries: list[Entry]
     course: Course
     names: Names
+    #: why it was not read to its end.
+    problem: str = ""
 
     @property
     def workers(self) -> int:
@@ -94,25 +97,41 @@ class Recorded(msgspec.Struct, kw_only=True):
 def read(
     records: Iterable[Record], *, base: Replica, is_before: Callable[[Record], bool]
 ) -> Recorded:
-    """Read a log from behind `base`; `is_before` says of a record that the fork comes later. Raises LogError."""
+    """Read a log from behind `base`; `is_before` says of a record that the fork comes later.
+
+    Damage behind the fork ends what is recorded. Raises LogError for damage before it.
+    """
     kept: list[Record] = []
     names = Names()
     course = Course(copied(base) if base.seq else Replica(), names)
     fork: Course | None = None
     entries: list[Entry] = []
+    problem = ""
     for record in records:
-        kept.append(record)
         if fork is None and not is_before(record):
             fork = course.forked(copied(course.replica), 0)
-        if fork is None:
-            course.follow(record)
-        else:
-            _script(course, record, entries)
+        try:
+            if fork is None:
+                course.follow(record)
+            else:
+                _script(course, record, entries)
+        except LogError as err:
+            if fork is None:
+                raise
+            problem = str(err)
+            break
+        kept.append(record)
     if fork is None:
         fork = course.forked(copied(course.replica), 0)
     course.close(course.t_ns)
     return Recorded(
-        base=base, at_fork=fork, records=kept, entries=entries, course=course, names=names
+        base=base,
+        at_fork=fork,
+        records=kept,
+        entries=entries,
+        course=course,
+        names=names,
+        problem=problem,
     )
 
 

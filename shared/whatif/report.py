@@ -52,6 +52,8 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True):
     settled: bool
     #: first record from which durations are known.
     history_seq: int
+    #: why the record was not read to its end.
+    problem: str = ""
     texts: tuple[str, ...] = ()
 
 
@@ -112,6 +114,8 @@ def texts_of(found: Assumptions) -> tuple[str, ...]:
         )
     if found.history_seq > 1:
         said.append(f"durations are known from seq {found.history_seq} on, where a snapshot begins")
+    if found.problem:
+        said.append(f"the record ends early: {found.problem}")
     if found.beyond_s > 0:
         said.append(f"{found.beyond_s:.1f} s of it lie behind the end of the record")
     if not found.settled:

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from schemas import envelope
-from services.cli import demo, events, job_files, logs, replays, running_ups, tails
+from services.cli import demo, events, job_files, logs, moments, replays, running_ups, tails
 from services.cli.children import Child, processes_of
 from services.cli.cluster import Cluster, ClusterSettings
 from services.cli.commands import COMMANDS, GROUPS
@@ -341,6 +341,10 @@ class FakeClient:
                 yield record
 
 
+async def nothing_restored(*_: object) -> None:
+    """No view has written any snapshot."""
+
+
 def small_log(*, checkpoint: dict[str, str] | None = None) -> list[Record]:
     story = Story()
     story.node("n1")
@@ -363,6 +367,7 @@ def run_on(
     for module in (logs, replays, tails):
         monkeypatch.setattr(module, "with_bus", lambda work: asyncio.run(work(client)))
     monkeypatch.setattr(logs, "_log_state", client.log_state, raising=False)
+    monkeypatch.setattr(moments, "restored_before", nothing_restored)
     code = main([*words, "--json"])
     return code, json.loads(capsys.readouterr().out)
 
