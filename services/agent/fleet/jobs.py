@@ -39,7 +39,7 @@ class Jobs:
         self._manners: dict[bytes, int] = {}
         self._texts: dict[str, bytes] = {}
         #: questions on their way, and when asked, of which seq on an answer counts.
-        self._asked: dict[str, int] = {}
+        self.asked: dict[str, int] = {}
         self.asks: list[Ask] = []
 
     def manners(self, labels: list[bytes]) -> list[int]:
@@ -47,35 +47,32 @@ class Jobs:
         known = self._manners
         return [known.get(label, -1) for label in labels]
 
-    def learn(self, label: bytes, seq: int) -> str:
-        """Make a group's manner known if its job is, else ask for it; returns the question's name, or nothing."""
+    def learn(self, label: bytes, seq: int) -> None:
+        """Make a group's manner known if its job is, else ask for it."""
         if label in self._manners:
-            return ""
+            return
         try:
             group = msgspec.json.decode(label, type=GroupRef)
         except msgspec.MsgspecError:
             self._manners[label] = self._lives.manner(_BROKEN)
-            return ""
+            return
         name = f"{group.version} {group.job_id}"
         text = self._texts.get(name)
         if text is None:
-            self.ask(name, seq)
-            return name
-        self._manners[label] = self._lives.manner(self._made(text, group))
-        return ""
+            self._ask(name, group, seq)
+        else:
+            self._manners[label] = self._lives.manner(self._made(text, group))
 
-    def ask(self, name: str, seq: int) -> None:
-        """Ask for a job version, of a state that is at `seq` or newer, unless that is on its way."""
-        if name not in self._asked:
-            self._asked[name] = seq
-            version, _, job_id = name.partition(" ")
-            query = Query(id=job_id, version=int(version), min_seq=seq)
+    def _ask(self, name: str, group: GroupRef, seq: int) -> None:
+        if name not in self.asked:
+            self.asked[name] = seq
+            query = Query(id=group.job_id, version=group.version, min_seq=seq)
             subject = subjects.query("job_version")
             self.asks.append(Ask(name=name, subject=subject, data=ENCODER.encode(query)))
 
     def take(self, name: str, data: bytes | None) -> bool:
         """Take an answer; False: it brought nothing, and is to be asked again."""
-        self._asked.pop(name, None)
+        self.asked.pop(name, None)
         version, _, job_id = name.partition(" ")
         try:
             found = _JOB_VERSION.decode(data or b"")

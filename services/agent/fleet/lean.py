@@ -41,6 +41,8 @@ HEARTBEAT_NS = 1_000_000_000
 SLICES = 40
 #: Between two questions for a job that nobody knew.
 FETCH_NS = 500_000_000
+#: While jobs are asked for, what waits for them is looked at so often.
+AGAIN_NS = 50_000_000
 LOOK = "look "
 
 
@@ -52,7 +54,6 @@ class Member:
         "beat_subject",
         "crowd",
         "ear",
-        "epoch",
         "keys",
         "node_id",
         "number",
@@ -68,7 +69,6 @@ class Member:
         self.spec = spec
         self.node_id: str = spec.node_id
         self.subject = subjects.report(spec.node_id)
-        self.epoch = 0
         self.beat_subject = subjects.heartbeat(spec.node_id)
         self.begin(boot_id)
 
@@ -76,8 +76,6 @@ class Member:
         """Boot: nothing runs, nothing was heard or said."""
         self.ear = Ear()
         self.telling = Telling(self.spec, f"host-{self.node_id}", boot_id)
-        #: counts orders that say all anew; what waits from before means nothing.
-        self.epoch += 1
         #: allocations of the last order that shall run.
         self.keys: list[int] = []
         self.rows: list[int] = []
@@ -144,8 +142,11 @@ class Fleet:
         self._starts, self._stops = _Batch(), _Batch()
         #: nodes with something to start.
         self._eager: dict[int, Member] = {}
-        #: by question: what waits for a job version, and the epoch of its node when it began to.
-        self._waits: dict[str, list[tuple[Member, int, Order]]] = {}
+        #: nodes that wait for a job version.
+        self._held: dict[int, Member] = {}
+        #: job versions became known since they were looked at.
+        self._is_taught = False
+        self._looked_ns = 0
         #: whose heartbeats are next, and when.
         self._slice = 0
         self._beat_ns = 0
@@ -199,6 +200,7 @@ class Fleet:
         self._set("lives", self.lives.next_due_ns(), out)
         self._set("speak", self._next_word_ns(), out)
         self._set("outage", self._outages.next_ns(), out)
+        self._set("taught", self._looked_ns + AGAIN_NS if self._is_taught else 0, out)
         return out
 
     def _set(self, name: str, at_ns: int, out: list[Effect]) -> None:
@@ -222,7 +224,7 @@ class Fleet:
                     self._hear(member, one.data, out)
             case Answer():
                 if self._jobs.take(one.name, one.data):
-                    self._taught(one.name)
+                    self._is_taught = True
                 else:
                     self._set("fetch", now_ns + FETCH_NS, out)
             case Timer():
@@ -230,8 +232,7 @@ class Fleet:
                 if one.name == "beat":
                     self._beat(now_ns, out)
                 elif one.name == "fetch":
-                    for name, waiting in self._waits.items():
-                        self._jobs.ask(name, waiting[0][0].ear.seq)
+                    self._eager.update(self._held)
             case Reconnected():
                 for member in self.members:
                     member.telling.hurry()
@@ -284,7 +285,6 @@ class Fleet:
                 rows, keys = member.rows, member.keys
                 self._end([keys[at] for at in gone], [rows[at] for at in gone], member)
             member.keys, member.rows, member.pending = [], [], []
-            member.epoch += 1
             if order.stops[0]:
                 self._end(*order.stops, member)
             member.crowd = order.evicts if order.evicts[0] else None
@@ -308,40 +308,33 @@ class Fleet:
         """Order to start what may: whose job is known, and not before those who were evicted are over."""
         if member.crowd is not None and self._lives_any(*member.crowd):
             return
+        waiting: list[Order] = []
         for order in member.pending:
             manners = self._jobs.manners(order.labels)
             if -1 in manners:
-                self._learn(member, order, manners)
+                for label in {order.labels[at]: 0 for at, one in enumerate(manners) if one < 0}:
+                    self._jobs.learn(label, member.ear.seq)
                 manners = self._jobs.manners(order.labels)
             if -1 in manners:
-                known = [at for at, manner in enumerate(manners) if manner >= 0]
-                keys, rows = [order.keys[at] for at in known], [order.rows[at] for at in known]
-                self._starts.add(keys, rows, member.number)
+                known = [at for at, one in enumerate(manners) if one >= 0]
+                waiting.append(order.part([at for at, one in enumerate(manners) if one < 0]))
+                part = order.part(known)
+                self._starts.add(part.keys, part.rows, member.number)
                 self._starts.manners += [manners[at] for at in known]
             else:
                 self._starts.add(order.keys, order.rows, member.number)
                 self._starts.manners += manners
-        member.pending = []
+        member.pending = waiting
+        if waiting:
+            self._held[member.number] = member
+        else:
+            self._held.pop(member.number, None)
 
-    def _learn(self, member: Member, order: Order, manners: list[int]) -> None:
-        """Ask for jobs that are not known, and note what waits for each."""
-        unknown: dict[bytes, list[int]] = {}
-        for at, manner in enumerate(manners):
-            if manner < 0:
-                unknown.setdefault(order.labels[at], []).append(at)
-        for label, places in unknown.items():
-            name = self._jobs.learn(label, member.ear.seq)
-            if name:
-                keys, rows = [order.keys[at] for at in places], [order.rows[at] for at in places]
-                part = Order(keys, rows, [label] * len(places), adds=True)
-                self._waits.setdefault(name, []).append((member, member.epoch, part))
-
-    def _taught(self, name: str) -> None:
-        """A job version is known: start what waited for it, unless its node was told otherwise since."""
-        for member, epoch, part in self._waits.pop(name, ()):
-            if member.epoch == epoch:
-                member.pending.append(part)
-                self._eager[member.number] = member
+    def _look_again(self, now_ns: int) -> None:
+        """Go on with orders that waited for jobs: when all are known, else not too often."""
+        if self._is_taught and (not self._jobs.asked or now_ns >= self._looked_ns + AGAIN_NS):
+            self._is_taught, self._looked_ns = False, now_ns
+            self._eager.update(self._held)
 
     def _lives_any(self, keys: list[int], rows: list[int]) -> bool:
         """Tell whether one of these has not ended."""
@@ -354,6 +347,7 @@ class Fleet:
             rows, keys, _ = self._stops.take()
             rows, firsts = np.unique(rows, return_index=True)
             self.lives.stop(rows, keys[firsts], now_ns)
+        self._look_again(now_ns)
         if not self._eager:
             return
         for member in self._eager.values():
@@ -390,6 +384,7 @@ class Fleet:
         """Take nodes away whose time has come, and boot those that come back."""
         for number in self._outages.fallen(now_ns):
             self.lives.lose(np.asarray([number], dtype=np.int32))
+            self._held.pop(number, None)
             self._eager.pop(number, None)
             self._speaks[number] = 0
         for number, nth in self._outages.returned(now_ns):

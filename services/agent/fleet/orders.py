@@ -53,6 +53,11 @@ class Order(msgspec.Struct):
     stops: tuple[list[int], list[int]] = ([], [])
     evicts: tuple[list[int], list[int]] = ([], [])
 
+    def part(self, places: list[int]) -> "Order":
+        """Only the allocations at these places."""
+        keys, rows = [self.keys[at] for at in places], [self.rows[at] for at in places]
+        return Order(keys, rows, [self.labels[at] for at in places], adds=True)
+
 
 class Ear:
     """What one node has heard."""

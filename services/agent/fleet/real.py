@@ -162,6 +162,7 @@ class Flock:
         self._agents = [self._agent(at, 0) for at in range(len(specs))]
         self._node_at = {subjects.node(spec.node_id): at for at, spec in enumerate(specs)}
         self._awake = False
+        self._now_ns = 0
         #: answers about job versions, and who waits for one.
         self._texts: dict[str, bytes] = {}
         self._waiting: dict[str, list[int]] = {}
@@ -202,6 +203,7 @@ class Flock:
 
     def step(self, inputs: Sequence[Input], now_ns: int) -> list[Effect]:
         """Hand each agent what is its, and perform what it wants of its node."""
+        self._now_ns = now_ns
         out: list[Effect] = []
         given: dict[int, list[Input | AgentInput]] = {}
         if not self._awake:
@@ -277,14 +279,13 @@ class Flock:
                 if self._specs[at].node_id in self.refused:
                     continue
                 for effect in self._agents[at].step(inputs, now_ns):
-                    self._perform(at, effect, now_ns, again, out)
+                    self._perform(at, effect, again, out)
             given = again
 
     def _perform(
         self,
         at: int,
         effect: Effect | AgentEffect,
-        now_ns: int,
         again: dict[int, list[Input | AgentInput]],
         out: list[Effect],
     ) -> None:
@@ -292,9 +293,9 @@ class Flock:
             case StartTask():
                 manner = self._manner(at, effect)
                 life = self._lives[at]
-                self._tasks.start(effect, manner, node=at, life=life, now_ns=now_ns)
+                self._tasks.start(effect, manner, node=at, life=life, now_ns=self._now_ns)
             case SignalTask() | KillTask():
-                self._tasks.end(effect, node=at, life=self._lives[at], now_ns=now_ns)
+                self._tasks.end(effect, node=at, life=self._lives[at], now_ns=self._now_ns)
             case Ask() if effect.subject == _JOB_VERSION:
                 if effect.name in self._texts:
                     known = Answer(name=effect.name, data=self._texts[effect.name])
