@@ -25,6 +25,14 @@ SIMULATE = Command(
         option(
             "data", "where traces and exports lie (default: beside the scenario)", metavar="DIR"
         ),
+        Arg(
+            "policy",
+            "another value of a field of the policy; may be given again",
+            list,
+            (),
+            ("--policy",),
+            "NAME=VALUE",
+        ),
         option("seed", "another seed than the scenario's", int, default=0, metavar="N"),
     ),
     ("report", "measured", "out", "compared"),
@@ -33,5 +41,6 @@ SIMULATE = Command(
         "simulate examples/scenarios/two-pools.yaml",
         "simulate examples/scenarios/couch-and-sand.yaml --out ./couch",
         "simulate --compare binpack.yaml spread.yaml",
+        "simulate examples/scenarios/openb.yaml --data ../data --policy algorithm=spread",
     ),
 )

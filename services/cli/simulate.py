@@ -6,7 +6,7 @@ Decides what is told of a run. What a scenario means is shared/sim/scenario's ma
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,10 +17,10 @@ from shared.archive.export import Reading
 from shared.archive.segments import ArchiveInvalid
 from shared.core.replica import Replica
 from shared.core.role import Record
-from shared.errors import CaravanError
+from shared.errors import CaravanError, ConfigInvalid
 from shared.sim.scenario.page import number
 from shared.sim.scenario.play import Played, play
-from shared.sim.scenario.reading import Plan, ScenarioInvalid, read_scenario
+from shared.sim.scenario.reading import Plan, ScenarioInvalid, policy_of, read_scenario
 from shared.sim.scenario.report import Difference, Report, Waiting, differences
 from shared.sim.scenario.traces import TraceInvalid
 
@@ -38,9 +38,20 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True):
     compared: list[Difference]
 
 
-def simulate(out: Output, *, file: str, compare: str, seed: int, data: str, folder: str) -> int:
-    """Play one scenario, or two side by side. Exit 2: something was wanted and never placed."""
-    plans = [_plan(one, seed, data) for one in ([compare, file] if compare else [file])]
+def simulate(
+    out: Output,
+    *,
+    file: str,
+    compare: str,
+    data: str,
+    policy: Sequence[str],
+    seed: int,
+    folder: str,
+) -> int:
+    """Play one scenario, or two side by side. Exit 2: something was wanted and is not placed at the end."""
+    changes = dict(map(_change, policy))
+    files = [compare, file] if compare else [file]
+    plans = [_plan(one, seed=seed, data=data, changes=changes) for one in files]
     if folder:
         begin_folder(Path(folder))
     played: list[Played] = []
@@ -63,16 +74,26 @@ def simulate(out: Output, *, file: str, compare: str, seed: int, data: str, fold
     return 2 if last.report.allocations["waiting"] else 0
 
 
-def _plan(file: str, seed: int, data: str) -> Plan:
+def _change(text: str) -> tuple[str, object]:
+    """Read NAME=VALUE. Raises CliError."""
+    name, mark, value = text.partition("=")
+    if not mark or not name:
+        raise CliError("usage", f"--policy is NAME=VALUE, was {text!r}")
+    words: dict[str, object] = {"true": True, "false": False}
+    return name, words.get(value, int(value) if value.isdecimal() else value)
+
+
+def _plan(file: str, *, seed: int, data: str, changes: dict[str, object]) -> Plan:
     path = Path(file)
     try:
         plan = read_scenario(path.read_bytes(), file, path.parent, Path(data) if data else None)
+        policy = policy_of(changes, plan.policy, "--policy")
     except ScenarioInvalid as err:
         raise _told(err) from err
-    if seed:
-        scenario = msgspec.structs.replace(plan.scenario, seed=seed)
-        plan = msgspec.structs.replace(plan, scenario=scenario)
-    return plan
+    except ConfigInvalid as err:
+        raise CliError("usage", str(err)) from err
+    scenario = msgspec.structs.replace(plan.scenario, seed=seed or plan.scenario.seed)
+    return msgspec.structs.replace(plan, scenario=scenario, policy=policy)
 
 
 def _told(err: ScenarioInvalid | TraceInvalid) -> CliError:

@@ -50,8 +50,8 @@ _WAKES: dict[str, tuple[type, ...]] = {
 _WORKER = frozenset((PlanCommitted, PlanRefused, EvaluationEnded))
 #: A worker follows the log at least every so many records, whether it has work or not.
 _BEHIND_MAX = 512
-#: How old the sign of life of an idle worker may be; the broker loses it after two seconds.
-_PRESENCE_NS = 19 * SECOND // 10
+#: How old the sign of life of an idle worker may be: it would show one so often.
+_PRESENCE_NS = SECOND // 5
 _LEASES = msgspec.json.Decoder(Leases)
 
 
@@ -177,7 +177,6 @@ class Cluster:
         now_ns = self.loop.now_ns
         idle = [one.role.instance for one in self.workers if one.is_parked]
         heard = [self._presence[one] for one in idle if one in self._presence]
-        # All at once: the next look at them is then as far away as it may be.
         if any(since_ns + _PRESENCE_NS <= now_ns for since_ns, _ in heard):
             inputs[:0] = [message for _, message in heard]
             self._presence |= {

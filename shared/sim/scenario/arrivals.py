@@ -117,9 +117,11 @@ class _Source:
             for event in decoded.events:
                 if not isinstance(event, JobRegistered | JobStopped):
                     continue
-                if trace.first and count == trace.first:
+                if trace.first and count == trace.skip + trace.first:
                     return
                 count += 1
+                if count <= trace.skip:
+                    continue
                 first = decoded.t_ns if first is None else first
                 at_ns = begin + int((decoded.t_ns - first) / trace.speed)
                 job_id = f"{self._one.name}-{event.job_id}"

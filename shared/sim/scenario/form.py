@@ -74,7 +74,9 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     speed: float = 1.0
     #: also run times.
     shorter: float = 1.0
-    #: only so many; 0: all.
+    #: without the first so many; time begins with the next.
+    skip: int = 0
+    #: only so many of the rest; 0: all.
     first: int = 0
     #: of a processor in SWF, which names none.
     cpu_mhz: int = 1000

@@ -220,7 +220,7 @@ def _template(job: Template, path: str, folder: Path) -> None:
         raise ConfigInvalid(f"{path}.file: there is no file {job.file!r}")
     if job.type not in {"batch", "service", "system", "sysbatch"}:
         raise ConfigInvalid(f"{path}.type: {job.type!r} is no type of job")
-    for name, least in (("priority", 1), ("count", 1), ("cpu_mhz", 1), ("memory_mib", 1)):
+    for name, least in (("priority", 1), ("count", 1), ("cpu_mhz", 1), ("memory_mib", 10)):
         _size(getattr(job, name), f"{path}.{name}", least)
     _size(job.disk_mib, f"{path}.disk_mib", 0)
     for name, ask in job.devices.items():

@@ -25,6 +25,8 @@ _NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 _POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "creation_time")
 _SWF_FIELDS = 18
 _MILLI = 1000
+#: Nomad's least for a task.
+_MEMORY_MIN = 10
 
 
 class TraceInvalid(CaravanError):
@@ -56,8 +58,8 @@ def check(trace: Trace, path: str, folder: Path) -> None:
     if not there:
         kind = "folder" if said[0] == "log" else "file"
         raise TraceInvalid(f"there is no {kind} {str(place)!r}", path=f"{path}.{said[0]}")
-    if min(trace.speed, trace.shorter) <= 0 or trace.first < 0:
-        raise TraceInvalid("speed and shorter are more than 0, first is not negative", path=path)
+    if min(trace.speed, trace.shorter) <= 0 or min(trace.first, trace.skip) < 0:
+        raise TraceInvalid("speed and shorter are more than 0, first and skip not negative", path=path)
     if not (1 <= trace.cpu_mhz < 2**31 and 1 <= trace.memory_mib < 2**31):
         raise TraceInvalid("a processor has at least 1 MHz and 1 MiB", path=path)
 
@@ -65,10 +67,13 @@ def check(trace: Trace, path: str, folder: Path) -> None:
 def jobs_of(trace: Trace, folder: Path) -> Iterator[TracedJob]:
     """Yield a trace's jobs in order of time. Raises TraceInvalid."""
     found = _pods(trace, folder) if trace.openb else _swf(trace, folder)
+    begin_ns = None
     for nth, one in enumerate(found):
-        if trace.first and nth == trace.first:
+        if trace.first and nth == trace.skip + trace.first:
             return
-        yield one
+        if nth >= trace.skip:
+            begin_ns = one.at_ns if begin_ns is None else begin_ns
+            yield msgspec.structs.replace(one, at_ns=one.at_ns - begin_ns)
 
 
 # ---- openb ----
@@ -121,7 +126,7 @@ def _pods(trace: Trace, folder: Path) -> Iterator[TracedJob]:
     for created, line, row in pods:
         resources: dict[str, Any] = {
             "CPU": max(_whole(row, "cpu_milli", file, line), 1),
-            "MemoryMB": max(_whole(row, "memory_mib", file, line), 1),
+            "MemoryMB": max(_whole(row, "memory_mib", file, line), _MEMORY_MIN),
         }
         gpus, share = _whole(row, "num_gpu", file, line), _whole(row, "gpu_milli", file, line)
         if gpus:
@@ -192,7 +197,7 @@ def _swf(trace: Trace, folder: Path) -> Iterator[TracedJob]:
                     continue
                 begin = submitted if begin is None else begin
                 kib = fields[9] if fields[9] > 0 else fields[6]
-                memory = max(kib // 1024, 1) if kib > 0 else trace.memory_mib
+                memory = max(kib // 1024, _MEMORY_MIN) if kib > 0 else trace.memory_mib
                 resources = {"CPU": trace.cpu_mhz, "MemoryMB": int(memory)}
                 meta = {"sim.run_ms": str(int(run * _MILLI / shorter))}
                 job = _job(resources, meta, count=processors)
