@@ -9,12 +9,14 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from bench.observer import Observer
+from bench.outcome import Outcome
 from schemas.base import JobId, NodeId
 from schemas.jobs import Verdict
 from schemas.nodes import NodeSpec
@@ -27,7 +29,7 @@ from shared.errors import BusUnavailable
 SUBMITTERS = 64
 PATIENCE_S = 120.0
 #: How long one ask waits, and the pause before the next where nobody answered or all were busy.
-_ANSWER_S, _PAUSE_S = 2.0, 0.05
+_ANSWER_S, _PAUSE_S = 0.25, 0.02
 _VERDICT = msgspec.json.Decoder(Verdict)
 
 
@@ -58,8 +60,10 @@ async def submit(bus: BusClient, body: bytes, patience_s: float = PATIENCE_S) ->
             await asyncio.sleep(_PAUSE_S)
 
 
-async def submit_all(bus: BusClient, bodies: Iterable[bytes]) -> list[Verdict]:
-    """Submit them by 64 submitters at once, each one after the other."""
+async def submit_all(
+    bus: BusClient, bodies: Iterable[bytes], submitters: int = SUBMITTERS
+) -> list[Verdict]:
+    """Submit them by so many submitters at once, each one after the other."""
     verdicts: list[Verdict] = []
     queue = iter(bodies)
 
@@ -67,7 +71,7 @@ async def submit_all(bus: BusClient, bodies: Iterable[bytes]) -> list[Verdict]:
         for body in queue:
             verdicts.append(await submit(bus, body))  # noqa: PERF401 - several append to it.
 
-    await asyncio.gather(*(submitter() for _ in range(SUBMITTERS)))
+    await asyncio.gather(*(submitter() for _ in range(submitters)))
     return verdicts
 
 
@@ -108,3 +112,24 @@ async def noticed(
 def one_in(nodes: Sequence[NodeSpec], part: int) -> list[NodeId]:
     """One of each `part` nodes, at every place in the second at which a heartbeat goes."""
     return [spec.node_id for at, spec in enumerate(nodes) if at % part == at // part % part]
+
+
+def nested(outcome: Outcome) -> Outcome:
+    """Make `a.b` of the results a part `b` of `a`."""
+    return msgspec.structs.replace(
+        outcome,
+        result=_nested(outcome.result),
+        result_min=_nested(outcome.result_min),
+        result_max=_nested(outcome.result_max),
+    )
+
+
+def _nested(flat: Mapping[str, float]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for name, value in flat.items():
+        *path, last = name.split(".")
+        into = out
+        for part in path:
+            into = into.setdefault(part, {})
+        into[last] = value
+    return out

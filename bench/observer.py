@@ -5,12 +5,14 @@ checks every checkpoint as they all do, so a run that ends proves that the repla
 """
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from schemas.allocations import AllocationsReported
 from schemas.envelope import Record as LogRecord
+from schemas.jobs import JobRegistered
 from schemas.plans import PlanCommitted, PlanRefused
 from shared.bus.connect import Login
 from shared.bus.shell import Shell, ShellSettings
@@ -37,6 +39,9 @@ class Observer:
         self.placed = 0
         self.refused: list[PlanRefused] = []
         self.cut = 0
+        #: when records with events came, and of these the ones with a new version of a job.
+        self.commits: list[float] = []
+        self.registrations: list[float] = []
         #: job -> when its first placement was seen.
         self.first_of: dict[str, float] = {}
         #: (time, running, complete), one for each step that saw reports.
@@ -90,6 +95,10 @@ class Observer:
         return []
 
     def _look(self, record: LogRecord) -> None:
+        if record.events:
+            self.commits.append(time.perf_counter())
+            if any(isinstance(event, JobRegistered) for event in record.events):
+                self.registrations.append(self.commits[-1])
         for event in record.events:
             if isinstance(event, PlanCommitted):
                 if event.job_id not in self.first_of and event.placements:
@@ -131,7 +140,8 @@ async def observing(login: Login) -> AsyncIterator[Observer]:
     Raises RuntimeError at the end when the log could not be followed.
     """
     role = Observer()
-    shell = Shell(role, ShellSettings(login=login))
+    replicas = int(os.environ.get("CARAVAN_REPLICAS", "1"))
+    shell = Shell(role, ShellSettings(login=login, replicas=replicas))
     stop = asyncio.Event()
     running = asyncio.create_task(shell.run(stop))
     try:

@@ -85,6 +85,7 @@ async def _once(cluster: Harness, nodes: int, watch_s: float) -> Run:
     times = np.array(sorted(found.values())) - silenced.at_s
     return Run(
         result={
+            "nodes": nodes,
             "detect_p50_s": float(np.percentile(times, 50)),
             "detect_p99_s": float(np.percentile(times, 99)),
             "detect_max_s": float(times.max()),

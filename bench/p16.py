@@ -77,8 +77,8 @@ async def _once(cluster: Harness, nodes: int, jobs: int) -> Run:
         fsync = await fsyncs(cluster, observer)
     return Run(
         result={
-            **{f"one_{name}": value for name, value in one.items()},
-            **{f"many_{name}": value for name, value in many.items()},
+            **{f"one_node_{name}": value for name, value in one.items()},
+            **{f"fifty_nodes_{name}": value for name, value in many.items()},
             "refused": len(observer.refused),
         },
         checks=checks,
@@ -108,7 +108,7 @@ async def _lose(observer: Observer, beats: Beats, *node_ids: NodeId) -> dict[str
         "allocations": gone,
         "first_down_s": min(down.values()) - silenced.at_s,
         "down_s": last - silenced.at_s,
-        "replaced_s": done - silenced.at_s,
+        "s": done - silenced.at_s,
         "after_down_s": done - last,
     }
 

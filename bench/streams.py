@@ -27,7 +27,7 @@ READY_S = 60.0
 _DEPTH = 64
 
 
-class _Member(NatsServer):
+class Member(NatsServer):
     """One of three: the config of a lone server, and where the others are."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Servers:
             return
         ports = tuple(free_port() for _ in range(replicas))
         for number, one in enumerate(settings):
-            member = _Member(one, self.credentials, number=number)
+            member = Member(one, self.credentials, number=number)
             member.routes = ports
             self.members.append(member)
 

@@ -109,7 +109,7 @@ class Cluster:
             bus = ServerSettings(
                 data_dir=self.data_dir / "bus", port=self.settings.port, fsync=self.settings.fsync
             )
-            self._server = NatsServer(bus, credentials)
+            self._server = self._new_server(bus, credentials)
             self._server.start()
             if not self.identity.bootstrapped:
                 asyncio.run(self._bootstrap(credentials))
@@ -148,6 +148,9 @@ class Cluster:
         return {name: pid for name, pid in found.items() if pid}
 
     # ---- before ----
+
+    def _new_server(self, bus: ServerSettings, credentials: accounts.Credentials) -> NatsServer:
+        return NatsServer(bus, credentials)
 
     def _take_lock(self) -> None:
         path = self.data_dir / "up.lock"

@@ -30,6 +30,8 @@ _USERINFO = re.compile(r"//[^/,]*@")
 #: More than this unsent means that the server does not read: what comes now is dropped, its sender sends it again.
 _UNSENT_BYTES_MAX = 64 << 20
 _SWEEP_S = 0.25
+#: A stream without a leader answers nothing at all: short, so that the first moment with one is not missed by much.
+_API_S = 1.5
 
 #: Takes the header block and body of an answer; (b"", None) when none came in time.
 Answered = Callable[[bytes, bytes | None], None]
@@ -239,8 +241,8 @@ class BusClient(Client):
         return head, body
 
     async def ask(self, subject: str, body: bytes) -> bytes:
-        """Ask JetStream's API. Raises BusUnavailable."""
-        return (await self.request_raw(subject, body, timeout_s=5.0))[1]
+        """Ask JetStream's API. Raises BusUnavailable: whoever has no leader just now does not answer; ask again."""
+        return (await self.request_raw(subject, body, timeout_s=_API_S))[1]
 
     def _answered(self, subject: bytes, _reply: bytes, headers: bytes, data: bytes) -> None:
         found = self._calls.pop(subject, None)
