@@ -133,11 +133,13 @@ class Lasting:
     def _is_batch(self, groups: Int64s) -> NDArray[np.bool_]:
         """Which groups are of jobs that shall end."""
         jobs = self._course.state.jobs.by_id
-        ends: dict[int, bool] = {}
-        for group in np.unique(groups).tolist():
+        known, where = np.unique(groups, return_inverse=True)
+        ends = np.zeros(len(known), dtype=np.bool_)
+        for nth, group in enumerate(known.tolist()):
             job = jobs.get(JobId(self._course.names.groups[group][0]))
-            ends[group] = job is not None and job.job_type in ("batch", "sysbatch")
-        return np.asarray([ends[group] for group in groups.tolist()], dtype=np.bool_)
+            ends[nth] = job is not None and job.job_type in ("batch", "sysbatch")
+        found: NDArray[np.bool_] = ends[where]
+        return found
 
     def _known(self, lineages: Int64s) -> Int64s:
         """Position in the recorded course; -1: it is not there."""
