@@ -6,6 +6,7 @@ Next: `commands_jobs.py`, `commands_cluster.py`.
 """
 
 from services.cli.commands_cluster import CLUSTER_COMMANDS
+from services.cli.commands_fleet import FLEET
 from services.cli.commands_jobs import JOB_COMMANDS
 from services.cli.commands_log import ROLL
 from services.cli.commands_simulate import SIMULATE
@@ -245,6 +246,7 @@ _END = (
         "",
         ("dead list",),
     ),
+    FLEET,
     Command(
         ("bench",),
         "run one benchmark, or list them",
