@@ -26,7 +26,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 
 
 class Decided(msgspec.Struct, frozen=True, gc=False):
-    """One evaluation from its last lease to its end in the log: virtual times, and leases outstanding when it was given."""
+    """One evaluation from its last lease to its end in the log, virtual. `load`: leases outstanding at its own."""
 
     at_ns: int
     took_ns: int

@@ -71,6 +71,9 @@ class Engine:
         self._cluster.heartbeat.parks = lambda: not self._watch.is_on
         self._cluster.followers.append(self._nodes.follow)
         self._cluster.on_verdict = self._verdict
+        #: every evaluation that a worker decided, and every one from its lease to its end, in order of time.
+        self.decisions: list[Decision] = self._cluster.decisions
+        self.latencies: list[Decided] = self._cluster.latencies
         #: nodes that are silent, and whether they died.
         self._gone: dict[NodeId, bool] = {}
         #: number of a node among all that ever joined, and its outages so far.
@@ -103,16 +106,6 @@ class Engine:
         """Every record written, where there is no sink."""
         assert self.setup.sink is None, "records went to the sink"
         return self._cluster.records
-
-    @property
-    def decisions(self) -> list[Decision]:
-        """Every evaluation decided, in order of time."""
-        return self._cluster.decisions
-
-    @property
-    def latencies(self) -> list[Decided]:
-        """Every evaluation that was leased and ended: how long that took."""
-        return self._cluster.latencies
 
     @property
     def digest(self) -> str:

@@ -1,9 +1,9 @@
 """One state that several roles read: they see each record in the same tables, so that it is applied once.
 
-A replica is a function of the records before it, and nobody but `apply` writes into it; so a role that only reads cannot
-tell whether the tables are its own, as long as they stand where its own would stand whenever it looks. The engine keeps
-that (`Cluster._spread`): intake, broker and heartbeat act on a record before the next one is applied, and a worker's
-step begins, as ever, with all records that it may have seen. The applier runs ahead of all and has its own.
+A replica is a function of the records before it, and nobody but `apply` writes into it; so a role that only reads
+cannot tell whether the tables are its own, as long as they stand where its own would whenever it looks. The engine
+keeps that (`Cluster._spread`): intake, broker and heartbeat act on a record before the next one is applied, and a
+worker's step begins, as ever, with all records that it may have seen. The applier runs ahead of all and has its own.
 `Setup.shares = False` gives everybody their own: the log must be the same, and a test holds it.
 
 Also: copies of a replica, for whoever goes on from a recorded state.

@@ -2,7 +2,8 @@
 
 Decides nothing. Measured on two shared cores with NATS on the same machine: a commit is 0.37 ms with a flush of
 0.13 ms, a hop between two processes 0.12 ms (the pipeline measured hop by hop before it was built), a decision on 5,000
-nodes about 0.12 ms (`caravan bench p6`, singles), one more placement of it 3.6 microseconds (p6, one group). A scenario may name others.
+nodes about 0.12 ms (`caravan bench p6`, singles), one more placement of it 3.6 microseconds (p6, one group). A scenario
+may name others.
 """
 
 import msgspec

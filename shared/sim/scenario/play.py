@@ -58,21 +58,9 @@ def play(
     Raises EngineStopped, TraceInvalid.
     """
     began = wall_ns() if wall_ns is not None else 0
-    scenario = plan.scenario
-    setup = Setup(
-        cluster_id=_CLUSTER,
-        seed=scenario.seed,
-        schedulers=scenario.schedulers,
-        policy=plan.policy,
-        profile=plan.profile,
-        times=scenario.times,
-        start=start,
-        sink=sink,
-        cpu_ns=cpu_ns,
-    )
-    engine = Engine(setup)
+    engine = Engine(_setup(plan, start, sink, cpu_ns))
     begin_ns = _prepare(engine, plan, opens)
-    names = [one.name for one in (*scenario.before, *scenario.arrivals)]
+    names = [one.name for one in (*plan.scenario.before, *plan.scenario.arrivals)]
     ledger = Ledger(names, begin_ns)
     engine.follow(lambda record, _seq: ledger.follow(engine.state, record))
     _script(engine, plan, begin_ns, opens)
@@ -86,29 +74,52 @@ def play(
         if progress is not None:
             progress(until - begin_ns, plan.duration_ns)
     _settle(engine, plan, ledger)
-    end_ns = engine.now_ns
-    stats = engine.stats
-    report = report_of(
+    report = _reported(engine, plan, ledger)
+    measured = None
+    if wall_ns is not None:
+        passed = engine.now_ns - engine.begin_ns
+        measured = measured_of(
+            engine.decisions, engine.stats, wall_ns=wall_ns() - began, virtual_ns=passed
+        )
+    return Played(
+        report=report, measured=measured, engine=engine, jobs=ledger.jobs, waits=ledger.waits
+    )
+
+
+def _setup(
+    plan: Plan,
+    start: Replica | None,
+    sink: Callable[[Record], None] | None,
+    cpu_ns: Callable[[], int] | None,
+) -> Setup:
+    scenario = plan.scenario
+    return Setup(
+        cluster_id=_CLUSTER,
+        seed=scenario.seed,
+        schedulers=scenario.schedulers,
+        policy=plan.policy,
+        profile=plan.profile,
+        times=scenario.times,
+        start=start,
+        sink=sink,
+        cpu_ns=cpu_ns,
+    )
+
+
+def _reported(engine: Engine, plan: Plan, ledger: Ledger) -> Report:
+    scenario = plan.scenario
+    return report_of(
         ledger,
-        stats,
-        [one for one in engine.latencies if one.at_ns >= begin_ns],
+        engine.stats,
+        [one for one in engine.latencies if one.at_ns >= ledger.begin_ns],
         name=scenario.name,
         about=scenario.about,
         seed=scenario.seed,
         algorithm=plan.policy.algorithm,
         schedulers=scenario.schedulers,
         nodes=len(engine.state.fleet.row_of),
-        end_ns=end_ns,
+        end_ns=engine.now_ns,
         digest=engine.digest,
-    )
-    measured = None
-    if wall_ns is not None:
-        passed = end_ns - engine.begin_ns
-        measured = measured_of(
-            engine.decisions, stats, wall_ns=wall_ns() - began, virtual_ns=passed
-        )
-    return Played(
-        report=report, measured=measured, engine=engine, jobs=ledger.jobs, waits=ledger.waits
     )
 
 

@@ -57,7 +57,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_scenario(text: bytes, file: str, folder: Path, data: Path | None = None) -> Plan:
-    """Read a file's bytes; `folder` is where paths of job files begin, `data` (else it too) those of traces and exports.
+    """Read a file's bytes. Paths of job files begin in `folder`, those of traces and exports in `data`, else there too.
 
     Raises ScenarioInvalid.
     """

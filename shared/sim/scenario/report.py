@@ -131,7 +131,6 @@ def report_of(
     """Work out everything."""
     counts, notes = ledger.counts, list(ledger.jobs.values())
     duration_ns = max(end_ns - ledger.begin_ns, 1)
-    left = [one for one in notes if one.placed < one.wanted and not one.is_stopped]
     return Report(
         name=name,
         about=about,
@@ -143,25 +142,8 @@ def report_of(
         digest=digest,
         records=stats.records,
         bytes=stats.bytes,
-        jobs={
-            "submitted": counts["submitted"],
-            "refused": sum(stats.refused.values()),
-            "placed": counts["jobs_placed"],
-            "complete": sum(one.done >= one.wanted for one in notes),
-            "waiting": len(left),
-        },
-        allocations={
-            "wanted": sum(one.wanted for one in notes),
-            "placed": counts["placed"],
-            "again": counts["again"],
-            "started": counts["started"],
-            "complete": counts["complete"],
-            "stopped": counts["stopped"],
-            "failed": counts["failed"],
-            "lost": counts["lost"],
-            "evicted": sum(ledger.evicted.values()),
-            "waiting": ledger.waiting,
-        },
+        jobs=_jobs(ledger, stats),
+        allocations=_allocations(ledger),
         placements=_placements(ledger, duration_ns),
         unplaced=dict(sorted(ledger.unplaced.items())),
         refused=dict(sorted(stats.refused.items())),
@@ -179,6 +161,28 @@ def report_of(
         fairness=_fairness(notes),
         series=_series(ledger.samples),
     )
+
+
+def _jobs(ledger: Ledger, stats: Stats) -> dict[str, int]:
+    notes = ledger.jobs.values()
+    return {
+        "submitted": ledger.counts["submitted"],
+        "refused": sum(stats.refused.values()),
+        "placed": ledger.counts["jobs_placed"],
+        "complete": sum(one.done >= one.wanted for one in notes),
+        "waiting": sum(one.placed < one.wanted and not one.is_stopped for one in notes),
+    }
+
+
+def _allocations(ledger: Ledger) -> dict[str, int]:
+    counts = ledger.counts
+    names = ("placed", "again", "started", "complete", "stopped", "failed", "lost")
+    return {
+        "wanted": sum(one.wanted for one in ledger.jobs.values()),
+        **{name: counts[name] for name in names},
+        "evicted": sum(ledger.evicted.values()),
+        "waiting": ledger.waiting,
+    }
 
 
 def _placements(ledger: Ledger, duration_ns: int) -> dict[str, float]:

@@ -59,7 +59,9 @@ def check(trace: Trace, path: str, folder: Path) -> None:
         kind = "folder" if said[0] == "log" else "file"
         raise TraceInvalid(f"there is no {kind} {str(place)!r}", path=f"{path}.{said[0]}")
     if min(trace.speed, trace.shorter) <= 0 or min(trace.first, trace.skip) < 0:
-        raise TraceInvalid("speed and shorter are more than 0, first and skip not negative", path=path)
+        raise TraceInvalid(
+            "speed and shorter are more than 0, first and skip not negative", path=path
+        )
     if not (1 <= trace.cpu_mhz < 2**31 and 1 <= trace.memory_mib < 2**31):
         raise TraceInvalid("a processor has at least 1 MHz and 1 MiB", path=path)
 
