@@ -82,7 +82,7 @@ class Snapshots:
     @property
     def is_holding(self) -> bool:
         """Tell whether the state must stay as it is: records wait."""
-        return self._writing is not None
+        return self._writing is not None and not self._writing.is_taken
 
     def metrics(self) -> dict[str, float]:
         """Counters, and how old the newest set is."""

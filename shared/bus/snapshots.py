@@ -5,6 +5,7 @@ with a set is a line in the log and never an error: the log itself is always the
 (services/view/snapshots.py).
 """
 
+import asyncio
 import contextlib
 import gc
 from collections.abc import Generator
@@ -97,8 +98,13 @@ async def _restored(
     if not proof or proof[0].seq != manifest.seq:
         raise SnapshotUnfit(f"the log has nothing at {manifest.seq}")
     parts = {part.table: await _part(bus, manifest.seq, part) for part in needed}
-    with _without_collector():
-        return restore(manifest, parts, proof[0], tables)
+
+    def made() -> Restored:
+        with _without_collector():
+            return restore(manifest, parts, proof[0], tables)
+
+    # It takes a while with a million allocations, and the bus and whoever asks after our health must be heard.
+    return await asyncio.to_thread(made)
 
 
 @contextlib.contextmanager

@@ -4,10 +4,10 @@ Decides the encoding. Must not know any table (`shapes.py`). Writing is cut into
 `PIECE_BYTES` of a column or `PIECE_ENTRIES` of a dict, so that whoever writes can do something else in between.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from hashlib import blake2b
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -48,6 +48,29 @@ class Cursor:
         return self._at == len(self._data)
 
 
+class Late:
+    """Bytes that are made later, of values that nobody changes: whoever holds the state still need not wait for them."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._pieces
+
+
+#: Bytes, or what becomes bytes without the state.
+Piece = bytes | Late
+
+
+@runtime_checkable
+class Later(Protocol):
+    """A kind whose values nobody changes."""
+
+    def taken(self, value: Any) -> Iterator[Piece]:
+        """What `pieces` makes, some of it later."""
+        ...
+
+
 class Kind(Protocol):
     """One way to write a value."""
 
@@ -69,7 +92,8 @@ def _blob(value: Any) -> bytes:
     return len(data).to_bytes(_LENGTH, "little") + data
 
 
-def _described(of: Any) -> str:
+def described(of: Any) -> str:
+    """Say a type, down to its fields."""
     return repr(msgspec.inspect.type_info(of))
 
 
@@ -91,7 +115,7 @@ class Plain:
 
     def described(self) -> str:
         """The type, down to its fields."""
-        return f"plain {_described(self._of)}"
+        return f"plain {described(self._of)}"
 
 
 class Column:
@@ -122,7 +146,10 @@ class Column:
 
 
 class Pairs:
-    """A dict, in its order; `pack` and `unpack` translate values that have no typed form of their own."""
+    """A dict, in its order; `pack` and `unpack` translate values that have no typed form of their own.
+
+    `frozen`: its values never change, they are only replaced.
+    """
 
     def __init__(
         self,
@@ -131,7 +158,9 @@ class Pairs:
         *,
         pack: Callable[[Any], Any] | None = None,
         unpack: Callable[[Any], Any] | None = None,
+        frozen: bool = False,
     ) -> None:
+        self._frozen = frozen
         self._of = list[tuple[key, value]]
         self._decoder = msgspec.msgpack.Decoder(self._of)
         self._pack, self._unpack = pack, unpack
@@ -139,8 +168,18 @@ class Pairs:
     def pieces(self, value: Mapping[Hashable, Any], rows: int) -> Iterator[bytes]:
         """How many pieces, then each."""
         del rows
+        yield from self._pieces(value.items())
+
+    def taken(self, value: Mapping[Hashable, Any]) -> Iterator[Piece]:
+        """The same; later where values never change."""
+        if self._frozen:
+            yield Late(self._pieces(list(value.items())))
+        else:
+            yield from self._pieces(value.items())
+
+    def _pieces(self, value: Collection[tuple[Hashable, Any]]) -> Iterator[bytes]:
         yield _blob(-(-len(value) // PIECE_ENTRIES))
-        entries = iter(value.items())
+        entries = iter(value)
         while part := list(islice(entries, PIECE_ENTRIES)):
             pack = self._pack
             yield _blob(part if pack is None else [(key, pack(one)) for key, one in part])
@@ -156,7 +195,7 @@ class Pairs:
 
     def described(self) -> str:
         """Its types."""
-        return f"pairs {_described(self._of)}"
+        return f"pairs {described(self._of)}"
 
 
 class Runs:
@@ -221,12 +260,18 @@ class Shape:
 
     def pieces(self, value: Any, rows: int = -1) -> Iterator[bytes]:
         """Every field. Raises SnapshotUnfit for an attribute that nobody has thought of."""
+        for one in self.taken(value, rows):
+            yield from one if isinstance(one, Late) else (one,)
+
+    def taken(self, value: Any, rows: int = -1) -> Iterator[Piece]:
+        """Every field, some of them later. Raises SnapshotUnfit for an attribute that nobody has thought of."""
         unknown = (value.__dict__.keys() - {_GENERIC}) ^ {*self._fields, *self._derived}
         if unknown:
             raise SnapshotUnfit(f"{type(value).__name__}: {sorted(unknown)} are not in its shape")
         rows = self._rows(value) if self._rows is not None else rows
         for name, kind in self._fields.items():
-            yield from kind.pieces(getattr(value, name), rows)
+            of = getattr(value, name)
+            yield from kind.taken(of) if isinstance(kind, Later) else kind.pieces(of, rows)
 
     def read(self, cursor: Cursor) -> Any:
         """A new object. Raises ValueError, msgspec errors."""

@@ -17,7 +17,7 @@ from schemas.envelope import CORE_VERSION, ENCODER, LeaseHeld
 from schemas.envelope import Record as LogRecord
 from shared.core.replica import Replica
 from shared.core.role import Record, Restored
-from shared.core.snapshots.kinds import Cursor, Plain
+from shared.core.snapshots.kinds import Cursor, Late, Piece, Plain
 from shared.core.snapshots.shapes import SHAPES
 from shared.errors import LogError, SnapshotUnfit
 
@@ -88,7 +88,7 @@ _ASIDES = Plain(Asides)
 
 
 class Writing:
-    """A set under way. The replica must stay as it is, at the checkpoint that it just compared, until it is done."""
+    """A set under way. The replica must stay as it is, at the checkpoint that it just compared, until it is taken."""
 
     def __init__(
         self, replica: Replica, checkpoint: LogRecord, *, lease: LeaseHeld, asides: Asides
@@ -98,6 +98,9 @@ class Writing:
         self._lease = lease
         self._shapes: dict[str, str] = {}
         self._hashes: dict[str, str] = {}
+        self._head = self._manifest()
+        #: all that changes was written down: what is left to be made needs no state.
+        self.is_taken = False
         #: the bytes of each part, as far as they are made.
         self.parts: dict[str, list[bytes]] = {}
         self._pieces = self._run(asides)
@@ -115,24 +118,49 @@ class Writing:
 
     def _run(self, asides: Asides) -> Iterator[bytes]:
         tables = self._replica.state.tables()
-        sources: list[tuple[str, Callable[[], Iterator[bytes]]]] = [
+        sources: list[tuple[str, Callable[[], Iterator[Piece]]]] = [
             (ASIDES, lambda: _ASIDES.pieces(asides, -1))
         ]
         for name, table in tables.items():
             shape = SHAPES[name]
             self._shapes[name] = shape.fingerprint()
-            sources.append((name, lambda shape=shape, table=table: shape.pieces(table)))  # type: ignore[misc]
+            sources.append((name, lambda shape=shape, table=table: shape.taken(table)))  # type: ignore[misc]
+        taken: dict[str, list[Piece]] = {}
         for name, pieces in sources:
-            digest = blake2b(digest_size=16)
-            kept = self.parts.setdefault(name, [])
+            kept = taken.setdefault(name, [])
             for piece in pieces():
-                digest.update(piece)
                 kept.append(piece)
+                yield piece if isinstance(piece, bytes) else b""
+        self.is_taken = True
+        for name, kept in taken.items():
+            yield from self._made(name, kept)
+
+    def _made(self, name: str, kept: list[Piece]) -> Iterator[bytes]:
+        """Hash what was taken of a table, and make what was left for later."""
+        digest = blake2b(digest_size=16)
+        made = self.parts.setdefault(name, [])
+        for one in kept:
+            for piece in one if isinstance(one, Late) else (one,):
+                digest.update(piece)
+                made.append(piece)
                 yield piece
-            self._hashes[name] = digest.hexdigest()
+        self._hashes[name] = digest.hexdigest()
 
     def manifest(self) -> Manifest:
         """Describe the set; once all pieces are made."""
+        parts = tuple(
+            Part(
+                table=name,
+                hash=digest,
+                size=sum(map(len, self.parts[name])),
+                shape=self._shapes.get(name, ""),
+            )
+            for name, digest in self._hashes.items()
+        )
+        return msgspec.structs.replace(self._head, parts=parts)
+
+    def _manifest(self) -> Manifest:
+        """Say where the state stands now."""
         chain, state = self._replica.chain, self._replica.state
         return Manifest(
             format=FORMAT,
@@ -148,15 +176,7 @@ class Writing:
             state_seq=state.seq,
             state_t_ns=state.t_ns,
             lease=self._lease,
-            parts=tuple(
-                Part(
-                    table=name,
-                    hash=digest,
-                    size=sum(map(len, self.parts[name])),
-                    shape=self._shapes.get(name, ""),
-                )
-                for name, digest in self._hashes.items()
-            ),
+            parts=(),
         )
 
 

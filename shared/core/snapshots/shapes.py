@@ -23,6 +23,7 @@ from shared.core.resources.devices import DeviceModel
 from shared.core.resources.held import Held
 from shared.core.resources.offers import Offers, SlotPool
 from shared.core.resources.ports import Ports, _Book
+from shared.core.snapshots.entries import Entries, LazyDict
 from shared.core.snapshots.kinds import Column, Pairs, Plain, Runs, Shape, Shapes, sets
 from shared.core.tables.allocations import AllocationTable, GroupKey, Groups
 from shared.core.tables.evaluations import Evaluation, EvaluationTable, PlanNumber
@@ -39,11 +40,6 @@ _POOL = Shape(RowPool, {"high": _INT, "_free": Column("i4", whole=True)})
 def _touch_all(table: Any) -> None:
     """Have the hash of every row made again."""
     table._hashes.touch(np.arange(table._pool.high, dtype=np.int32))
-
-
-def _touch(hashes: EntryHashes[Any], keys: Any) -> None:
-    for key in keys:
-        hashes.touch(key)
 
 
 # ---- policy, reservations ----
@@ -66,18 +62,19 @@ _RESERVATIONS = Shape(ReservationTable, {"by_job": Pairs(JobId, Reservation)})
 
 
 def _settle_jobs(table: JobTable) -> None:
-    _touch(table._jobs, table.by_id)
-    _touch(table._submissions, table.submissions)
+    assert isinstance(table.by_id, LazyDict)
+    assert isinstance(table.submissions, LazyDict)
+    table._jobs, table._submissions = table.by_id.hashes(), table.submissions.hashes()
 
 
 _JOBS = Shape(
     JobTable,
     {
-        "by_id": Pairs(JobId, Job),
-        "versions": Pairs(JobId, tuple[JobVersion, ...]),
+        "by_id": Entries(JobId, Job, with_key=True),
+        "versions": Pairs(JobId, tuple[JobVersion, ...], frozen=True),
         "purging": Pairs(JobId, None),
         "everywhere": Pairs(JobId, None),
-        "submissions": Pairs(str, Submission),
+        "submissions": Entries(str, Submission, with_key=True),
         "jobs_seq": _INT,
     },
     derived=("_jobs", "_submissions"),
@@ -89,13 +86,14 @@ _JOBS = Shape(
 
 
 def _settle_evaluations(table: EvaluationTable) -> None:
-    _touch(table._hashes, table.by_key)
+    assert isinstance(table.by_key, LazyDict)
+    table._hashes = table.by_key.hashes()
 
 
 _EVALUATIONS = Shape(
     EvaluationTable,
     {
-        "by_key": Pairs(EvalKey, Evaluation),
+        "by_key": Entries(EvalKey, Evaluation, with_key=False),
         "open": Pairs(EvalKey, None),
         "open_of": Pairs(JobId, list[EvalKey], pack=list, unpack=dict.fromkeys),
         "blocked_of": Pairs(JobId, EvalKey),

@@ -1,0 +1,146 @@
+"""Entries of a table as their canonical texts: the very bytes whose hashes the log's checkpoint sums up.
+
+Decides that an entry is decoded when somebody looks at it. A reader of a hundred thousand jobs is ready when their bytes
+are hashed; nobody looks at most of them for hours. JSON, as in the log: a text of one character that equals a default is
+left out by an encoder only where it is the same object, which a decoder of another format would make it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from hashlib import blake2b
+from itertools import islice
+from typing import Any, Generic, TypeVar, cast
+
+import msgspec
+
+from schemas.envelope import ENCODER
+from shared.core.columns import EntryHashes
+from shared.core.snapshots.kinds import Cursor, Late, Piece, Plain, described
+
+K = TypeVar("K")
+V = TypeVar("V")
+_MISSING: Any = object()
+#: Made at once: a millisecond or two.
+_PIECE = 512
+
+
+class Entries:
+    """A dict of Structs. `with_key`: the table's hash of an entry is that of (key, entry), else of the entry alone."""
+
+    def __init__(self, key: Any, value: Any, *, with_key: bool) -> None:
+        self._of = list[tuple[key, value]]
+        self._keys = Plain(list[key])
+        self._texts = Plain(list[bytes])
+        self._with_key = with_key
+        self._pair = msgspec.json.Decoder(tuple[key, value] if with_key else value)
+
+    def pieces(self, value: Mapping[Any, Any], rows: int) -> Iterator[bytes]:
+        """The keys, then the texts, some at a time."""
+        del rows
+        for one in self.taken(value):
+            yield from one if isinstance(one, Late) else (one,)
+
+    def taken(self, value: Mapping[Any, Any]) -> Iterator[Piece]:
+        """The same; texts later, and those that nobody has looked at as they were read."""
+        yield from self._keys.pieces(list(value), -1)
+        entries = value.texts() if isinstance(value, LazyDict) else iter(value.items())
+        yield Late(self._late(list(entries)))
+
+    def _late(self, found: list[tuple[Any, Any]]) -> Iterator[bytes]:
+        entries = iter(found)
+        while part := list(islice(entries, _PIECE)):
+            texts = [
+                one
+                if isinstance(one, bytes)
+                else ENCODER.encode((key, one) if self._with_key else one)
+                for key, one in part
+            ]
+            yield from self._texts.pieces(texts, -1)
+
+    def read(self, cursor: Cursor) -> "LazyDict[Any, Any]":
+        """The entries, none of them decoded. Raises ValueError, msgspec errors."""
+        keys = self._keys.read(cursor)
+        texts: list[bytes] = []
+        while len(texts) < len(keys):
+            part = self._texts.read(cursor)
+            if not part:
+                msg = f"{len(texts)} texts for {len(keys)} keys"
+                raise ValueError(msg)
+            texts += part
+        return LazyDict(zip(keys, texts, strict=True), self._decode)
+
+    def described(self) -> str:
+        """Its types."""
+        return f"entries {described(self._of)}"
+
+    def _decode(self, text: bytes) -> Any:
+        found = self._pair.decode(text)
+        return found[1] if self._with_key else found
+
+
+class LazyDict(dict[K, V], Generic[K, V]):
+    """A dict whose values are texts until somebody looks at them; in every other way a dict."""
+
+    def __init__(self, texts: Iterable[tuple[K, bytes]], decode: Callable[[bytes], V]) -> None:
+        super().__init__(texts)  # type: ignore[arg-type]
+        self._decode = decode
+
+    def hashes(self) -> EntryHashes[K]:
+        """Hash every text, as a table does that has just encoded its entries. Nobody may have looked yet."""
+        found: EntryHashes[K] = EntryHashes()
+        texts = cast("list[bytes]", list(super().values()))
+        number = int.from_bytes
+        hashes = [number(blake2b(one, digest_size=8).digest(), "little") | 1 for one in texts]
+        found._of = dict(zip(self, hashes, strict=True))  # noqa: SLF001
+        found._sum = sum(hashes) & 0xFFFFFFFFFFFFFFFF  # noqa: SLF001
+        return found
+
+    def texts(self) -> Iterator[tuple[K, V | bytes]]:
+        """Entries as they are: texts where nobody has looked."""
+        return iter(super().items())
+
+    def __getitem__(self, key: K) -> V:
+        found = super().__getitem__(key)
+        return found if type(found) is not bytes else self._look(key, cast("bytes", found))
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """As of a dict."""
+        found = super().get(key, default)
+        return found if type(found) is not bytes else self._look(key, found)
+
+    def pop(self, key: Any, default: Any = _MISSING) -> Any:
+        """As of a dict."""
+        found = super().pop(key) if default is _MISSING else super().pop(key, default)
+        return found if type(found) is not bytes else self._decode(found)
+
+    def __iter__(self) -> Iterator[K]:
+        # It is there so that `{**this}` and `dict(this)` ask for each value.
+        return super().__iter__()
+
+    def values(self) -> Any:
+        """Every value; whoever asks looks at them all."""
+        self._look_at_all()
+        return super().values()
+
+    def items(self) -> Any:
+        """Every entry; whoever asks looks at them all."""
+        self._look_at_all()
+        return super().items()
+
+    def __eq__(self, other: object) -> bool:
+        self._look_at_all()
+        return super().__eq__(other)
+
+    __hash__ = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self.items()),)
+
+    def _look(self, key: K, text: bytes) -> V:
+        found = self._decode(text)
+        super().__setitem__(key, found)
+        return found
+
+    def _look_at_all(self) -> None:
+        for key, found in list(super().items()):
+            if type(found) is bytes:
+                self._look(key, cast("bytes", found))
