@@ -257,7 +257,8 @@ def _run(
     )
     is_much = recorded.course.totals.placements > _TWICE_ABOVE
     both = twice.at_once if is_much else in_turn
-    found = answered(recorded, question, both=both, progress=out.progress)
+    progress = out.progress if is_much else _say_nothing
+    found = answered(recorded, question, both=both, progress=progress)
     if words.directory:
         _write(recorded, found.last, words.directory)
     return msgspec.structs.replace(
@@ -267,6 +268,10 @@ def _run(
         wishes=_said(words),
         out=words.directory,
     )
+
+
+def _say_nothing(_text: str) -> None:
+    """What takes no time needs no words."""
 
 
 def _said(words: Words) -> tuple[str, ...]:

@@ -54,7 +54,7 @@ def _proof(out: Output, told: Report) -> None:
         text = f"\nfaithful: {found.checked} recorded decisions decided again, divergence 0{also}"
         out.line(text, "green")
     agreed = told.agreement
-    if agreed.recorded or agreed.extra:
+    if agreed.recorded:
         text = f"the unchanged fork puts {agreed.same} of {agreed.recorded} placements on the node of the record"
         rest = f"{agreed.elsewhere} elsewhere, {agreed.missing} not at all, {agreed.extra} more"
         out.line(f"{text} ({rest})", "dim")

@@ -3,7 +3,7 @@
 Decides who counts as displaced: what was on such a node at the fork and had not ended. Must not know why a node leaves.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import msgspec
 import numpy as np
@@ -34,12 +34,27 @@ def moves(course: Course, leaving: Collection[str]) -> tuple[Move, ...]:
     on &= (ended == 0) | (ended > course.begin_ns)
     told = course.placed.column("told_ns")[there]
     on &= (told == 0) | (told >= course.begin_ns)
-    previous = course.placed.column("previous")
-    successor = (
-        dict(zip(previous.tolist(), range(course.placed.count), strict=True)) if on.any() else {}
-    )
-    found = [_move(course, at, successor.get(at + 1)) for at in np.flatnonzero(on).tolist()]
+    if not on.any():
+        return ()
+    heirs = _heirs(course)
+    found = [_move(course, at, heirs(at)) for at in np.flatnonzero(on).tolist()]
     return tuple(sorted(found, key=lambda one: (one.from_node, one.allocation)))
+
+
+def _heirs(course: Course) -> Callable[[int], int | None]:
+    """Who took an allocation's place: whoever was placed for it, else the next one of its name."""
+    previous = course.placed.column("previous")
+    placed_for = {one: at for at, one in enumerate(previous.tolist()) if one}
+    by_lineage = {one: at for at, one in enumerate(course.placed.lineages().tolist())}
+
+    def heir(at: int) -> int | None:
+        found = placed_for.get(at + 1)
+        if found is None:
+            # Lineages of one name count up.
+            found = by_lineage.get(int(course.placed.lineages(np.asarray([at]))[0]) + 1)
+        return found
+
+    return heir
 
 
 def _move(course: Course, at: int, successor: int | None) -> Move:
