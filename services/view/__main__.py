@@ -17,7 +17,11 @@ def main() -> int:
     """Run until a signal; returns the exit code. Raises ConfigInvalid for settings that cannot be used."""
     settings = run_settings()
     log_settings("view", settings, level=settings.log_level)
-    when = When(records=settings.snapshot_records, minutes=settings.snapshot_minutes)
+    when = When(
+        records=settings.snapshot_records,
+        minutes=settings.snapshot_minutes,
+        spread=settings.snapshot_spread,
+    )
     view = View(instance=new_instance("view"), follow_dead=True, snapshots=when)
     listens = [source.name for source in view.sources() if isinstance(source, Listen)]
     carriers = dict.fromkeys(listens, carry)

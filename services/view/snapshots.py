@@ -22,8 +22,10 @@ from shared.errors import SnapshotUnfit
 
 TIMER = "snapshot"
 STREAM = "SNAP"
-#: Sets that stay.
+#: The newest sets stay, whatever else goes.
 KEPT = 3
+#: Of what SNAP may hold; older sets go one by one above it.
+FULL_ABOVE = 0.5
 CHUNK_BYTES = 480 * 1024
 #: Made in one step: some milliseconds.
 STEP_BYTES = 512 * 1024
@@ -41,6 +43,8 @@ class When(msgspec.Struct, frozen=True, kw_only=True):
 
     records: int = 0
     minutes: int = 0
+    #: older sets that stay beside the newest, spread over the log, so that any past moment is near one.
+    spread: int = 12
 
 
 class _PubAck(msgspec.Struct, frozen=True):
@@ -51,10 +55,26 @@ class _PubAck(msgspec.Struct, frozen=True):
 
 class _StreamState(msgspec.Struct, frozen=True):
     subjects: dict[str, int] = {}
+    bytes: int = 0
+
+
+class _Config(msgspec.Struct, frozen=True):
+    max_bytes: int = 0
 
 
 class _Info(msgspec.Struct, frozen=True):
     state: _StreamState = _StreamState()
+    config: _Config = _Config()
+
+
+def spread(seqs: list[int], most: int) -> list[int]:
+    """Keep `most` of these, ascending, spread evenly: the one whose neighbours are nearest goes first."""
+    kept = sorted(seqs)
+    while len(kept) > max(most, 0):
+        around = [0, *kept, kept[-1] + (kept[-1] - kept[-2] if len(kept) > 1 else 1)]
+        gaps = [around[at + 2] - around[at] for at in range(len(kept))]
+        del kept[gaps.index(min(gaps))]
+    return kept
 
 
 class Snapshots:
@@ -130,7 +150,7 @@ class Snapshots:
 
     def _looked(self, data: bytes | None, now_ns: int) -> None:
         """Somebody else may have written one; what he did not say in time he has not done."""
-        seqs = [subjects.snapshot_seq(name) for name in _subjects(data)]
+        seqs = [subjects.snapshot_seq(name) for name in _info(data).state.subjects]
         newest = max(seqs, default=0)
         if newest > self._last_seq:
             self._last_seq, self._last_ns = newest, now_ns
@@ -239,13 +259,18 @@ class Snapshots:
         self._ask("list", subjects.js_stream_info(STREAM), _filter(subjects.SNAPSHOTS), out)
 
     def _listed(self, data: bytes | None, out: list[Effect]) -> None:
-        """Purge all but the newest sets, and parts that were left without one."""
-        names = _subjects(data)
+        """Purge what goes of the older sets, and parts that were left without one."""
+        info = _info(data)
+        names = info.state.subjects
         seqs = {subjects.snapshot_seq(name) for name in names}
         sets = sorted((s for s in seqs if subjects.snapshot_set(s) in names), reverse=True)
-        kept = sets[:KEPT]
-        for seq in sorted(seqs - set(kept)):
-            if not kept or seq > kept[0]:
+        newest, old = sets[:KEPT], sets[KEPT:]
+        most = self._when.spread
+        if info.state.bytes > FULL_ABOVE * info.config.max_bytes > 0:
+            most = min(most, len(old) - 1)
+        kept = {*newest, *spread(old, most)}
+        for seq in sorted(seqs - kept):
+            if not newest or seq > newest[0]:
                 # Of a set that another view is writing now.
                 continue
             # The manifest first: parts without one are nothing.
@@ -298,14 +323,12 @@ def _purge(subject: str) -> bytes:
     return msgspec.json.encode({"filter": subject})
 
 
-def _subjects(data: bytes | None) -> frozenset[str]:
-    """Read which subjects a stream has; none where the answer says nothing."""
-    if data is None:
-        return frozenset()
+def _info(data: bytes | None) -> _Info:
+    """Read what a stream has; nothing where the answer says nothing."""
     try:
-        return frozenset(msgspec.json.decode(data, type=_Info).state.subjects)
+        return msgspec.json.decode(data or b"{}", type=_Info)
     except msgspec.DecodeError:
-        return frozenset()
+        return _Info()
 
 
 def _is_kept(data: bytes | None) -> bool:

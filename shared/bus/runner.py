@@ -52,6 +52,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: a view writes one after so many records, and after so many minutes with any; 0: never.
     snapshot_records: int = 10_000
     snapshot_minutes: int = 5
+    #: older ones that stay beside the newest three, spread over the log.
+    snapshot_spread: int = 12
     log_level: str = "info"
 
 

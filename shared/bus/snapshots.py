@@ -42,11 +42,10 @@ async def newest(
     """
     try:
         log_reader = LogReader(bus)
-        for seq, data in (await _manifests(bus))[:SETS_TRIED_MAX]:
+        known = [one for one in await _manifests(bus) if not last_seq or one[0] <= last_seq]
+        for seq, data in _written_by(known, last_ns)[:SETS_TRIED_MAX]:
             try:
                 manifest = read_manifest(data)
-                if (last_seq and seq > last_seq) or (last_ns and manifest.t_ns > last_ns):
-                    continue
                 found = await _restored(bus, log_reader, seq, manifest=manifest, tables=tables)
             except SnapshotUnfit as err:
                 if not quiet:
@@ -59,6 +58,18 @@ async def newest(
         if not quiet:
             log.warning("snapshot.unreadable", reason=str(err))
     return None
+
+
+def _written_by(known: list[tuple[int, bytes]], last_ns: int) -> list[tuple[int, bytes]]:
+    """Leave out what was written later than a moment; what says no moment is told apart later."""
+    return [one for one in known if not last_ns or _t_ns(one[1]) <= last_ns]
+
+
+def _t_ns(data: bytes) -> int:
+    try:
+        return read_manifest(data).t_ns
+    except SnapshotUnfit:
+        return 0
 
 
 async def _manifests(bus: BusClient) -> list[tuple[int, bytes]]:

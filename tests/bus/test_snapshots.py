@@ -134,7 +134,7 @@ async def grown(bus: Bus, seed: int = 3, when: When | None = None) -> list[int]:
     """Write a storm into a new log while a view follows and writes snapshots; the seqs of those kept, oldest first."""
     await bus.bootstrap()
     records = storm(seed)
-    view = View(instance="writer", snapshots=when or When(records=EVERY))
+    view = View(instance="writer", snapshots=when or When(records=EVERY, spread=0))
     ends = [at for at, (subject, _) in enumerate(records, 1) if subject.endswith("checkpoint")]
     async with bus.shell(view, "view") as shell:
         await until(lambda: shell.is_ready, "the view has caught up")
@@ -339,7 +339,7 @@ def test_a_set_that_was_not_finished_is_none_and_goes(bus: Bus) -> None:
         async with bus.client("view") as view:
             name = subjects.snapshot_chunk(7, "jobs", "0" * 32, 0)
             await store(view, name, b"half")
-        one = View(instance="next", snapshots=When(records=1))
+        one = View(instance="next", snapshots=When(records=1, spread=0))
         async with bus.shell(one, "view") as shell:
             await until(lambda: shell.is_ready, "it has caught up")
             chain = one._replica.chain

@@ -1,5 +1,7 @@
 """The view: what it publishes and when, what its fence lets through, what it answers."""
 
+from itertools import pairwise
+
 import msgspec
 import pytest
 
@@ -12,6 +14,7 @@ from schemas.nodes import NodeRefused, NodesCollected, NodesStatusChanged
 from schemas.plans import Stops
 from schemas.projections import NodeProjection
 from services.view import publishing
+from services.view.snapshots import spread
 from shared.bus import subjects
 from shared.core.ids import alloc_id, eval_id, make_key
 from shared.core.role import (
@@ -500,3 +503,14 @@ def test_why_a_node_ended_an_allocation(status: int, said: str, why: str) -> Non
         )
     )
     assert story.ask("alloc", id="j.web[0]")["why"] == why
+
+
+def test_older_sets_are_spread_over_the_log() -> None:
+    """Whatever order they come in, what stays of a long log has no gap of more than twice its share."""
+    kept: list[int] = []
+    for seq in range(100, 100_001, 100):
+        kept = spread([*kept, seq], 12)
+        assert len(kept) <= 12
+    gaps = [after - before for before, after in pairwise([0, *kept])]
+    assert max(gaps) <= 2 * 100_000 / 12
+    assert spread([5, 6, 7], 0) == [] and spread([], 3) == [] and spread([9], 1) == [9]
