@@ -61,13 +61,15 @@ CLUSTER_COMMANDS = (
             ),
             flag("force", "no deadline: what runs there is stopped at once"),
             flag("no_deadline", "what runs there goes on until it ends by itself"),
+            flag("what_if", "do nothing, say what would move where"),
         ),
         ("node", "draining", "deadline_ns", *_VERDICT),
         "The node takes nothing new at once. At the deadline what runs there is stopped, and placed elsewhere as its "
         "job wants: all of it together, system jobs when nothing else is left. Migration at a pace, one after the "
         "other, comes with a later release. A drained node stays so, through restarts of its agent too, until "
-        "--disable.",
+        "--disable. With --what-if the answer is that of what-if --drain.",
         (
+            "node drain --what-if node-1",
             "node drain --enable node-1",
             "node drain --enable --deadline 10m node-1",
             "node drain --disable node-1",

@@ -23,13 +23,16 @@ def drain(
     deadline: str,
     force: bool,
     no_deadline: bool,
+    what_if: bool,
 ) -> int:
-    """Empty a node, or stop doing so."""
-    if enable == disable:
+    """Empty a node, or stop doing so; with `what_if` only ask what would become of it."""
+    if enable == disable and not (what_if and not disable):
         raise CliError("usage", "say --enable or --disable")
     if force and no_deadline:
         raise CliError("usage", "--force and --no-deadline say opposite things")
     wait_ns = 0 if force else -1 if no_deadline else _duration(deadline)
+    if what_if:
+        return _asked(out, node_id, wait_ns)
     body = DrainWish(node_id=node_id, draining=enable, deadline_ns=wait_ns)
     verdict = wish("node", "drain", body)
     out.result(
@@ -53,6 +56,16 @@ def drain(
     if verdict.deadline_ns:
         out.line(_PACE, "dim")
     return 0
+
+
+def _asked(out: Output, node_id: str, wait_ns: int) -> int:
+    """Ask what would move where, in a fork of the log; nothing is done."""
+    # Imported here: who orders needs no engine.
+    from services.cli.whatif import drained_now
+
+    if wait_ns < 0:
+        raise CliError("usage", "--what-if: without a deadline nothing would move")
+    return drained_now(out, node_id=node_id, wait_ns=wait_ns)
 
 
 def _duration(text: str) -> int:

@@ -39,16 +39,16 @@ DURATIONS = ("recorded", "resampled")
 class Words(msgspec.Struct, frozen=True, kw_only=True):
     """The command line, as it came."""
 
-    begin: str
-    until: str
-    policy: Sequence[str]
-    add_nodes: Sequence[str]
-    remove_nodes: Sequence[str]
-    drain: Sequence[str]
-    priority: Sequence[str]
-    workers: int
-    durations: str
-    directory: str
+    begin: str = ""
+    until: str = ""
+    policy: Sequence[str] = ()
+    add_nodes: Sequence[str] = ()
+    remove_nodes: Sequence[str] = ()
+    drain: Sequence[str] = ()
+    priority: Sequence[str] = ()
+    workers: int = 0
+    durations: str = DURATIONS[0]
+    directory: str = ""
 
 
 def what_if(
@@ -66,24 +66,34 @@ def what_if(
     directory: str,
 ) -> int:
     """Ask what would have become of the cluster. Exit 1: recorded decisions come out otherwise today."""
-    words = Words(
-        begin=begin,
-        until=until,
-        policy=policy,
-        add_nodes=add_nodes,
-        remove_nodes=remove_nodes,
-        drain=drain,
-        priority=priority,
-        workers=workers,
-        durations=durations,
-        directory=directory,
+    return _ask(
+        out,
+        Words(
+            begin=begin,
+            until=until,
+            policy=policy,
+            add_nodes=add_nodes,
+            remove_nodes=remove_nodes,
+            drain=drain,
+            priority=priority,
+            workers=workers,
+            durations=durations,
+            directory=directory,
+        ),
     )
+
+
+def drained_now(out: Output, *, node_id: str, wait_ns: int) -> int:
+    """Ask what would become of a drain that begins now."""
+    return _ask(out, Words(drain=(f"{node_id}={wait_ns}ns",)))
+
+
+def _ask(out: Output, words: Words) -> int:
     _check(words)
     recorded = with_bus(lambda client: _read(out, client, words))
     if recorded.fork.state.policy.cluster_id == "":
-        raise CliError(
-            "usage", f"--from {begin}: there is no cluster yet at seq {recorded.fork.seq}"
-        )
+        text = f"--from {words.begin}: there is no cluster yet at seq {recorded.fork.seq}"
+        raise CliError("usage", text)
     wanted = _wishes(recorded.fork.state, words)
     until_ns = _until(recorded, words)
     told = _run(out, recorded, wanted, words=words, until_ns=until_ns)

@@ -36,7 +36,7 @@ from shared.whatif.script import Entry, Lineage, entries_of
 
 SECOND = 1_000_000_000
 #: What is under way at the end of the record may come to rest within so much more of virtual time.
-SETTLE_NS = 3_600 * SECOND
+SETTLE_NS = 7_200 * SECOND
 _QUIET_NS = 2 * SECOND
 
 

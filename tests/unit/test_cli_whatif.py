@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from services.cli import chosen
 from services.cli.main import main
 from shared.archive.export import Export
 from shared.archive.segments import Archive
@@ -67,6 +68,19 @@ def test_people_read_what_would_move(folder: str, capsys: pytest.CaptureFixture[
     assert at == sorted(at)
     assert "web.g[" in said[at[1] : at[2]]
     assert "for ever" in said[at[2] :]
+
+
+def test_a_drain_itself_can_be_asked_about(
+    folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`node drain --what-if` answers as what-if does, by its deadline, and orders nothing."""
+    monkeypatch.setattr(chosen, "from_file", lambda: folder)
+    assert main(["node", "drain", "--what-if", "--deadline", "5m", "node-1", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert {one["from_node"] for one in told["moves"]} == {"node-1"}
+    assert all(one["after_s"] >= 300 for one in told["moves"])
+    assert main(["node", "drain", "--what-if", "--no-deadline", "node-1"]) == 1
+    assert "nothing would move" in capsys.readouterr().err
 
 
 def test_the_log_of_a_fork_is_a_log(
