@@ -65,8 +65,9 @@ class Lasting:
         self.assumed = Assumed()
         placed, running = course.placed.column("placed_ns"), course.placed.column("running_ns")
         ended, code = course.placed.column("ended_ns"), course.placed.column("code")
-        told = course.placed.column("told")
-        by_itself = (ended > 0) & np.isin(code, (COMPLETE, FAILED)) & (told == 0)
+        # Who failed is told to stop once somebody else takes the place.
+        told = (course.placed.column("told") != 0) & (course.placed.column("told_ns") < ended)
+        by_itself = (ended > 0) & np.isin(code, (COMPLETE, FAILED)) & ~told
         self._has_run = by_itself
         self._has_start = (running > 0) | by_itself
         began = np.where(running > 0, running, ended)

@@ -12,6 +12,7 @@ from shared.core.log import Chain, seal
 from shared.core.redecide import redecide
 from shared.core.replica import Replica
 from shared.core.role import Record
+from shared.core.tables.allocations import COMPLETE, FAILED, LOST
 from shared.errors import CommandInvalid
 from shared.sim.loop import SECOND, START_NS
 from shared.whatif.compare import Differences, compare
@@ -21,6 +22,7 @@ from shared.whatif.moves import moves
 from shared.whatif.wishes import Wishes, changed, copies
 from tests.golden.replay_log import read_log
 from tests.sim.recorded import read, seq_at, spec, written
+from tests.sim.test_engine import played as engine_story
 
 GOLDEN = sorted((Path(__file__).parents[1] / "golden" / "logs").glob("*.gz"))
 END_NS = START_NS + 300 * SECOND
@@ -29,6 +31,12 @@ END_NS = START_NS + 300 * SECOND
 @pytest.fixture(scope="module")
 def records() -> list[Record]:
     return written()
+
+
+@pytest.fixture(scope="module")
+def stormy() -> list[Record]:
+    """A quarter of an hour with faults, of the engine's own tests."""
+    return list(engine_story(faults=True).records)
 
 
 def forked(records: list[Record], seconds: float) -> Recorded:
@@ -60,6 +68,32 @@ def test_an_unchanged_fork_goes_as_the_log_does(records: list[Record], seconds: 
     assert effects(played.course).complete == (12, 12, 12)[[0.5, 10, 40].index(seconds)]
     off = played.course.placed.column("ended_ns") - recorded.course.placed.column("ended_ns")
     assert abs(off).max() < SECOND // 2
+    assert played.assumed.resampled == 0
+
+
+@pytest.mark.parametrize("seconds", [100, 400])
+def test_what_came_from_outside_comes_again(stormy: list[Record], seconds: float) -> None:
+    """Nodes that die, fall silent and return, failures, a drain, another policy: the fork has them as the log had."""
+    recorded = forked(stormy, seconds)
+    played = play(
+        recorded,
+        recorded.entries,
+        workers=recorded.workers,
+        until_ns=recorded.course.t_ns,
+        settle=False,
+    )
+    found = compare(recorded.behind(recorded.course.t_ns), played.course)
+    assert (found.only_before, found.only_after) == (0, 0)
+    # The same moment may be another order of things.
+    assert found.same > found.compared * 95 // 100 > 100
+    for code in (COMPLETE, FAILED, LOST):
+        counts = [
+            int((course.placed.column("code") == code).sum())
+            for course in (recorded.course, played.course)
+        ]
+        # One may end just behind the last record.
+        assert counts[0] - 1 <= counts[1] <= counts[0]
+        assert counts[1] > 0
     assert played.assumed.resampled == 0
 
 

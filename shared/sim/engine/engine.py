@@ -192,6 +192,10 @@ class Engine:
     def _join(self, one: NodeJoins) -> None:
         node_id = one.spec.node_id
         self._numbers.setdefault(node_id, len(self._numbers))
+        row = self.state.fleet.row_of.get(node_id)
+        if self._gone.pop(node_id, None) is not None and row is not None:
+            # Whoever registers again is there again.
+            self._watch.silent.pop(row, None)
         self._nodes.join(one.spec)
         if self._habits.has_outages and node_id not in self._outages:
             self._outages[node_id] = 0

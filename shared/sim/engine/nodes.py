@@ -84,6 +84,8 @@ class SimNodes:
         self.reports = 0
         #: by node id: boots so far, and the last report's number within the newest.
         self._boots: dict[str, int] = {}
+        #: nodes of the state that the run began with, and their boot ids then.
+        self._adopted: dict[str, str] = {}
         self._numbers: dict[str, int] = {}
         self.specs: dict[str, NodeSpec] = {}
         #: (N,) nobody hears the node in this row.
@@ -107,6 +109,7 @@ class SimNodes:
         node_id = fleet.ids[row]
         self.specs[node_id] = fleet.specs[row]
         self._boots[node_id] = 0
+        self._adopted[node_id] = fleet.boot_ids[row]
         self._numbers[node_id] = int(fleet.reports_seen[row])
 
     def silence(self, row: int, *, dies: bool) -> None:
@@ -157,7 +160,8 @@ class SimNodes:
                     stops += one.rows
             elif type(event) is NodeRegistered:
                 row = self._state().fleet.row_of.get(event.spec.node_id)
-                if row is not None and self._boots.get(event.spec.node_id, 0) > 1:
+                again = self._boots.get(event.spec.node_id, 0) > 1
+                if row is not None and (again or event.spec.node_id in self._adopted):
                     # It finds in its projection what it shall run, and begins anew.
                     self._silent = grown(self._silent, row + 1)
                     self._loop.after(self._times.projection_ns, self.hear_again, row)
@@ -331,7 +335,9 @@ class SimNodes:
         if boot == 0 and row is not None:
             # As the log knows it.
             return host_id, fleet.boot_ids[row]
-        return host_id, f"boot-{boot}-{node_id}"
+        # Behind a recorded state, a boot that the log never saw.
+        first = self._adopted.get(node_id)
+        return host_id, f"boot-{boot}-{node_id}" if first is None else f"{first}.{boot}"
 
 
 def _meta_of(spec: bytes | None, group: str) -> dict[str, str]:
