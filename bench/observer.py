@@ -39,6 +39,9 @@ class Observer:
         self.placed = 0
         self.refused: list[PlanRefused] = []
         self.cut = 0
+        #: plans that are in the log, and of these the ones that were cut somewhere.
+        self.plans = 0
+        self.cut_plans = 0
         #: when records with events came, and of these the ones with a new version of a job.
         self.commits: list[float] = []
         self.registrations: list[float] = []
@@ -105,6 +108,8 @@ class Observer:
                     self.first_of[event.job_id] = time.perf_counter()
                 self.placed += sum(sum(part.counts) for part in event.placements)
                 self.cut += len(event.cut)
+                self.plans += 1
+                self.cut_plans += bool(event.cut)
             elif isinstance(event, PlanRefused):
                 self.refused.append(event)
             elif isinstance(event, AllocationsReported):
