@@ -3,6 +3,7 @@
 Decides what is shown, and the Chrome trace file. The intervals are those of the macro `timeline` (shared/archive).
 """
 
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,14 @@ from services.cli.output import CliError, Column, Output
 from services.cli.sqls import Source
 
 #: Threads of the trace, in this order.
-_LANES = ("job", "waiting", "evaluation", "allocation")
+_LANES = ("job", "waiting", "evaluation", "allocation", "stop")
+#: What holds still has held until now; an export knows no later moment than its last record.
 _QUESTION = """SELECT lane, name, state, detail, from_seq, to_seq, from_time, to_time,
-    coalesce(to_time, (SELECT max(time) FROM records)) AS until FROM timeline(?)"""
+    coalesce(to_time, greatest((SELECT max(time) FROM records), make_timestamp(?))) AS until FROM timeline(?)"""
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True):
-    """One state of one thing. `to_seq` 0: it holds still; `held_s` counts up to the log's end then."""
+    """One state of one thing. `to_seq` 0: it holds still; `held_s` counts up to now then, or to the export's end."""
 
     lane: str
     name: str
@@ -36,7 +38,8 @@ def timeline(out: Output, *, job_id: str, directory: str, live: bool, trace: str
     with Source(directory, is_live=live) as source:
         for problem in source.problems:
             out.note(problem)
-        rows = source.ask(_QUESTION, [job_id]).rows
+        now_us = time.time_ns() // 1000 if source.is_live else 0
+        rows = source.ask(_QUESTION, [now_us, job_id]).rows
     if not rows:
         raise CliError("not_found", f"job {job_id!r} is not in the log")
     found = [_interval(row) for row in rows]

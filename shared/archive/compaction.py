@@ -1,8 +1,8 @@
 """Compaction: small segments that are neighbours become one, as if one run had written it.
 
 Decides which are put together. They are made again from their own records, with all the proof of an export; the new
-segment is moved to its place whole, and only then those that it holds are taken away. Killed in between, the next export
-takes them away: a segment that lies within another one does not count.
+segment is moved to its place whole, and only then those that it holds are taken away. Killed in between, the next
+export takes them away: a segment that lies within another one does not count.
 """
 
 from collections.abc import Sequence

@@ -241,6 +241,16 @@ SELECT * FROM (
         SELECT *, client_status IN ('complete', 'failed',
         'lost') AS ended FROM allocation_states WHERE job_id = _job
     )
+    UNION ALL
+    SELECT 'stop', group_name || '[' || name_index || '] ' || substr(_id(p.id_high, p.id_low), 1, 8),
+        _desired(c.desired), coalesce(c.reason, ''), c.seq, c.ended_seq, at_ns(c.t_ns), at_ns(c.ended_ns)
+    FROM facts.placements p JOIN (
+        SELECT key, min_by(desired, seq) FILTER (desired > 0) AS desired,
+            min_by(reason, seq) FILTER (desired > 0) AS reason,
+            min(seq) FILTER (desired > 0) AS seq, min(t_ns) FILTER (desired > 0) AS t_ns,
+            min(seq) FILTER (is_end) AS ended_seq, min(t_ns) FILTER (is_end) AS ended_ns
+        FROM facts.changes GROUP BY key
+    ) c ON c.key = p.key WHERE p.job_id = _job AND c.seq IS NOT NULL
 ) ORDER BY from_seq, lane, name;
 """
 

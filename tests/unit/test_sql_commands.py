@@ -127,6 +127,10 @@ def test_a_timeline_holds_without_a_gap(export: str, capsys: pytest.CaptureFixtu
         assert all(one["to_seq"] == other["from_seq"] for one, other in pairwise(states))
     waits = [one for one in found["intervals"] if one["lane"] == "waiting"]
     assert {one["state"] for one in waits} >= {"capacity", "priority"}
+    assert {one["state"] for one in found["intervals"] if one["lane"] == "stop"} >= {
+        "stop",
+        "evict",
+    }
     assert found["waited_s"] == pytest.approx(sum(one["held_s"] for one in waits))
 
 
@@ -142,7 +146,19 @@ def test_a_trace_is_what_browsers_read(
     assert len(spans) == len(found["intervals"])
     named = {(one["pid"], one["tid"]) for one in events if one["name"] == "thread_name"}
     assert {(one["pid"], one["tid"]) for one in spans} == named
-    assert all(one["dur"] >= 0 for one in spans)
+    assert all(isinstance(one["ts"], int) and one["dur"] >= 0 for one in spans)
+    # What is drawn on one line lies behind or within each other, or a browser would draw nonsense.
+    for thread in named:
+        ends: list[int] = []
+        mine = [one for one in spans if (one["pid"], one["tid"]) == thread]
+        for one in sorted(mine, key=lambda one: (one["ts"], -one["dur"])):
+            while ends and ends[-1] <= one["ts"]:
+                ends.pop()
+            assert not ends or one["ts"] + one["dur"] <= ends[-1], thread
+            ends.append(one["ts"] + one["dur"])
+    told_of = {(one["cat"], one["name"], one["args"]["from_seq"], one["dur"]) for one in spans}
+    for one in found["intervals"]:
+        assert (one["lane"], one["state"], one["from_seq"], round(one["held_s"] * 1e6)) in told_of
     before = path.read_bytes()
     assert told(capsys, *words, code=1)["error"]["code"] == "conflict"
     assert path.read_bytes() == before
