@@ -94,47 +94,83 @@ def _part(seq: int, event: PlanCommitted | PlanRefused) -> Part:
     return Part(seq, asked, event.stops, event.updates, evicted, is_refused=False)
 
 
+class UnderWay:
+    """What a worker knew at one state beside it: its own earlier plans that the state does not show yet.
+
+    Plans are added in the order of their numbers; a snapshot is good until the next one is added.
+    """
+
+    def __init__(self, state: State, plans: Iterable[Plan]) -> None:
+        self._state = state
+        self._plans: list[Plan] = []
+        self._held: Held | None = None
+        self._evicted: Rows = np.zeros(0, dtype=np.int32)
+        for plan in plans:
+            self.add(plan)
+
+    @property
+    def plans(self) -> list[Plan]:
+        """The plans that are under way."""
+        return self._plans
+
+    def add(self, plan: Plan) -> None:
+        """From now on this plan is under way, too, unless the state shows all of it."""
+        if plan.last_seq <= self._state.seq:
+            return
+        if not plan.victims:
+            plan.remember(self._state)
+        self._plans.append(plan)
+        if self._held is not None and not plan.victims:
+            _hold(self._held, self._state, plan)
+        else:
+            self._held = None
+
+    def snapshot(self) -> Snapshot:
+        """The snapshot that the worker's next plan was made on."""
+        if self._held is None:
+            self._held, self._evicted = _held(self._state, self._plans)
+        return Snapshot(self._state, self._held, MaskCache(), self._evicted)
+
+
 def snapshot_of(plans: Iterable[Plan], origin: Origin, state: State) -> Snapshot:
     """Make the snapshot again that a plan was made on: `state` stands at `origin.snapshot_seq`.
 
     `plans`: all of the log, at least those of its worker that the log tells later than that.
     """
-    under_way = [
+    earlier = [
         plan
         for plan in plans
-        if plan.origin.worker == origin.worker
-        and plan.origin.number < origin.number
-        and plan.last_seq > state.seq
+        if plan.origin.worker == origin.worker and plan.origin.number < origin.number
     ]
-    under_way.sort(key=lambda plan: plan.origin.number)
-    for plan in under_way:
-        if not plan.victims:
-            plan.remember(state)
-    held, evicted = _held(state, under_way)
-    return Snapshot(state, held, MaskCache(), evicted)
+    earlier.sort(key=lambda plan: plan.origin.number)
+    return UnderWay(state, earlier).snapshot()
 
 
 def _held(state: State, under_way: list[Plan]) -> tuple[Held, Rows]:
     """What is held with the worker's own earlier plans, as far as the state does not show them; whom they evict."""
     held = state.allocations.held.copy(state.fleet.size)
-    groups = state.allocations.groups
     for plan in under_way:
-        for part in plan.parts.values():
-            for placement in part.placements if part.seq > state.seq else ():
-                name = (plan.job_id, placement.version, placement.group)
-                ref = groups.ref_of[name]
-                rows = np.array(placement.rows, dtype=np.intp)
-                counts = np.array(placement.counts, dtype=np.int64)
-                held.add_columns(rows, counts[:, None] * groups.ask[ref])
-                extras = groups.extras[ref]
-                if extras is not None:
-                    nodes = np.repeat(rows, counts).tolist()
-                    for node, holding in zip(nodes, holdings_of(extras, placement), strict=True):
-                        held.add(node, None, holding)
+        _hold(held, state, plan)
     evicted = _evicted(state, under_way)
     for row in evicted.tolist():
         held.remove(*state.allocations.held_by(row))
     return held, evicted
+
+
+def _hold(held: Held, state: State, plan: Plan) -> None:
+    """Hold what a plan places, as far as the state does not show it."""
+    groups = state.allocations.groups
+    for part in plan.parts.values():
+        for placement in part.placements if part.seq > state.seq else ():
+            ref = groups.ref_of[plan.job_id, placement.version, placement.group]
+            rows = np.array(placement.rows, dtype=np.intp)
+            counts = np.array(placement.counts, dtype=np.int64)
+            held.add_columns(rows, counts[:, None] * groups.ask[ref])
+            extras = groups.extras[ref]
+            if extras is not None:
+                nodes = np.repeat(rows, counts).tolist()
+                for node, holding in zip(nodes, holdings_of(extras, placement), strict=True):
+                    held.add(node, None, holding)
 
 
 def _evicted(state: State, under_way: list[Plan]) -> Rows:

@@ -19,7 +19,7 @@ from schemas.plans import (
 )
 from shared.core.ids import alloc_id
 from shared.core.place import Assignment, Proposal, Snapshot, place
-from shared.core.recorded import Part, Plan, plans_of, snapshot_of
+from shared.core.recorded import Part, Plan, UnderWay, plans_of
 from shared.core.replica import Replica
 from shared.core.role import Record
 from shared.core.state import State
@@ -85,12 +85,17 @@ def _decide_at(
     after_seq: int,
 ) -> None:
     """Decide the plans again that were made on this state. `under_way`: those by worker that it does not show yet."""
-    for plan in sorted(at_seq.pop(state.seq, ()), key=lambda one: one.origin.number):
-        mine = [one for one in under_way.get(plan.origin.worker, ()) if one.last_seq > state.seq]
-        plan.remember(state)
-        if plan.last_seq > after_seq:
-            _check(found, plan, snapshot_of(mine, plan.origin, state))
-        under_way[plan.origin.worker] = [*mine, plan]
+    by_worker: dict[str, list[Plan]] = {}
+    for plan in at_seq.pop(state.seq, ()):
+        by_worker.setdefault(plan.origin.worker, []).append(plan)
+    for worker, plans in sorted(by_worker.items()):
+        known = UnderWay(state, under_way.get(worker, ()))
+        for plan in sorted(plans, key=lambda one: one.origin.number):
+            plan.remember(state)
+            if plan.last_seq > after_seq:
+                _check(found, plan, known.snapshot())
+            known.add(plan)
+        under_way[worker] = known.plans
 
 
 def _check(found: Redecided, plan: Plan, snapshot: Snapshot) -> None:
