@@ -139,7 +139,7 @@ def test_openb_is_read() -> None:
         pytest.skip(f"no trace in {TRACES}: the files are for research and no part of this tree")
     plan = plan_of("openb", TRACES)
     plan = msgspec.structs.replace(plan, duration_ns=3600 * SECOND)
-    assert len(plan.nodes) == 135
+    assert len(plan.nodes) == 72
     report = play(plan, opens=lambda _: iter(())).report
     assert report.refused == {}
     assert report.jobs["placed"] == report.jobs["submitted"] > 100

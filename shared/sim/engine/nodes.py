@@ -27,7 +27,7 @@ from shared.core.state import State
 from shared.core.tables.allocations import RUN, TERMINAL
 from shared.fleet.laws import fixed
 from shared.fleet.lives import Changes, Lives
-from shared.fleet.profile import STEADY, Habits, Manner
+from shared.fleet.profile import RUN_MS, STEADY, Habits, Manner
 from shared.sim.engine.setup import MannerOf
 from shared.sim.engine.times import ServiceTimes
 from shared.sim.loop import Loop
@@ -54,6 +54,8 @@ class _Job(msgspec.Struct):
     meta: dict[str, str] | None = msgspec.field(name="Meta", default=None)
 
 
+#: Begins what a job says about its lives.
+_SAYS = b'"sim.'
 _JOB: Any = msgspec.json.Decoder(_Job)
 
 
@@ -91,6 +93,7 @@ class SimNodes:
         #: (N,) nobody hears the node in this row.
         self._silent = np.zeros(0, dtype=np.bool_)
         self._manners: dict[tuple[JobId, int, str, int], int] = {}
+        self._known: dict[tuple[str | int, int, int], int] = {}
         #: when the next look at the lives is; 0: none is planned.
         self._tick_ns = 0
 
@@ -259,8 +262,19 @@ class SimNodes:
                 manner = self._manner_of(job_id, job_type, group, index, meta)
             else:
                 manner = self.habits.manner(job_id, job_type, meta)
-            number = self._manners[key] = self.lives.manner(manner)
+            number = self._manners[key] = self._number_of(manner, meta.get(RUN_MS, ""))
         return number
+
+    def _number_of(self, manner: Manner, run_ms: str) -> int:
+        """Make a manner known once: lives of one manner are drawn together, however many jobs have it."""
+        if self._manner_of is not None:
+            return self.lives.manner(manner)
+        # Laws are the profile's own objects, but for a run time of the job's own.
+        law = run_ms or id(manner.runs)
+        key = (law, manner.run_fails, manner.exit_code)
+        if key not in self._known:
+            self._known[key] = self.lives.manner(manner)
+        return self._known[key]
 
     # ---- reports ----
 
@@ -343,7 +357,7 @@ class SimNodes:
 def _meta_of(spec: bytes | None, group: str) -> dict[str, str]:
     """Return what a job says about a group: of the job, the group, and its tasks, the nearer one goes before."""
     meta: dict[str, str] = {}
-    if spec is not None:
+    if spec is not None and _SAYS in spec:
         said = _JOB.decode(spec)
         meta |= said.meta or {}
         for one in said.groups:

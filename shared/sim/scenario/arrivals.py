@@ -20,7 +20,6 @@ from shared.core.role import Record
 from shared.core.splitmix import splitmix64
 from shared.errors import ConfigInvalid
 from shared.fleet.laws import exponential, hashes
-from shared.fleet.profile import law_of
 from shared.jobspec.durations import nanoseconds
 from shared.jobspec.load import load_file
 from shared.sim.engine.setup import Submission
@@ -28,12 +27,11 @@ from shared.sim.scenario.form import Arrivals, Ask, Draw, Size, Template
 from shared.sim.scenario.traces import jobs_of
 
 HOUR_NS = 3_600_000_000_000
-MS = 1_000_000
 #: An export's records: whoever can read one hands this in.
 Open = Callable[[Path], Iterator[Record]]
 #: (ns from the scenario's first moment, what comes).
 Coming = tuple[int, Submission]
-_TIMES, _RUNS, _SIZES = range(3)
+_TIMES = 0
 _BLOCK = 1024
 
 
@@ -167,28 +165,14 @@ class _Source:
     def _maker(self, template: Template) -> Callable[[int], dict[str, Any]]:
         """Return what makes the job of a number."""
         name, seed = self._one.name, self._seed
-        law = law_of(template.runs, "runs") if template.runs else None
         base = _read(self._folder / template.file) if template.file else None
-        said: dict[str, str] = {}
-        block: list[int] = []
-        if template.exit_code:
-            said["sim.exit_code"] = str(template.exit_code)
+        meta = {"sim.exit_code": str(template.exit_code)} if template.exit_code else {}
 
         def make(number: int) -> dict[str, Any]:
-            meta = dict(said)
-            if law is not None and not law.is_never:
-                if not number % _BLOCK:
-                    keys = np.arange(number, number + _BLOCK, dtype=np.int64)
-                    block[:] = (law.draw(hashes(seed, _RUNS, keys)) // MS).tolist()
-                meta["sim.run_ms"] = str(block[number % _BLOCK])
             job_id = f"{name}-{number}"
             if base is not None:
-                return {
-                    **base,
-                    "ID": job_id,
-                    "Name": job_id,
-                    "Meta": {**(base.get("Meta") or {}), **meta},
-                }
+                own = {**(base.get("Meta") or {}), **meta}
+                return {**base, "ID": job_id, "Name": job_id, "Meta": own}
             return _job(template, job_id, splitmix64(seed ^ (number << 8)), meta)
 
         return make

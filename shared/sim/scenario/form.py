@@ -56,7 +56,7 @@ class Template(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     constraints: tuple[Rule, ...] = ()
     #: nothing of it is placed unless all is.
     all_at_once: bool = False
-    #: how long its allocations run, drawn for each job; empty: as `runs` of the scenario say.
+    #: how long its allocations run, drawn for each; empty: as `runs` of the scenario say.
     runs: Lasts = ""
     exit_code: int = 0
 

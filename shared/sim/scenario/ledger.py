@@ -240,7 +240,9 @@ class Ledger:
         counts = np.bincount(table.group[rows]) if len(rows) else np.zeros(0, dtype=np.int64)
         found: Counter[str] = Counter()
         for ref in np.flatnonzero(counts).tolist():
-            found[self._name(table.groups.job_ids[ref])] += int(counts[ref])
+            job_id = table.groups.job_ids[ref]
+            note = self.jobs.get(job_id)
+            found[self._name(job_id) if note is None else note.name] += int(counts[ref])
         return dict(sorted(found.items()))
 
     def _fragmented(

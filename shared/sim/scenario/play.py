@@ -15,6 +15,7 @@ from schemas.policy import Policy
 from shared.core.replica import Replica
 from shared.core.role import Record
 from shared.core.tables.allocations import TERMINAL
+from shared.fleet.profile import Profile, Runs
 from shared.sim.engine.engine import Engine
 from shared.sim.engine.setup import NodeJoins, Setup, Submission
 from shared.sim.loop import SECOND
@@ -98,12 +99,23 @@ def _setup(
         seed=scenario.seed,
         schedulers=scenario.schedulers,
         policy=plan.policy,
-        profile=plan.profile,
+        profile=_profile(plan),
         times=scenario.times,
         start=start,
         sink=sink,
         cpu_ns=cpu_ns,
     )
+
+
+def _profile(plan: Plan) -> Profile:
+    """Let templates say how long their jobs run; they go before what the scenario says of all."""
+    scenario = plan.scenario
+    own = tuple(
+        Runs(job=f"{one.name}-*", lasts=one.job.runs)
+        for one in (*scenario.before, *scenario.arrivals)
+        if one.job is not None and one.job.runs
+    )
+    return msgspec.structs.replace(plan.profile, runs=(*own, *plan.profile.runs))
 
 
 def _reported(engine: Engine, plan: Plan, ledger: Ledger) -> Report:

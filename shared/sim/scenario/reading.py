@@ -26,6 +26,7 @@ CAPACITY_MAX = 2**31 - 1
 NODES_MAX = 200_000
 WORKERS_MAX = 64
 JOBS_MAX = 10_000_000
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _STEP = re.compile(r"\[(\d+)\]|\.?([^.\[\]]+)")
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 
@@ -192,8 +193,8 @@ def policy_of(change: Mapping[str, object], base: Policy, path: str) -> Policy:
 
 
 def _arrivals(one: Arrivals, path: str, *, names: list[str], folder: Path, data: Path) -> None:
-    if not one.name or names.count(one.name) > 1:
-        raise ConfigInvalid(f"{path}.name: each needs a name of its own")
+    if not _NAME.fullmatch(one.name) or names.count(one.name) > 1:
+        raise ConfigInvalid(f"{path}.name: each needs a name of its own: letters, digits, _ and -")
     if (one.job is None) == (one.trace is None):
         raise ConfigInvalid(f"{path}: one of job and trace is needed")
     often = [name for name in ("every", "per_hour", "uniform") if getattr(one, name)]
