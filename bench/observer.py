@@ -45,6 +45,8 @@ class Observer:
         #: when records with events came, and of these the ones with a new version of a job.
         self.commits: list[float] = []
         self.registrations: list[float] = []
+        #: job -> when its newest version was seen.
+        self.registered_at: dict[str, float] = {}
         #: job -> when its first placement was seen.
         self.first_of: dict[str, float] = {}
         #: (time, running, complete), one for each step that saw reports.
@@ -100,8 +102,10 @@ class Observer:
     def _look(self, record: LogRecord) -> None:
         if record.events:
             self.commits.append(time.perf_counter())
-            if any(isinstance(event, JobRegistered) for event in record.events):
+            jobs = [event.job_id for event in record.events if isinstance(event, JobRegistered)]
+            if jobs:
                 self.registrations.append(self.commits[-1])
+                self.registered_at |= dict.fromkeys(jobs, self.commits[-1])
         for event in record.events:
             if isinstance(event, PlanCommitted):
                 if event.job_id not in self.first_of and event.placements:
