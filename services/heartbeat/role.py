@@ -57,6 +57,9 @@ LINGER_NS = 5 * SECOND_NS
 _TIMER = "scan"
 _DECODER = msgspec.json.Decoder(Beat)
 
+#: Nodes that come and go are looked at by the second: it need not hear of every record by itself.
+LULL_NS = 20_000_000
+
 
 class Heartbeat:
     """The role. Replays the fleet, and the policy, which says how many heartbeats a node may miss."""
@@ -98,7 +101,8 @@ class Heartbeat:
 
     def sources(self) -> tuple[Source, ...]:
         """The log, and every node's heartbeat."""
-        return Replay(tables=self._replica.tables), Listen("heartbeats", subjects.HEARTBEATS)
+        replay = Replay(tables=self._replica.tables, lull_ns=LULL_NS)
+        return replay, Listen("heartbeats", subjects.HEARTBEATS)
 
     def metrics(self) -> dict[str, float]:
         """Counts since the start, and the fleet as the log knows it."""

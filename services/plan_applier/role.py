@@ -75,6 +75,10 @@ UNKNOWN_NS = 1_000_000_000
 FULL_PAUSE_NS = 1_000_000_000
 
 
+#: What it writes it knows before the log shows it.
+LULL_NS = 20_000_000
+
+
 class _Pending(msgspec.Struct):
     """The one append in flight. The state has its events already."""
 
@@ -141,7 +145,8 @@ class PlanApplier:
             )
             for kind in subjects.COMMAND_KINDS
         )
-        return (Replay(space=True, tables=self.replica.tables), *queues)
+        replay = Replay(space=True, tables=self.replica.tables, lull_ns=LULL_NS)
+        return (replay, *queues)
 
     @property
     def next_seq(self) -> int:

@@ -78,6 +78,8 @@ from shared.query.histories import Histories
 
 #: Changes are published at once, then collected for so long.
 COALESCE_NS = 50_000_000
+#: What it tells is published at most so often, so it need not hear of every record by itself.
+LULL_NS = 20_000_000
 #: While plans keep coming a tick's work is at most this part of the time: what it says is old at once, and whoever
 #: places needs the processor.
 PLANNING_SHARE = 4
@@ -144,7 +146,7 @@ class View:
             for noun in subjects.OPERATOR_VERBS
         )
         return (
-            Replay(tables=self._replica.tables),
+            Replay(tables=self._replica.tables, lull_ns=LULL_NS),
             Listen("query", subjects.QUERIES, queue="view"),
             *doors,
             *dead,

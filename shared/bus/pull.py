@@ -59,6 +59,11 @@ class _Next(msgspec.Struct, frozen=True):
     idle_heartbeat: int = _HEARTBEAT_S * _SECOND_NS
 
 
+class _Now(msgspec.Struct, frozen=True):
+    batch: int
+    no_wait: bool = True
+
+
 class Position(msgspec.Struct, frozen=True):
     """Where a message stands: in its stream, in its consumer, and how many follow it."""
 
@@ -111,6 +116,7 @@ class Pull:
         durable: str = "",
         subject: str = "",
         start: Callable[[], int] = lambda: 1,
+        lull_s: float = 0.0,
     ) -> None:
         self._link = link
         self._stream = stream
@@ -120,6 +126,9 @@ class Pull:
         self._durable = durable
         self._subject = subject
         self._start = start
+        #: one message comes at once, those behind it together, so much later: who is in no hurry wakes less often.
+        self._lull_s = lull_s
+        self._pulse: asyncio.TimerHandle | None = None
         self._consumer = ""
         self._listening = 0
         self._inbox = ""
@@ -202,19 +211,40 @@ class Pull:
                 self._unlisten()
 
     def _unlisten(self) -> None:
+        if self._pulse is not None:
+            self._pulse.cancel()
+            self._pulse = None
         if self._listening:
             self._link.bus.forget(self._listening)
             self._listening = 0
 
     def _ask(self) -> None:
+        if self._lull_s:
+            if self._listening and not self._asked and self._pulse is None:
+                self._send_next(_Next(1))
+            return
         room = self._credit - self._asked - self._held
         if self._listening and room > 0 and room * 2 >= self._credit:
-            subject = subjects.js_consumer_next(self._stream, self._consumer)
-            body = msgspec.json.encode(_Next(room))
-            if self._link.bus.send(subject, body, self._inbox.encode()):
-                if self._asked == 0:
-                    self._heard = time.monotonic()
-                self._asked += room
+            self._send_next(_Next(room))
+
+    def _send_next(self, wanted: _Next | _Now) -> None:
+        subject = subjects.js_consumer_next(self._stream, self._consumer)
+        if self._link.bus.send(subject, msgspec.json.encode(wanted), self._inbox.encode()):
+            if self._asked == 0:
+                self._heard = time.monotonic()
+            self._asked += wanted.batch
+
+    def _ask_for_more(self) -> None:
+        """The lull is over: ask for what is there by now, as far as there is credit."""
+        self._pulse = None
+        room = self._credit - self._held
+        if room > 0:
+            self._send_next(_Now(room))
+        else:
+            self._rest()
+
+    def _rest(self) -> None:
+        self._pulse = asyncio.get_running_loop().call_later(self._lull_s, self._ask_for_more)
 
     def _on_message(self, subject: bytes, reply: bytes, headers: bytes, data: bytes) -> None:
         if not self._listening:
@@ -230,6 +260,8 @@ class Pull:
         self._consumer_seq = at.consumer_seq
         self._asked = max(0, self._asked - 1)
         self._held += 1
+        if self._lull_s and not self._asked and self._pulse is None:
+            self._rest()
         self._deliver(at, subject, headers, data)
 
     def _on_status(self, headers: bytes) -> None:
@@ -237,6 +269,11 @@ class Pull:
         if code == 100:
             return
         unserved = header(headers, b"Nats-Pending-Messages")
+        if self._lull_s and code in {404, 408}:
+            # There is nothing more, or the one did not come in time.
+            self._asked = 0
+            self._ask()
+            return
         if code == 408 or (code == 409 and unserved):
             self._asked = max(0, self._asked - int(unserved or b"0"))
             self._ask()

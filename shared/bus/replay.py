@@ -25,8 +25,11 @@ _PAUSE_S, _PAUSE_MAX_S = 0.05, 1.0
 class LogReplay:
     """Feeds records to the inbox, in order of seq; `rewind` starts again anywhere."""
 
-    def __init__(self, link: Link, inbox: Inbox, *, owner: str, head: Head | None = None) -> None:
+    def __init__(
+        self, link: Link, inbox: Inbox, *, owner: str, head: Head | None = None, lull_s: float = 0.0
+    ) -> None:
         self._link = link
+        self._lull_s = lull_s
         self._inbox = inbox
         self._head = head or Head()
         self._owner = owner
@@ -103,6 +106,7 @@ class LogReplay:
             credit=TAIL_CREDIT,
             owner=f"{self._owner}-log",
             start=lambda: self._next,
+            lull_s=self._lull_s,
         )
         self._tail.open()
 

@@ -260,7 +260,10 @@ class Shell:
                 case r.Replay():
                     self._tells_space = source.space
                     self._restores = source.tables if own.snapshots else frozenset()
-                    self._replay = LogReplay(link, self._inbox, owner=owner, head=self._head)
+                    lull_s = source.lull_ns / 1e9
+                    self._replay = LogReplay(
+                        link, self._inbox, owner=owner, head=self._head, lull_s=lull_s
+                    )
                 case r.Listen():
                     carrier = self._carriers.get(source.name)
                     self._listeners.append(

@@ -214,6 +214,10 @@ class Pass:
         """Ask for allocations: replacements first, under their old names where those are below the count."""
         if missing <= 0:
             return
+        if not (len(staying) or len(replaced)):
+            # A job that is new: what nearly every evaluation of small jobs is.
+            self.wants.append(Want(group, missing, np.arange(missing, dtype=np.int64), _NONE))
+            return
         table = self.state.allocations
         replaced = replaced[np.lexsort((replaced, table.index[replaced]))][:missing]
         names = self._names(group, missing, staying, replaced)

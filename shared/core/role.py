@@ -33,6 +33,8 @@ class Replay(msgspec.Struct, frozen=True):
 
     space: bool = False
     tables: frozenset[str] = frozenset()
+    #: it may hear of a record so much later, where several then come at once.
+    lull_ns: int = 0
 
 
 class Listen(msgspec.Struct, frozen=True):

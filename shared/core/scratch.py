@@ -430,9 +430,12 @@ class Scratch:
 
     def _staying(self, want: Want) -> Int64s:
         """Count the group's allocations that stay, by row, and those it was told of. Shape: (N,)."""
+        told = self._told.get(want.group.name)
+        if not len(want.staying) and not told:
+            return np.zeros(self._size, np.int64)
         nodes = self._state.allocations.node[want.staying]
         found = np.bincount(nodes, minlength=self._size).astype(np.int64)
-        for placed in self._told.get(want.group.name, ()):
+        for placed in told or ():
             np.add.at(found, placed.rows, placed.counts)
         return found
 

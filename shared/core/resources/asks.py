@@ -118,6 +118,8 @@ def slot_parts(ask: ResourceAsk, slots: Sequence[int]) -> list[tuple[str, int, i
 
 def columns_of(holdings: Sequence[Holding]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Write holdings as a placement's ports and instances."""
+    if not holdings:
+        return (), ()
     ports = tuple(port for one in holdings for port in one.ports)
     instances = tuple(slot for one in holdings for _, slot, _ in one.parts)
     return ports, instances if any(slot != OF_NODE for slot in instances) else ()
