@@ -33,7 +33,7 @@ def test_nothing_is_missed_and_bursts_come_together(bus: Bus) -> None:
                 for _ in range(burst):
                     sent += 1
                     await append(client, b"%d" % sent, msg_id=str(sent))
-                await until(lambda: len(seen) == sent)
+                await until(lambda sent=sent: len(seen) == sent)
             assert seen == list(range(1, sent + 1))
             assert pull.made == 1
             pull.close()
