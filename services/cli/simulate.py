@@ -142,9 +142,12 @@ def _progress(passed_ns: int, all_ns: int) -> None:
 def _records(folder: Path) -> Iterator[Record]:
     """Read an export. Raises CliError."""
     try:
-        yield from Reading(folder).records()
+        reading = Reading(folder)
     except ArchiveInvalid as err:
         raise CliError(err.code, str(err), file=err.path or str(folder)) from err
+    if reading.problems:
+        raise CliError("damaged", reading.problems[0], file=str(folder))
+    yield from reading.records()
 
 
 def _start(plan: Plan) -> tuple[Replica | None, Path | None]:

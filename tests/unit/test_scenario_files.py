@@ -177,6 +177,29 @@ def test_a_run_goes_on_from_an_export(tmp_path: Path, capsys: pytest.CaptureFixt
     for record in after:
         replica.apply(record)
     assert "late-4" in replica.state.jobs.by_id
-    (tmp_path / "t.yaml").write_text(text.replace("seq: 60", "seq: 60000"))
+    # The same jobs again, at their distances, on another cluster.
+    again = (
+        "duration: 5m\nsettle: 10m\nnodes: [{name: n, count: 5, cpu_mhz: 4000, memory_mib: 4096}]\n"
+        "runs: [{lasts: 5s}]\narrivals: [{name: again, trace: {log: first, speed: 2, skip: 3}}]\n"
+    )
+    (tmp_path / "u.yaml").write_text(again)
+    assert main(["simulate", str(tmp_path / "u.yaml"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["report"]
+    assert told["jobs"]["complete"] == told["jobs"]["submitted"] == 27
+    damaged = next(first.glob("seq-*")) / "records.parquet"
+    damaged.write_bytes(damaged.read_bytes()[:-9])
+    assert main(["simulate", str(tmp_path / "u.yaml"), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "damaged"
+
+
+def test_a_seq_beyond_the_export_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A cluster is taken up at a seq that its export has."""
+    (tmp_path / "s.yaml").write_text(SMALL)
+    first = tmp_path / "first"
+    assert main(["simulate", str(tmp_path / "s.yaml"), "--out", str(first), "--json"]) == 0
+    capsys.readouterr()
+    (tmp_path / "t.yaml").write_text("duration: 2m\ncluster: {export: first, seq: 60000}\n")
     assert main(["simulate", str(tmp_path / "t.yaml"), "--json"]) == 1
     assert "ends at seq" in json.loads(capsys.readouterr().out)["error"]["message"]

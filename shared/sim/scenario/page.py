@@ -13,7 +13,7 @@ from shared.sim.scenario.report import Difference, Report, Waiting
 
 #: Units of the drawings.
 _WIDTH, _HEIGHT = 720, 240
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 150, 12, 28
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 150, 12, 40
 _LABEL_GAP = 14
 _COLOURS = 8
 _STYLE = """
@@ -232,12 +232,14 @@ def _drawn(curves: Sequence[Curve], x_name: str, y_name: str, *, top: float = 0.
     for part in range(5):
         y = at(0, y_max * part / 4)[1]
         out.append(f'<line class="grid" x1="{_LEFT}" x2="{_LEFT + width}" y1="{y}" y2="{y}"/>')
-        label = number(round(y_max * part / 4, 3))
+        label = _mark(y_max * part / 4, y_max)
         out.append(f'<text x="{_LEFT - 6}" y="{y + 4}" text-anchor="end">{label}</text>')
         x = at(x_max * part / 4, 0)[0]
-        mark = number(round(x_max * part / 4, 2))
-        out.append(f'<text x="{x}" y="{_HEIGHT - 10}" text-anchor="middle">{mark}</text>')
-    out.append(f'<text x="{_LEFT + width}" y="{_HEIGHT}" text-anchor="end">{escape(x_name)}</text>')
+        mark = _mark(x_max * part / 4, x_max)
+        out.append(f'<text x="{x}" y="{_HEIGHT - 24}" text-anchor="middle">{mark}</text>')
+    out.append(
+        f'<text x="{_LEFT + width}" y="{_HEIGHT - 6}" text-anchor="end">{escape(x_name)}</text>'
+    )
     taken: list[float] = []
     for nth, one in enumerate(curves):
         points = [at(x, y) for x, y in zip(one.x, one.y, strict=True)]
@@ -250,6 +252,11 @@ def _drawn(curves: Sequence[Curve], x_name: str, y_name: str, *, top: float = 0.
         )
     out.append("</svg>")
     return "".join(out)
+
+
+def _mark(value: float, most: float) -> str:
+    """Write a value beside an axis that ends at `most`."""
+    return f"{value:.0f}" if most >= 20 else f"{value:.2f}"
 
 
 def _free(y: float, taken: Sequence[float]) -> float:
