@@ -152,3 +152,5 @@ class Presence(Wire, frozen=True, kw_only=True):
     #: false: leaving, hand my leases to others.
     active: bool = True
     returned: tuple[EvalKey, ...] = ()
+    #: of the eval broker: evaluations that wait for workers.
+    waiting: int = 0

@@ -30,6 +30,7 @@ from schemas.jobs import JobRegistered, JobStopped
 from schemas.nodes import CapacityFreed
 from schemas.plans import Origin, PlanCommitted, PlanRefused
 from services.eval_broker.asleep import DelayQueue
+from services.eval_broker.backlog import Backlog
 from services.eval_broker.counters import Counters
 from services.eval_broker.lines import Lines, Moment
 from services.eval_broker.needs import need_of, need_of_blocked
@@ -64,6 +65,7 @@ class EvalBroker:
         self._waker = Waker("due")
         self._workers = Workers()
         self._counters = Counters()
+        self._backlog = Backlog(instance)
         self._is_leader = False
         self._is_caught_up = False
         #: derived from state, while this instance acts.
@@ -415,12 +417,15 @@ class EvalBroker:
             self._counters.add("leases_expired_total")
             self._hand_back(held, counts=True)
         effects = [*self._commands(now, now_ns), *self._hand_out(now)]
+        waiting = self._ready.ready + self._ready.behind
+        effects += self._backlog.told(waiting, self._replica.seq, now)
         sleeps = self._delayed.next_ns if self._delay_asked.room else 0
         due = earliest(
             self._workers.due_ns,
             self._room_asked.due_ns,
             self._delay_asked.due_ns,
             self._endings.due_ns,
+            self._backlog.due_ns,
             self._lines.due_ns(now),
             self._waker.steady(sleeps) if sleeps else 0,
         )

@@ -49,15 +49,22 @@ class Pending:
         return self._by_id.get(submission_id)
 
     def add(
-        self, submission_id: str, digest: str, data: bytes, *, token: int | None, now_ns: int
+        self,
+        submission_id: str,
+        digest: str,
+        data: bytes,
+        *,
+        token: int | None,
+        now_ns: int,
+        is_sent: bool = True,
     ) -> None:
-        """Note a command that is being sent, and who asked for it."""
+        """Note a command that is being sent, or is due at once, and who asked for it."""
         waiting = Waiting(
             submission_id=submission_id,
             digest=digest,
             data=data,
             born_ns=now_ns,
-            due_ns=now_ns + RESENDS_NS[0],
+            due_ns=now_ns + RESENDS_NS[0] if is_sent else now_ns,
             answer_ns=now_ns + ANSWER_NS,
             tokens=[] if token is None else [token],
         )
@@ -92,12 +99,12 @@ class Pending:
             del self._asked[waiting.submission_id]
         return found
 
-    def due(self, now_ns: int) -> list[bytes]:
-        """Take the commands to be sent again, each moved to its next due time; the oldest are given up."""
+    def due(self, now_ns: int, most: int) -> list[bytes]:
+        """Take at most `most` commands that are due, each moved to its next due time; the oldest are given up."""
         found: list[Waiting] = []
         for level in self._levels:
             for waiting in level.values():
-                if waiting.due_ns > now_ns:
+                if waiting.due_ns > now_ns or len(found) >= most:
                     break
                 found.append(waiting)
         data = []

@@ -11,6 +11,8 @@ two intakes and two submissions of one job need no agreement here.
 Beside it: `pending.py`, `box.py` (what is on the way), `verdicts.py` (what is told).
 """
 
+import msgspec
+
 from schemas.envelope import ENCODER
 from schemas.jobs import (
     JobEvaluated,
@@ -22,6 +24,7 @@ from schemas.jobs import (
 from schemas.policy import RemoteDriver
 from services.intake import verdicts
 from services.intake.box import Box
+from services.intake.credit import Credit
 from services.intake.pending import Pending
 from shared.bus import subjects
 from shared.bus.names import id_token
@@ -75,6 +78,7 @@ _REOPEN = "open"
 _API = "api"
 _PARSE = "parse"
 _BOX = "jobs"
+_BACKLOG = "backlog"
 _VERDICTS = (JobRegistered, JobStopped, JobEvaluated, SubmissionRefused)
 
 
@@ -90,6 +94,7 @@ class Intake:
         self._replica = Replica(frozenset({"jobs", "policy"}))
         self._pending = Pending()
         self._box = Box()
+        self._credit = Credit()
         self._leads = False
         self._caught_up = False
         self._closing = False
@@ -123,6 +128,7 @@ class Intake:
             Replay(space=True, tables=self._replica.tables),
             Listen(_API, subjects.API_JOBS_ALL, queue="intake"),
             Read(_BOX, "JOBS", subjects.JOBS_ALL),
+            Listen(_BACKLOG, subjects.presence("eval_broker", _BACKLOG)),
         )
 
     def metrics(self) -> dict[str, float]:
@@ -143,8 +149,10 @@ class Intake:
             if type(item) is Message:
                 if item.source == _API:
                     self._asked(item)
-                else:
+                elif item.source == _BOX:
                     self._dropped(item)
+                else:
+                    self._hear_backlog(item)
             elif type(item) is Record:
                 if not self._record(item):
                     break
@@ -181,9 +189,21 @@ class Intake:
                 self._open()
             case Timer():
                 self._armed_ns = 0
+                self._breathe()
             case _:
                 pass
         self._resend()
+
+    def _hear_backlog(self, message: Message) -> None:
+        """Workers have much to do, or have not any more: what is held back goes on as far as there is credit."""
+        self._credit.hear(message.data, self._now_ns)
+        self._breathe()
+        self._resend()
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether nothing new may go in: the log has no room, or the workers have more than enough."""
+        return self._replica.room.is_tight or not self._credit.left(self._now_ns)
 
     # ---- the log ----
 
@@ -230,6 +250,11 @@ class Intake:
             self._parse(message)
             return
         self._counts["submissions"] += 1
+        if len(self._pending) >= self._pending_max and self._is_new(message):
+            # Before anything is read closely: a flood is turned away at little cost.
+            self._counts["refused"] += 1
+            self._answer(message, verdicts.unavailable(_named(message), len(self._pending)))
+            return
         try:
             verb = subjects.last_token(message.subject)
             submission = read_submission(message.data, verb, self._remotes)
@@ -262,6 +287,12 @@ class Intake:
             data = b""
         self._answer(message, data)
 
+    def _is_new(self, message: Message) -> bool:
+        """Whether nothing is known of a submission that has a name; what has none is read as ever."""
+        named = _named(message)
+        known = named in self._replica.state.jobs.submissions
+        return bool(named) and not known and self._pending.get(named) is None
+
     def _parse(self, message: Message) -> None:
         """Turn a job file into JSON: bounded in size and steps, so that nobody waits long behind it."""
         self._counts["parsed"] += 1
@@ -289,14 +320,19 @@ class Intake:
             self._answer(message, verdicts.unavailable(submission_id, len(self._pending)))
             return
         data = _encoded(submission, submission_id)
+        # What takes work away never waits behind what brings it.
+        may_go = submission.verb == "stop" or self._credit.left(self._now_ns) > 0
         self._pending.add(
             submission_id,
             submission.digest,
             data,
             token=message.token if message.reply else None,
             now_ns=self._now_ns,
+            is_sent=may_go,
         )
-        self._outbox.append(data)
+        if may_go:
+            self._credit.take(1)
+            self._outbox.append(data)
         if not message.reply:
             self._effects.append(Ack(message.token))
 
@@ -324,7 +360,7 @@ class Intake:
         Not at once after a close: a message of the earlier reading that is still on its way to us would be taken for
         the first one, and those before it be skipped.
         """
-        may = self._leads and self._caught_up and not self._replica.room.is_tight
+        may = self._leads and self._caught_up and not self._is_full
         if may and not (self._box.is_open or self._closing):
             self._effects.append(Open(_BOX, self._box.open(self._replica.state.jobs.jobs_seq)))
 
@@ -336,8 +372,8 @@ class Intake:
             self._effects += [Close(_BOX), SetTimer(_REOPEN, self._now_ns + REOPEN_NS)]
 
     def _breathe(self) -> None:
-        """The drop box waits, whole, while the log has no room for new work: its order must be kept."""
-        if self._replica.room.is_tight:
+        """The drop box waits, whole, while there is no room for new work: its order must be kept."""
+        if self._is_full:
             self._shut()
         else:
             self._open()
@@ -382,7 +418,9 @@ class Intake:
             self._counts["pending_replies"] += len(waiting.tokens)
             self._effects += [Reply(token, data) for token in waiting.tokens]
             waiting.tokens = []
-        again = self._pending.due(now_ns) + self._box.due(now_ns)
+        again = self._pending.due(now_ns, self._credit.left(now_ns))
+        self._credit.take(len(again))
+        again += self._box.due(now_ns)
         self._counts["resends"] += len(again)
         self._outbox += again
         position = self._replica.state.jobs.jobs_seq
@@ -407,9 +445,27 @@ class Intake:
         """Keep one timer for whatever is due first."""
         first, second = self._pending.next_ns(), self._box.next_ns()
         wanted = min(first, second) if first and second else first or second
+        # Without credit what is due stays so; the broker's word comes sooner, or its last one ends.
+        held_ns = self._credit.held_until_ns(self._now_ns)
+        wanted = max(wanted, held_ns) if wanted and held_ns else wanted
         if wanted and (not self._armed_ns or wanted < self._armed_ns):
             self._armed_ns = wanted
             self._effects.append(SetTimer(_TIMER, wanted))
+
+
+class _Named(msgspec.Struct):
+    submission_id: str = msgspec.field(name="SubmissionID", default="")
+
+
+_NAMED = msgspec.json.Decoder(_Named)
+
+
+def _named(message: Message) -> str:
+    """Name of a submission, at a glance; empty where there is none."""
+    try:
+        return _NAMED.decode(message.data).submission_id or message.msg_id
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
 
 
 def _encoded(

@@ -20,6 +20,7 @@ from schemas.evaluations import (
 from schemas.nodes import CapacityFreed
 from schemas.plans import GroupPlacement, Origin, PlanCommitted, PlanRefused
 from schemas.policy import Policy
+from services.eval_broker.backlog import TOLD_FROM
 from services.eval_broker.role import EvalBroker
 from shared.bus import subjects
 from shared.core import role
@@ -588,3 +589,26 @@ def test_times_in_the_queue_are_counted() -> None:
     story.step(story.log.tx(ended(key)), story.sign("w1"))
     assert story.metric("wait_seconds_sum") == 1
     assert story.metric("process_seconds_sum") == 2
+
+
+def test_a_long_backlog_is_told_until_it_is_short() -> None:
+    """From some thousands on whoever lets work in is told ten times a second, and once more when it is over."""
+    story = Story()
+
+    def told() -> list[int]:
+        where = subjects.presence("eval_broker", "backlog")
+        sends = [one for one in story.effects if isinstance(one, role.Send)]
+        decode = msgspec.json.Decoder(Presence).decode
+        return [decode(one.data).waiting for one in sends if one.subject == where]
+
+    keys = story.create(*(f"j{at}" for at in range(TOLD_FROM)))
+    assert told() == [TOLD_FROM]
+    story.wait(50 * MS)
+    assert told() == []
+    story.wait(50 * MS)
+    assert told() == [TOLD_FROM]
+    story.tx(ended(keys[0]))
+    story.wait(100 * MS)
+    assert told() == [TOLD_FROM - 1]
+    story.wait(SECOND)
+    assert told() == []
