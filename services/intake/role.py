@@ -58,7 +58,7 @@ from shared.core.role import (
 from shared.errors import CommandInvalid, LogError
 from shared.jobspec.identifiers import id_fault
 from shared.jobspec.load import parse_request
-from shared.jobspec.submission import Submission, command_of, read_submission
+from shared.jobspec.submission import Memo, Submission, command_of, read_submission
 
 #: More waiting submissions than this are turned away: nothing is kept, the submitter asks again.
 PENDING_MAX = 20_000
@@ -93,6 +93,7 @@ class Intake:
         self._pending_max = pending_max
         self._replica = Replica(frozenset({"jobs", "policy"}))
         self._pending = Pending()
+        self._memo = Memo()
         self._box = Box()
         self._credit = Credit()
         self._leads = False
@@ -257,7 +258,7 @@ class Intake:
             return
         try:
             verb = subjects.last_token(message.subject)
-            submission = read_submission(message.data, verb, self._remotes)
+            submission = read_submission(message.data, verb, self._remotes, self._memo)
             if submission.verb == "validate":
                 self._answer(message, verdicts.valid(submission))
                 return
@@ -403,7 +404,7 @@ class Intake:
         verb = subjects.last_token(message.subject)
         if verb not in subjects.JOB_VERBS:
             raise CommandInvalid("invalid", f"verb {verb!r} is not for the drop box")
-        submission = read_submission(message.data, verb, self._remotes)
+        submission = read_submission(message.data, verb, self._remotes, self._memo)
         submission_id = self._id_of(submission, message)
         return _encoded(submission, submission_id, message.stream_seq, previous)
 

@@ -37,6 +37,9 @@ _QUIET = frozenset(
         *("JobID", "Purge", "Region", "Namespace", "AuthToken", "SecretID"),
     )
 )
+#: Jobs remembered, and bytes of one.
+_MEMO_MAX = 256
+_MEMO_BYTES_MAX = 16 * 1024
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
 _AT = re.compile(r"(.*?)(?: - at `(.*)`)?\Z", re.DOTALL)
 
@@ -70,8 +73,50 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 Command = RegisterJob | StopJob | EvaluateJob
 
 
-def read_submission(body: bytes, verb: str, remotes: Remotes = NO_REMOTES) -> Submission:
-    """Read a body; `remotes` are the policy's remote drivers.
+class _Known(msgspec.Struct, frozen=True):
+    """A valid job, and what was made of it."""
+
+    job: Job
+    groups: tuple[GroupSpec, ...]
+    warnings: tuple[str, ...]
+
+
+class Memo:
+    """Jobs that were read lately: another one that differs in id and name alone is not looked through again.
+
+    Nothing that is checked or compiled reads either, but for the id's own rule. The job that was not met longest is
+    forgotten first.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, _Known] = {}
+        self._remotes: Remotes = NO_REMOTES
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def get(self, key: bytes, remotes: Remotes) -> _Known | None:
+        """Return what is known of a job."""
+        if remotes is not self._remotes and remotes != self._remotes:
+            self._known.clear()
+        self._remotes = remotes
+        known = self._known.pop(key, None)
+        if known is not None:
+            self._known[key] = known
+        return known
+
+    def put(self, key: bytes, known: _Known) -> None:
+        """Remember a valid job."""
+        if len(key) <= _MEMO_BYTES_MAX:
+            self._known[key] = known
+            if len(self._known) > _MEMO_MAX:
+                del self._known[next(iter(self._known))]
+
+
+def read_submission(
+    body: bytes, verb: str, remotes: Remotes = NO_REMOTES, memo: Memo | None = None
+) -> Submission:
+    """Read a body; `remotes` are the policy's remote drivers, `memo` spares work and changes nothing.
 
     Raises CommandInvalid (JobInvalid where there may be more than one fault).
     """
@@ -85,7 +130,7 @@ def read_submission(body: bytes, verb: str, remotes: Remotes = NO_REMOTES) -> Su
         raise CommandInvalid("invalid", "must be text", "SubmissionID")
     try:
         if verb in JOB_VERBS:
-            return _read_job(value, verb, submission_id, remotes)
+            return _read_job(value, verb, submission_id, remotes=remotes, memo=memo)
         return _read_named(value, text, verb, submission_id)
     except CommandInvalid as fault:
         fault.submission_id = submission_id
@@ -152,12 +197,14 @@ def command_of(
     )
 
 
-def _read_job(value: JsonObject, verb: str, submission_id: str, remotes: Remotes) -> Submission:
+def _read_job(
+    value: JsonObject, verb: str, submission_id: str, *, remotes: Remotes, memo: Memo | None
+) -> Submission:
     inner = value.get("Job")
     if type(inner) is not dict:
         raise CommandInvalid("invalid", "expected an object", "Job")
-    job, spec = read_job(inner)
-    warnings = warnings_of(job, inner)
+    found, spec = _looked_through(inner, remotes, memo)
+    job, warnings = found.job, found.warnings
     if not _QUIET.issuperset(value):
         stray = ", ".join(sorted(key[:60] for key in value if key not in _QUIET and value[key]))
         warnings += (f"not acted on: {stray[:500]}",) if stray else ()
@@ -169,11 +216,32 @@ def _read_job(value: JsonObject, verb: str, submission_id: str, remotes: Remotes
         digest=_digest(mark, spec),
         submission_id=submission_id,
         job=job,
-        groups=compile_groups(job, inner, remotes),
+        groups=found.groups,
         spec=spec,
         check_index=check_index,
         warnings=warnings,
     )
+
+
+def _looked_through(inner: JsonObject, remotes: Remotes, memo: Memo | None) -> tuple[_Known, bytes]:
+    """Check and compile a job, or take what is known of its like. Returns that and its canonical JSON."""
+    job_id, name = inner.get("ID"), inner.get("Name")
+    if memo is None or type(job_id) is not str or type(name) is not str or id_fault(job_id):
+        return _compiled(inner, remotes)
+    key = canonical({**inner, "ID": "", "Name": ""})
+    known = memo.get(key, remotes)
+    if known is not None and len(key) + len(job_id) + len(name) <= _MEMO_BYTES_MAX:
+        job = msgspec.structs.replace(known.job, id=job_id, name=name)
+        return msgspec.structs.replace(known, job=job), canonical(inner)
+    known, spec = _compiled(inner, remotes)
+    memo.put(key, known)
+    return known, spec
+
+
+def _compiled(inner: JsonObject, remotes: Remotes) -> tuple[_Known, bytes]:
+    job, spec = read_job(inner)
+    warnings = warnings_of(job, inner)
+    return _Known(job, compile_groups(job, inner, remotes), warnings), spec
 
 
 def _read_named(value: JsonObject, text: bytes, verb: str, submission_id: str) -> Submission:
