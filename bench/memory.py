@@ -1,11 +1,11 @@
 """Memory: bytes for each of ten million allocations on 50,000 nodes, by role, and what ten million that ended leave.
 
-Without a bus, in log time. First a log of that cluster is written by what decides (`written.py`) and read by the real
-roles, each in a process of its own: `<role>_b` is what its memory grew by between the fleet and the last placement, for
-each allocation; `log_b` the bytes of the log. Then waves of batch tasks are registered, placed, reported running,
-reported complete and forgotten by facts in log time, and all roles follow in this one process: `soak_grown_pct` is how
-much larger it is at the end than after the first million. The figures to reach: 200 bytes an allocation and role, 100 of
-log; within 10 %.
+Without a bus, in log time. First a log of that cluster is written by what decides (`written.py`) and read by the
+real roles, each in a process of its own: `<role>_b` is what its memory grew by between the fleet and the last
+placement, for each allocation; `log_b` the bytes of the log. Then waves of batch tasks are registered, placed,
+reported running, reported complete and forgotten by facts in log time, and all roles follow in this one process:
+`soak_grown_pct` is how much larger it is at the end than after the first million. The figures to reach: 200 bytes
+an allocation and role, 100 of log; within 10 %.
 """
 
 import argparse

@@ -1,8 +1,9 @@
 """Moments: the state at any of ten million placements, as `replay --to`, `--at` and `--diff` rebuild it from snapshots.
 
-A log of ten million placements on 50,000 nodes stands in a real stream; a view followed it, wrote its snapshots, and kept
-those that it keeps. Then moments drawn from the log are asked for, one after the other: the newest set before it, proven
-by the log, and what follows. One of them is compared with a full replay. The figure to reach: 2 s each.
+A log of ten million placements on 50,000 nodes stands in a real stream; a view followed it, wrote its snapshots,
+and kept those that it keeps. Then moments drawn from the log are asked for, one after the other: the newest set
+before it, proven by the log, and what follows. One of them is compared with a full replay. The figure to reach: 2 s
+each.
 """
 
 import asyncio

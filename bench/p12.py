@@ -1,10 +1,11 @@
 """P12, replay: how long an empty service takes to read a million placements, and how many single events a second.
 
-(a) a log of the million container challenge as its plans were committed, a thousand placements each: from connecting
-until the whole state is there, proven by its last checkpoint, without a snapshot; `placements_s`. (b) records of one
-event with one placement each: `singles_per_s` catching up by batched direct get, `tail_per_s` as a consumer delivers
-them. A role in the shell that every service uses, in this process, beside a real server; `inside_` is the same without
-the bus, decoding, proving and applying alone. The figures to reach: 0.5 s; 100,000 and 45,000 a second.
+(a) a log of the million container challenge as its plans were committed, a thousand placements each: from
+connecting until the whole state is there, proven by its last checkpoint, without a snapshot; `placements_s`. (b)
+records of one event with one placement each: `singles_per_s` catching up by batched direct get, `tail_per_s` as a
+consumer delivers them. A role in the shell that every service uses, in this process, beside a real server;
+`inside_` is the same without the bus, decoding, proving and applying alone. The figures to reach: 0.5 s; 100,000
+and 45,000 a second.
 """
 
 import asyncio

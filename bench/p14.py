@@ -1,10 +1,11 @@
 """P14, fsync: what the log takes a second when every write is on the disk, on one server and on three.
 
 Two kinds of record, each written by one writer with one append in flight, as everywhere in the product. `events`:
-transactions of 256 events of one placement each, made, sealed and appended by the real chain and shell. `placements`: the
-real plan applier, in this process, gets plans of 1,000 placements on 5,000 nodes, verifies each against its state, and
-appends. With _r1 one server, with _r3 three on loopback. The time that the disk takes for one flush is part of the
-result: nothing here means much without it. The figures to reach: 50,000 events a second, 250,000 placements.
+transactions of 256 events of one placement each, made, sealed and appended by the real chain and shell.
+`placements`: the real plan applier, in this process, gets plans of 1,000 placements on 5,000 nodes, verifies each
+against its state, and appends. With _r1 one server, with _r3 three on loopback. The time that the disk takes for
+one flush is part of the result: nothing here means much without it. The figures to reach: 50,000 events a second,
+250,000 placements.
 """
 
 import asyncio

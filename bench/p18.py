@@ -1,8 +1,8 @@
 """P18, footprint: resident bytes a service holds for each allocation after a million were placed, and bytes of log.
 
-P1's work, through the whole product. A service's figure is what its memory grew by between the fleet's registration and
-the end of the work, over the placements; `log` is what the log's stream grew by. The figures to reach: at most 200 bytes
-an allocation and role, 100 bytes of log.
+P1's work, through the whole product. A service's figure is what its memory grew by between the fleet's registration
+and the end of the work, over the placements; `log` is what the log's stream grew by. The figures to reach: at most
+200 bytes an allocation and role, 100 bytes of log.
 """
 
 import asyncio

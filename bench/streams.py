@@ -1,7 +1,7 @@
 """A bus of one or three servers on loopback, and a log that is put into it as it is: for benchmarks of the log itself.
 
-Decides how servers are set up (as `caravan up` does, each write fsynced, and a cluster of three where three are wanted),
-and that records come into the stream under the headers of the plan applier. Next: `p12.py`, `p14.py`.
+Decides how servers are set up (as `caravan up` does, each write fsynced, and a cluster of three where three are
+wanted), and that records come into the stream under the headers of the plan applier. Next: `p12.py`, `p14.py`.
 """
 
 import asyncio

@@ -8,7 +8,7 @@ Next: `commands_jobs.py`, `commands_cluster.py`.
 from services.cli.commands_cluster import CLUSTER_COMMANDS
 from services.cli.commands_fleet import FLEET
 from services.cli.commands_jobs import JOB_COMMANDS
-from services.cli.commands_log import ROLL
+from services.cli.commands_log import DROP, RESTORE, ROLL
 from services.cli.commands_simulate import SIMULATE
 from services.cli.commands_sql import EXPORT, SQL
 from services.cli.commands_whatif import WHAT_IF
@@ -187,6 +187,8 @@ _END = (
     ),
     EXPORT,
     ROLL,
+    DROP,
+    RESTORE,
     SQL,
     Command(
         ("replay",),

@@ -14,7 +14,14 @@ from services.cli import abrupt, chosen
 from services.cli.commands import COMMANDS, GROUPS
 from services.cli.output import CliError, Output
 from services.cli.words import AT, Arg, Command
-from shared.errors import BusUnavailable, CaravanError, CommandInvalid, ConfigInvalid, LogError
+from shared.errors import (
+    BusUnavailable,
+    CaravanError,
+    CommandInvalid,
+    ConfigInvalid,
+    LogDropped,
+    LogError,
+)
 
 abrupt.over()
 
@@ -276,10 +283,14 @@ def _as_cli_error(err: CaravanError) -> CliError:
         return CliError(err.code, err.message, path=err.path)
     if isinstance(err, BusUnavailable):
         return CliError("unavailable", str(err))
+    if isinstance(err, LogDropped):
+        return CliError("dropped", str(err))
     if isinstance(err, ConfigInvalid):
         return CliError("config", str(err))
     if isinstance(err, LogError) and err.sound_seq > 0:
-        known = f"up to seq {err.sound_seq} it is sound, and can be asked about (--at, --to, --from)"
+        known = (
+            f"up to seq {err.sound_seq} it is sound, and can be asked about (--at, --to, --from)"
+        )
         return CliError("failed", f"{err}; {known}")
     return CliError("failed", str(err))
 

@@ -349,6 +349,7 @@ PATTERNS: tuple[Pattern, ...] = tuple(
             "js_stream_create",
             "JetStream: create a stream; each role in CORE ensures the memory streams",
         ),
+        ("js_stream_delete", "JetStream: delete a stream, which the administrator alone may"),
         (
             "js_stream_purge",
             "JetStream: intake drops what has its verdict, a view all but its newest snapshots",

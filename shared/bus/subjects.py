@@ -233,6 +233,11 @@ def js_stream_create(stream: str) -> str:
     return f"$JS.API.STREAM.CREATE.{stream}"
 
 
+def js_stream_delete(stream: str) -> str:
+    """Delete a stream: only the bus's administrator may."""
+    return f"$JS.API.STREAM.DELETE.{stream}"
+
+
 def js_stream_purge(stream: str) -> str:
     """Drop messages of a stream from its beginning."""
     return f"$JS.API.STREAM.PURGE.{stream}"

@@ -1,8 +1,8 @@
 """Entries of a table as their canonical texts: the very bytes whose hashes the log's checkpoint sums up.
 
-Decides that an entry is decoded when somebody looks at it. A reader of a hundred thousand jobs is ready when their bytes
-are hashed; nobody looks at most of them for hours. JSON, as in the log: a text of one character that equals a default is
-left out by an encoder only where it is the same object, which a decoder of another format would make it.
+Decides that an entry is decoded when somebody looks at it. A reader of a hundred thousand jobs is ready when their
+bytes are hashed; nobody looks at most of them for hours. JSON, as in the log: a text of one character that equals a
+default is left out by an encoder only where it is the same object, which a decoder of another format would make it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -49,7 +49,7 @@ class Cursor:
 
 
 class Late:
-    """Bytes that are made later, of values that nobody changes: whoever holds the state still need not wait for them."""
+    """Bytes made later, of values that nobody changes: whoever holds the state still need not wait for them."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
