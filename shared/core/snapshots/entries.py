@@ -42,11 +42,12 @@ class Entries:
     def taken(self, value: Mapping[Any, Any]) -> Iterator[Piece]:
         """The same; texts later, and those that nobody has looked at as they were read."""
         yield from self._keys.pieces(list(value), -1)
-        entries = value.texts() if isinstance(value, LazyDict) else iter(value.items())
-        yield Late(self._late(list(entries)))
+        # Two lists: as many pairs would have the collector look at everything.
+        found = value.texts() if isinstance(value, LazyDict) else value.values()
+        yield Late(self._late(list(value), list(found)))
 
-    def _late(self, found: list[tuple[Any, Any]]) -> Iterator[bytes]:
-        entries = iter(found)
+    def _late(self, keys: list[Any], found: list[Any]) -> Iterator[bytes]:
+        entries = zip(keys, found, strict=True)
         while part := list(islice(entries, _PIECE)):
             texts = [
                 one
@@ -94,9 +95,9 @@ class LazyDict(dict[K, V], Generic[K, V]):
         found._sum = sum(hashes) & 0xFFFFFFFFFFFFFFFF  # noqa: SLF001
         return found
 
-    def texts(self) -> Iterator[tuple[K, V | bytes]]:
-        """Entries as they are: texts where nobody has looked."""
-        return iter(super().items())
+    def texts(self) -> Iterable[V | bytes]:
+        """Values as they are: texts where nobody has looked."""
+        return super().values()
 
     def __getitem__(self, key: K) -> V:
         found = super().__getitem__(key)

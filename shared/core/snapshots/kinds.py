@@ -4,13 +4,14 @@ Decides the encoding. Must not know any table (`shapes.py`). Writing is cut into
 `PIECE_BYTES` of a column or `PIECE_ENTRIES` of a dict, so that whoever writes can do something else in between.
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from hashlib import blake2b
 from itertools import islice
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from shared.errors import SnapshotUnfit
 
@@ -18,6 +19,8 @@ PIECE_BYTES = 1 << 20
 PIECE_ENTRIES = 4096
 _ENCODER = msgspec.msgpack.Encoder(order="sorted")
 _LENGTH = 8
+_PLAIN, _EQUAL, _RISING = 0, 1, 2
+_HEAD = 17
 #: Python's own note on an object of a generic class.
 _GENERIC = "__orig_class__"
 
@@ -118,6 +121,46 @@ class Plain:
         return f"plain {described(self._of)}"
 
 
+def packed(values: NDArray[Any]) -> bytes:
+    """Write values as runs of equal or of rising ones, where that is shorter: most columns of a cluster are such runs.
+
+    Shape: (n,). How, n and the number of runs stand first, then where each run begins and how long it is.
+    """
+    best = _head(_PLAIN, len(values), 0) + values.tobytes()
+    for way, step in ((_EQUAL, 0), (_RISING, 1)):
+        if values.dtype.kind == "b" and step:
+            continue
+        breaks = values[1:] != (values[:-1] + values.dtype.type(1) if step else values[:-1])
+        starts = np.flatnonzero(np.concatenate(([True], breaks)))
+        if len(starts) * (values.itemsize + 4) < len(best) - _HEAD:
+            lengths = np.diff(starts, append=len(values)).astype("<i4")
+            head = _head(way, len(values), len(starts))
+            best = head + values[starts].tobytes() + lengths.tobytes()
+    return best
+
+
+def unpacked(cursor: Cursor, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Read what `packed` wrote. Raises ValueError."""
+    way = cursor.take(1)[0]
+    size, runs = (int.from_bytes(cursor.take(8), "little") for _ in range(2))
+    if way == _PLAIN:
+        return np.frombuffer(cursor.take(size * dtype.itemsize), dtype=dtype)
+    values = np.frombuffer(cursor.take(runs * dtype.itemsize), dtype=dtype)
+    lengths = np.frombuffer(cursor.take(runs * 4), dtype="<i4")
+    if way not in (_EQUAL, _RISING) or int(lengths.sum()) != size or (lengths < 1).any():
+        msg = f"{runs} runs are not {size} values"
+        raise ValueError(msg)
+    found = np.repeat(values, lengths)
+    if way == _RISING:
+        begun = np.repeat(np.cumsum(lengths) - lengths, lengths)
+        found = found + (np.arange(size) - begun).astype(dtype)
+    return found
+
+
+def _head(way: int, size: int, runs: int) -> bytes:
+    return bytes([way]) + size.to_bytes(8, "little") + runs.to_bytes(8, "little")
+
+
 class Column:
     """An array. With `whole` it is written to its end, whatever is in use of its owner's rows."""
 
@@ -129,20 +172,28 @@ class Column:
         """The shape, then the bytes, row by row."""
         used = value if self._whole or rows < 0 else value[:rows]
         yield _blob(used.shape)
-        step = max(1, PIECE_BYTES // max(1, int(np.prod(used.shape[1:])) * used.itemsize))
-        for at in range(0, len(used), step):
-            yield np.ascontiguousarray(used[at : at + step], dtype=self._dtype).tobytes()
+        flat = used.reshape(-1)
+        step = max(1, PIECE_BYTES // self._dtype.itemsize)
+        for at in range(0, len(flat), step):
+            yield packed(np.ascontiguousarray(flat[at : at + step], dtype=self._dtype))
 
     def read(self, cursor: Cursor) -> Any:
         """Copy it out: what was read may go. Raises ValueError, msgspec errors."""
         shape = msgspec.msgpack.decode(cursor.blob(), type=tuple[int, ...])
-        size = int(np.prod(shape)) * self._dtype.itemsize
-        flat = np.frombuffer(cursor.take(size), dtype=self._dtype)
-        return flat.reshape(shape).astype(self._dtype.newbyteorder("="), copy=True)
+        flat = np.empty(int(np.prod(shape)), dtype=self._dtype.newbyteorder("="))
+        at = 0
+        while at < len(flat):
+            part = unpacked(cursor, self._dtype)
+            if not len(part) or at + len(part) > len(flat):
+                msg = f"{len(part)} values at {at} of {len(flat)}"
+                raise ValueError(msg)
+            flat[at : at + len(part)] = part
+            at += len(part)
+        return flat.reshape(shape)
 
     def described(self) -> str:
         """The type of its values."""
-        return f"column {self._dtype.str}"
+        return f"column of runs {self._dtype.str}"
 
 
 class Pairs:
@@ -168,17 +219,18 @@ class Pairs:
     def pieces(self, value: Mapping[Hashable, Any], rows: int) -> Iterator[bytes]:
         """How many pieces, then each."""
         del rows
-        yield from self._pieces(value.items())
+        yield from self._pieces(len(value), value.items())
 
     def taken(self, value: Mapping[Hashable, Any]) -> Iterator[Piece]:
         """The same; later where values never change."""
         if self._frozen:
-            yield Late(self._pieces(list(value.items())))
+            found = zip(list(value), list(value.values()), strict=True)
+            yield Late(self._pieces(len(value), found))
         else:
-            yield from self._pieces(value.items())
+            yield from self._pieces(len(value), value.items())
 
-    def _pieces(self, value: Collection[tuple[Hashable, Any]]) -> Iterator[bytes]:
-        yield _blob(-(-len(value) // PIECE_ENTRIES))
+    def _pieces(self, size: int, value: Iterable[tuple[Hashable, Any]]) -> Iterator[bytes]:
+        yield _blob(-(-size // PIECE_ENTRIES))
         entries = iter(value)
         while part := list(islice(entries, PIECE_ENTRIES)):
             pack = self._pack
