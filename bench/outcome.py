@@ -67,7 +67,7 @@ def shown(run: Run) -> str:
     if bad:
         return f"FAILED: {', '.join(bad)}"
     told = [f"{name} {value:g}" for name, value in run.result.items()]
-    return ", ".join(told) + ("" if run.fsync else "; the bus does not fsync")
+    return ", ".join(told) + ("" if run.fsync or not run.replicas else "; the bus does not fsync")
 
 
 def _middle(values: Sequence[float], digits: int) -> float:
