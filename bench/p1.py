@@ -148,8 +148,10 @@ async def _once(cluster: Harness, nodes: int, jobs: int, figures: Figures) -> Ru
     )
 
 
-async def submit_all(bus: BusClient, bodies: Sequence[bytes]) -> list[Verdict]:
-    """64 submitters, each waiting for its verdict before it sends the next; pending is asked again."""
+async def submit_all(
+    bus: BusClient, bodies: Sequence[bytes], submitters: int = SUBMITTERS
+) -> list[Verdict]:
+    """64 submitters, or others, each waiting for its verdict before it sends the next; pending is asked again."""
     verdicts: list[Verdict] = []
     queue = iter(bodies)
 
@@ -159,9 +161,12 @@ async def submit_all(bus: BusClient, bodies: Sequence[bytes]) -> list[Verdict]:
                 answer = await ask(bus, body)
                 if answer.status != "pending":
                     break
+            if answer.error is not None:
+                # Nobody would see what it waits for.
+                raise RuntimeError(f"a job was refused: {answer.error}")
             verdicts.append(answer)
 
-    await asyncio.gather(*(submitter() for _ in range(SUBMITTERS)))
+    await asyncio.gather(*(submitter() for _ in range(submitters)))
     return verdicts
 
 
