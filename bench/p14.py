@@ -69,7 +69,8 @@ def _joined(parts: list[Run]) -> Run:
         flush = fsync_ms(Path(folder))
     result = {f"{name}_r{p.replicas}": value for p in parts for name, value in p.result.items()}
     return Run(
-        result={**result, "disk_fsync_ms": flush},
+        # Without a suffix: of one server.
+        result={**parts[0].result, **result, "disk_fsync_ms": flush},
         checks={f"{name}_r{p.replicas}": ok for p in parts for name, ok in p.checks.items()},
         cpu_s=cpu,
         rss_mib=parts[0].rss_mib,
