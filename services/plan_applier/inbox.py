@@ -65,9 +65,11 @@ class Inbox:
 
     def __init__(self) -> None:
         self._queues: dict[str, deque[Waiting]] = {kind: deque() for kind in COMMAND_KINDS}
+        #: how many wait in all: asked several times a step.
+        self._waiting = 0
 
     def __len__(self) -> int:
-        return sum(len(queue) for queue in self._queues.values())
+        return self._waiting
 
     def depth(self, kind: str) -> int:
         """Commands of one kind that wait."""
@@ -91,6 +93,7 @@ class Inbox:
         size = len(message.data) // len(batch.commands) + 1
         last = len(batch.commands) - 1
         queue = self._queues[message.source]
+        self._waiting += len(batch.commands)
         for position, command in enumerate(batch.commands):
             queue.append(Waiting(command, size, message.token if position == last else None))
 
@@ -106,6 +109,7 @@ class Inbox:
                     if full:
                         return
                     waiting = queue.popleft()
+                    self._waiting -= 1
                     taken += 1
                     size += waiting.size
                     yield waiting
@@ -116,6 +120,7 @@ class Inbox:
         for at, waiting in enumerate(queue):
             if isinstance(waiting.command, RollLog):
                 del queue[at]
+                self._waiting -= 1
                 return waiting
         return None
 
@@ -123,6 +128,7 @@ class Inbox:
         """Forget everything: whoever sent it sends it again."""
         for queue in self._queues.values():
             queue.clear()
+        self._waiting = 0
 
 
 def _is_own(command: ReportNode, subject: str) -> bool:

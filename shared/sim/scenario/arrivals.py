@@ -33,6 +33,8 @@ Open = Callable[[Path], Iterator[Record]]
 Coming = tuple[int, Submission]
 _TIMES = 0
 _BLOCK = 1024
+#: Nomad's least for a group.
+_DISK_MIN = 10
 
 
 def salt(seed: int, name: str) -> int:
@@ -200,26 +202,29 @@ def _job(template: Template, job_id: str, seed: int, meta: dict[str, str]) -> di
         resources["Devices"] = [
             _device(name, ask) for name, ask in sorted(template.devices.items())
         ]
-    task = {
+    task: dict[str, Any] = {
         "Name": "main",
         "Driver": "raw_exec",
         "Config": {"command": "/bin/true"},
         "Resources": resources,
-        "Meta": meta,
     }
+    if meta:
+        task["Meta"] = meta
     group: dict[str, Any] = {"Name": "main", "Count": drawn(template.count, 2), "Tasks": [task]}
-    disk = drawn(template.disk_mib, 3)
-    group["EphemeralDisk"] = {"SizeMB": max(disk, 10)}
+    group["EphemeralDisk"] = {"SizeMB": max(drawn(template.disk_mib, 3), _DISK_MIN)}
     job: dict[str, Any] = {
         "ID": job_id,
-        "Name": job_id,
         "Type": template.type,
         "Priority": drawn(template.priority, 4),
-        "NodePool": template.pool,
-        "Datacenters": list(template.datacenters),
-        "AllAtOnce": template.all_at_once,
         "TaskGroups": [group],
     }
+    # A hundred thousand jobs need not say what goes without saying.
+    if template.pool != "default":
+        job["NodePool"] = template.pool
+    if template.datacenters != ("*",):
+        job["Datacenters"] = list(template.datacenters)
+    if template.all_at_once:
+        job["AllAtOnce"] = True
     if template.constraints:
         job["Constraints"] = [
             {"LTarget": one.attribute, "Operand": one.operator, "RTarget": one.value}
