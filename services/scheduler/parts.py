@@ -98,6 +98,12 @@ def _is_small(proposal: Proposal, bytes_max: int) -> bool:
     """Tell by a count of its numbers that a proposal is far below the bound, without encoding it."""
     if proposal.follow_ups or proposal.evictions or proposal.decision is not msgspec.UNSET:
         return False
+    if len(proposal.placements) == 1 and not (proposal.stops or proposal.updates):
+        only = proposal.placements[0]
+        if len(only.rows) == 1 == only.counts[0]:
+            # One allocation: what most jobs of a crowd are. It has ports and instances as its group asks.
+            few = len(only.ports) + len(only.instances) + 5
+            return few * _NUMBER_BYTES_MAX + 2 * _FIELDS_BYTES_MAX <= bytes_max
     numbers = sum(
         len(one.rows)
         + len(one.counts)

@@ -20,6 +20,9 @@ from shared.core.resources.asks import CORES, OF_CLUSTER, OF_NODE, WHOLE, Holdin
 from shared.core.resources.offers import Int64s, Slots, sized, widened
 from shared.core.resources.ports import Ports
 
+_NO_USE: Int64s = np.zeros((0, 3), np.int64)
+_NO_CORES: Int64s = np.zeros(0, np.int64)
+
 
 class Holdings:
     """What is held, to be read. Shapes: N fleet rows; resources of `used` in the order of the fleet's columns.
@@ -27,15 +30,15 @@ class Holdings:
     Amounts in 1/10,000.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, used: Int64s = _NO_USE, ports: Ports | None = None) -> None:
         #: (N, 3) MHz, MiB, MiB; reserved cores' MHz are not in it (`correction`).
-        self.used = np.zeros((0, 3), np.int64)
-        self.ports = Ports()
+        self.used = used
+        self.ports = Ports() if ports is None else ports
         self._sums: dict[str, Int64s] = {}
         self._slots: dict[str, Slots] = {}
         self._cluster: dict[str, int] = {}
         #: (N,) cores that are reserved.
-        self._cores: Int64s = np.zeros(0, np.int64)
+        self._cores: Int64s = _NO_CORES
         #: arrays that are shared with the one this was copied from.
         self._shared: set[tuple[str, str]] = set()
 
@@ -117,9 +120,7 @@ class Held(Holdings):
 
     def with_columns(self, used: Int64s) -> "Held":
         """Return a copy that holds `used` (N, 3) of the three columns."""
-        twin = Held()
-        twin.used = used
-        twin.ports = self.ports.copy()
+        twin = Held(used, self.ports.copy())
         twin._sums, twin._slots = dict(self._sums), dict(self._slots)
         twin._cluster = dict(self._cluster)
         twin._cores = self._cores

@@ -11,6 +11,9 @@ from shared.core.columns import grown
 Int64s = NDArray[np.int64]
 
 
+_NO_COUNT: Int64s = np.zeros(0, np.int64)
+
+
 class _Book:
     """Rows by port. A copy shares what it does not change."""
 
@@ -56,7 +59,7 @@ class Ports:
         self._picked = _Book()
         self._static = _Book()
         #: (N,) picked ports of each row.
-        self._count = np.zeros(0, np.int64)
+        self._count = _NO_COUNT
         self._owns_count = True
 
     def copy(self) -> "Ports":

@@ -488,6 +488,8 @@ def pack_runs(numbers: NDArray[np.integer]) -> tuple[int, ...]:
     if not count:
         return ()
     first = int(numbers[0])
+    if count == 1:
+        return first, 1
     if int(numbers[-1]) - first == count - 1 and (numbers == np.arange(first, first + count)).all():
         return (first, count)
     starts = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 2) != 1)
