@@ -7,6 +7,7 @@ checks every checkpoint as they all do, so a run that ends proves that the repla
 import asyncio
 import os
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -49,6 +50,10 @@ class Observer:
         self.registered_at: dict[str, float] = {}
         #: job -> when its first placement was seen.
         self.first_of: dict[str, float] = {}
+        #: placements by job.
+        self.placed_of: Counter[str] = Counter()
+        #: ends without a failure: an allocation has one at the most, and may be collected soon after.
+        self.complete = 0
         #: (time, running, complete), one for each step that saw reports.
         self.ran: list[tuple[float, int, int]] = [(0.0, 0, 0)]
         self._has_reports = False
@@ -94,8 +99,7 @@ class Observer:
             self._has_reports = False
             table = self.state.allocations
             client = table.client[: table.size][table.key[: table.size] != 0]
-            running, complete = (int((client == code).sum()) for code in (RUNNING, COMPLETE))
-            self.ran.append((time.perf_counter(), running, complete))
+            self.ran.append((time.perf_counter(), int((client == RUNNING).sum()), self.complete))
         self.changed.set()
         return []
 
@@ -110,7 +114,9 @@ class Observer:
             if isinstance(event, PlanCommitted):
                 if event.job_id not in self.first_of and event.placements:
                     self.first_of[event.job_id] = time.perf_counter()
-                self.placed += sum(sum(part.counts) for part in event.placements)
+                count = sum(sum(part.counts) for part in event.placements)
+                self.placed += count
+                self.placed_of[event.job_id] += count
                 self.cut += len(event.cut)
                 self.plans += 1
                 self.cut_plans += bool(event.cut)
@@ -118,16 +124,12 @@ class Observer:
                 self.refused.append(event)
             elif isinstance(event, AllocationsReported):
                 self._has_reports = True
+                self.complete += event.statuses.count(COMPLETE)
 
     @property
     def running(self) -> int:
         """Allocations that run, as far as seen."""
         return self.ran[-1][1]
-
-    @property
-    def complete(self) -> int:
-        """Allocations that are complete and not collected, as far as seen."""
-        return self.ran[-1][2]
 
     def running_at(self, count: int) -> float:
         """When so many were running."""

@@ -119,7 +119,7 @@ def _times(observer: Observer, start: float, want: int) -> dict[str, float]:
     placed = observer.time_of(want) - start
     running = observer.running_at(want) - start
     half = observer.time_of(want // 2) - start
-    slope = half / max(placed - half, 1e-9)
+    slope = half / max(placed - half, 1e-3)
     return {"running": want, "placed_s": placed, "running_s": running, "slope": slope}
 
 

@@ -294,3 +294,39 @@ def test_a_node_that_fails_is_silent_and_boots_anew(kind: type[Fleet | Flock]) -
     field.wants["n00000"] = []
     field.hear("n00000").settle(2)
     assert field.log == {7: "complete"}
+
+
+ODD = {
+    "starts": {"after": {"exponential": "200ms"}, "fail": 0.1},
+    "runs": [{"type": "batch", "lasts": {"uniform": ["0s", "3s"]}, "fail": 0.3}],
+    "stops": {"uniform": ["0s", "1s"]},
+}
+
+
+@pytest.mark.parametrize("kind", ["service", "batch"])
+@pytest.mark.parametrize("seed", range(5))
+def test_lean_and_real_fleets_report_the_same(kind: str, seed: int) -> None:
+    """For the same orders and profile the log ends with the same status of every allocation, whoever agents are."""
+    ends = []
+    for agents in (Fleet, Flock):
+        field = Field(agents, nodes=3, profile=ODD, job={"Type": kind})
+        field.settle(1)
+        for wave in range(4):
+            for at, node in enumerate(field.ids):
+                keys = range(
+                    1000 * seed + 100 * wave + 10 * at + 1, 1000 * seed + 100 * wave + 10 * at + 9
+                )
+                field.want(node, keys, job=f"j{wave}").settle(0.3)
+            node = field.ids[(seed + wave) % 3]
+            wants = field.wants[node]
+            # One is left out, one shall stop, one is evicted.
+            field.wants[node] = [
+                *wants[1:-2],
+                msgspec.structs.replace(wants[-2], desired="stop"),
+                msgspec.structs.replace(wants[-1], desired="evict"),
+            ]
+            field.hear(node).settle(0.2)
+        field.settle(20)
+        ends.append(field.log)
+    assert ends[0] == ends[1]
+    assert len(ends[0]) == 96 and len(set(ends[0].values())) >= 2
