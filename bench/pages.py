@@ -193,14 +193,7 @@ def _float(value: Any) -> float | None:
 
 
 def _bar_of(known: Sequence[Bar], key: str) -> Bar | None:
-    return next(
-        (
-            bar
-            for bar in known
-            if bar.key == key or (bar.key.endswith(".*") and key.startswith(bar.key[:-1]))
-        ),
-        None,
-    )
+    return next((bar for bar in known if bar.means(key)), None)
 
 
 def _peers(one: Shown) -> list[str]:
@@ -288,12 +281,10 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 
 def _at(values: Mapping[str, Any], bar: Bar) -> float | None:
     """The figure of a bar; of several the worst."""
-    prefix = bar.key[:-1] if bar.key.endswith(".*") else None
     found = [
         float(value)
         for key, value in flat(values)
-        if isinstance(value, int | float)
-        and (key == bar.key or (prefix and key.startswith(prefix)))
+        if isinstance(value, int | float) and bar.means(key)
     ]
     if not found:
         return None

@@ -4,13 +4,14 @@ Decides the bars, in the project's own numbers, and names for every figure of so
 benchmark that is not here is shown without bars. Next: `report.py`.
 """
 
+from fnmatch import fnmatchcase
 from typing import Final
 
 import msgspec
 
 
 class Bar(msgspec.Struct, frozen=True):
-    """A figure to reach. `key`: of the result, dots lead into it, `*` means all there; `least`: more is better."""
+    """A figure to reach. `key`: of the result, dots lead into it, `*` is anything; `least`: more is better."""
 
     key: str
     #: what this release was built to reach; None: only the goal is known.
@@ -19,6 +20,12 @@ class Bar(msgspec.Struct, frozen=True):
     least: bool = False
     #: what is shown of a key that says too little by itself.
     label: str = ""
+    #: a key that the stars do not mean.
+    but: str = ""
+
+    def means(self, key: str) -> bool:
+        """Whether it is about this key."""
+        return key == self.key or (fnmatchcase(key, self.key) and key != self.but)
 
     @property
     def wanted(self) -> float:
@@ -135,8 +142,9 @@ ENTRIES: Final[dict[str, Entry]] = {
     ),
     "p12": Entry(
         bars=(
-            Bar("placements_per_s", 2_000_000, 2_000_000, least=True),
-            Bar("single_events_per_s", 45_000, 100_000, least=True),
+            Bar("ready_s", 0.5, 0.5),
+            Bar("single_events_per_s", None, 100_000, least=True),
+            Bar("tail_per_s", None, 45_000, least=True),
         ),
         peers=(
             Peer(
@@ -162,8 +170,15 @@ ENTRIES: Final[dict[str, Entry]] = {
     "p14": Entry(
         bars=(
             Bar("events_per_s", 50_000, 100_000, least=True),
-            Bar("placements_per_s", 250_000, 250_000, least=True),
+            Bar("placements_per_s", None, 250_000, least=True),
         ),
+        picture=(
+            "events_per_s_r1",
+            "events_per_s_r3",
+            "placements_per_s_r1",
+            "placements_per_s_r3",
+        ),
+        note="Everything here hangs on `disk_fsync_ms`, the time that this disk takes for one flush.",
     ),
     "p15": Entry(
         bars=(Bar("detect_p99_s", 3.5, 3.5), Bar("cores", 0.5, 0.5), Bar("false_positives", 0, 0)),
@@ -202,7 +217,13 @@ ENTRIES: Final[dict[str, Entry]] = {
     "p18": Entry(
         bars=(
             Bar("log_bytes_per_alloc", 100, 10),
-            Bar("rss_bytes_per_alloc.*", 200, 200, label="largest role"),
+            Bar(
+                "rss_bytes_per_alloc.*",
+                200,
+                200,
+                label="largest role",
+                but="rss_bytes_per_alloc.bus",
+            ),
         ),
         peers=(
             Peer(
@@ -218,11 +239,22 @@ ENTRIES: Final[dict[str, Entry]] = {
         bars=(Bar("nodes", 967, 967),),
         peers=(Peer("Nomad, at 100,000 allocations: 1,841 nodes where 513 suffice", _SAME),),
     ),
-    "p20": Entry(bars=(Bar("divergent", 0, 0),)),
+    "p20": Entry(bars=(Bar("wall_s", 10.0, 10.0), Bar("divergent", 0, 0))),
     "p21": Entry(
         note="By variant and policy, with all seeds: [packing](packing.md).", options="--data DIR"
     ),
     "p22": Entry(note="See [packing](packing.md).", options="--data DIR"),
+    "moments": Entry(
+        bars=(Bar("state_s", 2.0, 2.0), Bar("slowest_s", 2.0, 2.0)),
+        picture=("fastest_s", "state_s", "slowest_s"),
+    ),
+    "memory": Entry(
+        bars=(
+            Bar("log_b", 100, 10),
+            Bar("*_b", 200, 200, label="largest role", but="log_b"),
+            Bar("soak_grown_pct", 10, 10),
+        )
+    ),
     "archive": Entry(
         bars=(
             Bar("events_per_s", 500_000, 500_000, least=True),
