@@ -18,6 +18,7 @@ from shared.sim.loop import SECOND, START_NS
 from shared.whatif.compare import Differences, compare
 from shared.whatif.effects import effects, still_waiting
 from shared.whatif.fork import Played, Recorded, play
+from shared.whatif.fork import read as fork_read
 from shared.whatif.moves import moves
 from shared.whatif.wishes import Wishes, changed, copies
 from tests.golden.replay_log import read_log
@@ -95,6 +96,23 @@ def test_what_came_from_outside_comes_again(stormy: list[Record], seconds: float
         assert counts[0] - 1 <= counts[1] <= counts[0]
         assert counts[1] > 0
     assert played.assumed.resampled == 0
+
+
+def test_a_log_may_be_read_from_a_snapshot_on(records: list[Record]) -> None:
+    """From a state in between, the fork goes as the log does, and what is read of the past comes out again."""
+    base, seq = Replica(), seq_at(records, 10)
+    for record in records[:seq]:
+        base.apply(record)
+    hashes = base.state.hashes()
+    fork_seq = seq_at(records, 40)
+    recorded = fork_read(records[seq:], base=base, is_before=lambda one: one.seq <= fork_seq)
+    assert base.state.hashes() == hashes
+    played = run(recorded)
+    found = compare(recorded.behind(END_NS), played.course)
+    assert (found.same, found.elsewhere, found.only_before, found.only_after) == (4, 0, 0, 0)
+    assert effects(played.course).complete == 12
+    proof = recorded.proof()
+    assert proof.checked == proof.equal > 0
 
 
 def test_the_same_fork_twice_is_the_same_log(records: list[Record]) -> None:
