@@ -3,7 +3,7 @@
 import sys
 
 from services.view.edge import carry
-from services.view.role import View
+from services.view.role import GATHER_NS, View
 from services.view.snapshots import When
 from shared.bus.instances import log_settings, new_instance
 from shared.bus.runner import run_role, run_settings
@@ -22,7 +22,9 @@ def main() -> int:
         minutes=settings.snapshot_minutes,
         spread=settings.snapshot_spread,
     )
-    view = View(instance=new_instance("view"), follow_dead=True, snapshots=when)
+    view = View(
+        instance=new_instance("view"), follow_dead=True, snapshots=when, gather_ns=GATHER_NS
+    )
     listens = [source.name for source in view.sources() if isinstance(source, Listen)]
     carriers = dict.fromkeys(listens, carry)
     # What is decided goes before what is told of it.

@@ -79,7 +79,9 @@ from shared.query.histories import Histories
 #: Changes are published at once, then collected for so long.
 COALESCE_NS = 50_000_000
 #: What it tells is published at most so often, so it need not hear of every record by itself.
-LULL_NS = 20_000_000
+LULL_NS = 10_000_000
+#: Where a view gathers, a change waits so long for what follows from it, a job for its placement: both are one then.
+GATHER_NS = 15_000_000
 #: While plans keep coming a tick's work is at most this part of the time: what it says is old at once, and whoever
 #: places needs the processor.
 PLANNING_SHARE = 4
@@ -110,9 +112,15 @@ class View:
     name = "view"
 
     def __init__(
-        self, *, instance: str, follow_dead: bool = False, snapshots: When | None = None
+        self,
+        *,
+        instance: str,
+        follow_dead: bool = False,
+        snapshots: When | None = None,
+        gather_ns: int = 0,
     ) -> None:
         self.instance = instance
+        self._gather_ns = gather_ns
         self._follow_dead = follow_dead
         self._replica = Replica()
         self._histories = Histories(self._replica.state)
@@ -132,6 +140,8 @@ class View:
         self._pause_ns = COALESCE_NS
         #: placements came since the last tick.
         self._is_planning = False
+        #: when the first change came that is not published yet; 0: there is none.
+        self._gathers_ns = 0
         self._timer_ns = 0
         self._answered = 0
         self._invalid = 0
@@ -410,11 +420,16 @@ class View:
         first_ns = self._publisher.due_ns() if self._is_caught_up else 0
         if not first_ns:
             return
+        if self._gather_ns:
+            if not 0 < self._gathers_ns <= now_ns:
+                self._gathers_ns = now_ns
+            first_ns = max(first_ns, self._gathers_ns + self._gather_ns)
         due_ns = max(self._published_ns + self._pause_ns, first_ns)
         # A clock that was set back makes it due, too.
         if now_ns >= due_ns or now_ns < self._published_ns:
             out += self._publisher.tick(now_ns)
             self._published_ns = now_ns
+            self._gathers_ns = 0
             busy_ns = PLANNING_SHARE * self._publisher.cost_ns if self._is_planning else 0
             self._pause_ns = max(COALESCE_NS, busy_ns)
             self._is_planning = False

@@ -36,9 +36,9 @@ from tests.unit.view_story import MS, Story, puts
 RUNNING, COMPLETE, FAILED, LOST = 1, 2, 3, 4
 
 
-def small() -> Story:
+def small(**settings: int) -> Story:
     """Two nodes, and a job of two allocations, one on each."""
-    story = Story()
+    story = Story(**settings)
     story.node("n1")
     story.node("n2")
     story.job("j", count=2)
@@ -135,6 +135,24 @@ def test_changes_are_collected_for_50_ms() -> None:
     story.now_ns = timers[0].at_ns
     fired = story.feed(Timer("publish", story.now_ns))
     assert set(story.land(fired)) == {subjects.view_node("n1"), subjects.view_node("n2")}
+
+
+def test_a_change_waits_for_what_follows_from_it() -> None:
+    """Where a view gathers, a change and the next one a few milliseconds later are published as one, soon."""
+    story = small(gather_ns=15 * MS)
+    story.start()
+    story.land(story.later(ms=100))
+    story.land(story.later(ms=100))
+    story.log(NodesStatusChanged(rows=(1,), status="down"))
+    effects = story.later(ms=4)
+    story.log(NodesStatusChanged(rows=(0,), status="down"))
+    effects += story.later(ms=4)
+    assert not puts(effects)
+    (timer,) = [one for one in effects if isinstance(one, SetTimer) and one.name == "publish"]
+    assert timer.at_ns == story.now_ns + 11 * MS
+    story.now_ns = timer.at_ns
+    fired = story.land(story.feed(Timer("publish", story.now_ns)))
+    assert set(fired) == {subjects.view_node("n1"), subjects.view_node("n2")}
 
 
 def test_much_to_publish_yields_to_planning() -> None:

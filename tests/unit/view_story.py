@@ -22,7 +22,7 @@ MS = 1_000_000
 class Story:
     """Builds records, hands them to a view, and plays the bus for its Puts."""
 
-    def __init__(self, **settings: bool) -> None:
+    def __init__(self, **settings: int) -> None:
         self.view = View(instance="v1", **settings)
         self.records: list[Record] = []
         self.now_ns = 1_000 * MS
