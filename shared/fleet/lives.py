@@ -84,8 +84,8 @@ class Lives:
     ) -> int:
         """Order allocations to start; those that are there already under their key are left alone.
 
-        Returns how many start. Rows are distinct. `draws`: what lives are drawn by, instead of keys (so that the same life befalls an
-        allocation that another policy placed). Shapes: (K,).
+        Returns how many start. Rows are distinct. `draws`: what lives are drawn by, instead of keys, so that the same
+        life befalls an allocation that another policy placed. Shapes: (K,).
         """
         if not len(rows):
             return 0

@@ -1,5 +1,6 @@
 """Projections of nodes: what columns say is what the state holds, whatever its order; reading and writing agree."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -141,3 +142,9 @@ def test_fifty_thousand_allocations_of_as_many_groups_fit_a_message() -> None:
     assert len(encoded) < VALUE_BYTES_MAX
     found = wanted_allocs(msgspec.json.decode(encoded, type=NodeProjection))
     assert [(one.key, one.job_id) for one in found] == [(one.key, one.job_id) for one in allocs]
+
+
+def test_the_id_of_the_page_for_any_language_is_that_of_its_key() -> None:
+    """docs/any-language.md says how an id is computed; its example is right."""
+    page = (Path(__file__).parents[2] / "docs" / "any-language.md").read_text(encoding="utf-8")
+    assert f"Key 7340032 is `{alloc_id(7340032)}`." in page
