@@ -14,13 +14,15 @@ import msgspec
 
 from schemas.envelope import ENCODER
 from shared.core.columns import EntryHashes
-from shared.core.snapshots.kinds import Cursor, Late, Piece, Plain, described
+from shared.core.snapshots.kinds import Cursor, Late, Piece, Plain, described, squeezed, unsqueezed
 
 K = TypeVar("K")
 V = TypeVar("V")
 _MISSING: Any = object()
 #: Made at once: a millisecond or two.
 _PIECE = 512
+_TEXTS = msgspec.msgpack.Encoder()
+_READ = msgspec.msgpack.Decoder(list[bytes])
 
 
 class Entries:
@@ -29,7 +31,6 @@ class Entries:
     def __init__(self, key: Any, value: Any, *, with_key: bool) -> None:
         self._of = list[tuple[key, value]]
         self._keys = Plain(list[key])
-        self._texts = Plain(list[bytes])
         self._with_key = with_key
         self._pair = msgspec.json.Decoder(tuple[key, value] if with_key else value)
 
@@ -55,14 +56,14 @@ class Entries:
                 else ENCODER.encode((key, one) if self._with_key else one)
                 for key, one in part
             ]
-            yield from self._texts.pieces(texts, -1)
+            yield squeezed(_TEXTS.encode(texts))
 
     def read(self, cursor: Cursor) -> "LazyDict[Any, Any]":
         """The entries, none of them decoded. Raises ValueError, msgspec errors."""
         keys = self._keys.read(cursor)
         texts: list[bytes] = []
         while len(texts) < len(keys):
-            part = self._texts.read(cursor)
+            part = _READ.decode(unsqueezed(cursor))
             if not part:
                 msg = f"{len(texts)} texts for {len(keys)} keys"
                 raise ValueError(msg)
@@ -71,7 +72,7 @@ class Entries:
 
     def described(self) -> str:
         """Its types."""
-        return f"entries {described(self._of)}"
+        return f"squeezed entries {described(self._of)}"
 
     def _decode(self, text: bytes) -> Any:
         found = self._pair.decode(text)

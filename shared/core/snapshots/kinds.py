@@ -4,6 +4,7 @@ Decides the encoding. Must not know any table (`shapes.py`). Writing is cut into
 `PIECE_BYTES` of a column or `PIECE_ENTRIES` of a dict, so that whoever writes can do something else in between.
 """
 
+import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from hashlib import blake2b
 from itertools import islice
@@ -21,6 +22,8 @@ _ENCODER = msgspec.msgpack.Encoder(order="sorted")
 _LENGTH = 8
 _PLAIN, _EQUAL, _RISING = 0, 1, 2
 _HEAD = 17
+#: A piece has a few hundred entries of at most 256 KiB each, mostly of one.
+_SQUEEZED_MAX = 2 << 30
 #: Python's own note on an object of a generic class.
 _GENERIC = "__orig_class__"
 
@@ -91,7 +94,29 @@ class Kind(Protocol):
 
 
 def _blob(value: Any) -> bytes:
-    data = _ENCODER.encode(value)
+    return _sized(_ENCODER.encode(value))
+
+
+def squeezed(data: bytes) -> bytes:
+    """Compress a piece of texts, which are much alike: a tenth of the bytes for a few milliseconds a megabyte."""
+    return _sized(zlib.compress(data, 1))
+
+
+def unsqueezed(cursor: Cursor) -> bytes:
+    """Read what `squeezed` wrote. Raises ValueError."""
+    work = zlib.decompressobj()
+    try:
+        found = work.decompress(cursor.blob(), _SQUEEZED_MAX)
+    except zlib.error as err:
+        msg = f"texts cannot be read: {err}"
+        raise ValueError(msg) from err
+    if not work.eof:
+        msg = f"texts end early, or are more than {_SQUEEZED_MAX} bytes"
+        raise ValueError(msg)
+    return found
+
+
+def _sized(data: bytes) -> bytes:
     return len(data).to_bytes(_LENGTH, "little") + data
 
 
@@ -234,20 +259,22 @@ class Pairs:
         entries = iter(value)
         while part := list(islice(entries, PIECE_ENTRIES)):
             pack = self._pack
-            yield _blob(part if pack is None else [(key, pack(one)) for key, one in part])
+            found = part if pack is None else [(key, pack(one)) for key, one in part]
+            yield squeezed(_ENCODER.encode(found)) if self._frozen else _blob(found)
 
     def read(self, cursor: Cursor) -> Any:
         """The dict. Raises ValueError, msgspec errors."""
         found: dict[Hashable, Any] = {}
         unpack = self._unpack
         for _ in range(msgspec.msgpack.decode(cursor.blob(), type=int)):
-            part = self._decoder.decode(cursor.blob())
+            data = unsqueezed(cursor) if self._frozen else cursor.blob()
+            part = self._decoder.decode(data)
             found.update(part if unpack is None else ((key, unpack(one)) for key, one in part))
         return found
 
     def described(self) -> str:
         """Its types."""
-        return f"pairs {described(self._of)}"
+        return f"{'squeezed ' if self._frozen else ''}pairs {described(self._of)}"
 
 
 class Runs:
