@@ -5,6 +5,7 @@ process of its own while the run goes on, so that a day's log costs the run next
 """
 
 import multiprocessing
+import signal
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -91,6 +92,8 @@ class LogWriter:
 
 def _export(pipe: Connection, folder: str, prefix: str) -> None:
     """Be the process that writes: batches come until an empty one; the answer is empty, or what went wrong."""
+    # Ctrl-C is the run's: it tells when to end, and what it told until then is written.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         _write(pipe, Path(folder), prefix)
         said = ""

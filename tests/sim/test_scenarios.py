@@ -133,6 +133,30 @@ def test_the_same_scenario_twice_is_the_same_report() -> None:
     assert third.digest != one.digest
 
 
+def test_a_large_cluster_begins_its_day() -> None:
+    """Ten thousand nodes, all of its services, and the first array of the large day: all runs, and nothing fails."""
+    plan = plan_of("large-day")
+    arrays = tuple(one for one in plan.scenario.arrivals if one.name == "array")
+    plan = msgspec.structs.replace(
+        plan,
+        duration_ns=120 * SECOND,
+        scenario=msgspec.structs.replace(plan.scenario, arrivals=arrays),
+    )
+    report = play(plan, opens=lambda _: iter(())).report
+    assert report.nodes == 10_000
+    assert report.series.running_by["web"][-1] == 2_000
+    assert waiting(report, "array").placed == 250
+    assert report.jobs["waiting"] == report.allocations["failed"] == 0
+
+
+def test_every_example_is_a_test() -> None:
+    """A scenario that is shown here has its bound above."""
+    names = {path.stem for path in SCENARIOS.glob("*.yaml")}
+    text = Path(__file__).read_text(encoding="utf-8")
+    assert len(names) >= 6
+    assert {name for name in names if f'("{name}"' not in text} == set()
+
+
 def test_openb_is_read() -> None:
     """The trace's fleet and pods become nodes and jobs, where the files are."""
     if not (TRACES / "openb").is_dir():
