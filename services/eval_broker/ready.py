@@ -101,6 +101,18 @@ class ReadyQueue:
         head = self._heads[job_id]
         return list(behind) if head in self._out else [*behind, head]
 
+    def next_of(self, job_id: JobId) -> EvalKey | None:
+        """The evaluation of a job that is handed out next; None: nothing of it waits."""
+        head = self._heads.get(job_id)
+        if head is None or head not in self._out:
+            return head
+        behind = self._behind.get(job_id, ())
+        return min(behind, key=lambda one: (self._entries[one][1], one), default=None)
+
+    def __contains__(self, key: EvalKey) -> bool:
+        """Whether an evaluation is known, handed out or not."""
+        return key in self._entries
+
     def _lead(self, job_id: JobId, key: EvalKey) -> None:
         self._heads[job_id] = key
         heappush(self._heap, (self._entries[key][1], key))

@@ -232,6 +232,10 @@ class EvalBroker:
         self._endings = Endings()
         #: how often the lease of an evaluation came to nothing.
         self._attempts: dict[EvalKey, int] = {}
+        #: what else a worker must have seen, because news of the job were joined to an evaluation; and for all of them,
+        #: because another broker may have joined some.
+        self._seen: dict[EvalKey, int] = {}
+        self._seen_by_others = self._replica.seq
         self._workers.forget_leases()
         self._counters.clear()
 
@@ -300,15 +304,32 @@ class EvalBroker:
         The newest is the one that a worker must have seen the most for: no older one knows more.
         """
         job_id = evaluation.job_id
+        if self._joins(evaluation):
+            return
         waiting = self._ready.add(evaluation.key, job_id, evaluation.priority)
         if waiting <= WAITING_MAX:
             return
         by_key = self._replica.state.evaluations.by_key
         crowd = self._ready.waiting_of(job_id)
-        newest = max(crowd, key=lambda key: (by_key[key].min_seq, key))
+        newest = max(crowd, key=lambda key: (max(by_key[key].min_seq, self._seen.get(key, 0)), key))
         for key in crowd:
             if key != newest:
                 self._end(key, "canceled", "superseded")
+
+    def _joins(self, evaluation: Evaluation) -> bool:
+        """Let a node's news of a job be looked at with what of the job waits already: that keeps its place in the queue.
+
+        When many nodes are lost one after the other, nearly every job hears of it again before it was looked at once.
+        """
+        key, by_key = evaluation.key, self._replica.state.evaluations.by_key
+        older = self._ready.next_of(evaluation.job_id)
+        if evaluation.triggered_by != "node-update" or key in self._ready or older is None:
+            return False
+        if by_key[older].priority < evaluation.priority:
+            return False
+        self._seen[older] = max(self._seen.get(older, 0), evaluation.min_seq)
+        self._end(key, "canceled", "superseded")
+        return True
 
     def _awake(self, key: EvalKey, now: int) -> None:
         """Forget that an evaluation slept."""
@@ -333,6 +354,7 @@ class EvalBroker:
             if self._delayed.drop(key):
                 self._delay_asked.done(key)
         self._attempts.pop(key, None)
+        self._seen.pop(key, None)
 
     # ---- leases ----
 
@@ -393,7 +415,8 @@ class EvalBroker:
         evaluation = state.evaluations.by_key[key]
         job = state.jobs.by_id.get(evaluation.job_id)
         # A decision on anything before the job's fence would be refused as stale.
-        min_seq = evaluation.min_seq if job is None else max(evaluation.min_seq, job.plan_seq)
+        seqs = (evaluation.min_seq, self._seen.get(key, 0), self._seen_by_others)
+        min_seq = max(*seqs, job.plan_seq if job is not None else 0)
         return Lease(
             key=key,
             job_id=evaluation.job_id,

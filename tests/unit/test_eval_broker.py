@@ -20,7 +20,6 @@ from schemas.evaluations import (
 from schemas.nodes import CapacityFreed
 from schemas.plans import GroupPlacement, Origin, PlanCommitted, PlanRefused
 from schemas.policy import Policy
-from services.eval_broker.backlog import TOLD_FROM
 from services.eval_broker.role import EvalBroker
 from shared.bus import subjects
 from shared.core import role
@@ -246,36 +245,6 @@ def test_a_silent_worker_loses_its_leases() -> None:
     assert (story.metric("workers_count"), story.metric("unacked_evaluations")) == (0, 0)
     story.hear("w2")
     assert [(worker, lease.key) for worker, lease in story.leases] == [("w2", key)]
-
-
-def test_the_leases_of_one_not_heard_of_for_a_moment_are_doubted() -> None:
-    """Who holds leases and misses three signs of life loses them without an attempt, and gets none until it is heard."""
-    story = Story()
-    story.hear("w1")
-    [key] = story.create("a")
-    story.tx(CapacityFreed(classes=(0,)))
-    story.wait(700 * MS, "w2")
-    assert not story.leases
-    story.wait(50 * MS)
-    assert [(worker, lease.key) for worker, lease in story.leases] == [("w2", key)]
-    assert [lease.attempt for _, lease in story.leases] == [0]
-    assert story.metric("leases_doubted_total") == 1
-    story.create("b", "c")
-    assert {worker for worker, _ in story.leases} == {"w2"}
-    story.hear("w1")
-    story.create("d")
-    assert [worker for worker, _ in story.leases] == ["w1"]
-
-
-def test_idle_workers_may_be_silent_for_longer() -> None:
-    """Who holds nothing is a worker until two seconds have passed, and gets leases as ever."""
-    story = Story()
-    story.hear("w1")
-    story.wait(1_500 * MS)
-    [key] = story.create("a")
-    assert [(worker, lease.key) for worker, lease in story.leases] == [("w1", key)]
-    story.wait(400 * MS)
-    assert story.metric("leases_doubted_total") == 0, "it has had its lease for a moment only"
 
 
 def test_a_leaving_worker_hands_over_at_once() -> None:
@@ -589,26 +558,3 @@ def test_times_in_the_queue_are_counted() -> None:
     story.step(story.log.tx(ended(key)), story.sign("w1"))
     assert story.metric("wait_seconds_sum") == 1
     assert story.metric("process_seconds_sum") == 2
-
-
-def test_a_long_backlog_is_told_until_it_is_short() -> None:
-    """From some thousands on whoever lets work in is told ten times a second, and once more when it is over."""
-    story = Story()
-
-    def told() -> list[int]:
-        where = subjects.presence("eval_broker", "backlog")
-        sends = [one for one in story.effects if isinstance(one, role.Send)]
-        decode = msgspec.json.Decoder(Presence).decode
-        return [decode(one.data).waiting for one in sends if one.subject == where]
-
-    keys = story.create(*(f"j{at}" for at in range(TOLD_FROM)))
-    assert told() == [TOLD_FROM]
-    story.wait(50 * MS)
-    assert told() == []
-    story.wait(50 * MS)
-    assert told() == [TOLD_FROM]
-    story.tx(ended(keys[0]))
-    story.wait(100 * MS)
-    assert told() == [TOLD_FROM - 1]
-    story.wait(SECOND)
-    assert told() == []

@@ -1,0 +1,116 @@
+"""The broker under load and loss: who is doubted, what is told of the backlog, and which news join what waits."""
+
+import msgspec
+
+from schemas.base import EvalKey, JobId
+from schemas.evaluations import EndEvaluations, EvaluationsCreated, NewEvaluation, Presence
+from schemas.nodes import CapacityFreed
+from services.eval_broker.backlog import TOLD_FROM
+from shared.bus import subjects
+from shared.core import role
+from shared.core.ids import make_key
+from tests.unit.test_eval_broker import MS, SECOND, Story, ended
+
+
+def test_the_leases_of_one_not_heard_of_for_a_moment_are_doubted() -> None:
+    """Who holds leases and misses three signs of life loses them without an attempt, and gets none until it is heard."""
+    story = Story()
+    story.hear("w1")
+    [key] = story.create("a")
+    story.tx(CapacityFreed(classes=(0,)))
+    story.wait(700 * MS, "w2")
+    assert not story.leases
+    story.wait(50 * MS)
+    assert [(worker, lease.key) for worker, lease in story.leases] == [("w2", key)]
+    assert [lease.attempt for _, lease in story.leases] == [0]
+    assert story.metric("leases_doubted_total") == 1
+    story.create("b", "c")
+    assert {worker for worker, _ in story.leases} == {"w2"}
+    story.hear("w1")
+    story.create("d")
+    assert [worker for worker, _ in story.leases] == ["w1"]
+
+
+def test_idle_workers_may_be_silent_for_longer() -> None:
+    """Who holds nothing is a worker until two seconds have passed, and gets leases as ever."""
+    story = Story()
+    story.hear("w1")
+    story.wait(1_500 * MS)
+    [key] = story.create("a")
+    assert [(worker, lease.key) for worker, lease in story.leases] == [("w1", key)]
+    story.wait(400 * MS)
+    assert story.metric("leases_doubted_total") == 0, "it has had its lease for a moment only"
+
+
+def test_a_long_backlog_is_told_until_it_is_short() -> None:
+    """From some thousands on whoever lets work in is told ten times a second, and once more when it is over."""
+    story = Story()
+
+    def told() -> list[int]:
+        where = subjects.presence("eval_broker", "backlog")
+        sends = [one for one in story.effects if isinstance(one, role.Send)]
+        decode = msgspec.json.Decoder(Presence).decode
+        return [decode(one.data).waiting for one in sends if one.subject == where]
+
+    keys = story.create(*(f"j{at}" for at in range(TOLD_FROM)))
+    assert told() == [TOLD_FROM]
+    story.wait(50 * MS)
+    assert told() == []
+    story.wait(50 * MS)
+    assert told() == [TOLD_FROM]
+    story.tx(ended(keys[0]))
+    story.wait(100 * MS)
+    assert told() == [TOLD_FROM - 1]
+    story.wait(SECOND)
+    assert told() == []
+
+
+def node_update(story: Story, *job_ids: str) -> list[EvalKey]:
+    """Evaluations of jobs that had something on a node that is down now."""
+    made = tuple(
+        NewEvaluation(job_id=JobId(one), priority=50, triggered_by="node-update") for one in job_ids
+    )
+    story.tx(EvaluationsCreated(evaluations=made))
+    return [EvalKey(make_key(story.log.seq, at)) for at in range(len(made))]
+
+
+def ends(story: Story) -> list[EvalKey]:
+    return [end for one in story.commands if isinstance(one, EndEvaluations) for end in one.keys]
+
+
+def test_news_of_nodes_join_what_waits() -> None:
+    """A job's second loss is looked at with its first while that waits: at its place, having seen both."""
+    story = Story()
+    first, other = node_update(story, "a", "b")
+    second = node_update(story, "a")
+    assert ends(story) == second
+    seen = story.log.seq
+    story.hear("w1")
+    assert next((lease.key, lease.min_seq) for _, lease in story.leases) == (first, seen)
+    assert story.leased == [first, other]
+
+
+def test_what_is_handed_out_is_joined_by_nothing() -> None:
+    """A worker may have decided already: the news wait behind it."""
+    story = Story()
+    story.hear("w1")
+    [first] = node_update(story, "a")
+    [second] = node_update(story, "a")
+    assert ends(story) == []
+    [third] = node_update(story, "a")
+    assert ends(story) == [third]
+    joined = story.log.seq
+    story.tx(ended(first))
+    assert [(lease.key, lease.min_seq) for _, lease in story.leases] == [(second, joined)]
+
+
+def test_another_broker_asks_for_all_that_was_joined() -> None:
+    """Who takes over does not know what was joined: all that it leases must have seen as much as it has itself."""
+    story = Story()
+    [first] = node_update(story, "a")
+    [second] = node_update(story, "a")
+    story.tx(ended(second, "canceled"))
+    story.step(role.LeadershipLost())
+    story.step(role.LeadershipWon())
+    story.hear("w1")
+    assert [(lease.key, lease.min_seq) for _, lease in story.leases] == [(first, story.log.seq)]
