@@ -220,10 +220,15 @@ def _add(parser: argparse.ArgumentParser, arg: Arg) -> None:
             help=arg.help + shown,
         )
     elif arg.default is None:
-        parser.add_argument(arg.name, help=arg.help, metavar=arg.metavar or None)
+        parser.add_argument(arg.name, type=arg.kind, help=arg.help, metavar=arg.metavar or None)
     else:
         parser.add_argument(
-            arg.name, nargs="?", default=arg.default, help=arg.help, metavar=arg.metavar or None
+            arg.name,
+            nargs="?",
+            type=arg.kind,
+            default=arg.default,
+            help=arg.help,
+            metavar=arg.metavar or None,
         )
 
 
