@@ -62,10 +62,7 @@ def copied(
     ours = source.state.tables()
     for name in found.state.tables():
         shape = SHAPES[name]
-        data = b"".join(
-            piece if isinstance(piece, bytes) else b"".join(piece)
-            for piece in shape.pieces(ours[name])
-        )
+        data = b"".join(shape.pieces(ours[name]))
         found.state.put(name, shape.read(Cursor(data)))
     found.state.seq, found.state.t_ns = source.state.seq, source.state.t_ns
     found.chain = copy(source.chain)
