@@ -126,7 +126,8 @@ class Overlay:
             (rows[0], held[0]) if len(rows) == 1 else (np.concatenate(rows), np.concatenate(held))
         )
         self._delta = grown(self._delta, state.fleet.size)
-        np.add.at(self._delta, *entry)
+        for at in range(self._delta.shape[1]):
+            np.add.at(self._delta[:, at], entry[0], entry[1][:, at])
         if self._sum is not None:
             self._sum.add_columns(*entry)
             for row, holding in extras:
@@ -164,7 +165,8 @@ class Overlay:
         if isinstance(entry[0], int):
             self._delta[entry[0]] -= entry[1]
         else:
-            np.subtract.at(self._delta, entry[0], entry[1])
+            for at in range(self._delta.shape[1]):
+                np.subtract.at(self._delta[:, at], entry[0], entry[1][:, at])
         self._evictions.pop((number, part), None)
         self._sum = None
         self.allocations -= self._counts.pop((number, part))
