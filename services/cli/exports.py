@@ -68,7 +68,9 @@ def _export(out: Output, archive: Archive, work: Export) -> Exported:
 
     async def read(client: Client) -> None:
         nonlocal first_seq
-        archive.begin(await cluster_of(client))
+        cluster_id = await cluster_of(client)
+        if archive.cluster_id():
+            archive.begin(cluster_id)
         if work.is_whole:
             await begin_within(client, work.begin_at, work.last_seq)
         last = 1
