@@ -48,7 +48,7 @@ def simulate(
     seed: int,
     folder: str,
 ) -> int:
-    """Play one scenario, or two side by side. Exit 2: something was wanted and is not placed at the end."""
+    """Play one scenario, or two side by side. Exit 2: something was refused, or is not placed at the end."""
     changes = dict(map(_change, policy))
     files = [compare, file] if compare else [file]
     plans = [_plan(one, seed=seed, data=data, changes=changes) for one in files]
@@ -71,7 +71,7 @@ def simulate(
         _show(out, last)
     if folder:
         out.line(f"\nwritten to {folder}", "dim")
-    return 2 if last.report.allocations["waiting"] else 0
+    return 2 if last.report.allocations["waiting"] or last.report.jobs["refused"] else 0
 
 
 def _change(text: str) -> tuple[str, object]:
@@ -116,6 +116,8 @@ def _played(plan: Plan, folder: Path | None) -> Played:
         )
     except TraceInvalid as err:
         raise _told(err) from err
+    except ConfigInvalid as err:
+        raise CliError("invalid", str(err)) from err
     except CaravanError as err:
         if isinstance(err, CliError):
             raise
@@ -190,6 +192,8 @@ def _show(out: Output, played: Played) -> None:
             ("Log", f"{report.records} records, {report.bytes} bytes, {report.digest}"),
         ]
     )
+    for line in report.refusals:
+        out.line(f"refused: {line}", "red")
     _waiting(out, report.waiting, "Waiting for the first placement")
     _waiting(out, report.priorities, "By priority")
     columns = [Column("RESOURCE"), *(Column(one, right=True) for one in ("MEAN", "MAX", "END"))]

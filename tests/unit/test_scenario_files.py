@@ -203,3 +203,29 @@ def test_a_seq_beyond_the_export_is_refused(
     (tmp_path / "t.yaml").write_text("duration: 2m\ncluster: {export: first, seq: 60000}\n")
     assert main(["simulate", str(tmp_path / "t.yaml"), "--json"]) == 1
     assert "ends at seq" in json.loads(capsys.readouterr().out)["error"]["message"]
+
+
+def test_what_the_cluster_refuses_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A node that cannot be in the fleet ends it before it begins; a job that is refused is told in words."""
+    both = (
+        "duration: 1m\nnodes:\n"
+        "  - {name: a, devices: [{name: device.gpu, amount: 10000}]}\n"
+        "  - {name: b, devices: [{name: device.gpu, instances: [{id: g}]}]}\n"
+    )
+    (tmp_path / "s.yaml").write_text(both)
+    assert main(["simulate", str(tmp_path / "s.yaml"), "--json"]) == 1
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["code"] == "invalid"
+    assert "device.gpu is" in error["message"]
+    text = SMALL.replace(
+        "cpu_mhz: 500", "constraints: [{attribute: x, operator: near}], cpu_mhz: 500"
+    )
+    (tmp_path / "s.yaml").write_text(text)
+    assert main(["simulate", str(tmp_path / "s.yaml"), "--json"]) == 2
+    report = json.loads(capsys.readouterr().out)["report"]
+    assert report["jobs"]["submitted"] == 0
+    assert report["refused"] == {"invalid": 30}
+    assert len(report["refusals"]) == 5
+    assert "near" in report["refusals"][0]

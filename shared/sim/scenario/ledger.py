@@ -14,7 +14,7 @@ from schemas.allocations import AllocationsReported
 from schemas.base import JobId
 from schemas.envelope import Record as LogRecord
 from schemas.evaluations import EvaluationsCreated
-from schemas.jobs import GroupSpec, JobRegistered, JobStopped
+from schemas.jobs import GroupSpec, JobRegistered, JobStopped, Verdict
 from schemas.plans import PlanCommitted, PlanRefused
 from shared.core.state import State
 from shared.core.tables.allocations import COMPLETE, FAILED, RUN, RUNNING
@@ -22,6 +22,7 @@ from shared.core.tables.allocations import COMPLETE, FAILED, RUN, RUNNING
 SECOND = 1_000_000_000
 #: Shapes that fragmentation is measured by: the most frequent.
 _SHAPES_MAX = 16
+_REFUSALS_MAX = 5
 #: Everything that no arrival of the scenario brought.
 OTHERS = "others"
 
@@ -76,7 +77,8 @@ class Ledger:
         #: jobs that left the state: their notes stay.
         self.waits: dict[str, list[tuple[int, int]]] = {}
         self.counts: Counter[str] = Counter()
-        self.refusals: Counter[str] = Counter()
+        #: the first few submissions that were refused, and why.
+        self.refusals: list[str] = []
         self.plans_refused: Counter[str] = Counter()
         self.unplaced: Counter[str] = Counter()
         self.evicted: Counter[tuple[str, str]] = Counter()
@@ -120,6 +122,13 @@ class Ledger:
         if note is not None and not note.is_stopped:
             note.is_stopped = True
             self._waiting -= max(note.wanted - note.placed, 0)
+
+    def refused(self, verdict: Verdict) -> None:
+        """Note a submission that was not accepted."""
+        if len(self.refusals) < _REFUSALS_MAX and verdict.error is not None:
+            error = verdict.error
+            where = f"{error.path}: " if error.path else ""
+            self.refusals.append(f"{verdict.submission_id}: {where}{error.message}")
 
     def _name(self, job_id: str) -> str:
         for name in self._names:

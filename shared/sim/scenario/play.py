@@ -15,6 +15,7 @@ from schemas.policy import Policy
 from shared.core.replica import Replica
 from shared.core.role import Record
 from shared.core.tables.allocations import TERMINAL
+from shared.errors import ConfigInvalid
 from shared.fleet.profile import Profile, Runs
 from shared.sim.engine.engine import Engine
 from shared.sim.engine.setup import NodeJoins, Setup, Submission
@@ -56,13 +57,14 @@ def play(
 ) -> Played:
     """Play a plan. `start`: the state of its cluster; `progress` hears of virtual time passed, and of all of it, ns.
 
-    Raises EngineStopped, TraceInvalid.
+    Raises EngineStopped, TraceInvalid, ConfigInvalid: a node that the cluster refuses.
     """
     began = wall_ns() if wall_ns is not None else 0
     engine = Engine(_setup(plan, start, sink, cpu_ns))
     begin_ns = _prepare(engine, plan, opens)
     names = [one.name for one in (*plan.scenario.before, *plan.scenario.arrivals)]
     ledger = Ledger(names, begin_ns)
+    engine.on_refused = ledger.refused
     engine.follow(lambda record, _seq: ledger.follow(engine.state, record))
     _script(engine, plan, begin_ns, opens)
     step = max(plan.duration_ns // SAMPLES, 1)
@@ -142,6 +144,10 @@ def _prepare(engine: Engine, plan: Plan, opens: Open) -> int:
         engine.at(at_ns, NodeJoins(spec=spec))
     engine.run(at_ns + SECOND)
     engine.settle(limit_ns=_BEFORE_NS)
+    for spec, _ in plan.nodes:
+        refused = engine.state.fleet.refused.get(spec.node_id)
+        if refused is not None:
+            raise ConfigInvalid(f"nodes: {spec.node_id} was refused: {refused.reason}")
     if plan.scenario.before:
         found = coming(
             plan.scenario.before,

@@ -88,6 +88,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     #: allocations that found no room at a try, by why.
     unplaced: dict[str, int]
     refused: dict[str, int]
+    #: the first few of them in words.
+    refusals: list[str]
     plans: dict[str, int]
     #: "victim < evictor": allocations.
     evicted: dict[str, int]
@@ -147,6 +149,7 @@ def report_of(
         placements=_placements(ledger, duration_ns),
         unplaced=dict(sorted(ledger.unplaced.items())),
         refused=dict(sorted(stats.refused.items())),
+        refusals=ledger.refusals,
         plans={
             "committed": counts["plans"],
             "cut": counts["cut"],
