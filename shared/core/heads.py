@@ -224,7 +224,8 @@ def loaded(demand: Demand, nodes: Nodes, part: Placement) -> Nodes:
     """Return the nodes with `part` on them."""
     used, collisions = nodes.used.copy(order="K"), nodes.collisions.copy()
     np.add.at(collisions, part.rows, part.counts)
-    np.add.at(used, part.rows, part.counts[:, None] * np.array(demand.ask))
+    for at, ask in enumerate(demand.ask):
+        np.add.at(used[:, at], part.rows, part.counts.astype(np.int64) * ask)
     limit = nodes.limit
     if limit is not None:
         limit = limit.copy()

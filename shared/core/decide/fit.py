@@ -103,7 +103,9 @@ def _asked(state: State, plan: SubmitPlan) -> tuple[NDArray[np.intp], Int64s]:
         amounts.append(np.asarray(placement.counts, dtype=np.int64)[:, None] * ask)
     touched, where = np.unique(np.concatenate(rows), return_inverse=True)
     asked = np.zeros((len(touched), 3), dtype=np.int64)
-    np.add.at(asked, where, np.concatenate(amounts))
+    amount = np.concatenate(amounts)
+    for at in range(asked.shape[1]):
+        np.add.at(asked[:, at], where, amount[:, at])
     return touched, asked
 
 
