@@ -72,10 +72,13 @@ async def _once(cluster: Harness, nodes: int, jobs: int) -> Run:
 
 def times(observer: Observer, start: float, want: int) -> dict[str, float]:
     """When so many were placed and running, from the first submission on."""
-    placed = {"placed_s": observer.time_of(want) - start}
-    parts = (("t50_s", 0.5), ("t99_s", 0.99), ("t_all_s", 1))
-    running = {name: observer.running_at(max(1, int(want * part))) - start for name, part in parts}
-    return {"running": want, **placed, **running, "rate_per_s": want / running["t_all_s"]}
+    parts = (("t_first_s", 0), ("t50_s", 0.5), ("t99_s", 0.99), ("t_all_s", 1))
+    placed = {name: observer.time_of(max(1, int(want * part))) - start for name, part in parts}
+    running = {
+        f"running_{name}": observer.running_at(max(1, int(want * part))) - start
+        for name, part in parts[1:]
+    }
+    return {"placements": want, **placed, "rate_per_s": want / placed["t_all_s"], **running}
 
 
 def all_run(observer: Observer, want: int) -> dict[str, bool]:

@@ -15,7 +15,7 @@ from bench.harness import Harness, between, run_in, until, usage
 from bench.observer import Observer
 from bench.outcome import Outcome, Run, merge, shown
 from bench.p1 import fsyncs, proved, settled, submit_all
-from bench.p2 import all_run
+from bench.p2 import all_run, times
 from schemas.base import NodeId
 from schemas.nodes import NodeSpec
 from schemas.operator import PolicyWish
@@ -116,11 +116,9 @@ async def _once(cluster: Harness, nodes: int, jobs: int) -> Run:
 
 
 def _times(observer: Observer, start: float, want: int) -> dict[str, float]:
-    placed = observer.time_of(want) - start
-    running = observer.running_at(want) - start
     half = observer.time_of(want // 2) - start
-    slope = half / max(placed - half, 1e-3)
-    return {"running": want, "placed_s": placed, "running_s": running, "slope": slope}
+    found = times(observer, start, want)
+    return {**found, "slope": half / max(found["t_all_s"] - half, 1e-3)}
 
 
 async def spread(cluster: Harness) -> None:
