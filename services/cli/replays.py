@@ -42,29 +42,43 @@ def replay(
         raise CliError("usage", "--from, --job and --node go with --step")
     if begin and not begin.isdigit():
         raise CliError("usage", f"--from is a seq, was {begin!r}")
-    shown_by = Filter(job=job, node=node)
     moment(to, "--to")  # What is no moment is told without a bus.
-
-    begun = 1
-
-    async def work(client: Client) -> Replica:
-        nonlocal begun
-        replica = Replica()
-        if not (whole or step):
-            replica = await begun_at(client, to, "--to")
-        begun = replica.next_seq
-        async for record in records_to(client, to, "--to", first=begun):
-            replica.apply(record)
-            if not step:
-                continue
-            lines = shown_by.lines(record)
-            for line in lines if record.seq >= int(begin or 1) else ():
-                show(out, line, alone=False)
-        return replica
-
-    replica = with_bus(work)
-    if begin and int(begin) > replica.seq:
+    first = int(begin or 1)
+    if step:
+        replica, begun = with_bus(
+            lambda client: _walk(out, client, to, first=first, shown_by=Filter(job=job, node=node))
+        )
+    else:
+        replica, begun = with_bus(lambda client: _arrive(client, to, whole=whole))
+    if first > replica.seq:
         raise CliError("not_found", f"--from {begin}: it ends at {replica.seq}")
+    _tell(out, replica, begun)
+    return 0
+
+
+async def _walk(
+    out: Output, client: Client, to: str, *, first: int, shown_by: Filter
+) -> tuple[Replica, int]:
+    """Replay from the first record, and show each event from `first` on."""
+    replica = Replica()
+    async for record in records_to(client, to, "--to"):
+        replica.apply(record)
+        lines = shown_by.lines(record)
+        for line in lines if record.seq >= first else ():
+            show(out, line, alone=False)
+    return replica, 1
+
+
+async def _arrive(client: Client, to: str, *, whole: bool) -> tuple[Replica, int]:
+    """Replay to a moment; says which record was the first that was applied."""
+    replica = Replica() if whole else await begun_at(client, to, "--to")
+    begun = replica.next_seq
+    async for record in records_to(client, to, "--to", first=begun):
+        replica.apply(record)
+    return replica, begun
+
+
+def _tell(out: Output, replica: Replica, begun: int) -> None:
     counts = count_state(replica.state)
     tables = replica.state.hashes()
     when = events.iso(replica.chain.t_ns)
@@ -84,7 +98,6 @@ def replay(
         ]
     )
     out.table([Column("TABLE"), Column("HASH")], sorted(tables.items()), "State")
-    return 0
 
 
 def _compare(out: Output, one: str, other: str) -> int:

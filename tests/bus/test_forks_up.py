@@ -1,4 +1,4 @@
-"""The log of a living cluster: a replay begins at a snapshot and ends where a whole one does; a fork touches nothing."""
+"""The log of a living cluster: replays agree wherever they begin, and a fork touches nothing."""
 
 import json
 from collections.abc import Iterator
