@@ -1,8 +1,8 @@
 """P17's curve: 1 to 64 workers in virtual time, every step of every role as long as it took this machine to do it.
 
 The engine runs the real roles over a log in memory; each of them is a server of its own that is busy for the CPU time
-that its step really took, measured in the run: workers decide and replay what others placed, the one applier verifies and
-seals, intake and broker do their part. So what many cores would do is seen on two. Hops and appends take what was
+that its step really took, measured in the run: workers decide and replay what others placed, the one applier verifies
+and seals, intake and broker do their part. So what many cores would do is seen on two. Hops and appends take what was
 measured on the real bus (shared/sim/engine/times.py). What is not seen: the server's own time, and caches that many
 processes would share. It prints placements a second, conflicts, and how busy the busiest roles were: where the curve
 bends, one of them is at a hundred per cent.

@@ -1,11 +1,11 @@
 """P13, recovery: kill -9 of every process and of the bus while a million allocations come in; nothing lost or doubled.
 
-For each victim a part of the million is submitted, and the victim is killed once a quarter of it is placed (intake: once
-anything of it is registered). What counts is the longest time from the kill on without a fact that only exists when the
-victim's work is done: any commit (applier, bus), a registration (intake), a placement (broker, workers), an answer
-(view), the lead (heartbeat). Whoever dies is started again by the supervisor, as under `caravan up`. On three servers
-it is the leader of the log's stream that dies, then all three. Bars: 1 s a process, 3 s the applier's takeover and a
-lone server, 10 s a stream's leader.
+For each victim a part of the million is submitted, and the victim is killed once a quarter of it is placed (intake:
+once anything of it is registered). What counts is the longest time from the kill on without a fact that only exists
+when the victim's work is done: any commit (applier, bus), a registration (intake), a placement (broker, workers), an
+answer (view), the lead (heartbeat). Whoever dies is started again by the supervisor, as under `caravan up`. On three
+servers it is the leader of the log's stream that dies, then all three. Bars: 1 s a process, 3 s the applier's
+takeover and a lone server, 10 s a stream's leader.
 """
 
 import asyncio

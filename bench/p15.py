@@ -1,8 +1,8 @@
 """P15, liveness: 50,000 nodes at a heartbeat a second, jobs coming in, 1 % of the nodes killed at once.
 
-What counts is the monitor's part of a core, from the last moment at which a killed node might have sent until its loss is
-a fact in the log, and that nobody else was ever declared down. The sender of the heartbeats is a process of its own,
-whose time is nobody's. Bars: detection p99 within 3.5 s, half a core, nobody wrongly.
+What counts is the monitor's part of a core, from the last moment at which a killed node might have sent until its
+loss is a fact in the log, and that nobody else was ever declared down. The sender of the heartbeats is a process of
+its own, whose time is nobody's. Bars: detection p99 within 3.5 s, half a core, nobody wrongly.
 """
 
 import asyncio

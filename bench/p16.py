@@ -1,8 +1,8 @@
 """P16, node loss: of 5,000 nodes with a million allocations one dies, then fifty at once; until all is placed again.
 
 Through the whole product: the heartbeats stop, the monitor notices, the log says so, every job that lost something is
-looked at, and its plan is a fact. The clock runs from the last moment at which a dead node might have sent. Bars: 4 s for
-one node (200 allocations), 5 s for fifty (10,000), nothing lost, nothing doubled.
+looked at, and its plan is a fact. The clock runs from the last moment at which a dead node might have sent. Bars: 4 s
+for one node (200 allocations), 5 s for fifty (10,000), nothing lost, nothing doubled.
 """
 
 import sys

@@ -1,8 +1,8 @@
 """P3, two million containers running: 2,000 jobs of 1,000, spread over 6,100 nodes in 10 datacenters.
 
-75 submit at once. The clock runs from the first submission until a replaying process sees the last one placed, and the
-last one running on a fleet in a process of its own. `slope` is the rate at which the second million is placed over that of the first.
-The figure to reach: placed within 2 s, running within 10 s, slope within a tenth of 1.
+75 submit at once. The clock runs from the first submission until a replaying process sees the last one placed, and
+the last one running on a fleet in a process of its own. `slope` is the rate at which the second million is placed
+over that of the first. The figure to reach: placed within 2 s, running within 10 s, slope within a tenth of 1.
 """
 
 import sys

@@ -1,8 +1,8 @@
 """A cluster on three servers of one bus, on one machine: for what only a bus with replicas can show.
 
-Decides how the three are set up (as in `streams.py`, each write fsynced) and that whoever of them dies is started again,
-as `caravan up` does with its one. Everything else is the harness. Three servers that share two cores and one disk show
-that nothing is lost; how fast three machines are they do not show.
+Decides how the three are set up (as in `streams.py`, each write fsynced) and that whoever of them dies is started
+again, as `caravan up` does with its one. Everything else is the harness. Three servers that share two cores and one
+disk show that nothing is lost; how fast three machines are they do not show.
 """
 
 import asyncio
