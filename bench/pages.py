@@ -58,10 +58,11 @@ def _summary(shown: Sequence[Shown], pictures: dict[str, str]) -> str:
             rows.append([link, "", "", "", "", "", why])
             continue
         for bar in one.entry.bars:
-            value = _at(one.result.result, bar)
+            value = _at(one.result.result, bar, one.entry.bars)
             if value is None:
                 continue
-            low, high = _at(one.result.result_min, bar), _at(one.result.result_max, bar)
+            low = _at(one.result.result_min, bar, one.entry.bars)
+            high = _at(one.result.result_max, bar, one.entry.bars)
             between = (
                 f"{number(low)} to {number(high)}" if low is not None and high is not None else ""
             )
@@ -279,12 +280,12 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     return out
 
 
-def _at(values: Mapping[str, Any], bar: Bar) -> float | None:
-    """The figure of a bar; of several the worst."""
+def _at(values: Mapping[str, Any], bar: Bar, known: Sequence[Bar]) -> float | None:
+    """The figure of a bar; of several, which no other bar is about, the worst."""
     found = [
         float(value)
         for key, value in flat(values)
-        if isinstance(value, int | float) and bar.means(key)
+        if isinstance(value, int | float) and _bar_of(known, key) is bar
     ]
     if not found:
         return None
