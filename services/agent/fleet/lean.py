@@ -2,7 +2,7 @@
 
 Decides nothing that an agent would decide otherwise: what is an order (`orders.py`), what is said and how often
 (`telling.py`), who registers again. Its tasks are `shared/fleet/lives.py`. Must not know the bus or a clock. Per
-allocation there are array elements alone; per node one small object.
+allocation there are elements of columns and lists alone; per node one small object.
 """
 
 from collections.abc import Callable, Sequence
