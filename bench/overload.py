@@ -8,6 +8,7 @@ clock of recovery runs from the end of the flood until a lone job is placed with
 """
 
 import asyncio
+import contextlib
 import sys
 import time
 import urllib.request
@@ -25,6 +26,7 @@ from bench.outcome import Outcome, Run, merge, shown
 from bench.p1 import fsyncs, replayed
 from bench.p5 import pod
 from schemas.base import JobId
+from schemas.evaluations import Presence
 from schemas.jobs import Verdict
 from services.cli.machines import Needs
 from services.intake.role import PENDING_MAX
@@ -123,6 +125,7 @@ async def _once(cluster: Harness, nodes: int, part: float) -> Run:
             "registered_to_placed_p99_s": quantile(waits, 0.99),
             "calm_again_s": calm_at - ended,
             "drained_s": drained_at - ended,
+            "backlog_words": marks.words,
             **{f"high_water.{name}": value for name, value in sorted(marks.highest.items())},
         },
         checks=checks,
@@ -203,17 +206,25 @@ class _Marks:
     def __init__(self, cluster: Harness) -> None:
         self._cluster = cluster
         self.highest: dict[str, float] = {}
+        #: how often the broker said that much waits.
+        self.words = 0
 
     async def watch(self) -> None:
         """Look twice a second."""
         async with self._cluster.connection() as bus:
+            await bus.listen(subjects.presence("eval_broker", "backlog"), self._hear)
             while True:
                 for name in STREAMS:
                     found = await streams.info(bus, name)
                     self._note(f"{name.lower()}_bytes", found.state.bytes if found else 0)
-                for child in self._cluster.children:
-                    await asyncio.to_thread(self._read, child.name)
+                # All at once: each answers when its role has a moment, and nobody waits for another one's.
+                names = [child.name for child in self._cluster.children]
+                await asyncio.gather(*(asyncio.to_thread(self._read, one) for one in names))
                 await asyncio.sleep(0.5)
+
+    def _hear(self, _subject: bytes, _reply: bytes, _headers: bytes, data: bytes) -> None:
+        self._note("backlog_told", msgspec.json.decode(data, type=Presence).waiting)
+        self.words += 1
 
     def are_bounded(self) -> bool:
         """Whether each kept its bound, where it has one."""
@@ -226,6 +237,10 @@ class _Marks:
         return all(self.highest.get(name, 0) <= bound for name, bound in bounds.items())
 
     def _read(self, child: str) -> None:
+        with contextlib.suppress(OSError):
+            self._look(child)
+
+    def _look(self, child: str) -> None:
         port = int((self._cluster.data_dir / "logs" / f"{child}.port").read_text())
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()

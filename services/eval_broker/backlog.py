@@ -10,7 +10,7 @@ from shared.bus import subjects
 from shared.core.role import Send
 
 #: From so many on it is told: half of what intake lets wait.
-TOLD_FROM = 4_000
+TOLD_FROM = 2_000
 TOLD_NS = 100_000_000
 
 

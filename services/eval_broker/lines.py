@@ -113,6 +113,11 @@ class Lines:
             "shapes": len(self._lines),
         }
 
+    def held_up(self) -> int:
+        """Count those in lines that move and were never found shut: workers, not nodes, are what they wait for."""
+        lines = self._running.values()
+        return sum(len(line.waiting) for line in lines if line.blocked is None)
+
     # ---- who waits ----
 
     def block(self, key: EvalKey, need: Need, blocked: Blocked, now: "Moment") -> None:

@@ -440,7 +440,7 @@ class EvalBroker:
             self._counters.add("leases_expired_total")
             self._hand_back(held, counts=True)
         effects = [*self._commands(now, now_ns), *self._hand_out(now)]
-        waiting = self._ready.ready + self._ready.behind
+        waiting = self._ready.ready + self._ready.behind + self._lines.held_up()
         effects += self._backlog.told(waiting, self._replica.seq, now)
         sleeps = self._delayed.next_ns if self._delay_asked.room else 0
         due = earliest(

@@ -8,7 +8,7 @@ must not close the door. Must not know what a submission is. Next: `role.py`.
 import msgspec
 
 #: Evaluations that may wait for workers: about a second of work, so that what is accepted is soon placed.
-WAITING_MAX = 8_000
+WAITING_MAX = 4_000
 #: A word is good for so long.
 KEPT_NS = 1_000_000_000
 UNBOUNDED = 1 << 60

@@ -1,9 +1,18 @@
 """The broker under load and loss: who is doubted, what is told of the backlog, and which news join what waits."""
 
+from typing import TypeGuard
+
 import msgspec
 
 from schemas.base import EvalKey, JobId
-from schemas.evaluations import EndEvaluations, EvaluationsCreated, NewEvaluation, Presence
+from schemas.evaluations import (
+    Blocked,
+    EndEvaluations,
+    EvaluationsCreated,
+    NewEvaluation,
+    Presence,
+    Waiting,
+)
 from schemas.nodes import CapacityFreed
 from services.eval_broker.backlog import TOLD_FROM
 from shared.bus import subjects
@@ -63,6 +72,33 @@ def test_a_long_backlog_is_told_until_it_is_short() -> None:
     assert told() == [TOLD_FROM - 1]
     story.wait(SECOND)
     assert told() == []
+
+
+def test_a_line_that_moves_is_a_backlog_and_one_that_is_shut_is_none() -> None:
+    """Jobs of one shape wait for workers until one of them found no room: from then on they wait for nodes."""
+    story = Story()
+    names = [f"j{at}" for at in range(TOLD_FROM + 100)]
+    story.step(story.log.jobs(*names))
+    story.hear("w1")
+    keys = story.create(*names)
+    [word] = [one for one in story.effects if is_word(one)]
+    assert decoded(word).waiting >= TOLD_FROM
+    blocked = Blocked(classes=(0,), snapshot_seq=story.log.seq, waiting={"g": Waiting(count=1)})
+    follow = NewEvaluation(job_id=JobId(names[0]), priority=50, blocked=blocked)
+    story.tx(ended(keys[0]), EvaluationsCreated(evaluations=(follow,)))
+    story.wait(100 * MS)
+    story.wait(100 * MS)
+    assert [decoded(one).waiting for one in story.effects if is_word(one)] == []
+
+
+def is_word(effect: role.Effect) -> TypeGuard[role.Send]:
+    """Whether it tells of the backlog."""
+    where = subjects.presence("eval_broker", "backlog")
+    return isinstance(effect, role.Send) and effect.subject == where
+
+
+def decoded(word: role.Send) -> Presence:
+    return msgspec.json.decode(word.data, type=Presence)
 
 
 def node_update(story: Story, *job_ids: str) -> list[EvalKey]:
