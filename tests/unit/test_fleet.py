@@ -33,9 +33,11 @@ class Field:
         nodes: int = 2,
         profile: dict[str, Any] | None = None,
         job: dict[str, Any] | None = None,
+        restart: dict[str, Any] | None = None,
     ) -> None:
         self.profile = msgspec.convert(profile or {}, Profile)
         self.job = job or {"Type": "service"}
+        self.restart = restart or {"Attempts": 0, "Mode": "fail"}
         self.now_ns = START_NS
         self.timers: dict[str, int] = {}
         self.sent: list[ReportNode] = []
@@ -85,7 +87,7 @@ class Field:
         """What view says of a job version."""
         version, _, job_id = ask.name.strip().partition(" ")
         task = {"Name": "t", "Driver": "raw_exec", "Config": {"command": "x"}}
-        policy = {"Attempts": 0, "Mode": "fail"}
+        policy = self.restart
         group = {"Name": "g", "Tasks": [task], "RestartPolicy": policy}
         spec = {"ID": job_id, "Name": job_id, "TaskGroups": [group], **self.job}
         raw = msgspec.Raw(ENCODER.encode(spec))
@@ -330,3 +332,27 @@ def test_lean_and_real_fleets_report_the_same(kind: str, seed: int) -> None:
         ends.append(field.log)
     assert ends[0] == ends[1]
     assert len(ends[0]) == 96 and len(set(ends[0].values())) >= 2
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("mode", "interval_s", "ends"),
+    [("fail", 600, "failed"), ("delay", 600, "running"), ("fail", 5, "running")],
+    ids=["attempts used up", "never gives up", "attempts counted anew"],
+)
+def test_failed_tasks_are_started_again_by_their_policy(
+    kind: type[Fleet | Flock], mode: str, interval_s: int, ends: str
+) -> None:
+    """Two restarts in place, then the allocation has failed, unless the policy begins again."""
+    restart = {
+        "Attempts": 2,
+        "Delay": 2 * SECOND,
+        "Interval": interval_s * SECOND,
+        "Mode": mode,
+    }
+    profile = {"runs": [{"lasts": "1s", "fail": 1.0}]}
+    field = Field(kind, nodes=1, profile=profile, job={"Type": "batch"}, restart=restart)
+    field.settle(1).want("n00000", (7,)).settle(5)
+    assert field.log.get(7) in ("running", "pending")
+    field.settle(30)
+    assert field.log[7] in ((ends, "pending") if ends == "running" else (ends,))

@@ -255,6 +255,27 @@ def test_a_thousand_puts_a_tick() -> None:
     assert not puts(effects)
 
 
+def test_in_a_rush_numbers_for_people_go_once_a_second() -> None:
+    """When many nodes change all the time, their orders go at once and their summaries once a second."""
+    story = Story()
+    for number in range(200):
+        story.node(f"n{number}")
+    story.job("j", count=400)
+    story.land(story.start())
+    words: dict[str, int] = {"node": 0, "view.node": 0}
+    for _ in range(20):
+        story.plan("j", tuple(range(200)))
+        for subject in story.land(story.later(ms=100)):
+            for kind in words:
+                words[kind] += subject.startswith(f"{kind}.")
+    assert words["node"] == 20 * 200
+    assert 200 <= words["view.node"] <= 3 * 200
+    story.log(NodesStatusChanged(rows=(1,), status="down"))
+    story.land(story.later(ms=1000))
+    story.log(NodesStatusChanged(rows=(1,), status="ready"))
+    assert subjects.view_node("n1") in story.land(story.later(ms=60))
+
+
 def test_a_foreign_registration_is_told_to_its_host_only() -> None:
     """A refused second host changes one text in the projection, nothing that the legitimate agent obeys."""
     story = small()
