@@ -45,4 +45,20 @@ def test_an_export_and_what_came_since(up: Up, tmp_path: Path) -> None:
     code, proof = up.run("log", "verify", "--from-file", folder)
     assert code == 0 and proof["ok"] and proof["head"] == second["head"]
     told = up.documented("job", "timeline", "two-groups")
-    assert {one["lane"] for one in told["intervals"]} == {"job", "evaluation", "allocation"}
+    assert {one["lane"] for one in told["intervals"]} == {"job", "evaluation", "allocation", "stop"}
+
+
+def test_an_export_of_a_fork_is_no_export_of_this_log(up: Up, tmp_path: Path) -> None:
+    """Both name the same cluster; what the cluster wrote is never put behind, or asked with, what a fork made up."""
+    folder = tmp_path / "fork"
+    up.documented("what-if", "--add-nodes", "1xnode-1", "--out", str(folder))
+    before = sorted(one.name for one in folder.iterdir())
+    for words in (
+        ("log", "export", str(folder)),
+        ("sql", "SELECT 1", "--dir", str(folder), "--live"),
+    ):
+        code, answer = up.run(*words)
+        assert code == 1
+        assert answer["error"]["code"] == "conflict"
+        assert "of a fork" in answer["error"]["message"]
+    assert sorted(one.name for one in folder.iterdir()) == before
