@@ -167,3 +167,22 @@ def test_a_run_goes_on_from_a_recorded_state() -> None:
         assert [int(one) for one in table.client[late]] == [COMPLETE] * 3
     assert digests[0] == digests[1]
     assert start.state.hashes() == before
+
+
+def test_the_broker_tells_intake_what_waits() -> None:
+    """What one role says to another arrives: a flood is known at the door, and all of it is placed."""
+    vast = NodeClass(count=4, cpu_mhz=2_000_000, memory_mib=2_000_000, disk_mib=2_000_000)
+    profile = Profile(nodes=(vast,), runs=(Runs(lasts="forever"),))
+    engine = Engine(Setup(profile=profile))
+    for spec in node_specs(profile):
+        engine.at(START_NS, NodeJoins(spec=spec))
+    engine.run(START_NS + SECOND)
+    for n in range(3_000):
+        engine.at(START_NS + SECOND, job(f"flood-{n}"))
+    engine.run(START_NS + 4 * SECOND)
+    intake: Any = engine._cluster.intake.role
+    assert intake._credit._until_ns > START_NS + SECOND
+    engine.run(START_NS + 30 * SECOND)
+    table = engine.state.allocations
+    assert int((table.client[: table.size] == RUNNING).sum()) == 3_000
+    assert engine.stats.dead_letters == []

@@ -105,6 +105,7 @@ class Cluster:
         self._alone = [] if setup.shares else [*self.workers, *self._readers]
         for kind in subjects.COMMAND_KINDS:
             self._route[subjects.command(kind)] = (self.applier, kind)
+        self._route[subjects.presence("eval_broker", "backlog")] = (self.intake, "backlog")
         for actor in (self.applier, *self._readers, *self.workers):
             self._start(actor)
 
@@ -227,10 +228,12 @@ class Cluster:
             message = role.Message("presence", subject, effect.data, 0)
             self._presence[actor.role.instance] = (self.loop.now_ns + hop_ns, message)
             self.loop.after(hop_ns, self.broker.take, message)
-        else:
+        elif target[1] == "leases":
             for lease in _LEASES.decode(effect.data).leases:
                 self._leased.pop(lease.key, None)
                 self._leased[lease.key] = (self.loop.now_ns, len(self._leased) + 1)
+            self.loop.after(hop_ns, _hand, target[0], target[1], subject, effect.data)
+        else:
             self.loop.after(hop_ns, _hand, target[0], target[1], subject, effect.data)
 
     def _reply(self, _actor: Actor, effect: Any) -> None:
