@@ -426,14 +426,14 @@ def test_too_large_a_message_harms_nobody(bus: Bus) -> None:
         toy = Toy()
         async with bus.shell(toy) as shell:
             await until(lambda: shell.is_ready)
-            toy.play(shell, r.Send(PLAN, b"x" * 2_000_000))
+            toy.play(shell, r.Send(PLAN, b"x" * 5_000_000))
             await until(lambda: shell.metrics()["caravan_shell_sends_dropped_total"] == 1)
             await shell_flushed(shell)
             assert shell.is_ready
         assert len(toy.of(r.Reconnected)) == 1
         async with bus.client() as admin:
-            with pytest.raises(BusUnavailable, match="2000000 bytes are too many"):
-                await admin.request_raw(PLAN, b"x" * 2_000_000)
+            with pytest.raises(BusUnavailable, match="5000000 bytes are too many"):
+                await admin.request_raw(PLAN, b"x" * 5_000_000)
 
     run(story())
 
