@@ -282,8 +282,8 @@ async def _place(bus: Servers, world: _World) -> tuple[float, dict[str, bool]]:
 
     await bus.drive(applier, story)
     again = Replica()
-    async with Client(bus.url.partition(",")[0]) as client:
-        async for record in client.read_log():
+    async with Client(bus.url.partition(",")[0]) as reader:
+        async for record in reader.read_log():
             again.apply(record)
     same = again.state.allocations.digest() == table.digest()
     return world.want / took, {

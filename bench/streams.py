@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -146,18 +147,17 @@ async def put(client: BusClient, records: Sequence[Record]) -> None:
     for record in records:
         done: asyncio.Future[bytes | None] = loop.create_future()
         headers = header_block(nats_msg_id=f"{record.seq}", nats_expected_stream=stream)
-        client.call(
-            record.subject,
-            record.data,
-            lambda _head, body, done=done: done.set_result(body),
-            headers=headers,
-            timeout_s=30.0,
-        )
+        answered = partial(_answered, done)
+        client.call(record.subject, record.data, answered, headers=headers, timeout_s=30.0)
         under_way.append(done)
         if len(under_way) >= _DEPTH:
             _check(await under_way.popleft())
     for done in under_way:
         _check(await done)
+
+
+def _answered(done: asyncio.Future[bytes | None], _headers: bytes, body: bytes | None) -> None:
+    done.set_result(body)
 
 
 def _check(answer: bytes | None) -> None:

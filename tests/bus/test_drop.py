@@ -10,7 +10,7 @@ from services.cli.output import CliError, Output
 from services.heartbeat.role import Heartbeat
 from services.view.role import View
 from services.view.snapshots import When
-from shared.archive.export import Export
+from shared.archive.export import Export, Reading
 from shared.archive.segments import Archive
 from shared.bus import accounts, generations, streams
 from shared.bus.client import Client
@@ -137,9 +137,9 @@ def test_what_is_not_covered_stays(bus: Bus, admin: None, tmp_path: Path) -> Non
     assert "not sound" in refused(1, good)
     with pytest.MonkeyPatch.context() as patch:
         changed = Record(2, "log.1.tx", b"other")
-        read = drops.Reading.records
+        read = Reading.records
         patch.setattr(
-            drops.Reading,
+            Reading,
             "records",
             lambda *given: (changed if one.seq == 2 else one for one in read(*given)),
         )
