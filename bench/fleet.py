@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from bench.observer import Observer, observing
+from schemas.base import NodeId
 from schemas.envelope import ENCODER, CommandBatch
 from schemas.nodes import Heartbeat, NodeSpec, ReportNode
 from services.agent.fleet.running import FleetSettings, run
@@ -32,7 +33,7 @@ def n1_standard_8(count: int, classes: int = 5) -> list[NodeSpec]:
     """The fleet of the million container challenge: 8 x 2.6 GHz, 30 GB, in classes by turns."""
     return [
         NodeSpec(
-            node_id=f"n{number:05d}",
+            node_id=NodeId(f"n{number:05d}"),
             name=f"n{number:05d}",
             node_class=f"class_{number % classes + 1}",
             cpu_mhz=20_800,

@@ -63,6 +63,16 @@ def running(up: Up, name: str) -> list[dict[str, Any]]:
     return [one for one in allocations(up, name) if one["client_status"] == "running"]
 
 
+def nodes(up: Up, status: str) -> int:
+    """How many nodes are so."""
+    return sum(one["status"] == status for one in up.run("node", "status")[1]["nodes"])
+
+
+def ended(up: Up, name: str, status: str) -> int:
+    """How many allocations of a job are so."""
+    return sum(one["client_status"] == status for one in allocations(up, name))
+
+
 @pytest.mark.parametrize("agents", ["lean", "real"])
 def test_a_fleet_that_dies_leaves_a_cluster_that_recovers(
     up: Up, tmp_path: Path, agents: str
@@ -73,20 +83,17 @@ def test_a_fleet_that_dies_leaves_a_cluster_that_recovers(
     submit(up, tmp_path, "web")
     up.until(lambda: len(running(up, "web")) == COUNT, "all of it runs")
     first.end(signal.SIGKILL)
-    nodes = lambda status: [  # noqa: E731 - said once
-        one for one in up.run("node", "status")[1]["nodes"] if one["status"] == status
-    ]
-    up.until(lambda: len(nodes("down")) == NODES, "all nodes are down")
+    up.until(lambda: nodes(up, "down") == NODES, "all nodes are down")
     second = Fleet(up, "--agents", agents)
-    up.until(lambda: len(nodes("ready")) == NODES, "all nodes are back")
+    up.until(lambda: nodes(up, "ready") == NODES, "all nodes are back")
     up.until(lambda: len(running(up, "web")) == COUNT, "all of it runs again")
     names = [one["name"] for one in running(up, "web")]
     assert len(set(names)) == COUNT
     assert up.run("log", "verify")[1]["ok"]
     code, out, err = second.end(signal.SIGINT)
     assert code == 0 and "Traceback" not in err
-    ended = json.loads(out)
-    assert (ended["nodes"], ended["registered"], ended["refused"]) == (NODES, NODES, 0)
+    told = json.loads(out)
+    assert (told["nodes"], told["registered"], told["refused"]) == (NODES, NODES, 0)
 
 
 def test_batches_end_as_their_profile_and_their_meta_say(up: Up, tmp_path: Path) -> None:
@@ -104,11 +111,6 @@ def test_batches_end_as_their_profile_and_their_meta_say(up: Up, tmp_path: Path)
     task = {"Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/true"}}
     bad = {**group, "Tasks": [{**task, "Meta": {"sim.exit_code": "3", "sim.run_ms": "20"}}]}
     submit(up, tmp_path, "bad", Type="batch", TaskGroups=[bad])
-    for name, count, status in (("done", COUNT, "complete"), ("bad", 3, "failed")):
-        up.until(
-            lambda name=name, count=count, status=status: (
-                sum(one["client_status"] == status for one in allocations(up, name)) == count
-            ),
-            f"all of {name} is {status}",
-        )
+    up.until(lambda: ended(up, "done", "complete") == COUNT, "all of one is complete")
+    up.until(lambda: ended(up, "bad", "failed") == 3, "all of the other failed")
     assert fleet.end(signal.SIGTERM)[0] == 0
