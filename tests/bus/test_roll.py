@@ -54,6 +54,11 @@ async def whole(bus: Bus) -> Replica:
     return told
 
 
+def is_durable(role: PlanApplier, generation: int) -> bool:
+    """Tell whether a generation has begun, and the log says so."""
+    return role.replica.state.policy.generation == generation and not role._is_unanswered
+
+
 def is_in(role: Any, generation: int, seq: int = 0) -> bool:
     """Tell whether a role has read what stands behind the roll, and what stands at a seq."""
     replica = getattr(role, "_replica", None) or role.replica
@@ -113,7 +118,7 @@ def test_two_orders_at_once_roll_once(bus: Bus) -> None:
             order(admin, 1)
             before = one.replica.seq
             order(admin, 2)
-            await until(lambda: one.replica.state.policy.generation == 3, "the next one")
+            await until(partial(is_durable, one, 3), "the next one")
             assert one.replica.seq > before
         assert [one.number for one in await chain_of(bus)] == [1, 2, 3]
 
@@ -237,7 +242,7 @@ def test_what_stands_behind_a_roll_in_the_old_stream_is_nothing(bus: Bus) -> Non
             await admin.request_raw(subjects.log(1, "tx"), b"late", headers=headers)
             end = one.replica.seq
             order(admin, 2)
-            await until(lambda: one.replica.state.policy.generation == 3, "the next one")
+            await until(partial(is_durable, one, 3), "the next one")
             assert one.replica.seq > end and one.replica.chain.foreign == 0
         told = await whole(bus)
         assert told.chain.foreign == 0 and told.seq >= end
