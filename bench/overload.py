@@ -1,10 +1,10 @@
 """Overload: three times what is sustained, for a minute; nothing lost, every queue bounded, and back within seconds.
 
-First as many lone jobs as 64 submitters that wait for their verdicts get through in ten seconds: the sustained rate. Then
-three times as many a second on a schedule that waits for nobody, for a minute. Each is asked about until it has a
-verdict: accepted, then it is placed exactly once; or turned away for now, then nothing of it was kept. Meanwhile every
-queue is looked at twice a second. Nobody may be declared down, and what was accepted must be placed in bounded time. The
-clock of recovery runs from the end of the flood until a lone job is placed within a quarter of a second again.
+First as many lone jobs as 64 submitters that wait for their verdicts get through in ten seconds: the sustained rate.
+Then three times as many a second on a schedule that waits for nobody, for a minute. Each is asked about until it has
+a verdict: accepted, then it is placed exactly once; or turned away for now, then nothing of it was kept. Meanwhile
+every queue is looked at twice a second. Nobody may be declared down, and what was accepted must be placed in bounded
+time. The clock of recovery runs from the end of the flood until a lone job is placed within a quarter of a second.
 """
 
 import asyncio

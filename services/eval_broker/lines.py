@@ -15,7 +15,7 @@ whose snapshot is older than the last room on its classes is tried at once. So n
 block, or between two brokers, is ever missed. Next: `asleep.py`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from heapq import heappop, heappush
 
 import msgspec
@@ -101,7 +101,7 @@ class Lines:
         self._due: list[tuple[Order, EvalKey]] = []
         self._ready: list[EvalKey] = []
         #: lines that find room and have more behind.
-        self._running: dict[Shape, Line] = {}
+        self.running: dict[Shape, Line] = {}
         self._blocked = 0
 
     def gauges(self) -> dict[str, int]:
@@ -112,11 +112,6 @@ class Lines:
             "parked_evaluations": parked,
             "shapes": len(self._lines),
         }
-
-    def held_up(self) -> int:
-        """Count those in lines that move and were never found shut: workers, not nodes, are what they wait for."""
-        lines = self._running.values()
-        return sum(len(line.waiting) for line in lines if line.blocked is None)
 
     # ---- who waits ----
 
@@ -196,7 +191,7 @@ class Lines:
         else:
             del line.trying[key]
             self._learn(line, now, found=found)
-        if line.waiting or line.shape in self._running:
+        if line.waiting or line.shape in self.running:
             self._settle(line)
         if not line.waiting and not line.trying:
             del self._lines[line.shape]
@@ -237,11 +232,11 @@ class Lines:
 
         While a line finds room, those of lower priority do not take it before the next of the line come.
         """
-        return max((self._priority(line, now_ns) for line in self._running.values()), default=0)
+        return max((self._priority(line, now_ns) for line in self.running.values()), default=0)
 
     def due_ns(self, now_ns: int) -> int:
         """When a line that does not move stops holding others back; 0: none does."""
-        ends = [line.moved_ns + STALLED_NS for line in self._running.values()]
+        ends = [line.moved_ns + STALLED_NS for line in self.running.values()]
         return earliest(*[end for end in ends if end > now_ns])
 
     def _priority(self, line: Line, now_ns: int) -> int:
@@ -292,9 +287,9 @@ class Lines:
                 self._ready.append(head.key)
             head = line.head()
         if head is not None and line.trying and line.is_running:
-            self._running[line.shape] = line
+            self.running[line.shape] = line
         else:
-            self._running.pop(line.shape, None)
+            self.running.pop(line.shape, None)
 
     def _is_due(self, line: Line, head: Member) -> bool:
         """Tell whether a head was never tried, or room appeared after the snapshot on which it found none."""
@@ -330,3 +325,8 @@ def _helps(line: Line, event: CapacityFreed) -> bool:
     if not event.room or not line.asks:
         return True
     return any(all(a <= b for a, b in zip(ask, event.room, strict=True)) for ask in line.asks)
+
+
+def held_up(running: Iterable[Line]) -> int:
+    """Count those in lines that move and were never found shut: workers, not nodes, are what they wait for."""
+    return sum(len(line.waiting) for line in running if line.blocked is None)

@@ -32,7 +32,7 @@ from schemas.plans import Origin, PlanCommitted, PlanRefused
 from services.eval_broker.asleep import DelayQueue
 from services.eval_broker.backlog import Backlog
 from services.eval_broker.counters import Counters
-from services.eval_broker.lines import Lines, Moment
+from services.eval_broker.lines import Lines, Moment, held_up
 from services.eval_broker.needs import need_of, need_of_blocked
 from services.eval_broker.ready import ReadyQueue
 from services.eval_broker.requests import Endings, Requests
@@ -99,9 +99,10 @@ class EvalBroker:
         except LogError as err:
             return [role.Stop(str(err))]
         self._act_or_rest(now)
-        for instance in self._workers.silent(now):
+        lost, doubted = self._workers.unheard(now)
+        for instance in lost:
             self._lose(instance, counts=True)
-        for held in self._workers.suspects(now):
+        for held in doubted:
             self._counters.add("leases_doubted_total")
             self._hand_back(held, counts=False)
         if self._is_acting:
@@ -317,7 +318,7 @@ class EvalBroker:
                 self._end(key, "canceled", "superseded")
 
     def _joins(self, evaluation: Evaluation) -> bool:
-        """Let a node's news of a job be looked at with what of the job waits already: that keeps its place in the queue.
+        """Let a node's news of a job be looked at with what of the job waits already, which keeps its place.
 
         When many nodes are lost one after the other, nearly every job hears of it again before it was looked at once.
         """
@@ -440,7 +441,7 @@ class EvalBroker:
             self._counters.add("leases_expired_total")
             self._hand_back(held, counts=True)
         effects = [*self._commands(now, now_ns), *self._hand_out(now)]
-        waiting = self._ready.ready + self._ready.behind + self._lines.held_up()
+        waiting = self._ready.ready + self._ready.behind + held_up(self._lines.running.values())
         effects += self._backlog.told(waiting, self._replica.seq, now)
         sleeps = self._delayed.next_ns if self._delay_asked.room else 0
         due = earliest(

@@ -1,8 +1,8 @@
 """Scheduler workers as far as they are heard of, and the leases that each holds.
 
 Decides who is alive, who gets the next lease and which lane it names. Must not know what an evaluation is.
-All of it is memory: a new broker hears of the workers within half a second and leases anew, which the job fence makes
-harmless. Next: `role.py`.
+All of it is memory: a new broker hears of the workers within a fifth of a second and leases anew, which the job fence
+makes harmless. Next: `role.py`.
 """
 
 from collections import deque
@@ -102,19 +102,19 @@ class Workers:
         for worker in self._live.values():
             worker.held = {}
 
-    def silent(self, now_ns: int) -> list[str]:
-        """Return the workers that were not heard of for too long."""
-        return [one for one, worker in self._live.items() if worker.seen_ns + LOST_NS <= now_ns]
+    def unheard(self, now_ns: int) -> tuple[list[str], list[Held]]:
+        """Say who was not heard of for too long, and take the leases of those that should have been heard of.
 
-    def suspects(self, now_ns: int) -> list[Held]:
-        """Take the leases of those that should have been heard of, and return them; they get no more until they are."""
+        The latter get no more until they are.
+        """
+        lost = [one for one, worker in self._live.items() if worker.seen_ns + LOST_NS <= now_ns]
         taken: list[Held] = []
-        for worker in self._live.values():
-            if 0 < worker.doubted_ns <= now_ns:
+        for one, worker in self._live.items():
+            if one not in lost and 0 < worker.doubted_ns <= now_ns:
                 worker.is_suspect = True
                 taken += [self._held.pop(key) for key in worker.held]
                 worker.held = {}
-        return taken
+        return lost, taken
 
     def share(self, ready: int, chunk: int) -> int:
         """Return how many of `ready` evaluations a worker gets in one message, at most `chunk`."""

@@ -283,8 +283,8 @@ def _signs() -> tuple[Subject, ...]:
         Subject(
             made_by="presence",
             address=_shape(subjects.presence("ROLE", "INSTANCE")),
-            says="that instance, every half second",
-            hears="eval_broker",
+            says="that instance, five times a second; the eval broker under the name `backlog` while many wait",
+            hears="eval_broker, intake",
             carries=Presence,
             what="The instance is there, has replayed so far, and hands these leases back.",
         ),

@@ -22,7 +22,7 @@ from tests.unit.test_eval_broker import MS, SECOND, Story, ended
 
 
 def test_the_leases_of_one_not_heard_of_for_a_moment_are_doubted() -> None:
-    """Who holds leases and misses three signs of life loses them without an attempt, and gets none until it is heard."""
+    """Who holds leases and misses three signs of life loses them, and gets none until it is heard again."""
     story = Story()
     story.hear("w1")
     [key] = story.create("a")
