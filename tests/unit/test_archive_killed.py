@@ -165,7 +165,7 @@ def many_small(folder: Path, step: int = 20) -> set[str]:
 
 
 def test_small_segments_become_one(tmp_path: Path) -> None:
-    """Put together they say at every moment what they said, hold the same records, and an export goes on behind them."""
+    """Put together they say at every moment what they said, hold the same records, and exports go on behind them."""
     folder = tmp_path / "out"
     many_small(folder)
     asked = "SELECT * FROM allocations_at(?)"
