@@ -20,6 +20,7 @@ from shared.bus import snapshots
 from shared.bus.client import Client
 from shared.core.log import Chain, is_framed
 from shared.core.replica import Replica
+from shared.core.role import Record
 from shared.errors import LogDamaged, LogDropped, LogError
 
 
@@ -71,6 +72,7 @@ def _export(out: Output, archive: Archive, work: Export) -> Exported:
         cluster_id = await cluster_of(client)
         if archive.cluster_id():
             archive.begin(cluster_id)
+        await refuse_another(client, work.last_record(), archive.folder)
         if work.is_whole:
             await begin_within(client, work.begin_at, work.last_seq)
         last = 1
@@ -133,6 +135,28 @@ def _dropped(work: Export, first_seq: int) -> str:
         f"the log on this bus begins at {first_seq}, what was before was dropped, and {here}; "
         f"go on with the export that holds {first_seq - 1}, or a copy of it"
     )
+
+
+async def refuse_another(client: Client, ours: Record | None, folder: Path) -> None:
+    """Refuse an export that ends otherwise than this log went: a fork's, or one of another life of the cluster.
+
+    `ours`: its last record. Raises CliError.
+    """
+    if ours is None:
+        return
+    try:
+        theirs = [one.data async for one in client.read_log(ours.seq, ours.seq)]
+    except LogDropped:
+        # It cannot be compared; what comes next must still link to it.
+        return
+    if theirs == [ours.data]:
+        return
+    if theirs:
+        text = f"record {ours.seq} of this log is another one than the export's"
+    else:
+        text = f"this log ends before record {ours.seq}, where the export ends"
+    text += ": the export is of a fork, or of another life of this cluster"
+    raise CliError("conflict", text, file=str(folder))
 
 
 async def begin_within(client: Client, begin_at: Callable[[Replica], None], last_seq: int) -> None:

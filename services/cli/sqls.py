@@ -16,7 +16,7 @@ from typing import Any, Self
 import msgspec
 
 from services.cli.asking import with_bus
-from services.cli.exports import begin_within, cluster_of
+from services.cli.exports import begin_within, cluster_of, refuse_another
 from services.cli.output import CliError, Column, Output
 from shared.archive.database import Answer, Database, SqlInvalid
 from shared.archive.export import Reading, Spool
@@ -125,6 +125,8 @@ class Source:
                 raise CliError("conflict", text)
             self.cluster_id = cluster_id
             if self._reading is not None and not facts.keeps:
+                last = next(self._reading.records(self._reading.last_seq), None)
+                await refuse_another(client, last, Path(self._directory))
                 await begin_within(client, facts.replica.begin_at, self._reading.last_seq)
                 for record in self._reading.records(facts.replica.next_seq):
                     facts.apply(record)

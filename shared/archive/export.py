@@ -75,6 +75,14 @@ class Export:
         """Whether nothing is missing between its beginning and its end."""
         return not joined(self._old)
 
+    def last_record(self) -> Record | None:
+        """Return the record where it ends, as it stood in the log; None: nothing is in it."""
+        if not self._old:
+            return None
+        path = self.archive.path(self._old[-1], "records")
+        found = self._writer.records(path, self.last_seq)
+        return next((Record(seq, subject, data) for seq, subject, data in found), None)
+
     def begin_at(self, replica: Replica) -> None:
         """Take over a replica that was restored within what is there, of which nothing is missing."""
         self.facts.replica.begin_at(replica)
