@@ -171,7 +171,7 @@ def _is_fit_alone(demand: Demand, nodes: Nodes) -> bool:
 
 def _one(keys: Int64s, mask: Mask) -> Placement:
     """Place one allocation on the open row with the least key."""
-    best = int(keys.min() if mask.all() else keys.compress(mask).min(initial=NO_KEY))
+    best = int((keys if mask.all() else keys.compress(mask)).min(initial=NO_KEY))
     return EMPTY if best == NO_KEY else Placement(np.array([best & ROW_MASK], np.int32), ONE, 1)
 
 
