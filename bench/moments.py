@@ -32,8 +32,8 @@ from shared.core.splitmix import splitmix64
 RUNS = 3
 NEEDS = Needs(memory_mib=6_144)
 MOMENTS = 7
-#: Sets that a view wrote on the way: more than it keeps.
-_SETS = 20
+#: Sets that a view writes on the way: as many as it keeps.
+_SETS = 15
 LIMIT_S = 300.0
 
 
@@ -46,7 +46,7 @@ def run(size: float, runs: int) -> Outcome:
     began = len(records)
     for number in range(jobs):
         log.run_job(f"c1m-{number}", nodes, number)
-        if number % max(jobs // _SETS, 1) == 0:
+        if number % max(jobs // (3 * _SETS), 1) == 0:
             log.prove()
     log.close()
     found: list[Run] = []
@@ -71,8 +71,8 @@ class _Writer(View):
 
 async def _grow(bus: Servers, records: list[Record]) -> int:
     """Have a view follow the log as it grows; returns how many sets it wrote."""
-    view = _Writer(instance="v", snapshots=When(records=max(len(records) // _SETS, 1)))
-    parts = max(len(records) // _SETS, 1)
+    view = _Writer(instance="v", snapshots=When(records=max(len(records) // (_SETS + 1), 1)))
+    parts = max(len(records) // (3 * _SETS), 1)
 
     async def story(shell: Shell) -> None:
         async with bus.connection("plan_applier") as writer:
