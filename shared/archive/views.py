@@ -255,6 +255,7 @@ SELECT * FROM (
 """
 
 #: The state at a seq where every span is there: those of the last full chunk before it, and of the lean ones since.
+#: A later chunk is not looked at: a full one would carry the same spans once more.
 BY_SPANS = """
 -- A list, not a join: what nobody asks for costs nothing then.
 CREATE MACRO _word(word) AS (
@@ -272,7 +273,7 @@ SELECT _alloc_id(s.key) AS id, _word(s.job_word) AS job_id, _word(s.group_word) 
 FROM facts.spans s ANTI JOIN (
     SELECT key, from_seq FROM facts.closes WHERE segment >= _base(moment) AND seq <= moment
 ) c ON c.key = s.key AND c.from_seq = s.seq
-WHERE _is_here(moment) AND s.segment >= _base(moment) AND s.seq <= moment AND s.until > moment;
+WHERE _is_here(moment) AND s.segment BETWEEN _base(moment) AND moment AND s.seq <= moment AND s.until > moment;
 """
 
 #: The same from all that ever happened, where spans are missing (an older export, a damaged file).

@@ -94,7 +94,8 @@ def test_allocations_at_any_seq_are_those_of_the_state(database: Database) -> No
             for row in holding.tolist()
         }
         question = "SELECT id, node_id, client_status, desired_status FROM allocations_at(?)"
-        assert set(database.ask(question, [seq]).rows) == wanted, seq
+        rows = database.ask(question, [seq]).rows
+        assert (set(rows), len(rows)) == (wanted, len(wanted)), seq
 
 
 def test_use_at_any_seq_is_that_of_the_state(database: Database) -> None:
@@ -108,14 +109,15 @@ def test_use_at_any_seq_is_that_of_the_state(database: Database) -> None:
             if state.fleet.live[row]
         }
         question = "SELECT node_id, cpu_mhz, memory_mib, disk_mib FROM usage_at(?)"
-        assert set(database.ask(question, [seq]).rows) == wanted, seq
+        rows = database.ask(question, [seq]).rows
+        assert (set(rows), len(rows)) == (wanted, len(wanted)), seq
 
 
 def test_the_state_at_a_seq_is_the_same_over_any_chunks(tmp_path: Path, database: Database) -> None:
     """Many chunks, some lean, written by one run or by many, and changes alone: all say what one chunk says."""
     runs = (len(RECORDS),), (*range(5, len(RECORDS), 100), len(RECORDS))
     asked = "SELECT * FROM allocations_at(?)"
-    wanted = {seq: set(database.ask(asked, [seq]).rows) for seq in range(1, len(RECORDS), 23)}
+    wanted = {seq: sorted(database.ask(asked, [seq]).rows) for seq in range(1, len(RECORDS), 23)}
     for nth, ends in enumerate(runs):
         folder = tmp_path / f"export-{nth}"
         for end in ends:
@@ -126,7 +128,7 @@ def test_the_state_at_a_seq_is_the_same_over_any_chunks(tmp_path: Path, database
             over = Database()
             over.close_doors(reading.files(), bases)
             for seq, rows in wanted.items():
-                assert set(over.ask(asked, [seq]).rows) == rows, (nth, bases is None, seq)
+                assert sorted(over.ask(asked, [seq]).rows) == rows, (nth, bases is None, seq)
             over.close()
 
 
