@@ -32,6 +32,7 @@ from schemas.plans import Origin, PlanCommitted, PlanRefused
 from services.eval_broker.asleep import DelayQueue
 from services.eval_broker.backlog import Backlog
 from services.eval_broker.counters import Counters
+from services.eval_broker.joined import Joined
 from services.eval_broker.lines import Lines, Moment, held_up
 from services.eval_broker.needs import need_of, need_of_blocked
 from services.eval_broker.ready import ReadyQueue
@@ -115,7 +116,7 @@ class EvalBroker:
             {
                 "ready_evaluations": self._ready.ready,
                 "unacked_evaluations": len(self._workers),
-                "pending_evaluations": self._ready.behind,
+                "pending_evaluations": self._ready.behind + len(self._joined),
                 "waiting_evaluations": len(self._delayed),
                 "cancelable_evaluations": len(self._endings),
                 **self._lines.gauges(),
@@ -181,6 +182,7 @@ class EvalBroker:
         for event in record.events:
             match event:
                 case PlanCommitted():
+                    self._joined.planned(event.key, event.origin.snapshot_seq)
                     if event.cut or event.origin.parts > 1:
                         self._landed(event)
                     self._unpark(event.job_id, now)
@@ -233,9 +235,8 @@ class EvalBroker:
         self._endings = Endings()
         #: how often the lease of an evaluation came to nothing.
         self._attempts: dict[EvalKey, int] = {}
-        #: what else a worker must have seen, because news of the job were joined to an evaluation; and for all of them,
-        #: because another broker may have joined some.
-        self._seen: dict[EvalKey, int] = {}
+        self._joined = Joined()
+        #: what a worker must have seen whatever it decides: another broker may have joined news to it.
         self._seen_by_others = self._replica.seq
         self._workers.forget_leases()
         self._counters.clear()
@@ -312,7 +313,9 @@ class EvalBroker:
             return
         by_key = self._replica.state.evaluations.by_key
         crowd = self._ready.waiting_of(job_id)
-        newest = max(crowd, key=lambda key: (max(by_key[key].min_seq, self._seen.get(key, 0)), key))
+        newest = max(
+            crowd, key=lambda key: (max(by_key[key].min_seq, self._joined.seq_of(key)), key)
+        )
         for key in crowd:
             if key != newest:
                 self._end(key, "canceled", "superseded")
@@ -321,15 +324,16 @@ class EvalBroker:
         """Let a node's news of a job be looked at with what of the job waits already, which keeps its place.
 
         When many nodes are lost one after the other, nearly every job hears of it again before it was looked at once.
+        The news stay open until the log shows a plan that has seen them.
         """
         key, by_key = evaluation.key, self._replica.state.evaluations.by_key
         older = self._ready.next_of(evaluation.job_id)
         if evaluation.triggered_by != "node-update" or key in self._ready or older is None:
             return False
-        if by_key[older].priority < evaluation.priority:
+        # The record that brings the news may end the older one, too: the tables stand behind it already.
+        if not by_key[older].is_open or by_key[older].priority < evaluation.priority:
             return False
-        self._seen[older] = max(self._seen.get(older, 0), evaluation.min_seq)
-        self._end(key, "canceled", "superseded")
+        self._joined.join(key, older, evaluation.min_seq)
         return True
 
     def _awake(self, key: EvalKey, now: int) -> None:
@@ -355,7 +359,21 @@ class EvalBroker:
             if self._delayed.drop(key):
                 self._delay_asked.done(key)
         self._attempts.pop(key, None)
-        self._seen.pop(key, None)
+        self._part(key, now, was_tried=was_tried)
+
+    def _part(self, key: EvalKey, now: int, *, was_tried: bool) -> None:
+        """End the news that the plan of an evaluation looked at, too; the others are still to be decided."""
+        seen, unseen = self._joined.part(key, was_tried=was_tried)
+        by_key = self._replica.state.evaluations.by_key
+        told = frozenset(seen)
+        for news in (*seen, *unseen):
+            found = by_key.get(news)
+            if found is None or not found.is_open:
+                continue
+            if news in told:
+                self._end(news, "canceled", "superseded")
+            else:
+                self._refresh(news, now)
 
     # ---- leases ----
 
@@ -416,7 +434,7 @@ class EvalBroker:
         evaluation = state.evaluations.by_key[key]
         job = state.jobs.by_id.get(evaluation.job_id)
         # A decision on anything before the job's fence would be refused as stale.
-        seqs = (evaluation.min_seq, self._seen.get(key, 0), self._seen_by_others)
+        seqs = (evaluation.min_seq, self._joined.seq_of(key), self._seen_by_others)
         min_seq = max(*seqs, job.plan_seq if job is not None else 0)
         return Lease(
             key=key,

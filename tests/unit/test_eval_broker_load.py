@@ -14,6 +14,7 @@ from schemas.evaluations import (
     Waiting,
 )
 from schemas.nodes import CapacityFreed
+from schemas.plans import Origin, PlanCommitted
 from services.eval_broker.backlog import TOLD_FROM
 from shared.bus import subjects
 from shared.core import role
@@ -114,16 +115,56 @@ def ends(story: Story) -> list[EvalKey]:
     return [end for one in story.commands if isinstance(one, EndEvaluations) for end in one.keys]
 
 
+def planned(key: EvalKey, job_id: str, snapshot_seq: int) -> PlanCommitted:
+    """A plan in the log that was made on that snapshot."""
+    made = Origin(worker="w1", number=1, part=0, parts=1, snapshot_seq=snapshot_seq)
+    return PlanCommitted(key=key, job_id=JobId(job_id), origin=made)
+
+
 def test_news_of_nodes_join_what_waits() -> None:
     """A job's second loss is looked at with its first while that waits: at its place, having seen both."""
     story = Story()
     first, other = node_update(story, "a", "b")
     second = node_update(story, "a")
-    assert ends(story) == second
     seen = story.log.seq
     story.hear("w1")
     assert next((lease.key, lease.min_seq) for _, lease in story.leases) == (first, seen)
     assert story.leased == [first, other]
+    assert ends(story) == [], "nobody has looked at it yet"
+    story.tx(planned(first, "a", seen), ended(first))
+    assert (ends(story), story.leased) == (second, [])
+
+
+def test_news_that_a_plan_had_not_seen_are_looked_at() -> None:
+    """A worker that was given up may decide after all: what joined its evaluation meanwhile is not lost with it."""
+    story = Story()
+    story.hear("w1")
+    [first] = node_update(story, "a")
+    before = story.log.seq
+    story.wait(800 * MS)
+    assert story.metric("leases_doubted_total") == 1
+    second = node_update(story, "a")
+    node_update(story, "a")
+    newest = story.log.seq
+    story.tx(planned(first, "a", before), ended(first))
+    assert ends(story) == []
+    story.hear("w1")
+    assert [(lease.key, lease.min_seq) for _, lease in story.leases] == [(*second, newest)]
+
+
+def test_news_are_not_lost_with_what_they_joined() -> None:
+    """Where the older one ends without a plan, or in the very record that brings the news, these stay to be decided."""
+    story = Story()
+    [first] = node_update(story, "a")
+    second = node_update(story, "a")
+    story.tx(ended(first, "canceled"))
+    made = NewEvaluation(job_id=JobId("b"), priority=50, triggered_by="node-update")
+    [other] = node_update(story, "b")
+    story.tx(EvaluationsCreated(evaluations=(made,)), ended(other))
+    last = EvalKey(make_key(story.log.seq, 0))
+    assert ends(story) == []
+    story.hear("w1")
+    assert story.leased == [*second, last]
 
 
 def test_what_is_handed_out_is_joined_by_nothing() -> None:
@@ -132,12 +173,12 @@ def test_what_is_handed_out_is_joined_by_nothing() -> None:
     story.hear("w1")
     [first] = node_update(story, "a")
     [second] = node_update(story, "a")
-    assert ends(story) == []
     [third] = node_update(story, "a")
-    assert ends(story) == [third]
     joined = story.log.seq
-    story.tx(ended(first))
+    story.tx(planned(first, "a", 1), ended(first))
     assert [(lease.key, lease.min_seq) for _, lease in story.leases] == [(second, joined)]
+    story.tx(planned(second, "a", joined), ended(second))
+    assert ends(story) == [third]
 
 
 def test_another_broker_asks_for_all_that_was_joined() -> None:
