@@ -11,7 +11,7 @@ from schemas.envelope import Record as LogRecord
 from services.cli import events
 from services.cli.asking import with_bus
 from services.cli.logs import last_seq
-from services.cli.output import Output
+from services.cli.output import CliError, Output
 from shared.bus.client import Client
 from shared.core.replica import Replica
 from shared.core.role import Record
@@ -71,8 +71,9 @@ def tail(out: Output, *, count: int, follow: bool, job: str, node: str, kind: Se
     shown_by = Filter(job=job, node=node, kinds=kind)
 
     async def work(client: Client) -> int:
-        last = await last_seq(client)
-        first = max(1, last - min(max(count, 0), _RECORDS_MAX) + 1) if shown_by.is_open else 1
+        last = await _newest(client)
+        wanted = min(max(count, 0), _RECORDS_MAX)
+        first = max(1, last - wanted + 1) if last and shown_by.is_open else 1
         kept: deque[events.EventLine] = deque(maxlen=max(count, 0))
         end = first - 1
         async for record in client.read_log(first):
@@ -89,6 +90,16 @@ def tail(out: Output, *, count: int, follow: bool, job: str, node: str, kind: Se
         return 0
 
     return with_bus(work)
+
+
+async def _newest(client: Client) -> int:
+    """Where the log ends; 0: no service is there to say so, and it is read from its beginning."""
+    try:
+        return await last_seq(client)
+    except CliError as err:
+        if err.code != "unavailable":
+            raise
+        return 0
 
 
 async def _coming(client: Client, shown_by: Filter, first: int) -> AsyncIterator[events.EventLine]:

@@ -70,7 +70,8 @@ class Course:
         #: the state behind the last record.
         self.state = replica.state
         self.names = names
-        self.begin_ns = replica.state.t_ns
+        #: log time there: a checkpoint, which a snapshot stands on, is later than what the state has seen.
+        self.begin_ns = max(replica.state.t_ns, replica.chain.t_ns)
         self.t_ns = self.begin_ns
         self.totals = Totals()
         self.usage: list[Usage] = []
@@ -102,7 +103,7 @@ class Course:
             usage=[],
             workers=set(),
             placed=self.placed.copied(),
-            waits=self.waits.forked(replica.state),
+            waits=self.waits.forked(replica.state, self.t_ns),
             _sample_ns=max((until_ns - self.t_ns) // SAMPLES, 1),
             _generation=-1,
         )

@@ -54,14 +54,14 @@ class Waits:
             self._touched[table.by_key[key].job_id] = None
         self.settle(state.t_ns)
 
-    def forked(self, state: State) -> "Waits":
-        """Go on from here with another state that stands where ours does."""
+    def forked(self, state: State, t_ns: int) -> "Waits":
+        """Go on from here, where log time is `t_ns`, with another state that stands where ours does."""
         found = copy(self)
-        # What waits already waits on: only the part behind the fork is counted.
+        # What waits already waits on: only the part behind the fork is counted. A checkpoint, which changes nothing
+        # of the state, moves log time on.
         still = {
             job_id: {
-                name: msgspec.structs.replace(one, from_ns=state.t_ns)
-                for name, one in groups.items()
+                name: msgspec.structs.replace(one, from_ns=t_ns) for name, one in groups.items()
             }
             for job_id, groups in self._open.items()
         }

@@ -16,7 +16,7 @@ from shared.core.tables.allocations import COMPLETE, FAILED, LOST
 from shared.errors import CommandInvalid
 from shared.sim.loop import SECOND, START_NS
 from shared.whatif.compare import Differences, compare
-from shared.whatif.effects import effects, still_waiting
+from shared.whatif.effects import effects, still_waiting, wait_s_by_job
 from shared.whatif.fork import Played, Recorded, play
 from shared.whatif.fork import read as fork_read
 from shared.whatif.moves import moves
@@ -213,6 +213,32 @@ def test_more_nodes_shorten_the_waiting(records: list[Record]) -> None:
     assert found.sooner == 4
     assert found.first is not None
     assert found.first.allocation.startswith("report.g[")
+
+
+def test_waiting_is_counted_from_the_fork_on(records: list[Record]) -> None:
+    """Who waits at the fork has waited nothing there yet, though a checkpoint made time pass before it."""
+    past = records[: seq_at(records, 30)]
+    replica = Replica()
+    for record in past:
+        replica.apply(record)
+    later_ns = replica.chain.t_ns + 5 * SECOND
+    data, _ = seal(replica.chain.draft("checkpoint", later_ns, tables=replica.state.hashes()))
+    past.append(Record(replica.chain.next_seq, "log.1.checkpoint", data))
+    course = forked(past, 300).at_fork
+    assert course.begin_ns == later_ns
+    course.close(later_ns + 10 * SECOND)
+    # Two of six run, the others wait.
+    assert wait_s_by_job(course) == {"report": 4 * 10.0}
+
+
+def test_a_fork_on_a_snapshot_begins_at_its_checkpoint(records: list[Record]) -> None:
+    """Where the fork is the snapshot itself, tasks live by the engine's clock, which begins at the checkpoint."""
+    base = Replica()
+    for record in records[: seq_at(records, 30)]:
+        base.apply(record)
+    base.chain.t_ns += 5 * SECOND
+    recorded = fork_read([], base=base, is_before=lambda _: True)
+    assert recorded.at_fork.begin_ns == base.chain.t_ns > base.state.t_ns
 
 
 def test_a_priority_counts_from_the_fork_on(records: list[Record]) -> None:
