@@ -99,8 +99,13 @@ class Hands:
         return Wish(
             subject=subjects.api("alloc", "stop"),
             body=msgspec.json.encode(body),
-            holds=lambda: alloc.is_displaced or not alloc.is_wanted,
+            holds=lambda: alloc.is_displaced or not alloc.is_wanted or self._ends(alloc.job_id),
         )
+
+    def _ends(self, job_id: str) -> bool:
+        """Say whether a job is stopped, so that all of it ends without another word."""
+        job = self._books.jobs.get(job_id)
+        return job is None or job.is_stopped
 
     def _drain(self, name: str, *, draining: bool) -> Wish:
         # At once, soon, or in one case of ten never.
