@@ -4,7 +4,7 @@ import pytest
 
 from schemas.operator import PolicyValue
 from schemas.policy import OperatorRefused, Policy, Preemption, RemoteDriver, SetPolicy
-from services.cli.operator import _change
+from services.cli.operator import change_of
 from services.cli.output import CliError
 from shared.core.decide.operator import decide_policy
 from shared.core.state import State
@@ -39,7 +39,7 @@ ECS = Policy(remote_drivers={"ecs": RemoteDriver(cpu_mhz=5, memory_mib=6)})
 )
 def test_what_is_in_a_field_has_a_dot(before: Policy, words: list[str], after: Policy) -> None:
     """Words of the command line change what they name and leave the rest."""
-    assert changed_policy(before, _change(words)) == after
+    assert changed_policy(before, change_of(words)) == after
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_wrong_change_says_what_is_wrong(
 def test_wrong_words_are_told_before_anybody_is_asked(word: str, told: str) -> None:
     """The command line names the field and what it wants."""
     with pytest.raises(CliError, match=r".") as caught:
-        _change([word])
+        change_of([word])
     assert caught.value.code == "usage"
     assert told in caught.value.message
 
