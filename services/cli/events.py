@@ -21,15 +21,21 @@ from schemas.jobs import JobRegistered, JobStopped, SubmissionRefused
 from schemas.nodes import (
     CapacityFreed,
     NodeDrainChanged,
+    NodeEligibilityChanged,
     NodeMetaChanged,
     NodeRefused,
     NodeRegistered,
     NodesStatusChanged,
+    Pool,
+    PoolDeclared,
 )
 from schemas.plans import GroupPlacement, PlanCommitted, PlanRefused
 from schemas.policy import ClusterCreated
+from services.cli.event_names import drained, named
 from shared.core.ids import eval_id
 from shared.core.role import Record
+from shared.core.state import State
+from shared.jobspec.amounts import shown_amount
 
 _TEXT_CHARS_MAX = 160
 
@@ -43,8 +49,8 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
 
 
-def of_record(record: Record) -> list[EventLine]:
-    """Describe a record as it stands in the log; nothing is checked here."""
+def of_record(record: Record, state: State | None = None) -> list[EventLine]:
+    """Describe a record as it stands in the log; nothing is checked here. `state`: before it, for names."""
     try:
         decoded = RECORD_DECODER.decode(record.data)
     except msgspec.DecodeError as err:
@@ -58,7 +64,7 @@ def of_record(record: Record) -> list[EventLine]:
             seq=record.seq,
             t_ns=decoded.t_ns,
             type=str(event.__struct_config__.tag),
-            text=describe(event)[:_TEXT_CHARS_MAX],
+            text=describe(event, state)[:_TEXT_CHARS_MAX],
         )
         for event in decoded.events
     ]
@@ -72,8 +78,10 @@ def _kind(record: LogRecord) -> str:
     return f"{len(tables)} tables" if tables else ""
 
 
-def describe(event: Event) -> str:
-    """Say in one line what an event tells."""
+def describe(event: Event, state: State | None = None) -> str:
+    """Say in one line what an event tells; with the state before it, by names instead of rows."""
+    if state is not None and (text := named(state, event)):
+        return text
     for words in (_of_jobs, _of_nodes, _of_evaluations, _of_plans):
         text = words(event)
         if text:
@@ -108,7 +116,11 @@ def _of_nodes(event: Event) -> str:
             reason = f" ({event.reason})" if event.reason else ""
             return f"{_some(len(event.rows), 'node')} {event.status}{reason}"
         case NodeDrainChanged():
-            return f"node in row {event.row}: {_drained(event)}"
+            return f"node in row {event.row}: {drained(event)}"
+        case NodeEligibilityChanged():
+            return f"node in row {event.row} {'' if event.eligible else 'not '}eligible"
+        case PoolDeclared():
+            return f"{event.node_id or 'the cluster'}: {event.pool.name} {_offered(event.pool)}"
         case NodeMetaChanged():
             said = ", ".join(f"{key}={value}" for key, value in sorted(event.meta.items()))
             return f"{event.node_id}: {said or 'nothing'}"
@@ -118,10 +130,11 @@ def _of_nodes(event: Event) -> str:
             return ""
 
 
-def _drained(event: NodeDrainChanged) -> str:
-    if not event.draining:
-        return "drained no longer"
-    return f"drained at {clock(event.deadline_ns)}" if event.deadline_ns else "drained, no deadline"
+def _offered(pool: Pool) -> str:
+    """What there is under a name: instances, or an amount."""
+    if pool.instances:
+        return _some(len(pool.instances), "instance")
+    return shown_amount(pool.amount) if pool.amount else "no more"
 
 
 def _of_evaluations(event: Event) -> str:
@@ -156,7 +169,7 @@ def _of_plans(event: Event) -> str:
             parts += [f"updates {updates}"] if updates else []
             parts += [f"cut {cut}"] if cut else []
             return (
-                f"{event.job_id}: {', '.join(parts) or 'nothing to do'}; by {event.origin.worker}"
+                f"{event.job_id}: {', '.join(parts) or 'changes nothing'}; by {event.origin.worker}"
             )
         case PlanRefused():
             return f"{event.job_id}: {event.code}: {event.reason}"
@@ -176,13 +189,6 @@ def _placed(one: GroupPlacement) -> str:
 
 def _some(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
-
-
-def clock(t_ns: int) -> str:
-    """Time of day here, to the millisecond."""
-    if not t_ns:
-        return "            "
-    return datetime.fromtimestamp(t_ns / 1e9, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
 
 
 def iso(t_ns: int) -> str:

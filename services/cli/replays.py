@@ -37,6 +37,8 @@ def replay(
         moments = [*diff, *([other] if other else [])]
         if len(moments) != 2 or not diff:
             raise CliError("usage", "--diff takes two moments, as in --diff 100 200")
+        for one in moments:
+            moment(one, "--diff")
         return _compare(out, *moments)
     if (begin or job or node) and not step:
         raise CliError("usage", "--from, --job and --node go with --step")
@@ -62,8 +64,8 @@ async def _walk(
     """Replay from the first record, and show each event from `first` on."""
     replica = Replica()
     async for record in records_to(client, to, "--to"):
+        lines = shown_by.lines(record, replica.state)
         replica.apply(record)
-        lines = shown_by.lines(record)
         for line in lines if record.seq >= first else ():
             show(out, line, alone=False)
     return replica, 1

@@ -8,13 +8,15 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 
 from schemas.envelope import Record as LogRecord
-from services.cli import events
+from services.cli import event_names, events
 from services.cli.asking import with_bus
 from services.cli.logs import last_seq
 from services.cli.output import CliError, Output
 from shared.bus.client import Client
 from shared.core.replica import Replica
 from shared.core.role import Record
+from shared.core.state import State
+from shared.errors import LogError
 from shared.query.concerns import concerns
 
 #: Records looked at to find the last events, where nothing is filtered.
@@ -40,9 +42,12 @@ class Filter:
         """Tell whether everything is shown."""
         return not (self.needs_state or self._kinds)
 
-    def lines(self, record: Record) -> list[events.EventLine]:
-        """Describe what of a record is shown. Raises LogError where the log cannot be followed."""
-        found = events.of_record(record)
+    def lines(self, record: Record, before: State | None = None) -> list[events.EventLine]:
+        """Describe what of a record is shown, by names where the state before it is known.
+
+        Raises LogError where the log cannot be followed.
+        """
+        found = events.of_record(record, self._replica.state if self.needs_state else before)
         if self.needs_state:
             wanted = self._concerned(record)
             # A record without events of ours is about no job and no node.
@@ -76,9 +81,15 @@ def tail(out: Output, *, count: int, follow: bool, job: str, node: str, kind: Se
         first = max(1, last - wanted + 1) if last and shown_by.is_open else 1
         kept: deque[events.EventLine] = deque(maxlen=max(count, 0))
         end = first - 1
-        async for record in client.read_log(first):
-            end = record.seq
-            kept.extend(shown_by.lines(record))
+        try:
+            async for record in client.read_log(first):
+                end = record.seq
+                kept.extend(shown_by.lines(record))
+        except LogError:
+            # What is sound is told all the same, before what is not.
+            for one in kept:
+                show(out, one, alone=False)
+            raise
         if not follow:
             seqs = [one.seq for one in kept] or [0]
             out.result({"events": list(kept), "first_seq": seqs[0], "last_seq": seqs[-1]})
@@ -113,5 +124,5 @@ def show(out: Output, line: events.EventLine, *, alone: bool) -> None:
     if alone:
         out.result(line)
     if not out.is_json:
-        head = f"{line.seq:>7} {events.clock(line.t_ns)} "
+        head = f"{line.seq:>7} {event_names.clock(line.t_ns)} "
         out.parts((head, "dim"), (line.type.ljust(24), "cyan"), (f" {line.text}", ""))

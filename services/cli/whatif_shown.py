@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from services.cli.events import clock
+from services.cli.event_names import clock
 from services.cli.output import Column, Output
 from shared.whatif.effects import RESOURCES, Effects
 from shared.whatif.moves import Move
