@@ -82,6 +82,8 @@ def bench(
         sys.path.insert(0, str(_TOP))
     end_in_order()
     part = _size(size)
+    if runs < 0:
+        raise CliError("usage", f"--runs is {runs}, it must be 1 or more")
     module = import_module(f"bench.{name}")
     machine = machines.look()
     needs = getattr(module, "NEEDS", machines.Needs())

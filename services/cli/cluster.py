@@ -264,6 +264,8 @@ class Cluster:
             "CARAVAN_NATS_URL": self.url,
             "CARAVAN_CREDENTIALS": str(self.data_dir / "credentials" / f"{role}.json"),
             "CARAVAN_CLUSTER_ID": self.identity.cluster_id,
+            # The applier writes to no bus that may forget, unless it is told to.
+            **({} if self.settings.fsync else {"CARAVAN_DEV": "1"}),
             "CARAVAN_HEALTH_PORT_FILE": str(self.data_dir / "logs" / f"{name}.port"),
             **more,
         }

@@ -33,7 +33,7 @@ class Credit:
         """Take the broker's word; what is none is passed over."""
         try:
             waiting = _DECODER.decode(data).waiting
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return
         self._left = max(0, WAITING_MAX - waiting)
         self._until_ns = now_ns + KEPT_NS

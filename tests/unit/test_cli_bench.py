@@ -69,6 +69,16 @@ def test_a_failed_check_leaves_no_figure(
     assert "no figures: nothing_lost did not hold" in text and "rate_per_s" not in text
 
 
+def test_there_is_no_negative_number_of_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What cannot be run is told in words, before anything starts."""
+    bench(monkeypatch)
+    assert main(["bench", "p8", "--runs", "-3", "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)["error"]
+    assert (told["code"], told["message"]) == ("usage", "--runs is -3, it must be 1 or more")
+
+
 def test_one_bad_run_spoils_all() -> None:
     """A check that failed in one run of several leaves no figure, not even in the line about that run."""
     found = merge({}, [one_run(), one_run(holds=False)])

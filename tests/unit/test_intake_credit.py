@@ -76,5 +76,6 @@ def test_who_is_known_gets_an_answer_while_others_are_turned_away() -> None:
 def test_what_is_no_word_of_the_broker_is_passed_over() -> None:
     """Garbage on its subject holds nothing back."""
     story = Story()
-    story.run(Message("backlog", "presence.eval_broker.backlog", b"\xff{", token=0))
+    for garbage in (b"\xff{", b'{"x":' + b"[" * 100_000, b'{"waiting":"many"}'):
+        story.run(Message("backlog", "presence.eval_broker.backlog", garbage, token=0))
     assert len(registers(story.run(*names(story, "a")))) == 1
