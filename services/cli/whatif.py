@@ -122,15 +122,19 @@ def _check(words: Words) -> None:
 
 async def _read(out: Output, client: Client, words: Words) -> Recorded:
     last, last_ns = moment(words.begin, "--from")
-    base = Replica()
+    base, kept = Replica(), list[Record]()
     if not last or last > _WHOLE_MAX:
         found = await begun_at(client, words.begin, "--from")
         base = found if found.seq > _WHOLE_MAX else base
-    kept: list[Record] = []
-    async for record in client.read_log(base.next_seq):
-        kept.append(record)
-        if record.seq % 100_000 == 0:
-            out.progress(f"{record.seq} records")
+    while True:
+        async for record in client.read_log(base.next_seq):
+            kept.append(record)
+            if record.seq % 100_000 == 0:
+                out.progress(f"{record.seq} records")
+        if kept or not base.seq:
+            break
+        # The newest snapshot is of the last record: an older one has something behind it that can be proven.
+        base = await begun_at(client, str(base.seq - 1), "--from")
 
     def is_before(record: Record) -> bool:
         if last:

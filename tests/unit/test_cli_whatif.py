@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from services.cli import chosen
+from services.cli import chosen, whatif
 from services.cli.main import main
 from shared.archive.export import Export
 from shared.archive.segments import Archive
+from shared.core.replica import Replica
 from shared.core.role import Record
 from tests.sim.recorded import seq_at, written
 
@@ -57,6 +58,31 @@ def test_a_report_is_one_object(
     assert told["agreement"]["same"] == told["agreement"]["recorded"] == 6
     assert told["differences"]["sooner"] == 4
     assert told["after"]["waiting"].keys() < told["before"]["waiting"].keys()
+
+
+def test_a_fork_of_now_where_the_newest_snapshot_is_of_the_last_record(
+    folder: str,
+    records: list[Record],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """An idle cluster's last record is the checkpoint of its last snapshot: the one before has something behind it."""
+    snapshots = [seq_at(records, 15), records[-1].seq]
+
+    async def begun_at(_client: object, text: str, _flag: str) -> Replica:
+        seq = max(one for one in snapshots if one <= int(text or records[-1].seq))
+        replica = Replica()
+        for record in records[:seq]:
+            replica.apply(record)
+        return replica
+
+    monkeypatch.setattr(whatif, "begun_at", begun_at)
+    monkeypatch.setattr(whatif, "_WHOLE_MAX", 1)
+    code, _ = asked(folder, "--json")
+    told = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert told["from_seq"] == told["end_seq"] == records[-1].seq
+    assert told["faithful"]["checked"] == told["faithful"]["equal"] > 0
 
 
 def test_people_read_what_would_move(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
