@@ -93,7 +93,9 @@ def _plan(file: str, *, seed: int, data: str, changes: dict[str, object]) -> Pla
     except ConfigInvalid as err:
         raise CliError("usage", str(err)) from err
     scenario = msgspec.structs.replace(plan.scenario, seed=seed or plan.scenario.seed)
-    return msgspec.structs.replace(plan, scenario=scenario, policy=policy)
+    return msgspec.structs.replace(
+        plan, scenario=scenario, policy=policy, changes={**plan.changes, **changes}
+    )
 
 
 def _told(err: ScenarioInvalid | TraceInvalid) -> CliError:

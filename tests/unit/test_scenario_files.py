@@ -9,6 +9,8 @@ from services.cli.main import main
 from shared.archive.export import Reading
 from shared.core.redecide import redecide
 from shared.core.replica import Replica
+from shared.errors import ConfigInvalid
+from shared.sim.scenario.play import play
 from shared.sim.scenario.reading import ScenarioInvalid, read_scenario
 from shared.sim.scenario.traces import TraceInvalid, jobs_of
 
@@ -229,3 +231,59 @@ def test_what_the_cluster_refuses_is_told(
     assert report["refused"] == {"invalid": 30}
     assert len(report["refusals"]) == 5
     assert "near" in report["refusals"][0]
+
+
+def test_a_recorded_cluster_keeps_its_policy_but_for_what_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The scenario's policy, and the command's, is laid over that of the cluster it begins with, in the log, too."""
+    (tmp_path / "s.yaml").write_text("policy: {reservations_max: 3}\n" + SMALL)
+    assert main(["simulate", str(tmp_path / "s.yaml"), "--out", str(tmp_path / "first")]) == 0
+    text = "duration: 1m\ncluster: {export: first, seq: 60}\npolicy: {algorithm: spread}\n"
+    (tmp_path / "t.yaml").write_text(text)
+    words = ["simulate", str(tmp_path / "t.yaml"), "--out", str(tmp_path / "second"), "--json"]
+    capsys.readouterr()
+    assert main([*words, "--policy", "evaluation_keep_ns=77000000000"]) == 0
+    assert json.loads(capsys.readouterr().out)["report"]["algorithm"] == "spread"
+    replica = Replica()
+    for record in Reading(tmp_path / "second").records():
+        replica.apply(record)
+    policy = replica.state.policy.policy
+    told = (policy.algorithm, policy.evaluation_keep_ns, policy.reservations_max)
+    assert told == ("spread", 77_000_000_000, 3)
+
+
+def test_a_name_that_begins_with_another_has_its_own_run_time(tmp_path: Path) -> None:
+    """Jobs of `web-blue` are none of `web`, in whatever order the file has them."""
+    text = (
+        "duration: 2m\nnodes: [{name: n, cpu_mhz: 4000, memory_mib: 4096}]\narrivals:\n"
+        "  - {name: web, job: {cpu_mhz: 10, memory_mib: 10, runs: 10s}}\n"
+        "  - {name: web-blue, job: {cpu_mhz: 10, memory_mib: 10, runs: 50s}}\n"
+    )
+    played = play(read_scenario(text.encode(), "s.yaml", tmp_path), opens=lambda _: iter(()))
+    lasted = {note.name: note.ended_ns - note.first_ns for note in played.jobs.values()}
+    # With what it takes to start.
+    assert [lasted[name] // 10_000_000_000 for name in ("web", "web-blue")] == [1, 5]
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("lose: {nodes: [n-9]}", r"faults\[0\].lose.nodes: there is no node 'n-9'"),
+        ("drain: {of: m, count: 1}", r"faults\[0\].drain.of: there is no class of nodes 'm'"),
+    ],
+)
+def test_a_fault_of_nobody_is_refused(tmp_path: Path, fault: str, said: str) -> None:
+    """Who misspells a node is told so, not that nothing happened."""
+    text = (
+        "duration: 2m\nnodes: [{name: n, cpu_mhz: 4000, memory_mib: 4096}]\n"
+        f"faults: [{{at: 5s, {fault}}}]\n"
+    )
+    with pytest.raises(ConfigInvalid, match=said):
+        play(read_scenario(text.encode(), "s.yaml", tmp_path), opens=lambda _: iter(()))
+
+
+def test_jobs_are_stopped_once(tmp_path: Path) -> None:
+    """A stop that would come again and again is refused, not done once."""
+    text = SMALL + "  - {at: 9s, every: 5s, stop: job}\n"
+    assert "stopped once" in wrong(text, tmp_path).message

@@ -14,6 +14,8 @@ from shared.sim.engine.setup import NodeComesBack, NodeFallsSilent
 from shared.sim.scenario.arrivals import salt
 from shared.sim.scenario.form import Fault, Whom
 
+#: What befalls nodes.
+KINDS = ("lose", "cut_off", "drain", "reclaim")
 #: (ns from the scenario's first moment, what happens).
 Happens = tuple[int, Scripted]
 
@@ -49,7 +51,7 @@ def happening(
         name = f"fault-{number}-{nth}"
         if fault.policy:
             yield at_ns, SetPolicy(request_id=name, policy=policy)
-        for kind in ("lose", "cut_off", "drain", "reclaim"):
+        for kind in KINDS:
             whom = getattr(fault, kind)
             if whom is not None:
                 back_ns = ns(fault.back_after) if fault.back_after else 0

@@ -11,7 +11,7 @@ import numpy as np
 
 from schemas.base import EvalKey, JobId
 from schemas.nodes import NodeSpec
-from schemas.policy import Policy
+from schemas.policy import Policy, SetPolicy
 from shared.core.replica import Replica
 from shared.core.role import Record
 from shared.core.tables.allocations import TERMINAL
@@ -21,7 +21,8 @@ from shared.sim.engine.engine import Engine
 from shared.sim.engine.setup import NodeJoins, Setup, Submission
 from shared.sim.loop import SECOND
 from shared.sim.scenario.arrivals import Open, coming
-from shared.sim.scenario.faults import happening
+from shared.sim.scenario.faults import KINDS, happening
+from shared.sim.scenario.form import Scenario, Whom
 from shared.sim.scenario.ledger import JobNote, Ledger
 from shared.sim.scenario.reading import Plan, duration, policy_of
 from shared.sim.scenario.report import Measured, Report, measured_of, report_of
@@ -60,6 +61,10 @@ def play(
     Raises EngineStopped, TraceInvalid, ConfigInvalid: a node that the cluster refuses.
     """
     began = wall_ns() if wall_ns is not None else 0
+    if start is not None:
+        # A recorded cluster has its own policy, and what the scenario says is laid over that.
+        recorded = start.state.policy.policy
+        plan = msgspec.structs.replace(plan, policy=policy_of(plan.changes, recorded, "policy"))
     engine = Engine(_setup(plan, start, sink, cpu_ns))
     begin_ns = _prepare(engine, plan, opens)
     names = [one.name for one in (*plan.scenario.before, *plan.scenario.arrivals)]
@@ -110,11 +115,15 @@ def _setup(
 
 
 def _profile(plan: Plan) -> Profile:
-    """Let templates say how long their jobs run; they go before what the scenario says of all."""
+    """Let templates say how long their jobs run; they go before what the scenario says of all.
+
+    Longer names first: jobs of `web-blue` are none of `web`.
+    """
     scenario = plan.scenario
+    kinds = sorted((*scenario.before, *scenario.arrivals), key=lambda one: -len(one.name))
     own = tuple(
         Runs(job=f"{one.name}-*", lasts=one.job.runs)
-        for one in (*scenario.before, *scenario.arrivals)
+        for one in kinds
         if one.job is not None and one.job.runs
     )
     return msgspec.structs.replace(plan.profile, runs=(*own, *plan.profile.runs))
@@ -140,6 +149,8 @@ def _reported(engine: Engine, plan: Plan, ledger: Ledger) -> Report:
 def _prepare(engine: Engine, plan: Plan, opens: Open) -> int:
     """Let nodes join and what runs before be placed; returns the wall time of the first moment."""
     at_ns = engine.begin_ns + SECOND
+    if engine.setup.start is not None and plan.changes:
+        engine.at(at_ns, SetPolicy(request_id="scenario", policy=plan.policy))
     for spec, _ in plan.nodes:
         engine.at(at_ns, NodeJoins(spec=spec))
     engine.run(at_ns + SECOND)
@@ -184,6 +195,7 @@ def _script(engine: Engine, plan: Plan, begin_ns: int, opens: Open) -> None:
         for node_id, row in sorted(fleet.row_of.items())
         if node_id not in known
     ]
+    _known(scenario, nodes)
     policy: Policy = plan.policy
     for number, fault in enumerate(scenario.faults):
         if fault.policy:
@@ -201,6 +213,24 @@ def _script(engine: Engine, plan: Plan, begin_ns: int, opens: Open) -> None:
             engine.at(begin_ns + wait_ns, what)
         if fault.stop:
             engine.call(begin_ns + _ns(fault.at), partial(_stop, engine, fault.stop, number))
+
+
+def _known(scenario: Scenario, nodes: list[tuple[NodeSpec, str]]) -> None:
+    """Raise ConfigInvalid for a fault of nodes that are not there."""
+    ids = {str(spec.node_id) for spec, _ in nodes}
+    classes = {name for _, name in nodes}
+    for number, fault in enumerate(scenario.faults):
+        for kind in KINDS:
+            whom: Whom | None = getattr(fault, kind)
+            if whom is None:
+                continue
+            missing = [one for one in whom.nodes if one not in ids]
+            if missing:
+                text = f"there is no node {missing[0]!r}"
+                raise ConfigInvalid(f"faults[{number}].{kind}.nodes: {text}")
+            if whom.of and whom.of not in classes:
+                text = f"there is no class of nodes {whom.of!r}"
+                raise ConfigInvalid(f"faults[{number}].{kind}.of: {text}")
 
 
 def _ns(text: str) -> int:

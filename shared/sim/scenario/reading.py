@@ -49,7 +49,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     folder: Path
     #: where traces and exports lie.
     data: Path
+    #: of a cluster that the scenario builds itself.
     policy: Policy
+    #: what the policy of a recorded cluster is changed in.
+    changes: dict[str, object]
     profile: Profile
     duration_ns: int
     settle_ns: int
@@ -146,6 +149,7 @@ def _checked(scenario: Scenario, folder: Path, data: Path) -> Plan:
         folder=folder,
         data=data,
         policy=policy_of(scenario.policy, Policy(), "policy"),
+        changes=dict(scenario.policy),
         profile=profile,
         duration_ns=duration_ns,
         settle_ns=duration(scenario.settle, "settle"),
@@ -267,6 +271,8 @@ def _fault(fault: Fault, path: str) -> None:
         if getattr(fault, name):
             duration(getattr(fault, name), f"{path}.{name}")
     duration(fault.warning, f"{path}.warning")
+    if fault.stop and fault.every:
+        raise ConfigInvalid(f"{path}.every: jobs are stopped once")
     if fault.times < 0 or (fault.times and not fault.every):
         raise ConfigInvalid(f"{path}.times: needs every, and is not negative")
     if fault.policy:
