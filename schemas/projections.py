@@ -36,8 +36,8 @@ class NodeProjection(Wire, frozen=True, kw_only=True):
     """`node.<id>`: the whole desired set of one node. What it omits shall not run.
 
     Allocations are columns of runs. Shapes: keys, rows, indexes (R,); groups_at (R,), or empty: the n-th run is of the
-    n-th group; counts (R,), or empty: each run is one allocation. A run of `n` has keys `key`, `key + 1`, …, so have its
-    rows and indexes, and all of it is of one group. Positions count allocations, not runs. The shown id is computed
+    n-th group; counts (R,), or empty: each run is one allocation. A run of `n` has keys `key`, `key + 1`, …, so have
+    its rows and indexes, and all of it is of one group. Positions count allocations, not runs. The shown id is computed
     from the key: docs/any-language.md.
     """
 

@@ -298,6 +298,9 @@ class PlanApplier:
             self._inbox.clear()
             self._open(out)
             out.append(SetTimer("garbage", now_ns + GARBAGE_EVERY_NS))
+            if self._since_checkpoint:
+                # Who had the pen died before it could prove its last words; there may be none after them.
+                out.append(SetTimer("checkpoint", now_ns + CHECKPOINT_IDLE_NS))
         elif pending.record.kind == "checkpoint":
             self._since_checkpoint = 0
         else:

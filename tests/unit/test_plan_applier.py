@@ -299,6 +299,22 @@ def test_a_checkpoint_follows_a_quiet_second_once() -> None:
     assert len(bench.log) == before
 
 
+def test_what_another_had_no_time_to_prove_is_proven() -> None:
+    """Who takes the pen behind words without a checkpoint writes one a quiet second later, with no word of its own."""
+    one = Bench("a1").lead()
+    one.settle(one.send(register("a")))
+    two = Bench("a2", one.log)
+    took = two.settle(
+        Reconnected(fsync=True), *two.replay(), CaughtUp(len(two.log)), LeadershipWon()
+    )
+    assert two.log[-1][0] == "log.1.lease"
+    assert [timer.name for timer in took if isinstance(timer, role.SetTimer)].count(
+        "checkpoint"
+    ) == 1
+    two.settle(Timer("checkpoint", 0))
+    assert two.log[-1][0] == "log.1.checkpoint"
+
+
 def test_log_time_never_runs_backwards() -> None:
     """A clock set back does not show in the log."""
     bench = Bench().lead()

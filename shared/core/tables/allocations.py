@@ -336,7 +336,7 @@ class AllocationTable:
             self.groups.hold(ref, -count)
 
     def _place_one(self, job_id: JobId, placement: GroupPlacement, ref: int, seq: int) -> None:
-        """Place a single allocation that replaces none and holds nothing beside its ask: as `_place`, without vectors."""
+        """Place one allocation that replaces none and holds nothing beside its ask: as `_place`, without vectors."""
         row, node = self._pool.take_one(), placement.rows[0]
         self._grow(self._pool.high)
         ordinal = self._ordinal if self._ordinal_seq == seq else 0
