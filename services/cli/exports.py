@@ -47,6 +47,8 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
 def export(out: Output, *, directory: str, compact: bool) -> int:
     """Write what of the log is not exported yet. Exit 2: the log is damaged, and exported up to there."""
     archive = Archive(Path(directory))
+    if archive.folder.is_file():
+        raise CliError("usage", "this is a file; a folder is wanted", file=directory)
     try:
         with archive.locked():
             work = Export(archive)

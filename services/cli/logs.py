@@ -120,7 +120,7 @@ def _show(out: Output, proof: Proof, *, was_decided: bool) -> None:
     out.result(proof)
     out.fields(
         [
-            ("Records", f"{proof.first_seq} to {proof.last_seq}, {proof.foreign} foreign"),
+            ("Records", f"{_read(proof)}, {proof.foreign} foreign"),
             (
                 "Transactions",
                 f"{proof.transactions}, {proof.events} events, {proof.placements} placements",
@@ -143,6 +143,11 @@ def _show(out: Output, proof: Proof, *, was_decided: bool) -> None:
     out.line(
         "\nthe log is sound" if proof.ok else f"\n{proof.problem}", "green" if proof.ok else "red"
     )
+
+
+def _read(proof: Proof) -> str:
+    """Say which records were read and followed."""
+    return f"{proof.first_seq} to {proof.last_seq}" if proof.last_seq else "none could be followed"
 
 
 def _differ(out: Output, again: Decisions) -> None:

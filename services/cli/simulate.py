@@ -196,8 +196,8 @@ def _show(out: Output, played: Played) -> None:
     )
     for line in report.refusals:
         out.line(f"refused: {line}", "red")
-    _waiting(out, report.waiting, "Waiting for the first placement")
-    _waiting(out, report.priorities, "By priority")
+    _waiting(out, report.waiting, "Waiting for the first placement", "KIND")
+    _waiting(out, report.priorities, "By priority", "PRIORITY")
     columns = [Column("RESOURCE"), *(Column(one, right=True) for one in ("MEAN", "MAX", "END"))]
     for title, shares in (("Use", report.used), ("Fragmentation", report.fragmented)):
         rows = [
@@ -212,8 +212,8 @@ def _counts(counts: dict[str, int]) -> str:
     return ", ".join(f"{n} {name}" for name, n in counts.items())
 
 
-def _waiting(out: Output, rows: list[Waiting], title: str) -> None:
-    names = ("KIND", "JOBS", "PLACED", "WAITING", "P50 S", "P90 S", "P99 S", "MAX S", "OLDEST S")
+def _waiting(out: Output, rows: list[Waiting], title: str, what: str) -> None:
+    names = (what, "JOBS", "PLACED", "WAITING", "P50 S", "P90 S", "P99 S", "MAX S", "OLDEST S")
     ranks = (0, 2, 1, 0, 1, 2, 1, 0, 2)
     columns = [
         Column(name, rank, right=at > 0)

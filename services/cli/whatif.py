@@ -110,7 +110,7 @@ def _check(words: Words) -> None:
     if words.durations not in DURATIONS:
         raise CliError("usage", f"--durations is {' or '.join(DURATIONS)}, was {words.durations!r}")
     if not 0 <= words.workers <= 256:
-        raise CliError("usage", f"--workers: 1 to 256, was {words.workers}")
+        raise CliError("usage", f"--workers: 1 to 256, or 0: as recorded, was {words.workers}")
     if words.directory and Path(words.directory).exists():
         raise CliError(
             "conflict", "it is there already; a fork overwrites nothing", file=words.directory

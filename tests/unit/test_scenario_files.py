@@ -26,6 +26,7 @@ arrivals:
 faults:
   - {at: 1m, lose: {of: node, count: 1}, back_after: 1m}
 """
+JOB = next(line.strip() for line in SMALL.splitlines() if "job: {" in line)
 NODES = "sn,cpu_milli,memory_mib,gpu,model\na,32000,65536,2,V100\nb,16000,32768,0,\n"
 PODS = (
     "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time\n"
@@ -64,6 +65,7 @@ def wrong(text: str, folder: Path) -> ScenarioInvalid:
         ("cpu_mhz: 500", "file: gone.nomad", "arrivals[0].job.file", 8, "no file 'gone.nomad'"),
         ('{"1": 2, "3": 1}', "{}", "arrivals[0].job.count", 8, "one of between and choice"),
         ("job: {cpu", "trace: {swf: gone.swf}\n    job: {cpu", "arrivals[0]", 6, "one of job"),
+        (JOB, "trace: {swf: gone.swf}", "arrivals[0].trace.swf", 8, "--data says where"),
         ("lose: {of: node, count: 1}", "stop: ''", "faults[0]", 10, "one of lose"),
         ("count: 1}", "count: 1, share: 0.5}", "faults[0].lose", 10, "one of nodes, count"),
         ("name: small", "policy: {algorithm: best}", "policy.algorithm", 1, "binpack"),

@@ -84,7 +84,9 @@ def read_scenario(text: bytes, file: str, folder: Path, data: Path | None = None
         path, message = _split(str(err))
         raise ScenarioInvalid(message, path=path, file=file, line=line_of(lines, path)) from err
     except traces.TraceInvalid as err:
-        raise ScenarioInvalid(err.message, path=err.path, file=err.file, line=err.line) from err
+        # What is wrong in a trace stands there, that there is none stands here.
+        line = err.line if err.file else line_of(lines, err.path)
+        raise ScenarioInvalid(err.message, path=err.path, file=err.file or file, line=line) from err
 
 
 def _place(text: str) -> tuple[str, str]:

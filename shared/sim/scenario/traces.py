@@ -57,7 +57,8 @@ def check(trace: Trace, path: str, folder: Path) -> None:
     there = place.is_dir() if said[0] == "log" else place.is_file()
     if not there:
         kind = "folder" if said[0] == "log" else "file"
-        raise TraceInvalid(f"there is no {kind} {str(place)!r}", path=f"{path}.{said[0]}")
+        text = f"there is no {kind} {str(place)!r}; --data says where traces and exports lie"
+        raise TraceInvalid(text, path=f"{path}.{said[0]}")
     if min(trace.speed, trace.shorter) <= 0 or min(trace.first, trace.skip) < 0:
         raise TraceInvalid(
             "speed and shorter are more than 0, first and skip not negative", path=path
@@ -85,7 +86,9 @@ def openb_nodes(one: Nodes, path: str, folder: Path) -> list[NodeSpec]:
     """Read a node list: a GPU each instance, its model as the list says. Raises TraceInvalid."""
     file = folder / one.openb
     if not file.is_file():
-        raise TraceInvalid(f"there is no file {str(file)!r}", path=f"{path}.openb")
+        raise TraceInvalid(
+            f"there is no file {str(file)!r}; --data says where traces lie", path=f"{path}.openb"
+        )
     out = []
     for nth, (line, row) in enumerate(_rows(file, _NODE_COLUMNS)):
         if nth % one.every:
