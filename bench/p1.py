@@ -43,16 +43,16 @@ Figures = Callable[[Observer, float, int], dict[str, float]]
 
 def run(size: float, runs: int, workers: int = 1) -> Outcome:
     """Run it `runs` times on a fresh cluster each; `size` scales nodes and jobs."""
-    return filled(size, runs, workers, _times)
+    return filled(size, runs, workers, times)
 
 
 def filled(size: float, runs: int, workers: int, figures: Figures) -> Outcome:
     """Fill a fresh cluster `runs` times; `figures` says what of it is the result."""
-    nodes, jobs = max(int(NODES * size), GROUPS * 4), max(int(JOBS * size), 1)
+    nodes, jobs = sized(size)
     found: list[Run] = []
 
     async def story(cluster: Harness) -> None:
-        found.append(await _once(cluster, nodes, jobs, figures))
+        found.append(await once(cluster, nodes, jobs, figures))
         print(f"run {len(found)} of {runs}: {shown(found[-1])}", file=sys.stderr, flush=True)
 
     for _ in range(runs):
@@ -61,7 +61,12 @@ def filled(size: float, runs: int, workers: int, figures: Figures) -> Outcome:
     return merge({**wanted, "placements": jobs * GROUPS * COUNT}, found)
 
 
-def _times(observer: Observer, start: float, want: int) -> dict[str, float]:
+def sized(size: float) -> tuple[int, int]:
+    """How many nodes and jobs a part of the size has."""
+    return max(int(NODES * size), GROUPS * 4), max(int(JOBS * size), 1)
+
+
+def times(observer: Observer, start: float, want: int) -> dict[str, float]:
     times = {
         name: observer.time_of(max(1, int(want * part))) - start
         for name, part in (("t_first_s", 0), ("t50_s", 0.5), ("t99_s", 0.99), ("t_all_s", 1))
@@ -119,7 +124,8 @@ async def settled(
     cluster.sample()
 
 
-async def _once(cluster: Harness, nodes: int, jobs: int, figures: Figures) -> Run:
+async def once(cluster: Harness, nodes: int, jobs: int, figures: Figures) -> Run:
+    """Fill one fresh cluster, and prove what it holds."""
     want = jobs * GROUPS * COUNT
     bodies = [
         msgspec.json.encode({"Job": job(at), "SubmissionID": f"s-{at}"}) for at in range(jobs)

@@ -3,9 +3,9 @@
 Two kinds of record, each written by one writer with one append in flight, as everywhere in the product. `events`:
 transactions of 256 events of one placement each, made, sealed and appended by the real chain and shell.
 `placements`: the real plan applier, in this process, gets plans of 1,000 placements on 5,000 nodes, verifies each
-against its state, and appends. With _r1 one server, with _r3 three on loopback. The time that the disk takes for
-one flush is part of the result: nothing here means much without it. The figures to reach: 50,000 events a second,
-250,000 placements.
+against its state, and appends. With _r1 one server, with _r3 three on loopback. Beside them `p1_t_all_s_r3`: P1 through
+the whole product on three servers that share this machine. The time that the disk takes for one flush is part of the
+result: nothing here means much without it. The figures to reach: 50,000 events a second, 250,000 placements.
 """
 
 import asyncio
@@ -15,13 +15,16 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
 import orjson
 
+from bench import p1
 from bench.fleet import n1_standard_8
 from bench.harness import between, until, usage
 from bench.outcome import Outcome, Run, merge, shown
 from bench.p1 import COUNT, GROUPS, NODES, job
 from bench.streams import Servers, fsync_ms, put, servers
+from bench.trio import TrioHarness, run_in_trio
 from bench.written import Written
 from schemas.base import EvalKey, JobId
 from schemas.envelope import CORE_VERSION, ENCODER, CommandBatch, LeaseHeld
@@ -56,10 +59,28 @@ def run(size: float, runs: int) -> Outcome:
     found: list[Run] = []
     for _ in range(runs):
         parts = [_on(replicas, events, world) for replicas in (1, 3)]
-        found.append(_joined(parts))
+        found.append(_with_p1(_joined(parts), size))
         print(f"run {len(found)} of {runs}: {shown(found[-1])}", file=sys.stderr, flush=True)
     wanted = {"events": events, "nodes": nodes, "placements": jobs * GROUPS * COUNT}
     return merge(wanted, found)
+
+
+def _with_p1(found: Run, size: float) -> Run:
+    """Add P1 on three servers: its time, and all that it proves."""
+    runs: list[Run] = []
+
+    async def story(cluster: TrioHarness) -> None:
+        nodes, jobs = p1.sized(size)
+        runs.append(await p1.once(cluster, nodes, jobs, p1.times))
+
+    run_in_trio(story, appliers=1, schedulers=1)
+    (whole,) = runs
+    return msgspec.structs.replace(
+        found,
+        result={**found.result, "p1_t_all_s_r3": whole.result["t_all_s"]},
+        checks={**found.checks, **{f"p1_{name}_r3": ok for name, ok in whole.checks.items()}},
+        fsync=found.fsync and whole.fsync,
+    )
 
 
 def _joined(parts: list[Run]) -> Run:
