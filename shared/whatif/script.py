@@ -30,7 +30,6 @@ from schemas.nodes import (
     PoolDeclared,
     ReportNode,
 )
-from schemas.plans import PlanCommitted
 from schemas.policy import (
     DeclarePool,
     DrainNode,
@@ -169,11 +168,6 @@ def jobs_of(entries: Iterable[Entry]) -> set[JobId]:
     """Jobs that submissions in a script name."""
     wishes = (RegisterJob, StopJob, EvaluateJob)
     return {one.command.job_id for one in entries if isinstance(one.command, wishes)}
-
-
-def workers_of(events: Iterable[Event]) -> set[str]:
-    """Scheduler workers whose plans these events tell."""
-    return {one.origin.worker for one in events if isinstance(one, PlanCommitted)}
 
 
 def node_ids_of(command: AnyCommand) -> tuple[NodeId, ...]:

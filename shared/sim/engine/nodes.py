@@ -122,10 +122,6 @@ class SimNodes:
         if dies:
             self.lives.lose(np.asarray([row], dtype=np.int32))
 
-    def is_silent(self, row: int) -> bool:
-        """Tell whether nobody hears this node."""
-        return row < len(self._silent) and bool(self._silent[row])
-
     def hear_again(self, row: int) -> None:
         """A node that went on is heard again: it gets its orders, and says what it did not say."""
         self._silent[row] = False
