@@ -10,7 +10,7 @@ from schemas.allocations import CLIENT_STATUSES
 from schemas.answers import JobVersionAnswer
 from schemas.envelope import COMMANDS_DECODER, ENCODER
 from schemas.nodes import Heartbeat, ReportNode
-from services.agent.fleet.lean import Fleet
+from services.agent.fleet.lean import HEARD_MAX, Fleet
 from services.agent.fleet.real import Flock
 from shared.bus import subjects
 from shared.core.ids import alloc_id
@@ -357,3 +357,28 @@ def test_failed_tasks_are_started_again_by_their_policy(
     assert field.log.get(7) in ("running", "pending")
     field.settle(30)
     assert field.log[7] in ((ends, "pending") if ends == "running" else (ends,))
+
+
+def test_a_flood_of_words_is_heard_in_parts_with_heartbeats_between() -> None:
+    """Of more words than one step hears the rest waits for the next, at once, and none of it is lost."""
+    field = Field(nodes=HEARD_MAX + 200)
+    said = {"cluster_id": "c", "seq": 5}
+    flood = [
+        Message(
+            "projection",
+            subjects.node(node),
+            ENCODER.encode(projected([alloc(at + 1)], node_id=node, **said)),
+            at,
+        )
+        for at, node in enumerate(field.ids)
+    ]
+    effects = field.fleet.step(flood, field.now_ns)
+    assert SetTimer("more", field.now_ns) in effects
+    assert sum(one.ear.seq == 5 for one in field.fleet.members) == HEARD_MAX
+    again = field.fleet.step([Timer("more", field.now_ns), Timer("beat", 0)], field.now_ns + SECOND)
+    assert all(one.ear.seq == 5 for one in field.fleet.members)
+    assert any(isinstance(one, Send) and one.subject.startswith("hb.") for one in again)
+    for _ in range(5):
+        again = field.fleet.step([Timer("more", 0)], field.now_ns + SECOND)
+    assert not any(isinstance(one, SetTimer) and one.name == "more" and one.at_ns for one in again)
+    assert sum(isinstance(one, Ask) and "job_version" in one.subject for one in effects) == 1

@@ -5,7 +5,9 @@ Decides nothing that an agent would decide otherwise: what is an order (`orders.
 allocation there are elements of columns and lists alone; per node one small object.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -41,8 +43,11 @@ HEARTBEAT_NS = 1_000_000_000
 SLICES = 40
 #: Between two questions for a job that nobody knew.
 FETCH_NS = 500_000_000
-#: While jobs are asked for, what waits for them is looked at so often.
-AGAIN_NS = 50_000_000
+#: What waits for jobs is looked at so often, for each node that waits: looking takes a small part of the time.
+AGAIN_NS = 100_000
+#: Words heard, and nodes that start something, in one step: heartbeats come between, and never seconds late.
+HEARD_MAX = 1_000
+STARTS_MAX = 500
 LOOK = "look "
 
 
@@ -140,6 +145,8 @@ class Fleet:
         #: when each node speaks next, as queued; 0: not.
         self._speaks = np.zeros(len(self.members), dtype=np.int64)
         self._starts, self._stops = _Batch(), _Batch()
+        #: words of the view that wait for their step.
+        self._unheard: deque[tuple[Member, bytes]] = deque()
         #: nodes with something to start.
         self._eager: dict[int, Member] = {}
         #: nodes that wait for a job version.
@@ -191,6 +198,8 @@ class Fleet:
             self._beat(now_ns, out)
         for one in inputs:
             self._take(one, now_ns, out)
+        for _ in range(min(len(self._unheard), HEARD_MAX)):
+            self._hear(*self._unheard.popleft(), out)
         self._fail(now_ns)
         self._obey(now_ns)
         self._live(now_ns)
@@ -200,7 +209,8 @@ class Fleet:
         self._set("lives", self.lives.next_due_ns(), out)
         self._set("speak", self._next_word_ns(), out)
         self._set("outage", self._outages.next_ns(), out)
-        self._set("taught", self._looked_ns + AGAIN_NS if self._is_taught else 0, out)
+        self._set("taught", self._look_due_ns() if self._is_taught else 0, out)
+        self._set("more", now_ns if self._unheard or self._eager else 0, out)
         return out
 
     def _set(self, name: str, at_ns: int, out: list[Effect]) -> None:
@@ -216,12 +226,12 @@ class Fleet:
                 out.append(Ack(one.token))
                 member = self._at.get(one.subject)
                 if member is not None:
-                    self._hear(member, one.data, out)
+                    self._unheard.append((member, one.data))
             case Answer() if one.name.startswith(LOOK):
                 member = self.members[int(one.name.removeprefix(LOOK))]
                 self._looks.pop(member.number, None)
                 if one.data:
-                    self._hear(member, one.data, out)
+                    self._unheard.append((member, one.data))
             case Answer():
                 if self._jobs.take(one.name, one.data):
                     self._is_taught = True
@@ -331,10 +341,13 @@ class Fleet:
             self._held.pop(member.number, None)
 
     def _look_again(self, now_ns: int) -> None:
-        """Go on with orders that waited for jobs: when all are known, else not too often."""
-        if self._is_taught and (not self._jobs.asked or now_ns >= self._looked_ns + AGAIN_NS):
+        """Go on with orders that waited for jobs, not too often."""
+        if self._is_taught and now_ns >= self._look_due_ns():
             self._is_taught, self._looked_ns = False, now_ns
             self._eager.update(self._held)
+
+    def _look_due_ns(self) -> int:
+        return self._looked_ns + AGAIN_NS * len(self._held)
 
     def _lives_any(self, keys: list[int], rows: list[int]) -> bool:
         """Tell whether one of these has not ended."""
@@ -350,9 +363,8 @@ class Fleet:
         self._look_again(now_ns)
         if not self._eager:
             return
-        for member in self._eager.values():
-            self._start(member)
-        self._eager = {}
+        for number in list(islice(self._eager, STARTS_MAX)):
+            self._start(self._eager.pop(number))
         if self._starts.keys:
             manners = np.array(self._starts.manners, dtype=np.int32)
             self._starts.manners = []
