@@ -9,8 +9,9 @@ from shared.core.wanted import DesiredAlloc
 
 
 def projected(allocs: Sequence[DesiredAlloc], **fields: Any) -> NodeProjection:
-    """Make a projection of these allocations; who is replaced must be among them."""
-    key_of = {alloc_id(one.key): one.key for one in allocs} | {"": 0}
+    """Make a projection of these allocations; who is replaced is among them, or has one of the small keys of tests."""
+    key_of = {alloc_id(key): key for key in (*range(1, 100), *(one.key for one in allocs))}
+    assert all(one.previous in key_of for one in allocs if one.previous)
     extras = tuple(
         DesiredExtra(
             at=at,
