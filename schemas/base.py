@@ -18,13 +18,27 @@ EvalKey = NewType("EvalKey", int)
 AllocKey = NewType("AllocKey", int)
 
 
-class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A part of a message: requests, replies and the values inside events."""
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
+class Event(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    tag_field="type",
+    gc=False,
+):
     """One fact. Subclasses carry a tag `noun.verb_past`; a tag is never reused and never changes its meaning."""
 
 
-class Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
+class Command(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    tag_field="type",
+    gc=False,
+):
     """One request to the plan applier. Its natural key is named in its docstring; sending it twice is harmless."""

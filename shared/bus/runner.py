@@ -23,6 +23,7 @@ from shared.bus.connect import Login, without_login
 from shared.bus.health import Health, HealthServer
 from shared.bus.shell import Performer, Shell, ShellSettings
 from shared.bus.sources import Carrier
+from shared.bus.tape import taped
 from shared.core.role import Role
 from shared.errors import CaravanError, ConfigInvalid
 
@@ -55,6 +56,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: older ones that stay beside the newest three, spread over the log.
     snapshot_spread: int = 12
     log_level: str = "info"
+    #: folder into which the role writes every step it takes (docs/profiling.md); empty: nowhere.
+    tape: str = ""
 
 
 def run_settings(environ: Mapping[str, str] | None = None) -> RunSettings:
@@ -151,6 +154,7 @@ def run_role(
         _give_way(niceness)
     structlog.contextvars.bind_contextvars(service=role.name, instance=role.instance)
     try:
+        role = taped(role, settings.tape)
         own = shell_settings(settings, role.name, node_id)
         shell = Shell(role, own, carriers=carriers)
         if performers_of is not None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # ---- where inputs come from ----
 
 
-class Replay(msgspec.Struct, frozen=True):
+class Replay(msgspec.Struct, frozen=True, gc=False):
     """The log, from the role's first missing seq on, then its tail. With `space`, LogSpace is told now and then.
 
     With `tables`, a role that has read nothing may be given these as they were at a checkpoint: `Restored`.
@@ -37,7 +37,7 @@ class Replay(msgspec.Struct, frozen=True):
     lull_ns: int = 0
 
 
-class Listen(msgspec.Struct, frozen=True):
+class Listen(msgspec.Struct, frozen=True, gc=False):
     """A core subscription. With `queue`, one of the group's members gets each message; without, every one does."""
 
     name: str
@@ -45,7 +45,7 @@ class Listen(msgspec.Struct, frozen=True):
     queue: str = ""
 
 
-class Work(msgspec.Struct, frozen=True):
+class Work(msgspec.Struct, frozen=True, gc=False):
     """A durable consumer without acks on a memory stream, shared by successive holders; opened by `Open`."""
 
     name: str
@@ -55,7 +55,7 @@ class Work(msgspec.Struct, frozen=True):
     credit: int = 64
 
 
-class Read(msgspec.Struct, frozen=True):
+class Read(msgspec.Struct, frozen=True, gc=False):
     """A stream read from a position that the role knows; opened by `Open(name, start)`."""
 
     name: str
@@ -70,7 +70,7 @@ Source = Replay | Listen | Work | Read
 # ---- inputs ----
 
 
-class Record(msgspec.Struct, frozen=True):
+class Record(msgspec.Struct, frozen=True, gc=False):
     """One message of LOG, in order of `seq`; nobody has checked it yet."""
 
     seq: int
@@ -86,13 +86,13 @@ class Restored(msgspec.Struct, frozen=True):
     lease: "LeaseHeld"
 
 
-class CaughtUp(msgspec.Struct, frozen=True):
+class CaughtUp(msgspec.Struct, frozen=True, gc=False):
     """The replay reached what was the end of the log, `seq`, when the shell last looked."""
 
     seq: int
 
 
-class LogSpace(msgspec.Struct, frozen=True):
+class LogSpace(msgspec.Struct, frozen=True, gc=False):
     """How full the log's newest stream is, by the server's word: at each connect, and every few seconds."""
 
     bytes: int
@@ -102,7 +102,7 @@ class LogSpace(msgspec.Struct, frozen=True):
     last_seq: int
 
 
-class Message(msgspec.Struct, frozen=True):
+class Message(msgspec.Struct, frozen=True, gc=False):
     """A message of another source. `reply` tells whether `Reply(token, …)` reaches anybody."""
 
     source: str
@@ -116,51 +116,51 @@ class Message(msgspec.Struct, frozen=True):
     msg_id: str = ""
 
 
-class Appended(msgspec.Struct, frozen=True):
+class Appended(msgspec.Struct, frozen=True, gc=False):
     """The outstanding append is durable at `seq`."""
 
     seq: int
 
 
-class AppendRefused(msgspec.Struct, frozen=True):
+class AppendRefused(msgspec.Struct, frozen=True, gc=False):
     """The log was not at the expected seq: somebody else wrote. `full`: it takes nothing any more."""
 
     reason: str = ""
     full: bool = False
 
 
-class AppendUnknown(msgspec.Struct, frozen=True):
+class AppendUnknown(msgspec.Struct, frozen=True, gc=False):
     """No answer: the append may or may not be in the log."""
 
 
-class RollReady(msgspec.Struct, frozen=True):
+class RollReady(msgspec.Struct, frozen=True, gc=False):
     """The stream of `generation` is there and empty: it begins at `first_seq`, behind the roll that may be appended."""
 
     generation: int
     first_seq: int
 
 
-class RollRefused(msgspec.Struct, frozen=True):
+class RollRefused(msgspec.Struct, frozen=True, gc=False):
     """There is no room for another generation, or nobody answered. Nothing has changed."""
 
     reason: str
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The reply to `Ask(name)`; None: there was none."""
 
     name: str
     data: bytes | None = None
 
 
-class PutDone(msgspec.Struct, frozen=True):
+class PutDone(msgspec.Struct, frozen=True, gc=False):
     """A last value was stored; its subject now stands at `subject_seq`."""
 
     subject: str
     subject_seq: int
 
 
-class PutRefused(msgspec.Struct, frozen=True):
+class PutRefused(msgspec.Struct, frozen=True, gc=False):
     """Another publisher was faster: what stands there now (empty data: nothing, or no answer)."""
 
     subject: str
@@ -168,22 +168,22 @@ class PutRefused(msgspec.Struct, frozen=True):
     data: bytes
 
 
-class Timer(msgspec.Struct, frozen=True):
+class Timer(msgspec.Struct, frozen=True, gc=False):
     """A named timer fired; `deadline_ns` is what it was set to."""
 
     name: str
     deadline_ns: int
 
 
-class LeadershipWon(msgspec.Struct, frozen=True):
+class LeadershipWon(msgspec.Struct, frozen=True, gc=False):
     """This instance may act for its role. A hint for liveness: only the log's fence makes two writers impossible."""
 
 
-class LeadershipLost(msgspec.Struct, frozen=True):
+class LeadershipLost(msgspec.Struct, frozen=True, gc=False):
     """Another instance acts, or may act soon."""
 
 
-class Reconnected(msgspec.Struct, frozen=True):
+class Reconnected(msgspec.Struct, frozen=True, gc=False):
     """The bus was away: memory streams may be empty, sends may be lost. Sent once at the first connect, too."""
 
     #: server's answers, asked only by the plan applier's shell.
@@ -215,7 +215,7 @@ Input = (
 # ---- effects ----
 
 
-class Append(msgspec.Struct, frozen=True):
+class Append(msgspec.Struct, frozen=True, gc=False):
     """Append a record to the log, only if its last seq is `expected_seq`. `kind`: tx, lease, checkpoint or roll.
 
     Behind a roll the shell writes into the generation that was made ready.
@@ -228,7 +228,7 @@ class Append(msgspec.Struct, frozen=True):
     msg_id: str
 
 
-class Roll(msgspec.Struct, frozen=True):
+class Roll(msgspec.Struct, frozen=True, gc=False):
     """Make the stream ready that follows a roll at `first_seq` - 1; RollReady or RollRefused answers it."""
 
     first_seq: int
@@ -236,14 +236,14 @@ class Roll(msgspec.Struct, frozen=True):
     bytes_max: int = 0
 
 
-class Send(msgspec.Struct, frozen=True):
+class Send(msgspec.Struct, frozen=True, gc=False):
     """Publish without waiting: commands, leases, heartbeats, presence, dead letters."""
 
     subject: str
     data: bytes
 
 
-class Put(msgspec.Struct, frozen=True):
+class Put(msgspec.Struct, frozen=True, gc=False):
     """Store a last value; only if the subject stands at `expected` (-1: do not check). `ttl_s` 0: for ever."""
 
     subject: str
@@ -252,54 +252,54 @@ class Put(msgspec.Struct, frozen=True):
     ttl_s: int = 0
 
 
-class Ack(msgspec.Struct, frozen=True):
+class Ack(msgspec.Struct, frozen=True, gc=False):
     """A message is taken care of: give its credit back to the source."""
 
     token: int
 
 
-class Nak(msgspec.Struct, frozen=True):
+class Nak(msgspec.Struct, frozen=True, gc=False):
     """Deliver the message again after `delay_ns`, from the shell's own memory."""
 
     token: int
     delay_ns: int
 
 
-class Reply(msgspec.Struct, frozen=True):
+class Reply(msgspec.Struct, frozen=True, gc=False):
     """Answer a message that has `reply`. Also an Ack."""
 
     token: int
     data: bytes
 
 
-class SetTimer(msgspec.Struct, frozen=True):
+class SetTimer(msgspec.Struct, frozen=True, gc=False):
     """Fire `Timer(name, at_ns)` at or after `at_ns`; 0 cancels."""
 
     name: str
     at_ns: int
 
 
-class Open(msgspec.Struct, frozen=True):
+class Open(msgspec.Struct, frozen=True, gc=False):
     """Start (or restart, from `start`) a Work or Read source."""
 
     name: str
     start: int = 0
 
 
-class Close(msgspec.Struct, frozen=True):
+class Close(msgspec.Struct, frozen=True, gc=False):
     """Stop a Work or Read source; what it delivered before is forgotten, no token needs an answer any more."""
 
     name: str
 
 
-class Purge(msgspec.Struct, frozen=True):
+class Purge(msgspec.Struct, frozen=True, gc=False):
     """Drop everything below `below` from the stream of a Read source."""
 
     name: str
     below: int
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class Ask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Send a request; `Answer(name, …)` follows, with None after `timeout_ns` or when nobody listens."""
 
     name: str
@@ -310,17 +310,17 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     stream: str = ""
 
 
-class Rewind(msgspec.Struct, frozen=True):
+class Rewind(msgspec.Struct, frozen=True, gc=False):
     """Deliver the log again from `seq` on."""
 
     seq: int
 
 
-class Resign(msgspec.Struct, frozen=True):
+class Resign(msgspec.Struct, frozen=True, gc=False):
     """Give leadership up; compete again after a pause."""
 
 
-class Stop(msgspec.Struct, frozen=True):
+class Stop(msgspec.Struct, frozen=True, gc=False):
     """Stop the process: going on would do harm. The shell logs `reason`, and exits with a code that is not 0."""
 
     reason: str

@@ -23,7 +23,7 @@ from shared.core.ids import make_key
 WORKERS_KEPT = 1000
 
 
-class Evaluation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Evaluation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One evaluation. `status`: pending, blocked, complete, failed or canceled."""
 
     key: EvalKey
@@ -47,7 +47,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.status in {"pending", "blocked"}
 
 
-class PlanNumber(msgspec.Struct, frozen=True, omit_defaults=True):
+class PlanNumber(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The last plan of a worker that the log shows: parts seen of `number`, and whether it was refused."""
 
     number: int

@@ -23,7 +23,7 @@ from shared.core.columns import EntryHashes
 VERSIONS_KEPT = 6
 
 
-class PlanFence(msgspec.Struct, frozen=True, omit_defaults=True):
+class PlanFence(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The plan that last changed a job, so that its later parts can be told from other changes."""
 
     key: int = 0
@@ -35,7 +35,7 @@ class PlanFence(msgspec.Struct, frozen=True, omit_defaults=True):
     cut: bool = False
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The newest version of a job."""
 
     id: JobId
@@ -58,7 +58,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fence: PlanFence = PlanFence()
 
 
-class Submission(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Submission(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What became of one submission."""
 
     digest: str
@@ -74,7 +74,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     warnings: tuple[str, ...] = ()
 
 
-class JobVersion(msgspec.Struct, frozen=True):
+class JobVersion(msgspec.Struct, frozen=True, gc=False):
     """The text of one version of a job."""
 
     version: int
