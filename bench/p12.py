@@ -164,7 +164,8 @@ async def _replay(bus: Servers) -> tuple[float, Replica]:
 
 async def _tail(bus: Servers, records: int) -> tuple[float, Replica]:
     """Take the log from a consumer, as the shell takes its tail: what a turn of the loop brought is one step."""
-    replica, inbox, stream = Replica(), Inbox(), subjects.log_stream(1)
+    replica, wake, stream = Replica(), asyncio.Event(), subjects.log_stream(1)
+    inbox = Inbox(wake)
     async with bus.connection() as client:
         pull = Pull(
             Link(client),
@@ -180,8 +181,8 @@ async def _tail(bus: Servers, records: int) -> tuple[float, Replica]:
         start = time.perf_counter()
         pull.open()
         while replica.seq < records:
-            await asyncio.wait_for(inbox.wake.wait(), LIMIT_S)
-            inbox.wake.clear()
+            await asyncio.wait_for(wake.wait(), LIMIT_S)
+            wake.clear()
             some = inbox.take(TAIL_CREDIT)
             for one in some:
                 assert isinstance(one, Record)

@@ -6,6 +6,7 @@ Decides nothing about meaning: it counts, keeps and hands over. Knows neither th
 import asyncio
 import heapq
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
@@ -15,12 +16,38 @@ from shared.core.role import Input, Message, Timer
 REQUESTS_MAX = 100_000
 
 
-class Inbox:
-    """Inputs that the next step will get, and the wake-up of the loop."""
+class Wake(Protocol):
+    """What is told that something waits: an Event for who awaits it, a Bell for who wants to be called."""
 
-    def __init__(self) -> None:
+    def set(self) -> None:
+        """Tell."""
+        ...
+
+
+class Bell:
+    """Has `rung` called once, soon, in the running loop, however often it is set until then."""
+
+    def __init__(self, rung: Callable[[], None]) -> None:
+        self._rung = rung
+        self._is_set = False
+
+    def set(self) -> None:
+        """Ring."""
+        if not self._is_set:
+            self._is_set = True
+            asyncio.get_running_loop().call_soon(self._ring)
+
+    def _ring(self) -> None:
+        self._is_set = False
+        self._rung()
+
+
+class Inbox:
+    """Inputs that the next step will get, and whom to wake for them."""
+
+    def __init__(self, wake: Wake) -> None:
         self._waiting: list[Input] = []
-        self.wake = asyncio.Event()
+        self.wake = wake
         self.failure: BaseException | None = None
 
     def put(self, one: Input) -> None:

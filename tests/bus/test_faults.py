@@ -288,7 +288,7 @@ def test_a_gap_is_read_again_then_shown(bus: Bus) -> None:
             for number in range(1, 6):
                 await admin.request_raw(TX, b"%d" % number)
             await admin.ask(subjects.js_message_delete("LOG_1"), b'{"seq":3}')
-            inbox = Inbox()
+            inbox = Inbox(asyncio.Event())
             replay = LogReplay(Link(admin), inbox, owner="toy")
             # As a damaged replica shows it, that states all five.
             replay._chain = await generations.chain(admin)
@@ -312,7 +312,7 @@ def test_a_replica_that_leaves_records_out_is_corrected(bus: Bus) -> None:
         async with bus.client() as admin:
             for number in range(1, 8):
                 await append(admin, b"%d" % number, msg_id=str(number))
-            inbox = Inbox()
+            inbox = Inbox(asyncio.Event())
             replay = LogReplay(Link(admin), inbox, owner="toy")
             replay._chain = await generations.chain(admin)
             replay._next = 2

@@ -1,5 +1,7 @@
 """The shell's parts that need no bus: clock, timers, tokens, headers."""
 
+import asyncio
+
 import pytest
 
 from shared.bus.clock import Clock
@@ -90,13 +92,14 @@ def test_tokens_give_credit_back_once() -> None:
 
 def test_the_inbox_keeps_order() -> None:
     """A step takes the oldest inputs; the rest waits and wakes the loop again; dropped ones are gone."""
-    inbox = Inbox()
+    wake = asyncio.Event()
+    inbox = Inbox(wake)
     for seq in range(1, 6):
         inbox.put(Record(seq, "", b""))
     inbox.put(CaughtUp(5))
-    inbox.wake.clear()
+    wake.clear()
     assert [one.seq for one in inbox.take(2)] == [1, 2]
-    assert inbox.wake.is_set()
+    assert wake.is_set()
     inbox.drop(lambda one: isinstance(one, Record))
     assert inbox.take(9) == [CaughtUp(5)]
 
