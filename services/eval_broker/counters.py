@@ -5,10 +5,34 @@ another evaluation of their job, waiting sleep until a time, cancelable shall en
 """
 
 from schemas.base import EvalKey
-from services.eval_broker.workers import Held
 from shared.core.histogram import Histogram
 
 _PREFIX = "caravan_eval_broker_"
+
+
+class _Runs(Histogram):
+    """Durations of which many that come one after the other are equal: what went, or ended, in one step."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._equal_ns = 0
+        self._equal = 0
+
+    def observe(self, duration_ns: int, count: int = 1) -> None:
+        """Count, once the run has ended."""
+        if duration_ns == self._equal_ns:
+            self._equal += count
+            return
+        if self._equal:
+            super().observe(self._equal_ns, self._equal)
+        self._equal_ns, self._equal = duration_ns, count
+
+    def shown(self) -> dict[str, float]:
+        """As of any other; what runs is counted, too."""
+        if self._equal:
+            super().observe(self._equal_ns, self._equal)
+            self._equal = 0
+        return super().shown()
 
 
 class Counters:
@@ -28,16 +52,14 @@ class Counters:
             ),
             0,
         )
-        self._process = Histogram(_PREFIX + "process_seconds")
-        self._wait = Histogram(_PREFIX + "wait_seconds")
-        self._ready_ns: dict[EvalKey, int] = {}
+        self._process = _Runs(_PREFIX + "process_seconds")
+        self._wait = _Runs(_PREFIX + "wait_seconds")
         #: MHz and MiB.
         self._blocked: dict[EvalKey, tuple[int, int]] = {}
         self._blocked_sum = (0, 0)
 
     def clear(self) -> None:
         """Forget what hangs on evaluations: another broker acts, or this one starts to."""
-        self._ready_ns = {}
         self._blocked = {}
         self._blocked_sum = (0, 0)
 
@@ -45,21 +67,15 @@ class Counters:
         """Count."""
         self._sums[name] += count
 
-    def ready(self, key: EvalKey, now_ns: int) -> None:
-        """Take note that an evaluation may be leased from now on."""
-        self._ready_ns[key] = now_ns
-
-    def leased(self, keys: list[EvalKey], now_ns: int) -> None:
+    def leased(self, waited_ns: list[int]) -> None:
         """Count leases: the time from being ready to being handed out (broker.wait_time)."""
-        self._sums["leases_total"] += len(keys)
-        for key in keys:
-            self._wait.observe(now_ns - self._ready_ns.pop(key, now_ns))
+        self._sums["leases_total"] += len(waited_ns)
+        for duration_ns in waited_ns:
+            self._wait.observe(duration_ns)
 
-    def ended(self, key: EvalKey, held: Held | None, now_ns: int) -> None:
-        """Count an end: the time from handing out to the log's word (broker.process_time)."""
-        self._ready_ns.pop(key, None)
-        if held is not None:
-            self._process.observe(now_ns - held.given_ns)
+    def ended(self, given_ns: int, now_ns: int) -> None:
+        """Count the end of what was handed out: the time until the log's word (broker.process_time)."""
+        self._process.observe(now_ns - given_ns)
 
     def blocked(self, key: EvalKey, cpu_mhz: int, memory_mib: int) -> None:
         """Count what an evaluation waits for (blocked_evals.cpu and .memory)."""
@@ -69,8 +85,10 @@ class Counters:
 
     def unblocked(self, key: EvalKey) -> None:
         """Take it away again."""
-        cpu_mhz, memory_mib = self._blocked.pop(key, (0, 0))
-        self._blocked_sum = (self._blocked_sum[0] - cpu_mhz, self._blocked_sum[1] - memory_mib)
+        asked = self._blocked.pop(key, None)
+        if asked is not None:
+            cpu_mhz, memory_mib = self._blocked_sum
+            self._blocked_sum = (cpu_mhz - asked[0], memory_mib - asked[1])
 
     def shown(self, gauges: dict[str, int]) -> dict[str, float]:
         """Return all sums and the given gauges under their full names."""

@@ -12,31 +12,33 @@ class Joined:
     """News by the evaluation that they joined."""
 
     def __init__(self) -> None:
-        self._of: dict[EvalKey, dict[EvalKey, int]] = {}
+        #: for others to read; empty nearly always.
+        self.of: dict[EvalKey, dict[EvalKey, int]] = {}
         #: snapshot of the last plan of an evaluation that was joined.
         self._planned: dict[EvalKey, int] = {}
 
     def __len__(self) -> int:
         """Number of news that wait."""
-        return sum(map(len, self._of.values()))
+        return sum(map(len, self.of.values()))
 
     def join(self, key: EvalKey, older: EvalKey, seq: int) -> None:
         """Let `key`, which needs a snapshot at `seq` or later, wait with an older one."""
-        self._of.setdefault(older, {})[key] = seq
+        self.of.setdefault(older, {})[key] = seq
 
     def seq_of(self, older: EvalKey) -> int:
         """What a worker must have seen for all that joined; 0: nothing did."""
-        return max(self._of.get(older, {}).values(), default=0)
+        news = self.of.get(older)
+        return max(news.values()) if news else 0
 
     def planned(self, older: EvalKey, snapshot_seq: int) -> None:
         """Take note that a plan of it is in the log, and what it was made on."""
-        if older in self._of:
+        if older in self.of:
             self._planned[older] = snapshot_seq
 
     def part(self, older: EvalKey, *, was_tried: bool) -> tuple[list[EvalKey], list[EvalKey]]:
         """Return what the plan that ended an evaluation had seen, and what it had not; both are forgotten here."""
         seen = self._planned.pop(older, 0) if was_tried else 0
-        news = self._of.pop(older, {})
+        news = self.of.pop(older, {})
         self._planned.pop(older, None)
         told = [key for key, seq in news.items() if seq <= seen]
         return told, [key for key, seq in news.items() if seq > seen]

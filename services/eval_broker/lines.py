@@ -15,7 +15,8 @@ whose snapshot is older than the last room on its classes is tried at once. So n
 block, or between two brokers, is ever missed. Next: `asleep.py`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Mapping
 from heapq import heappop, heappush
 
 import msgspec
@@ -25,7 +26,6 @@ from schemas.evaluations import Blocked
 from schemas.nodes import CapacityFreed
 from services.eval_broker.wakes import Wakes
 from shared.core.shapes import Ask, Shape
-from shared.core.waker import earliest
 
 #: Tries that a shape of which nothing is known starts with.
 FIRST_TRIES = 4
@@ -39,7 +39,7 @@ Order = tuple[int, int, JobId, EvalKey]
 HOPELESS = frozenset({"misconfigured", "never_fits"})
 
 
-class Need(msgspec.Struct, frozen=True):
+class Need(msgspec.Struct, frozen=True, gc=False):
     """What an evaluation waits for, and its place. `asks`: one of them must fit; empty: amounts say nothing."""
 
     job_id: JobId
@@ -49,20 +49,21 @@ class Need(msgspec.Struct, frozen=True):
     asks: tuple[Ask, ...] = ()
 
 
-class Member(msgspec.Struct, eq=False):
-    """One evaluation in a line. `blocked` is None for a parked one."""
+class Member(msgspec.Struct, eq=False, gc=False):
+    """One evaluation in a line: it waits there, or is tried. `blocked` is None for a parked one."""
 
-    key: EvalKey
-    need: Need
     order: Order
     line: "Line"
     blocked: Blocked | None
+    waits: bool
 
 
 class Line(msgspec.Struct, eq=False):
     """All that wait for one shape. Times are steady ns."""
 
     shape: Shape
+    #: of all lines there ever were: a name that is cheaper than a shape.
+    number: int
     #: seq of the log from which on it heard of whatever was freed on the classes that it waits for.
     heard_seq: int = 0
     #: seq at which something was last freed that could help.
@@ -72,19 +73,16 @@ class Line(msgspec.Struct, eq=False):
     #: it was never found shut, or found room the last time.
     is_running: bool = True
     moved_ns: int = 0
-    waiting: dict[EvalKey, Member] = {}
-    heap: list[tuple[Order, EvalKey]] = []
-    trying: dict[EvalKey, Member] = {}
+    #: how many wait, and how many are tried.
+    waiting: int = 0
+    trying: int = 0
+    #: places of those that wait: as they came, each behind the one before it, and those that came out of turn. A place
+    #: that nobody waits at any more is passed over.
+    queue: deque[Order] = msgspec.field(default_factory=deque[Order])
+    heap: list[Order] = []
     #: what the last one blocked knew, which wakes the line.
     blocked: Blocked | None = None
     asks: tuple[Ask, ...] = ()
-
-    def head(self) -> Member | None:
-        """Return who is next, if anybody waits."""
-        heap, waiting = self.heap, self.waiting
-        while heap and (heap[0][1] not in waiting or waiting[heap[0][1]].order != heap[0][0]):
-            heappop(heap)
-        return waiting[heap[0][1]] if heap else None
 
 
 class Lines:
@@ -95,23 +93,29 @@ class Lines:
         self._grown_seq = grown_seq
         self._lines: dict[Shape, Line] = {}
         self._members: dict[EvalKey, Member] = {}
-        self._parked_of: dict[JobId, dict[EvalKey, None]] = {}
+        #: who is parked, by job; for others to read.
+        self.parked_of: dict[JobId, tuple[EvalKey, ...]] = {}
         self._wakes = Wakes()
-        #: blocked ones that shall be woken, by order.
-        self._due: list[tuple[Order, EvalKey]] = []
+        #: blocked ones that shall be woken.
+        self._due: list[Order] = []
         self._ready: list[EvalKey] = []
-        #: lines that find room and have more behind.
-        self.running: dict[Shape, Line] = {}
+        #: lines that find room and have more behind, by number.
+        self._running: dict[int, Line] = {}
         self._blocked = 0
+        self._numbered = 0
 
     def gauges(self) -> dict[str, int]:
         """Count the blocked, those parked behind others of their shape, and shapes that anything waits for or tries."""
-        parked = sum(len(keys) for keys in self._parked_of.values())
         return {
             "blocked_evaluations": self._blocked,
-            "parked_evaluations": parked,
+            "parked_evaluations": sum(map(len, self.parked_of.values())),
             "shapes": len(self._lines),
         }
+
+    @property
+    def held_up(self) -> int:
+        """Number of those in lines that move and were never found shut: workers, not nodes, are what they wait for."""
+        return sum(line.waiting for line in self._running.values() if line.blocked is None)
 
     # ---- who waits ----
 
@@ -136,25 +140,22 @@ class Lines:
         if key in self._members:
             return
         line = self._line(need, now)
-        if line.credit and not line.waiting and len(line.trying) < TRIES_MAX:
+        if line.credit and not line.waiting and line.trying < TRIES_MAX:
             # Nobody waits: what it will nearly always be.
             order = (-need.priority, need.age, need.job_id, key)
-            self._members[key] = line.trying[key] = Member(key, need, order, line, None)
+            self._members[key] = Member(order, line, None, waits=False)
+            line.trying += 1
             line.credit -= 1
             self._ready.append(key)
             return
         self._enter(key, need, line, None)
-        self._parked_of.setdefault(need.job_id, {})[key] = None
+        self.parked_of[need.job_id] = (*self.parked_of.get(need.job_id, ()), key)
         self._settle(line)
-
-    def parked_of(self, job_id: JobId) -> list[EvalKey]:
-        """Evaluations of a job that are parked."""
-        return list(self._parked_of.get(job_id, ()))
 
     def is_trying(self, key: EvalKey) -> bool:
         """Tell whether an evaluation of a line is tried now."""
         member = self._members.get(key)
-        return member is not None and key in member.line.trying
+        return member is not None and not member.waits
 
     def woken(self, key: EvalKey, now: "Moment") -> bool:
         """Take note that a blocked one is pending now, whoever woke it; returns whether it was here."""
@@ -164,9 +165,10 @@ class Lines:
         self._blocked -= 1
         member.blocked = None
         line = member.line
-        if key in line.waiting:
-            del line.waiting[key]
-            line.trying[key] = member
+        if member.waits:
+            member.waits = False
+            line.waiting -= 1
+            line.trying += 1
         line.moved_ns = now.ns
         self._settle(line)
         return True
@@ -183,15 +185,17 @@ class Lines:
         if member is None:
             return False
         line = member.line
-        left = self._members.get(after) if after is not None else None
-        found = (left is None or left.line is not line) if was_tried else None
-        self._blocked -= member.blocked is not None
-        if line.waiting.pop(key, None) is not None:
-            self._unpark(member)
+        if member.blocked is not None:
+            self._blocked -= 1
+        if member.waits:
+            line.waiting -= 1
+            self._unpark(member.order)
         else:
-            del line.trying[key]
+            left = self._members.get(after) if after is not None else None
+            line.trying -= 1
+            found = (left is None or left.line is not line) if was_tried else None
             self._learn(line, now, found=found)
-        if line.waiting or line.shape in self.running:
+        if line.waiting or line.number in self._running:
             self._settle(line)
         if not line.waiting and not line.trying:
             del self._lines[line.shape]
@@ -214,16 +218,18 @@ class Lines:
     def take(self, limit: int, now_ns: int) -> list[EvalKey]:
         """Return blocked ones that shall be woken, by priority, then age; they are not returned again."""
         keys: list[EvalKey] = []
-        floor = self.floor(now_ns)
-        while self._due and len(keys) < limit and -self._due[0][0][0] >= floor:
-            key = heappop(self._due)[1]
+        floor = self.floor(now_ns) if self._due else 0
+        while self._due and len(keys) < limit and -self._due[0][0] >= floor:
+            key = heappop(self._due)[3]
             member = self._members.get(key)
-            if member is not None and member.blocked is not None and key in member.line.trying:
+            if member is not None and member.blocked is not None and not member.waits:
                 keys.append(key)
         return keys
 
     def ready(self) -> list[EvalKey]:
         """Return parked ones that may be leased now; they are not returned again, and stay until they leave."""
+        if not self._ready:
+            return []
         keys, self._ready = self._ready, []
         return [key for key in keys if self.is_trying(key)]
 
@@ -232,35 +238,62 @@ class Lines:
 
         While a line finds room, those of lower priority do not take it before the next of the line come.
         """
-        return max((self._priority(line, now_ns) for line in self.running.values()), default=0)
+        return max((self._priority(line, now_ns) for line in self._running.values()), default=0)
 
     def due_ns(self, now_ns: int) -> int:
         """When a line that does not move stops holding others back; 0: none does."""
-        ends = [line.moved_ns + STALLED_NS for line in self.running.values()]
-        return earliest(*[end for end in ends if end > now_ns])
+        ends = [line.moved_ns + STALLED_NS for line in self._running.values()]
+        return min((end for end in ends if end > now_ns), default=0)
 
     def _priority(self, line: Line, now_ns: int) -> int:
-        head = line.head()
-        is_moving = head is not None and now_ns < line.moved_ns + STALLED_NS
-        return head.need.priority if head is not None and is_moving else 0
+        is_moving = line.waiting and now_ns < line.moved_ns + STALLED_NS
+        return -self._head(line).order[0] if is_moving else 0
 
     def _line(self, need: Need, now: "Moment") -> Line:
         line = self._lines.get(need.shape)
         if line is None:
-            line = Line(shape=need.shape, credit=FIRST_TRIES, moved_ns=now.ns)
+            self._numbered += 1
+            line = Line(need.shape, self._numbered, credit=FIRST_TRIES, moved_ns=now.ns)
             self._lines[need.shape] = line
         return line
 
     def _enter(self, key: EvalKey, need: Need, line: Line, blocked: Blocked | None) -> None:
         order = (-need.priority, need.age, need.job_id, key)
-        member = self._members[key] = Member(key, need, order, line, blocked)
-        line.waiting[key] = member
-        heappush(line.heap, (order, key))
+        self._members[key] = Member(order, line, blocked, waits=True)
+        line.waiting += 1
+        # Most come in the order in which they go: that costs no search.
+        if not line.queue or line.queue[-1] < order:
+            line.queue.append(order)
+        else:
+            heappush(line.heap, order)
 
-    def _unpark(self, member: Member) -> None:
-        of_job = self._parked_of.get(member.need.job_id)
-        if of_job is not None and of_job.pop(member.key, 0) is None and not of_job:
-            del self._parked_of[member.need.job_id]
+    def _head(self, line: Line) -> Member:
+        """Return who is next where anybody waits."""
+        queue, heap = line.queue, line.heap
+        first = late = None
+        while queue and (first := self._waiting_at(queue[0])) is None:
+            queue.popleft()
+        while heap and (late := self._waiting_at(heap[0])) is None:
+            heappop(heap)
+        if first is None or (late is not None and late.order < first.order):
+            first = late
+        assert first is not None, (line.shape, line.waiting)
+        return first
+
+    def _waiting_at(self, order: Order) -> Member | None:
+        member = self._members.get(order[3])
+        is_there = member is not None and member.waits and member.order == order
+        return member if is_there else None
+
+    def _unpark(self, order: Order) -> None:
+        job_id, key = order[2], order[3]
+        keys = self.parked_of.get(job_id)
+        if keys is None or key not in keys:
+            return
+        if len(keys) == 1:
+            del self.parked_of[job_id]
+        else:
+            self.parked_of[job_id] = tuple(one for one in keys if one != key)
 
     def _learn(self, line: Line, now: "Moment", *, found: bool | None) -> None:
         """Let two go for one that found room; none where there is no more."""
@@ -273,23 +306,23 @@ class Lines:
 
     def _settle(self, line: Line) -> None:
         """Let go whom the line may let go. A line at rest has a head that was tried since anything was freed."""
-        head = line.head()
-        if head is not None and not line.trying and not line.credit and self._is_due(line, head):
-            line.credit = 1
-        while head is not None and line.credit and len(line.trying) < TRIES_MAX:
+        if line.waiting and not line.trying and not line.credit:
+            line.credit = int(self._is_due(line, self._head(line)))
+        while line.waiting and line.credit and line.trying < TRIES_MAX:
+            head = self._head(line)
+            head.waits = False
             line.credit -= 1
-            del line.waiting[head.key]
-            line.trying[head.key] = head
+            line.waiting -= 1
+            line.trying += 1
             if head.blocked is not None:
-                heappush(self._due, (head.order, head.key))
+                heappush(self._due, head.order)
             else:
-                self._unpark(head)
-                self._ready.append(head.key)
-            head = line.head()
-        if head is not None and line.trying and line.is_running:
-            self.running[line.shape] = line
+                self._unpark(head.order)
+                self._ready.append(head.order[3])
+        if line.waiting and line.trying and line.is_running:
+            self._running[line.number] = line
         else:
-            self.running.pop(line.shape, None)
+            self._running.pop(line.number, None)
 
     def _is_due(self, line: Line, head: Member) -> bool:
         """Tell whether a head was never tried, or room appeared after the snapshot on which it found none."""
@@ -306,7 +339,7 @@ class Lines:
         )
 
 
-class Moment(msgspec.Struct, frozen=True):
+class Moment(msgspec.Struct, frozen=True, gc=False):
     """When something is heard of: steady ns, and the seq of the log."""
 
     ns: int
@@ -325,8 +358,3 @@ def _helps(line: Line, event: CapacityFreed) -> bool:
     if not event.room or not line.asks:
         return True
     return any(all(a <= b for a, b in zip(ask, event.room, strict=True)) for ask in line.asks)
-
-
-def held_up(running: Iterable[Line]) -> int:
-    """Count those in lines that move and were never found shut: workers, not nodes, are what they wait for."""
-    return sum(len(line.waiting) for line in running if line.blocked is None)

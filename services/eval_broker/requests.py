@@ -57,16 +57,13 @@ class Endings:
     """Evaluations that shall end without a plan."""
 
     def __init__(self) -> None:
-        #: status and reason.
-        self._words: dict[EvalKey, tuple[str, str]] = {}
+        #: status and reason; which there are is for others to read.
+        self.words: dict[EvalKey, tuple[str, str]] = {}
         self._unasked: dict[EvalKey, None] = {}
         self._asked = Requests()
 
     def __len__(self) -> int:
-        return len(self._words)
-
-    def __contains__(self, key: EvalKey) -> bool:
-        return key in self._words
+        return len(self.words)
 
     @property
     def due_ns(self) -> int:
@@ -75,13 +72,13 @@ class Endings:
 
     def add(self, key: EvalKey, status: str, reason: str) -> None:
         """Let an evaluation end."""
-        if key not in self._words:
-            self._words[key] = (status, reason)
+        if key not in self.words:
+            self.words[key] = (status, reason)
             self._unasked[key] = None
 
     def done(self, key: EvalKey) -> None:
         """Forget it: it ended."""
-        if self._words.pop(key, None) is not None:
+        if self.words.pop(key, None) is not None:
             self._unasked.pop(key, None)
             self._asked.done(key)
 
@@ -92,7 +89,7 @@ class Endings:
             del self._unasked[key]
         by_word: dict[tuple[str, str], list[EvalKey]] = {}
         for key in self._asked.ask(fresh, now_ns):
-            by_word.setdefault(self._words[key], []).append(key)
+            by_word.setdefault(self.words[key], []).append(key)
         return [
             EndEvaluations(keys=tuple(keys), status=status, reason=reason)
             for (status, reason), keys in by_word.items()

@@ -33,7 +33,7 @@ from services.eval_broker.asleep import DelayQueue
 from services.eval_broker.backlog import Backlog
 from services.eval_broker.counters import Counters
 from services.eval_broker.joined import Joined
-from services.eval_broker.lines import Lines, Moment, held_up
+from services.eval_broker.lines import Lines, Moment
 from services.eval_broker.needs import need_of, need_of_blocked
 from services.eval_broker.ready import ReadyQueue
 from services.eval_broker.requests import Endings, Requests
@@ -167,7 +167,7 @@ class EvalBroker:
         forgotten = self._workers.forgotten(instance, now)
         self._counters.add("leases_reminded_total", len(forgotten))
         return [
-            self._message(instance, forgotten[at : at + CHUNK])
+            self._message(instance, tuple(forgotten[at : at + CHUNK]))
             for at in range(0, len(forgotten), CHUNK)
         ]
 
@@ -179,36 +179,40 @@ class EvalBroker:
     def _notice(self, record: envelope.Record, seq: int, now: int) -> None:
         """Bring what is derived up to date; the tables already stand after the whole record."""
         ordinal = 0
+        moment = Moment(now, seq)
+        parked_of, joined = self._lines.parked_of, self._joined.of
         for event in record.events:
             match event:
-                case PlanCommitted():
-                    self._joined.planned(event.key, event.origin.snapshot_seq)
-                    if event.cut or event.origin.parts > 1:
-                        self._landed(event)
-                    self._unpark(event.job_id, now)
-                case JobRegistered() | JobStopped():
-                    self._unpark(event.job_id, now)
                 case EvaluationEnded():
-                    self._refresh(event.key, now)
+                    self._forget(event.key, moment, was_tried=event.status == "complete")
+                case PlanCommitted():
+                    if event.cut or event.origin.parts > 1 or event.key in joined:
+                        self._landed(event)
+                    if event.job_id in parked_of:
+                        self._unpark(event.job_id, moment)
+                case JobRegistered() | JobStopped():
+                    if event.job_id in parked_of:
+                        self._unpark(event.job_id, moment)
                 case EvaluationsCreated():
                     for _ in event.evaluations:
-                        self._refresh(EvalKey(make_key(seq, ordinal)), now)
+                        self._refresh(EvalKey(make_key(seq, ordinal)), moment)
                         ordinal += 1
                 case EvaluationsWoken():
                     for key in event.keys:
-                        self._awake(key, now)
-                        self._refresh(key, now)
+                        self._awake(key, moment)
+                        self._refresh(key, moment)
                 case PlanRefused():
                     self._counters.add("plans_refused_total")
                     self._planned(event.key, event.origin, counts=True)
                 case CapacityFreed():
-                    self._lines.free(event, seq, self._moment(now))
+                    self._lines.free(event, seq, moment)
                 case _:
                     pass
 
     def _landed(self, event: PlanCommitted) -> None:
-        """Give the lease of a plan back that was cut somewhere, once its last part is there."""
-        if event.origin.part + 1 >= event.origin.parts:
+        """Give the lease of a plan back that was cut somewhere, once its last part is there; news saw it, too."""
+        self._joined.planned(event.key, event.origin.snapshot_seq)
+        if (event.cut or event.origin.parts > 1) and event.origin.part + 1 >= event.origin.parts:
             did = event.placements or event.stops or event.updates
             self._planned(event.key, event.origin, counts=not did)
 
@@ -249,46 +253,43 @@ class EvalBroker:
         self._is_acting = shall_act
         self._clear()
         if shall_act:
+            moment = Moment(now, self._replica.seq)
             for key in self._replica.state.evaluations.open:
-                self._refresh(key, now)
+                self._refresh(key, moment)
 
-    def _refresh(self, key: EvalKey, now: int) -> None:
+    def _refresh(self, key: EvalKey, moment: Moment) -> None:
         """Put an evaluation where the state says that it belongs."""
         evaluation = self._replica.state.evaluations.by_key.get(key)
         if evaluation is None or not evaluation.is_open:
-            self._forget(key, now)
+            self._forget(key, moment, was_tried=_was_tried(evaluation))
         elif evaluation.blocked is not None:
             self._ready.drop(key)
             need = need_of_blocked(self._replica.state, evaluation, evaluation.blocked)
-            self._lines.block(key, need, evaluation.blocked, self._moment(now))
+            self._lines.block(key, need, evaluation.blocked, moment)
             self._counters.blocked(key, *self._ask(evaluation.job_id, evaluation.blocked))
         elif evaluation.wait_until_ns:
             self._delayed.add(key, evaluation.wait_until_ns)
-        elif key not in self._endings:
-            self._admit(evaluation, now)
+        elif key not in self._endings.words:
+            self._admit(evaluation, moment)
 
-    def _moment(self, now: int) -> Moment:
-        return Moment(now, self._replica.seq)
-
-    def _admit(self, evaluation: Evaluation, now: int) -> None:
+    def _admit(self, evaluation: Evaluation, moment: Moment) -> None:
         """Let a pending evaluation be leased, or stand in line where it can only place, behind others of its shape."""
-        key = evaluation.key
-        need = None if self._lines.is_trying(key) else need_of(self._replica.state, evaluation)
+        key, lines = evaluation.key, self._lines
+        need = None if lines.is_trying(key) else need_of(self._replica.state, evaluation)
         if need is None:
-            self._queue(evaluation)
-            self._counters.ready(key, now)
+            self._queue(evaluation, moment.ns)
             return
-        for older in self._lines.parked_of(evaluation.job_id):
+        for older in lines.parked_of.get(evaluation.job_id, ()):
             # All of a job that nothing was placed of ask for the same.
-            self._lines.leave(older, self._moment(now))
+            lines.leave(older, moment)
             self._end(older, "canceled", "superseded")
-        self._lines.park(key, need, self._moment(now))
+        lines.park(key, need, moment)
 
-    def _unpark(self, job_id: JobId, now: int) -> None:
+    def _unpark(self, job_id: JobId, moment: Moment) -> None:
         """Put a job's parked evaluations where they belong now that the job changed: there is more to decide."""
-        for key in self._lines.parked_of(job_id):
-            self._lines.leave(key, self._moment(now))
-            self._refresh(key, now)
+        for key in self._lines.parked_of.get(job_id, ()):
+            self._lines.leave(key, moment)
+            self._refresh(key, moment)
 
     def _ask(self, job_id: JobId, blocked: Blocked) -> tuple[int, int]:
         """MHz and MiB of what a blocked evaluation could not place."""
@@ -300,15 +301,15 @@ class EvalBroker:
         ]
         return sum(cpu for cpu, _ in asks), sum(memory for _, memory in asks)
 
-    def _queue(self, evaluation: Evaluation) -> None:
+    def _queue(self, evaluation: Evaluation, now: int) -> None:
         """Let a pending evaluation be leased; where a crowd of one job waits, only the newest shall stay.
 
         The newest is the one that a worker must have seen the most for: no older one knows more.
         """
         job_id = evaluation.job_id
-        if self._joins(evaluation):
+        if evaluation.triggered_by == "node-update" and self._joins(evaluation):
             return
-        waiting = self._ready.add(evaluation.key, job_id, evaluation.priority)
+        waiting = self._ready.add(evaluation.key, job_id, evaluation.priority, now)
         if waiting <= WAITING_MAX:
             return
         by_key = self._replica.state.evaluations.by_key
@@ -328,7 +329,7 @@ class EvalBroker:
         """
         key, by_key = evaluation.key, self._replica.state.evaluations.by_key
         older = self._ready.next_of(evaluation.job_id)
-        if evaluation.triggered_by != "node-update" or key in self._ready or older is None:
+        if key in self._ready.known or older is None:
             return False
         # The record that brings the news may end the older one, too: the tables stand behind it already.
         if not by_key[older].is_open or by_key[older].priority < evaluation.priority:
@@ -336,22 +337,24 @@ class EvalBroker:
         self._joined.join(key, older, evaluation.min_seq)
         return True
 
-    def _awake(self, key: EvalKey, now: int) -> None:
+    def _awake(self, key: EvalKey, moment: Moment) -> None:
         """Forget that an evaluation slept."""
-        if self._lines.woken(key, self._moment(now)):
+        if self._lines.woken(key, moment):
             self._room_asked.done(key)
             self._counters.unblocked(key)
         elif self._delayed.drop(key):
             self._delay_asked.done(key)
 
-    def _forget(self, key: EvalKey, now: int) -> None:
-        """Forget an evaluation that ended."""
-        self._counters.ended(key, self._workers.end(key), now)
+    def _forget(self, key: EvalKey, moment: Moment, *, was_tried: bool) -> None:
+        """Forget an evaluation that ended; `was_tried`: with a plan."""
+        given = self._workers.end(key)
+        if given is not None:
+            self._counters.ended(given.given_ns, moment.ns)
         table = self._replica.state.evaluations
-        ended = table.by_key.get(key)
-        was_tried = ended is not None and ended.status == "complete"
-        after = table.blocked_of.get(ended.job_id) if ended is not None else None
-        if self._lines.leave(key, self._moment(now), was_tried=was_tried, after=after):
+        after = None
+        if table.blocked_of and (ended := table.by_key.get(key)) is not None:
+            after = table.blocked_of.get(ended.job_id)
+        if self._lines.leave(key, moment, was_tried=was_tried, after=after):
             self._room_asked.done(key)
             self._counters.unblocked(key)
         if not self._ready.drop(key):
@@ -359,9 +362,10 @@ class EvalBroker:
             if self._delayed.drop(key):
                 self._delay_asked.done(key)
         self._attempts.pop(key, None)
-        self._part(key, now, was_tried=was_tried)
+        if key in self._joined.of:
+            self._part(key, moment, was_tried=was_tried)
 
-    def _part(self, key: EvalKey, now: int, *, was_tried: bool) -> None:
+    def _part(self, key: EvalKey, moment: Moment, *, was_tried: bool) -> None:
         """End the news that the plan of an evaluation looked at, too; the others are still to be decided."""
         seen, unseen = self._joined.part(key, was_tried=was_tried)
         by_key = self._replica.state.evaluations.by_key
@@ -373,7 +377,7 @@ class EvalBroker:
             if news in told:
                 self._end(news, "canceled", "superseded")
             else:
-                self._refresh(news, now)
+                self._refresh(news, moment)
 
     # ---- leases ----
 
@@ -382,18 +386,18 @@ class EvalBroker:
             self._hand_back(held, counts=counts)
 
     def _release(self, key: EvalKey, *, counts: bool) -> None:
-        held = self._workers.end(key)
-        if held is not None:
-            self._hand_back(held, counts=counts)
+        given = self._workers.end(key)
+        if given is not None:
+            self._hand_back((key, given), counts=counts)
 
     def _hand_back(self, held: Held, *, counts: bool) -> None:
         """Let a lease that came to nothing be given again, or give the evaluation up.
 
         Where the log has not moved since, the bus or the applier is to blame, and the attempt does not count.
         """
-        key = held.lease.key
+        key, given = held
         self._ready.give_back(key)
-        if not counts or self._replica.seq <= held.given_seq:
+        if not counts or self._replica.seq <= given.given_seq:
             return
         attempts = self._attempts[key] = self._attempts.get(key, 0) + 1
         if attempts >= self._replica.state.policy.policy.delivery_limit:
@@ -408,25 +412,24 @@ class EvalBroker:
         effects: list[role.Effect] = []
         by_key = self._replica.state.evaluations.by_key
         for key in self._lines.ready():
-            self._queue(by_key[key])
-            self._counters.ready(key, now)
+            self._queue(by_key[key], now)
         floor = self._lines.floor(now)
         share = self._workers.share(self._ready.ready, CHUNK)
         while share and self._ready.ready:
             instance, room, is_alone = self._workers.next()
             if room <= 0:
                 break
-            keys = self._ready.take(min(room, share), floor)
+            keys, waited_ns = self._ready.take(min(room, share), floor, now)
             if not keys:
                 break
             # Who decides alone shall see the whole fleet first: with few nodes a lane may be a single one (ADR 17).
             is_alone = is_alone and not effects and not self._ready.ready
             lanes = self._workers.lane_of
             lane = (0, 1) if is_alone else (lanes[instance], len(lanes))
-            leases = [self._lease(key, lane) for key in keys]
+            leases = tuple([self._lease(key, lane) for key in keys])
             self._workers.give(leases, instance, now, self._replica.seq)
             effects.append(self._message(instance, leases))
-            self._counters.leased(keys, now)
+            self._counters.leased(waited_ns)
         return effects
 
     def _lease(self, key: EvalKey, lane: tuple[int, int]) -> Lease:
@@ -448,8 +451,8 @@ class EvalBroker:
             attempt=self._attempts.get(key, 0),
         )
 
-    def _message(self, instance: str, leases: list[Lease]) -> role.Send:
-        body = Leases(broker=self.instance, leases=tuple(leases))
+    def _message(self, instance: str, leases: tuple[Lease, ...]) -> role.Send:
+        body = Leases(broker=self.instance, leases=leases)
         return role.Send(subjects.leases(instance), ENCODER.encode(body))
 
     # ---- what is due ----
@@ -459,7 +462,7 @@ class EvalBroker:
             self._counters.add("leases_expired_total")
             self._hand_back(held, counts=True)
         effects = [*self._commands(now, now_ns), *self._hand_out(now)]
-        waiting = self._ready.ready + self._ready.behind + held_up(self._lines.running.values())
+        waiting = self._ready.ready + self._ready.behind + self._lines.held_up
         effects += self._backlog.told(waiting, self._replica.seq, now)
         sleeps = self._delayed.next_ns if self._delay_asked.room else 0
         due = earliest(
@@ -497,3 +500,7 @@ def _read(message: role.Message) -> Presence:
     if subjects.presence("scheduler", presence.instance) != message.subject:
         raise ValueError(f"{presence.instance!r} shows life on {message.subject}")
     return presence
+
+
+def _was_tried(evaluation: Evaluation | None) -> bool:
+    return evaluation is not None and evaluation.status == "complete"

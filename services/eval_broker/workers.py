@@ -26,14 +26,20 @@ WINDOW_ALONE = 256
 WINDOW = 64
 
 
-class Held(msgspec.Struct, eq=False):
-    """A lease and who has it. Times are steady ns."""
+class Given(msgspec.Struct, eq=False, gc=False):
+    """Leases that one worker got in one message. Times are steady ns."""
 
-    lease: Lease
+    leases: tuple[Lease, ...]
     worker: str
     given_ns: int
-    #: last seq of the log when it was given.
+    #: last seq of the log when they were given.
     given_seq: int
+    #: how many of them have not ended.
+    left: int
+
+
+#: The lease of an evaluation that was taken back, and with which others it was given.
+Held = tuple[EvalKey, Given]
 
 
 class Worker(msgspec.Struct, eq=False):
@@ -41,17 +47,18 @@ class Worker(msgspec.Struct, eq=False):
 
     seen_ns: int
     reminded_ns: int
-    #: in the order in which they were given.
-    held: dict[EvalKey, Held]
+    #: number of leases it has.
+    load: int = 0
+    #: those, in the order in which they were given; what has ended whole is passed over.
+    given: deque[Given] = msgspec.field(default_factory=deque[Given])
     #: its leases were taken back, and it was not heard of since: it gets none.
     is_suspect: bool = False
 
     @property
     def doubted_ns(self) -> int:
         """When it should have been heard of, because it got a lease; 0: it has none."""
-        for first in self.held.values():
-            return max(self.seen_ns, first.given_ns) + SUSPECT_NS
-        return 0
+        first = _first(self.given)
+        return max(self.seen_ns, first.given_ns) + SUSPECT_NS if first is not None else 0
 
 
 class Next(NamedTuple):
@@ -69,9 +76,9 @@ class Workers:
         self._live: dict[str, Worker] = {}
         #: instance -> lane, in sorted order of instances.
         self.lane_of: dict[str, int] = {}
-        self._held: dict[EvalKey, Held] = {}
-        #: in order of their deadlines; ended ones are passed over.
-        self._deadlines: deque[Held] = deque()
+        self._held: dict[EvalKey, Given] = {}
+        #: in order of their deadlines; what has ended whole is passed over.
+        self._deadlines: deque[Given] = deque()
 
     def __len__(self) -> int:
         """Number of outstanding leases; that of workers is the length of `lane_of`."""
@@ -84,7 +91,7 @@ class Workers:
             worker.seen_ns = now_ns
             worker.is_suspect = False
             return
-        self._live[instance] = Worker(now_ns, now_ns, {})
+        self._live[instance] = Worker(now_ns, now_ns)
         self._number()
 
     def leave(self, instance: str) -> list[Held]:
@@ -93,14 +100,15 @@ class Workers:
         if worker is None:
             return []
         self._number()
-        return [self._held.pop(key) for key in worker.held]
+        return self._taken(worker)
 
     def forget_leases(self) -> None:
         """Drop all leases: another broker gives them now, or this one starts anew."""
         self._held = {}
         self._deadlines.clear()
         for worker in self._live.values():
-            worker.held = {}
+            worker.load = 0
+            worker.given.clear()
 
     def unheard(self, now_ns: int) -> tuple[list[str], list[Held]]:
         """Say who was not heard of for too long, and take the leases of those that should have been heard of.
@@ -112,47 +120,50 @@ class Workers:
         for one, worker in self._live.items():
             if one not in lost and 0 < worker.doubted_ns <= now_ns:
                 worker.is_suspect = True
-                taken += [self._held.pop(key) for key in worker.held]
-                worker.held = {}
+                taken += self._taken(worker)
         return lost, taken
 
     def share(self, ready: int, chunk: int) -> int:
         """Return how many of `ready` evaluations a worker gets in one message, at most `chunk`."""
-        free = sum(len(worker.held) < self._window for worker in self._trusted.values())
+        free = sum(worker.load < self._window for worker in self._trusted.values())
         return min(chunk, -(-ready // free)) if free else 0
 
     def next(self) -> "Next":
         """Return the least loaded worker and how many more leases it may have; 0: none has room."""
-        loads = ((len(worker.held), one) for one, worker in self._trusted.items())
+        loads = ((worker.load, one) for one, worker in self._trusted.items())
         load, instance = min(loads, default=(self._window, ""))
         return Next(instance, self._window - load, is_alone=len(self._held) == load)
 
-    def give(self, leases: list[Lease], instance: str, now_ns: int, seq: int) -> None:
+    def give(self, leases: tuple[Lease, ...], instance: str, now_ns: int, seq: int) -> None:
         """Remember leases that go to a worker now."""
-        fresh = {lease.key: Held(lease, instance, now_ns, seq) for lease in leases}
-        self._held.update(fresh)
-        self._live[instance].held.update(fresh)
-        self._deadlines.extend(fresh.values())
+        given = Given(leases, instance, now_ns, seq, len(leases))
+        self._held.update(dict.fromkeys([lease.key for lease in leases], given))
+        worker = self._live[instance]
+        worker.load += len(leases)
+        worker.given.append(given)
+        self._deadlines.append(given)
 
     def holder(self, key: EvalKey) -> str:
         """Return who has the lease of an evaluation; empty: nobody."""
-        held = self._held.get(key)
-        return held.worker if held is not None else ""
+        given = self._held.get(key)
+        return given.worker if given is not None else ""
 
-    def end(self, key: EvalKey) -> Held | None:
-        """Take the credit of a lease back, if there is one."""
-        held = self._held.pop(key, None)
-        if held is not None:
-            del self._live[held.worker].held[key]
-        return held
+    def end(self, key: EvalKey) -> Given | None:
+        """Take the credit of a lease back, if there is one; return with which others it was given."""
+        given = self._held.pop(key, None)
+        if given is not None:
+            given.left -= 1
+            self._live[given.worker].load -= 1
+        return given
 
     def overdue(self, now_ns: int) -> list[Held]:
         """End the leases whose deadline has passed, and return them."""
         ended: list[Held] = []
         while 0 < self._next_deadline_ns <= now_ns:
-            held = self._deadlines.popleft()
-            self.end(held.lease.key)
-            ended.append(held)
+            given = self._deadlines.popleft()
+            for key in self._left_of(given):
+                self.end(key)
+                ended.append((key, given))
         return ended
 
     def forgotten(self, instance: str, now_ns: int) -> list[Lease]:
@@ -161,10 +172,10 @@ class Workers:
         if worker.reminded_ns + REMIND_NS > now_ns:
             return []
         old: list[Lease] = []
-        for held in worker.held.values():
-            if held.given_ns + REMIND_NS > now_ns:
+        for given in worker.given:
+            if given.given_ns + REMIND_NS > now_ns:
                 break
-            old.append(held.lease)
+            old += [lease for lease in given.leases if self._held.get(lease.key) is given]
         if old:
             worker.reminded_ns = now_ns
         return old
@@ -177,10 +188,8 @@ class Workers:
 
     @property
     def _next_deadline_ns(self) -> int:
-        deadlines = self._deadlines
-        while deadlines and self._held.get(deadlines[0].lease.key) is not deadlines[0]:
-            deadlines.popleft()
-        return deadlines[0].given_ns + LEASE_NS if deadlines else 0
+        first = _first(self._deadlines)
+        return first.given_ns + LEASE_NS if first is not None else 0
 
     @property
     def _window(self) -> int:
@@ -192,3 +201,24 @@ class Workers:
 
     def _number(self) -> None:
         self.lane_of = {one: lane for lane, one in enumerate(sorted(self._live))}
+
+    def _left_of(self, given: Given) -> list[EvalKey]:
+        """Return those of one message that have not ended, nor were given again since."""
+        return [lease.key for lease in given.leases if self._held.get(lease.key) is given]
+
+    def _taken(self, worker: Worker) -> list[Held]:
+        """Take all that a worker has; in the order in which it got them."""
+        taken = [(key, given) for given in worker.given for key in self._left_of(given)]
+        for key, given in taken:
+            del self._held[key]
+            given.left -= 1
+        worker.load = 0
+        worker.given.clear()
+        return taken
+
+
+def _first(line: deque[Given]) -> Given | None:
+    """Return the first in line of which something is left."""
+    while line and not line[0].left:
+        line.popleft()
+    return line[0] if line else None

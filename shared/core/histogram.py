@@ -21,11 +21,11 @@ class Histogram:
         self._counts = [0] * (len(BOUNDS_NS) + 1)
         self._sum_ns = 0
 
-    def observe(self, duration_ns: int) -> None:
-        """Count one; a clock that ran back counts as nothing."""
+    def observe(self, duration_ns: int, count: int = 1) -> None:
+        """Count one, or so many equal ones; a clock that ran back counts as nothing."""
         duration_ns = max(duration_ns, 0)
-        self._counts[bisect_left(BOUNDS_NS, duration_ns)] += 1
-        self._sum_ns += duration_ns
+        self._counts[bisect_left(BOUNDS_NS, duration_ns)] += count
+        self._sum_ns += duration_ns * count
 
     def shown(self) -> dict[str, float]:
         """Return `_bucket{le=}` (cumulative, rising), `_sum` in seconds and `_count`."""
