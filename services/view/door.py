@@ -5,7 +5,7 @@ log shows answers it: no table of requests outlives this process, and several vi
 to the plan applier again every half second until then.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 
 import msgspec
@@ -111,7 +111,7 @@ class Door:
         self._waiting[wish.verdict.request_id] = wish
         return [self._send(wish), SetTimer(TIMER, self._next_ns())]
 
-    def see(self, events: list[Event]) -> list[Effect]:
+    def see(self, events: Sequence[Event]) -> list[Effect]:
         """Look for effects and refusals in a transaction that was applied."""
         out: list[Effect] = []
         if not self._waiting:

@@ -1,13 +1,14 @@
 """What of the state is published, when, and against whom: marks, pacing and the fence of last values.
 
 Decides which projections are due, that a lower (cluster_id, seq) never replaces a higher one, and how much one tick may
-cost. Must not know what made a mark (`role.py`) nor how a projection is built (`projections.py`).
+cost. Must not know what made a mark (`marks.py`) nor how a projection is built (`projections.py`).
 
 A subject has at most one Put on its way. Its fence is the subject seq that the last answer told; where another view was
 faster we look at what stands there and go again only if ours is newer.
 """
 
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from schemas.base import JobId, NodeId, Wire
 from schemas.envelope import ENCODER
-from schemas.projections import JobProjection, NodeProjection, NodeSummary
+from services.view.marks import Marks, Row
 from shared.bus import subjects
 from shared.core.columns import Rows, grown
 from shared.core.role import Effect, Put, PutDone, PutRefused
@@ -46,6 +47,9 @@ FLIGHT_NS = 5_000_000_000
 GONE_TTL_S = 3_600
 
 NODE, SUMMARY, JOB, SUBMISSION, LAST_WORD = "node", "summary", "job", "submission", "last_word"
+#: No other value of theirs will follow.
+_SAID_ONCE = frozenset({SUBMISSION, LAST_WORD})
+A = TypeVar("A")
 
 
 class Stamp(Wire, frozen=True, kw_only=True):
@@ -61,50 +65,6 @@ class Flight(msgspec.Struct, frozen=True, gc=False):
     kind: str
     identifier: str
     sent_ns: int
-
-
-class Marks:
-    """What changed since it was published. Rows of the fleet as masks, the rest in order of the change."""
-
-    def __init__(self) -> None:
-        self.desired = np.zeros(0, dtype=np.bool_)
-        #: what a node reported was seen: not urgent, a word about what it shall do says that, too.
-        self.heard = np.zeros(0, dtype=np.bool_)
-        self.summary = np.zeros(0, dtype=np.bool_)
-        self.jobs: dict[JobId, None] = {}
-        self.submissions: dict[str, None] = {}
-        #: subject -> value of what has left the state, published once more.
-        self.last_words: dict[str, bytes] = {}
-
-    def nodes(
-        self, rows: Rows, *, desired: bool = False, heard: bool = False, summary: bool = False
-    ) -> None:
-        """Mark fleet rows. Shape: (R,)."""
-        if len(rows):
-            size = int(rows.max()) + 1
-            self.desired = grown(self.desired, size)
-            self.heard = grown(self.heard, size)
-            self.summary = grown(self.summary, size)
-            self.desired[rows] |= desired
-            self.heard[rows] |= heard
-            self.summary[rows] |= summary
-
-    def appeared(self, *values: str) -> None:
-        """Drop the last words of subjects that speak again."""
-        for subject in values:
-            self.last_words.pop(subject, None)
-
-    def everything(self, state: State) -> None:
-        """Mark all there is."""
-        live = np.flatnonzero(state.fleet.live[: state.fleet.size]).astype(np.int32)
-        self.nodes(live, desired=True, summary=True)
-        self.jobs.update(dict.fromkeys(state.jobs.by_id))
-        self.submissions.update(dict.fromkeys(state.jobs.submissions))
-
-    def pending(self) -> bool:
-        """Tell whether something is marked that need not wait."""
-        some = bool(self.jobs or self.submissions or self.last_words)
-        return some or bool(self.desired.any()) or bool(self.summary.any())
 
 
 class Publisher:
@@ -135,9 +95,9 @@ class Publisher:
         self._stands: dict[str, int] = {}
         #: fleet row that goes first, so that busy low rows do not keep others waiting.
         self._turn = {NODE: 0, SUMMARY: 0}
-        #: when many of a kind were published last.
         #: by fleet row: when its node was told something last.
         self._told_ns = np.zeros(0, dtype=np.int64)
+        #: when many of a kind were published last.
         self._rushed_ns = {SUMMARY: 0, JOB: 0}
 
     def forget_flights(self) -> None:
@@ -147,18 +107,20 @@ class Publisher:
     @property
     def waiting(self) -> int:
         """Number of marked values."""
-        marks = self.marks
+        marks, size = self.marks, self._state.fleet.size
         rare = len(marks.jobs) + len(marks.submissions) + len(marks.last_words)
-        words = np.count_nonzero(marks.desired | marks.heard)
-        return rare + int(words) + int(marks.summary.sum())
+        words = np.count_nonzero(marks.desired.mask(size)[:size] | marks.heard.mask(size)[:size])
+        return rare + int(words) + int(np.count_nonzero(marks.summary.mask()))
 
     def due_ns(self) -> int:
         """From when on there is something to publish: 1 for now; 0: there is nothing."""
         if self.marks.pending():
             return 1
-        heard = np.flatnonzero(self.marks.heard)
-        self._told_ns = grown(self._told_ns, len(self.marks.heard))
-        return int(self._told_ns[heard].min()) + HEARD_NS if len(heard) else 0
+        heard = np.flatnonzero(self.marks.heard.mask())
+        if not len(heard):
+            return 0
+        self._told_ns = grown(self._told_ns, int(heard[-1]) + 1)
+        return int(self._told_ns[heard].min()) + HEARD_NS
 
     def tick(self, now_ns: int) -> list[Effect]:
         """Return what is due, within this tick's bounds."""
@@ -176,22 +138,26 @@ class Publisher:
 
     def answered(self, answer: PutDone | PutRefused) -> None:
         """Learn where a subject stands; mark it again where ours is newer than what another view put there."""
-        flight = self._flights.pop(answer.subject, None)
-        self._stands[answer.subject] = answer.subject_seq
-        if flight is None:
+        subject = answer.subject
+        flight = self._flights.pop(subject, None)
+        if type(answer) is PutDone:
+            # What is said once needs no fence for the next word.
+            if flight is None or flight.kind not in _SAID_ONCE:
+                self._stands[subject] = answer.subject_seq
+            else:
+                self._stands.pop(subject, None)
             return
-        if isinstance(answer, PutDone):
-            if flight.kind in {SUBMISSION, LAST_WORD}:
-                del self._stands[answer.subject]
+        self._stands[subject] = answer.subject_seq
+        if flight is None or isinstance(answer, PutDone):
             return
         self.refused += 1
         if flight.kind == LAST_WORD:
             # Of two views the first has said it.
-            self._stands.pop(answer.subject, None)
+            self._stands.pop(subject, None)
         elif self._is_newer(answer.data, flight):
             self._mark_again(flight)
         elif flight.kind == SUBMISSION:
-            del self._stands[answer.subject]
+            del self._stands[subject]
 
     def _is_newer(self, standing: bytes, flight: Flight) -> bool:
         if not standing:
@@ -207,9 +173,10 @@ class Publisher:
     def _mark_again(self, flight: Flight) -> None:
         row = self._state.fleet.row_of.get(NodeId(flight.identifier))
         match flight.kind:
-            case "node" | "summary" if row is not None:
-                rows = np.asarray([row], dtype=np.int32)
-                self.marks.nodes(rows, desired=flight.kind == NODE, summary=flight.kind == SUMMARY)
+            case "node" if row is not None:
+                self.marks.desired.add((row,))
+            case "summary" if row is not None:
+                self.marks.summary.add((row,))
             case "job":
                 self.marks.jobs[JobId(flight.identifier)] = None
             case "submission":
@@ -236,19 +203,22 @@ class Publisher:
                 self._silenced[subject] = None
                 out.append(self._bury(subject, _too_large(flight, len(value)), flight.sent_ns))
             return
-        self._silenced.pop(subject, None)
+        if self._silenced:
+            self._silenced.pop(subject, None)
         self._flights[subject] = flight
         out.append(Put(subject, value, self._stands.get(subject, 0), ttl_s))
 
-    def _free(self, candidates: Iterable[str], subject_of: Callable[[str], str]) -> list[str]:
-        """Take from the front, up to a tick's bound, what has no Put on its way."""
-        out: list[str] = []
-        room = min(PUTS_PER_TICK, FLIGHTS_MAX - len(self._flights))
+    def _free(self, candidates: Iterable[A], subject_of: Callable[[A], str]) -> list[tuple[A, str]]:
+        """Take from the front, up to a tick's bound, what has no Put on its way; with its subject."""
+        out: list[tuple[A, str]] = []
+        flights = self._flights
+        room = min(PUTS_PER_TICK, FLIGHTS_MAX - len(flights))
         for candidate in candidates:
             if len(out) >= room:
                 break
-            if subject_of(candidate) not in self._flights:
-                out.append(candidate)
+            subject = subject_of(candidate)
+            if subject not in flights:
+                out.append((candidate, subject))
         return out
 
     def _free_rows(
@@ -259,23 +229,26 @@ class Publisher:
         marked = np.flatnonzero(mask)
         if not len(marked):
             return marked.astype(np.int32)
+        is_live = fleet.live[marked]
+        if not is_live.all():
+            gone, marked = marked[~is_live], marked[is_live]
+            for one in (self.marks.desired, self.marks.heard, self.marks.summary):
+                one.mask(fleet.size)[gone] = False
         # No wrapping round: rows at the end would wait for those at the beginning for ever.
         behind = marked[marked >= self._turn[kind]]
-        turn = behind if len(behind) else marked
-        ids = [fleet.ids[row] for row in turn.tolist() if fleet.live[row]]
-        rows = [fleet.row_of[NodeId(one)] for one in self._free(ids, subject_of)]
+        turn: list[Row] = (behind if len(behind) else marked).tolist()
+        rows = [row for row, _ in self._free(turn, lambda row: subject_of(fleet.ids[row]))]
         self._turn[kind] = rows[-1] + 1 if rows else 0
-        gone = marked[~fleet.live[marked]]
-        for one in (self.marks.desired, self.marks.heard, self.marks.summary):
-            one[gone] = False
-        return np.sort(np.asarray(rows, dtype=np.int32))
+        return np.asarray(rows, dtype=np.int32)
 
     def _nodes(self, out: list[Effect], now_ns: int) -> None:
-        self._told_ns = grown(self._told_ns, len(self.marks.desired))
+        size = self._state.fleet.size
+        desired, heard = (one.mask(size)[:size] for one in (self.marks.desired, self.marks.heard))
+        self._told_ns = grown(self._told_ns, size)
         # Whoever was told something a moment ago hears a little later that it was heard.
-        waited = now_ns - self._told_ns[: len(self.marks.heard)]
-        due = self.marks.heard & ((waited >= HEARD_NS) | (waited < 0))
-        chosen = self._free_rows(NODE, self.marks.desired | due, subjects.node)
+        waited = now_ns - self._told_ns[:size]
+        due = heard & ((waited >= HEARD_NS) | (waited < 0))
+        chosen = self._free_rows(NODE, desired | due, subjects.node)
         if not len(chosen):
             return
         rows = projections.desired_rows(self._state, chosen)
@@ -285,8 +258,8 @@ class Publisher:
             kept = chosen[: max(1, int(np.searchsorted(upto, ALLOCATIONS_PER_TICK, "right")))]
             self._turn[NODE] = int(kept[-1]) + 1
             chosen, rows = kept, rows[: upto[len(kept) - 1]]
-        self.marks.desired[chosen] = False
-        self.marks.heard[chosen] = False
+        desired[chosen] = False
+        heard[chosen] = False
         self._told_ns[chosen] = now_ns
         self.told += len(rows)
         self.cost_ns += len(rows) * ALLOCATION_NS
@@ -304,12 +277,13 @@ class Publisher:
         return True
 
     def _summaries(self, out: list[Effect], now_ns: int) -> None:
-        if not self._may_go(SUMMARY, int(np.count_nonzero(self.marks.summary)), now_ns):
+        marked = self.marks.summary.mask()
+        if not self._may_go(SUMMARY, int(np.count_nonzero(marked)), now_ns):
             return
-        chosen = self._free_rows(SUMMARY, self.marks.summary, subjects.view_node)
+        chosen = self._free_rows(SUMMARY, marked, subjects.view_node)
         if not len(chosen):
             return
-        self.marks.summary[chosen] = False
+        marked[chosen] = False
         counts = projections.allocation_counts(self._state)
         for row in chosen.tolist():
             one = projections.node_summary(self._state, row, int(counts[row]))
@@ -317,31 +291,33 @@ class Publisher:
             self._put(out, subjects.view_node(one.id), ENCODER.encode(one), flight)
 
     def _jobs(self, out: list[Effect], now_ns: int) -> None:
-        if not self._may_go(JOB, len(self.marks.jobs), now_ns):
+        marked, state = self.marks.jobs, self._state
+        if not self._may_go(JOB, len(marked), now_ns):
             return
         counted = 0
-        for job_id in self._free(self.marks.jobs, subjects.view_job):
+        for job_id, subject in self._free(marked, subjects.view_job):
             if counted > COUNTED_PER_TICK:
                 return
-            del self.marks.jobs[JobId(job_id)]
-            job = self._state.jobs.by_id.get(JobId(job_id))
+            del marked[job_id]
+            job = state.jobs.by_id.get(job_id)
             if job is not None:
-                counted += len(self._state.allocations.rows_of(job.id))
-                one = projections.job_projection(self._state, job, has_open=self._has_open(job.id))
-                flight = Flight(JOB, job.id, now_ns)
-                self._put(out, subjects.view_job(job.id), ENCODER.encode(one), flight)
+                counted += len(state.allocations.rows_of(job_id))
+                one = projections.job_projection(state, job, has_open=self._has_open(job_id))
+                self._put(out, subject, ENCODER.encode(one), Flight(JOB, job_id, now_ns))
 
     def _submissions(self, out: list[Effect], now_ns: int) -> None:
-        for submission_id in self._free(self.marks.submissions, subjects.view_submission):
-            del self.marks.submissions[submission_id]
-            verdict = projections.verdict(self._state, submission_id)
-            if verdict is not None:
-                flight = Flight(SUBMISSION, submission_id, now_ns)
-                subject = subjects.view_submission(submission_id)
-                self._put(out, subject, ENCODER.encode(verdict), flight, ttl_s=GONE_TTL_S)
+        marked = self.marks.submissions
+        subject_of = dict(self._free(marked, subjects.view_submission))
+        for submission_id in subject_of:
+            del marked[submission_id]
+        for verdict in projections.verdicts(self._state, subject_of):
+            submission_id = verdict.submission_id
+            flight = Flight(SUBMISSION, submission_id, now_ns)
+            value = ENCODER.encode(verdict)
+            self._put(out, subject_of[submission_id], value, flight, ttl_s=GONE_TTL_S)
 
     def _last_words(self, out: list[Effect], now_ns: int) -> None:
-        for subject in self._free(self.marks.last_words, str):
+        for subject, _ in self._free(self.marks.last_words, str):
             value = self.marks.last_words.pop(subject)
             self._put(out, subject, value, Flight(LAST_WORD, subject, now_ns), ttl_s=GONE_TTL_S)
 
@@ -352,37 +328,3 @@ def _too_large(flight: Flight, size: int) -> str:
     if flight.kind == NODE:
         reason += "; the node hears of no change until fewer allocations are on it"
     return reason
-
-
-def last_words_of_node(state: State, row: int, seq: int) -> dict[str, bytes]:
-    """Values that close a node's subjects when it leaves the state: nothing is desired of it."""
-    fleet = state.fleet
-    node_id, cluster_id = fleet.ids[row], state.policy.cluster_id
-    empty = NodeProjection(
-        cluster_id=cluster_id,
-        seq=seq,
-        node_id=node_id,
-        host_id=fleet.host_ids[row],
-        boot_id=fleet.boot_ids[row],
-        reports_seen=int(fleet.reports_seen[row]),
-    )
-    gone = NodeSummary(cluster_id=cluster_id, seq=seq, id=node_id, status="down")
-    return {
-        subjects.node(node_id): ENCODER.encode(empty),
-        subjects.view_node(node_id): ENCODER.encode(gone),
-    }
-
-
-def last_words_of_job(state: State, job_id: JobId, seq: int) -> dict[str, bytes]:
-    """The value that closes a job's subject."""
-    job = state.jobs.by_id[job_id]
-    gone = JobProjection(
-        cluster_id=state.policy.cluster_id,
-        seq=seq,
-        job_id=job_id,
-        version=job.version,
-        status="dead",
-        stopped=True,
-        modify_index=job.modify_seq,
-    )
-    return {subjects.view_job(job_id): ENCODER.encode(gone)}

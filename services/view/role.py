@@ -1,49 +1,27 @@
 """The view: answers questions and publishes the state, so that nobody else needs to replay the log to look at it.
 
-Decides what a transaction changed for readers (marks), when they hear of it (at once, then at most every 50 ms), and
-from which state a question is answered. Order of reading: `projections.py` (what things look like), `publishing.py`
-(fence and pacing), `answers.py` (questions). Any number of views may run: the fence sorts them out.
+Decides when readers hear of a change (at once, then at most every 50 ms), and from which state a question is answered.
+Order of reading: `projections.py` (what things look like), `marks.py` (what a transaction is news about),
+`publishing.py` (fence and pacing), `answers.py` (questions). Any number of views may run: the fence sorts them out.
 """
 
 from collections import deque
 
 import msgspec
-import numpy as np
 
-from schemas.allocations import AllocationsReported
 from schemas.answers import DeadLine, ErrorAnswer
-from schemas.base import Event, JobId, NodeId
 from schemas.dead import DeadLetter
 from schemas.envelope import ENCODER
 from schemas.envelope import Record as LogRecord
-from schemas.evaluations import EvaluationsWoken
-from schemas.jobs import (
-    ErrorDetail,
-    JobEvaluated,
-    JobRegistered,
-    JobsCollected,
-    JobStopped,
-    SubmissionRefused,
-)
-from schemas.nodes import (
-    NodeDrainChanged,
-    NodeEligibilityChanged,
-    NodeMetaChanged,
-    NodeRefused,
-    NodeRegistered,
-    NodesCollected,
-    NodesStatusChanged,
-    PoolDeclared,
-)
-from schemas.plans import PlanCommitted
+from schemas.jobs import ErrorDetail
 from schemas.projections import PlanQuery, Query
 from services.view.door import TIMER as DOOR_TIMER
 from services.view.door import Door
-from services.view.publishing import Publisher, last_words_of_job, last_words_of_node
+from services.view.marks import Marker
+from services.view.publishing import Publisher
 from services.view.snapshots import TIMER as SNAPSHOT_TIMER
 from services.view.snapshots import Snapshots, When
 from shared.bus import subjects
-from shared.core.columns import Rows
 from shared.core.counts import count_state
 from shared.core.dead import dead_letter
 from shared.core.decide.garbage import Horizon
@@ -95,7 +73,6 @@ QUERY_DECODER = msgspec.json.Decoder(Query)
 PLAN_DECODER = msgspec.json.Decoder(PlanQuery)
 _DOOR = "door-"
 DEAD_DECODER = msgspec.json.Decoder(DeadLetter)
-Row = int
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -125,6 +102,7 @@ class View:
         self._replica = Replica()
         self._histories = Histories(self._replica.state)
         self._publisher = Publisher(self._replica.state, self._histories.has_open, self._bury)
+        self._marker = Marker(self._replica.state, self._publisher.marks)
         self._dead: deque[DeadLine] = deque(maxlen=DEAD_KEPT)
         self._dead_seq = 0
         self._answers = Answers(self._replica, self._histories, self._dead)
@@ -138,8 +116,6 @@ class View:
         self._is_caught_up = False
         self._published_ns = 0
         self._pause_ns = COALESCE_NS
-        #: placements came since the last tick.
-        self._is_planning = False
         #: when the first change came that is not published yet; 0: there is none.
         self._gathers_ns = 0
         self._timer_ns = 0
@@ -231,7 +207,7 @@ class View:
             case CaughtUp():
                 if not self._is_caught_up:
                     self._is_caught_up = True
-                    self._publisher.marks.everything(self._replica.state)
+                    self._marker.follow()
                     self._snapshots.look(now_ns, out)
             case Reconnected():
                 self._reconnected(out)
@@ -308,15 +284,7 @@ class View:
         return Asides(since_ns=self._histories.all_since_ns(), marks=self._horizon.marks())
 
     def _apply(self, record: Record, now_ns: int, out: list[Effect]) -> None:
-        seen: list[Event] = []
-
-        def before(decoded: LogRecord) -> None:
-            self._histories.before(decoded)
-            for event in decoded.events:
-                self._mark_old(event, record.seq)
-            seen.extend(decoded.events)
-
-        decoded = self._replica.apply(record, before)
+        decoded = self._replica.apply(record, self._before)
         if decoded is None:
             return
         if decoded.lease is not None:
@@ -324,11 +292,13 @@ class View:
         self._horizon.note(record.seq, decoded.t_ns)
         if decoded.kind == "checkpoint":
             self._proven(decoded, now_ns, out)
-        marks = self._publisher.marks
-        marks.jobs.update(dict.fromkeys(self._histories.after(decoded, record.seq)))
-        for event in seen:
-            self._mark_new(event)
-        out += self._door.see(seen)
+        self._marker.after(decoded, record.seq, self._histories.after(decoded, record.seq))
+        out += self._door.see(decoded.events)
+
+    def _before(self, record: LogRecord) -> None:
+        """Look at what a transaction is about to change."""
+        self._histories.before(record)
+        self._marker.before(record, self._replica.seq)
 
     def _proven(self, checkpoint: LogRecord, now_ns: int, out: list[Effect]) -> None:
         """The tables are those of the checkpoint: a moment for a snapshot, but not while the past is read."""
@@ -336,83 +306,6 @@ class View:
             self._snapshots.checkpoint(checkpoint, now_ns, out, asides=self._asides)
         else:
             self._snapshots.remember(checkpoint)
-
-    def _mark_old(self, event: Event, seq: int) -> None:
-        """Mark by what the state held before the event: rows may be reused after it."""
-        state, marks = self._replica.state, self._publisher.marks
-        match event:
-            case PlanCommitted():
-                self._mark_allocations([row for part in event.stops for row in part.rows])
-                self._mark_allocations([row for part in event.updates for row in part.rows])
-            case AllocationsReported():
-                # Who reports knows what became of them: only that it was heard is news to it.
-                self._mark_allocations(event.rows, desired=not event.nodes)
-            case NodesCollected():
-                for row in event.rows:
-                    marks.last_words.update(last_words_of_node(state, row, seq))
-            case JobsCollected():
-                for job_id in event.job_ids:
-                    marks.last_words.update(last_words_of_job(state, job_id, seq))
-            case _:
-                pass
-
-    def _mark_allocations(self, rows: list[Row] | tuple[Row, ...], *, desired: bool = True) -> None:
-        if not rows:
-            return
-        table, marks = self._replica.state.allocations, self._publisher.marks
-        at = np.asarray(rows, dtype=np.int32)
-        marks.nodes(table.node[at], desired=desired, heard=True, summary=True)
-        for ref in np.unique(table.group[at]).tolist():
-            marks.jobs[table.groups.job_ids[ref]] = None
-
-    def _mark_new(self, event: Event) -> None:
-        """Mark by what the event brought."""
-        state, marks = self._replica.state, self._publisher.marks
-        match event:
-            case PlanCommitted():
-                self._is_planning = True
-                for placement in event.placements:
-                    marks.nodes(_rows(placement.rows), desired=True, summary=True)
-                marks.jobs[event.job_id] = None
-            case AllocationsReported():
-                marks.nodes(_rows(event.nodes), heard=True)
-            case NodeRegistered():
-                node_id = event.spec.node_id
-                marks.appeared(subjects.node(node_id), subjects.view_node(node_id))
-                marks.nodes(_rows((state.fleet.row_of[node_id],)), desired=True, summary=True)
-            case NodeRefused():
-                if event.node_id in state.fleet.row_of:
-                    marks.nodes(_rows((state.fleet.row_of[event.node_id],)), desired=True)
-            case NodesStatusChanged():
-                marks.nodes(_rows(event.rows), summary=True)
-            case NodeEligibilityChanged() | NodeDrainChanged():
-                marks.nodes(_rows((event.row,)), summary=True)
-            case NodeMetaChanged():
-                row = _rows((state.fleet.row_of[event.node_id],))
-                marks.nodes(row, desired=True, summary=True)
-            case PoolDeclared() if event.node_id:
-                marks.nodes(_rows((state.fleet.row_of[NodeId(event.node_id)],)), summary=True)
-            case _:
-                self._mark_jobs(event)
-
-    def _mark_jobs(self, event: Event) -> None:
-        state, marks = self._replica.state, self._publisher.marks
-        match event:
-            case EvaluationsWoken():
-                for key in event.keys:
-                    marks.jobs[state.evaluations.by_key[key].job_id] = None
-            case JobRegistered() | JobStopped() | JobEvaluated():
-                marks.appeared(subjects.view_job(event.job_id))
-                self._mark_submission(event.submission_id, event.job_id)
-            case SubmissionRefused():
-                self._mark_submission(event.submission_id, event.job_id)
-            case _:
-                pass
-
-    def _mark_submission(self, submission_id: str, job_id: JobId) -> None:
-        marks = self._publisher.marks
-        marks.submissions[submission_id] = None
-        marks.jobs[job_id] = None
 
     # ---- publishing ----
 
@@ -430,9 +323,10 @@ class View:
             out += self._publisher.tick(now_ns)
             self._published_ns = now_ns
             self._gathers_ns = 0
-            busy_ns = PLANNING_SHARE * self._publisher.cost_ns if self._is_planning else 0
+            marks = self._publisher.marks
+            busy_ns = PLANNING_SHARE * self._publisher.cost_ns if marks.is_planning else 0
             self._pause_ns = max(COALESCE_NS, busy_ns)
-            self._is_planning = False
+            marks.is_planning = False
             first_ns = self._publisher.due_ns()
             due_ns = max(now_ns + self._pause_ns, first_ns)
         if first_ns and self._timer_ns != due_ns:
@@ -528,7 +422,3 @@ class View:
             text = f"the log is still being replayed, at seq {at}; ask again"
         detail = ErrorDetail(code="unavailable", message=text)
         return Reply(held.message.token, ENCODER.encode(ErrorAnswer(error=detail, seq=at)))
-
-
-def _rows(rows: tuple[Row, ...]) -> Rows:
-    return np.asarray(rows, dtype=np.int32)

@@ -5,6 +5,8 @@ allocations is one vector pass. Next: `publishing.py`, `answers.py`.
 """
 
 from bisect import bisect_left
+from collections.abc import Iterable
+from itertools import repeat
 from typing import TypedDict
 
 import msgspec
@@ -12,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.allocations import CLIENT_STATUSES, DESIRED_STATUSES
+from schemas.base import EvalKey
 from schemas.jobs import ErrorDetail, Verdict
 from schemas.nodes import NODE_STATUSES
 from schemas.projections import (
@@ -26,13 +29,14 @@ from schemas.projections import (
     WaitingSummary,
 )
 from shared.core.columns import Rows
-from shared.core.ids import ALLOC_SALT, alloc_id, eval_id, key_seq, shown_ids
+from shared.core.ids import ALLOC_SALT, EVAL_SALT, alloc_id, eval_id, key_seq, shown_ids
 from shared.core.state import State
 from shared.core.tables.allocations import (
     COMPLETE,
     EVICT,
     FAILED,
     LOST,
+    PENDING,
     RUN,
     RUNNING,
     STOP,
@@ -43,6 +47,8 @@ from shared.core.tables.evaluations import Evaluation
 from shared.core.tables.jobs import Job
 from shared.query import offered
 
+#: So many are looked at one by one faster than as columns.
+_FEW = 16
 RESOURCE_NAMES = ("cpu_mhz", "memory_mib", "disk_mib")
 
 
@@ -239,25 +245,39 @@ def node_summary(state: State, node: int, allocations: int) -> NodeSummary:
 
 def group_counts(state: State, job: Job) -> dict[str, GroupSummary]:
     """Count a job's allocations by group and client status, all versions together, ended ones included."""
-    table = state.allocations
-    rows = table.rows_of(job.id)
-    refs, where = np.unique(table.group[rows], return_inverse=True)
     width = len(CLIENT_STATUSES)
-    cells = np.bincount(where * width + table.client[rows], minlength=len(refs) * width)
-    sums: dict[str, NDArray[np.int64]] = {
-        g.name: np.zeros(width, dtype=np.int64) for g in job.groups
-    }
-    for ref, counts in zip(refs.tolist(), cells.reshape(-1, width), strict=True):
-        name = table.groups.names[ref]
-        sums[name] = sums.get(name, 0) + counts
+    sums = {group.name: [0] * width for group in job.groups}
+    groups = state.allocations.groups
+    for ref, code, count in _counted(state, state.allocations.rows_of(job.id)):
+        name = groups.names[ref]
+        if name not in sums:
+            sums[name] = [0] * width
+        sums[name][code] += count
     wanted = _wanted_counts(state, job)
     return {
         name: GroupSummary(
             desired=wanted.get(name, 0),
-            **dict(zip(CLIENT_STATUSES, counts.tolist(), strict=True)),
+            pending=counts[PENDING],
+            running=counts[RUNNING],
+            complete=counts[COMPLETE],
+            failed=counts[FAILED],
+            lost=counts[LOST],
+            unknown=counts[UNKNOWN],
         )
         for name, counts in sorted(sums.items())
     }
+
+
+def _counted(state: State, rows: Rows) -> Iterable[tuple[int, int, int]]:
+    """Count allocations: ref of the group, code of the client status, how many. Of few each is told by itself."""
+    table = state.allocations
+    refs, codes = table.group[rows], table.client[rows]
+    if len(rows) < _FEW:
+        return zip(refs.tolist(), codes.tolist(), repeat(1), strict=False)
+    width = len(CLIENT_STATUSES)
+    cells, counts = np.unique(refs * width + codes, return_counts=True)
+    found: list[tuple[int, int]] = list(zip(cells.tolist(), counts.tolist(), strict=True))
+    return [(cell // width, cell % width, count) for cell, count in found]
 
 
 def _wanted_counts(state: State, job: Job) -> dict[str, int]:
@@ -329,24 +349,41 @@ def job_projection(state: State, job: Job, *, has_open: bool) -> JobProjection:
 
 def verdict(state: State, submission_id: str) -> Verdict | None:
     """What became of a submission; None: it is not known, or no more."""
-    kept = state.jobs.submissions.get(submission_id)
-    if kept is None:
-        return None
-    error = None
-    if kept.status == "refused":
-        error = ErrorDetail(code=kept.code, message=kept.reason)
-    return Verdict(
-        submission_id=submission_id,
-        status=kept.status,
-        cluster_id=state.policy.cluster_id,
-        seq=kept.seq,
-        job_id=kept.job_id,
-        version=kept.version,
-        modify_index=kept.modify_index,
-        eval_id=eval_id(kept.evaluation) if kept.evaluation else "",
-        warnings=kept.warnings,
-        error=error,
-    )
+    found = verdicts(state, (submission_id,))
+    return found[0] if found else None
+
+
+def verdicts(state: State, submission_ids: Iterable[str]) -> list[Verdict]:
+    """What became of submissions, in this order; those that are not known, or no more, are left out."""
+    submissions = state.jobs.submissions
+    known = [(one, submissions[one]) for one in submission_ids if one in submissions]
+    shown = _eval_ids([kept.evaluation for _, kept in known])
+    cluster_id = state.policy.cluster_id
+    return [
+        Verdict(
+            submission_id=submission_id,
+            status=kept.status,
+            cluster_id=cluster_id,
+            seq=kept.seq,
+            job_id=kept.job_id,
+            version=kept.version,
+            modify_index=kept.modify_index,
+            eval_id=evaluation,
+            warnings=kept.warnings,
+            error=ErrorDetail(code=kept.code, message=kept.reason)
+            if kept.status == "refused"
+            else None,
+        )
+        for (submission_id, kept), evaluation in zip(known, shown, strict=True)
+    ]
+
+
+def _eval_ids(keys: list[EvalKey]) -> list[str]:
+    """Shown ids of evaluations; empty for 0."""
+    if len(keys) < _FEW:
+        return [eval_id(key) if key else "" for key in keys]
+    shown = shown_ids(np.array(keys, dtype=np.int64), EVAL_SALT)
+    return [one if key else "" for key, one in zip(keys, shown, strict=True)]
 
 
 # ---- allocations and evaluations in one line ----
