@@ -1,8 +1,9 @@
 """Credit: how much more work may go in while the workers have enough to do.
 
 Decides how many submissions may be sent on: as many as bring what waits for workers up to a bound, by the eval
-broker's last word. Who says nothing for a second has nothing to say, and nothing is held back: a broker that is away
-must not close the door. Must not know what a submission is. Next: `role.py`.
+broker's last word, with what is still on its way to the log, which that word does not count. Who says nothing for a
+second has nothing to say, and nothing is held back but what is too much under way: a broker that is away must not close
+the door. Must not know what a submission is. Next: `role.py`.
 """
 
 import msgspec
@@ -11,7 +12,8 @@ import msgspec
 WAITING_MAX = 4_000
 #: A word is good for so long.
 KEPT_NS = 1_000_000_000
-UNBOUNDED = 1 << 60
+#: Submissions that were sent on and are not in the log: a log that is slow must not gather them unseen.
+SENT_MAX = 4_000
 
 
 class _Told(msgspec.Struct):
@@ -23,31 +25,31 @@ _DECODER = msgspec.json.Decoder(_Told)
 
 
 class Credit:
-    """What the eval broker said last, less what was sent since."""
+    """What the eval broker said last, less what was sent since. `sent` everywhere: under way, not in the log."""
 
     def __init__(self) -> None:
         self._left = 0
         self._until_ns = 0
 
-    def hear(self, data: bytes, now_ns: int) -> None:
+    def hear(self, data: bytes, sent: int, now_ns: int) -> None:
         """Take the broker's word; what is none is passed over."""
         try:
             waiting = _DECODER.decode(data).waiting
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return
-        self._left = max(0, WAITING_MAX - waiting)
+        self._left = max(0, WAITING_MAX - waiting - sent)
         self._until_ns = now_ns + KEPT_NS
 
-    def left(self, now_ns: int) -> int:
+    def left(self, sent: int, now_ns: int) -> int:
         """How many may be sent now."""
-        # A clock that was set back must not hold anything.
-        is_kept = self._until_ns - KEPT_NS <= now_ns < self._until_ns
-        return self._left if is_kept else UNBOUNDED
+        room = max(0, SENT_MAX - sent)
+        return min(self._left, room) if self.until_ns(now_ns) else room
 
     def take(self, count: int) -> None:
         """So many were sent."""
         self._left = max(0, self._left - count)
 
-    def held_until_ns(self, now_ns: int) -> int:
-        """Until when nothing may be sent, if nothing is heard; 0: something may."""
-        return 0 if self.left(now_ns) else self._until_ns
+    def until_ns(self, now_ns: int) -> int:
+        """Until when the last word is good, if no other is heard; 0: there is none."""
+        # A clock that was set back must not hold anything.
+        return self._until_ns if self._until_ns - KEPT_NS <= now_ns < self._until_ns else 0

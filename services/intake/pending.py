@@ -2,8 +2,11 @@
 
 Decides when a command is sent again, when its askers are told "pending", and when it is given up. Must not know what a
 command means. Everything is kept in order of its due time: one level of a dict for each waiting time, so that adding,
-answering and finding what is due cost the same however many wait.
+answering and finding what is due cost the same however many wait. What was never sent is held apart, in the order in
+which it came: it goes when there is room for it, and what was sent goes again whether there is room or not.
 """
+
+from itertools import islice
 
 import msgspec
 
@@ -27,7 +30,7 @@ class Waiting(msgspec.Struct, kw_only=True, gc=False):
     answer_ns: int
     #: messages to answer.
     tokens: list[int]
-    #: place in RESENDS_NS.
+    #: place in RESENDS_NS; below 0: it was never sent.
     level: int = 0
 
 
@@ -38,11 +41,23 @@ class Pending:
         self._by_id: dict[str, Waiting] = {}
         #: by level, in order of `due_ns`.
         self._levels: tuple[dict[str, Waiting], ...] = tuple({} for _ in RESENDS_NS)
+        #: never sent, oldest first.
+        self._held: dict[str, Waiting] = {}
         #: those with tokens, in order of `answer_ns`.
         self._asked: dict[str, Waiting] = {}
 
     def __len__(self) -> int:
         return len(self._by_id)
+
+    @property
+    def held(self) -> int:
+        """How many were never sent."""
+        return len(self._held)
+
+    @property
+    def sent(self) -> int:
+        """How many were sent, and are not in the log."""
+        return len(self._by_id) - len(self._held)
 
     def get(self, submission_id: str) -> Waiting | None:
         """Find a waiting submission."""
@@ -58,18 +73,19 @@ class Pending:
         now_ns: int,
         is_sent: bool = True,
     ) -> None:
-        """Note a command that is being sent, or is due at once, and who asked for it."""
+        """Note a command that is being sent, or is held back, and who asked for it."""
         waiting = Waiting(
             submission_id=submission_id,
             digest=digest,
             data=data,
             born_ns=now_ns,
-            due_ns=now_ns + RESENDS_NS[0] if is_sent else now_ns,
+            due_ns=now_ns + RESENDS_NS[0],
             answer_ns=now_ns + ANSWER_NS,
             tokens=[] if token is None else [token],
+            level=0 if is_sent else -1,
         )
         self._by_id[submission_id] = waiting
-        self._levels[0][submission_id] = waiting
+        self._place_of(waiting)[submission_id] = waiting
         if token is not None:
             self._asked[submission_id] = waiting
 
@@ -84,7 +100,7 @@ class Pending:
         """Take out a submission that has its effect."""
         waiting = self._by_id.pop(submission_id, None)
         if waiting is not None:
-            del self._levels[waiting.level][submission_id]
+            del self._place_of(waiting)[submission_id]
             self._asked.pop(submission_id, None)
         return waiting
 
@@ -99,12 +115,22 @@ class Pending:
             del self._asked[waiting.submission_id]
         return found
 
-    def due(self, now_ns: int, most: int) -> list[bytes]:
-        """Take at most `most` commands that are due, each moved to its next due time; the oldest are given up."""
+    def let_go(self, now_ns: int, most: int) -> list[bytes]:
+        """Take at most `most` commands that were held back, oldest first; they count as sent."""
+        found = list(islice(self._held.values(), most))
+        for waiting in found:
+            del self._held[waiting.submission_id]
+            waiting.level = 0
+            waiting.due_ns = now_ns + RESENDS_NS[0]
+            self._levels[0][waiting.submission_id] = waiting
+        return [waiting.data for waiting in found]
+
+    def due(self, now_ns: int) -> list[bytes]:
+        """Take the commands that must be sent again, each moved to its next due time; the oldest are given up."""
         found: list[Waiting] = []
         for level in self._levels:
             for waiting in level.values():
-                if waiting.due_ns > now_ns or len(found) >= most:
+                if waiting.due_ns > now_ns:
                     break
                 found.append(waiting)
         data = []
@@ -120,23 +146,27 @@ class Pending:
         return data
 
     def hurry(self, now_ns: int) -> None:
-        """Make everything due now: sends may have been lost, or the clock was set back."""
+        """Make everything that was sent due now: sends may have been lost, or the clock was set back."""
         everything = sorted(self._by_id.values(), key=_age)
         for level in self._levels:
             level.clear()
         for waiting in everything:
-            waiting.level = 0
-            waiting.due_ns = now_ns
             waiting.born_ns = min(waiting.born_ns, now_ns)
             waiting.answer_ns = min(waiting.answer_ns, now_ns + ANSWER_NS)
-            self._levels[0][waiting.submission_id] = waiting
+            if waiting.level >= 0:
+                waiting.level = 0
+                waiting.due_ns = now_ns
+                self._levels[0][waiting.submission_id] = waiting
 
     def next_ns(self) -> int:
-        """Return when something is due next; 0: nothing waits."""
+        """Return when something is due next, what is held back left out; 0: nothing."""
         heads = [next(iter(level.values())).due_ns for level in self._levels if level]
         if self._asked:
             heads.append(next(iter(self._asked.values())).answer_ns)
         return min(heads, default=0)
+
+    def _place_of(self, waiting: Waiting) -> dict[str, Waiting]:
+        return self._held if waiting.level < 0 else self._levels[waiting.level]
 
 
 def _age(waiting: Waiting) -> tuple[int, str]:

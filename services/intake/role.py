@@ -55,6 +55,7 @@ from shared.core.role import (
     Stop,
     Timer,
 )
+from shared.core.waker import earliest
 from shared.errors import CommandInvalid, LogError
 from shared.jobspec.identifiers import id_fault
 from shared.jobspec.load import parse_request
@@ -159,6 +160,8 @@ class Intake:
                     break
             else:
                 self._other(item)
+        if self._pending.held:
+            self._let_go()
         if self._outbox:
             self._send_out()
         self._arm()
@@ -197,14 +200,19 @@ class Intake:
 
     def _hear_backlog(self, message: Message) -> None:
         """Workers have much to do, or have not any more: what is held back goes on as far as there is credit."""
-        self._credit.hear(message.data, self._now_ns)
+        self._credit.hear(message.data, self._pending.sent, self._now_ns)
         self._breathe()
         self._resend()
 
     @property
     def _is_full(self) -> bool:
         """Whether nothing new may go in: the log has no room, or the workers have more than enough."""
-        return self._replica.room.is_tight or not self._credit.left(self._now_ns)
+        return self._replica.room.is_tight or not self._left
+
+    @property
+    def _left(self) -> int:
+        """How many submissions may be sent on now."""
+        return self._credit.left(self._pending.sent, self._now_ns)
 
     # ---- the log ----
 
@@ -251,7 +259,7 @@ class Intake:
             self._parse(message)
             return
         self._counts["submissions"] += 1
-        if len(self._pending) >= self._pending_max and self._is_new(message):
+        if len(self._pending) >= self._pending_max and self._is_too_much(message):
             # Before anything is read closely: a flood is turned away at little cost.
             self._counts["refused"] += 1
             self._answer(message, verdicts.unavailable(_named(message), len(self._pending)))
@@ -288,8 +296,10 @@ class Intake:
             data = b""
         self._answer(message, data)
 
-    def _is_new(self, message: Message) -> bool:
-        """Whether nothing is known of a submission that has a name; what has none is read as ever."""
+    def _is_too_much(self, message: Message) -> bool:
+        """Whether it is new work with a name that nothing is known of; what has none is read as ever, and so are stops."""
+        if subjects.last_token(message.subject) == "stop":
+            return False
         named = _named(message)
         known = named in self._replica.state.jobs.submissions
         return bool(named) and not known and self._pending.get(named) is None
@@ -316,13 +326,15 @@ class Intake:
             share = self._replica.room.share
             self._answer(message, verdicts.no_room(submission_id, share))
             return
-        if len(self._pending) >= self._pending_max:
+        # A flood of stops, too, has an end.
+        most = self._pending_max * (2 if submission.verb == "stop" else 1)
+        if len(self._pending) >= most:
             self._counts["refused"] += 1
             self._answer(message, verdicts.unavailable(submission_id, len(self._pending)))
             return
         data = _encoded(submission, submission_id)
         # What takes work away never waits behind what brings it.
-        may_go = submission.verb == "stop" or self._credit.left(self._now_ns) > 0
+        may_go = submission.verb == "stop" or (not self._pending.held and self._left > 0)
         self._pending.add(
             submission_id,
             submission.digest,
@@ -419,14 +431,19 @@ class Intake:
             self._counts["pending_replies"] += len(waiting.tokens)
             self._effects += [Reply(token, data) for token in waiting.tokens]
             waiting.tokens = []
-        again = self._pending.due(now_ns, self._credit.left(now_ns))
-        self._credit.take(len(again))
+        again = self._pending.due(now_ns)
         again += self._box.due(now_ns)
         self._counts["resends"] += len(again)
         self._outbox += again
         position = self._replica.state.jobs.jobs_seq
         if self._box.purge(position, now_ns):
             self._effects.append(Purge(_BOX, position + 1))
+
+    def _let_go(self) -> None:
+        """Send on what was held back, as far as there is credit."""
+        gone = self._pending.let_go(self._now_ns, self._left)
+        self._credit.take(len(gone))
+        self._outbox += gone
 
     def _send_out(self) -> None:
         """Send the collected commands, in order, in as few messages as their bounds allow."""
@@ -444,11 +461,10 @@ class Intake:
 
     def _arm(self) -> None:
         """Keep one timer for whatever is due first."""
-        first, second = self._pending.next_ns(), self._box.next_ns()
-        wanted = min(first, second) if first and second else first or second
-        # Without credit what is due stays so; the broker's word comes sooner, or its last one ends.
-        held_ns = self._credit.held_until_ns(self._now_ns)
-        wanted = max(wanted, held_ns) if wanted and held_ns else wanted
+        # What is held back goes with the next record or word of the broker, or when its last word ends.
+        holds = self._pending.held or (self._leads and not self._box.is_open)
+        held_ns = self._credit.until_ns(self._now_ns) if holds else 0
+        wanted = earliest(self._pending.next_ns(), self._box.next_ns(), held_ns)
         if wanted and (not self._armed_ns or wanted < self._armed_ns):
             self._armed_ns = wanted
             self._effects.append(SetTimer(_TIMER, wanted))

@@ -2,10 +2,18 @@
 
 from schemas.envelope import ENCODER
 from schemas.evaluations import Presence
-from schemas.jobs import StopJob
-from services.intake.credit import WAITING_MAX
-from shared.core.role import Close, LeadershipWon, Message, Open, Timer
-from tests.unit.test_intake import SECOND, Story, a_body, commands, registers, replies
+from schemas.jobs import RegisterJob, StopJob
+from services.intake.credit import SENT_MAX, WAITING_MAX
+from shared.core.role import Close, LeadershipWon, Message, Open, Record, Timer
+from tests.unit.test_intake import (
+    SECOND,
+    Story,
+    a_body,
+    accepted,
+    commands,
+    registers,
+    replies,
+)
 
 
 def backlog(waiting: int) -> Message:
@@ -16,6 +24,11 @@ def backlog(waiting: int) -> Message:
 
 def names(story: Story, *submission_ids: str) -> list[Message]:
     return [story.ask(a_body(one, submission_id=one)) for one in submission_ids]
+
+
+def shown(story: Story, some: list[RegisterJob]) -> Record:
+    """The log shows these commands."""
+    return story.log.tx(*(event for one in some for event in accepted(one)))  # type: ignore[arg-type]
 
 
 def test_what_workers_have_enough_of_is_held_back() -> None:
@@ -29,6 +42,36 @@ def test_what_workers_have_enough_of_is_held_back() -> None:
     assert not registers(story.run(*names(story, "d")))
     sent = registers(story.run(backlog(0), after=SECOND // 10))
     assert [one.submission_id for one in sent] == ["c", "d"]
+
+
+def test_what_is_under_way_counts_as_waiting() -> None:
+    """The broker's word knows only what is in the log: what was sent and is not there yet is taken off."""
+    story = Story()
+    sent = registers(story.run(*names(story, "a", "b")))
+    story.run(backlog(WAITING_MAX - 3))
+    assert [one.submission_id for one in registers(story.run(*names(story, "c", "d")))] == ["c"]
+    assert not registers(story.run(shown(story, sent[:2])))
+    sent = registers(story.run(backlog(WAITING_MAX - 2), after=SECOND // 10))
+    assert [one.submission_id for one in sent] == ["d"]
+
+
+def test_a_log_that_is_slow_gathers_no_crowd() -> None:
+    """Without any word, too, only so many are under way; as the log shows them the next go on, oldest first."""
+    story = Story()
+    wanted = [f"s{number:05d}" for number in range(SENT_MAX + 3)]
+    sent = registers(story.run(*names(story, *wanted)))
+    assert [one.submission_id for one in sent] == wanted[:SENT_MAX]
+    assert not registers(story.run(*names(story, "late")))
+    again = registers(story.run(shown(story, sent[:2])))
+    assert [one.submission_id for one in again] == wanted[SENT_MAX : SENT_MAX + 2]
+
+
+def test_what_was_sent_goes_again_without_credit() -> None:
+    """A command that may be lost is repeated in time, however much waits: it is counted already."""
+    story = Story()
+    story.run(*names(story, "a"))
+    story.run(backlog(WAITING_MAX + 1))
+    assert [one.submission_id for one in registers(story.fire())] == ["a"]
 
 
 def test_a_broker_that_says_nothing_closes_no_door() -> None:
@@ -47,6 +90,28 @@ def test_a_stop_never_waits_behind_new_work() -> None:
     stop = story.ask(b'{"JobID":"hello","SubmissionID":"s-9"}', "stop")
     [command] = commands(story.run(stop))
     assert isinstance(command, StopJob)
+
+
+def test_a_stop_is_not_turned_away() -> None:
+    """With the door full of new work a stop is taken; as many stops again, and the next is refused for now."""
+    story = Story(pending_max=2)
+    story.run(*names(story, "a", "b"))
+    stops = [
+        story.ask(b'{"JobID":"hello","SubmissionID":"s-%d"}' % number, "stop")
+        for number in range(3)
+    ]
+    effects = story.run(*stops)
+    assert [type(one) for one in commands(effects)] == [StopJob, StopJob]
+    assert set(replies(effects)) == {stops[2].token}
+
+
+def test_the_drop_box_opens_again_without_a_word() -> None:
+    """A broker that dies behind a high word must not leave the box closed: the end of its word opens it."""
+    story = Story()
+    story.run(LeadershipWon())
+    story.run(backlog(WAITING_MAX))
+    story.run(Timer("open", story.now), after=SECOND // 2)
+    assert Open("jobs", 1) in story.fire()
 
 
 def test_the_drop_box_waits_too() -> None:
