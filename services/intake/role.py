@@ -297,7 +297,7 @@ class Intake:
         self._answer(message, data)
 
     def _is_too_much(self, message: Message) -> bool:
-        """Whether it is new work with a name that nothing is known of; what has none is read as ever, and so are stops."""
+        """Whether it is new work of a name that nothing is known of; what has no name is read as ever, so are stops."""
         if subjects.last_token(message.subject) == "stop":
             return False
         named = _named(message)

@@ -1,5 +1,6 @@
 """The view: what it publishes and when, what its fence lets through, what it answers."""
 
+from collections.abc import Iterable
 from itertools import pairwise
 
 import msgspec
@@ -238,6 +239,10 @@ def test_a_node_with_too_much_on_it_is_told_of_once(monkeypatch: pytest.MonkeyPa
     assert len(desired(value)) == 22
 
 
+def of_jobs(landed: Iterable[str]) -> list[str]:
+    return [subject for subject in landed if subject.startswith("view.job.")]
+
+
 def test_a_thousand_puts_a_tick() -> None:
     """A fleet of thousands is published in chunks of at most 1,000 a kind, and all of it in the end."""
     story = Story()
@@ -253,6 +258,18 @@ def test_a_thousand_puts_a_tick() -> None:
         effects = story.later(Timer("publish", 0), ms=1000)
     assert len(seen) == 3000
     assert not puts(effects)
+
+
+def test_after_a_rush_the_rest_goes_tick_by_tick() -> None:
+    """Thousands of jobs that changed are told in a few ticks once no plan comes any more, not in as many seconds."""
+    story = Story()
+    story.node("n1")
+    for number in range(3_500):
+        story.job(f"j{number}")
+    told = len(of_jobs(story.land(story.start())))
+    for _ in range(3):
+        told += len(of_jobs(story.land(story.later(Timer("publish", 0), ms=200))))
+    assert told == 3_500
 
 
 def test_in_a_rush_numbers_for_people_go_once_a_second() -> None:
