@@ -54,18 +54,19 @@ def decide_batch(
             batch.commands += 1
             if waiting.token is not None:
                 batch.tokens.append(waiting.token)
-            if no_new_work and isinstance(waiting.command, NEW_WORK):
+            command = waiting.command
+            if no_new_work and isinstance(command, NEW_WORK):
                 # Its sender keeps it, and asks again.
                 continue
-            if isinstance(waiting.command, RollLog):
-                if decide_roll(state, waiting.command):
-                    batch.roll = waiting.command
+            if isinstance(command, RollLog):
+                if decide_roll(state, command):
+                    batch.roll = command
                 continue
-            command = waiting.command
             if isinstance(command, ReportNode) and _joins(state, reports, command):
                 reports[command.node_id] = command
                 continue
-            created += _say(state, reports, batch, now_ns)
+            if reports:
+                created += _say(state, reports, batch, now_ns)
             created += _happen(state, decide(state, command, now_ns, horizon), batch)
             if created > EVALUATIONS_MAX:
                 # The one event that may be far longer than its command.
@@ -90,10 +91,10 @@ def _say(state: State, reports: dict[NodeId, ReportNode], batch: Batch, now_ns: 
 
 def _happen(state: State, events: list[Event], batch: Batch) -> int:
     """Apply events and keep them for the transaction; returns how many evaluations they create."""
+    state.evolve_all(events, state.seq)
+    batch.events += events
     created = 0
     for event in events:
-        state.evolve(event, state.seq)
-        batch.events.append(event)
-        if isinstance(event, EvaluationsCreated):
+        if type(event) is EvaluationsCreated:
             created += len(event.evaluations)
     return created

@@ -4,6 +4,7 @@ Plan queue depth as in Nomad's nomad.plan.queue_depth; docs/metrics.md lists all
 """
 
 from collections.abc import Iterable
+from typing import cast
 
 from schemas.base import Event
 from schemas.plans import PlanCommitted, PlanRefused
@@ -47,17 +48,21 @@ class Counters:
 
     def decided(self, commands: int, events: Iterable[Event]) -> None:
         """Count commands and what became of plans."""
-        self._sums["commands"] += commands
+        sums = self._sums
+        sums["commands"] += commands
         for event in events:
-            if isinstance(event, PlanRefused):
-                self._sums["plans_refused"] += 1
-            elif isinstance(event, PlanCommitted):
-                self._sums["plans_cut"] += bool(event.cut)
-                for name, some in (
-                    ("evictions", event.evictions),
-                    ("evictions_spared", event.spared),
-                ):
-                    self._sums[name] += sum(len(one.rows) for one in some)
+            kind = type(event)
+            if kind is PlanCommitted:
+                self._committed(cast("PlanCommitted", event))
+            elif kind is PlanRefused:
+                sums["plans_refused"] += 1
+
+    def _committed(self, plan: PlanCommitted) -> None:
+        if plan.cut:
+            self._sums["plans_cut"] += 1
+        for name, some in (("evictions", plan.evictions), ("evictions_spared", plan.spared)):
+            if some:
+                self._sums[name] += sum(len(one.rows) for one in some)
 
     def shown(self, replica: Replica, inbox: Inbox, *, is_active: bool) -> dict[str, float]:
         """Return everything under its full name."""

@@ -454,8 +454,7 @@ class PlanApplier:
         self, events: list[Event], now_ns: int, out: list[Effect], *, kind: str = "tx"
     ) -> None:
         state = self.replica.state
-        for event in events:
-            state.evolve(event, state.seq)
+        state.evolve_all(events, state.seq)
         self._append(self.replica.chain.draft(kind, now_ns, events=events), [], out)
 
     def _append(self, record: LogRecord, tokens: list[int], out: list[Effect]) -> None:

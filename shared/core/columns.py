@@ -4,12 +4,14 @@ Decides which row a new entity gets (the lowest free one) and keeps one 64-bit h
 sum that is brought up to date for the rows touched since it was last asked. Knows no table.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from hashlib import blake2b
 from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from schemas.envelope import ENCODER
 from shared.core.splitmix import splitmix64_array
 
 Rows = NDArray[np.int32]
@@ -68,6 +70,8 @@ class RowHashes:
         self._of = np.zeros(0, dtype=np.uint64)
         self._sum = 0
         self._touched: list[Rows] = []
+        #: rows that changed one at a time: `touched.append(row)` is all it takes.
+        self.touched: list[int] = []
 
     def touch(self, rows: Rows) -> None:
         """Remember that these rows changed."""
@@ -75,6 +79,9 @@ class RowHashes:
 
     def digest(self, hash_rows: Callable[[Rows], NDArray[np.uint64]]) -> str:
         """Return the table's hash as 16 hex digits; `hash_rows` gives 0 for rows that are not live."""
+        if self.touched:
+            self._touched.append(np.array(self.touched, dtype=np.int32))
+            self.touched = []
         if self._touched:
             rows = _distinct(self._touched)
             self._touched = []
@@ -125,19 +132,42 @@ class EntryHashes(Generic[K]):
     def __init__(self) -> None:
         self._of: dict[K, int] = {}
         self._sum = 0
-        self._touched: dict[K, None] = {}
+        #: entries that changed, came or went; an entry may stand here several times.
+        self.touched: list[K] = []
 
     def touch(self, key: K) -> None:
         """Remember that this entry changed, came or went."""
-        self._touched[key] = None
+        self.touched.append(key)
 
-    def digest(self, hash_entry: Callable[[K], int]) -> str:
-        """Return the table's hash as 16 hex digits; `hash_entry` gives 0 for an entry that is gone."""
-        for key in self._touched:
-            fresh = hash_entry(key)
-            self._sum += fresh - self._of.pop(key, 0)
-            if fresh:
-                self._of[key] = fresh
-        self._touched = {}
-        self._sum &= 0xFFFFFFFFFFFFFFFF
+    def digest(self, texts_of: Callable[[list[K]], Iterable[bytes]]) -> str:
+        """Return the table's hash as 16 hex digits; `texts_of` gives what is hashed of each, b"" for what is gone."""
+        if self.touched:
+            keys = list(dict.fromkeys(self.touched))
+            self.touched = []
+            for start in range(0, len(keys), _BLOCK):
+                part = keys[start : start + _BLOCK]
+                self._take(part, texts_of(part))
         return f"{self._sum:016x}"
+
+    def _take(self, keys: list[K], texts: Iterable[bytes]) -> None:
+        of, number = self._of, int.from_bytes
+        change = 0
+        for key, text in zip(keys, texts, strict=True):
+            if text:
+                fresh = number(blake2b(text, digest_size=8).digest(), "little") | 1
+                change += fresh - of.get(key, 0)
+                of[key] = fresh
+            else:
+                change -= of.pop(key, 0)
+        # Sums wrap modulo 2**64, whatever the order.
+        self._sum = (self._sum + change) & 0xFFFFFFFFFFFFFFFF
+
+
+def texts(entries: Sequence[object]) -> list[bytes]:
+    """Encode many entries as the log would each of them; b"" for None."""
+    if None not in entries:
+        # A line holds no line break: JSON escapes them.
+        lines = ENCODER.encode_lines(entries).split(b"\n")
+        del lines[-1]
+        return lines
+    return [b"" if one is None else ENCODER.encode(one) for one in entries]

@@ -170,7 +170,7 @@ def _looks(state: State, job_id: JobId) -> bool:
 
 def _rows(state: State) -> list[Violation]:
     table = state.allocations
-    held = np.sort(np.concatenate([*table.by_job.values(), np.empty(0, dtype=np.int32)]))
+    held = np.sort(np.concatenate([*table.all_of_jobs(), np.empty(0, dtype=np.int32)]))
     live = table.live_rows()
     if not np.array_equal(held, live):
         return [Violation("rows", f"jobs hold {len(held)} rows, {len(live)} are in use")]

@@ -4,6 +4,9 @@ A role builds only the tables it needs; a table applies each fact without lookin
 which has a table has the same rows and the same hash at the same seq.
 """
 
+from collections.abc import Callable, Iterable
+from typing import Any
+
 from schemas.base import Event
 from schemas.envelope import Record
 from shared.core.tables.allocations import AllocationTable
@@ -35,16 +38,23 @@ class State:
         self._tables: dict[str, Table] = {
             name: getattr(self, name) for name in sorted(tables | {"policy"})
         }
-        self._routes: dict[type[Event], tuple[Table, ...]] = {}
+        #: what a fact does, table by table: found by its type alone.
+        self._routes: dict[type[Event], tuple[Callable[[Any, int], None], ...]] = {}
         for table in self._tables.values():
-            for kind in table.handles:
-                self._routes[kind] = (*self._routes.get(kind, ()), table)
+            for kind, handler in table.handlers().items():
+                self._routes[kind] = (*self._routes.get(kind, ()), handler)
 
     def apply(self, record: Record, seq: int) -> None:
         """Apply all events of a transaction, in order. `seq` must not be lower than any before."""
         self.begin(seq, record.t_ns)
-        for event in record.events:
-            self.evolve(event, seq)
+        self.evolve_all(record.events, seq)
+
+    def evolve_all(self, events: Iterable[Event], seq: int) -> None:
+        """Apply facts, in order."""
+        routes = self._routes
+        for event in events:
+            for handler in routes.get(type(event), ()):
+                handler(event, seq)
 
     def begin(self, seq: int, t_ns: int) -> None:
         """Enter the transaction at `seq`; again, when nothing came of it the last time."""
@@ -54,8 +64,8 @@ class State:
 
     def evolve(self, event: Event, seq: int) -> None:
         """Apply one fact. Never refuses."""
-        for table in self._routes.get(type(event), ()):
-            table.evolve(event, seq)
+        for handler in self._routes.get(type(event), ()):
+            handler(event, seq)
 
     def tables(self) -> dict[str, Table]:
         """Return every table that this state has, by name, sorted."""

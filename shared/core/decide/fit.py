@@ -45,17 +45,20 @@ def fit(state: State, plan: SubmitPlan, victims: Rows) -> Fitted:
     table = state.allocations
     groups = table.groups
     refs = [groups.ref_of[plan.job_id, one.version, one.group] for one in plan.placements]
-    if any(groups.extras[ref] is not None for ref in refs):
-        return _fit_extras(state, plan, victims, refs)
+    for ref in refs:
+        if groups.extras[ref] is not None:
+            return _fit_extras(state, plan, victims, refs)
     fleet = state.fleet
     size = fleet.size
     used = table.used(size)
     first = plan.placements[0]
     if len(refs) == len(first.rows) == 1 and not (len(victims) or table.held.has_cores):
         # What a small job is: one run on one node.
-        row, taken = first.rows[0], first.counts[0] * groups.ask[refs[0]]
+        row = first.rows[0]
         is_open = fleet.is_open(row, plan.origin.snapshot_seq)
-        if is_open and (used[row] + taken <= fleet.capacity[row]).all():
+        if is_open and _has_room(
+            used[row], fleet.capacity[row], first.counts[0], groups.ask[refs[0]]
+        ):
             return Fitted(plan.placements)
     if len(victims) or table.held.has_cores:
         used = used + fleet.core_correction(_without(state, victims))
@@ -69,6 +72,19 @@ def fit(state: State, plan: SubmitPlan, victims: Rows) -> Fitted:
     return _fitted(
         _split(placement, groups.ask[ref], room)
         for placement, ref in zip(plan.placements, refs, strict=True)
+    )
+
+
+def _has_room(used: Int64s, capacity: Int64s, count: int, ask: Int64s) -> bool:
+    """Tell whether one node has room for so many. Shapes: (3,). As numbers: there are but three."""
+    cpu, memory, disk = used.tolist()
+    cpu_max, memory_max, disk_max = capacity.tolist()
+    cpu_mhz, memory_mib, disk_mib = ask.tolist()
+    has_cpu = cpu + count * cpu_mhz <= cpu_max
+    return bool(
+        has_cpu
+        and memory + count * memory_mib <= memory_max
+        and disk + count * disk_mib <= disk_max
     )
 
 

@@ -1,7 +1,5 @@
 """Submissions: register, stop, evaluate, and the drop box's position."""
 
-from hashlib import blake2b
-
 from schemas.base import EvalKey, Event
 from schemas.evaluations import EvaluationEnded, EvaluationsCreated, NewEvaluation
 from schemas.jobs import (
@@ -18,7 +16,7 @@ from schemas.jobs import (
 from shared.core.decide.purge import forget
 from shared.core.ids import make_key
 from shared.core.state import State
-from shared.core.tables.jobs import Job
+from shared.core.tables.jobs import Job, spec_digest
 
 Submission = RegisterJob | StopJob | EvaluateJob
 
@@ -77,9 +75,10 @@ def _register(state: State, command: RegisterJob, old: Job | None) -> list[Event
     if old is not None and old.job_type != command.job_type and not old.stopped:
         message = f"job {command.job_id!r} is of type {old.job_type}, not {command.job_type}"
         return [_refusal(command, "invalid", f"{message}: stop it first")]
-    spec_digest = blake2b(bytes(command.spec), digest_size=16).hexdigest()
-    same = old is not None and old.spec_digest == spec_digest and not old.stopped
-    version = 0 if old is None else old.version + (not same)
+    version = 0
+    if old is not None:
+        is_same = not old.stopped and old.spec_digest == spec_digest(bytes(command.spec))
+        version = old.version + (not is_same)
     registered = JobRegistered(
         submission_id=command.submission_id,
         digest=command.digest,

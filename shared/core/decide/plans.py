@@ -23,6 +23,9 @@ from shared.core.preempt import evictions_of
 from shared.core.resources.asks import UnsoundColumnsError, holdings_of
 from shared.core.state import State
 from shared.core.tables.allocations import TERMINAL
+from shared.core.tables.jobs import Job, PlanFence
+
+_NO_ROWS: Rows = np.empty(0, dtype=np.int32)
 
 
 class _Refused(Exception):
@@ -52,9 +55,11 @@ def decide_plan(state: State, plan: SubmitPlan) -> list[Event]:
         )
         # Its worker may have found others blocked by what it asked for and never got.
         return [refused, *_never_held(state, refused.placements)]
+    ending = _ending(state, plan, was_cut=bool(committed.cut))
+    if not (committed.cut or committed.evictions):
+        return [committed, *ending]
     evaluations = evaluations_of(state, committed.evictions)
     freed = _never_held(state, committed.cut, committed.evictions)
-    ending = _ending(state, plan, was_cut=bool(committed.cut))
     return [committed, *evaluations, *freed, *ending]
 
 
@@ -70,10 +75,11 @@ def _never_held(
 
 
 def _commit(state: State, plan: SubmitPlan) -> PlanCommitted:
-    _check_fences(state, plan)
-    _check_stops(state, plan)
+    job = _check_fences(state, plan)
+    if plan.stops or plan.updates:
+        _check_stops(state, plan, job)
     for placement in plan.placements:
-        _check_placement(state, plan, placement)
+        _check_placement(state, plan, placement, job)
     fitted, victims = _fit(state, plan, _victims(state, plan))
     if fitted.cut and plan.all_at_once:
         raise _Refused("capacity", f"{_total(fitted.cut)} allocations do not fit, and all must")
@@ -84,7 +90,7 @@ def _commit(state: State, plan: SubmitPlan) -> PlanCommitted:
         placements=fitted.kept,
         stops=plan.stops,
         updates=plan.updates,
-        evictions=evictions_of(state, victims.tolist()),
+        evictions=evictions_of(state, victims.tolist()) if len(victims) else (),
         spared=spared(plan, victims),
         cut=fitted.cut,
         asked=fitted.asked,
@@ -103,7 +109,8 @@ def is_next(state: State, plan: SubmitPlan) -> bool:
     return origin.number == last.number and origin.part == last.part + 1
 
 
-def _check_fences(state: State, plan: SubmitPlan) -> None:
+def _check_fences(state: State, plan: SubmitPlan) -> Job | None:
+    """Return the job as it is; None: it is gone, and the plan places nothing of it."""
     seen = plan.origin.snapshot_seq
     evaluation = state.evaluations.by_key.get(plan.key)
     if evaluation is None or evaluation.status != "pending":
@@ -115,23 +122,25 @@ def _check_fences(state: State, plan: SubmitPlan) -> None:
     if job is None:
         if plan.placements or plan.updates:
             raise _Refused("stale", "the job is gone")
-        return
-    fence = job.fence
-    same = (fence.key, fence.worker, fence.number) == (
-        plan.key,
-        plan.origin.worker,
-        plan.origin.number,
-    )
-    changed = fence.before if same and plan.origin.part else job.plan_seq
+        return None
+    goes_on = plan.origin.part > 0 and _is_of(job.fence, plan)
+    changed = job.fence.before if goes_on else job.plan_seq
     if changed > seen:
         raise _Refused("stale", f"made at seq {seen}, the job changed at {changed}")
-    if evaluation.min_seq > seen and not (same and plan.origin.part):
+    if evaluation.min_seq > seen and not goes_on:
         raise _Refused("stale", f"made at seq {seen}, the evaluation needs {evaluation.min_seq}")
     if plan.placements and job.stopped:
         raise _Refused("stale", "the job is stopped")
+    return job
 
 
-def _check_stops(state: State, plan: SubmitPlan) -> None:
+def _is_of(fence: PlanFence, plan: SubmitPlan) -> bool:
+    """Tell whether the job was last changed by an earlier part of this plan."""
+    named = (fence.key, fence.worker, fence.number)
+    return named == (plan.key, plan.origin.worker, plan.origin.number)
+
+
+def _check_stops(state: State, plan: SubmitPlan, job: Job | None) -> None:
     """Refuse a plan that stops or updates rows which are not what its worker saw."""
     allocations = state.allocations
     mine = allocations.rows_of(plan.job_id)
@@ -152,11 +161,13 @@ def _check_stops(state: State, plan: SubmitPlan) -> None:
     for update in plan.updates:
         if TERMINAL[allocations.client[np.asarray(update.rows, dtype=np.int64)]].any():
             raise _Refused("stale", "updates an allocation that ended")
-        _check_group(state, plan, update.group, update.version)
+        _check_group(job, update.group, update.version)
 
 
-def _check_placement(state: State, plan: SubmitPlan, placement: GroupPlacement) -> None:
-    _check_group(state, plan, placement.group, placement.version)
+def _check_placement(
+    state: State, plan: SubmitPlan, placement: GroupPlacement, job: Job | None
+) -> None:
+    _check_group(job, placement.group, placement.version)
     # Builtins on tuples: an array would cost more than the question.
     rows, counts = placement.rows, placement.counts
     if len(rows) != len(counts) or min(counts, default=1) < 1:
@@ -180,24 +191,30 @@ def _check_placement(state: State, plan: SubmitPlan, placement: GroupPlacement) 
         raise _Refused("invalid", str(err)) from err
 
 
-def _check_group(state: State, plan: SubmitPlan, group: str, version: int) -> None:
-    job = state.jobs.by_id.get(plan.job_id)
-    if job is None or version != job.version or all(g.name != group for g in job.groups):
-        raise _Refused("stale", f"group {group!r} of version {version} is not the job's")
+def _check_group(job: Job | None, group: str, version: int) -> None:
+    if job is not None and version == job.version:
+        for one in job.groups:
+            if one.name == group:
+                return
+    raise _Refused("stale", f"group {group!r} of version {version} is not the job's")
 
 
 def _fit(state: State, plan: SubmitPlan, victims: Rows) -> tuple[Fitted, Rows]:
     """Fit the placements, and say which of the victims really have to go for them."""
-    if plan.origin.parts == 1 or not len(victims):
+    if not len(victims):
+        return fit(state, plan, victims), victims
+    if plan.origin.parts == 1:
         # Somebody else may have left meanwhile.
         fitted = fit(state, plan, victims[:0])
-        if not fitted.cut or not len(victims):
+        if not fitted.cut:
             return fitted, victims[:0]
     fitted = fit(state, plan, victims)
     return fitted, needed(state, plan, victims, fitted.kept)
 
 
 def _victims(state: State, plan: SubmitPlan) -> Rows:
+    if not plan.evictions:
+        return _NO_ROWS
     try:
         return victims_of(state, plan)
     except ValueError as err:
@@ -209,11 +226,8 @@ def _ending(state: State, plan: SubmitPlan, *, was_cut: bool) -> list[Event]:
     if not plan.end or was_cut:
         return []
     job = state.jobs.by_id.get(plan.job_id)
-    if job is not None and plan.origin.part:
-        fence = job.fence
-        same = (fence.key, fence.number) == (plan.key, plan.origin.number)
-        if same and fence.worker == plan.origin.worker and fence.cut:
-            return []
+    if job is not None and plan.origin.part and job.fence.cut and _is_of(job.fence, plan):
+        return []
     events: list[Event] = []
     blocked = state.evaluations.blocked_of.get(plan.job_id)
     if blocked is not None:
@@ -225,7 +239,9 @@ def _ending(state: State, plan: SubmitPlan, *, was_cut: bool) -> list[Event]:
     if follow_ups:
         events.append(EvaluationsCreated(evaluations=follow_ups))
     events.append(EvaluationEnded(key=plan.key, status=plan.end, reason=plan.end_reason))
-    return [*events, *reserve(state, plan.job_id, plan.follow_ups)]
+    if plan.follow_ups or state.reservations.by_job:
+        events += reserve(state, plan.job_id, plan.follow_ups)
+    return events
 
 
 def _bare(placement: GroupPlacement) -> GroupPlacement:

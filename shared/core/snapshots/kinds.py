@@ -287,7 +287,8 @@ class Runs:
     def pieces(self, value: Mapping[Hashable, Any], rows: int) -> Iterator[bytes]:
         """Keys, counts, rows."""
         yield from self._keys.pieces(list(value), rows)
-        parts = list(value.values())
+        # A row alone may stand for itself.
+        parts = [np.atleast_1d(one) for one in value.values()]
         counts = np.fromiter((len(part) for part in parts), np.int64, len(parts))
         yield from self._counts.pieces(counts, rows)
         joined = np.concatenate(parts) if parts else np.empty(0, np.int32)

@@ -95,7 +95,7 @@ _EVALUATIONS = Shape(
     {
         "by_key": Entries(EvalKey, Evaluation, with_key=False),
         "open": Pairs(EvalKey, None),
-        "open_of": Pairs(JobId, list[EvalKey], pack=list, unpack=dict.fromkeys),
+        "open_of": Pairs(JobId, list[EvalKey], pack=list, unpack=tuple),
         "blocked_of": Pairs(JobId, EvalKey),
         "proposing": Pairs(JobId, EvalKey),
         "ended": Pairs(EvalKey, None),
@@ -206,7 +206,7 @@ _FLEET = Shape(
         "_slots_hash": Column("u8"),
         "_pool": _POOL,
     },
-    derived=("_hashes",),
+    derived=("_hashes", "_ready"),
     rows=lambda table: table._pool.high,
     settle=_touch_all,
 )
@@ -227,7 +227,7 @@ _GROUPS = Shape(
         "priority": _ROWS,
         "held": _NUMBERS,
         "newest": Pairs(JobId, int),
-        "_of_job": Pairs(JobId, list[GroupKey]),
+        "_of_job": Pairs(JobId, list[GroupKey], pack=list, unpack=tuple),
         "_pool": _POOL,
     },
     rows=lambda groups: groups._pool.high,

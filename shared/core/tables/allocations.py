@@ -15,9 +15,9 @@ from schemas.allocations import (
     AllocationsDisplaced,
     AllocationsReported,
 )
-from schemas.base import Event, JobId
+from schemas.base import JobId
 from schemas.envelope import ENCODER
-from schemas.jobs import JobRegistered, JobsCollected
+from schemas.jobs import GroupSpec, JobRegistered, JobsCollected
 from schemas.plans import GroupPlacement, PlanCommitted
 from shared.core.columns import EntryHashes, RowHashes, RowPool, Rows, grown, hash_columns
 from shared.core.fragmentation.workload import Workload
@@ -25,6 +25,7 @@ from shared.core.ids import make_key
 from shared.core.learned import Learned, learned_of
 from shared.core.resources.asks import Extras, Holding, extras_of, holdings_of
 from shared.core.resources.held import Held
+from shared.core.tables.handling import Handlers, Handling
 
 CLIENT_CODE = {name: code for code, name in enumerate(CLIENT_STATUSES)}
 PENDING, RUNNING, COMPLETE, FAILED, LOST, UNKNOWN = range(6)
@@ -55,51 +56,57 @@ class Groups:
         #: allocations that point here.
         self.held: list[int] = []
         self.newest: dict[JobId, int] = {}
-        self._of_job: dict[JobId, list[GroupKey]] = {}
+        self._of_job: dict[JobId, tuple[GroupKey, ...]] = {}
         self._pool = RowPool()
 
     def add(self, event: JobRegistered) -> None:
         """Number the groups of a job version that is new, forget those of older ones that nothing points to."""
-        if self.newest.get(event.job_id) == event.version:
-            return
-        self.newest[event.job_id] = event.version
-        older = self.of_job(event.job_id)
+        job_id, version = event.job_id, event.version
+        before = self.newest.get(job_id)
+        self.newest[job_id] = version
+        older = () if before is None else self.of_job(job_id)
         if older:
             self._drop([key for key in older if not self.held[self.ref_of[key]]])
-            refs = [self.ref_of[key] for key in self.of_job(event.job_id)]
-            self.priority[refs] = event.priority
-        for group in event.groups:
-            key = (event.job_id, event.version, group.name)
-            ref = self._pool.take_one()
-            if ref == len(self.names):
-                self.job_ids.append(event.job_id)
-                self.names.append(group.name)
-                self.versions.append(event.version)
-                self.digests.append("")
-                self.extras.append(None)
-                self.held.append(0)
+            older = self.of_job(job_id)
+            self.priority[[self.ref_of[key] for key in older]] = event.priority
+        keys = tuple([(job_id, version, group.name) for group in event.groups])
+        for key, group in zip(keys, event.groups, strict=True):
+            self.ref_of[key] = self._number(key, group, event.priority)
+        if keys:
+            self._of_job[job_id] = (*older, *keys) if older else keys
+
+    def _number(self, key: GroupKey, group: GroupSpec, priority: int) -> int:
+        job_id, version, name = key
+        ref = self._pool.take_one()
+        if ref == len(self.names):
+            self.job_ids.append(job_id)
+            self.names.append(name)
+            self.versions.append(version)
+            self.digests.append(group.digest)
+            self.extras.append(extras_of(group))
+            self.held.append(0)
+            if ref >= len(self.ask):
                 self.ask = grown(self.ask, ref + 1)
                 self.priority = grown(self.priority, ref + 1)
-            self.job_ids[ref] = event.job_id
-            self.names[ref] = group.name
-            self.versions[ref] = event.version
+        else:
+            self.job_ids[ref], self.names[ref], self.versions[ref] = job_id, name, version
             self.digests[ref] = group.digest
-            self.ask[ref] = (group.cpu_mhz, group.memory_mib, group.disk_mib)
             self.extras[ref] = extras_of(group)
-            self.priority[ref] = event.priority
-            self.ref_of[key] = ref
-            self._of_job.setdefault(event.job_id, []).append(key)
+        self.ask[ref] = (group.cpu_mhz, group.memory_mib, group.disk_mib)
+        self.priority[ref] = priority
+        return ref
 
-    def of_job(self, job_id: JobId) -> list[GroupKey]:
+    def of_job(self, job_id: JobId) -> tuple[GroupKey, ...]:
         """Keys of all versions' groups of a job."""
-        return self._of_job.get(job_id, [])
+        return self._of_job.get(job_id, ())
 
     def hold(self, ref: int, count: int) -> None:
         """Count allocations that point to a group; a superseded one that nothing points to is forgotten."""
         self.held[ref] += count
-        job_id, version = self.job_ids[ref], self.versions[ref]
-        if not self.held[ref] and self.newest.get(job_id) != version:
-            self._drop([(job_id, version, self.names[ref])])
+        if not self.held[ref]:
+            job_id, version = self.job_ids[ref], self.versions[ref]
+            if self.newest.get(job_id) != version:
+                self._drop([(job_id, version, self.names[ref])])
 
     def drop(self, job_id: JobId) -> None:
         """Forget a job that has no allocations."""
@@ -109,9 +116,10 @@ class Groups:
     def _drop(self, keys: list[GroupKey]) -> None:
         refs = [self.ref_of.pop(key) for key in keys]
         for key in keys:
-            kept = self._of_job[key[0]]
-            kept.remove(key)
-            if not kept:
+            kept = tuple(one for one in self._of_job[key[0]] if one != key)
+            if kept:
+                self._of_job[key[0]] = kept
+            else:
                 del self._of_job[key[0]]
         if refs:
             # Nobody's priority is as high: what is free looks like nothing that could make room.
@@ -119,17 +127,8 @@ class Groups:
             self._pool.free(np.asarray(refs, dtype=np.int32))
 
 
-class AllocationTable:
+class AllocationTable(Handling):
     """Allocations. Shapes: A rows, free ones included (`key` 0)."""
-
-    handles = (
-        JobRegistered,
-        PlanCommitted,
-        AllocationsReported,
-        AllocationsDisplaced,
-        AllocationsCollected,
-        JobsCollected,
-    )
 
     def __init__(self) -> None:
         #: identity; 0: the row is free.
@@ -146,8 +145,8 @@ class AllocationTable:
         self.reschedules = np.zeros(0, dtype=np.int16)
         self.modify_seq = np.zeros(0, dtype=np.int64)
         self.groups = Groups()
-        #: rows of a job, terminal ones included, in order of creation.
-        self.by_job: dict[JobId, Rows] = {}
+        #: rows of a job, terminal ones included, in order of creation; a row alone as its number: `rows_of`.
+        self.by_job: dict[JobId, Rows | int] = {}
         #: what is held on each fleet row by allocations that are neither terminal nor evicted.
         self.held = Held()
         #: by row: what an allocation holds beside the three columns, for as long as the row is its.
@@ -174,41 +173,47 @@ class AllocationTable:
         """Number of rows, free ones included."""
         return self._pool.high
 
-    def evolve(self, event: Event, seq: int) -> None:
-        """Apply one fact."""
-        match event:
-            case PlanCommitted():
-                self._commit(event, seq)
-            case AllocationsReported():
-                self._report(event, seq)
-            case AllocationsDisplaced():
-                for row in event.rows:
-                    self.displaced[row] = None
-                    self._rare.touch(row)
-                self._mark(np.asarray(event.rows, dtype=np.int32), seq)
-            case JobRegistered():
-                self._learn(event)
-                self.groups.add(event)
-            case AllocationsCollected():
-                self._collect(_leaving(event))
-            case JobsCollected():
-                for job_id in event.job_ids:
-                    self.groups.drop(job_id)
-            case _:
-                raise AssertionError(event)
+    def handlers(self) -> Handlers:
+        """What applies each fact."""
+        return {
+            JobRegistered: self._register,
+            PlanCommitted: self._commit,
+            AllocationsReported: self._report,
+            AllocationsDisplaced: self._displace,
+            AllocationsCollected: self._collect,
+            JobsCollected: self._drop,
+        }
 
-    def _learn(self, event: JobRegistered) -> None:
+    def _register(self, event: JobRegistered, seq: int) -> None:
+        del seq
         if self.groups.newest.get(event.job_id) == event.version:
             return
         for group in event.groups:
-            asks = group.alternatives[0] if group.alternatives else ()
-            shape = learned_of(group, asks)
+            alternatives = group.alternatives
+            shape = learned_of(group, alternatives[0] if alternatives else ())
             if shape is not None and group.count > 0:
                 self.workload.saw(shape, group.count)
+        self.groups.add(event)
+
+    def _displace(self, event: AllocationsDisplaced, seq: int) -> None:
+        for row in event.rows:
+            self.displaced[row] = None
+            self._rare.touch(row)
+        self._mark(np.asarray(event.rows, dtype=np.int32), seq)
+
+    def _drop(self, event: JobsCollected, seq: int) -> None:
+        del seq
+        for job_id in event.job_ids:
+            self.groups.drop(job_id)
 
     def rows_of(self, job_id: JobId) -> Rows:
         """Rows of a job, terminal ones included. Do not write to it."""
-        return self.by_job.get(job_id, _NO_ROWS)
+        rows = self.by_job.get(job_id, _NO_ROWS)
+        return np.array((rows,), dtype=np.int32) if type(rows) is int else rows  # type: ignore[return-value]
+
+    def all_of_jobs(self) -> list[Rows]:
+        """Rows of each job, in the order of `by_job`."""
+        return [self.rows_of(job_id) for job_id in self.by_job]
 
     def is_wanted(self, rows: Rows) -> NDArray[np.bool_]:
         """Which of these rows are to run and did not end. Shapes: rows, result (R,)."""
@@ -242,7 +247,7 @@ class AllocationTable:
     def digest(self) -> str:
         """Hash of the table, 16 hex digits."""
         columns = self._hashes.digest(self._hash_rows)
-        rare = self._rare.digest(self._hash_rare)
+        rare = self._rare.digest(lambda rows: [self._rare_text(row) for row in rows])
         return blake2b(f"{columns}{rare}".encode(), digest_size=8).hexdigest()
 
     def _hash_rows(self, rows: Rows) -> NDArray[np.uint64]:
@@ -258,7 +263,7 @@ class AllocationTable:
         )
         return hash_columns(rows, columns, self.key[rows] != 0)
 
-    def _hash_rare(self, row: int) -> int:
+    def _rare_text(self, row: int) -> bytes:
         entry: tuple[object, ...]
         entry = (self.previous.get(row), self.details.get(row), self.reschedule_at_ns.get(row))
         chain = self.chains.get(int(self.key[row])) if self.chains else None
@@ -267,7 +272,7 @@ class AllocationTable:
         is_displaced = row in self.displaced or None
         more = (chain, holding, evicted_by, is_displaced)
         if entry == (None, None, None) and more == (None, None, None, None):
-            return 0
+            return b""
         if chain is not None:
             entry = (*entry, chain)
         if holding is not None:
@@ -276,8 +281,7 @@ class AllocationTable:
             entry = (*entry, evicted_by)
         if is_displaced:
             entry = (*entry, "displaced")
-        digest = blake2b(ENCODER.encode((row, entry)), digest_size=8).digest()
-        return int.from_bytes(digest, "little") | 1
+        return ENCODER.encode((row, entry))
 
     def _commit(self, event: PlanCommitted, seq: int) -> None:
         for evictions in event.evictions:
@@ -338,10 +342,12 @@ class AllocationTable:
     def _place_one(self, job_id: JobId, placement: GroupPlacement, ref: int, seq: int) -> None:
         """Place one allocation that replaces none and holds nothing beside its ask: as `_place`, without vectors."""
         row, node = self._pool.take_one(), placement.rows[0]
-        self._grow(self._pool.high)
+        if row >= len(self.key):
+            self._grow(row + 1)
         ordinal = self._ordinal if self._ordinal_seq == seq else 0
         self._ordinal_seq, self._ordinal = seq, ordinal + 1
-        self.groups.hold(ref, 1)
+        groups = self.groups
+        groups.held[ref] += 1
         self.key[row] = make_key(seq, ordinal)
         self.group[row] = ref
         self.index[row] = placement.names[0]
@@ -350,11 +356,10 @@ class AllocationTable:
         self.client[row] = PENDING
         self.reschedules[row] = placement.reschedules[0] if placement.reschedules else 0
         self.modify_seq[row] = seq
-        rows = np.array((row,), dtype=np.int32)
         old = self.by_job.get(job_id)
-        self.by_job[job_id] = rows if old is None else np.concatenate((old, rows))
-        self.held.add(node, self.groups.ask[ref], None)
-        self._hashes.touch(rows)
+        self.by_job[job_id] = row if old is None else _joined(old, row)
+        self.held.add(node, groups.ask[ref], None)
+        self._hashes.touched.append(row)
 
     def _place(self, job_id: JobId, placement: GroupPlacement, ref: int, seq: int) -> None:
         where = np.asarray(placement.rows, dtype=np.intp)
@@ -389,7 +394,7 @@ class AllocationTable:
                         self.chains[first + nth] = chain
                     self._rare.touch(row)
         old = self.by_job.get(job_id)
-        self.by_job[job_id] = rows if old is None else np.concatenate((old, rows))
+        self.by_job[job_id] = rows if old is None else _joined(old, rows)
         ask = self.groups.ask[ref]
         self.held.add_columns(where, counts[:, None] * ask)
         extras = self.groups.extras[ref]
@@ -429,12 +434,14 @@ class AllocationTable:
                 if holding is not None:
                     self.held.remove(int(self.node[row]), None, holding)
 
-    def _collect(self, rows: Rows) -> None:
+    def _collect(self, event: AllocationsCollected, seq: int) -> None:
+        del seq
+        rows = _leaving(event)
         refs = np.unique(self.group[rows]).tolist()
         going = np.zeros(self.size, dtype=bool)
         going[rows] = True
         for job_id in sorted({self.groups.job_ids[ref] for ref in refs}):
-            kept = self.by_job[job_id]
+            kept = self.rows_of(job_id)
             kept = kept[~going[kept]]
             if len(kept):
                 self.by_job[job_id] = kept
@@ -472,6 +479,11 @@ class AllocationTable:
         self.client = grown(self.client, size)
         self.reschedules = grown(self.reschedules, size)
         self.modify_seq = grown(self.modify_seq, size)
+
+
+def _joined(old: Rows | int, more: Rows | int) -> Rows:
+    """Rows and more rows, or one more."""
+    return np.concatenate((np.atleast_1d(old), np.atleast_1d(more)), dtype=np.int32)
 
 
 def expand_runs(runs: tuple[int, ...]) -> NDArray[np.int64]:

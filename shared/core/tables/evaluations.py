@@ -3,8 +3,9 @@
 from hashlib import blake2b
 
 import msgspec
+from msgspec.structs import replace
 
-from schemas.base import EvalKey, Event, JobId
+from schemas.base import EvalKey, JobId
 from schemas.envelope import ENCODER
 from schemas.evaluations import (
     Blocked,
@@ -12,12 +13,12 @@ from schemas.evaluations import (
     EvaluationsCollected,
     EvaluationsCreated,
     EvaluationsWoken,
-    NewEvaluation,
 )
 from schemas.nodes import CapacityFreed
 from schemas.plans import Origin, PlanCommitted, PlanRefused
-from shared.core.columns import EntryHashes
+from shared.core.columns import EntryHashes, texts
 from shared.core.ids import make_key
+from shared.core.tables.handling import Handlers, Handling
 
 #: Plan numbers are remembered for so many workers; a worker is unique per process start.
 WORKERS_KEPT = 1000
@@ -62,25 +63,15 @@ class PlanNumber(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         return self.refused or self.part + 1 >= self.parts
 
 
-class EvaluationTable:
+class EvaluationTable(Handling):
     """All evaluations, open and recently ended."""
-
-    handles = (
-        EvaluationsCreated,
-        EvaluationsWoken,
-        EvaluationEnded,
-        EvaluationsCollected,
-        CapacityFreed,
-        PlanCommitted,
-        PlanRefused,
-    )
 
     def __init__(self) -> None:
         self.by_key: dict[EvalKey, Evaluation] = {}
         #: pending and blocked ones, in order of creation.
         self.open: dict[EvalKey, None] = {}
         #: the same by job.
-        self.open_of: dict[JobId, dict[EvalKey, None]] = {}
+        self.open_of: dict[JobId, tuple[EvalKey, ...]] = {}
         #: the blocked one of a job, if any.
         self.blocked_of: dict[JobId, EvalKey] = {}
         #: those of them that propose nodes to be held back, by job.
@@ -96,36 +87,17 @@ class EvaluationTable:
         self._ordinal = 0
         self._hashes = EntryHashes[EvalKey]()
 
-    def evolve(self, event: Event, seq: int) -> None:
-        """Apply one fact."""
-        match event:
-            case EvaluationsCreated():
-                for new in event.evaluations:
-                    self._create(new, seq)
-            case EvaluationEnded():
-                self._end(event, seq)
-            case EvaluationsWoken():
-                for key in event.keys:
-                    self._wake(key, event.reason, seq)
-            case PlanCommitted():
-                self._number(event.origin, seq, refused=False)
-                if event.cut:
-                    self._retry(event.key, seq)
-            case PlanRefused():
-                self._number(event.origin, seq, refused=True)
-                self._retry(event.key, seq)
-            case CapacityFreed():
-                for computed_class in event.classes:
-                    self.freed_seq[computed_class] = seq
-                    if event.grown:
-                        self.grown_seq[computed_class] = seq
-            case EvaluationsCollected():
-                for key in event.keys:
-                    del self.by_key[key]
-                    del self.ended[key]
-                    self._hashes.touch(key)
-            case _:
-                raise AssertionError(event)
+    def handlers(self) -> Handlers:
+        """What applies each fact."""
+        return {
+            EvaluationsCreated: self._create,
+            EvaluationEnded: self._end,
+            EvaluationsWoken: self._wake,
+            PlanCommitted: self._commit,
+            PlanRefused: self._refuse,
+            CapacityFreed: self._free,
+            EvaluationsCollected: self._collect,
+        }
 
     def next_ordinal(self, seq: int) -> int:
         """Ordinal that the next evaluation created by the transaction at `seq` gets."""
@@ -133,72 +105,93 @@ class EvaluationTable:
 
     def digest(self) -> str:
         """Hash of the table, 16 hex digits."""
-        entries = self._hashes.digest(self._hash_entry)
+        entries = self._hashes.digest(lambda keys: texts([self.by_key.get(key) for key in keys]))
         freed, grown = sorted(self.freed_seq.items()), sorted(self.grown_seq.items())
         rest = ENCODER.encode((entries, freed, grown, self.workers))
         return blake2b(rest, digest_size=8).hexdigest()
 
-    def _hash_entry(self, key: EvalKey) -> int:
-        entity = self.by_key.get(key)
-        if entity is None:
-            return 0
-        digest = blake2b(ENCODER.encode(entity), digest_size=8).digest()
-        return int.from_bytes(digest, "little") | 1
-
-    def _create(self, new: NewEvaluation, seq: int) -> None:
+    def _create(self, event: EvaluationsCreated, seq: int) -> None:
         ordinal = self.next_ordinal(seq)
-        self._ordinal_seq, self._ordinal = seq, ordinal + 1
-        key = EvalKey(make_key(seq, ordinal))
-        self.by_key[key] = Evaluation(
-            key=key,
-            job_id=new.job_id,
-            priority=new.priority,
-            job_type=new.job_type,
-            triggered_by=new.triggered_by,
-            status="pending" if new.blocked is None else "blocked",
-            wait_until_ns=new.wait_until_ns,
-            blocked=new.blocked,
-            previous=new.previous,
-            min_seq=seq,
-            modify_seq=seq,
-        )
-        self.open[key] = None
-        self.open_of.setdefault(new.job_id, {})[key] = None
-        if new.blocked is not None:
-            self.blocked_of[new.job_id] = key
-            if new.blocked.candidates:
-                self.proposing[new.job_id] = key
-        self._hashes.touch(key)
-
-    def _end(self, event: EvaluationEnded, seq: int) -> None:
-        old = self.by_key[event.key]
-        self._set(
-            msgspec.structs.replace(
-                old, status=event.status, reason=event.reason, modify_seq=seq, blocked=None
-            )
-        )
-        del self.open[event.key]
-        of_job = self.open_of[old.job_id]
-        del of_job[event.key]
-        if not of_job:
-            del self.open_of[old.job_id]
-        self.ended[event.key] = None
-        self._unblock(old.job_id, event.key)
-
-    def _wake(self, key: EvalKey, reason: str, seq: int) -> None:
-        old = self.by_key[key]
-        self._set(
-            msgspec.structs.replace(
-                old,
-                status="pending",
-                wait_until_ns=0,
-                blocked=None,
-                reason=reason,
+        self._ordinal_seq, self._ordinal = seq, ordinal + len(event.evaluations)
+        first = make_key(seq, ordinal)
+        for nth, new in enumerate(event.evaluations):
+            key, job_id, blocked = EvalKey(first + nth), new.job_id, new.blocked
+            self.by_key[key] = Evaluation(
+                key=key,
+                job_id=job_id,
+                priority=new.priority,
+                job_type=new.job_type,
+                triggered_by=new.triggered_by,
+                status="pending" if blocked is None else "blocked",
+                wait_until_ns=new.wait_until_ns,
+                blocked=blocked,
+                previous=new.previous,
                 min_seq=seq,
                 modify_seq=seq,
             )
+            self.open[key] = None
+            others = self.open_of.get(job_id)
+            self.open_of[job_id] = (key,) if others is None else (*others, key)
+            if blocked is not None:
+                self.blocked_of[job_id] = key
+                if blocked.candidates:
+                    self.proposing[job_id] = key
+            self._hashes.touched.append(key)
+
+    def _end(self, event: EvaluationEnded, seq: int) -> None:
+        key = event.key
+        old = self.by_key[key]
+        self.by_key[key] = replace(
+            old, status=event.status, reason=event.reason, modify_seq=seq, blocked=None
         )
-        self._unblock(old.job_id, key)
+        self._hashes.touched.append(key)
+        del self.open[key]
+        others = self.open_of[old.job_id]
+        if len(others) == 1:
+            del self.open_of[old.job_id]
+        else:
+            self.open_of[old.job_id] = tuple(one for one in others if one != key)
+        self.ended[key] = None
+        if self.blocked_of:
+            self._unblock(old.job_id, key)
+
+    def _wake(self, event: EvaluationsWoken, seq: int) -> None:
+        for key in event.keys:
+            old = self.by_key[key]
+            self._set(
+                replace(
+                    old,
+                    status="pending",
+                    wait_until_ns=0,
+                    blocked=None,
+                    reason=event.reason,
+                    min_seq=seq,
+                    modify_seq=seq,
+                )
+            )
+            self._unblock(old.job_id, key)
+
+    def _commit(self, event: PlanCommitted, seq: int) -> None:
+        self._number(event.origin, seq, is_refused=False)
+        if event.cut:
+            self._retry(event.key, seq)
+
+    def _refuse(self, event: PlanRefused, seq: int) -> None:
+        self._number(event.origin, seq, is_refused=True)
+        self._retry(event.key, seq)
+
+    def _free(self, event: CapacityFreed, seq: int) -> None:
+        for computed_class in event.classes:
+            self.freed_seq[computed_class] = seq
+            if event.grown:
+                self.grown_seq[computed_class] = seq
+
+    def _collect(self, event: EvaluationsCollected, seq: int) -> None:
+        del seq
+        for key in event.keys:
+            del self.by_key[key]
+            del self.ended[key]
+            self._hashes.touch(key)
 
     def _unblock(self, job_id: JobId, key: EvalKey) -> None:
         if self.blocked_of.get(job_id) == key:
@@ -208,17 +201,16 @@ class EvaluationTable:
     def _retry(self, key: EvalKey, seq: int) -> None:
         old = self.by_key.get(key)
         if old is not None and old.is_open:
-            self._set(msgspec.structs.replace(old, min_seq=seq, modify_seq=seq))
+            self._set(replace(old, min_seq=seq, modify_seq=seq))
 
     def _set(self, evaluation: Evaluation) -> None:
         self.by_key[evaluation.key] = evaluation
         self._hashes.touch(evaluation.key)
 
-    def _number(self, origin: Origin, seq: int, *, refused: bool) -> None:
-        self.workers.pop(origin.worker, None)
-        self.workers[origin.worker] = PlanNumber(
-            origin.number, origin.part, origin.parts, refused, seq
-        )
-        if len(self.workers) > WORKERS_KEPT:
+    def _number(self, origin: Origin, seq: int, *, is_refused: bool) -> None:
+        workers, worker = self.workers, origin.worker
+        workers.pop(worker, None)
+        workers[worker] = PlanNumber(origin.number, origin.part, origin.parts, is_refused, seq)
+        if len(workers) > WORKERS_KEPT:
             # Oldest entry first: entries are re-inserted when they change, so order is that of seq.
-            del self.workers[next(iter(self.workers))]
+            del workers[next(iter(workers))]

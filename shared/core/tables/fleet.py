@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.allocations import AllocationsReported
-from schemas.base import Event, NodeId
+from schemas.base import NodeId
 from schemas.envelope import ENCODER
 from schemas.nodes import (
     NODE_STATUSES,
@@ -27,6 +27,7 @@ from shared.core.columns import RowHashes, RowPool, Rows, grown, hash_columns
 from shared.core.feasibility import AttributeColumns, node_attributes
 from shared.core.resources.held import Held
 from shared.core.resources.offers import Offers, sized
+from shared.core.tables.handling import Handlers, Handling
 
 STATUS_CODE = {name: code for code, name in enumerate(NODE_STATUSES)}
 READY = STATUS_CODE["ready"]
@@ -36,20 +37,8 @@ DISCONNECTED = STATUS_CODE["disconnected"]
 REFUSALS_KEPT = 256
 
 
-class FleetTable:
+class FleetTable(Handling):
     """Nodes. Shapes: N rows, dead ones included (`live` false); resources in the order of RESOURCES."""
-
-    handles = (
-        NodeRegistered,
-        NodesStatusChanged,
-        NodeEligibilityChanged,
-        NodeDrainChanged,
-        NodeMetaChanged,
-        NodesCollected,
-        NodeRefused,
-        PoolDeclared,
-        AllocationsReported,
-    )
 
     def __init__(self) -> None:
         self.row_of: dict[NodeId, int] = {}
@@ -90,54 +79,63 @@ class FleetTable:
         self._slots_hash = np.zeros(0, dtype=np.uint64)
         self._pool = RowPool()
         self._hashes = RowHashes()
+        #: what `ready` says, until a node changes.
+        self._ready: NDArray[np.bool_] | None = None
 
     @property
     def size(self) -> int:
         """Number of rows, dead ones included."""
         return self._pool.high
 
-    def evolve(self, event: Event, seq: int) -> None:
-        """Apply one fact."""
-        match event:
-            case AllocationsReported():
-                if event.nodes:
-                    rows = np.asarray(event.nodes, dtype=np.int32)
-                    self.reports_seen[rows] = event.numbers
-                    self._hashes.touch(rows)
-            case NodeRegistered():
-                self._register(event, seq)
-            case NodesStatusChanged():
-                rows = np.asarray(event.rows, dtype=np.int32)
-                self.status[rows] = STATUS_CODE[event.status]
-                self._heard(event.rows)
-                if event.since_ns:
-                    self.silent_ns.update(dict.fromkeys(event.rows, event.since_ns))
-                self._changed(rows, seq)
-            case NodeEligibilityChanged():
-                rows = np.asarray([event.row], dtype=np.int32)
-                self.eligible[rows] = event.eligible
-                self._changed(rows, seq)
-            case NodeDrainChanged():
-                self._drain(event, seq)
-            case NodeMetaChanged():
-                self._say(event, seq)
-            case NodesCollected():
-                self._collect(np.asarray(event.rows, dtype=np.int32), seq)
-            case PoolDeclared():
-                self._declare(event, seq)
-            case NodeRefused():
-                self.refused.pop(event.node_id, None)
-                self.refused[event.node_id] = event
-                if len(self.refused) > REFUSALS_KEPT:
-                    del self.refused[next(iter(self.refused))]
-            case _:
-                raise AssertionError(event)
+    def handlers(self) -> Handlers:
+        """What applies each fact."""
+        return {
+            AllocationsReported: self._report,
+            NodeRegistered: self._register,
+            NodesStatusChanged: self._turn,
+            NodeEligibilityChanged: self._allow,
+            NodeDrainChanged: self._drain,
+            NodeMetaChanged: self._say,
+            NodesCollected: self._collect,
+            PoolDeclared: self._declare,
+            NodeRefused: self._refuse,
+        }
+
+    def _report(self, event: AllocationsReported, seq: int) -> None:
+        del seq
+        if event.nodes:
+            rows = np.asarray(event.nodes, dtype=np.int32)
+            self.reports_seen[rows] = event.numbers
+            self._hashes.touch(rows)
+
+    def _turn(self, event: NodesStatusChanged, seq: int) -> None:
+        rows = np.asarray(event.rows, dtype=np.int32)
+        self.status[rows] = STATUS_CODE[event.status]
+        self._heard(event.rows)
+        if event.since_ns:
+            self.silent_ns.update(dict.fromkeys(event.rows, event.since_ns))
+        self._changed(rows, seq)
+
+    def _allow(self, event: NodeEligibilityChanged, seq: int) -> None:
+        rows = np.asarray([event.row], dtype=np.int32)
+        self.eligible[rows] = event.eligible
+        self._changed(rows, seq)
+
+    def _refuse(self, event: NodeRefused, seq: int) -> None:
+        del seq
+        self.refused.pop(event.node_id, None)
+        self.refused[event.node_id] = event
+        if len(self.refused) > REFUSALS_KEPT:
+            del self.refused[next(iter(self.refused))]
 
     def ready(self) -> NDArray[np.bool_]:
-        """Mask of nodes that may take new allocations. Shape: (size,)."""
-        size = self.size
-        mask: NDArray[np.bool_] = self.live[:size] & self.eligible[:size]
-        return mask & np.equal(self.status[:size], READY)
+        """Mask of nodes that may take new allocations. Shape: (size,). Not to be written to."""
+        if self._ready is None:
+            size = self.size
+            mask: NDArray[np.bool_] = self.live[:size] & self.eligible[:size]
+            self._ready = mask & np.equal(self.status[:size], READY)
+            self._ready.setflags(write=False)
+        return self._ready
 
     def is_open(self, row: int, seq: int) -> bool:
         """Tell whether a node may take new allocations, and is the one that had this row at `seq`."""
@@ -273,11 +271,13 @@ class FleetTable:
                 self.silent_ns.pop(row, None)
 
     def _changed(self, rows: Rows, seq: int) -> None:
+        self._ready = None
         self.modify_seq[rows] = seq
         self._hashes.touch(rows)
 
-    def _collect(self, rows: Rows, seq: int) -> None:
-        for row in rows.tolist():
+    def _collect(self, event: NodesCollected, seq: int) -> None:
+        rows = np.asarray(event.rows, dtype=np.int32)
+        for row in event.rows:
             node_id = self.ids[row]
             del self.row_of[node_id]
             self.drains.pop(row, None)

@@ -1,11 +1,13 @@
 """Jobs: their newest version, the job fence, the texts of recent versions, and the verdicts of submissions."""
 
+from collections.abc import Mapping
 from hashlib import blake2b
+from typing import Final, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
-from schemas.base import EvalKey, Event, JobId
-from schemas.envelope import ENCODER
+from schemas.base import EvalKey, JobId
 from schemas.jobs import (
     GroupSpec,
     IntakeAdvanced,
@@ -17,10 +19,13 @@ from schemas.jobs import (
     SubmissionsCollected,
 )
 from schemas.plans import PlanCommitted
-from shared.core.columns import EntryHashes
+from shared.core.columns import EntryHashes, texts
+from shared.core.tables.handling import Handlers, Handling
 
 #: Versions whose text is kept, as in Nomad.
 VERSIONS_KEPT = 6
+_EVERYWHERE: Final = frozenset({"system", "sysbatch"})
+K = TypeVar("K", bound=str)
 
 
 class PlanFence(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -82,19 +87,8 @@ class JobVersion(msgspec.Struct, frozen=True, gc=False):
     seq: int
 
 
-class JobTable:
+class JobTable(Handling):
     """All jobs and submissions."""
-
-    handles = (
-        JobRegistered,
-        JobStopped,
-        JobEvaluated,
-        SubmissionRefused,
-        IntakeAdvanced,
-        SubmissionsCollected,
-        JobsCollected,
-        PlanCommitted,
-    )
 
     def __init__(self) -> None:
         self.by_id: dict[JobId, Job] = {}
@@ -111,33 +105,18 @@ class JobTable:
         self._jobs = EntryHashes[JobId]()
         self._submissions = EntryHashes[str]()
 
-    def evolve(self, event: Event, seq: int) -> None:
-        """Apply one fact."""
-        match event:
-            case PlanCommitted():
-                self._plan(event, seq)
-            case JobRegistered():
-                self._register(event, seq)
-            case JobStopped():
-                self._stop(event, seq)
-            case JobEvaluated():
-                job = self.by_id[event.job_id]
-                self._accept(event, seq, job)
-            case SubmissionRefused():
-                self._refuse(event, seq)
-            case IntakeAdvanced():
-                self.jobs_seq = event.jobs_seq
-            case SubmissionsCollected():
-                self._collect_submissions(event.upto_seq)
-            case JobsCollected():
-                for job_id in event.job_ids:
-                    del self.by_id[job_id]
-                    del self.versions[job_id]
-                    self.purging.pop(job_id, None)
-                    self.everywhere.pop(job_id, None)
-                    self._jobs.touch(job_id)
-            case _:
-                raise AssertionError(event)
+    def handlers(self) -> Handlers:
+        """What applies each fact."""
+        return {
+            PlanCommitted: self._plan,
+            JobRegistered: self._register,
+            JobStopped: self._stop,
+            JobEvaluated: self._evaluate,
+            SubmissionRefused: self._refuse,
+            IntakeAdvanced: self._advance,
+            SubmissionsCollected: self._collect_submissions,
+            JobsCollected: self._collect,
+        }
 
     def spec(self, job_id: JobId, version: int) -> bytes | None:
         """Return the text of a version that is still kept, else None."""
@@ -148,19 +127,20 @@ class JobTable:
 
     def digest(self) -> str:
         """Hash of the table, 16 hex digits."""
-        jobs = self._jobs.digest(lambda key: _hash(key, self.by_id.get(key)))
-        submissions = self._submissions.digest(lambda key: _hash(key, self.submissions.get(key)))
+        jobs = self._jobs.digest(lambda keys: texts(_pairs(keys, self.by_id)))
+        submissions = self._submissions.digest(lambda keys: texts(_pairs(keys, self.submissions)))
         text = f"{jobs}{submissions}{self.jobs_seq}".encode()
         return blake2b(text, digest_size=8).hexdigest()
 
     def _register(self, event: JobRegistered, seq: int) -> None:
-        old = self.by_id.get(event.job_id)
+        job_id = event.job_id
+        old = self.by_id.get(job_id)
         if old is not None and old.version == event.version:
             self._accept(event, seq, old, event.warnings)
             return
         spec = bytes(event.spec)
-        job = Job(
-            id=event.job_id,
+        self.by_id[job_id] = job = Job(
+            id=job_id,
             version=event.version,
             job_type=event.job_type,
             priority=event.priority,
@@ -168,23 +148,40 @@ class JobTable:
             node_pool=event.node_pool,
             all_at_once=event.all_at_once,
             groups=event.groups,
-            spec_digest=blake2b(spec, digest_size=16).hexdigest(),
+            spec_digest=spec_digest(spec),
             create_seq=old.create_seq if old is not None else seq,
             modify_seq=seq,
             plan_seq=seq,
         )
-        self.by_id[job.id] = job
-        self.purging.pop(job.id, None)
-        self.everywhere.pop(job.id, None)
-        if job.job_type in {"system", "sysbatch"}:
-            self.everywhere[job.id] = None
-        kept = (*self.versions.get(job.id, ()), JobVersion(job.version, spec, seq))
-        self.versions[job.id] = kept[-VERSIONS_KEPT:]
-        self._jobs.touch(job.id)
+        kept: tuple[JobVersion, ...] = (JobVersion(event.version, spec, seq),)
+        if old is not None:
+            kept = (*self.versions[job_id], *kept)[-VERSIONS_KEPT:]
+            self.purging.pop(job_id, None)
+            self.everywhere.pop(job_id, None)
+        self.versions[job_id] = kept
+        if event.job_type in _EVERYWHERE:
+            self.everywhere[job_id] = None
+        self._jobs.touched.append(job_id)
         self._accept(event, seq, job, event.warnings)
 
+    def _evaluate(self, event: JobEvaluated, seq: int) -> None:
+        self._accept(event, seq, self.by_id[event.job_id])
+
+    def _advance(self, event: IntakeAdvanced, seq: int) -> None:
+        del seq
+        self.jobs_seq = event.jobs_seq
+
+    def _collect(self, event: JobsCollected, seq: int) -> None:
+        del seq
+        for job_id in event.job_ids:
+            del self.by_id[job_id]
+            del self.versions[job_id]
+            self.purging.pop(job_id, None)
+            self.everywhere.pop(job_id, None)
+            self._jobs.touch(job_id)
+
     def _stop(self, event: JobStopped, seq: int) -> None:
-        job = msgspec.structs.replace(
+        job = replace(
             self.by_id[event.job_id],
             stopped=True,
             purge=event.purge,
@@ -202,24 +199,29 @@ class JobTable:
     def _plan(self, event: PlanCommitted, seq: int) -> None:
         for evictions in event.evictions:
             victim = self.by_id[evictions.job_id]
-            victim = msgspec.structs.replace(victim, plan_seq=seq, fence=PlanFence())
+            victim = replace(victim, plan_seq=seq, fence=PlanFence())
             self.by_id[victim.id] = victim
             self._jobs.touch(victim.id)
+        if not (event.placements or event.stops or event.updates or event.cut):
+            return
         job = self.by_id.get(event.job_id)
-        changes = event.placements or event.stops or event.updates or event.cut
-        if job is None or not changes:
+        if job is None:
             return
         origin, fence = event.origin, job.fence
-        same = (fence.key, fence.worker, fence.number) == (event.key, origin.worker, origin.number)
-        fence = PlanFence(
-            key=event.key,
-            worker=origin.worker,
-            number=origin.number,
-            before=fence.before if same else job.plan_seq,
-            cut=bool(event.cut) or (same and fence.cut),
+        is_same = (
+            fence.number == origin.number
+            and fence.key == event.key
+            and fence.worker == origin.worker
         )
-        self.by_id[job.id] = msgspec.structs.replace(job, plan_seq=seq, fence=fence)
-        self._jobs.touch(job.id)
+        fence = PlanFence(
+            event.key,
+            origin.worker,
+            origin.number,
+            fence.before if is_same else job.plan_seq,
+            bool(event.cut) or (is_same and fence.cut),
+        )
+        self.by_id[job.id] = replace(job, plan_seq=seq, fence=fence)
+        self._jobs.touched.append(job.id)
 
     def _accept(
         self,
@@ -238,7 +240,7 @@ class JobTable:
             evaluation=event.evaluation,
             warnings=warnings,
         )
-        self._submissions.touch(event.submission_id)
+        self._submissions.touched.append(event.submission_id)
 
     def _refuse(self, event: SubmissionRefused, seq: int) -> None:
         if event.submission_id in self.submissions:
@@ -253,10 +255,11 @@ class JobTable:
         )
         self._submissions.touch(event.submission_id)
 
-    def _collect_submissions(self, upto_seq: int) -> None:
+    def _collect_submissions(self, event: SubmissionsCollected, seq: int) -> None:
+        del seq
         gone = []
         for submission_id, entry in self.submissions.items():
-            if entry.seq > upto_seq:
+            if entry.seq > event.upto_seq:
                 break
             gone.append(submission_id)
         for submission_id in gone:
@@ -264,8 +267,15 @@ class JobTable:
             self._submissions.touch(submission_id)
 
 
-def _hash(key: str, entity: Job | Submission | None) -> int:
-    if entity is None:
-        return 0
-    digest = blake2b(ENCODER.encode((key, entity)), digest_size=8).digest()
-    return int.from_bytes(digest, "little") | 1
+def spec_digest(spec: bytes) -> str:
+    """Hash the canonical text of a job: 32 hex digits."""
+    return blake2b(spec, digest_size=16).hexdigest()
+
+
+def _pairs(keys: list[K], entries: Mapping[K, Job | Submission]) -> list[object]:
+    """What is hashed: entries with their keys; None for those that are gone."""
+    found = [entries.get(key) for key in keys]
+    if None in found:
+        pairs = zip(keys, found, strict=True)
+        return [None if entry is None else (key, entry) for key, entry in pairs]
+    return list(zip(keys, found, strict=True))

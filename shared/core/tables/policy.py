@@ -4,15 +4,13 @@ from hashlib import blake2b
 
 import msgspec
 
-from schemas.base import Event
 from schemas.envelope import ENCODER
 from schemas.policy import ClusterCreated, LogRolled, Policy, PolicyChanged
+from shared.core.tables.handling import Handlers, Handling
 
 
-class PolicyTable:
+class PolicyTable(Handling):
     """One row: the policy in force."""
-
-    handles = (ClusterCreated, PolicyChanged, LogRolled)
 
     def __init__(self) -> None:
         self.cluster_id = ""
@@ -24,15 +22,24 @@ class PolicyTable:
         #: of the log.
         self.generation = 1
 
-    def evolve(self, event: Event, seq: int) -> None:
-        """Apply one fact."""
-        if isinstance(event, LogRolled):
-            self.generation = event.generation
-            return
-        if isinstance(event, ClusterCreated):
-            self.cluster_id = event.cluster_id
-            self.log_level = event.log_level
-        assert isinstance(event, ClusterCreated | PolicyChanged)
+    def handlers(self) -> Handlers:
+        """What applies each fact."""
+        return {
+            ClusterCreated: self._create,
+            PolicyChanged: self._change,
+            LogRolled: self._roll,
+        }
+
+    def _create(self, event: ClusterCreated, seq: int) -> None:
+        self.cluster_id = event.cluster_id
+        self.log_level = event.log_level
+        self._change(event, seq)
+
+    def _roll(self, event: LogRolled, seq: int) -> None:
+        del seq
+        self.generation = event.generation
+
+    def _change(self, event: ClusterCreated | PolicyChanged, seq: int) -> None:
         self.policy = event.policy
         self.policy_hash = _hash(event.policy)
         self.modify_seq = seq

@@ -2,36 +2,36 @@
 
 from hashlib import blake2b
 
-from schemas.base import Event, JobId
+from schemas.base import JobId
 from schemas.envelope import ENCODER
 from schemas.evaluations import Reservation, ReservationsChanged
 from schemas.jobs import JobsCollected
+from shared.core.tables.handling import Handlers, Handling
 
 
-class ReservationTable:
+class ReservationTable(Handling):
     """Nodes held back, by the job that waits for them."""
-
-    handles = (ReservationsChanged, JobsCollected)
 
     def __init__(self) -> None:
         #: jobs for which something is held back, in the order of their places in the queue.
         self.by_job: dict[JobId, Reservation] = {}
 
-    def evolve(self, event: Event, seq: int) -> None:
-        """Apply one fact."""
+    def handlers(self) -> Handlers:
+        """What applies each fact."""
+        return {ReservationsChanged: self._change, JobsCollected: self._collect}
+
+    def _change(self, event: ReservationsChanged, seq: int) -> None:
         del seq
-        match event:
-            case ReservationsChanged():
-                for one in event.reservations:
-                    self.by_job.pop(one.job_id, None)
-                    if one.holds:
-                        self.by_job[one.job_id] = one
-                self.by_job = dict(sorted(self.by_job.items(), key=lambda item: place_of(item[1])))
-            case JobsCollected():
-                for job_id in event.job_ids:
-                    self.by_job.pop(job_id, None)
-            case _:
-                raise AssertionError(event)
+        for one in event.reservations:
+            self.by_job.pop(one.job_id, None)
+            if one.holds:
+                self.by_job[one.job_id] = one
+        self.by_job = dict(sorted(self.by_job.items(), key=lambda item: place_of(item[1])))
+
+    def _collect(self, event: JobsCollected, seq: int) -> None:
+        del seq
+        for job_id in event.job_ids:
+            self.by_job.pop(job_id, None)
 
     def digest(self) -> str:
         """Hash of the table, 16 hex digits."""
