@@ -197,7 +197,9 @@ class Harness(Cluster):
 
 
 def run_in(
-    story: Callable[[Harness], Awaitable[None]], settings: Mapping[str, int] | None = None
+    story: Callable[[Harness], Awaitable[None]],
+    settings: Mapping[str, int] | None = None,
+    kind: type[Harness] = Harness,
 ) -> None:
     """Run a story against a fresh cluster in a temporary directory."""
     folder = Path(tempfile.mkdtemp(prefix="caravan-"))
@@ -207,7 +209,7 @@ def run_in(
         # As the services do: whoever watches must not be what is slow.
         collect_rarely()
         asked = ClusterSettings(data_dir=folder / "data", fsync=fsync, **own)  # type: ignore[arg-type]
-        with Harness(asked) as cluster, asyncio.Runner(loop_factory=loop_factory()) as runner:
+        with kind(asked) as cluster, asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_run(story, cluster))
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,39 +1,41 @@
 """Overload: three times what is sustained, for a minute; nothing lost, every queue bounded, and back within seconds.
 
-First as many lone jobs as 64 submitters that wait for their verdicts get through in ten seconds: the sustained rate.
-Then three times as many a second on a schedule that waits for nobody, for a minute. Each is asked about until it has
-a verdict: accepted, then it is placed exactly once; or turned away for now, then nothing of it was kept. Meanwhile
-every queue is looked at twice a second. Nobody may be declared down, and what was accepted must be placed in bounded
-time. The clock of recovery runs from the end of the flood until a lone job is placed within a quarter of a second.
+First 64 submitters that wait for their verdicts, for ten seconds: the rate at which their lone jobs are placed is what
+is sustained. Then three times as many a second on a schedule that waits for nobody, for a minute. Each is asked about
+until it has a verdict: accepted, then it is placed and runs once; or turned away for now, then nothing of it was kept.
+Meanwhile every queue is looked at four times a second (`queues.py` names each and its bound). Stops are sent, which no
+flood may turn away, and in the middle some nodes die: they and nobody else must be noticed, and what ran there placed
+again. Recovery runs from the end of the flood until a lone job is placed within a quarter of a second (`calm_again_s`),
+everything is placed (`drained_s`), and every queue is empty (`empty_s`).
 """
 
 import asyncio
 import contextlib
 import sys
 import time
-import urllib.request
-from collections import Counter
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
+import numpy as np
 
 from bench.arrivals import Arrivals, Body, quantile, template
-from bench.faults import nested, submit
+from bench.beats import Beats
+from bench.faults import down, nested, noticed, submit
 from bench.fleet import n1_standard_8
 from bench.harness import Harness, between, run_in, until, usage
 from bench.observer import Observer
 from bench.outcome import Outcome, Run, merge, shown
 from bench.p1 import fsyncs, replayed
 from bench.p5 import pod
-from schemas.base import JobId
-from schemas.evaluations import Presence
+from bench.queues import Cluster, Marks, high_water, quantile_of
+from schemas.base import JobId, NodeId
 from schemas.jobs import Verdict
 from services.cli.machines import Needs
-from services.intake.role import PENDING_MAX
-from shared.bus import streams, subjects
+from shared.bus import subjects
 from shared.bus.connect import BusClient, status
 from shared.core.invariants import check
-from shared.core.tables.fleet import DOWN
+from shared.core.tables.allocations import RUN, TERMINAL
 
 RUNS = 1
 NODES = 5_000
@@ -41,27 +43,17 @@ TIMES = 3
 FLOOD_S = 60.0
 SUSTAIN_S = 10.0
 SUBMITTERS = 64
+#: One of so many nodes dies in the middle of the flood.
+LOST_PART = 250
+#: A stop is sent so often.
+STOP_S = 0.1
 #: A lone job placed within this is what an idle cluster does.
 CALM_S = 0.25
 LIMIT_S = 300.0
 NEEDS = Needs(memory_mib=6_144)
 
-_SUBJECT = subjects.api_jobs("submit")
 _ANSWER_S = 10.0
 _VERDICT = msgspec.json.Decoder(Verdict)
-#: Queues by what shows them; a gauge of several processes counts with its highest.
-GAUGES = {
-    "intake_pending": "caravan_intake_pending_submissions",
-    "applier_commands": "caravan_plan_applier_queue_depth",
-    "broker_ready": "caravan_eval_broker_ready_evaluations",
-    "broker_leased": "caravan_eval_broker_unacked_evaluations",
-    "worker_leases": "caravan_scheduler_leases_waiting",
-    "worker_plans": "caravan_scheduler_plans_outstanding",
-    "view_marks": "caravan_view_marks_waiting",
-    "shell_inputs": "caravan_shell_waiting_inputs",
-    "log_lag": "caravan_shell_lag_records",
-}
-STREAMS = ("CMD", "EVAL", "JOBS")
 
 
 def run(size: float, runs: int) -> Outcome:
@@ -79,54 +71,52 @@ def run(size: float, runs: int) -> Outcome:
 
 
 async def _once(cluster: Harness, nodes: int, part: float) -> Run:
-    body = template(pod(cpu_mhz=20, memory_mib=15))
+    specs = n1_standard_8(nodes)
     async with cluster.observer() as observer, cluster.client() as public:
-        cluster.start_fleet(n1_standard_8(nodes))
-        await until(lambda: observer.state.fleet.ready().sum() == nodes, f"{nodes} nodes", 120)
-        sustained = await _sustained(public.bus, body, SUSTAIN_S * part)
-        await until(lambda: observer.placed >= sustained.jobs, "all placed", LIMIT_S)
-        pids = cluster.pids()
-        before, log_before = usage(pids), (await cluster.log_state()).bytes
-        marks = _Marks(cluster)
-        watching = asyncio.create_task(marks.watch())
-        flood = _Flood(public.bus, body, sustained.jobs)
-        await flood.run(TIMES * sustained.rate_per_s, FLOOD_S * part)
-        ended = time.perf_counter()
-        calm_at = await _calm(public.bus, observer)
-        await flood.settled()
-        wanted = sustained.jobs + len(flood.accepted)
-        await until(lambda: _placed(observer) >= wanted, "all that was accepted", LIMIT_S)
-        drained_at = time.perf_counter()
-        watching.cancel()
-        took = usage(pids)
+        with Beats(cluster.data_dir, cluster.url, specs) as beats:
+            ready = observer.state.fleet.ready
+            await until(lambda: ready().sum() == nodes, f"{nodes} nodes", 120)
+            flood = _Flood(public.bus, template(pod(cpu_mhz=20, memory_mib=15)), observer)
+            await flood.sustain(SUSTAIN_S * part)
+            pids, log_before = cluster.pids(), (await cluster.log_state()).bytes
+            before, marks = usage(pids), Marks(cluster)
+            await marks.look()
+            planned = marks.planned
+            watching = asyncio.create_task(marks.watch())
+            lost = [spec.node_id for spec in specs[::LOST_PART]]
+            dying = asyncio.create_task(_die(observer, beats, lost, FLOOD_S * part / 2))
+            await flood.run(FLOOD_S * part)
+            back = await _recovered(flood, marks)
+            detected = await dying
+            watching.cancel()
+            took = usage(pids)
         replica, state = observer.replica, observer.state
         await until(lambda: replica.checked_seq > state.seq, "a checkpoint at the end", LIMIT_S)
-        fleet, counts = state.fleet, Counter(flood.turned_away.values())
-        numbers = range(flood.first, flood.first + flood.sent)
+        over = marks.over(
+            Cluster(nodes=nodes, jobs=flood.jobs, stops=len(flood.stopped), workers=1)
+        )
+        if told := over + marks.unseen():
+            print(", ".join(told), file=sys.stderr)
         checks = {
-            "each_once": all(_held(observer, at) == (at in flood.accepted) for at in numbers),
-            "each_has_a_verdict": len(flood.accepted) + len(flood.turned_away) == flood.sent,
-            "turned_away_for_now": set(counts) <= {"unavailable"},
-            "nobody_down": not (fleet.status[: fleet.size] == DOWN).any(),
-            "queues_bounded": marks.are_bounded(),
+            **flood.checks(),
+            "the_dead_noticed": len(detected) == len(lost),
+            "nobody_else_down": down(observer) == set(_rows(observer, lost)),
+            "queues_bounded": not over,
+            "queues_all_seen": not marks.unseen(),
+            "queues_empty_again": not marks.standing(),
+            "nobody_cut_off": set(marks.connects.values()) == {1.0},
             "within_capacity": not check(state),
             "nobody_restarted": pids == cluster.pids(),
             "replay_equals_live": (await replayed(cluster)).state.hashes() == state.hashes(),
         }
         log_after, fsync = (await cluster.log_state()).bytes, await fsyncs(cluster, observer)
-    waits = sorted(observer.first_of[name] - at for name, at in flood.accepted_at(observer))
     return Run(
         result={
-            "sustained_per_s": sustained.rate_per_s,
-            "offered": flood.sent,
-            "accepted": len(flood.accepted),
-            "turned_away": len(flood.turned_away),
-            "registered_to_placed_p50_s": quantile(waits, 0.5),
-            "registered_to_placed_p99_s": quantile(waits, 0.99),
-            "calm_again_s": calm_at - ended,
-            "drained_s": drained_at - ended,
-            "backlog_words": marks.words,
-            **{f"high_water.{name}": value for name, value in sorted(marks.highest.items())},
+            **flood.figures(),
+            "leased_to_planned_p99_s": quantile_of(planned, marks.planned, 0.99),
+            "detect_p99_s": quantile(sorted(detected), 0.99),
+            **back,
+            **high_water(marks),
         },
         checks=checks,
         cpu_s=between(before, took),
@@ -136,146 +126,183 @@ async def _once(cluster: Harness, nodes: int, part: float) -> Run:
     )
 
 
-class _Sustained(msgspec.Struct, frozen=True):
-    rate_per_s: float
-    jobs: int
-
-
-async def _sustained(bus: BusClient, body: Body, seconds: float) -> _Sustained:
-    """What submitters that wait get through."""
-    arrivals, start, jobs = Arrivals(bus, body), time.perf_counter(), 0
-    while time.perf_counter() - start < seconds:
-        await arrivals.closed(range(jobs, jobs + 1_000), SUBMITTERS)
-        jobs += 1_000
-    return _Sustained(jobs / (time.perf_counter() - start), jobs)
-
-
 class _Flood:
-    """Submissions on a schedule, and what became of each."""
+    """Submissions on a schedule, stops beside them, and what became of each."""
 
-    def __init__(self, bus: BusClient, body: Body, first: int) -> None:
+    def __init__(self, bus: BusClient, body: Body, observer: Observer) -> None:
         self._bus = bus
         self._body = body
-        self.first = first
-        self.sent = 0
+        self._observer = observer
+        self.sustained_per_s = 0.0
+        #: number of the first of the flood; those before it were submitted by who waits.
+        self.first = self.sent = 0
         self.accepted: set[int] = set()
         #: number -> code of the refusal.
         self.turned_away: dict[int, str] = {}
+        #: lone jobs that asked whether it is calm.
+        self.lone = 0
+        #: number of a job -> how long its stop took, s.
+        self.stopped: dict[int, float] = {}
+        self._stops = 0
+        self.stops_refused = 0
 
-    async def run(self, rate_per_s: float, seconds: float) -> None:
+    @property
+    def jobs(self) -> int:
+        """Jobs that were accepted."""
+        return self.first + len(self.accepted) + self.lone
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether each has its verdict."""
+        known = len(self.accepted) + len(self.turned_away)
+        return known == self.sent and len(self.stopped) == self._stops
+
+    async def sustain(self, seconds: float) -> None:
+        """Find out what submitters that wait get placed a second."""
+        arrivals, start, jobs = Arrivals(self._bus, self._body), time.perf_counter(), 0
+        while time.perf_counter() - start < seconds:
+            await arrivals.closed(range(jobs, jobs + 1_000), SUBMITTERS)
+            jobs += 1_000
+        await until(lambda: self._observer.placed >= jobs, "all placed", LIMIT_S)
+        self.first = jobs
+        self.sustained_per_s = jobs / (self._observer.time_of(jobs) - start)
+
+    async def run(self, seconds: float) -> None:
         """Send when due, whatever is answered."""
         start = time.perf_counter()
         while (now := time.perf_counter() - start) < seconds:
-            for _ in range(int(now * rate_per_s) - self.sent):
+            for _ in range(int(now * TIMES * self.sustained_per_s) - self.sent):
                 self._ask(self.first + self.sent)
                 self.sent += 1
+            if self._stops < min(now / STOP_S, self.first):
+                self._stop(self._stops, time.perf_counter())
+                self._stops += 1
             await asyncio.sleep(0.002)
 
-    async def settled(self) -> None:
-        """Wait until each has its verdict."""
-        known = len(self.accepted) + len(self.turned_away)
-        while known < self.sent:
-            await asyncio.sleep(0.05)
-            known = len(self.accepted) + len(self.turned_away)
+    def checks(self) -> dict[str, bool]:
+        """Whether each was treated as it was told."""
+        flood = range(self.first, self.first + self.sent)
+        before = range(self.first)
+        codes = set(self.turned_away.values())
+        return {
+            "each_runs_once": all(self._held(at) == (at in self.accepted) for at in flood),
+            "each_stopped_one_is_gone": all(
+                self._held(at) == (at not in self.stopped) for at in before
+            ),
+            "each_has_a_verdict": self.is_settled,
+            "turned_away_for_now": codes <= {"unavailable"},
+            "no_stop_turned_away": not self.stops_refused,
+        }
 
-    def accepted_at(self, observer: Observer) -> list[tuple[str, float]]:
-        """Names of accepted jobs, with when their registration was seen."""
-        names = (f"pod-{at}" for at in self.accepted)
-        return [(name, observer.registered_at[name]) for name in names]
+    def figures(self) -> dict[str, float]:
+        """What came of the flood."""
+        seen = self._observer
+        names = [f"pod-{at}" for at in sorted(self.accepted)]
+        waits = sorted(seen.first_of[name] - seen.registered_at[name] for name in names)
+        stops = sorted(self.stopped.values())
+        return {
+            "sustained_per_s": self.sustained_per_s,
+            "offered": self.sent,
+            "accepted": len(self.accepted),
+            "turned_away": len(self.turned_away),
+            "registered_to_placed_p50_s": quantile(waits, 0.5),
+            "registered_to_placed_p99_s": quantile(waits, 0.99),
+            "stop_p50_s": quantile(stops, 0.5),
+            "stop_p99_s": quantile(stops, 0.99),
+        }
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether all that shall run is placed, what was lost with a node included."""
+        table = self._observer.state.allocations
+        rows = table.live_rows()
+        held = (table.desired[rows] == RUN) & ~TERMINAL[table.client[rows]]
+        return int(np.count_nonzero(held)) == self.jobs - len(self.stopped)
+
+    async def calm(self) -> float:
+        """When a lone job was first placed as fast as on an idle cluster."""
+        observer = self._observer
+        while True:
+            name = f"calm-{self.lone}"
+            body = msgspec.json.encode({"Job": pod(name), "SubmissionID": f"s-{name}"})
+            start = time.perf_counter()
+            await submit(self._bus, body)
+            self.lone += 1
+            await until(partial(observer.first_of.__contains__, name), f"{name} placed", LIMIT_S)
+            if observer.first_of[name] - start <= CALM_S:
+                return start
+            await asyncio.sleep(0.1)
+
+    def _held(self, number: int) -> int:
+        """Allocations of a job that shall run and have not ended."""
+        table = self._observer.state.allocations
+        rows = table.rows_of(JobId(f"pod-{number}"))
+        return int(np.count_nonzero((table.desired[rows] == RUN) & ~TERMINAL[table.client[rows]]))
 
     def _ask(self, number: int) -> None:
         def done(headers: bytes, answer: bytes | None) -> None:
-            self._answered(number, None if status(headers) else answer)
+            verdict = _read(headers, answer)
+            if verdict is None:
+                asyncio.get_running_loop().call_later(0.5, self._ask, number)
+            elif verdict.status == "accepted":
+                self.accepted.add(number)
+            else:
+                self.turned_away[number] = verdict.error.code if verdict.error else "refused"
 
-        self._bus.call(_SUBJECT, self._body(number), done, timeout_s=_ANSWER_S)
+        self._bus.call(subjects.api_jobs("submit"), self._body(number), done, timeout_s=_ANSWER_S)
 
-    def _answered(self, number: int, answer: bytes | None) -> None:
-        verdict = _VERDICT.decode(answer) if answer is not None else None
-        if verdict is None or verdict.status == "pending":
-            # Nobody knows yet: asked again under the same id.
-            asyncio.get_running_loop().call_later(0.5, self._ask, number)
-        elif verdict.status == "accepted":
-            self.accepted.add(number)
-        else:
-            self.turned_away[number] = verdict.error.code if verdict.error else "refused"
+    def _stop(self, number: int, since: float) -> None:
+        def done(headers: bytes, answer: bytes | None) -> None:
+            verdict = _read(headers, answer)
+            if verdict is not None and verdict.status == "accepted":
+                self.stopped[number] = time.perf_counter() - since
+                return
+            self.stops_refused += verdict is not None
+            asyncio.get_running_loop().call_later(0.5, self._stop, number, since)
 
-
-class _Marks:
-    """The highest that each queue was seen at."""
-
-    def __init__(self, cluster: Harness) -> None:
-        self._cluster = cluster
-        self.highest: dict[str, float] = {}
-        #: how often the broker said that much waits.
-        self.words = 0
-
-    async def watch(self) -> None:
-        """Look twice a second."""
-        async with self._cluster.connection() as bus:
-            await bus.listen(subjects.presence("eval_broker", "backlog"), self._hear)
-            while True:
-                for name in STREAMS:
-                    found = await streams.info(bus, name)
-                    self._note(f"{name.lower()}_bytes", found.state.bytes if found else 0)
-                # All at once: each answers when its role has a moment, and nobody waits for another one's.
-                names = [child.name for child in self._cluster.children]
-                await asyncio.gather(*(asyncio.to_thread(self._read, one) for one in names))
-                await asyncio.sleep(0.5)
-
-    def _hear(self, _subject: bytes, _reply: bytes, _headers: bytes, data: bytes) -> None:
-        self._note("backlog_told", msgspec.json.decode(data, type=Presence).waiting)
-        self.words += 1
-
-    def are_bounded(self) -> bool:
-        """Whether each kept its bound, where it has one."""
-        bounds = {
-            "intake_pending": PENDING_MAX,
-            "cmd_bytes": streams.CMD.max_bytes,
-            "eval_bytes": streams.EVAL.max_bytes,
-            "jobs_bytes": streams.JOBS.max_bytes,
-        }
-        return all(self.highest.get(name, 0) <= bound for name, bound in bounds.items())
-
-    def _read(self, child: str) -> None:
-        with contextlib.suppress(OSError):
-            self._look(child)
-
-    def _look(self, child: str) -> None:
-        port = int((self._cluster.data_dir / "logs" / f"{child}.port").read_text())
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-            lines = answer.read().decode().splitlines()
-        sums: Counter[str] = Counter()
-        for line in lines:
-            if not line.startswith("#"):
-                key, value = line.rsplit(" ", 1)
-                sums[key.partition("{")[0]] += float(value)  # type: ignore[assignment]
-        for name, gauge in GAUGES.items():
-            if gauge in sums:
-                self._note(name, sums[gauge])
-
-    def _note(self, name: str, value: float) -> None:
-        self.highest[name] = max(self.highest.get(name, 0), value)
+        body = {"JobID": f"pod-{number}", "SubmissionID": f"stop-{number}"}
+        data = msgspec.json.encode(body)
+        self._bus.call(subjects.api_jobs("stop"), data, done, timeout_s=_ANSWER_S)
 
 
-async def _calm(bus: BusClient, observer: Observer) -> float:
-    """When a lone job was first placed as fast as on an idle cluster."""
-    number = 0
-    while True:
-        name = f"calm-{number}"
-        body = msgspec.json.encode({"Job": pod(name), "SubmissionID": f"s-{name}"})
-        start = time.perf_counter()
-        await submit(bus, body)
-        await until(partial(observer.first_of.__contains__, name), f"{name} placed", LIMIT_S)
-        if observer.first_of[name] - start <= CALM_S:
-            return start
-        number += 1
-        await asyncio.sleep(0.1)
+def _read(headers: bytes, answer: bytes | None) -> Verdict | None:
+    """A verdict that stays; None: nobody knows yet, it is asked again under the same id."""
+    if status(headers) or answer is None:
+        return None
+    verdict = _VERDICT.decode(answer)
+    return None if verdict.status == "pending" else verdict
 
 
-def _placed(observer: Observer) -> int:
-    """Placements but those of the lone jobs."""
-    return sum(not name.startswith("calm") for name in observer.first_of)
+async def _die(
+    observer: Observer, beats: Beats, node_ids: list[NodeId], after_s: float
+) -> list[float]:
+    """Let nodes fall silent after a while. Returns how long each was not noticed."""
+    await asyncio.sleep(after_s)
+    rows = np.asarray(_rows(observer, node_ids))
+    silenced = await beats.silence(node_ids)
+    return [at - silenced.at_s for at in (await noticed(observer, rows)).values()]
 
 
-def _held(observer: Observer, number: int) -> int:
-    return len(observer.state.allocations.rows_of(JobId(f"pod-{number}")))
+def _rows(observer: Observer, node_ids: list[NodeId]) -> list[int]:
+    return [observer.state.fleet.row_of[node_id] for node_id in node_ids]
+
+
+async def _recovered(flood: _Flood, marks: Marks) -> dict[str, float]:
+    """Wait until everything is as on an idle cluster. Returns how long each took from now on."""
+    ended = time.perf_counter()
+    calm_s = await flood.calm() - ended
+    await until(lambda: flood.is_settled, "a verdict for each", LIMIT_S)
+    await _seen(lambda: flood.is_placed)
+    drained_s = time.perf_counter() - ended
+    await marks.look()
+    await _seen(lambda: not marks.standing())
+    empty_s = time.perf_counter() - ended
+    return {"calm_again_s": calm_s, "drained_s": drained_s, "empty_s": empty_s}
+
+
+async def _seen(holds: Callable[[], bool]) -> None:
+    """Look ten times a second, and no longer than the limit: checks say what did not hold."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LIMIT_S):
+            while not holds():  # noqa: ASYNC110 - a look costs something.
+                await asyncio.sleep(0.1)

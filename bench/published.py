@@ -208,7 +208,10 @@ ENTRIES: Final[dict[str, Entry]] = {
         picture=("one_node_s", "fifty_nodes_s"),
     ),
     "p17": Entry(
-        bars=(Bar("workers.4.conflict_pct", 1.0, 1.0, label="conflicts at 4 workers"),),
+        bars=(
+            Bar("workers.4.conflict_pct", 1.0, 1.0, label="conflicts at 4 workers"),
+            Bar("workers_full.4.conflict_pct", 5.0, 5.0, label="conflicts at 4, 95 % full"),
+        ),
         peers=(
             Peer(
                 "Omega, Protean: negligible conflicts",

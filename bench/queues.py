@@ -1,0 +1,257 @@
+"""Every queue there is in a running cluster: what shows how much waits in it, and how much may.
+
+Decides what is a queue: whatever grows when more comes in than goes out. Each has a bound that follows from constants
+of who keeps it, and docs/operations.md tells the same to operators. What fills with the state alone (blocked and sleeping
+evaluations, one of a job) is none. Next: `overload.py`.
+"""
+
+import asyncio
+import contextlib
+import urllib.request
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from bench.harness import Harness
+from services.eval_broker.workers import WINDOW, WINDOW_ALONE
+from services.intake.credit import SENT_MAX, WAITING_MAX
+from services.intake.role import BATCH_COMMANDS_MAX, PENDING_MAX
+from services.scheduler.outbox import PLANS_MAX
+from services.view.door import WAITING_MAX as WISHES_MAX
+from shared.bus import streams
+from shared.bus.connect import BusClient
+from shared.bus.shell import STEP_INPUTS_MAX
+from shared.core.role import Read, Work
+
+#: What one turn of the loop reads of a connection at the most (libuv: 32 times 64 KiB), in the smallest messages.
+_A_TURN: Final = (2 << 20) // 100
+#: Between two looks.
+_PAUSE_S: Final = 0.25
+_ANSWER_S: Final = 10.0
+
+
+class Cluster(msgspec.Struct, frozen=True):
+    """What bounds depend on."""
+
+    nodes: int
+    #: that were accepted, lone ones included.
+    jobs: int
+    stops: int
+    workers: int
+
+
+class Queue(msgspec.Struct, frozen=True, kw_only=True):
+    """One queue of a role, or of the server (`role` empty, `gauges`: stream and field)."""
+
+    role: str
+    name: str
+    #: sums of these, without the part in braces unless it is given.
+    gauges: tuple[str, ...]
+    #: None: the log itself, which is on disk; it must be read to its end afterwards.
+    bound: Callable[[Cluster], float] | None
+    #: so much is there in an idle cluster, too.
+    idle: float = 0
+
+    @property
+    def key(self) -> str:
+        """Its name in the results."""
+        return f"{self.role or 'bus'}.{self.name}"
+
+
+def _commands(kind: str, a_message: int) -> Queue:
+    most = Work(name="", stream="", subject="", durable="").credit * a_message
+    gauge = f'caravan_plan_applier_queue_depth{{kind="{kind}"}}'
+    return Queue(role="plan_applier", name=kind, gauges=(gauge,), bound=lambda _: most)
+
+
+def _leases(cluster: Cluster) -> float:
+    return WINDOW_ALONE if cluster.workers == 1 else WINDOW * cluster.workers
+
+
+_ROLES: Final = ("intake", "plan_applier", "eval_broker", "scheduler", "view", "heartbeat")
+QUEUES: Final = (
+    Queue(role="", name="jobs_bytes", gauges=("JOBS",), bound=lambda _: streams.JOBS.max_bytes),
+    Queue(role="", name="cmd_bytes", gauges=("CMD",), bound=lambda _: streams.CMD.max_bytes),
+    Queue(role="", name="eval_bytes", gauges=("EVAL",), bound=lambda _: streams.EVAL.max_bytes),
+    Queue(
+        role="intake",
+        name="pending",
+        gauges=("caravan_intake_pending_submissions",),
+        # Stops come in beside them.
+        bound=lambda cluster: PENDING_MAX + cluster.stops,
+    ),
+    Queue(
+        role="intake",
+        name="drop_box",
+        gauges=("caravan_intake_drop_box_outstanding_messages",),
+        bound=lambda _: Read("", "", "").credit,
+    ),
+    _commands("job", BATCH_COMMANDS_MAX),
+    _commands("plan", PLANS_MAX),
+    _commands("evaluation", 4),
+    _commands("operator", 1),
+    _commands("liveness", 1),
+    _commands("report", 1),
+    Queue(
+        role="eval_broker",
+        name="waiting",
+        gauges=tuple(
+            f"caravan_eval_broker_{one}_evaluations" for one in ("ready", "pending", "parked")
+        ),
+        bound=lambda _: WAITING_MAX + SENT_MAX,
+    ),
+    Queue(
+        role="eval_broker",
+        name="leased",
+        gauges=("caravan_eval_broker_unacked_evaluations",),
+        bound=_leases,
+    ),
+    Queue(
+        role="eval_broker",
+        name="to_end",
+        gauges=("caravan_eval_broker_cancelable_evaluations",),
+        bound=lambda _: WAITING_MAX + SENT_MAX,
+    ),
+    Queue(
+        role="scheduler",
+        name="leases",
+        gauges=("caravan_scheduler_leases_waiting",),
+        bound=lambda cluster: _leases(cluster) / cluster.workers,
+    ),
+    Queue(
+        role="scheduler",
+        name="plans",
+        gauges=("caravan_scheduler_plans_outstanding",),
+        bound=lambda cluster: _leases(cluster) / cluster.workers,
+    ),
+    # One of each node, its summary, each job and each verdict: what changes again is not there twice.
+    Queue(
+        role="view",
+        name="marks",
+        gauges=("caravan_view_marks_waiting",),
+        bound=lambda cluster: 2 * (cluster.nodes + cluster.jobs),
+    ),
+    Queue(
+        role="view",
+        name="wishes",
+        gauges=("caravan_view_operator_wishes_waiting",),
+        bound=lambda _: WISHES_MAX,
+    ),
+    *(
+        Queue(
+            role=role,
+            name="inputs",
+            gauges=("caravan_shell_waiting_inputs",),
+            bound=lambda _: STEP_INPUTS_MAX + _A_TURN,
+            # Heartbeats of a moment.
+            idle=1_000,
+        )
+        for role in _ROLES
+    ),
+    *(
+        Queue(role=role, name="log_lag", gauges=("caravan_shell_lag_records",), bound=None)
+        for role in _ROLES
+    ),
+)
+
+
+class Marks:
+    """The highest that each queue was seen at, and where it stands."""
+
+    def __init__(self, cluster: Harness) -> None:
+        self._cluster = cluster
+        #: by key of the queue.
+        self.highest: dict[str, float] = {}
+        self._now: dict[str, float] = {}
+        #: of each process: how often it connected, and times from lease to plan, cumulated by bound.
+        self.connects: dict[str, float] = {}
+        self.planned: dict[float, float] = {}
+
+    async def watch(self) -> None:
+        """Look again and again, for ever."""
+        async with self._cluster.connection() as bus:
+            while True:
+                await self._look(bus)
+                await asyncio.sleep(_PAUSE_S)
+
+    async def look(self) -> None:
+        """Look once."""
+        async with self._cluster.connection() as bus:
+            await self._look(bus)
+
+    def over(self, cluster: Cluster) -> list[str]:
+        """Say what was higher than it may."""
+        bounds = {one.key: one.bound(cluster) for one in QUEUES if one.bound is not None}
+        highest = ((key, self.highest.get(key, 0), bound) for key, bound in bounds.items())
+        return [f"{key} {most:g} above {bound:g}" for key, most, bound in highest if most > bound]
+
+    def unseen(self) -> list[str]:
+        """Say what never answered: a queue that nobody looks at is not held."""
+        return [f"{one.key} never seen" for one in QUEUES if one.key not in self.highest]
+
+    def standing(self) -> list[str]:
+        """Name what is not empty."""
+        idle = {one.key: one.idle for one in QUEUES}
+        return sorted(key for key, value in self._now.items() if value > idle[key])
+
+    async def _look(self, bus: BusClient) -> None:
+        for one in QUEUES:
+            if not one.role:
+                found = await streams.info(bus, one.gauges[0])
+                self._note(one.key, found.state.bytes if found else 0)
+        # All at once: each answers when its role has a moment, and nobody waits for another one's.
+        children = [(child.role, child.name) for child in self._cluster.children]
+        await asyncio.gather(*(asyncio.to_thread(self._read, *one) for one in children))
+
+    def _read(self, role: str, name: str) -> None:
+        # Who is asked while it is not there is asked again.
+        with contextlib.suppress(OSError):
+            shown = _metrics(self._cluster, name)
+            for one in QUEUES:
+                if one.role == role:
+                    self._note(one.key, sum(shown[gauge] for gauge in one.gauges))
+            self.connects[name] = shown["caravan_shell_connects_total"]
+            if role == "eval_broker":
+                self.planned = _buckets(shown, "caravan_eval_broker_process_seconds")
+
+    def _note(self, key: str, value: float) -> None:
+        self._now[key] = value
+        self.highest[key] = max(self.highest.get(key, 0), value)
+
+
+def high_water(marks: Marks) -> dict[str, float]:
+    """The highest of each queue, as parts of a result."""
+    return {f"high_water.{key}": value for key, value in sorted(marks.highest.items())}
+
+
+def quantile_of(before: dict[float, float], after: dict[float, float], part: float) -> float:
+    """Upper bound, s, below which a part of what a histogram counted in between lies; infinite: above all bounds."""
+    grown = {bound: count - before.get(bound, 0.0) for bound, count in after.items()}
+    total = max(grown.values(), default=0.0)
+    return min((bound for bound, count in grown.items() if count >= part * total), default=0.0)
+
+
+def _buckets(shown: Counter[str], name: str) -> dict[float, float]:
+    head = f'{name}_bucket{{le="'
+    return {
+        float(key.removeprefix(head)[:-2]): value
+        for key, value in shown.items()
+        if key.startswith(head)
+    }
+
+
+def _metrics(cluster: Harness, name: str) -> Counter[str]:
+    """Everything that a process shows, by its full name, and summed over labels by its bare one."""
+    port = int((cluster.data_dir / "logs" / f"{name}.port").read_text())
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=_ANSWER_S) as answer:
+        lines = answer.read().decode().splitlines()
+    found: Counter[str] = Counter()
+    for line in lines:
+        if not line.startswith("#"):
+            key, value = line.rsplit(" ", 1)
+            found[key] += float(value)  # type: ignore[assignment]
+            if "{" in key:
+                found[key.partition("{")[0]] += float(value)  # type: ignore[assignment]
+    return found
