@@ -2,7 +2,7 @@
 
 import sys
 
-from services.view.edge import carry
+from services.view.early import carry
 from services.view.role import GATHER_NS, View
 from services.view.snapshots import When
 from shared.bus.instances import log_settings, new_instance

@@ -2,7 +2,8 @@
 
 Decides how a question gets from FastStream to the role: as it came, undecoded, so that the role sees what any other
 source would bring and answers by its Reply. Must not know a noun. The only import of FastStream in a running process:
-half a second and 48 MB, which nobody else pays. Its log lines, two a message, are DEBUG.
+half a second and 48 MB, which nobody else pays and no start waits for (`early.py`). Its log lines, two a message, are
+DEBUG.
 """
 
 import logging

@@ -116,6 +116,14 @@ class BusClient(Client):
         if self._subs.pop(number, None) is not None and self.is_connected:
             self._write(b"UNSUB %d\r\n" % number)
 
+    async def leave(self, number: int) -> None:
+        """Unsubscribe; what the server has sent by then is handed over still."""
+        if self.is_connected:
+            self._write(b"UNSUB %d\r\n" % number)
+            with contextlib.suppress(errors.Error):
+                await self.flush()
+        self.forget(number)
+
     def _handler_failed(self, err: Exception) -> None:
         """End who listens: nats-py would drop what a handler could not take, and go on with a hole."""
         if self.on_failure is None:

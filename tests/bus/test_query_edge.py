@@ -8,10 +8,12 @@ from collections.abc import AsyncIterator
 import pytest
 import structlog
 
+from services.view import early
 from services.view.edge import carry
 from services.view.role import View
 from shared.bus import subjects
 from shared.bus.connect import BusClient, header_block
+from shared.bus.frames import Handler
 from shared.bus.shell import Shell
 from shared.core import role as r
 from tests.bus.toys import Bus, Toy, append, run, until
@@ -204,6 +206,40 @@ def test_only_the_view_pays_for_faststream(role: str) -> None:
     assert not imported(f"services.{role}.__main__") & {"faststream", "pydantic", "fast_depends"}
 
 
-def test_the_view_does_carry_by_faststream() -> None:
-    """The view's process has FastStream: the wall above would see it."""
-    assert "faststream" in imported("services.view.__main__") & set(HEAVY)
+def test_a_view_starts_without_faststream() -> None:
+    """What is loaded before a view answers is as little as with the other roles; the edge itself is FastStream's."""
+    assert not imported("services.view.__main__") & set(HEAVY)
+    assert "faststream" in imported("services.view.edge") & set(HEAVY)
+
+
+def test_faststream_takes_over_without_a_gap(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Questions are heard from the first moment, and while FastStream takes over none is lost or heard twice."""
+    monkeypatch.setattr(early, "LOADED_AFTER_S", 0.0)
+    carriers: list[str] = []
+
+    async def through(client: BusClient, source: r.Listen, deliver: Handler) -> None:
+        await carry(client, source, deliver)
+        carriers.append("faststream")
+
+    monkeypatch.setattr(early, "_load", lambda: through)
+
+    async def story() -> None:
+        await bus.bootstrap()
+        heard: list[bytes] = []
+        async with bus.client("view") as own, bus.client("public") as asker:
+            await early.carry(own, QUERY, lambda *message: heard.append(message[3]))
+            await own.flush()
+            asked = 0
+            while early._takeovers or asked < 500:
+                asker.send(subjects.query("job"), b"%d" % asked)
+                asked += 1
+                await asyncio.sleep(0)
+                if asked == 1:
+                    await until(lambda: heard)
+            await until(lambda: len(heard) >= asked)
+            asker.send(subjects.query("job"), b"last")
+            await until(lambda: b"last" in heard)
+        assert sorted(heard[:-1], key=int) == [b"%d" % number for number in range(asked)]
+
+    run(story())
+    assert carriers == ["faststream"]
