@@ -268,9 +268,13 @@ class Publisher:
             self._put(out, subjects.node(one.node_id), ENCODER.encode(one), flight)
 
     def _may_go(self, kind: str, marked: int, now_ns: int) -> bool:
-        """Tell whether numbers for people go now: few always do, many once a second."""
+        """Tell whether numbers for people go now: few always do, many once a second.
+
+        After a rush what is more than a tick takes goes tick by tick: nothing changes it again before its turn.
+        """
         since_ns = now_ns - self._rushed_ns[kind]
-        if marked > RUSH and 0 <= since_ns < RUSH_NS:
+        is_over = marked > PUTS_PER_TICK and not self.marks.is_planning
+        if marked > RUSH and 0 <= since_ns < RUSH_NS and not is_over:
             return False
         if marked > RUSH:
             self._rushed_ns[kind] = now_ns
