@@ -5,6 +5,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 TESTS = Path(__file__).parent
 FULL = os.environ.get("CARAVAN_FULL") == "1"
@@ -41,3 +42,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if slow:
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if item not in slow]
+
+
+class _Lanes(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types.
+    """Hands out files, because a file's tests share what it started.
+
+    All that needs a container engine is one lane: there is one engine. Where each test starts a cluster of its own,
+    tests go out one by one.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        folder = nodeid.split("/")[1]
+        if folder in {"compose", "docker"}:
+            return "engine"
+        return nodeid if folder in {"bench", "sim"} else nodeid.split("::", 1)[0]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
+    """Say what may run beside what, where tests run side by side (`-n 2`)."""
+    return _Lanes(config, log)
