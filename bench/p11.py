@@ -6,20 +6,16 @@ task complete. The figure to reach: 50,000 tasks a second.
 """
 
 import sys
-import time
 from typing import Any
 
-import msgspec
-
-from bench.harness import Harness, between, run_in, until, usage
+from bench.harness import Harness, run_in
 from bench.observer import Observer
 from bench.outcome import Outcome, Run, merge, shown
-from bench.p1 import fsyncs, proved, settled, submit_all
+from bench.running import Work, ran
 from schemas.base import NodeId
 from schemas.nodes import NodeSpec
 from services.cli.machines import Needs
 from shared.core.tables.allocations import COMPLETE
-from shared.fleet.profile import Profile
 
 NODES = 500
 SLOTS = 64
@@ -75,33 +71,16 @@ def job(number: int) -> dict[str, Any]:
 
 
 async def _once(cluster: Harness, nodes: int, jobs: int) -> Run:
-    want = jobs * COUNT
-    bodies = [
-        msgspec.json.encode({"Job": job(at), "SubmissionID": f"s-{at}"}) for at in range(jobs)
-    ]
-    async with cluster.observer() as observer, cluster.client() as public:
-        await settled(cluster, observer, fleet(nodes), Profile())
-        pids = cluster.all_pids()
-        log_before = (await cluster.log_state()).bytes
-        before = usage(pids)
-        start = time.perf_counter()
-        verdicts = await submit_all(public.bus, bodies)
-        await until(lambda: observer.complete >= want, f"{want} complete", LIMIT_S)
-        took = usage(pids)
-        log_after = (await cluster.log_state()).bytes
-        wanted = {f"storm-{at}": COUNT for at in range(jobs)}
-        checks = await proved(cluster, observer, verdicts, wanted)
-        checks |= _all_over(observer, want, jobs)
-        checks["nobody_restarted"] = pids == cluster.all_pids()
-        fsync = await fsyncs(cluster, observer)
-    return Run(
-        result=_times(observer, start, want),
-        checks=checks,
-        cpu_s=between(before, took),
-        rss_mib=took.rss_mib,
-        log_bytes=log_after - log_before,
-        fsync=fsync,
+    work = Work(
+        fleet=fleet(nodes),
+        jobs=[job(at) for at in range(jobs)],
+        a_job=COUNT,
+        done=lambda observer: observer.complete,
+        figures=_times,
+        holds=_all_over,
+        within_s=LIMIT_S,
     )
+    return await ran(cluster, work)
 
 
 def _times(observer: Observer, start: float, want: int) -> dict[str, float]:
@@ -109,11 +88,11 @@ def _times(observer: Observer, start: float, want: int) -> dict[str, float]:
     return {"tasks": want, "t50_s": half, "t_all_s": all_s, "tasks_per_s": want / all_s}
 
 
-def _all_over(observer: Observer, want: int, jobs: int) -> dict[str, bool]:
+def _all_over(observer: Observer, want: int) -> dict[str, bool]:
     """Every task is complete once, in the replayed state or collected from it since; each job had its own."""
     table = observer.state.allocations
     rows = table.live_rows()
-    each = all(observer.placed_of[f"storm-{at}"] == COUNT for at in range(jobs))
+    each = all(observer.placed_of[f"storm-{at}"] == COUNT for at in range(want // COUNT))
     return {
         # Who ended long ago is not in the state any more: counted as they were placed.
         "counts_exact": each and observer.placed == want,

@@ -1,7 +1,8 @@
 """P14, fsync: what the log takes a second when every write is on the disk, on one server and on three.
 
-Two kinds of record, each written by one writer with one append in flight, as everywhere in the product. `events`:
-transactions of 256 events of one placement each, made, sealed and appended by the real chain and shell.
+Three kinds of record, each written by one writer with one append in flight, as everywhere in the product. `events`:
+transactions of 256 events of one placement each, made, sealed and appended by the real chain and shell; `lone_events`:
+the same with one event a transaction, so each waits for the disk alone, as on an idle cluster.
 `placements`: the real plan applier, in this process, gets plans of 1,000 placements on 5,000 nodes, verifies each
 against its state, and appends. With _r1 one server, with _r3 three on loopback. Beside them `p1_t_all_s_r3`: P1 through
 the whole product on three servers that share this machine. The time that the disk takes for one flush is part of the
@@ -106,16 +107,18 @@ def _on(replicas: int, events: int, world: "_World") -> Run:
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         with servers(replicas) as bus:
             before = usage(bus.pids())
-            rate, checks, fsync = runner.run(_write_events(bus, events))
+            rate, checks, fsync = runner.run(_write_events(bus, events, A_TRANSACTION))
             spent = between(before, usage(bus.pids()))
+        with servers(replicas) as bus:
+            lone, also, _ = runner.run(_write_events(bus, events // A_TRANSACTION, 1))
         with servers(replicas) as bus:
             runner.run(bus.begin())
             before = usage(bus.pids())
             placed, proofs = runner.run(_place(bus, world))
             took = usage(bus.pids())
     return Run(
-        result={"events_per_s": rate, "placements_per_s": placed},
-        checks={**checks, **proofs},
+        result={"events_per_s": rate, "lone_events_per_s": lone, "placements_per_s": placed},
+        checks={**checks, **{f"lone_{name}": ok for name, ok in also.items()}, **proofs},
         cpu_s={"events": sum(spent.values()), "placements": sum(between(before, took).values())},
         rss_mib=took.rss_mib,
         log_bytes=0,
@@ -134,8 +137,9 @@ class _Pen:
     instance = "p14"
     leader_key = ""
 
-    def __init__(self, events: int) -> None:
-        self._left = events // A_TRANSACTION
+    def __init__(self, events: int, a_transaction: int) -> None:
+        self._left = events // a_transaction
+        self._a_transaction = a_transaction
         self._chain = Chain()
         self._under_way: tuple[int, LogRecord, str] | None = None
         self._number = 0
@@ -180,7 +184,7 @@ class _Pen:
         return []
 
     def _events(self) -> Iterable[PlanCommitted]:
-        for _ in range(A_TRANSACTION):
+        for _ in range(self._a_transaction):
             self._number += 1
             placement = GroupPlacement(
                 group="main", version=0, rows=(self._number % NODES,), counts=(1,), names=(0, 1)
@@ -203,9 +207,11 @@ class _Pen:
         return [r.Append(record.kind, data, seq - 1, f"{seq}-{digest}")]
 
 
-async def _write_events(bus: Servers, events: int) -> tuple[float, dict[str, bool], bool]:
+async def _write_events(
+    bus: Servers, events: int, a_transaction: int
+) -> tuple[float, dict[str, bool], bool]:
     await bus.begin()
-    pen = _Pen(events)
+    pen = _Pen(events, a_transaction)
 
     async def story(_: Shell) -> None:
         await until(lambda: pen.ended_s or pen.failure, "the last append", LIMIT_S)

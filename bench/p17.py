@@ -10,6 +10,7 @@ two workers: there the rate shows only that nothing gets lost or slow by their n
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -91,6 +92,8 @@ async def _once(cluster: Harness, nodes: int, jobs: int, *, full: bool, prefix: 
         took_s, took = observer.time_of(base + want) - start, usage(pids)
         await until(lambda: replica.checked_seq > state.seq, "a checkpoint at the end", LIMIT_S)
         fates, again = await _read(cluster, from_seq)
+        if fates.conflicts:
+            print(f"{prefix}: {dict(fates.causes)} of {fates.plans} plans", file=sys.stderr)
         checks = {
             "counts_exact": count(observer, wanted).exact,
             "within_capacity": not check(state),
@@ -128,6 +131,8 @@ class _Fates:
     def __init__(self, times: Mapping[str, NDArray[np.int64]]) -> None:
         self._times = times
         self.plans = self.conflicts = 0
+        #: conflicts by what the applier said.
+        self.causes: Counter[str] = Counter()
         self.wasted_s = 0.0
         self.is_timed = True
 
@@ -136,15 +141,17 @@ class _Fates:
         if isinstance(event, PlanCommitted):
             cut = sum(sum(one.counts) for one in event.cut)
             took = sum(sum(one.counts) for one in event.placements)
-            self._count(event.origin, cut / max(cut + took, 1) / event.origin.parts)
+            self._count(event.origin, cut / max(cut + took, 1) / event.origin.parts, "cut")
         elif isinstance(event, PlanRefused):
             origin = event.origin
-            self._count(origin, (origin.parts - origin.part) / origin.parts)
+            self._count(origin, (origin.parts - origin.part) / origin.parts, event.code)
 
-    def _count(self, origin: Origin, wasted: float) -> None:
+    def _count(self, origin: Origin, wasted: float, cause: str) -> None:
         times = self._times.get(origin.worker)
         self.plans += 1
-        self.conflicts += wasted > 0
+        if wasted > 0:
+            self.conflicts += 1
+            self.causes[cause] += 1
         if times is None or origin.number > len(times):
             self.is_timed = False
         else:

@@ -6,18 +6,16 @@ reach: all running within 5 s.
 """
 
 import sys
-import time
 
-import msgspec
 import numpy as np
 
-from bench.harness import Harness, between, run_in, until, usage
+from bench.harness import Harness, run_in
 from bench.observer import Observer
 from bench.outcome import Outcome, Run, merge, shown
-from bench.p1 import COUNT, GROUPS, JOBS, NODES, fsyncs, job, proved, settled, submit_all
+from bench.p1 import COUNT, GROUPS, JOBS, NODES, job
+from bench.running import Work, ran
 from services.cli.machines import Needs
 from shared.core.tables.allocations import RUNNING
-from shared.fleet.profile import Profile
 
 RUNS = 5
 #: A run that takes longer has failed.
@@ -41,33 +39,16 @@ def run(size: float, runs: int, workers: int = 1) -> Outcome:
 
 
 async def _once(cluster: Harness, nodes: int, jobs: int) -> Run:
-    want = jobs * GROUPS * COUNT
-    bodies = [
-        msgspec.json.encode({"Job": job(at), "SubmissionID": f"s-{at}"}) for at in range(jobs)
-    ]
-    async with cluster.observer() as observer, cluster.client() as public:
-        await settled(cluster, observer, nodes, Profile())
-        pids = cluster.all_pids()
-        log_before = (await cluster.log_state()).bytes
-        before = usage(pids)
-        start = time.perf_counter()
-        verdicts = await submit_all(public.bus, bodies)
-        await until(lambda: observer.running >= want, f"{want} running", LIMIT_S)
-        took = usage(pids)
-        log_after = (await cluster.log_state()).bytes
-        wanted = {f"c1m-{at}": GROUPS * COUNT for at in range(jobs)}
-        checks = await proved(cluster, observer, verdicts, wanted)
-        checks |= all_run(observer, want)
-        checks["nobody_restarted"] = pids == cluster.all_pids()
-        fsync = await fsyncs(cluster, observer)
-    return Run(
-        result=times(observer, start, want),
-        checks=checks,
-        cpu_s=between(before, took),
-        rss_mib=took.rss_mib,
-        log_bytes=log_after - log_before,
-        fsync=fsync,
+    work = Work(
+        fleet=nodes,
+        jobs=[job(at) for at in range(jobs)],
+        a_job=GROUPS * COUNT,
+        done=lambda observer: observer.running,
+        figures=times,
+        holds=all_run,
+        within_s=LIMIT_S,
     )
+    return await ran(cluster, work)
 
 
 def times(observer: Observer, start: float, want: int) -> dict[str, float]:

@@ -6,22 +6,18 @@ over that of the first. The figure to reach: placed within 2 s, running within 1
 """
 
 import sys
-import time
 from typing import Any
 
-import msgspec
-
-from bench.harness import Harness, between, run_in, until, usage
+from bench.harness import Harness, run_in
 from bench.observer import Observer
 from bench.outcome import Outcome, Run, merge, shown
-from bench.p1 import fsyncs, proved, settled, submit_all
 from bench.p2 import all_run, times
+from bench.running import Work, ran
 from schemas.base import NodeId
 from schemas.nodes import NodeSpec
 from schemas.operator import PolicyWish
 from services.cli.machines import Needs
 from shared.bus import subjects
-from shared.fleet.profile import Profile
 
 NODES = 6_100
 DATACENTERS = 10
@@ -85,34 +81,18 @@ def job(number: int) -> dict[str, Any]:
 
 
 async def _once(cluster: Harness, nodes: int, jobs: int) -> Run:
-    want = jobs * COUNT
-    bodies = [
-        msgspec.json.encode({"Job": job(at), "SubmissionID": f"s-{at}"}) for at in range(jobs)
-    ]
-    async with cluster.observer() as observer, cluster.client() as public:
-        await settled(cluster, observer, fleet(nodes), Profile())
-        await spread(cluster)
-        pids = cluster.all_pids()
-        log_before = (await cluster.log_state()).bytes
-        before = usage(pids)
-        start = time.perf_counter()
-        verdicts = await submit_all(public.bus, bodies, SUBMITTERS)
-        await until(lambda: observer.running >= want, f"{want} running", LIMIT_S)
-        took = usage(pids)
-        log_after = (await cluster.log_state()).bytes
-        wanted = {f"c2m-{at}": COUNT for at in range(jobs)}
-        checks = await proved(cluster, observer, verdicts, wanted)
-        checks |= all_run(observer, want)
-        checks["nobody_restarted"] = pids == cluster.all_pids()
-        fsync = await fsyncs(cluster, observer)
-    return Run(
-        result=_times(observer, start, want),
-        checks=checks,
-        cpu_s=between(before, took),
-        rss_mib=took.rss_mib,
-        log_bytes=log_after - log_before,
-        fsync=fsync,
+    work = Work(
+        fleet=fleet(nodes),
+        jobs=[job(at) for at in range(jobs)],
+        a_job=COUNT,
+        done=lambda observer: observer.running,
+        figures=_times,
+        holds=all_run,
+        within_s=LIMIT_S,
+        submitters=SUBMITTERS,
+        first=spread,
     )
+    return await ran(cluster, work)
 
 
 def _times(observer: Observer, start: float, want: int) -> dict[str, float]:

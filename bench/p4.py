@@ -2,9 +2,10 @@
 
 P1's work, through the whole product. The figure is the rate of placements between 90 and 100 % of all, over the rate
 of the first 10 %, counted from the first placement seen, so that the way in does not flatter it. The figure to reach:
-0.95; above 1 the end was faster.
+0.95; above 1 the end was faster. 0 is no slope: the run was so small that its first tenth was seen at one look.
 """
 
+import sys
 from collections.abc import Sequence
 
 from bench import p1
@@ -25,8 +26,10 @@ def _slope(observer: Observer, _start: float, want: int) -> dict[str, float]:
     first_at, first = seen[0]
     early = (want * 0.1 - first) / max(moment(seen, want * 0.1) - first_at, 1e-9)
     late = want * 0.1 / max(moment(seen, want) - moment(seen, want * 0.9), 1e-9)
-    # A run so small that one look saw its first tenth at once has no slope.
-    return {"slope": late / early if first < want * 0.1 else 1.0}
+    if first >= want * 0.1:
+        print("one look saw the first tenth: too small for a slope", file=sys.stderr, flush=True)
+        return {"slope": 0.0}
+    return {"slope": late / early}
 
 
 def moment(seen: Sequence[tuple[float, int]], placed: float) -> float:

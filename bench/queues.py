@@ -1,8 +1,8 @@
 """Every queue there is in a running cluster: what shows how much waits in it, and how much may.
 
 Decides what is a queue: whatever grows when more comes in than goes out. Each has a bound that follows from constants
-of who keeps it, and docs/operations.md tells the same to operators. What fills with the state alone (blocked and sleeping
-evaluations, one of a job) is none. Next: `overload.py`.
+of who keeps it, and docs/operations.md tells the same to operators. What fills with the state alone (blocked and
+sleeping evaluations, one of a job) is none. Next: `overload.py`.
 """
 
 import asyncio

@@ -16,10 +16,10 @@ def test_a_hundred_thousand_are_placed(workers: int) -> None:
 
 
 def test_a_small_fill_has_a_slope() -> None:
-    """P4: everything is placed, and the slope is a ratio of rates."""
+    """P4: everything is placed, and the slope is a ratio of rates; 0 where one look saw too much for one."""
     found = p4.run(0.02, 1)
     assert found.checks and all(found.checks.values()), found.checks
-    assert set(found.result) == {"slope"} and found.result["slope"] > 0
+    assert set(found.result) == {"slope"} and found.result["slope"] >= 0
 
 
 def test_single_pods_are_placed() -> None:
