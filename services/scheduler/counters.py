@@ -35,6 +35,13 @@ class Counters:
         """Count how long a lease waited until it was decided: the log had to come far enough."""
         self._wait.observe(duration_ns)
 
+    def decided(self, placed: int) -> None:
+        """Count an evaluation whose plan places so many."""
+        sums = self._sums
+        sums["evaluations_decided_total"] += 1
+        sums["plans_submitted_total"] += 1
+        sums["placements_proposed_total"] += placed
+
     def add(self, name: str, amount: float = 1) -> None:
         """Count."""
         self._sums[name] += amount

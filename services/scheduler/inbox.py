@@ -3,6 +3,8 @@
 Decides which may be decided now and which are handed back. Must not know what deciding means.
 """
 
+from collections.abc import Iterator
+
 import msgspec
 
 from schemas.base import EvalKey
@@ -10,7 +12,7 @@ from schemas.evaluations import Lease
 
 #: A lease waits so long for its seq.
 WAIT_NS = 5_000_000_000
-#: Ended evaluations that are remembered, so that a late copy of a lease is told from a new one.
+#: Ended evaluations that are remembered at the least, so that a late copy of a lease is told from a new one.
 ENDED_KEPT = 4096
 
 
@@ -26,7 +28,8 @@ class LeaseInbox:
 
     def __init__(self) -> None:
         self._waiting: dict[EvalKey, Waiting] = {}
-        self._ended: dict[EvalKey, None] = {}
+        self._ended: set[EvalKey] = set()
+        self._ended_before: set[EvalKey] = set()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -40,7 +43,7 @@ class LeaseInbox:
 
     def put(self, lease: Lease, now_ns: int) -> bool:
         """Take a lease in; False: its evaluation ended, it is an old copy."""
-        if lease.key in self._ended:
+        if lease.key in self._ended or lease.key in self._ended_before:
             return False
         known = self._waiting.get(lease.key)
         if known is None or known.lease.attempt < lease.attempt:
@@ -52,21 +55,16 @@ class LeaseInbox:
     def end(self, key: EvalKey) -> None:
         """Take note that an evaluation ended."""
         self._waiting.pop(key, None)
-        self._ended[key] = None
-        if len(self._ended) > ENDED_KEPT:
-            del self._ended[next(iter(self._ended))]
+        self._ended.add(key)
+        if len(self._ended) >= ENDED_KEPT:
+            self._ended, self._ended_before = set(), self._ended
 
-    def take(self, seq: int, limit: int) -> list[Waiting]:
-        """Take out leases that may be decided on a state at `seq`, oldest first, at most `limit`."""
-        taken: list[Waiting] = []
-        for waiting in self._waiting.values():
+    def ready(self, seq: int) -> Iterator[Waiting]:
+        """Take out leases that may be decided on a state at `seq`, one by one, oldest first."""
+        for waiting in list(self._waiting.values()):
             if waiting.lease.min_seq <= seq:
-                taken.append(waiting)
-                if len(taken) == limit:
-                    break
-        for waiting in taken:
-            del self._waiting[waiting.lease.key]
-        return taken
+                del self._waiting[waiting.lease.key]
+                yield waiting
 
     def has_ready(self, seq: int) -> bool:
         """Tell whether one more could be decided at `seq`."""

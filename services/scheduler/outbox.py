@@ -31,7 +31,7 @@ class Kept(msgspec.Struct, eq=False):
     """A plan that the log does not show to its end. `parts` are encoded SubmitPlans."""
 
     key: EvalKey
-    parts: tuple[msgspec.Raw, ...]
+    parts: list[msgspec.Raw]
     #: steady time.
     sent_ns: int
     #: parts that the log shows; they come in order.
@@ -69,8 +69,10 @@ class Outbox:
     def put(self, plans: list[SubmitPlan], now_ns: int) -> None:
         """Take the parts of the next plan; `flush` sends them."""
         self._last += 1
-        assert all(plan.origin.number == self._last for plan in plans), self._last
-        parts = tuple(msgspec.Raw(ENCODER.encode(plan)) for plan in plans)
+        parts: list[msgspec.Raw] = []
+        for plan in plans:
+            assert plan.origin.number == self._last, self._last
+            parts.append(msgspec.Raw(ENCODER.encode(plan)))
         self._kept[self._last] = Kept(plans[0].key, parts, now_ns)
         self._number_of[plans[0].key] = self._last
         self._unsent += parts
@@ -89,13 +91,13 @@ class Outbox:
             count += 1
         return count
 
-    def settle(self, number: int, part: int, *, refused: bool) -> list[int]:
+    def settle(self, number: int, part: int, *, refused: bool) -> range:
         """Take note that the log shows a part; returns the parts whose fate is known by that."""
         kept = self._kept.get(number)
         if kept is None:
-            return []
+            return range(0)
         total = len(kept.parts)
-        settled = list(range(kept.seen, total if refused else min(part + 1, total)))
+        settled = range(kept.seen, total if refused else min(part + 1, total))
         kept.seen += len(settled)
         if kept.seen == total:
             del self._kept[number]

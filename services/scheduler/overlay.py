@@ -18,9 +18,9 @@ from shared.core.columns import Rows, grown
 from shared.core.resources.asks import Holding, holdings_of
 from shared.core.resources.held import Held
 from shared.core.state import State
+from shared.core.trail import Trail
 
 Matrix = NDArray[np.int64]
-_NO_ASK: Matrix = np.zeros(3, dtype=np.int64)
 _NO_ROWS: Rows = np.empty(0, dtype=np.int32)
 #: fleet rows (P,), what is held of the three columns there (P, 3), and of everything else, by allocation; or one row
 #: and what is held there (3,).
@@ -42,6 +42,8 @@ class Overlay:
         #: the last sum, and the seq of the state that it holds for.
         self._sum: Held | None = None
         self._sum_seq = 0
+        #: where the sum that was given last changed since it was made; None: no sum was needed.
+        self.trail: Trail | None = None
 
     def __len__(self) -> int:
         return len(self._parts)
@@ -54,6 +56,7 @@ class Overlay:
         size = state.fleet.size
         replayed = state.allocations.held
         if not self._parts:
+            self.trail = None
             return replayed
         if self._sum is None or self._sum_seq != state.seq or len(self._sum.used) != size:
             self._delta = grown(self._delta, size)
@@ -65,7 +68,7 @@ class Overlay:
                     self._sum.add(row, None, holding)
             for row in self.evicted(state).tolist():
                 self._sum.remove(*state.allocations.held_by(row))
-            self._sum_seq = state.seq
+            self._sum_seq, self.trail = state.seq, Trail()
         return self._sum
 
     def evicted(self, state: State) -> Rows:
@@ -90,13 +93,14 @@ class Overlay:
         evictions: tuple[Evictions, ...] = (),
     ) -> None:
         """Hold what a part of a plan asks for, by the asks of its groups in `state`; what it evicts holds nothing."""
+        if len(placements) == 1 and len(placements[0].rows) == 1 and not evictions:
+            self._add_one((number, part), state, job_id, placements[0])
+            return
         groups = state.allocations.groups
-        ask: Matrix = _NO_ASK
         extras: list[tuple[int, Holding]] = []
         count = 0
         for placement in placements:
-            ref = groups.ref_of[job_id, placement.version, placement.group]
-            ask, more = groups.ask[ref], groups.extras[ref]
+            more = groups.extras[groups.ref_of[job_id, placement.version, placement.group]]
             if more is not None:
                 nodes = np.repeat(placement.rows, placement.counts).tolist()
                 extras += zip(nodes, holdings_of(more, placement), strict=True)
@@ -104,9 +108,6 @@ class Overlay:
             assert min(placement.rows, default=0) >= 0, "a row that is no node"
             assert max(placement.rows, default=-1) < state.fleet.size, "a row that is no node"
         if not (count or evictions):
-            return
-        if len(placements) == 1 and len(placements[0].rows) == 1 and not evictions:
-            self._add_one((number, part), placements[0], ask, extras=extras)
             return
         if evictions:
             keys = state.allocations.key
@@ -128,31 +129,34 @@ class Overlay:
         self._delta = grown(self._delta, state.fleet.size)
         for at in range(self._delta.shape[1]):
             np.add.at(self._delta[:, at], entry[0], entry[1][:, at])
-        if self._sum is not None:
+        if self._sum is not None and self.trail is not None:
             self._sum.add_columns(*entry)
             for row, holding in extras:
                 self._sum.add(row, None, holding)
+            self.trail.note_all(entry[0].tolist())
         self._parts[number, part] = (*entry, extras)
         self._counts[number, part] = count
         self.allocations += count
 
     def _add_one(
-        self,
-        at: tuple[int, int],
-        placement: GroupPlacement,
-        ask: Matrix,
-        *,
-        extras: list[tuple[int, Holding]],
+        self, at: tuple[int, int], state: State, job_id: JobId, placement: GroupPlacement
     ) -> None:
         """Hold what goes to one node: nearly every plan of a small job."""
+        groups = state.allocations.groups
+        ref = groups.ref_of[job_id, placement.version, placement.group]
         row, count = placement.rows[0], placement.counts[0]
-        amount = ask * count
-        self._delta = grown(self._delta, row + 1)
+        assert 0 <= row < state.fleet.size, "a row that is no node"
+        amount: Matrix = groups.ask[ref] * count
+        more = groups.extras[ref]
+        extras = [] if more is None else [(row, one) for one in holdings_of(more, placement)]
+        if row >= len(self._delta):
+            self._delta = grown(self._delta, state.fleet.size)
         self._delta[row] += amount
-        if self._sum is not None:
-            self._sum.add(row, amount, None)
+        if self._sum is not None and self.trail is not None:
+            self._sum.used[row] += amount
             for node, holding in extras:
                 self._sum.add(node, None, holding)
+            self.trail.note(row)
         self._parts[at] = (row, amount, extras)
         self._counts[at] = count
         self.allocations += count
@@ -162,11 +166,11 @@ class Overlay:
         entry = self._parts.pop((number, part), None)
         if entry is None:
             return
+        self._sum = None
         if isinstance(entry[0], int):
             self._delta[entry[0]] -= entry[1]
         else:
             for at in range(self._delta.shape[1]):
                 np.subtract.at(self._delta[:, at], entry[0], entry[1][:, at])
         self._evictions.pop((number, part), None)
-        self._sum = None
         self.allocations -= self._counts.pop((number, part))

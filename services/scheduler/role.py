@@ -148,20 +148,18 @@ class Scheduler:
 
     def _notice(self, record: envelope.Record) -> None:
         for event in record.events:
-            match event:
-                case PlanCommitted():
-                    if event.origin.worker == self.instance:
-                        self._counters.add("plans_cut_total", bool(event.cut))
-                        self._settle(event.origin, refused=False)
-                case PlanRefused():
-                    if event.origin.worker == self.instance:
-                        self._counters.add("plans_refused_total")
-                        self._settle(event.origin, refused=True)
-                case EvaluationEnded():
-                    self._inbox.end(event.key)
-                    self._failures.done(event.key)
-                case _:
-                    pass
+            # Of everything that happens only this is of concern here.
+            if isinstance(event, PlanCommitted):
+                if event.origin.worker == self.instance:
+                    if event.cut:
+                        self._counters.add("plans_cut_total")
+                    self._settle(event.origin, refused=False)
+            elif isinstance(event, EvaluationEnded):
+                self._inbox.end(event.key)
+                self._failures.done(event.key)
+            elif isinstance(event, PlanRefused) and event.origin.worker == self.instance:
+                self._counters.add("plans_refused_total")
+                self._settle(event.origin, refused=True)
 
     def _settle(self, origin: Origin, *, refused: bool) -> None:
         for part in self._outbox.settle(origin.number, origin.part, refused=refused):
@@ -193,8 +191,8 @@ class Scheduler:
             self._counters.add("dead_messages_total")
             letter = dead_letter(self, message, str(err), now_ns)
             return [role.Send(subjects.dead(message.subject), letter), role.Ack(message.token)]
+        self._counters.add("leases_total", len(leases))
         for lease in leases:
-            self._counters.add("leases_total")
             if lease.key in self._outbox:
                 # Planned, and the log does not show it: that plan it is, not a second one.
                 self._outbox.again(lease.key, now)
@@ -205,24 +203,21 @@ class Scheduler:
     # ---- deciding ----
 
     def _decide_ready(self, now: int) -> None:
-        decisions, groups = 0, 0
+        groups = 0
         jobs = self._replica.state.jobs.by_id
-        while decisions < DECISIONS_MAX and groups < GROUPS_MAX:
-            taken = self._inbox.take(self._replica.seq, 1)
-            if not taken:
-                return
-            waiting = taken[0]
-            job = jobs.get(waiting.lease.job_id)
-            decisions += 1
-            groups += len(job.groups) - 1 if job is not None else 0
+        for decisions, waiting in enumerate(self._inbox.ready(self._replica.seq), 1):
             self._counters.waited(now - waiting.came_ns)
             self._plan(waiting, now)
+            job = jobs.get(waiting.lease.job_id)
+            groups += len(job.groups) - 1 if job is not None else 0
+            if decisions >= DECISIONS_MAX or groups >= GROUPS_MAX:
+                return
 
     def _plan(self, waiting: Waiting, now: int) -> None:
         """Decide one evaluation; whatever goes wrong with one job is that job's matter alone."""
-        lease, state = waiting.lease, self._replica.state
-        held, evicted = self._overlay.held(state), self._overlay.evicted(state)
-        snapshot = Snapshot(state, held, self._masks, evicted)
+        lease, state, overlay = waiting.lease, self._replica.state, self._overlay
+        held = overlay.held(state)
+        snapshot = Snapshot(state, held, self._masks, overlay.evicted(state), overlay.trail)
         assignment = Assignment(lease.key, lease.job_id, lease.triggered_by)
         number, parts = self._outbox.next_number, list[Proposal]()
         try:
@@ -231,7 +226,7 @@ class Scheduler:
             )
             parts = cut(proposal, state, self._part_bytes_max)
             for part, some in enumerate(parts):
-                self._overlay.add(
+                overlay.add(
                     state,
                     lease.job_id,
                     some.placements,
@@ -241,17 +236,14 @@ class Scheduler:
                 )
         except Exception as err:  # noqa: BLE001 - a worker must outlive one bad job; the log keeps the reason.
             for part in range(len(parts)):
-                self._overlay.settle(number, part)
+                overlay.settle(number, part)
             reason = f"{type(err).__name__}: {err}"[:_REASON_CHARS_MAX]
             self._counters.add("evaluations_failed_total")
             self._failures.put(lease.key, reason)
             return
         plans = [self._submit(lease, some, part, len(parts)) for part, some in enumerate(parts)]
         self._outbox.put(plans, now)
-        placed = sum(sum(one.counts) for one in proposal.placements)
-        self._counters.add("placements_proposed_total", placed)
-        self._counters.add("evaluations_decided_total")
-        self._counters.add("plans_submitted_total")
+        self._counters.decided(sum([sum(one.counts) for one in proposal.placements]))
 
     def _submit(self, lease: Lease, proposal: Proposal, part: int, parts: int) -> SubmitPlan:
         state = self._replica.state

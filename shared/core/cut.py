@@ -24,11 +24,11 @@ count. So does time, about 10 ms a round; who must answer sooner asks for less a
 from functools import lru_cache
 from typing import Final
 
+import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from shared.core.coupled import STEPS_MAX, place_coupled
-from shared.core.coupling import Coupling
+from shared.core.coupling import Coupling, Tally
 from shared.core.heads import (
     EMPTY,
     ONE,
@@ -51,6 +51,7 @@ from shared.core.ranked import NO_KEY, Ranked
 from shared.core.sampled import Sampling, place_sampled
 from shared.core.scores import Algorithm, Int64s
 from shared.core.splitmix import splitmix64_array
+from shared.core.trail import Trail
 
 #: Run counts are int32.
 _COUNT_MAX: Final = (1 << 31) - 1
@@ -62,6 +63,19 @@ _BEST_ROWS: Final = 512
 _BLOCK: Final = 1 << 14
 
 
+class How(msgspec.Struct, frozen=True, eq=False):
+    """What there is beside the nodes that a count is placed by; arguments as of `place_count`."""
+
+    coupling: Coupling | None = None
+    sampling: Sampling | None = None
+    steps: int = STEPS_MAX
+    lane: int = 0
+    lanes: int = 1
+    ranked: Ranked | None = None
+    #: where `used` changed, for `ranked`.
+    trail: Trail | None = None
+
+
 def place_count(
     *,
     capacity: Int64s,
@@ -69,7 +83,7 @@ def place_count(
     mask: Mask,
     ask: Int64s,
     count: int,
-    collisions: Int64s,
+    collisions: Int64s | None,
     desired_count: int,
     algorithm: Algorithm,
     anti_affinity: bool,
@@ -90,64 +104,73 @@ def place_count(
 
     Shapes: capacity, used (N, 3), ask (3,) in `RESOURCES` order, column order ("F") preferred;
     mask, collisions, penalised, affinity, limit (N,). `collisions` counts the allocations of this job and
-    group on a row; `limit` is how many more a row may take at most. With a `coupling` (spread, distinct
-    property) rows depend on each other and are taken value by value. A `sampling` looks at a few rows only,
-    and is not greedy. Both stop after about `steps` steps (`Placement.stopped`).
+    group on a row, None where there are none; `limit` is how many more a row may take at most. With a
+    `coupling` (spread, distinct property) rows depend on each other and are taken value by value. A
+    `sampling` looks at a few rows only, and is not greedy. Both stop after about `steps` steps (`Placement.stopped`).
     `ranked` keeps what the next cut may need again; nothing of the result depends on it.
     Scores and the bounds on capacity are those of scores.py. Nothing is changed. `count` beyond
     2**31 - 1 is cut to it.
     Raises: ValueError when the ask is negative.
     """
     demand = Demand(tuple(ask.tolist()), desired_count, algorithm, anti_affinity)
+    nodes = Nodes(capacity, used, mask, collisions, penalised, affinity, limit)
+    how = How(coupling, sampling, steps=steps, lane=lane, lanes=lanes, ranked=ranked)
+    return place_on(demand, nodes, count, how)
+
+
+def place_on(demand: Demand, nodes: Nodes, count: int, how: How) -> Placement:
+    """Place up to `count` as `place_count` says. Raises: ValueError when the ask is negative."""
     if min(demand.ask) < 0:
         msg = f"ask {demand.ask} is negative"
         raise ValueError(msg)
     count = min(count, _COUNT_MAX)
-    nodes = Nodes(capacity, used, mask, collisions, penalised, affinity, limit)
-    tally = None if coupling is None else coupling.begin()
-
-    def part(some: Nodes, wanted: int) -> Placement:
-        if sampling is not None and sampling.candidates != "all":
-            return place_sampled(demand, some, sampling, tally, count=wanted, steps=steps)
-        if tally is None:
-            return _place(demand, some, wanted, ranked)
-        return place_coupled(demand, some, tally, count=wanted, steps=steps)
-
-    if lanes <= 1:
-        return part(nodes, count)
-    own = lane_of_rows(len(mask), lanes) == lane
-    first = part(nodes.only(own), count)
+    tally = None if how.coupling is None else how.coupling.begin()
+    if how.lanes <= 1:
+        return _part(demand, nodes, count, how, tally=tally)
+    own = own_rows(len(nodes.mask), how.lane, how.lanes)
+    first = _part(demand, nodes.only(own), count, how, tally=tally)
     if first.placed >= count or first.stopped:
         return first
-    return join([first, part(nodes.only(~own), count - first.placed)])
+    rest = _part(demand, nodes.only(~own), count - first.placed, how, tally=tally)
+    return join([first, rest])
 
 
-@lru_cache(maxsize=8)
-def lane_of_rows(n: int, lanes: int) -> NDArray[np.uint64]:
-    """Return the lane of every row; kept, because a fleet keeps its size over many evaluations."""
-    table = splitmix64_array(np.arange(n, dtype=np.uint64)) % np.uint64(lanes)
-    table.setflags(write=False)
-    return table
+@lru_cache(maxsize=16)
+def own_rows(n: int, lane: int, lanes: int) -> Mask:
+    """Say which rows are of a lane; kept, because a fleet keeps its size over many evaluations."""
+    own: Mask = splitmix64_array(np.arange(n, dtype=np.uint64)) % np.uint64(lanes) == lane
+    own.setflags(write=False)
+    return own
 
 
-def _place(demand: Demand, nodes: Nodes, count: int, ranked: Ranked | None) -> Placement:
+def _part(demand: Demand, nodes: Nodes, count: int, how: How, *, tally: Tally | None) -> Placement:
+    """Place on the rows of the mask, in the way that there is for it."""
+    if how.sampling is not None and how.sampling.candidates != "all":
+        return place_sampled(demand, nodes, how.sampling, tally, count=count, steps=how.steps)
+    if tally is not None:
+        return place_coupled(demand, nodes, tally, count=count, steps=how.steps)
+    return _place(demand, nodes, count, how)
+
+
+def _place(demand: Demand, nodes: Nodes, count: int, how: How) -> Placement:
     """Place on the rows of the mask, round by round until the count is reached or nothing fits."""
-    parts = []
-    while count > 0:
-        part = _place_round(demand, nodes, count, ranked)
-        parts.append(part)
+    part = _place_round(demand, nodes, count, how) if count > 0 else EMPTY
+    if part.placed < _SLICE:
+        return part
+    parts = [part]
+    while part.placed >= _SLICE and count > part.placed:
         count -= part.placed
-        if part.placed < _SLICE:
-            break
         nodes = loaded(demand, nodes, part)
+        part = _place_round(demand, nodes, count, how)
+        parts.append(part)
     return join(parts)
 
 
-def _place_round(demand: Demand, nodes: Nodes, count: int, ranked: Ranked | None) -> Placement:
+def _place_round(demand: Demand, nodes: Nodes, count: int, how: How) -> Placement:
     """Place by one cut: as many as fit, or at least `_SLICE`."""
     heads: Heads | None = None
-    if ranked is not None and _is_fit_alone(demand, nodes):
-        keys = ranked.keys(demand, nodes.capacity, nodes.used)
+    if how.ranked is not None and _is_fit_alone(demand, nodes):
+        keys = how.ranked.keys(demand, nodes.capacity, nodes.used, how.trail)
         if count == 1 and nodes.limit is None:
             return _one(keys, nodes.mask)
         keys = _open_keys(keys, nodes)
@@ -166,12 +189,18 @@ def _is_fit_alone(demand: Demand, nodes: Nodes) -> bool:
     """Tell whether the fit is the only scorer that applies to the next allocation, on every row."""
     if nodes.penalised is not None or nodes.affinity is not None:
         return False
-    return not (demand.anti_affinity and np.count_nonzero(nodes.collisions))
+    if nodes.collisions is None or not demand.anti_affinity:
+        return True
+    return not np.count_nonzero(nodes.collisions)
 
 
 def _one(keys: Int64s, mask: Mask) -> Placement:
     """Place one allocation on the open row with the least key."""
-    best = int((keys if mask.all() else keys.compress(mask)).min(initial=NO_KEY))
+    if not len(keys):
+        return EMPTY
+    # The best of all is the best of those that are open, as long as it is open itself.
+    row = int(keys.argmin())
+    best = int(keys[row] if mask[row] else keys.compress(mask).min(initial=NO_KEY))
     return EMPTY if best == NO_KEY else Placement(np.array([best & ROW_MASK], np.int32), ONE, 1)
 
 

@@ -75,6 +75,8 @@ class MaskCache:
         self._masks: dict[tuple[object, ...], Mask] = {}
         self._affinities: dict[tuple[Affinity, ...], Int64s] = {}
         self._capacity: Int64s | None = None
+        #: too much is remembered.
+        self._is_full = False
 
     def capacity(self, fleet: FleetTable) -> Int64s:
         """What nodes offer, column by column in memory. Shape: (fleet.size, R). Do not write to it."""
@@ -93,6 +95,7 @@ class MaskCache:
             for one in _node_filters(fleet, job, group):
                 mask &= one.mask
             self._masks[key] = mask
+            self._grew(fleet)
         return mask
 
     def affinity(self, fleet: FleetTable, affinities: tuple[Affinity, ...]) -> Int64s | None:
@@ -103,19 +106,20 @@ class MaskCache:
         found = self._affinities.get(affinities)
         if found is None:
             found = self._affinities[affinities] = _affinity(fleet.attributes, affinities)
+            self._grew(fleet)
         return found
 
     def _forget(self, fleet: FleetTable) -> None:
-        held = len(self._masks) + 8 * len(self._affinities)
-        if (
-            fleet.generation != self._generation
-            or held > _MASKS_MAX
-            or held * fleet.size > _BYTES_MAX
-        ):
+        if fleet.generation != self._generation or self._is_full:
             self._generation = fleet.generation
             self._masks = {}
             self._affinities = {}
             self._capacity = None
+            self._is_full = False
+
+    def _grew(self, fleet: FleetTable) -> None:
+        held = len(self._masks) + 8 * len(self._affinities)
+        self._is_full = held > _MASKS_MAX or held * fleet.size > _BYTES_MAX
 
 
 def _affinity(columns: AttributeColumns, affinities: tuple[Affinity, ...]) -> Int64s:

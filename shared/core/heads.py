@@ -56,7 +56,8 @@ class Nodes(msgspec.Struct, frozen=True, eq=False):
     capacity: Int64s
     used: Int64s
     mask: Mask
-    collisions: Int64s
+    #: None: none anywhere.
+    collisions: Int64s | None = None
     penalised: Mask | None = None
     #: score by node affinity, 0 where none applies.
     affinity: Int64s | None = None
@@ -73,7 +74,7 @@ class Nodes(msgspec.Struct, frozen=True, eq=False):
             self.capacity[start:end],
             self.used[start:end],
             self.mask[start:end],
-            self.collisions[start:end],
+            None if self.collisions is None else self.collisions[start:end],
             None if self.penalised is None else self.penalised[start:end],
             None if self.affinity is None else self.affinity[start:end],
             None if self.limit is None else self.limit[start:end],
@@ -144,7 +145,11 @@ def _gathered(
     def at_rows(column: NDArray[A]) -> NDArray[A]:
         return column if is_all else column.take(rows)
 
-    collisions = at_rows(nodes.collisions) if demand.anti_affinity else None
+    collisions = None
+    if demand.anti_affinity:
+        # What an allocation of the group meets there soon are those placed before it.
+        on_rows = nodes.collisions
+        collisions = np.zeros(len(rows), np.int64) if on_rows is None else at_rows(on_rows)
     penalised = None if nodes.penalised is None else at_rows(nodes.penalised)
     affinity = None if nodes.affinity is None else at_rows(nodes.affinity)
     return Heads(
@@ -222,7 +227,8 @@ def room_of(demand: Demand, nodes: Nodes, rows: NDArray[np.intp], count: int) ->
 
 def loaded(demand: Demand, nodes: Nodes, part: Placement) -> Nodes:
     """Return the nodes with `part` on them."""
-    used, collisions = nodes.used.copy(order="K"), nodes.collisions.copy()
+    used, on_rows = nodes.used.copy(order="K"), nodes.collisions
+    collisions = np.zeros(len(used), np.int64) if on_rows is None else on_rows.copy()
     np.add.at(collisions, part.rows, part.counts)
     for at, ask in enumerate(demand.ask):
         np.add.at(used[:, at], part.rows, part.counts.astype(np.int64) * ask)

@@ -115,7 +115,8 @@ def _fill(
     """Find room for everything that is wanted; with `may_evict`, also where others have it now."""
     state = snapshot.state
     fleet = state.fleet
-    scratch = _scratch(snapshot, job, wanted.stops, draw)
+    stopping = [np.asarray(stop.rows, dtype=np.int32) for stop in wanted.stops]
+    scratch = Scratch(snapshot, job, stopping, draw)
     placements: list[GroupPlacement] = []
     waiting: dict[str, Waiting] = {}
     classes = np.zeros(len(fleet.classes), dtype=bool)
@@ -127,15 +128,18 @@ def _fill(
             break
         mask = snapshot.masks.mask(fleet, job, want.group)
         done = scratch.place(want, mask)
-        if may_evict and not any(one.placement.stopped for one in done):
+        has_stopped = any(one.placement.stopped for one in done)
+        if may_evict and not has_stopped:
             done += scratch.preempt(want, mask, done)
+        placements += _columns_of(state, job, want, done)
         count = sum([one.placement.placed for one in done])
         rest = want.count - count
         if want.per_node is not None:
             left = scratch.lacking(want, done)
             # Other nodes than those that have no room are not waited for.
             rest, mask = int(left.sum()), left > 0
-        placements.extend(_columns_of(state, job, want, done))
+        elif not (rest or has_stopped):
+            continue
         if scratch.has_more(done, rest) or count == want.count < count + rest:
             goes_on = True
         elif rest > 0:
@@ -144,25 +148,20 @@ def _fill(
                 hold = scratch.hold(want, mask, rest, done)
                 holds += (hold,) if hold is not None else ()
             classes[np.unique(fleet.class_of[: fleet.size][mask])] = True
-    follow_ups: tuple[NewEvaluation, ...]
+    follow_ups: tuple[NewEvaluation, ...] = ()
     if goes_on:
         follow_ups = (_follow_up(job, assignment, GOES_ON),)
-    else:
+    elif waiting:
         follow_ups = _blocked(state, job, assignment, waiting=waiting, classes=classes, holds=holds)
     return Proposal(
         placements=tuple(placements),
         stops=wanted.stops,
         updates=wanted.updates,
-        evictions=evictions_of(state, scratch.victims),
+        evictions=evictions_of(state, scratch.victims) if scratch.victims else (),
         all_at_once=job.all_at_once,
         follow_ups=follow_ups,
-        decision=_record(fleet, waiting),
+        decision=_record(fleet, waiting) if waiting else msgspec.UNSET,
     )
-
-
-def _scratch(snapshot: Snapshot, job: Job, stops: Sequence[Stops], draw: Draw) -> Scratch:
-    stopping = [np.asarray(stop.rows, dtype=np.int32) for stop in stops]
-    return Scratch(snapshot, job, stopping, draw)
 
 
 def _columns_of(state: State, job: Job, want: Want, done: Sequence[Placed]) -> list[GroupPlacement]:
@@ -181,27 +180,24 @@ def _columns(job: Job, want: Want, placed: Placed) -> GroupPlacement:
     """Write a placement as columns."""
     which = slice(0, placed.placement.placed) if placed.part is None else placed.part
     names = want.names[which]
-    ports, instances = columns_of(placed.holdings)
+    ports, instances = columns_of(placed.holdings) if placed.holdings else ((), ())
     return GroupPlacement(
         group=want.group.name,
         version=job.version,
         rows=tuple(placed.placement.rows.tolist()),
         counts=tuple(placed.placement.counts.tolist()),
         names=pack_runs(names),
-        previous=_unless_zero(want.previous, which),
-        reschedules=_unless_zero(want.reschedules, which),
+        previous=() if want.previous is None else _unless_zero(want.previous, which),
+        reschedules=() if want.reschedules is None else _unless_zero(want.reschedules, which),
         variant=placed.variant,
         ports=ports,
         instances=instances,
     )
 
 
-def _unless_zero(
-    column: NDArray[np.int64] | None, which: slice | NDArray[np.intp]
-) -> tuple[int, ...]:
-    if column is None or not column[which].any():
-        return ()
-    return tuple(column[which].tolist())
+def _unless_zero(column: NDArray[np.int64], which: slice | NDArray[np.intp]) -> tuple[int, ...]:
+    some = column[which]
+    return tuple(some.tolist()) if some.any() else ()
 
 
 def _follow_up(
@@ -226,8 +222,6 @@ def _blocked(
     classes: Mask,
     holds: tuple[Hold, ...],
 ) -> tuple[NewEvaluation, ...]:
-    if not waiting:
-        return ()
     escaped = any(
         "unique." in constraint.left + constraint.right
         for group in job.groups
@@ -249,9 +243,7 @@ def _blocked(
     return (_follow_up(job, assignment, "queued-allocs", blocked),)
 
 
-def _record(fleet: FleetTable, waiting: dict[str, Waiting]) -> msgspec.Raw | msgspec.UnsetType:
+def _record(fleet: FleetTable, waiting: dict[str, Waiting]) -> msgspec.Raw:
     """The decision record: by default only what was refused; the rest is recomputed from the snapshot."""
-    if not waiting:
-        return msgspec.UNSET
     considered = int(fleet.live.sum())
     return msgspec.Raw(ENCODER.encode({"nodes_considered": considered, "waiting": waiting}))

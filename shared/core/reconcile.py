@@ -65,6 +65,9 @@ class Reconciled(msgspec.Struct, frozen=True, eq=False):
     wants: tuple[Want, ...]
 
 
+_NOTHING = Reconciled((), (), ())
+
+
 class Pass:
     """One comparison: rows go into buckets."""
 
@@ -215,7 +218,6 @@ class Pass:
         if missing <= 0:
             return
         if not (len(staying) or len(replaced)):
-            # A job that is new: what nearly every evaluation of small jobs is.
             self.wants.append(Want(group, missing, np.arange(missing, dtype=np.int64), _NONE))
             return
         table = self.state.allocations
@@ -326,13 +328,22 @@ def reconcile(
 
     `mask_of` gives a group's feasible nodes, ready or not; `score_of` what one more of it would score on nodes.
     """
+    if not len(rows):
+        return _NOTHING if job is None or job.stopped else Reconciled((), (), _fresh(job))
     out = Pass(state, job, mask_of, score_of)
-    if len(rows):
-        walk(out, rows, out.compare)
-    elif job is not None and out.is_live:
-        for group in job.groups:
-            out.want(group, group.count, _NONE, _NONE)
+    walk(out, rows, out.compare)
     return out.result()
+
+
+def _fresh(job: Job) -> tuple[Want, ...]:
+    """What a job wants of which there is nothing yet: what nearly every evaluation of small jobs is."""
+    return tuple(
+        [
+            Want(group, group.count, np.arange(group.count, dtype=np.int64), _NONE)
+            for group in job.groups
+            if group.count > 0
+        ]
+    )
 
 
 def walk(out: Pass, rows: Rows, compare: Callable[[Job, GroupSpec, Rows, Mask], None]) -> None:

@@ -33,6 +33,11 @@ def coupling_of(
     return Coupling(tuple(blocks)) if blocks else None
 
 
+def is_job_wide(group: GroupSpec) -> bool:
+    """Tell whether any of its rules looks at all of the job, beyond the group."""
+    return group.distinct_hosts == "job" or any(rule.job_wide for rule in group.distinct_properties)
+
+
 def distinct_mask(columns: AttributeColumns, one: DistinctProperty, held: Int64s) -> Mask:
     """Say which rows a distinct property leaves open. Shapes: held (N,), result (N,)."""
     block = _distinct(columns, one, held)

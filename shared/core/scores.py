@@ -156,8 +156,9 @@ def fit_score(capacity: Sequence[int], used_after: Sequence[int], algorithm: Alg
     """`fit_scores` of one node."""
     powers = 0
     for dimension in (CPU, MEMORY):
-        free = min(max(capacity[dimension] - used_after[dimension], 0), capacity[dimension])
-        powers += int(POW10[free * STEPS // capacity[dimension]]) if free else SCALE
+        most = capacity[dimension]
+        free = min(most - used_after[dimension], most)
+        powers += POW10.item(free * STEPS // most) if free > 0 else SCALE
     if algorithm == "binpack":
         return min(max(20 * SCALE - powers, 0), 18 * SCALE) // 18
     return min(max(powers - 2 * SCALE, 0), 18 * SCALE) // 18

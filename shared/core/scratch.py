@@ -15,8 +15,8 @@ from schemas.jobs import GroupSpec, ResourceAsk
 from schemas.plans import GroupPlacement
 from shared.core.columns import Rows
 from shared.core.coupled import STEPS_MAX
-from shared.core.coupling import CLOSED_BELOW
-from shared.core.cut import lane_of_rows, place_count
+from shared.core.coupling import CLOSED_BELOW, Coupling
+from shared.core.cut import How, own_rows, place_on
 from shared.core.evicting import Ask, Evictor, Ground, Rules, robbed
 from shared.core.filters import Filter, FilterReport, Mask, MaskCache, filters_of, report_of
 from shared.core.heads import Demand, Nodes, Placement
@@ -33,12 +33,14 @@ from shared.core.resources.asks import Extras, Holding, extras_of, holdings_of
 from shared.core.resources.assign import Assigner, steps_of
 from shared.core.resources.held import Held
 from shared.core.resources.rooms import Need, countables, room_of
-from shared.core.rules import coupling_of, distinct_mask
+from shared.core.rules import coupling_of, distinct_mask, is_job_wide
 from shared.core.sampled import Candidates, Sampling, scan_width
 from shared.core.scores import Algorithm, Int64s, node_scores
 from shared.core.standing import Standing
 from shared.core.state import State
 from shared.core.tables.jobs import Job
+from shared.core.trail import Trail
+from shared.core.trial import Trial
 from shared.core.waiting import Beside, ask_of, explain
 
 _NO_ROWS: Rows = np.empty(0, dtype=np.int32)
@@ -57,6 +59,8 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
     masks: MaskCache
     #: allocation rows that the worker's own unconfirmed plans evict; they are not in `held` any more.
     evicted: Rows = _NO_ROWS
+    #: where the three columns of `held` changed since it was made; None: nobody took note.
+    trail: Trail | None = None
 
 
 class Draw(msgspec.Struct, frozen=True):
@@ -84,7 +88,8 @@ class _Rules(msgspec.Struct, frozen=True, eq=False):
     """
 
     usable: Mask
-    on_rows: Int64s
+    #: None: it has none, and what is placed is not counted here.
+    on_rows: Int64s | None
     penalised: Mask | None = None
     per_node: Int64s | None = None
 
@@ -93,17 +98,18 @@ class Scratch:
     """A copy of the held resources, and what the plan under way puts on them."""
 
     def __init__(self, snapshot: Snapshot, job: Job, stopping: Sequence[Rows], draw: Draw) -> None:
-        self._state = snapshot.state
+        state, fleet = snapshot.state, snapshot.state.fleet
+        self._state = state
+        self._policy = state.policy.policy
         self._masks = snapshot.masks
         self._job = job
-        size = snapshot.state.fleet.size
-        self._size = size
-        self._capacity = snapshot.masks.capacity(snapshot.state.fleet)
-        self._offers = snapshot.state.fleet.offers
-        self._held = snapshot.held.copy(size)
+        self._size = fleet.size
+        self._capacity = snapshot.masks.capacity(fleet)
+        self._offers = fleet.offers
+        self._trial = Trial(snapshot.held, snapshot.trail, fleet.size)
         #: allocations that this plan gave slots or ports.
         self._assigned = 0
-        self._ready = snapshot.state.fleet.ready()
+        self._ready = fleet.ready()
         self._stopping = stopping
         self._draw = draw
         #: allocations of the job on each row: those that stay, and those of this plan; None: not asked for yet.
@@ -119,10 +125,10 @@ class Scratch:
         """Place a want as far as there is room: first what avoids a node, then the rest."""
         usable = mask & self._ready
         on_rows = self._staying(want)
-        per_node = None if want.per_node is None else want.per_node.copy()
-        rules = _Rules(usable, on_rows, per_node=per_node)
         if want.avoid is None:
-            return self._fill(want.group, want.count, rules)
+            per_node = None if want.per_node is None else want.per_node.copy()
+            return self._fill(want.group, want.count, _Rules(usable, on_rows, per_node=per_node))
+        on_rows = self._counted(on_rows)
         out: list[Placed] = []
         # Those that avoid a node are placed as one count that avoids all their nodes, then the rest.
         for part in (np.flatnonzero(want.avoid >= 0), np.flatnonzero(want.avoid < 0)):
@@ -153,8 +159,11 @@ class Scratch:
                 return []
             if part is None:
                 return [Placed(placed)]
+            assert rules.on_rows is not None
             np.add.at(rules.on_rows, placed.rows, placed.counts)
             return [Placed(placed, part[: placed.placed])]
+        on_rows = self._counted(rules.on_rows)
+        rules = msgspec.structs.replace(rules, on_rows=on_rows)
         out: list[Placed] = []
         at = 0
         for variant in range(len(extras.alternatives)):
@@ -170,7 +179,7 @@ class Scratch:
             if placed.placed == able < most:
                 placed = msgspec.structs.replace(placed, stopped=True)
             if placed.placed:
-                np.add.at(rules.on_rows, placed.rows, placed.counts)
+                np.add.at(on_rows, placed.rows, placed.counts)
                 if rules.per_node is not None:
                     np.subtract.at(rules.per_node, placed.rows, placed.counts)
                 positions = np.arange(at, at + placed.placed)
@@ -223,11 +232,19 @@ class Scratch:
         self._steps -= len(holdings) * steps_of(extras, variant)
         return tuple(holdings)
 
+    @property
+    def _held(self) -> Held:
+        return self._trial.held
+
     def _used(self) -> Int64s:
         """The three columns held, what reserved cores take included. Shape: (N, 3). Do not write to it."""
-        if not self._held.has_cores:
-            return self._held.used
-        return self._held.used + self._state.fleet.core_correction(self._held)
+        held = self._trial.seen()
+        used = held.columns(self._size)
+        if not held.has_cores:
+            return used
+        # Which cores are whose is on no trail.
+        self._trial.trail = None
+        return used + self._state.fleet.core_correction(held)
 
     def preempt(self, want: Want, mask: Mask, placed: Sequence[Placed]) -> list[Placed]:
         """Place what normal placing left of a want where allocations of less important jobs can make room.
@@ -241,8 +258,10 @@ class Scratch:
             return []
         if self._evictor is None:
             ground = Ground(self._state, self._capacity, self._held)
+            # Where it makes room is on no trail.
+            self._trial.trail = None
             self._evictor = Evictor(ground, self._job, self._evicted)
-        staying = self._staying(want)
+        staying = self._counted(self._staying(want))
         on_rows = staying.copy()
         for one in placed:
             np.add.at(on_rows, one.placement.rows, one.placement.counts)
@@ -331,9 +350,9 @@ class Scratch:
         return "spread" if self._word(group) == "spread" else "binpack"
 
     def _word(self, group: GroupSpec) -> str:
-        policy = self._state.policy.policy
-        pool = policy.pool_algorithms.get(self._job.node_pool, "")
-        return group.algorithm or pool or policy.algorithm
+        pools = self._policy.pool_algorithms
+        pool = pools.get(self._job.node_pool, "") if pools else ""
+        return group.algorithm or pool or self._policy.algorithm
 
     def _cut(
         self,
@@ -345,69 +364,49 @@ class Scratch:
         asks: Sequence[ResourceAsk] = (),
         way: Way | None = None,
     ) -> Placement:
-        fleet, ask = self._state.fleet, ask_of(group)
-        on_rows, per_node = rules.on_rows, rules.per_node
-        of_job = self._on_job() if _is_job_wide(group) else on_rows
         rules, beside = _closed(rules, self._beside(group, asks), count)
-        limit = self._limits(group, rules, of_job, (room, beside))
-        affinity = self._masks.affinity(fleet, group.affinities)
-        coupling = coupling_of(fleet.attributes, group, of_group=on_rows, of_job=of_job)
-        anti_affinity = self._state.policy.policy.anti_affinity
-        algorithm, lanes = self._algorithm(group), self._draw.lanes
+        limit, coupling = self._bounds(group, rules, (room, beside))
+        affinity = self._masks.affinity(self._state.fleet, group.affinities)
+        used, draw = self._used(), self._draw
+        nodes = Nodes(
+            self._capacity, used, rules.usable, rules.on_rows, rules.penalised, affinity, limit
+        )
+        ask = (group.cpu_mhz, group.memory_mib, group.disk_mib)
+        demand = Demand(ask, group.count, self._algorithm(group), self._policy.anti_affinity)
+        steps = max(self._steps, 0)
         if way is not None:
-            placed = way.place(
-                Demand(tuple(ask.tolist()), group.count, algorithm, anti_affinity),
-                self._nodes(rules, affinity, limit),
-                coupling,
-                count=count,
-                steps=max(self._steps, 0),
-                own=lane_of_rows(self._size, lanes) == self._draw.lane if lanes > 1 else None,
-            )
+            own = own_rows(self._size, draw.lane, draw.lanes) if draw.lanes > 1 else None
+            placed = way.place(demand, nodes, coupling, count=count, steps=steps, own=own)
         else:
-            placed = place_count(
-                capacity=self._capacity,
-                used=self._used(),
-                mask=rules.usable,
-                ask=ask,
-                count=count,
-                collisions=on_rows,
-                desired_count=group.count,
-                algorithm=algorithm,
-                anti_affinity=anti_affinity,
-                penalised=rules.penalised,
-                affinity=affinity,
-                limit=limit,
-                coupling=coupling,
-                sampling=None if per_node is not None else self._sampling(group, rules.usable),
-                steps=max(self._steps, 0),
-                lane=self._draw.lane,
-                lanes=lanes,
-                ranked=self._masks.ranked,
-            )
-        self._held.add_counts(placed.rows, placed.counts, ask)
+            sampling = None if rules.per_node is not None else self._sampling(group, rules.usable)
+            known = (self._masks.ranked, self._trial.trail)
+            how = How(coupling, sampling, steps, draw.lane, draw.lanes, *known)
+            placed = place_on(demand, nodes, count, how)
         self._placed.append(placed)
         self._steps -= placed.steps
-        if self._of_job is not None:
-            np.add.at(self._of_job, placed.rows, placed.counts)
+        if placed.placed:
+            self._trial.put(group, placed)
+            if self._of_job is not None:
+                np.add.at(self._of_job, placed.rows, placed.counts)
         return placed
 
-    def _nodes(self, rules: "_Rules", affinity: Int64s | None, limit: Int64s | None) -> Nodes:
-        used, penalised = self._used(), rules.penalised
-        return Nodes(self._capacity, used, rules.usable, rules.on_rows, penalised, affinity, limit)
-
-    @staticmethod
-    def _limits(
-        group: GroupSpec, rules: "_Rules", of_job: Int64s, others: Sequence[Int64s | None]
-    ) -> Int64s | None:
-        """How many more each row takes by other rules than room. Shapes: (N,); None: there are none."""
-        limit = rules.per_node
-        if group.distinct_hosts and limit is None:
-            held = of_job if group.distinct_hosts == "job" else rules.on_rows
-            limit = np.equal(held, 0).astype(np.int64)
+    def _bounds(
+        self, group: GroupSpec, rules: "_Rules", others: Sequence[Int64s | None]
+    ) -> tuple[Int64s | None, Coupling | None]:
+        """How many more each row takes by other rules than room, (N,), and which rows depend on each other."""
+        limit, coupling = rules.per_node, None
+        if group.distinct_hosts or group.distinct_properties or group.spreads:
+            on_rows = self._counted(rules.on_rows)
+            of_job = self._on_job() if is_job_wide(group) else on_rows
+            if group.distinct_hosts and limit is None:
+                held = of_job if group.distinct_hosts == "job" else on_rows
+                limit = np.equal(held, 0).astype(np.int64)
+            columns = self._state.fleet.attributes
+            coupling = coupling_of(columns, group, of_group=on_rows, of_job=of_job)
         for other in others:
             if other is not None:
                 limit = other if limit is None else np.minimum(limit, other)
-        return limit
+        return limit, coupling
 
     def _beside(self, group: GroupSpec, asks: Sequence[ResourceAsk] = ()) -> Int64s | None:
         """How many more of a group nodes take beside those for whom they are held back. What runs everywhere may."""
@@ -416,7 +415,7 @@ class Scratch:
         return limit_beside(self._state, self._held, self._job, group, asks=asks)
 
     def _sampling(self, group: GroupSpec, usable: Mask) -> Sampling | None:
-        candidates = _CANDIDATES.get(self._state.policy.policy.candidates)
+        candidates = _CANDIDATES.get(self._policy.candidates)
         if candidates is None:
             return None
         width = scan_width(
@@ -428,11 +427,15 @@ class Scratch:
         # Each cut of a plan draws anew.
         return Sampling(candidates, self._draw.seed + (len(self._placed) << 32), width)
 
-    def _staying(self, want: Want) -> Int64s:
-        """Count the group's allocations that stay, by row, and those it was told of. Shape: (N,)."""
-        told = self._told.get(want.group.name)
+    def _counted(self, on_rows: Int64s | None) -> Int64s:
+        """The same, where it must be an array. Shape: (N,)."""
+        return np.zeros(self._size, np.int64) if on_rows is None else on_rows
+
+    def _staying(self, want: Want) -> Int64s | None:
+        """Count the group's allocations that stay, by row, and those it was told of. Shape: (N,); None: none."""
+        told = self._told.get(want.group.name) if self._told else None
         if not len(want.staying) and not told:
-            return np.zeros(self._size, np.int64)
+            return None
         nodes = self._state.allocations.node[want.staying]
         found = np.bincount(nodes, minlength=self._size).astype(np.int64)
         for placed in told or ():
@@ -459,7 +462,7 @@ class Scratch:
         """Hold what a recorded placement of this plan took, as if it had been placed here."""
         rows, counts = np.array(recorded.rows, np.int32), np.array(recorded.counts, np.int32)
         made = Placement(rows, counts, int(counts.sum()))
-        self._held.add_columns(rows, counts.astype(np.int64)[:, None] * ask_of(group))
+        self._trial.put(group, made)
         extras = extras_of(group)
         if extras is not None:
             nodes = np.repeat(rows, counts).tolist()
@@ -498,8 +501,8 @@ class Scratch:
         among equals, the least. `avoided`: rows of nodes that it failed on.
         """
         group, fleet = want.group, self._state.fleet
-        on_rows = self._staying(want)
-        of_job = self._on_job() if _is_job_wide(group) else on_rows
+        on_rows = self._counted(self._staying(want))
+        of_job = self._on_job() if is_job_wide(group) else on_rows
         coupling = coupling_of(fleet.attributes, group, of_group=on_rows, of_job=of_job)
         boosts = np.zeros(len(rows), np.int64)
         if coupling is not None:
@@ -521,7 +524,7 @@ class Scratch:
                 collisions=int(on_rows[row]),
                 desired_count=group.count,
                 algorithm=self._algorithm(group),
-                anti_affinity=self._state.policy.policy.anti_affinity,
+                anti_affinity=self._policy.anti_affinity,
                 penalised=row in avoided,
                 affinity=0 if affinity is None else int(affinity[row]),
                 spread=max(boost, CLOSED_BELOW),
@@ -541,7 +544,7 @@ class Scratch:
         group = want.group
         if not (group.distinct_hosts or group.distinct_properties):
             return
-        on_rows = self._staying(want)
+        on_rows = self._counted(self._staying(want))
         for one in placed:
             np.add.at(on_rows, one.placement.rows, one.placement.counts)
         if group.distinct_hosts and want.per_node is None:
@@ -591,7 +594,3 @@ def _closed(rules: "_Rules", beside: Int64s | None, count: int) -> tuple["_Rules
     usable = rules.usable & (beside > 0)
     left = beside if int(beside[usable].min(initial=count)) < count else None
     return msgspec.structs.replace(rules, usable=usable), left
-
-
-def _is_job_wide(group: GroupSpec) -> bool:
-    return group.distinct_hosts == "job" or any(rule.job_wide for rule in group.distinct_properties)
