@@ -195,6 +195,8 @@ class View:
             case Record():
                 self._waiting.append(one)
                 self._catch_up(now_ns, out)
+            case PutDone() | PutRefused():
+                self._publisher.answered(one)
             case Message(source="dead"):
                 self._keep_dead(one)
                 out.append(Ack(one.token))
@@ -202,8 +204,6 @@ class View:
                 self._wished(one, now_ns, out)
             case Message():
                 self._question(one, now_ns, out)
-            case PutDone() | PutRefused():
-                self._publisher.answered(one)
             case CaughtUp():
                 if not self._is_caught_up:
                     self._is_caught_up = True

@@ -10,7 +10,7 @@ import asyncio
 import base64
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 
 import msgspec
 
@@ -203,6 +203,17 @@ class Appender:
         self._put(answer)
 
 
+@lru_cache(maxsize=256)
+def _fence(expected: int, ttl_s: int) -> bytes:
+    """Header block of a last value. Most are the first of their subject, under one time to live."""
+    fields: dict[str, str] = {}
+    if expected >= 0:
+        fields["nats_expected_last_subject_sequence"] = str(expected)
+    if ttl_s:
+        fields["nats_ttl"] = str(ttl_s)
+    return header_block(**fields) if fields else b""
+
+
 class Putter:
     """Performs `Put`; each is answered by PutDone or PutRefused."""
 
@@ -212,12 +223,7 @@ class Putter:
 
     def put(self, effect: Put) -> None:
         """Send it."""
-        fields: dict[str, str] = {}
-        if effect.expected >= 0:
-            fields["nats_expected_last_subject_sequence"] = str(effect.expected)
-        if effect.ttl_s:
-            fields["nats_ttl"] = str(effect.ttl_s)
-        headers = header_block(**fields) if fields else b""
+        headers = _fence(effect.expected, effect.ttl_s)
         done = partial(self._answered, effect.subject)
         self._link.bus.call(effect.subject, effect.data, done, headers=headers, timeout_s=_ANSWER_S)
 

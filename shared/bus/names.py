@@ -5,16 +5,21 @@ Ids follow Nomad (dots, slashes, any case), so they never enter a subject or a p
 slash or a `..` segment. Different ids have different tokens and `token_id(id_token(x)) == x`.
 """
 
+import re
 from functools import lru_cache
 
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
 #: A subject may be long, a file name may not: 255 bytes on every common file system.
 TOKEN_BYTES_MAX = 240
+#: An id that is its own token, as most are.
+_TOKEN = re.compile(rf"[A-Za-z0-9_-]{{1,{TOKEN_BYTES_MAX}}}")
 
 
 @lru_cache(maxsize=1 << 14)
 def id_token(identifier: str) -> str:
     """Return the token of an id. Raises ValueError for the empty id and for one whose token is too long."""
+    if _TOKEN.fullmatch(identifier):
+        return identifier
     if not identifier:
         raise ValueError("an empty id has no token")
     raw = identifier.encode("utf-8")

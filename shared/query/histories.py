@@ -46,17 +46,17 @@ class Histories:
 
     def after(self, record: Record, seq: int) -> list[JobId]:
         """Take in what the applied record created; return the jobs it was about."""
-        ordinal = 0
+        key = make_key(seq, 0)
         jobs: list[JobId] = []
         of_job, opened = self._of_job, self._open
         by_key = self._state.evaluations.by_key
         for event in record.events:
             if type(event) is EvaluationsCreated:
                 for new in event.evaluations:
-                    key, job_id = EvalKey(make_key(seq, ordinal)), new.job_id
-                    ordinal += 1
-                    of_job[job_id] = (*of_job.get(job_id, ()), key)
-                    many, since_ns = opened.get(job_id, (0, record.t_ns))
+                    job_id = new.job_id
+                    of_job[job_id] = (*of_job.get(job_id, ()), EvalKey(key))
+                    key += 1
+                    many, since_ns = opened.get(job_id) or (0, record.t_ns)
                     opened[job_id] = (many + 1, since_ns)
                     jobs.append(job_id)
             elif type(event) is EvaluationEnded:
