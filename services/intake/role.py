@@ -13,6 +13,7 @@ Beside it: `pending.py`, `box.py` (what is on the way), `verdicts.py` (what is t
 
 import msgspec
 
+from schemas import envelope
 from schemas.envelope import ENCODER
 from schemas.jobs import (
     JobEvaluated,
@@ -25,10 +26,11 @@ from schemas.policy import RemoteDriver
 from services.intake import verdicts
 from services.intake.box import Box
 from services.intake.credit import Credit
-from services.intake.pending import Pending
+from services.intake.pending import Pending, Waiting
 from shared.bus import subjects
 from shared.bus.names import id_token
 from shared.core.dead import dead_letter
+from shared.core.ids import eval_id, eval_ids
 from shared.core.replica import Replica
 from shared.core.role import (
     Ack,
@@ -55,6 +57,7 @@ from shared.core.role import (
     Stop,
     Timer,
 )
+from shared.core.tables.jobs import Submission as Entry
 from shared.core.waker import earliest
 from shared.errors import CommandInvalid, LogError
 from shared.jobspec.identifiers import id_fault
@@ -80,7 +83,6 @@ _API = "api"
 _PARSE = "parse"
 _BOX = "jobs"
 _BACKLOG = "backlog"
-_VERDICTS = (JobRegistered, JobStopped, JobEvaluated, SubmissionRefused)
 
 
 class Intake:
@@ -226,36 +228,41 @@ class Intake:
         if decoded is None:
             return True
         if len(self._pending):
-            for event in decoded.events:
-                if isinstance(event, _VERDICTS):
-                    self._settle(event.submission_id)
+            self._settle(decoded)
         if self._box.is_open:
             position = self._replica.state.jobs.jobs_seq
             for token in self._box.advance(position, self._now_ns):
                 self._effects.append(Ack(token))
         return True
 
-    def _settle(self, submission_id: str) -> None:
-        """Answer everybody who waits for this submission."""
-        entry = self._replica.state.jobs.submissions.get(submission_id)
-        if entry is None:
-            return
-        waiting = self._pending.pop(submission_id)
-        if waiting is None or not waiting.tokens:
-            return
+    def _settle(self, record: envelope.Record) -> None:
+        """Answer everybody who waits for a submission that this record shows."""
+        pending, submissions = self._pending, self._replica.state.jobs.submissions
+        shown: list[tuple[Waiting, Entry]] = []
+        for event in record.events:
+            match event:
+                case JobRegistered() | JobStopped() | JobEvaluated() | SubmissionRefused():
+                    entry = submissions.get(event.submission_id)
+                    waiting = pending.pop(event.submission_id) if entry is not None else None
+                    if entry is not None and waiting is not None and waiting.tokens:
+                        shown.append((waiting, entry))
+                case _:
+                    pass
         cluster_id = self._replica.chain.cluster_id
-        if entry.digest == waiting.digest:
-            data = verdicts.from_state(submission_id, entry, cluster_id)
-        else:
-            data = verdicts.conflict(submission_id, cluster_id)
-        for token in waiting.tokens:
-            self._effects.append(Reply(token, data))
+        ids = eval_ids([entry.evaluation for _, entry in shown])
+        for (waiting, entry), evaluation in zip(shown, ids, strict=True):
+            if entry.digest == waiting.digest:
+                data = verdicts.from_state(waiting.submission_id, entry, cluster_id, evaluation)
+            else:
+                data = verdicts.conflict(waiting.submission_id, cluster_id)
+            self._effects += [Reply(token, data) for token in waiting.tokens]
 
     # ---- the fast door ----
 
     def _asked(self, message: Message) -> None:
         """Give a request its verdict, at once where the log is not needed."""
-        if subjects.last_token(message.subject) == _PARSE:
+        verb = subjects.last_token(message.subject)
+        if verb == _PARSE:
             self._parse(message)
             return
         self._counts["submissions"] += 1
@@ -265,7 +272,6 @@ class Intake:
             self._answer(message, verdicts.unavailable(_named(message), len(self._pending)))
             return
         try:
-            verb = subjects.last_token(message.subject)
             submission = read_submission(message.data, verb, self._remotes, self._memo)
             if submission.verb == "validate":
                 self._answer(message, verdicts.valid(submission))
@@ -287,7 +293,8 @@ class Intake:
             self._counts["refused"] += 1
             data = verdicts.conflict(submission_id, cluster_id)
         elif entry is not None:
-            data = verdicts.from_state(submission_id, entry, cluster_id)
+            shown = eval_id(entry.evaluation)
+            data = verdicts.from_state(submission_id, entry, cluster_id, shown)
         else:
             assert waiting is not None
             if message.reply:

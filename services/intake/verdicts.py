@@ -7,15 +7,14 @@ import msgspec
 
 from schemas.envelope import ENCODER
 from schemas.jobs import ErrorDetail, ParsedJob, Verdict
-from shared.core.ids import eval_id
 from shared.core.tables.jobs import Submission as Entry
 from shared.errors import CommandInvalid
 from shared.jobspec.load import Parsed
 from shared.jobspec.submission import JobInvalid, Submission
 
 
-def from_state(submission_id: str, entry: Entry, cluster_id: str) -> bytes:
-    """Tell what the log holds of a submission."""
+def from_state(submission_id: str, entry: Entry, cluster_id: str, evaluation: str) -> bytes:
+    """Tell what the log holds of a submission; `evaluation` is the shown id of the entry's, where it has one."""
     error = None
     if entry.status == "refused":
         error = ErrorDetail(code=entry.code, message=entry.reason)
@@ -28,7 +27,7 @@ def from_state(submission_id: str, entry: Entry, cluster_id: str) -> bytes:
             job_id=entry.job_id,
             version=entry.version,
             modify_index=entry.modify_index,
-            eval_id=eval_id(entry.evaluation) if entry.evaluation else "",
+            eval_id=evaluation if entry.evaluation else "",
             warnings=entry.warnings,
             error=error,
         )

@@ -4,6 +4,8 @@ A key is `seq * 2**20 + ordinal`, ordinal counting the entities of one kind with
 128 bits of it, in UUID form: the high 64 bits mix key and kind, so that a short prefix already tells them apart.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +19,8 @@ EVAL_SALT = 0xE7A1
 #: Length of a shown id, and where its 32 digits stand between the dashes.
 _SHOWN = 36
 _DIGITS = np.array([at for at in range(_SHOWN) if at not in {8, 13, 18, 23}], dtype=np.intp)
+#: From so many on it is cheaper to make them all at once.
+_MANY = 20
 _HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 
 
@@ -69,6 +73,13 @@ def alloc_id(key: int) -> str:
 def eval_id(key: int) -> str:
     """Shown id of an evaluation."""
     return shown_id(key, EVAL_SALT)
+
+
+def eval_ids(keys: Sequence[int]) -> list[str]:
+    """Shown ids of some evaluations."""
+    if len(keys) < _MANY:
+        return [eval_id(key) for key in keys]
+    return shown_ids(np.array(keys, dtype=np.int64), EVAL_SALT)
 
 
 def match_prefix(keys: NDArray[np.int64], prefix: str, salt: int) -> NDArray[np.intp]:

@@ -72,3 +72,55 @@ def test_it_is_bounded() -> None:
     small = Memo()
     read_submission(body(Meta={"m": "x" * 20_000}), "submit", memo=small)
     assert len(small) == 0
+
+
+#: Names that are also spelled elsewhere in a body, or that JSON spells with an escape, and ordinary ones.
+NAMES = ("a", "b", "g", "t", "ID", "Name", "Job", "service", "", 'q"q', "b\\s", "é", "x/y", "5")
+
+
+def named() -> list[bytes]:
+    """Bodies of all pairs of odd names, some under a submission id that is one of them."""
+    found = [body(ID=one, Name=two) for one in NAMES for two in NAMES]
+    text = [one.replace(b'"SubmissionID":"s"', b'"SubmissionID":"a"') for one in found]
+    return found + text
+
+
+def forms(one: bytes) -> list[bytes]:
+    """A body in forms that look alike: spaced, a key twice, an escape, bad text, an index, a null, a name elsewhere."""
+    job = b'{"Job":{'
+    return [
+        one,
+        one.replace(b":", b": "),
+        one.replace(job, job + b'"ID":"a",'),
+        one.replace(job, job + b'"Name":"b",'),
+        one.replace(b'"Name":"t"', b'"Name":"\\u0074"'),
+        one.replace(b'"ID":"a"', b'"ID":"\\u0061"'),
+        one.replace(b'"Name":"a"', b'"Name":"\x01"'),
+        one.replace(b'"Name":"a"', b'"Name":"\x00"'),
+        one.replace(b'"Name":"a"', b'"Name":"\xff"'),
+        one.replace(job, b'{"EnforceIndex":true,"JobModifyIndex":7,' + job[1:]),
+        one.replace(job, job + b'"Meta":{"a":"b"},'),
+        one.replace(job, job + b'"Meta":{"k":"\\"a"},'),
+        one.replace(job, job + b'"Meta":null,'),
+        one.replace(b'"Count":1', b'"Count":12345678901234567890'),
+        one[:-1],
+        one + b"}",
+    ]
+
+
+def told(one: bytes, memo: Memo | None) -> object:
+    """What is read of a body: the submission, or the faults."""
+    try:
+        return read_submission(one, "submit", memo=memo)
+    except CommandInvalid as fault:
+        return (fault.code, fault.message, fault.path, fault.submission_id)
+
+
+def test_nothing_that_looks_alike_is_taken_for_another() -> None:
+    """Whatever names stand in a body, and in whatever form, all is read, and refused, as without a memo."""
+    memo = Memo()
+    bodies = [form for one in named() for form in forms(one)]
+    for one in [*bodies, *reversed(bodies)]:
+        assert told(one, memo) == told(one, None), one
+    # As it is, spaced, with an index, with more beside the names, and with a null.
+    assert len(memo) == 5
