@@ -6,6 +6,7 @@ sum that is brought up to date for the rows touched since it was last asked. Kno
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from hashlib import blake2b
+from itertools import repeat
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -21,6 +22,7 @@ _PRIME = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(29)
 #: Rows hashed at a time.
 _BLOCK = 8192
+_EMPTY = blake2b(digest_size=8)
 
 
 def grown(column: NDArray[A], size: int) -> NDArray[A]:
@@ -139,7 +141,7 @@ class EntryHashes(Generic[K]):
         """Remember that this entry changed, came or went."""
         self.touched.append(key)
 
-    def digest(self, texts_of: Callable[[list[K]], Iterable[bytes]]) -> str:
+    def digest(self, texts_of: Callable[[list[K]], list[bytes]]) -> str:
         """Return the table's hash as 16 hex digits; `texts_of` gives what is hashed of each, b"" for what is gone."""
         if self.touched:
             keys = list(dict.fromkeys(self.touched))
@@ -149,18 +151,31 @@ class EntryHashes(Generic[K]):
                 self._take(part, texts_of(part))
         return f"{self._sum:016x}"
 
-    def _take(self, keys: list[K], texts: Iterable[bytes]) -> None:
-        of, number = self._of, int.from_bytes
-        change = 0
-        for key, text in zip(keys, texts, strict=True):
-            if text:
-                fresh = number(blake2b(text, digest_size=8).digest(), "little") | 1
-                change += fresh - of.get(key, 0)
-                of[key] = fresh
-            else:
-                change -= of.pop(key, 0)
+    def _take(self, keys: list[K], found: list[bytes]) -> None:
+        of = self._of
         # Sums wrap modulo 2**64, whatever the order.
-        self._sum = (self._sum + change) & 0xFFFFFFFFFFFFFFFF
+        before = sum(map(of.get, keys, repeat(0)))
+        if b"" in found:
+            for key, text in zip(keys, found, strict=True):
+                if not text:
+                    of.pop(key, None)
+            keys = [key for key, text in zip(keys, found, strict=True) if text]
+            found = [text for text in found if text]
+        fresh = text_hashes(found)
+        of.update(zip(keys, fresh, strict=True))
+        self._sum = (self._sum + sum(fresh) - before) & 0xFFFFFFFFFFFFFFFF
+
+
+def text_hashes(found: Iterable[bytes]) -> list[int]:
+    """Hash many texts, each to 64 bits that are never 0."""
+    digests = []
+    for text in found:
+        # A copy of an empty hash: making one anew costs more than hashing a short text.
+        one = _EMPTY.copy()
+        one.update(text)
+        digests.append(one.digest())
+    hashes: list[int] = (np.frombuffer(b"".join(digests), dtype="<u8") | np.uint64(1)).tolist()
+    return hashes
 
 
 def texts(entries: Sequence[object]) -> list[bytes]:

@@ -6,14 +6,13 @@ default is left out by an encoder only where it is the same object, which a deco
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from hashlib import blake2b
 from itertools import islice
 from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
 from schemas.envelope import ENCODER
-from shared.core.columns import EntryHashes
+from shared.core.columns import EntryHashes, text_hashes
 from shared.core.snapshots.kinds import Cursor, Late, Piece, Plain, described, squeezed, unsqueezed
 
 K = TypeVar("K")
@@ -89,9 +88,7 @@ class LazyDict(dict[K, V], Generic[K, V]):
     def hashes(self) -> EntryHashes[K]:
         """Hash every text, as a table does that has just encoded its entries. Nobody may have looked yet."""
         found: EntryHashes[K] = EntryHashes()
-        texts = cast("list[bytes]", list(super().values()))
-        number = int.from_bytes
-        hashes = [number(blake2b(one, digest_size=8).digest(), "little") | 1 for one in texts]
+        hashes = text_hashes(cast("list[bytes]", list(super().values())))
         found._of = dict(zip(self, hashes, strict=True))  # noqa: SLF001
         found._sum = sum(hashes) & 0xFFFFFFFFFFFFFFFF  # noqa: SLF001
         return found

@@ -1,6 +1,7 @@
 """Evaluations: which jobs wait to be reconsidered, what blocked ones wait for, and each worker's plan numbers."""
 
 from hashlib import blake2b
+from sys import intern
 
 import msgspec
 from msgspec.structs import replace
@@ -120,8 +121,8 @@ class EvaluationTable(Handling):
                 key=key,
                 job_id=job_id,
                 priority=new.priority,
-                job_type=new.job_type,
-                triggered_by=new.triggered_by,
+                job_type=intern(new.job_type),
+                triggered_by=intern(new.triggered_by),
                 status="pending" if blocked is None else "blocked",
                 wait_until_ns=new.wait_until_ns,
                 blocked=blocked,
@@ -142,7 +143,7 @@ class EvaluationTable(Handling):
         key = event.key
         old = self.by_key[key]
         self.by_key[key] = replace(
-            old, status=event.status, reason=event.reason, modify_seq=seq, blocked=None
+            old, status=intern(event.status), reason=event.reason, modify_seq=seq, blocked=None
         )
         self._hashes.touched.append(key)
         del self.open[key]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from hashlib import blake2b
+from sys import intern
 from typing import Final, TypeVar
 
 import msgspec
@@ -142,7 +143,7 @@ class JobTable(Handling):
         self.by_id[job_id] = job = Job(
             id=job_id,
             version=event.version,
-            job_type=event.job_type,
+            job_type=intern(event.job_type),
             priority=event.priority,
             datacenters=event.datacenters,
             node_pool=event.node_pool,
@@ -215,7 +216,7 @@ class JobTable(Handling):
         )
         fence = PlanFence(
             event.key,
-            origin.worker,
+            intern(origin.worker),
             origin.number,
             fence.before if is_same else job.plan_seq,
             bool(event.cut) or (is_same and fence.cut),
