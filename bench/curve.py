@@ -5,8 +5,8 @@ that its step really took, measured in the run: workers decide and replay what o
 and seals, intake and broker do their part. So what many cores would do is seen on two. Hops and appends take what was
 measured on the real bus (shared/sim/engine/times.py). What is not seen: the server's own time; what is seen too dark:
 all of them share the caches of one core. It prints placements a second, conflicts, and how busy each role was: where
-the curve bends, one of them is at a hundred per cent. The clock starts on a cluster on which every worker has decided
-once, so that no figure is of first steps.
+the curve bends, one of them is at a hundred per cent. The clock starts when every worker has read the whole log, and as
+many small jobs as there are workers are placed, so that no figure is of first steps.
 """
 
 import sys
@@ -119,6 +119,10 @@ def _once(nodes: int, jobs: int, workers: int, *, full: bool) -> tuple[dict[str,
         engine.at(engine.now_ns, _submission(_filler(nodes)))
         engine.settle()
     _submit(engine, workers, "first", each=1)
+    engine.settle()
+    # Who had nothing to decide sleeps, and has not read what the others have.
+    for one in actors:
+        one.wake()
     engine.settle()
     want, before = jobs * GROUPS * COUNT, {one: one.cpu_ns for one in actors}
     watched = _Watched(engine)
