@@ -29,6 +29,7 @@ import numpy as np
 
 from shared.core.coupled import STEPS_MAX, place_coupled
 from shared.core.coupling import Coupling, Tally
+from shared.core.few import FEW, place_few
 from shared.core.heads import (
     EMPTY,
     ONE,
@@ -169,10 +170,13 @@ def _place(demand: Demand, nodes: Nodes, count: int, how: How) -> Placement:
 def _place_round(demand: Demand, nodes: Nodes, count: int, how: How) -> Placement:
     """Place by one cut: as many as fit, or at least `_SLICE`."""
     heads: Heads | None = None
-    if how.ranked is not None and _is_fit_alone(demand, nodes):
+    is_alone = _is_fit_alone(demand, nodes)
+    if how.ranked is not None and (is_alone or (count <= FEW and _is_plain(nodes))):
         keys = how.ranked.keys(demand, nodes.capacity, nodes.used, how.trail)
-        if count == 1 and nodes.limit is None:
+        if count == 1 and is_alone and nodes.limit is None:
             return _one(keys, nodes.mask)
+        if count <= FEW:
+            return place_few(demand, nodes, count, keys)
         keys = _open_keys(keys, nodes)
     else:
         keys, heads = _keys(demand, nodes)
@@ -187,11 +191,16 @@ def _place_round(demand: Demand, nodes: Nodes, count: int, how: How) -> Placemen
 
 def _is_fit_alone(demand: Demand, nodes: Nodes) -> bool:
     """Tell whether the fit is the only scorer that applies to the next allocation, on every row."""
-    if nodes.penalised is not None or nodes.affinity is not None:
+    if not _is_plain(nodes):
         return False
     if nodes.collisions is None or not demand.anti_affinity:
         return True
     return not np.count_nonzero(nodes.collisions)
+
+
+def _is_plain(nodes: Nodes) -> bool:
+    """Tell whether nothing but fit and anti-affinity can apply to any row."""
+    return nodes.penalised is None and nodes.affinity is None
 
 
 def _one(keys: Int64s, mask: Mask) -> Placement:

@@ -105,7 +105,7 @@ def _refresh(kept: _Kept, demand: Demand, used: Int64s, changed: list[int] | Int
         for row in rows:
             now_on = used[row].tolist()
             seen[row] = now_on
-            kept.keys[row] = _key_of(demand, row, kept.capacity[row].tolist(), now_on)
+            kept.keys[row] = key_of(demand, row, kept.capacity[row].tolist(), now_on)
         return
     rows = np.asarray(changed, dtype=np.intp)
     for start in range(0, len(rows), _BLOCK):
@@ -119,7 +119,7 @@ def _refresh(kept: _Kept, demand: Demand, used: Int64s, changed: list[int] | Int
         kept.keys[some] = _keys_of(demand, some, kept.capacity, free)
 
 
-def _key_of(demand: Demand, row: int, capacity: list[int], used: list[int]) -> int:
+def key_of(demand: Demand, row: int, capacity: list[int], used: list[int]) -> int:
     """Make the key of one row, as `_keys_of` does."""
     cpu, memory, disk = demand.ask
     after = (used[CPU] + cpu, used[MEMORY] + memory, used[DISK] + disk)

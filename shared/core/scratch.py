@@ -134,9 +134,10 @@ class Scratch:
         for part in (np.flatnonzero(want.avoid >= 0), np.flatnonzero(want.avoid < 0)):
             if not len(part):
                 continue
-            avoided = want.avoid[part]
-            penalised = np.zeros(self._size, dtype=bool)
-            penalised[avoided[avoided >= 0]] = True
+            avoided, penalised = want.avoid[part], None
+            if avoided[0] >= 0:
+                penalised = np.zeros(self._size, dtype=bool)
+                penalised[avoided] = True
             rules = _Rules(usable, on_rows, penalised=penalised)
             done = self._fill(want.group, len(part), rules, part)
             out += done

@@ -4,11 +4,16 @@ Decides when that is written down at all: what nobody looks at is not copied, an
 first placement. Must not know who places what, nor why.
 """
 
+from typing import Final
+
 from schemas.jobs import GroupSpec
 from shared.core.heads import Placement
 from shared.core.resources.held import Held
 from shared.core.trail import Trail
 from shared.core.waiting import ask_of
+
+#: As many rows are written one by one: vectors have their price.
+_FEW: Final = 8
 
 
 class Trial:
@@ -34,7 +39,12 @@ class Trial:
             self._copy = self._before.copy(self._size)
             self.trail = None if self.trail is None else self.trail.fork()
         for group, placed in self._late:
-            self._copy.add_counts(placed.rows, placed.counts, ask_of(group))
+            ask, used = ask_of(group), self._copy.used
+            if len(placed.rows) <= _FEW:
+                for row, count in zip(placed.rows.tolist(), placed.counts.tolist(), strict=True):
+                    used[row] += ask * count
+            else:
+                self._copy.add_counts(placed.rows, placed.counts, ask)
             if self.trail is not None:
                 self.trail.note_all(placed.rows.tolist())
         self._late.clear()

@@ -12,6 +12,7 @@ from shared.core.coupling import Coupling, Distinct, Even, Targets
 from shared.core.cut import place_count
 from shared.core.heads import Placement
 from shared.core.pow10 import SCALE
+from shared.core.ranked import Ranked
 from shared.core.scores import Algorithm, Int64s
 from tests.property.reference import greedy
 
@@ -114,6 +115,16 @@ def test_the_cut_is_scalar_greedy(problem: Problem) -> None:
     assert placement.placed == placement.counts.sum()
     assert (placement.counts > 0).all()
     assert (placement.rows[1:] != placement.rows[:-1]).all()
+
+
+@settings(deadline=None, derandomize=True, max_examples=600)
+@given(problems(), st.sampled_from((1, 2, 3, 5, 8)))
+def test_a_few_by_kept_keys_are_scalar_greedy(problem: Problem, count: int) -> None:
+    """Small counts by the keys of the fit alone, crowded rows looked at only where they may win: greedy's all the same."""
+    problem |= {"count": count}
+    ranked = Ranked()
+    for _ in range(2):
+        assert expand(place_count(**problem, ranked=ranked)) == greedy(**problem)
 
 
 @pytest.mark.parametrize("few", [0, 1000])
