@@ -120,7 +120,7 @@ def test_the_cut_is_scalar_greedy(problem: Problem) -> None:
 @settings(deadline=None, derandomize=True, max_examples=600)
 @given(problems(), st.sampled_from((1, 2, 3, 5, 8)))
 def test_a_few_by_kept_keys_are_scalar_greedy(problem: Problem, count: int) -> None:
-    """Small counts by the keys of the fit alone, crowded rows looked at only where they may win: greedy's all the same."""
+    """Small counts by the keys of the fit alone, crowded rows scored only where they may win: greedy's all the same."""
     problem |= {"count": count}
     ranked = Ranked()
     for _ in range(2):
