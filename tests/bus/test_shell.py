@@ -7,7 +7,7 @@ import pytest
 
 from shared.bus import streams, subjects
 from shared.bus.records import read_batch
-from shared.bus.shell import RoleStopped, Shell
+from shared.bus.shell import STEP_INPUTS_MAX, RoleStopped, Shell
 from shared.core import role as r
 from shared.errors import BusUnavailable
 from tests.bus.toys import Applier, Bus, Toy, run, until
@@ -41,6 +41,24 @@ def test_replay_is_whole_and_says_when_it_caught_up(bus: Bus) -> None:
         assert toy.of(r.CaughtUp) == [r.CaughtUp(1500)]
         assert toy.seen.index(r.CaughtUp(1500)) == 1501
         assert toy.seen[0] == r.Reconnected(fsync=True, replicas=1)
+
+    run(story())
+
+
+def test_a_flood_gathers_in_no_inbox(bus: Bus) -> None:
+    """What is more than a step takes is taken in further steps before anything else is read."""
+
+    async def story() -> None:
+        await bus.bootstrap()
+        toy = Toy(r.Replay())
+        async with bus.shell(toy) as shell:
+            await until(lambda: toy.of(r.CaughtUp))
+            flood = [r.Timer("flood", number) for number in range(3 * STEP_INPUTS_MAX + 1)]
+            shell.inject(flood)
+            await asyncio.sleep(0)
+            assert shell.metrics()["caravan_shell_waiting_inputs"] <= STEP_INPUTS_MAX
+            await until(lambda: len(toy.of(r.Timer)) >= len(flood))
+        assert toy.of(r.Timer) == flood
 
     run(story())
 
