@@ -25,7 +25,16 @@ from shared.core.columns import Rows
 from shared.core.displaced import DRAINED, STOPPED, is_drained, is_marked
 from shared.core.rivals import ScoreOf, leaving
 from shared.core.state import State
-from shared.core.tables.allocations import COMPLETE, EVICT, FAILED, RUN, STOP, TERMINAL, UNKNOWN
+from shared.core.tables.allocations import (
+    COMPLETE,
+    EVICT,
+    FAILED,
+    RUN,
+    RUNNING,
+    STOP,
+    TERMINAL,
+    UNKNOWN,
+)
 from shared.core.tables.jobs import Job
 
 Mask = NDArray[np.bool_]
@@ -37,7 +46,7 @@ class Want(msgspec.Struct, frozen=True, eq=False):
     """Allocations of one group to place. Shapes: names, previous, reschedules, avoid (count,).
 
     `previous` is the key that each replaces (0: none) and `avoid` the node row it just failed on (-1: none).
-    Replacements come first; where there are none these columns are None.
+    Replacements come first; where there are none, or none failed, these columns are None.
     """
 
     group: GroupSpec
@@ -124,10 +133,7 @@ class Pass:
     def compare(self, job: Job, group: GroupSpec, rows: Rows, lost: Mask) -> None:
         """Bucket the rows of one group that is in the job. Shapes: rows, lost (R,)."""
         if self._is_calm(job, group, rows):
-            kept = self._one_of_each(group, rows, ~lost, np.zeros(len(rows), dtype=bool))
-            kept = self._cap(rows, kept, group.count)
-            missing = group.count - int(np.count_nonzero(kept))
-            self.want(group, missing, rows[kept], self._newest(rows[lost]))
+            self._replace(group, rows, lost)
             return
         table = self.state.allocations
         evicted = self._unreplaced(rows[table.desired[rows] == EVICT])
@@ -164,6 +170,18 @@ class Pass:
         again = self._newest(again)
         self.want(group, missing, rows[kept | done], again)
 
+    def _replace(self, group: GroupSpec, rows: Rows, lost: Mask) -> None:
+        """Replace what is lost of a calm group, as far as it is still wanted. Shapes: rows, lost (R,)."""
+        index = self.state.allocations.index[rows]
+        kept, gone = rows[~lost], rows[lost]
+        missing = group.count - len(kept)
+        if missing < 0 or int(np.bincount(index).max()) > 1:
+            # Too many of them, or some of one name.
+            keep = self._one_of_each(group, rows, ~lost, np.zeros(len(rows), dtype=bool))
+            kept = rows[self._cap(rows, keep, group.count)]
+            missing, gone = group.count - len(kept), self._newest(gone)
+        self.want(group, missing, kept, gone)
+
     def _is_calm(self, job: Job, group: GroupSpec, rows: Rows) -> bool:
         """Tell whether nothing happened to any of these rows but to its node: by far the most groups, most of the time.
 
@@ -178,10 +196,10 @@ class Pass:
         return (
             groups.versions[ref] == job.version
             and groups.digests[ref] == group.digest
-            and bool((refs == ref).all())
-            and bool((table.desired[rows] == RUN).all())
-            and not TERMINAL[client].any()
-            and not (client == UNKNOWN).any()
+            and not np.count_nonzero(refs != ref)
+            # All are to run, and all are pending or running: the first codes of each column.
+            and not np.count_nonzero(table.desired[rows] != RUN)
+            and not np.count_nonzero(client > RUNNING)
         )
 
     def _one_of_each(self, group: GroupSpec, rows: Rows, keep: Mask, done: Mask) -> Mask:
@@ -221,16 +239,21 @@ class Pass:
             self.wants.append(Want(group, missing, np.arange(missing, dtype=np.int64), _NONE))
             return
         table = self.state.allocations
-        replaced = replaced[np.lexsort((replaced, table.index[replaced]))][:missing]
+        if len(replaced):
+            replaced = replaced[np.lexsort((replaced, table.index[replaced]))][:missing]
         names = self._names(group, missing, staying, replaced)
-        staying = staying[~TERMINAL[table.client[staying]]]
+        ended = TERMINAL[table.client[staying]]
+        if np.count_nonzero(ended):
+            staying = staying[~ended]
         if not len(replaced):
             self.wants.append(Want(group, missing, names, staying))
             return
         evicted = table.desired[replaced] == EVICT
         failed = (table.client[replaced] == FAILED) & ~evicted
         more = missing - len(replaced)
-        avoid = np.where(failed, table.node[replaced], -1).astype(np.int64)
+        avoid = None
+        if np.count_nonzero(failed):
+            avoid = np.where(failed, table.node[replaced], -1).astype(np.int64)
         want = Want(
             group,
             missing,
@@ -238,8 +261,8 @@ class Pass:
             staying,
             previous=_longer(table.key[replaced], more),
             reschedules=_longer(table.reschedules[replaced].astype(np.int64) + failed, more),
-            avoid=_longer(avoid, more, -1),
-            evicted=_longer(evicted, more) if evicted.any() else None,
+            avoid=None if avoid is None else _longer(avoid, more, -1),
+            evicted=_longer(evicted, more) if np.count_nonzero(evicted) else None,
         )
         self.wants.append(want)
 
@@ -271,8 +294,9 @@ class Pass:
             if name < group.count and not taken[name]:
                 names[position] = name
                 taken[name] = True
-        unnamed = np.flatnonzero(names < 0)
-        names[unnamed] = np.flatnonzero(~taken)[: len(unnamed)]
+        if -1 in names:
+            unnamed = (names < 0).nonzero()[0]
+            names[unnamed] = (~taken).nonzero()[0][: len(unnamed)]
         return names
 
     def versions(self, job: Job, group: GroupSpec, rows: Rows) -> tuple[Mask, Mask]:
