@@ -132,10 +132,14 @@ class Pass:
 
     def compare(self, job: Job, group: GroupSpec, rows: Rows, lost: Mask) -> None:
         """Bucket the rows of one group that is in the job. Shapes: rows, lost (R,)."""
+        table = self.state.allocations
+        stops = np.equal(table.desired[rows], STOP)
+        if np.count_nonzero(stops):
+            # What is on its way out is of no account, nor is what went.
+            rows, lost = rows[~stops], lost[~stops]
         if self._is_calm(job, group, rows):
             self._replace(group, rows, lost)
             return
-        table = self.state.allocations
         evicted = self._unreplaced(rows[table.desired[rows] == EVICT])
         wanted = table.desired[rows] == RUN
         rows, lost = rows[wanted], lost[wanted]
