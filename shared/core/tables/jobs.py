@@ -143,7 +143,7 @@ class JobTable(Handling):
         self.by_id[job_id] = job = Job(
             id=job_id,
             version=event.version,
-            job_type=intern(event.job_type),
+            job_type=event.job_type,
             priority=event.priority,
             datacenters=event.datacenters,
             node_pool=event.node_pool,
@@ -214,6 +214,7 @@ class JobTable(Handling):
             and fence.key == event.key
             and fence.worker == origin.worker
         )
+        # One text of a worker for all its plans; nothing whose default could be left out by an encoder.
         fence = PlanFence(
             event.key,
             intern(origin.worker),
