@@ -19,7 +19,7 @@ from schemas.envelope import ENCODER
 from services.view.marks import Marks, Row
 from shared.bus import subjects
 from shared.core.columns import Rows, grown
-from shared.core.role import Effect, Put, PutDone, PutRefused
+from shared.core.role import Effect, Message, Put, PutDone, PutRefused
 from shared.core.state import State
 from shared.query import projections
 
@@ -74,7 +74,7 @@ class Publisher:
         self,
         state: State,
         has_open: Callable[[JobId], bool],
-        bury: Callable[[str, str, int], Effect],
+        bury: Callable[[Message, str, int], Effect],
     ) -> None:
         self.marks = Marks()
         self.published = 0
@@ -86,7 +86,7 @@ class Publisher:
         self.too_large = 0
         self._state = state
         self._has_open = has_open
-        #: makes a dead letter from subject, reason and time.
+        #: makes a dead letter from a message, the reason and the time.
         self._bury = bury
         #: subjects whose value is too large, each told once.
         self._silenced: dict[str, None] = {}
@@ -201,7 +201,8 @@ class Publisher:
             self.too_large += 1
             if subject not in self._silenced:
                 self._silenced[subject] = None
-                out.append(self._bury(subject, _too_large(flight, len(value)), flight.sent_ns))
+                own = Message("own", subject, b"", 0)
+                out.append(self._bury(own, _too_large(flight, len(value)), flight.sent_ns))
             return
         if self._silenced:
             self._silenced.pop(subject, None)

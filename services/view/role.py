@@ -9,16 +9,14 @@ from collections import deque
 
 import msgspec
 
-from schemas.answers import DeadLine, ErrorAnswer
+from schemas.answers import DeadLine
 from schemas.dead import DeadLetter
-from schemas.envelope import ENCODER
 from schemas.envelope import Record as LogRecord
-from schemas.jobs import ErrorDetail
-from schemas.projections import PlanQuery, Query
 from services.view.door import TIMER as DOOR_TIMER
 from services.view.door import Door
 from services.view.marks import Marker
 from services.view.publishing import Publisher
+from services.view.questions import Questions
 from services.view.snapshots import TIMER as SNAPSHOT_TIMER
 from services.view.snapshots import Snapshots, When
 from shared.bus import subjects
@@ -41,7 +39,6 @@ from shared.core.role import (
     Reconnected,
     Record,
     Replay,
-    Reply,
     Restored,
     Send,
     SetTimer,
@@ -50,8 +47,8 @@ from shared.core.role import (
     Timer,
 )
 from shared.core.snapshots.sets import Asides
-from shared.errors import CommandInvalid, LogError
-from shared.query.answers import LIMIT_MAX, Answers
+from shared.errors import LogError
+from shared.query.answers import Answers
 from shared.query.histories import Histories
 
 #: Changes are published at once, then collected for so long.
@@ -63,24 +60,10 @@ GATHER_NS = 15_000_000
 #: While plans keep coming a tick's work is at most this part of the time: what it says is old at once, and whoever
 #: places needs the processor.
 PLANNING_SHARE = 4
-#: A question that names a `min_seq` waits for it so long.
-HOLD_NS = 2_000_000_000
-#: A message of the bus holds 1 MiB.
-ANSWER_BYTES_MAX = 900 * 1024
 #: Dead letters remembered, newest last.
 DEAD_KEPT = 1_000
-QUERY_DECODER = msgspec.json.Decoder(Query)
-PLAN_DECODER = msgspec.json.Decoder(PlanQuery)
 _DOOR = "door-"
 DEAD_DECODER = msgspec.json.Decoder(DeadLetter)
-
-
-class Held(msgspec.Struct, frozen=True):
-    """A question that waits for the state to become new enough."""
-
-    message: Message
-    query: Query
-    deadline_ns: int
 
 
 class View:
@@ -107,20 +90,18 @@ class View:
         self._dead_seq = 0
         self._answers = Answers(self._replica, self._histories, self._dead)
         find = self._answers
+        self._questions = Questions(self._replica, self._answers, self._bury)
         self._door = Door(instance, self._replica, find.find_node, find.find_alloc)
         #: writes down what a reader may begin at; records wait while it looks at the state.
         self._snapshots = Snapshots(self._replica, snapshots or When())
         self._waiting: list[Record] = []
         self._horizon = Horizon()
-        self._held: list[Held] = []
         self._is_caught_up = False
         self._published_ns = 0
         self._pause_ns = COALESCE_NS
         #: when the first change came that is not published yet; 0: there is none.
         self._gathers_ns = 0
         self._timer_ns = 0
-        self._answered = 0
-        self._invalid = 0
 
     # ---- what a shell asks ----
 
@@ -168,9 +149,9 @@ class View:
             "caravan_view_puts_refused_total": float(self._publisher.refused),
             "caravan_view_values_too_large_total": float(self._publisher.too_large),
             "caravan_view_marks_waiting": float(self._publisher.waiting),
-            "caravan_view_queries_total": float(self._answered),
-            "caravan_view_queries_invalid_total": float(self._invalid),
-            "caravan_view_queries_held": float(len(self._held)),
+            "caravan_view_queries_total": float(self._questions.answered),
+            "caravan_view_queries_invalid_total": float(self._questions.invalid),
+            "caravan_view_queries_held": float(len(self._questions)),
             "caravan_view_operator_wishes_waiting": float(len(self._door)),
             **self._snapshots.metrics(),
         }
@@ -184,7 +165,7 @@ class View:
             self._catch_up(now_ns, out)
         except LogError as err:
             return [*out, Stop(str(err))]
-        self._answer_held(now_ns, out)
+        self._questions.answer_held(now_ns, out)
         self._publish(now_ns, out)
         return out
 
@@ -203,10 +184,10 @@ class View:
             case Message() if one.source.startswith(_DOOR):
                 self._wished(one, now_ns, out)
             case Message():
-                self._question(one, now_ns, out)
+                self._questions.asked(one, now_ns, out)
             case CaughtUp():
                 if not self._is_caught_up:
-                    self._is_caught_up = True
+                    self._is_caught_up = self._questions.is_open = True
                     self._marker.follow()
                     self._snapshots.look(now_ns, out)
             case Reconnected():
@@ -239,10 +220,9 @@ class View:
         if self._follow_dead:
             out.append(Open("dead", self._dead_seq + 1))
 
-    def _bury(self, subject: str, reason: str, now_ns: int) -> Send:
-        """Make a dead letter about a value of our own."""
-        letter = dead_letter(self, Message("own", subject, b"", 0), reason, now_ns)
-        return Send(subjects.dead(subject), letter)
+    def _bury(self, message: Message, reason: str, now_ns: int) -> Send:
+        """Make a dead letter."""
+        return Send(subjects.dead(message.subject), dead_letter(self, message, reason, now_ns))
 
     def _keep_dead(self, message: Message) -> None:
         self._dead_seq = max(self._dead_seq, message.stream_seq)
@@ -333,92 +313,9 @@ class View:
             self._timer_ns = due_ns
             out.append(SetTimer("publish", due_ns))
 
-    # ---- questions and wishes ----
-
     def _wished(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         """Take an operator's wish; before the log was replayed nobody can tell what it would change."""
         if not message.reply or not self._is_caught_up:
             out.append(Ack(message.token))
             return
         out += self._door.asked(message, now_ns)
-
-    def _question(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        try:
-            query = QUERY_DECODER.decode(message.data or b"{}")
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
-            self._invalid += 1
-            if message.reply:
-                self._refuse(message, CommandInvalid("invalid", str(err)), out)
-            else:
-                letter = dead_letter(self, message, str(err), now_ns)
-                out += [Send(subjects.dead(message.subject), letter), Ack(message.token)]
-            return
-        if not message.reply:
-            out.append(Ack(message.token))
-        elif self._is_ready(query):
-            self._answer(message, query, out)
-        else:
-            self._held.append(Held(message, query, now_ns + HOLD_NS))
-
-    def _is_ready(self, query: Query) -> bool:
-        return self._is_caught_up and self._replica.seq >= query.min_seq
-
-    def _answer(self, message: Message, query: Query, out: list[Effect]) -> None:
-        self._answered += 1
-        try:
-            data = self._encode(subjects.last_token(message.subject), query, message.data)
-        except CommandInvalid as err:
-            self._refuse(message, err, out)
-        else:
-            out.append(Reply(message.token, data))
-
-    def _encode(self, noun: str, query: Query, body: bytes) -> bytes:
-        """Answer with as much of a list as fits a message; its `total` tells that there is more."""
-        if noun == "plan":
-            return self._plan(body)
-        query = msgspec.structs.replace(query, limit=min(max(query.limit, 0), LIMIT_MAX))
-        while True:
-            data = ENCODER.encode(self._answers.answer(noun, query))
-            if len(data) <= ANSWER_BYTES_MAX or query.limit <= 1:
-                return data
-            query = msgspec.structs.replace(query, limit=query.limit // 2)
-
-    def _plan(self, body: bytes) -> bytes:
-        try:
-            query = PLAN_DECODER.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
-            raise CommandInvalid("invalid", str(err)) from err
-        answer = self._answers.plan(query)
-        data = ENCODER.encode(answer)
-        if len(data) > ANSWER_BYTES_MAX:
-            few = msgspec.structs.replace(answer, diff=answer.diff[:1], nodes=answer.nodes[:100])
-            data = ENCODER.encode(few)
-        return data
-
-    def _refuse(self, message: Message, err: CommandInvalid, out: list[Effect]) -> None:
-        detail = ErrorDetail(code=err.code, message=err.message, path=err.path)
-        answer = ErrorAnswer(error=detail, seq=self._replica.seq)
-        out.append(Reply(message.token, ENCODER.encode(answer)))
-
-    def _answer_held(self, now_ns: int, out: list[Effect]) -> None:
-        if not self._held:
-            return
-        still = []
-        for held in self._held:
-            if self._is_ready(held.query):
-                self._answer(held.message, held.query, out)
-            elif now_ns >= held.deadline_ns:
-                out.append(self._too_old(held))
-            else:
-                still.append(held)
-        self._held = still
-        if still:
-            out.append(SetTimer("held", min(held.deadline_ns for held in still)))
-
-    def _too_old(self, held: Held) -> Reply:
-        at, wanted = self._replica.seq, held.query.min_seq
-        text = f"the state is at seq {at}, {wanted} was asked for; ask again"
-        if not self._is_caught_up:
-            text = f"the log is still being replayed, at seq {at}; ask again"
-        detail = ErrorDetail(code="unavailable", message=text)
-        return Reply(held.message.token, ENCODER.encode(ErrorAnswer(error=detail, seq=at)))
