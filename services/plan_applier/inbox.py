@@ -5,7 +5,7 @@ know what a command does. Next: `role.py`.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -51,7 +51,7 @@ ALLOWED: dict[str, tuple[type, ...]] = {
 QUOTA = {"plan": 128, "evaluation": 64, "job": 128, "operator": 16, "liveness": 16, "report": 64}
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class Waiting(msgspec.Struct, frozen=True, gc=False):
     """One command that waits; `token` is its message's, set on the last command of a message."""
 
     command: AnyCommand
@@ -81,21 +81,17 @@ class Inbox:
             batch = COMMANDS_DECODER.decode(message.data)
         except (msgspec.MsgspecError, ValueError, RecursionError) as err:
             raise CommandInvalid("invalid", f"does not decode: {err}") from err
-        if not batch.commands:
+        commands = batch.commands
+        if not commands:
             raise CommandInvalid("invalid", "a batch without commands")
-        allowed = ALLOWED[message.source]
-        for command in batch.commands:
-            if not isinstance(command, allowed):
-                kind = type(command).__name__
-                raise CommandInvalid("forbidden", f"{kind} must not come on {message.subject}")
-            if isinstance(command, ReportNode) and not _is_own(command, message.subject):
-                raise CommandInvalid("forbidden", f"{command.node_id!r} on {message.subject}")
-        size = len(message.data) // len(batch.commands) + 1
-        last = len(batch.commands) - 1
+        kinds = set(map(type, commands))
+        if ReportNode in kinds or not kinds.issubset(ALLOWED[message.source]):
+            _check(message, commands)
+        size = len(message.data) // len(commands) + 1
         queue = self._queues[message.source]
-        self._waiting += len(batch.commands)
-        for position, command in enumerate(batch.commands):
-            queue.append(Waiting(command, size, message.token if position == last else None))
+        self._waiting += len(commands)
+        queue.extend([Waiting(command, size, None) for command in commands[:-1]])
+        queue.append(Waiting(commands[-1], size, message.token))
 
     def take(self, commands_max: int, bytes_max: int) -> Iterator[Waiting]:
         """Yield what the next transaction takes, in rounds over the kinds, until a bound is reached."""
@@ -129,6 +125,16 @@ class Inbox:
         for queue in self._queues.values():
             queue.clear()
         self._waiting = 0
+
+
+def _check(message: Message, commands: Iterable[AnyCommand]) -> None:
+    """Raise CommandInvalid for the first command that must not come on this subject."""
+    for command in commands:
+        if not isinstance(command, ALLOWED[message.source]):
+            kind = type(command).__name__
+            raise CommandInvalid("forbidden", f"{kind} must not come on {message.subject}")
+        if isinstance(command, ReportNode) and not _is_own(command, message.subject):
+            raise CommandInvalid("forbidden", f"{command.node_id!r} on {message.subject}")
 
 
 def _is_own(command: ReportNode, subject: str) -> bool:

@@ -100,7 +100,7 @@ class Overlay:
         extras: list[tuple[int, Holding]] = []
         count = 0
         for placement in placements:
-            more = groups.extras[groups.ref_of[job_id, placement.version, placement.group]]
+            more = groups.extras[groups.ref(job_id, placement.version, placement.group)]
             if more is not None:
                 nodes = np.repeat(placement.rows, placement.counts).tolist()
                 extras += zip(nodes, holdings_of(more, placement), strict=True)
@@ -117,7 +117,7 @@ class Overlay:
         rows: list[NDArray[np.intp]] = []
         held: list[Matrix] = []
         for placement in placements:
-            ask = groups.ask[groups.ref_of[job_id, placement.version, placement.group]]
+            ask = groups.ask[groups.ref(job_id, placement.version, placement.group)]
             rows.append(np.array(placement.rows, dtype=np.intp))
             held.append(np.array(placement.counts, dtype=np.int64)[:, None] * ask)
         if not count:
@@ -143,7 +143,7 @@ class Overlay:
     ) -> None:
         """Hold what goes to one node: nearly every plan of a small job."""
         groups = state.allocations.groups
-        ref = groups.ref_of[job_id, placement.version, placement.group]
+        ref = groups.ref(job_id, placement.version, placement.group)
         row, count = placement.rows[0], placement.counts[0]
         assert 0 <= row < state.fleet.size, "a row that is no node"
         amount: Matrix = groups.ask[ref] * count

@@ -28,7 +28,7 @@ class Learned(NamedTuple):
 
 def learned_of(group: GroupSpec, asks: tuple[ResourceAsk, ...]) -> Learned | None:
     """The shape of one allocation; None: the policy has no word for it."""
-    some = [ask for ask in asks if ask.pool == POOL]
+    some = [ask for ask in asks if ask.pool == POOL] if asks else None
     if not some:
         return Learned(group.cpu_mhz, group.memory_mib, 0, 0, _NONE)
     ask = some[0]

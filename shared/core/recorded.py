@@ -162,7 +162,7 @@ def _hold(held: Held, state: State, plan: Plan) -> None:
     groups = state.allocations.groups
     for part in plan.parts.values():
         for placement in part.placements if part.seq > state.seq else ():
-            ref = groups.ref_of[plan.job_id, placement.version, placement.group]
+            ref = groups.ref(plan.job_id, placement.version, placement.group)
             rows = np.array(placement.rows, dtype=np.intp)
             counts = np.array(placement.counts, dtype=np.int64)
             held.add_columns(rows, counts[:, None] * groups.ask[ref])

@@ -88,7 +88,7 @@ def _held_after(
     for row in victims.tolist():
         held.remove(*table.held_by(row))
     for placement in kept:
-        ref = table.groups.ref_of[plan.job_id, placement.version, placement.group]
+        ref = table.groups.ref(plan.job_id, placement.version, placement.group)
         rows, counts = np.asarray(placement.rows, np.intp), np.asarray(placement.counts, np.int64)
         held.add_columns(rows, counts[:, None] * table.groups.ask[ref])
         extras = table.groups.extras[ref]

@@ -44,7 +44,7 @@ def fit(state: State, plan: SubmitPlan, victims: Rows) -> Fitted:
         return Fitted()
     table = state.allocations
     groups = table.groups
-    refs = [groups.ref_of[plan.job_id, one.version, one.group] for one in plan.placements]
+    refs = [groups.ref(plan.job_id, one.version, one.group) for one in plan.placements]
     for ref in refs:
         if groups.extras[ref] is not None:
             return _fit_extras(state, plan, victims, refs)
@@ -114,7 +114,7 @@ def _asked(state: State, plan: SubmitPlan) -> tuple[NDArray[np.intp], Int64s]:
     groups = state.allocations.groups
     rows, amounts = [], []
     for placement in plan.placements:
-        ask = groups.ask[groups.ref_of[plan.job_id, placement.version, placement.group]]
+        ask = groups.ask[groups.ref(plan.job_id, placement.version, placement.group)]
         rows.append(np.asarray(placement.rows, dtype=np.intp))
         amounts.append(np.asarray(placement.counts, dtype=np.int64)[:, None] * ask)
     touched, where = np.unique(np.concatenate(rows), return_inverse=True)

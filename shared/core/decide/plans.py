@@ -181,7 +181,7 @@ def _check_placement(
         if column and len(column) != total:
             raise _Refused("invalid", "columns and counts do not agree")
     groups = state.allocations.groups
-    extras = groups.extras[groups.ref_of[plan.job_id, placement.version, placement.group]]
+    extras = groups.extras[groups.ref(plan.job_id, placement.version, placement.group)]
     try:
         if extras is not None:
             holdings_of(extras, placement)

@@ -152,7 +152,8 @@ class Held(Holdings):
     def add(self, row: int, ask: Int64s | None, holding: Holding | None) -> None:
         """Hold what one allocation takes on a row. `ask` (3,); None: nothing of that."""
         if ask is not None:
-            self.used = grown(self.used, row + 1)
+            if row >= len(self.used):
+                self.used = grown(self.used, row + 1)
             self.used[row] += ask
         if holding is not None:
             self._move(row, holding, 1)

@@ -324,6 +324,7 @@ class Shape:
     """What an object consists of: `fields` are written, `derived` are as in a new one, or made again by `settle`.
 
     `rows` says how much of its columns is in use. An attribute that is neither written nor derived is an error.
+    Fields in `shown` are no attributes: they are made to be written, and `settle` turns what was read into what is.
     """
 
     def __init__(
@@ -334,8 +335,10 @@ class Shape:
         derived: tuple[str, ...] = (),
         rows: Callable[[Any], int] | None = None,
         settle: Callable[[Any], None] | None = None,
+        shown: Mapping[str, Callable[[Any], Any]] | None = None,
     ) -> None:
         self._make, self._fields, self._derived = make, fields, derived
+        self._shown = shown or {}
         self._rows, self._settle = rows, settle
 
     def pieces(self, value: Any, rows: int = -1) -> Iterator[bytes]:
@@ -345,19 +348,20 @@ class Shape:
 
     def taken(self, value: Any, rows: int = -1) -> Iterator[Piece]:
         """Every field, some of them later. Raises SnapshotUnfit for an attribute that nobody has thought of."""
-        unknown = (value.__dict__.keys() - {_GENERIC}) ^ {*self._fields, *self._derived}
+        attributes = (self._fields.keys() - self._shown.keys()) | {*self._derived}
+        unknown = (value.__dict__.keys() - {_GENERIC}) ^ attributes
         if unknown:
             raise SnapshotUnfit(f"{type(value).__name__}: {sorted(unknown)} are not in its shape")
         rows = self._rows(value) if self._rows is not None else rows
         for name, kind in self._fields.items():
-            of = getattr(value, name)
+            of = self._shown[name](value) if name in self._shown else getattr(value, name)
             yield from kind.taken(of) if isinstance(kind, Later) else kind.pieces(of, rows)
 
     def read(self, cursor: Cursor) -> Any:
         """A new object. Raises ValueError, msgspec errors."""
         found = self._make()
         for name, kind in self._fields.items():
-            setattr(found, name, kind.read(cursor))
+            found.__dict__[name] = kind.read(cursor)
         if self._settle is not None:
             self._settle(found)
         return found

@@ -214,6 +214,21 @@ _FLEET = Shape(
 
 # ---- allocations ----
 
+
+def _known(groups: Groups) -> dict[JobId, None]:
+    """Jobs of which any version is known."""
+    return dict.fromkeys([*groups.refs(), *groups._bare])
+
+
+def _settle_groups(groups: Groups) -> None:
+    """Number by number, where it was written key by key."""
+    read = groups.__dict__
+    of_job, newest, ref_of = read.pop("_of_job"), read.pop("newest"), read.pop("ref_of")
+    groups._refs = {job_id: tuple([ref_of[key] for key in keys]) for job_id, keys in of_job.items()}
+    known = {job_id: groups.newest(job_id) for job_id in newest}
+    groups._bare = {one: version for one, version in newest.items() if known[one] != version}
+
+
 _GROUPS = Shape(
     Groups,
     {
@@ -230,7 +245,14 @@ _GROUPS = Shape(
         "_of_job": Pairs(JobId, list[GroupKey], pack=list, unpack=tuple),
         "_pool": _POOL,
     },
+    derived=("_refs", "_bare"),
     rows=lambda groups: groups._pool.high,
+    settle=_settle_groups,
+    shown={
+        "ref_of": lambda groups: groups.ref_of,
+        "newest": lambda groups: {job_id: groups.newest(job_id) for job_id in _known(groups)},
+        "_of_job": lambda groups: {job_id: groups.of_job(job_id) for job_id in groups.refs()},
+    },
 )
 _BOOK = Shape(_Book, {"rows": sets(int)}, derived=("_own",))
 _PORTS = Shape(

@@ -4,7 +4,9 @@ A plan of thousands of allocations becomes a few array writes: no Python object 
 details, reschedule times, the allocation that one replaces) lives in dicts beside the columns.
 """
 
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,13 +37,14 @@ TERMINAL = np.array([False, False, True, True, True, False])
 #: job, version, name of the group.
 GroupKey = tuple[JobId, int, str]
 _NO_ROWS: Rows = np.empty(0, dtype=np.int32)
+#: As many numbers are looked at one by one: vectors have their price.
+_FEW = 16
 
 
 class Groups:
     """Task groups of job versions, numbered: what an allocation's `group` column points to."""
 
     def __init__(self) -> None:
-        self.ref_of: dict[GroupKey, int] = {}
         self.job_ids: list[JobId] = []
         self.names: list[str] = []
         self.versions: list[int] = []
@@ -55,33 +58,62 @@ class Groups:
         self.priority = np.zeros(0, dtype=np.int32)
         #: allocations that point here.
         self.held: list[int] = []
-        self.newest: dict[JobId, int] = {}
-        self._of_job: dict[JobId, tuple[GroupKey, ...]] = {}
+        #: of all versions of a job, in the order of registration: the last is of the newest, unless that has none.
+        self._refs: dict[JobId, tuple[int, ...]] = {}
+        #: newest versions that have no groups.
+        self._bare: dict[JobId, int] = {}
         self._pool = RowPool()
+
+    @property
+    def ref_of(self) -> Mapping[GroupKey, int]:
+        """The same as `ref`, like a dict."""
+        return RefOf(self)
+
+    def ref(self, job_id: JobId, version: int, name: str) -> int:
+        """Number of a group. Raises KeyError."""
+        names, versions = self.names, self.versions
+        for ref in self._refs[job_id]:
+            if names[ref] == name and versions[ref] == version:
+                return ref
+        raise KeyError((job_id, version, name))
+
+    def refs(self) -> Mapping[JobId, tuple[int, ...]]:
+        """Numbers of all versions' groups, by job. Do not write to it."""
+        return self._refs
+
+    def key(self, ref: int) -> GroupKey:
+        """What a number means."""
+        return self.job_ids[ref], self.versions[ref], self.names[ref]
+
+    def newest(self, job_id: JobId) -> int | None:
+        """The newest version of a job that is known here."""
+        if self._bare and job_id in self._bare:
+            return self._bare[job_id]
+        refs = self._refs.get(job_id)
+        return self.versions[refs[-1]] if refs else None
 
     def add(self, event: JobRegistered) -> None:
         """Number the groups of a job version that is new, forget those of older ones that nothing points to."""
-        job_id, version = event.job_id, event.version
-        before = self.newest.get(job_id)
-        self.newest[job_id] = version
-        older = () if before is None else self.of_job(job_id)
+        job_id = event.job_id
+        older = self._refs.get(job_id, ())
         if older:
-            self._drop([key for key in older if not self.held[self.ref_of[key]]])
-            older = self.of_job(job_id)
-            self.priority[[self.ref_of[key] for key in older]] = event.priority
-        keys = tuple([(job_id, version, group.name) for group in event.groups])
-        for key, group in zip(keys, event.groups, strict=True):
-            self.ref_of[key] = self._number(key, group, event.priority)
-        if keys:
-            self._of_job[job_id] = (*older, *keys) if older else keys
+            self._drop(job_id, [ref for ref in older if not self.held[ref]])
+            older = self._refs.get(job_id, ())
+            self.priority[list(older)] = event.priority
+        if not event.groups:
+            self._bare[job_id] = event.version
+            return
+        if self._bare:
+            self._bare.pop(job_id, None)
+        new = tuple([self._number(event, group) for group in event.groups])
+        self._refs[job_id] = (*older, *new) if older else new
 
-    def _number(self, key: GroupKey, group: GroupSpec, priority: int) -> int:
-        job_id, version, name = key
+    def _number(self, event: JobRegistered, group: GroupSpec) -> int:
         ref = self._pool.take_one()
         if ref == len(self.names):
-            self.job_ids.append(job_id)
-            self.names.append(name)
-            self.versions.append(version)
+            self.job_ids.append(event.job_id)
+            self.names.append(group.name)
+            self.versions.append(event.version)
             self.digests.append(group.digest)
             self.extras.append(extras_of(group))
             self.held.append(0)
@@ -89,42 +121,56 @@ class Groups:
                 self.ask = grown(self.ask, ref + 1)
                 self.priority = grown(self.priority, ref + 1)
         else:
-            self.job_ids[ref], self.names[ref], self.versions[ref] = job_id, name, version
-            self.digests[ref] = group.digest
+            self.job_ids[ref], self.versions[ref] = event.job_id, event.version
+            self.names[ref], self.digests[ref] = group.name, group.digest
             self.extras[ref] = extras_of(group)
         self.ask[ref] = (group.cpu_mhz, group.memory_mib, group.disk_mib)
-        self.priority[ref] = priority
+        self.priority[ref] = event.priority
         return ref
 
     def of_job(self, job_id: JobId) -> tuple[GroupKey, ...]:
         """Keys of all versions' groups of a job."""
-        return self._of_job.get(job_id, ())
+        return tuple([self.key(ref) for ref in self._refs.get(job_id, ())])
 
     def hold(self, ref: int, count: int) -> None:
         """Count allocations that point to a group; a superseded one that nothing points to is forgotten."""
         self.held[ref] += count
-        if not self.held[ref]:
-            job_id, version = self.job_ids[ref], self.versions[ref]
-            if self.newest.get(job_id) != version:
-                self._drop([(job_id, version, self.names[ref])])
+        if not self.held[ref] and self.newest(self.job_ids[ref]) != self.versions[ref]:
+            self._drop(self.job_ids[ref], [ref])
 
     def drop(self, job_id: JobId) -> None:
         """Forget a job that has no allocations."""
-        self.newest.pop(job_id, None)
-        self._drop(list(self.of_job(job_id)))
+        self._bare.pop(job_id, None)
+        self._drop(job_id, self._refs.get(job_id, ()))
 
-    def _drop(self, keys: list[GroupKey]) -> None:
-        refs = [self.ref_of.pop(key) for key in keys]
-        for key in keys:
-            kept = tuple(one for one in self._of_job[key[0]] if one != key)
-            if kept:
-                self._of_job[key[0]] = kept
-            else:
-                del self._of_job[key[0]]
-        if refs:
-            # Nobody's priority is as high: what is free looks like nothing that could make room.
-            self.priority[refs] = np.iinfo(np.int32).max
-            self._pool.free(np.asarray(refs, dtype=np.int32))
+    def _drop(self, job_id: JobId, refs: Sequence[int]) -> None:
+        if not refs:
+            return
+        kept = tuple([ref for ref in self._refs[job_id] if ref not in refs])
+        if kept:
+            self._refs[job_id] = kept
+        else:
+            del self._refs[job_id]
+        # Nobody's priority is as high: what is free looks like nothing that could make room.
+        gone = np.asarray(refs, dtype=np.int32)
+        self.priority[gone] = np.iinfo(np.int32).max
+        self._pool.free(gone)
+
+
+class RefOf(Mapping[GroupKey, int]):
+    """Numbers of groups by what they mean: read from the columns, so that a group costs no entry of its own."""
+
+    def __init__(self, groups: Groups) -> None:
+        self._groups = groups
+
+    def __getitem__(self, key: GroupKey) -> int:
+        return self._groups.ref(*key)
+
+    def __iter__(self) -> Iterator[GroupKey]:
+        return map(self._groups.key, chain.from_iterable(self._groups.refs().values()))
+
+    def __len__(self) -> int:
+        return sum(map(len, self._groups.refs().values()))
 
 
 class AllocationTable(Handling):
@@ -186,7 +232,7 @@ class AllocationTable(Handling):
 
     def _register(self, event: JobRegistered, seq: int) -> None:
         del seq
-        if self.groups.newest.get(event.job_id) == event.version:
+        if self.groups.newest(event.job_id) == event.version:
             return
         for group in event.groups:
             alternatives = group.alternatives
@@ -304,11 +350,11 @@ class AllocationTable(Handling):
                 self._set_client(rows, np.full(len(rows), CLIENT_CODE[stop.client_status]), seq)
         for update in event.updates:
             rows = np.asarray(update.rows, dtype=np.int32)
-            self._regroup(rows, self.groups.ref_of[event.job_id, update.version, update.group])
+            self._regroup(rows, self.groups.ref(event.job_id, update.version, update.group))
             self.modify_seq[rows] = seq
             self._hashes.touch(rows)
         for placement in event.placements:
-            ref = self.groups.ref_of[event.job_id, placement.version, placement.group]
+            ref = self.groups.ref(event.job_id, placement.version, placement.group)
             is_plain = not placement.previous and self.groups.extras[ref] is None
             if is_plain and placement.counts == (1,):
                 self._place_one(event.job_id, placement, ref, seq)
@@ -504,6 +550,14 @@ def pack_runs(numbers: NDArray[np.integer]) -> tuple[int, ...]:
         return first, 1
     if int(numbers[-1]) - first == count - 1 and (numbers == np.arange(first, first + count)).all():
         return (first, count)
+    if count <= _FEW:
+        runs: list[int] = []
+        for number in numbers.tolist():
+            if runs and number == runs[-2] + runs[-1]:
+                runs[-1] += 1
+            else:
+                runs += (number, 1)
+        return tuple(runs)
     starts = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 2) != 1)
     lengths = np.diff(starts, append=len(numbers))
     return tuple(np.column_stack((numbers[starts], lengths)).ravel().tolist())
