@@ -14,9 +14,9 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from schemas.base import NodeId
+from schemas.base import Event, NodeId
 from schemas.envelope import ENCODER, CommandBatch
-from schemas.nodes import ChangeLiveness, NodeRegistered, NodesCollected
+from schemas.nodes import ChangeLiveness, NodeRegistered, NodesCollected, NodesStatusChanged
 from schemas.nodes import Heartbeat as Beat
 from schemas.policy import ClusterCreated, PolicyChanged
 from services.heartbeat.silence import SECOND_NS, Rows, Settings, Silence
@@ -56,6 +56,9 @@ LINGER_NS = 5 * SECOND_NS
 
 _TIMER = "scan"
 _DECODER = msgspec.json.Decoder(Beat)
+_HEEDED = frozenset(
+    (NodeRegistered, NodesCollected, NodesStatusChanged, ClusterCreated, PolicyChanged)
+)
 
 #: Nodes that come and go are looked at by the second: it need not hear of every record by itself.
 LULL_NS = 20_000_000
@@ -188,15 +191,23 @@ class Heartbeat:
             return False
         if decoded is not None:
             for event in decoded.events:
-                if isinstance(event, NodeRegistered):
-                    self._registered(event)
-                elif isinstance(event, NodesCollected):
-                    for row in event.rows:
-                        self._row_of.pop(self._subjects[row], None)
-                        self._subjects[row] = ""
-                elif isinstance(event, ClusterCreated | PolicyChanged):
-                    self._silence.miss(self._missed)
+                # Nearly all of the log is about other things.
+                if type(event) in _HEEDED:
+                    self._heed(event)
         return True
+
+    def _heed(self, event: Event) -> None:
+        match event:
+            case NodeRegistered():
+                self._registered(event)
+            case NodesCollected():
+                for row in event.rows:
+                    self._row_of.pop(self._subjects[row], None)
+                    self._subjects[row] = ""
+            case NodesStatusChanged():
+                self._silence.shown(np.array(event.rows, dtype=np.int64))
+            case _:
+                self._silence.miss(self._missed)
 
     def _registered(self, event: NodeRegistered) -> None:
         """Know a node by the subject of its heartbeats. A registration is a sign of life."""

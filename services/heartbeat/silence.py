@@ -97,6 +97,14 @@ class Silence:
         again[rows] = now_ns + self._settings.resend_ns
         return rows
 
+    def shown(self, rows: Rows) -> None:
+        """Take note that the log shows some of those declared at one time: what is left of them is due now.
+
+        One transaction had no room for all. Who waits for nothing but that need not wait for a lost command's time.
+        """
+        asked_ns = self._again[rows[rows < len(self._again)]]
+        self._again[np.isin(self._again, asked_ns[asked_ns > 0])] = 1
+
     def still(self, among: NDArray[np.bool_], now_ns: int) -> Rows:
         """Name those of these rows that are silent past their deadline. Shape: among (N,)."""
         return np.flatnonzero(among & (self._deadline[: len(among)] <= now_ns))

@@ -175,6 +175,24 @@ def test_a_rack_of_small_jobs_goes_down_in_transactions_that_fit(
     assert world.do(command) == []
 
 
+def test_a_rack_is_counted_by_jobs_not_by_their_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job of many groups is evaluated once, so all nodes whose jobs fit go down at once."""
+    world = Cluster()
+    for number in range(4):
+        world.do(join(f"n{number}"))
+    groups = [group(f"g{number}", cpu_mhz=450, memory_mib=450) for number in range(4)]
+    for number in range(2):
+        world.run(register(f"job-{number}", *groups))
+    command = ChangeLiveness(
+        node_ids=("n0", "n1", "n2", "n3"), status="down", seen_seq=world.state.seq
+    )
+    monkeypatch.setattr(liveness, "EVALUATIONS_MAX", 2)
+    changed, created = world.do(command)
+    assert isinstance(changed, NodesStatusChanged)
+    assert isinstance(created, EvaluationsCreated)
+    assert (len(changed.rows), len(created.evaluations)) == (4, 2)
+
+
 def delays(count: int, lives_s: int = 0, **fields: object) -> list[float | None]:
     """Delays of a chain whose members fail so long after they were due."""
     policy = ReschedulePolicy(delay_ns=5 * SECOND, max_delay_ns=60 * SECOND, **fields)

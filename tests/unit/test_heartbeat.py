@@ -196,6 +196,22 @@ def test_commands_are_sent_again_until_the_log_shows_them() -> None:
     assert story.asked == []
 
 
+def test_what_one_transaction_had_no_room_for_is_asked_for_at_once() -> None:
+    """When the log shows some of those asked about at one time, the next scan asks for the rest."""
+    story = Story(40, applied=False)
+    story.silent = {"node.3", "node.4", "node.5"}
+    story.live(FIRST_SCAN / SECOND)
+    assert story.down() == ["node.3", "node.4", "node.5"]
+    row = story.role._replica.state.fleet.row_of[nodes.NodeId("node.4")]
+    story.run(story.log.tx(NodesStatusChanged(rows=(row,), status="down")))
+    story.asked.clear()
+    story.live(0.4)
+    assert [(at - FIRST_SCAN, node) for at, _, node in story.asked] == [
+        (TICK, "node.3"),
+        (TICK, "node.5"),
+    ]
+
+
 @pytest.mark.parametrize("told", [LeadershipWon(), Reconnected(), CaughtUp(1)])
 def test_a_fresh_start_gives_everybody_a_fresh_deadline(told: Input) -> None:
     """After leadership, a reconnect or a replay no silence from before counts."""

@@ -158,17 +158,30 @@ def _as_many_as_fit(state: State, nodes: Rows) -> Rows:
     rows = rows[~TERMINAL[allocations.client[rows]]]
     where = np.searchsorted(nodes, allocations.node[rows])
     order = np.argsort(where, kind="stable")
-    # Groups, of which a job has one or more, by the first node that holds any of it.
-    _, firsts = np.unique(allocations.group[rows][order], return_index=True)
+    refs, firsts = np.unique(allocations.group[rows][order], return_index=True)
     most = len(nodes)
     may_wait = waits(state, rows)
-    # A job whose allocations wait is evaluated now, and when they are lost.
-    evaluations = EVALUATIONS_MAX // 2 if may_wait.any() else EVALUATIONS_MAX
+    evaluations = EVALUATIONS_MAX
+    if may_wait.any():
+        # A job whose allocations wait is evaluated now, and when those of each group are lost.
+        evaluations = EVALUATIONS_MAX // 2
+    else:
+        firsts = _by_job(state, refs, firsts)
     if len(firsts) > evaluations:
         most = int(where[order][np.sort(firsts)[evaluations]])
     if int(may_wait.sum()) > ROWS_MAX:
         most = min(most, int(np.sort(where[may_wait])[ROWS_MAX]))
     return nodes[: max(1, most)]
+
+
+def _by_job(state: State, refs: NDArray[np.int32], firsts: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Where each job stands first, by where each of these groups does. Shapes: refs, firsts (G,); result (J,)."""
+    job_ids = state.allocations.groups.job_ids
+    places: dict[JobId, int] = {}
+    for ref, first in zip(refs.tolist(), firsts.tolist(), strict=True):
+        job_id = job_ids[ref]
+        places[job_id] = min(first, places.get(job_id, first))
+    return np.asarray(list(places.values()), dtype=np.intp)
 
 
 def _jobs_of(state: State, rows: Rows) -> list[JobId]:
