@@ -52,7 +52,8 @@ def fit(state: State, plan: SubmitPlan, victims: Rows) -> Fitted:
     size = fleet.size
     used = table.used(size)
     first = plan.placements[0]
-    if len(refs) == len(first.rows) == 1 and not (len(victims) or table.held.has_cores):
+    has_cores = table.held.has_cores
+    if len(refs) == len(first.rows) == 1 and not (has_cores or len(victims)):
         # What a small job is: one run on one node.
         row = first.rows[0]
         is_open = fleet.is_open(row, plan.origin.snapshot_seq)
@@ -60,7 +61,7 @@ def fit(state: State, plan: SubmitPlan, victims: Rows) -> Fitted:
             used[row], fleet.capacity[row], first.counts[0], groups.ask[refs[0]]
         ):
             return Fitted(plan.placements)
-    if len(victims) or table.held.has_cores:
+    if has_cores or len(victims):
         used = used + fleet.core_correction(_without(state, victims))
         np.subtract.at(used, table.node[victims], groups.ask[table.group[victims]])
     usable = fleet.ready() & (fleet.row_seq[:size] <= plan.origin.snapshot_seq)

@@ -42,7 +42,7 @@ def decide_plan(state: State, plan: SubmitPlan) -> list[Event]:
     if not is_next(state, plan):
         return []
     try:
-        committed = _commit(state, plan)
+        committed, job = _commit(state, plan)
     except _Refused as refusal:
         refused = PlanRefused(
             key=plan.key,
@@ -55,7 +55,7 @@ def decide_plan(state: State, plan: SubmitPlan) -> list[Event]:
         )
         # Its worker may have found others blocked by what it asked for and never got.
         return [refused, *_never_held(state, refused.placements)]
-    ending = _ending(state, plan, was_cut=bool(committed.cut))
+    ending = _ending(state, plan, job) if plan.end and not committed.cut else []
     if not (committed.cut or committed.evictions):
         return [committed, *ending]
     evaluations = evaluations_of(state, committed.evictions)
@@ -74,7 +74,8 @@ def _never_held(
     return freed_on_nodes(state, nodes)
 
 
-def _commit(state: State, plan: SubmitPlan) -> PlanCommitted:
+def _commit(state: State, plan: SubmitPlan) -> tuple[PlanCommitted, Job | None]:
+    """Say what of a plan is done, and the job as it is."""
     job = _check_fences(state, plan)
     if plan.stops or plan.updates:
         _check_stops(state, plan, job)
@@ -83,7 +84,7 @@ def _commit(state: State, plan: SubmitPlan) -> PlanCommitted:
     fitted, victims = _fit(state, plan, _victims(state, plan))
     if fitted.cut and plan.all_at_once:
         raise _Refused("capacity", f"{_total(fitted.cut)} allocations do not fit, and all must")
-    return PlanCommitted(
+    committed = PlanCommitted(
         key=plan.key,
         job_id=plan.job_id,
         origin=plan.origin,
@@ -96,6 +97,7 @@ def _commit(state: State, plan: SubmitPlan) -> PlanCommitted:
         asked=fitted.asked,
         decision=plan.decision,
     )
+    return committed, job
 
 
 def is_next(state: State, plan: SubmitPlan) -> bool:
@@ -168,6 +170,29 @@ def _check_placement(
     state: State, plan: SubmitPlan, placement: GroupPlacement, job: Job | None
 ) -> None:
     _check_group(job, placement.group, placement.version)
+    if not _is_run(placement, state.fleet.size):
+        _check_columns(state, placement)
+    groups = state.allocations.groups
+    extras = groups.extras[groups.ref(plan.job_id, placement.version, placement.group)]
+    try:
+        if extras is not None:
+            holdings_of(extras, placement)
+        elif placement.ports or placement.instances or placement.variant:
+            raise _Refused("invalid", "holds what its group does not ask for")
+    except UnsoundColumnsError as err:
+        raise _Refused("invalid", str(err)) from err
+
+
+def _is_run(placement: GroupPlacement, size: int) -> bool:
+    """Tell whether it is one sound run of new allocations on one node: what a small job is."""
+    rows, counts, names = placement.rows, placement.counts, placement.names
+    if not len(rows) == len(counts) == 1 or len(names) != 2:
+        return False
+    is_sound = names[1] == counts[0] >= 1 and 0 <= rows[0] < size
+    return is_sound and not (placement.previous or placement.reschedules)
+
+
+def _check_columns(state: State, placement: GroupPlacement) -> None:
     # Builtins on tuples: an array would cost more than the question.
     rows, counts = placement.rows, placement.counts
     if len(rows) != len(counts) or min(counts, default=1) < 1:
@@ -180,15 +205,6 @@ def _check_placement(
     for column in (placement.previous, placement.reschedules):
         if column and len(column) != total:
             raise _Refused("invalid", "columns and counts do not agree")
-    groups = state.allocations.groups
-    extras = groups.extras[groups.ref(plan.job_id, placement.version, placement.group)]
-    try:
-        if extras is not None:
-            holdings_of(extras, placement)
-        elif placement.ports or placement.instances or placement.variant:
-            raise _Refused("invalid", "holds what its group does not ask for")
-    except UnsoundColumnsError as err:
-        raise _Refused("invalid", str(err)) from err
 
 
 def _check_group(job: Job | None, group: str, version: int) -> None:
@@ -221,11 +237,8 @@ def _victims(state: State, plan: SubmitPlan) -> Rows:
         raise _Refused("invalid", str(err)) from err
 
 
-def _ending(state: State, plan: SubmitPlan, *, was_cut: bool) -> list[Event]:
-    """End the evaluation with its last part, unless something was cut."""
-    if not plan.end or was_cut:
-        return []
-    job = state.jobs.by_id.get(plan.job_id)
+def _ending(state: State, plan: SubmitPlan, job: Job | None) -> list[Event]:
+    """End the evaluation with its last part, unless something of an earlier one was cut."""
     if job is not None and plan.origin.part and job.fence.cut and _is_of(job.fence, plan):
         return []
     events: list[Event] = []
