@@ -14,8 +14,7 @@ from shared.core.tables.evaluations import Evaluation
 def need_of(state: State, evaluation: Evaluation) -> Need | None:
     """Say what a pending evaluation needs; None: there may be other work for it than placing."""
     job = state.jobs.by_id.get(evaluation.job_id)
-    shape = whole_shape(job) if job is not None else None
-    if job is None or shape is None:
+    if job is None or (shape := whole_shape(job)) is None:
         return None
     return Need(job.id, shape, evaluation.priority, order_of(job)[1])
 

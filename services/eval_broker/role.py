@@ -437,8 +437,8 @@ class EvalBroker:
         evaluation = state.evaluations.by_key[key]
         job = state.jobs.by_id.get(evaluation.job_id)
         # A decision on anything before the job's fence would be refused as stale.
-        seqs = (evaluation.min_seq, self._joined.seq_of(key), self._seen_by_others)
-        min_seq = max(*seqs, job.plan_seq if job is not None else 0)
+        fence = job.plan_seq if job is not None else 0
+        min_seq = max(evaluation.min_seq, self._joined.seq_of(key), self._seen_by_others, fence)
         return Lease(
             key=key,
             job_id=evaluation.job_id,

@@ -34,7 +34,8 @@ def whole_shape(job: Job) -> Shape | None:
     """Shape of a job of which nothing was placed yet; None: its evaluation may find other work than placing."""
     if not is_untouched(job) or job.job_type not in {"service", "batch"} or not job.groups:
         return None
-    return _shape(job, job.groups)
+    # It has no allocations that could forbid anything.
+    return _joined(job, JobId(""), job.groups)
 
 
 def waiting_shape(job: Job, blocked: Blocked) -> Shape:
@@ -57,13 +58,11 @@ def _shape(job: Job, groups: tuple[GroupSpec, ...]) -> Shape:
         not is_untouched(job)
         and any(group.distinct_hosts or group.distinct_properties for group in groups)
     )
-    return (
-        job.job_type,
-        job.node_pool,
-        job.datacenters,
-        job.id if is_own else "",
-        *[_of_group(group) for group in groups],
-    )
+    return _joined(job, job.id if is_own else JobId(""), groups)
+
+
+def _joined(job: Job, own: JobId, groups: tuple[GroupSpec, ...]) -> Shape:
+    return (job.job_type, job.node_pool, job.datacenters, own, *map(_of_group, groups))
 
 
 def _of_group(group: GroupSpec) -> Shape:
