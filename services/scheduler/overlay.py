@@ -9,6 +9,8 @@ It can be rebuilt from the log alone: at the decision of plan k on a snapshot, i
 that the log shows, committed or refused, only after that snapshot.
 """
 
+from itertools import chain
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -80,7 +82,8 @@ class Overlay:
             self._delta = grown(self._delta, size)
             used += self._delta[:size]
         if self._ones:
-            ones = np.array(list(self._ones.values()), dtype=np.int64)
+            numbers = chain.from_iterable(self._ones.values())
+            ones = np.fromiter(numbers, np.int64, 4 * len(self._ones)).reshape(-1, 4)
             for at in range(used.shape[1]):
                 np.add.at(used[:, at], ones[:, 0], ones[:, at + 1])
         held = replayed.with_columns(used)

@@ -121,3 +121,22 @@ def test_a_row_that_is_no_node_leaves_nothing_behind() -> None:
         overlay.add(replica.state, JOB, on((0, 1), (99, 1)), number=1, part=0)
     assert not len(overlay)
     assert not used(overlay, replica.state).any()
+
+
+def test_the_trail_names_where_the_sum_changed() -> None:
+    """Every row that a proposal changes is on the sum's trail; another sum begins another one."""
+    log, replica = world()
+    overlay = Overlay()
+    overlay.held(replica.state)
+    assert overlay.trail is None
+    overlay.add(replica.state, JOB, on((0, 1)), number=1, part=0)
+    before, trail = used(overlay, replica.state).copy(), overlay.trail
+    assert trail is not None and not trail.rows
+    overlay.add(replica.state, JOB, on((2, 3)), number=2, part=0)
+    overlay.add(replica.state, JOB, on((1, 1), (2, 1)), number=3, part=0)
+    changed = (used(overlay, replica.state) != before).any(axis=1)
+    assert overlay.trail is trail
+    assert set(np.flatnonzero(changed).tolist()) == set(trail.rows) == {1, 2}
+    replica.apply(log.nodes(1))
+    assert used(overlay, replica.state)[2, 0] == 4 * ASK[0]
+    assert overlay.trail is not trail
