@@ -45,11 +45,13 @@ SUSTAIN_S = 10.0
 SUBMITTERS = 64
 #: One of so many nodes dies in the middle of the flood.
 LOST_PART = 250
+#: Submissions between two looks at what was answered.
+A_TURN = 500
 #: A stop is sent so often.
 STOP_S = 0.1
 #: A lone job placed within this is what an idle cluster does.
 CALM_S = 0.25
-LIMIT_S = 300.0
+LIMIT_S = 180.0
 NEEDS = Needs(memory_mib=6_144)
 
 _ANSWER_S = 10.0
@@ -133,7 +135,7 @@ class _Flood:
         self._bus = bus
         self._body = body
         self._observer = observer
-        self.sustained_per_s = 0.0
+        self.sustained_per_s = self.offered_times = 0.0
         #: number of the first of the flood; those before it were submitted by who waits.
         self.first = self.sent = 0
         self.accepted: set[int] = set()
@@ -171,13 +173,15 @@ class _Flood:
         """Send when due, whatever is answered."""
         start = time.perf_counter()
         while (now := time.perf_counter() - start) < seconds:
-            for _ in range(int(now * TIMES * self.sustained_per_s) - self.sent):
+            # Who floods must go on reading, else the server hangs up; what is too much lowers `offered_times`.
+            for _ in range(min(A_TURN, int(now * TIMES * self.sustained_per_s) - self.sent)):
                 self._ask(self.first + self.sent)
                 self.sent += 1
             if self._stops < min(now / STOP_S, self.first):
                 self._stop(self._stops, time.perf_counter())
                 self._stops += 1
             await asyncio.sleep(0.002)
+        self.offered_times = self.sent / seconds / self.sustained_per_s
 
     def checks(self) -> dict[str, bool]:
         """Whether each was treated as it was told."""
@@ -203,6 +207,7 @@ class _Flood:
         return {
             "sustained_per_s": self.sustained_per_s,
             "offered": self.sent,
+            "offered_times": self.offered_times,
             "accepted": len(self.accepted),
             "turned_away": len(self.turned_away),
             "registered_to_placed_p50_s": quantile(waits, 0.5),

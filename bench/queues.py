@@ -24,6 +24,7 @@ from shared.bus import streams
 from shared.bus.connect import BusClient
 from shared.bus.shell import STEP_INPUTS_MAX
 from shared.core.role import Read, Work
+from shared.errors import BusUnavailable
 
 #: What one turn of the loop reads of a connection at the most (libuv: 32 times 64 KiB), in the smallest messages.
 _A_TURN: Final = (2 << 20) // 100
@@ -198,9 +199,11 @@ class Marks:
 
     async def _look(self, bus: BusClient) -> None:
         for one in QUEUES:
-            if not one.role:
-                found = await streams.info(bus, one.gauges[0])
-                self._note(one.key, found.state.bytes if found else 0)
+            # Who has no time to answer is asked again.
+            with contextlib.suppress(BusUnavailable):
+                found = None if one.role else await streams.info(bus, one.gauges[0])
+                if found is not None:
+                    self._note(one.key, found.state.bytes)
         # All at once: each answers when its role has a moment, and nobody waits for another one's.
         children = [(child.role, child.name) for child in self._cluster.children]
         await asyncio.gather(*(asyncio.to_thread(self._read, *one) for one in children))
