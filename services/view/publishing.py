@@ -209,11 +209,15 @@ class Publisher:
         self._flights[subject] = flight
         out.append(Put(subject, value, self._stands.get(subject, 0), ttl_s))
 
+    def _room(self) -> int:
+        """Values of one kind that a tick may publish now."""
+        return min(PUTS_PER_TICK, FLIGHTS_MAX - len(self._flights))
+
     def _free(self, candidates: Iterable[A], subject_of: Callable[[A], str]) -> list[tuple[A, str]]:
         """Take from the front, up to a tick's bound, what has no Put on its way; with its subject."""
         out: list[tuple[A, str]] = []
         flights = self._flights
-        room = min(PUTS_PER_TICK, FLIGHTS_MAX - len(flights))
+        room = self._room()
         for candidate in candidates:
             if len(out) >= room:
                 break
@@ -239,7 +243,8 @@ class Publisher:
         behind = marked[marked >= self._turn[kind]]
         turn: list[Row] = (behind if len(behind) else marked).tolist()
         rows = [row for row, _ in self._free(turn, lambda row: subject_of(fleet.ids[row]))]
-        self._turn[kind] = rows[-1] + 1 if rows else 0
+        # Only where the tick's bound cut it short somebody has to go first with the next.
+        self._turn[kind] = rows[-1] + 1 if rows and len(rows) >= self._room() else 0
         return np.asarray(rows, dtype=np.int32)
 
     def _nodes(self, out: list[Effect], now_ns: int) -> None:
@@ -289,7 +294,7 @@ class Publisher:
         if not len(chosen):
             return
         marked[chosen] = False
-        counts = projections.allocation_counts(self._state)
+        counts = projections.allocation_counts(self._state, chosen)
         for row in chosen.tolist():
             one = projections.node_summary(self._state, row, int(counts[row]))
             flight = Flight(SUMMARY, one.id, now_ns)

@@ -11,6 +11,7 @@ from schemas.plans import Evictions, Stops
 from schemas.projections import NodeProjection
 from shared.bus import subjects
 from shared.core.ids import eval_id, make_key
+from shared.core.role import Reconnected
 from shared.core.wanted import wanted_allocs
 from tests.unit.view_story import Story, puts
 
@@ -71,3 +72,23 @@ def test_numbers_of_a_job_are_those_of_its_allocations(count: int) -> None:
     assert (group["running"], group["failed"], group["complete"]) == (1, 1, 0)
     told = [seen[subjects.view_submission(f"s-k{n}-0")]["eval_id"] for n in range(count)]
     assert told == [eval_id(make_key(seq, 0)) for seq in seqs]
+
+
+def test_one_node_of_many_is_told_what_all_of_them_would_be() -> None:
+    """What is said of one node is the same whether it is looked at alone or with all the others."""
+    story = Story()
+    for number in range(40):
+        story.node(f"n{number}")
+    story.job("j", count=80)
+    story.plan("j", tuple(range(40)))
+    story.log(AllocationsReported(rows=(3, 4), statuses=(RUNNING, FAILED)))
+    story.land(story.start())
+    story.plan("j", (3, 4))
+    alone = story.land(story.later())
+    assert set(alone) >= {subjects.node("n3"), subjects.view_node("n4")}
+    assert subjects.node("n5") not in alone
+    together = story.land(story.later(Reconnected()))
+    for name, held in (("n3", 2), ("n4", 1)):
+        for subject in (subjects.node(name), subjects.view_node(name)):
+            assert {**alone[subject], "seq": 0} == {**together[subject], "seq": 0}
+        assert alone[subjects.view_node(name)]["allocations"] == held
