@@ -11,6 +11,8 @@ two intakes and two submissions of one job need no agreement here.
 Beside it: `pending.py`, `box.py` (what is on the way), `verdicts.py` (what is told).
 """
 
+from typing import cast, get_args
+
 import msgspec
 
 from schemas import envelope
@@ -83,6 +85,8 @@ _API = "api"
 _PARSE = "parse"
 _BOX = "jobs"
 _BACKLOG = "backlog"
+_Verdict = JobRegistered | JobStopped | JobEvaluated | SubmissionRefused
+_VERDICTS = frozenset(get_args(_Verdict))
 
 
 class Intake:
@@ -240,14 +244,14 @@ class Intake:
         pending, submissions = self._pending, self._replica.state.jobs.submissions
         shown: list[tuple[Waiting, Entry]] = []
         for event in record.events:
-            match event:
-                case JobRegistered() | JobStopped() | JobEvaluated() | SubmissionRefused():
-                    entry = submissions.get(event.submission_id)
-                    waiting = pending.pop(event.submission_id) if entry is not None else None
-                    if entry is not None and waiting is not None and waiting.tokens:
-                        shown.append((waiting, entry))
-                case _:
-                    pass
+            # Nearly all of the log is about other things.
+            if type(event) not in _VERDICTS:
+                continue
+            submission_id = cast("_Verdict", event).submission_id
+            entry = submissions.get(submission_id)
+            waiting = pending.pop(submission_id) if entry is not None else None
+            if entry is not None and waiting is not None and waiting.tokens:
+                shown.append((waiting, entry))
         cluster_id = self._replica.chain.cluster_id
         ids = eval_ids([entry.evaluation for _, entry in shown])
         for (waiting, entry), evaluation in zip(shown, ids, strict=True):
