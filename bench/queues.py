@@ -125,7 +125,8 @@ QUEUES: Final = (
         role="scheduler",
         name="plans",
         gauges=("caravan_scheduler_plans_outstanding",),
-        bound=lambda cluster: _leases(cluster) / cluster.workers,
+        # One of each lease; the broker may have read of ends, and leased anew, that the worker has not read yet.
+        bound=lambda cluster: 2 * _leases(cluster) / cluster.workers,
     ),
     # One of each node, its summary, each job and each verdict: what changes again is not there twice.
     Queue(
