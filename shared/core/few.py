@@ -47,7 +47,9 @@ def place_few(demand: Demand, nodes: Nodes, count: int, by_fit: Int64s) -> Place
             bound = NO_KEY
             continue
         taken.append(row)
-        keys[row] = _next_key(demand, nodes, row, int(collisions[row]), taken.count(row))
+        keys[row] = _next_key(
+            demand, nodes, row, collisions=int(collisions[row]), placed=taken.count(row)
+        )
     return runs_of(np.array(taken, np.int64)) if taken else EMPTY
 
 
@@ -68,7 +70,7 @@ def _crowded_keys(demand: Demand, nodes: Nodes, crowded: Mask) -> Int64s:
     return keys
 
 
-def _next_key(demand: Demand, nodes: Nodes, row: int, collisions: int, placed: int) -> int:
+def _next_key(demand: Demand, nodes: Nodes, row: int, *, collisions: int, placed: int) -> int:
     """Return the key of the next allocation on a row that took some."""
     if nodes.limit is not None and nodes.limit[row] <= placed:
         return NO_KEY
