@@ -49,6 +49,7 @@ ALONE = (
 TRIO = ("r3_leader", "r3_all")
 LIMIT_S = 120.0
 _TRIES = 5
+_ASK_EVERY_S = 0.02
 NEEDS = Needs(memory_mib=4_096)
 
 _WORKERS = ("scheduler-1", "scheduler-2", "eval_broker")
@@ -226,8 +227,21 @@ class _Story:
         return time.perf_counter()
 
     async def _answers(self) -> bool:
+        """Whether a question is answered; asked again and again, so that no ask's own time limit is measured."""
         async with self._cluster.client() as public:
-            return bool(await public.request(subjects.query("policy"), {}, 0.1))
+            asked = [
+                asyncio.create_task(self._ask(public, nth * _ASK_EVERY_S)) for nth in range(10)
+            ]
+            try:
+                first, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+                return first.pop().result()
+            finally:
+                for one in asked:
+                    one.cancel()
+
+    async def _ask(self, public: Client, after_s: float) -> bool:
+        await asyncio.sleep(after_s)
+        return bool(await public.request(subjects.query("policy"), {}, 1.0))
 
     async def _leads(self, role: str) -> bool:
         """Whether the leader is the process that runs now."""
