@@ -62,6 +62,8 @@ from shared.errors import CommandInvalid, LogError
 #: What the log's stream takes with headers to spare; the bounds above keep far below it.
 RECORD_BYTES_MAX = 1_000_000
 CHECKPOINT_EVERY = 1000
+#: And after so many facts: what they touched is hashed at once, by every replica, which takes each about 10 ms.
+CHECKPOINT_FACTS = 8_000
 CHECKPOINT_IDLE_NS = 1_000_000_000
 GARBAGE_EVERY_NS = 5_000_000_000
 #: After a pass that took all it may: more ends than leaves otherwise.
@@ -122,6 +124,7 @@ class PlanApplier:
         self._fsync = False
         self._replicas = 1
         self._since_checkpoint = 0
+        self._facts_since = 0
         #: a second went by without a transaction.
         self._is_idle = False
         self._is_garbage_due = False
@@ -252,7 +255,7 @@ class PlanApplier:
         if accepted is None:
             return
         self._horizon.note(record.seq, accepted.t_ns)
-        self._since_checkpoint = 0 if accepted.kind == "checkpoint" else self._since_checkpoint + 1
+        self._note(accepted)
         if accepted.kind == "lease" and self._is_active:
             # A higher epoch than ours, and ours never comes this way.
             self._stand_by(out)
@@ -301,10 +304,9 @@ class PlanApplier:
             if self._since_checkpoint:
                 # Who had the pen died before it could prove its last words; there may be none after them.
                 out.append(SetTimer("checkpoint", now_ns + CHECKPOINT_IDLE_NS))
-        elif pending.record.kind == "checkpoint":
-            self._since_checkpoint = 0
-        else:
-            self._since_checkpoint += 1
+            return
+        self._note(pending.record)
+        if pending.record.kind != "checkpoint":
             self._counters.add("transactions")
             self._counters.add("events", len(pending.record.events))
             # A generation begins with what its readers can prove.
@@ -329,7 +331,7 @@ class PlanApplier:
         self._pending = None
         self._stand_by(out)
         self._is_caught_up = False
-        self._since_checkpoint = 0
+        self._since_checkpoint = self._facts_since = 0
         room = self.replica.room
         self.replica = Replica()
         self.replica.room = room
@@ -476,4 +478,13 @@ class PlanApplier:
         if self._is_idle:
             self._is_idle = False
             return self._since_checkpoint > 0
-        return self._since_checkpoint >= self._checkpoint_every
+        many = self._facts_since >= CHECKPOINT_FACTS
+        return many or self._since_checkpoint >= self._checkpoint_every
+
+    def _note(self, record: LogRecord) -> None:
+        """Count what no checkpoint has proved yet."""
+        if record.kind == "checkpoint":
+            self._since_checkpoint = self._facts_since = 0
+        else:
+            self._since_checkpoint += 1
+            self._facts_since += len(record.events)

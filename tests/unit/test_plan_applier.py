@@ -288,6 +288,20 @@ def test_a_standby_takes_over_the_same_state() -> None:
     assert two.role.replica.state.hashes() == one.role.replica.state.hashes()
 
 
+def test_a_checkpoint_follows_many_facts_however_few_their_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a checkpoint proves is bounded by facts, too: a rush is proved in parts, and counting begins anew."""
+    monkeypatch.setattr("services.plan_applier.role.CHECKPOINT_FACTS", 20)
+    bench = Bench().lead()
+    for rush in range(4):
+        jobs = [register(f"j{rush}-{n}", submission_id=f"s{rush}-{n}") for n in range(6)]
+        bench.now_ns += 10**9
+        bench.settle(bench.send(*jobs))
+    kinds_of = [subject.rpartition(".")[2] for subject, _ in bench.log]
+    assert kinds_of == ["lease", "tx", "tx", "tx", "checkpoint", "tx", "tx", "checkpoint"]
+
+
 def test_a_checkpoint_follows_a_quiet_second_once() -> None:
     """One checkpoint after the last transaction, and none where nothing happened since."""
     bench = Bench().lead()
