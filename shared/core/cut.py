@@ -159,6 +159,8 @@ def _place(demand: Demand, nodes: Nodes, count: int, how: How) -> Placement:
     if part.placed < _SLICE:
         return part
     parts = [part]
+    # What the rounds before have taken is on no trail.
+    how = msgspec.structs.replace(how, trail=None)
     while part.placed >= _SLICE and count > part.placed:
         count -= part.placed
         nodes = loaded(demand, nodes, part)

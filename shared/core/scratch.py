@@ -257,8 +257,10 @@ class Scratch:
         rest = _unfilled(want, placed)
         if not len(rest):
             return []
+        # Also where the evictor is there already: what was placed since then is written down by this.
+        held = self._held
         if self._evictor is None:
-            ground = Ground(self._state, self._capacity, self._held)
+            ground = Ground(self._state, self._capacity, held)
             # Where it makes room is on no trail.
             self._trial.trail = None
             self._evictor = Evictor(ground, self._job, self._evicted)

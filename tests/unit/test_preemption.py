@@ -301,3 +301,17 @@ def test_an_evicted_system_allocation_evicts_nobody_on_its_node() -> None:
     assert evicted(world, "all") and not evicted(world, "low")
     world.schedule("all")
     assert world.rows("all") == [] and not evicted(world, "low")
+
+
+def test_a_later_group_sees_what_was_placed_normally_after_the_first_eviction() -> None:
+    """Room that a group's first allocation just took is no room for its second: somebody goes for that one."""
+    world = Cluster(policy=ALL)
+    world.do(join("n1"))
+    fill(world, "whole", priority=20)
+    world.do(join("n2"))
+    fill(world, "small", priority=30, count=7, cpu_mhz=100)
+    first = group("first", cpu_mhz=1000, memory_mib=10)
+    second = group("second", count=2, cpu_mhz=300, memory_mib=10)
+    world.run(register("prod", first, second, priority=90))
+    assert world.nodes_of("prod") == ["n1", "n2", "n2"]
+    assert [len(evicted(world, job)) for job in ("whole", "small")] == [1, 3]

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
-from shared.core.cut import place_count
-from shared.core.heads import Placement
+from shared.core import cut
+from shared.core.cut import How, place_count, place_on
+from shared.core.heads import Demand, Nodes, Placement
 from shared.core.ranked import Ranked
 from shared.core.scores import Algorithm
+from shared.core.trail import Trail
 
 NODES = 40
 
@@ -63,6 +65,23 @@ def test_shapes_are_bounded() -> None:
             ranked=ranked,
         )
     assert len(ranked) == 64
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_later_round_of_one_cut_sees_what_the_first_took(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cut of many rounds overfills no row: what its own rounds take is on no trail."""
+    monkeypatch.setattr(cut, "_SLICE", 12)
+    draw = np.random.default_rng(seed)
+    nodes = int(draw.integers(3, 7))
+    capacity = np.asfortranarray(draw.integers(60, 200, (nodes, 3)))
+    given = Nodes(capacity, np.asfortranarray(np.zeros_like(capacity)), np.ones(nodes, bool))
+    demand = Demand((25, 25, 0), 10, "spread", anti_affinity=bool(seed % 4 == 0))
+    count = int(draw.integers(13, 30))
+    plain = place_on(demand, given, count, How())
+    kept = place_on(demand, given, count, How(ranked=Ranked(), trail=Trail()))
+    assert _runs(kept) == _runs(plain)
 
 
 def _runs(placement: Placement) -> tuple[list[int], list[int], int]:
