@@ -21,9 +21,10 @@ class Histories:
     def begin_at(self, since_ns: Iterable[tuple[JobId, int]]) -> None:
         """Make everything of a state that was restored; `since_ns`: what `all_since_ns` said of it."""
         table = self._state.evaluations
+        of_job: dict[JobId, list[EvalKey]] = {}
         for key in sorted(table.by_key):
-            job_id = table.by_key[key].job_id
-            self._of_job[job_id] = (*self._of_job.get(job_id, ()), key)
+            of_job.setdefault(table.by_key[key].job_id, []).append(key)
+        self._of_job = {job_id: tuple(keys) for job_id, keys in of_job.items()}
         self._open = {
             job_id: (len(table.open_of[job_id]), began_ns) for job_id, began_ns in since_ns
         }
@@ -36,9 +37,10 @@ class Histories:
         """Forget what the record is about to collect."""
         for event in record.events:
             if type(event) is EvaluationsCollected:
-                for key in event.keys:
-                    job_id = self._state.evaluations.by_key[key].job_id
-                    kept = tuple(one for one in self._of_job[job_id] if one != key)
+                gone, by_key = set(event.keys), self._state.evaluations.by_key
+                # Once a job: one that was evaluated many thousand times goes in few records.
+                for job_id in dict.fromkeys([by_key[key].job_id for key in event.keys]):
+                    kept = tuple(one for one in self._of_job[job_id] if one not in gone)
                     if kept:
                         self._of_job[job_id] = kept
                     else:

@@ -151,7 +151,8 @@ class EvaluationTable(Handling):
         if len(others) == 1:
             del self.open_of[old.job_id]
         else:
-            self.open_of[old.job_id] = tuple(one for one in others if one != key)
+            at = others.index(key)
+            self.open_of[old.job_id] = others[:at] + others[at + 1 :]
         self.ended[key] = None
         if self.blocked_of:
             self._unblock(old.job_id, key)
