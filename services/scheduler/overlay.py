@@ -119,12 +119,7 @@ class Overlay:
         """Hold what a part of a plan for a job asks for, by its groups in `state`; what it evicts holds nothing."""
         at = (number, part)
         count = _count(placements, state.fleet.size)
-        if evictions:
-            keys = state.allocations.key
-            gone = [row for one in evictions for row in one.rows]
-            self._evictions[at] = [(row, int(keys[row])) for row in gone]
-            self._sum = None
-        elif not count:
+        if not (count or evictions):
             return
         groups = state.jobs.by_id[job_id].groups
         if len(placements) == 1 and len(placements[0].rows) == 1:
@@ -135,32 +130,40 @@ class Overlay:
         if extras and self._sum is not None:
             for row, holding in extras:
                 self._sum.add(row, None, holding)
+        if evictions:
+            keys = state.allocations.key
+            gone = [row for one in evictions for row in one.rows]
+            self._evictions[at] = [(row, int(keys[row])) for row in gone]
+            self._sum = None
         self._counts[at] = count
         self.allocations += count
 
     def _hold_one(self, at: _At, group: GroupSpec, placement: GroupPlacement) -> _Extras:
+        # Nothing is written before all of it is known to be sound: what `settle` does not know of, nobody lets go.
+        extras = _extras(group, placement)
         row, count = placement.rows[0], placement.counts[0]
         cpu_mhz, memory_mib, disk_mib = group.cpu_mhz, group.memory_mib, group.disk_mib
         self._ones[at] = (row, count * cpu_mhz, count * memory_mib, count * disk_mib)
         if self._sum is not None and self.trail is not None:
             self._sum.used[row] += (count * cpu_mhz, count * memory_mib, count * disk_mib)
             self.trail.note(row)
-        extras = _extras(group, placement)
         if extras:
             self._extras_of_ones[at] = extras
         return extras
 
     def _hold(self, at: _At, placed: list[tuple[GroupSpec, GroupPlacement]]) -> _Extras:
+        extras = [one for group, placement in placed for one in _extras(group, placement)]
         rows = [np.empty(0, np.intp), *(np.array(one.rows, dtype=np.intp) for _, one in placed)]
         amounts = [np.empty((0, 3), np.int64)]
-        amounts += [np.array(one.counts)[:, None] * ask_of(group) for group, one in placed]
+        amounts += [
+            np.array(one.counts, dtype=np.int64)[:, None] * ask_of(group) for group, one in placed
+        ]
         where, much = np.concatenate(rows), np.concatenate(amounts)
         for column in range(self._delta.shape[1]):
             np.add.at(self._delta[:, column], where, much[:, column])
         if self._sum is not None and self.trail is not None:
             self._sum.add_columns(where, much)
             self.trail.note_all(where.tolist())
-        extras = [one for group, placement in placed for one in _extras(group, placement)]
         self._parts[at] = (where, much, extras)
         return extras
 

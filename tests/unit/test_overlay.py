@@ -8,7 +8,9 @@ from schemas.base import EvalKey, JobId
 from schemas.plans import GroupPlacement, Origin, PlanCommitted
 from services.scheduler.overlay import Overlay
 from shared.core.replica import Replica
+from shared.core.resources.asks import UnsoundColumnsError
 from shared.core.state import State
+from tests.builders import Cluster, group, join, register
 from tests.unit.written_log import WrittenLog
 
 ASK = np.array((100, 64, 0))
@@ -140,3 +142,26 @@ def test_the_trail_names_where_the_sum_changed() -> None:
     replica.apply(log.nodes(1))
     assert used(overlay, replica.state)[2, 0] == 4 * ASK[0]
     assert overlay.trail is not trail
+
+
+@pytest.mark.parametrize("runs", [((1, 1),), ((1, 1), (2, 1))])
+def test_a_proposal_that_is_not_sound_leaves_nothing_behind(
+    runs: tuple[tuple[int, int], ...],
+) -> None:
+    """What fails half-way is held nowhere, and is no part of the next plan under the same number."""
+    world = Cluster()
+    for nth in range(4):
+        world.do(join(f"n{nth}"))
+    world.do(register("ports", group("g", dynamic_ports=1)), register("a", group("g")))
+    overlay, state = Overlay(), world.state
+    overlay.add(state, JOB, on((0, 1)), number=1, part=0)
+    before = used(overlay, state).copy()
+    with pytest.raises(UnsoundColumnsError):
+        overlay.add(state, JobId("ports"), on(*runs), number=2, part=0)
+    overlay.settle(2, 0)
+    assert (used(overlay, state) == before).all() and len(overlay) == 1
+    overlay.add(state, JOB, on((1, 1), (2, 1)) if len(runs) == 1 else on((3, 1)), number=2, part=0)
+    overlay.settle(2, 0)
+    overlay.add(state, JOB, on((3, 1)), number=3, part=0)
+    overlay.settle(3, 0)
+    assert (used(overlay, state) == before).all()
