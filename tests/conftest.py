@@ -7,6 +7,8 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from services.cli import chosen
+
 TESTS = Path(__file__).parent
 FULL = os.environ.get("CARAVAN_FULL") == "1"
 
@@ -42,6 +44,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if slow:
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if item not in slow]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_chosen() -> None:
+    """What the words of a command chose is for its process; a test that ran one here leaves nothing behind."""
+    chosen.choose("")
 
 
 class _Lanes(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types.
