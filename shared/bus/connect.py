@@ -30,6 +30,7 @@ _USERINFO = re.compile(r"//[^/,]*@")
 #: More than this unsent means that the server does not read: what comes now is dropped, its sender sends it again.
 _UNSENT_BYTES_MAX = 64 << 20
 _SWEEP_S = 0.25
+_CANCEL_AGAIN_S = 0.05
 #: A stream without a leader answers nothing at all: short, so that the first moment with one is not missed by much.
 _API_S = 1.5
 
@@ -307,13 +308,17 @@ async def connect(login: Login, told: Callbacks | None = None) -> BusClient:
     attempt = _Attempt(client, told or Callbacks(), servers=login.url.split(","))
     trying = asyncio.create_task(attempt.connect(login))
     refused = asyncio.create_task(attempt.failed.wait())
-    done, pending = await asyncio.wait(
-        {trying, refused}, timeout=login.connect_timeout_s, return_when=asyncio.FIRST_COMPLETED
-    )
-    for task in pending:
-        task.cancel()
-    if pending:
-        await asyncio.wait(pending)
+    try:
+        done, _ = await asyncio.wait(
+            {trying, refused},
+            timeout=login.connect_timeout_s,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+    except asyncio.CancelledError:
+        await _end(trying, refused)
+        await client.end()
+        raise
+    await _end(trying, refused)
     if trying in done and trying.exception() is None:
         attempt.connected = True
         await client.start_calls()
@@ -326,6 +331,14 @@ async def connect(login: Login, told: Callbacks | None = None) -> BusClient:
     if fault is not None:
         why = str(fault) or type(fault).__name__
     raise BusUnavailable(f"no bus at {without_login(login.url)}: {why}") from fault
+
+
+async def _end(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks until they end: nats-py takes a cancellation amid an attempt for a fault, and tries on for ever."""
+    while pending := [task for task in tasks if not task.done()]:
+        for task in pending:
+            task.cancel()
+        await asyncio.wait(pending, timeout=_CANCEL_AGAIN_S)
 
 
 def telling(faults: Sequence[BaseException]) -> BaseException | None:

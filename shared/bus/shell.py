@@ -41,6 +41,8 @@ from shared.errors import BusUnavailable, CaravanError
 #: One step takes at most this many inputs, so that the bus is heard in between.
 STEP_INPUTS_MAX = 4096
 _LOOK_AGAIN_S, _LOOK_AGAIN_S_MAX = 0.25, 2.0
+#: An alarm that goes off so much later than its timer was set for is good enough.
+_ALARM_LATE_S = 0.05
 #: Nobody may be answered on these: a reply there would be a message of ours in a place of the asker's choice.
 _NO_REPLY = frozenset(
     {"log", "cmd", "eval", "node", "view", "jobs", "dead", "api", "query", "hb", "presence"}
@@ -89,6 +91,8 @@ class Shell:
         self._tokens = Tokens()
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_ns = 0
+        #: time of the last turn.
+        self._now_ns = 0
         #: turns are taken between the start and the end; not while an effect is awaited.
         self._is_running = False
         self._awaiting: asyncio.Task[None] | None = None
@@ -137,7 +141,8 @@ class Shell:
             self._is_running = True
             self._turn()
             await self._over
-            if self._awaiting is not None:
+            # Behind what is awaited another effect of the step may have to be.
+            while self._awaiting is not None:
                 await self._awaiting
         finally:
             self._is_running = False
@@ -206,7 +211,7 @@ class Shell:
             self._finish(err)
 
     def _step_once(self) -> None:
-        now_ns = self._clock.now_ns()
+        now_ns = self._now_ns = self._clock.now_ns()
         inputs: list[Any] = self._inbox.take(STEP_INPUTS_MAX)
         inputs += self._timers.due(now_ns)
         if inputs:
@@ -245,13 +250,18 @@ class Shell:
     def _set_alarm(self) -> None:
         """See to it that a turn is taken at the next deadline; one too early finds nothing due and sets it again."""
         at_ns = self._timers.next_ns()
-        if not at_ns or (self._alarm is not None and self._alarm_ns <= at_ns):
+        if not at_ns:
             return
+        loop = asyncio.get_running_loop()
         if self._alarm is not None:
+            # It goes by the steady clock: where ours was set forward since, it stands for a time that is past.
+            latest = loop.time() + (at_ns - self._now_ns) / 1e9 + _ALARM_LATE_S
+            if self._alarm_ns <= at_ns and self._alarm.when() <= latest:
+                return
             self._alarm.cancel()
         delay_s = max(0, at_ns - self._clock.now_ns()) / 1e9
         self._alarm_ns = at_ns
-        self._alarm = asyncio.get_running_loop().call_later(delay_s, self._alarmed)
+        self._alarm = loop.call_later(delay_s, self._alarmed)
 
     def _alarmed(self) -> None:
         self._alarm = None
