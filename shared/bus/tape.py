@@ -5,6 +5,7 @@ only how that is written down. Switched on by `CARAVAN_TAPE` for a role in real 
 Tapes are Python pickles, to be played by the release that wrote them and by nobody who does not trust their origin.
 """
 
+import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,8 @@ class Taped:
 
     def __init__(self, role: Role, path: Path) -> None:
         self._role = role
-        self._file = path.open("wb")
+        # It holds whatever the jobs hold: nobody else may read it.
+        self._file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
         pickle.dump(role, self._file)
 
     def __getattr__(self, name: str) -> Any:

@@ -53,3 +53,9 @@ def test_a_folder_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
     """The role does not run without its tape, and says which folder is meant."""
     with pytest.raises(ConfigInvalid, match="nowhere"):
         taped(Heartbeat(instance="one"), str(tmp_path / "nowhere"))
+
+
+def test_a_tape_is_for_its_owner_alone(tmp_path: Path) -> None:
+    """What jobs hold, secrets too, stands on it: nobody else may read it."""
+    path, _ = recorded(tmp_path)
+    assert path.stat().st_mode & 0o077 == 0
