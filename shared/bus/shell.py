@@ -90,7 +90,9 @@ class Shell:
         self._timers = Timers()
         self._tokens = Tokens()
         self._alarm: asyncio.TimerHandle | None = None
+        #: the timer that it was set for, and when it goes off by the steady clock.
         self._alarm_ns = 0
+        self._alarm_s = 0.0
         #: time of the last turn.
         self._now_ns = 0
         #: turns are taken between the start and the end; not while an effect is awaited.
@@ -252,16 +254,15 @@ class Shell:
         at_ns = self._timers.next_ns()
         if not at_ns:
             return
-        loop = asyncio.get_running_loop()
         if self._alarm is not None:
             # It goes by the steady clock: where ours was set forward since, it stands for a time that is past.
-            latest = loop.time() + (at_ns - self._now_ns) / 1e9 + _ALARM_LATE_S
-            if self._alarm_ns <= at_ns and self._alarm.when() <= latest:
+            latest_s = time.monotonic() + (at_ns - self._now_ns) / 1e9 + _ALARM_LATE_S
+            if self._alarm_ns <= at_ns and self._alarm_s <= latest_s:
                 return
             self._alarm.cancel()
         delay_s = max(0, at_ns - self._clock.now_ns()) / 1e9
-        self._alarm_ns = at_ns
-        self._alarm = loop.call_later(delay_s, self._alarmed)
+        self._alarm_ns, self._alarm_s = at_ns, time.monotonic() + delay_s
+        self._alarm = asyncio.get_running_loop().call_later(delay_s, self._alarmed)
 
     def _alarmed(self) -> None:
         self._alarm = None

@@ -10,6 +10,7 @@ import pytest
 
 from shared.bus.clock import Clock
 from shared.bus.connect import Login, connect
+from shared.bus.runner import loop_factory
 from shared.bus.shell import RoleStopped, Shell, ShellSettings
 from shared.core import role as r
 
@@ -222,6 +223,28 @@ def test_a_clock_that_was_set_forward_keeps_no_timer_waiting() -> None:
         await running
 
     run(story())
+
+
+@pytest.mark.parametrize("factory", [asyncio.new_event_loop, loop_factory()])
+def test_timers_that_are_due_at_once_fire_one_by_one(
+    factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """A timer in the past, and one set while its alarm still stands, both fire; on the loop of the services, too."""
+
+    async def story() -> None:
+        late = r.SetTimer("late", time.time_ns() + HOUR_NS)
+        role = Player([r.SetTimer("past", 5), late, Do("a turn")], [r.SetTimer("next", 6)])
+        shell = shell_of(role, lambda _: poke(shell))
+        stop = asyncio.Event()
+        running = asyncio.create_task(shell.run(stop))
+        await asyncio.sleep(0)
+        poke(shell)
+        await until(lambda: {r.Timer("past", 5), r.Timer("next", 6)} <= set(role.seen))
+        stop.set()
+        await running
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(asyncio.wait_for(story(), PATIENCE_S))
 
 
 @pytest.mark.parametrize("turns", range(1, 12))
