@@ -9,8 +9,8 @@ default:
 setup:
     python3 deploy/bootstrap.py setup
 
-# everything quick: format, lint, types, walls, unit tests
-check: lint types imports unit
+# everything quick: format, lint, types, walls, dependencies, unit tests
+check: lint types imports deps unit
 
 # rewrite files in the one format
 fmt:
@@ -30,6 +30,10 @@ types:
 # walls between packages
 imports:
     lint-imports --no-logo
+
+# undeclared and unused dependencies
+deps:
+    deptry services shared schemas bench deploy
 
 # tests without a bus, and the tidy rules
 unit *args:
@@ -51,6 +55,10 @@ test *args:
 integration *args:
     pytest -m bus {{ args }}
 
+# ten minutes of every subject, header and field on the real bus; CARAVAN_FUZZ_SEED repeats a run
+fuzz seconds="600" *args:
+    CARAVAN_FUZZ_S={{ seconds }} pytest -s tests/faults/test_fuzz.py {{ args }}
+
 # the clients in other languages; what cannot be tested here fails instead of being skipped
 clients *args:
     CARAVAN_ALL_CLIENTS=1 pytest tests/clients {{ args }}
@@ -65,17 +73,21 @@ bench *args:
 
 # every benchmark, one after the other, into bench/results, on a machine that does nothing else; or those named
 bench-all *args:
-    python -m bench.everything {{ args }}
+    python -m bench.report.run_all {{ args }}
 
 # docs/benchmarks.md and its pictures from bench/results
 bench-report:
-    python -m bench.report
+    python -m bench.report.build
+
+# pictures of the console in docs/console, of a cluster made for them
+screenshots *args:
+    python -m tests.gateway.console.screenshots {{ args }}
 
 # rewrite what is generated: JSON Schema, AsyncAPI, docs/events.md, docs/subjects.md, the reference in docs/jobs.md
 schemas:
     python -m schemas.generate
-    python -m services.view.asyncapi
-    python -m shared.jobspec.describe
+    python -m services.gateway.edge.bus.asyncapi
+    python -m shared.jobspec.reference_page
 
 # rewrite the golden expectations, then look at the diff; of records and schemas it only takes additions
 bless *args:
@@ -83,8 +95,8 @@ bless *args:
 
 # rewrite the hashed locks from pyproject.toml; `just lock --upgrade` takes newer versions
 lock *args:
-    uv pip compile --quiet --universal --generate-hashes --custom-compile-command "just lock" {{ args }} -o deploy/requirements.txt pyproject.toml
-    uv pip compile --quiet --universal --generate-hashes --custom-compile-command "just lock" {{ args }} --group dev -c deploy/requirements.txt -o deploy/requirements-dev.txt pyproject.toml
+    uv pip compile --quiet --universal --generate-hashes --custom-compile-command "just lock" {{ args }} --extra all -o deploy/requirements.txt pyproject.toml
+    uv pip compile --quiet --universal --generate-hashes --custom-compile-command "just lock" {{ args }} --extra all --group dev -c deploy/requirements.txt -o deploy/requirements-dev.txt pyproject.toml
     uv pip compile --quiet --universal --generate-hashes --custom-compile-command "just lock" {{ args }} --group pyproject.toml:build -o deploy/requirements-build.txt
 
 # the main job, with real processes
@@ -102,4 +114,4 @@ full *args:
 
 # a flame graph and a table for every process of one benchmark, e.g. `just profile p1 0.2`
 profile *args:
-    python -m bench.profiles {{ args }}
+    python -m bench.report.profile {{ args }}

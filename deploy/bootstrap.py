@@ -13,12 +13,12 @@ one clear line instead of a SyntaxError. Must not know what the program does.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NoReturn
 
@@ -36,11 +36,8 @@ LOCKS = {
 }
 #: Test files run side by side (tests/conftest.py says which must not): they wait for real processes, mostly.
 LANES = "2"
-#: So many failed tests get a second try, alone.
-SECOND_TRIES = 3
-LAST_FAILED = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
-#: The quick parts of `test`, by their names in the Justfile; pytest follows them.
-PARTS = ("lint", "types", "imports")
+#: The quick parts of `test`, by their names in the Justfile; they run beside pytest.
+PARTS = ("lint", "types", "imports", "deps")
 PIP = ("-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--quiet")
 
 
@@ -162,39 +159,44 @@ def set_up(level: str) -> None:
     say(f"set up in {time.monotonic() - began:.0f} s")
 
 
-def run_tests(extra: list[str]) -> int:
-    """Run style, types, walls and all tests; print each part's time, pytest's own summary last."""
+def run_parts() -> list[str]:
+    """Run style, types and walls, and print each part's output and time when it ends; returns the names that failed."""
     failed = []
     for part in PARTS:
         began = time.monotonic()
-        code = subprocess.call([str(VENV / "bin" / "just"), part], cwd=str(ROOT), env=environment())
-        verdict = "ok" if code == 0 else "FAILED"
-        say(f"{part}: {verdict} in {time.monotonic() - began:.1f} s")
-        if code != 0:
+        done = subprocess.run(
+            [str(VENV / "bin" / "just"), part],
+            cwd=str(ROOT),
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        verdict = "ok" if done.returncode == 0 else "FAILED"
+        say(f"{part}: {verdict} in {time.monotonic() - began:.1f} s\n{done.stdout.rstrip()}")
+        if done.returncode != 0:
             failed.append(part)
-    tests = [str(PYTHON), "-m", "pytest", "--durations=10", *extra]
-    # Whoever asks for some tests of his own says himself how they run.
-    lanes = [] if extra else ["-n", LANES]
-    code = subprocess.call([*tests, *lanes], cwd=str(ROOT), env=environment())
+    return failed
+
+
+def run_tests(extra: list[str]) -> int:
+    """Run style, types, walls and all tests; print each part's time, pytest's own summary last."""
+    tests = [str(PYTHON), "-m", "pytest", "--durations=10"]
+    if extra:
+        # The caller decides how tests of its own choice run; they may end before the parts would.
+        failed = run_parts()
+        code = subprocess.call([*tests, *extra], cwd=str(ROOT), env=environment())
+    else:
+        # All tests wait more than they compute: the parts take what they leave, and end long before them.
+        with ThreadPoolExecutor(1) as beside:
+            parts = beside.submit(run_parts)
+            code = subprocess.call([*tests, "-n", LANES], cwd=str(ROOT), env=environment())
+            failed = parts.result()
     if failed:
-        stop("failed before the tests: " + ", ".join(failed))
-    return again(tests) if code == 1 else code
-
-
-def again(tests: list[str]) -> int:
-    """Run a few failed tests once more, alone: real servers on a busy machine sometimes miss a deadline.
-
-    They are named first, so that nobody takes a test that needs a second try for a good one; more than a few, or a test
-    that fails twice, is a failure.
-    """
-    try:
-        names = sorted(json.loads(LAST_FAILED.read_text()))
-    except (OSError, ValueError):
-        return 1
-    if not 0 < len(names) <= SECOND_TRIES:
-        return 1
-    say(f"FAILED once, tried again alone: {', '.join(names)}")
-    return subprocess.call([*tests, "--last-failed"], cwd=str(ROOT), env=environment())
+        stop("failed beside the tests: " + ", ".join(failed))
+    return code
 
 
 def main(arguments: list[str]) -> int:

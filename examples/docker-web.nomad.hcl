@@ -2,6 +2,11 @@
 job "docker-web" {
   type = "service"
 
+  # Healthy after a second, so that the example does not take long; the default is 10s.
+  update {
+    min_healthy_time = "1s"
+  }
+
   group "web" {
     count = 2
 

@@ -12,6 +12,11 @@ job "hello" {
   datacenters = ["*"]
   type        = "service"
 
+  # Healthy after a second, so that the example does not take long; the default is 10s.
+  update {
+    min_healthy_time = "1s"
+  }
+
   group "greeters" {
     count = var.count
 

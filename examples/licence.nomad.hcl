@@ -4,6 +4,11 @@
 #   caravan job run examples/licence.nomad.hcl
 #   caravan operator resource list
 job "render" {
+  # Healthy after a second, so that the example does not take long; the default is 10s.
+  update {
+    min_healthy_time = "1s"
+  }
+
   group "render" {
     count = 3
 

@@ -4,6 +4,11 @@
 #   caravan alloc status 'lifecycle.app[0]'
 #   caravan job stop lifecycle
 job "lifecycle" {
+  # Healthy after a second, so that the example does not take long; the default is 10s.
+  update {
+    min_healthy_time = "1s"
+  }
+
   group "app" {
     # Prestart tasks run one after another; after a failure the chain goes on with the step that failed.
     restart_from   = "failed"

@@ -1,5 +1,10 @@
 # Ports: one that the cluster picks on each node, and one with a number, which only one allocation of a node can have.
 job "ports" {
+  # Healthy after a second, so that the example does not take long; the default is 10s.
+  update {
+    min_healthy_time = "1s"
+  }
+
   group "web" {
     count = 1
 

@@ -1,5 +1,5 @@
-# What a web service usually asks for: ports, a checked service, rolling updates, spread over datacenters. One group for
-# each entry of a map, made by a dynamic block.
+# What a web service usually asks for: ports, containers, spread over datacenters. One group for each entry of a map, made
+# by a dynamic block.
 variable "image" {
   default = "docker.io/library/nginx:1.27"
 }
@@ -21,13 +21,6 @@ locals {
 
 job "web" {
   datacenters = ["dc1", "dc2"]
-
-  update {
-    max_parallel     = 1
-    min_healthy_time = "10s"
-    healthy_deadline = "3m"
-    auto_revert      = true
-  }
 
   constraint {
     attribute = "${attr.kernel.name}"
@@ -51,20 +44,6 @@ job "web" {
         port "http" { to = 80 }
       }
 
-      service {
-        name     = site.key
-        port     = "http"
-        provider = "nomad"
-        tags     = split(",", local.labels[site.key])
-
-        check {
-          type     = "http"
-          path     = "/"
-          interval = "10s"
-          timeout  = "2s"
-        }
-      }
-
       task "nginx" {
         driver = "docker"
 
@@ -73,16 +52,8 @@ job "web" {
           ports = ["http"]
         }
 
-        template {
-          destination = "local/site.conf"
-          data        = <<-EOT
-            server {
-              listen {{ env "NOMAD_PORT_http" }};
-              %{~ for name in keys(var.sites) }
-              # ${name}
-              %{~ endfor }
-            }
-            EOT
+        env {
+          LABELS = local.labels[site.key]
         }
 
         resources {

@@ -2,11 +2,13 @@
 
 import msgspec
 
-from schemas.base import Event, Wire
+from schemas.base import DeploymentKey, Event, Wire
 
 #: Order of the codes in the allocations' columns.
 CLIENT_STATUSES = ("pending", "running", "complete", "failed", "lost", "unknown")
 DESIRED_STATUSES = ("run", "stop", "evict")
+#: Order of the codes of an allocation's health; empty: not known yet.
+HEALTHS = ("", "healthy", "unhealthy")
 
 
 class AllocDetail(Wire, frozen=True, kw_only=True):
@@ -33,6 +35,33 @@ class AllocationsReported(Event, frozen=True, kw_only=True, tag="allocations.rep
     #: index into CLIENT_STATUSES.
     statuses: tuple[int, ...] = ()
     details: tuple[AllocDetail, ...] = ()
+
+
+class HealthCount(Wire, frozen=True, kw_only=True):
+    """What health changes add to the counters of one group of a deployment."""
+
+    deployment: DeploymentKey
+    group: str
+    healthy: int = 0
+    unhealthy: int = 0
+    #: log time until which the group must make progress now; 0: as before.
+    require_by_ns: int = 0
+
+
+class AllocationsHealthChanged(Event, frozen=True, kw_only=True, tag="allocations.health_changed"):
+    """Agents, or an operator, said that allocations are healthy or unhealthy. Shapes: rows, healths (A,).
+
+    The first word counts: a later one follows only from an operator, or under another deployment.
+    """
+
+    rows: tuple[int, ...]
+    #: index into HEALTHS, not 0.
+    healths: tuple[int, ...]
+    #: one a row, empty where there is none; or none at all.
+    reasons: tuple[str, ...] = ()
+    #: agent or operator.
+    source: str = "agent"
+    counts: tuple[HealthCount, ...] = ()
 
 
 class AllocationsDisplaced(Event, frozen=True, kw_only=True, tag="allocations.displaced"):

@@ -15,56 +15,67 @@ import msgspec
 
 from schemas import (
     answers,
-    dead,
+    dead_letter,
     envelope,
+    evaluation_answers,
     evaluations,
-    hands,
+    gates,
+    job_answers,
     jobs,
+    node_answers,
+    node_rpc,
     nodes,
     operator,
     projections,
+    rollout_answers,
     submissions,
 )
 from schemas.base import Command, Event, Wire
 
 #: Replies of `query.<noun>` by noun.
 ANSWERS: dict[str, type[Wire]] = {
-    "jobs": answers.JobsAnswer,
-    "job": answers.JobAnswer,
-    "job_version": answers.JobVersionAnswer,
-    "job_versions": answers.JobVersionsAnswer,
-    "plan": answers.PlanAnswer,
-    "why_not": answers.WhyAnswer,
+    "jobs": job_answers.JobsAnswer,
+    "job": job_answers.JobAnswer,
+    "job_version": job_answers.JobVersionAnswer,
+    "job_versions": job_answers.JobVersionsAnswer,
+    "plan": job_answers.PlanAnswer,
+    "why_not": evaluation_answers.WhyAnswer,
     "policy": answers.PolicyAnswer,
-    "nodes": answers.NodesAnswer,
-    "node": answers.NodeAnswer,
-    "allocs": answers.AllocsAnswer,
-    "alloc": answers.AllocAnswer,
-    "evals": answers.EvalsAnswer,
-    "eval": answers.EvalAnswer,
-    "waiting": answers.WaitingAnswer,
+    "nodes": node_answers.NodesAnswer,
+    "node": node_answers.NodeAnswer,
+    "allocs": node_answers.AllocsAnswer,
+    "alloc": node_answers.AllocAnswer,
+    "evals": evaluation_answers.EvalsAnswer,
+    "eval": evaluation_answers.EvalAnswer,
+    "services": answers.ServicesAnswer,
+    "service": answers.ServiceAnswer,
+    "deployments": answers.DeploymentsAnswer,
+    "deployment": answers.DeploymentAnswer,
+    "rollouts": rollout_answers.RolloutsAnswer,
+    "rollout": rollout_answers.RolloutAnswer,
+    "waiting": evaluation_answers.WaitingAnswer,
     "cluster": answers.ClusterAnswer,
-    "resources": answers.ResourcesAnswer,
+    "resources": node_answers.ResourcesAnswer,
     "submission": answers.SubmissionAnswer,
     "dead": answers.DeadAnswer,
 }
 
 #: What an agent is asked by `hands.<node>.<verb>`, and what it answers, by verb.
-HANDS: dict[str, tuple[type[Wire], type[Wire]]] = {
-    "logs": (hands.LogsAsk, hands.Frame),
-    "exec": (hands.ExecAsk, hands.Frame),
-    "session": (hands.SessionInput, hands.SessionAnswer),
-    "fs_list": (hands.FilesAsk, hands.FilesAnswer),
-    "fs_stat": (hands.FilesAsk, hands.FilesAnswer),
-    "fs_read": (hands.FilesAsk, hands.FilePart),
-    "stats": (hands.StatsAsk, hands.StatsAnswer),
-    "restart": (hands.TaskAsk, hands.TaskAnswer),
-    "signal": (hands.TaskAsk, hands.TaskAnswer),
+NODE_RPCS: dict[str, tuple[type[Wire], type[Wire]]] = {
+    "logs": (node_rpc.LogsAsk, node_rpc.Frame),
+    "exec": (node_rpc.ExecAsk, node_rpc.Frame),
+    "session": (node_rpc.SessionInput, node_rpc.SessionAnswer),
+    "fs_list": (node_rpc.FilesAsk, node_rpc.FilesAnswer),
+    "fs_stat": (node_rpc.FilesAsk, node_rpc.FilesAnswer),
+    "fs_read": (node_rpc.FilesAsk, node_rpc.FilePart),
+    "stats": (node_rpc.StatsAsk, node_rpc.StatsAnswer),
+    "restart": (node_rpc.TaskAsk, node_rpc.TaskAnswer),
+    "signal": (node_rpc.TaskAsk, node_rpc.TaskAnswer),
 }
 
 #: Messages of their own: each gets a file in schemas/json.
 MESSAGES: tuple[type[Wire], ...] = (
-    envelope.Record,
+    envelope.LogRecord,
     envelope.CommandBatch,
     evaluations.Leases,
     evaluations.Presence,
@@ -72,31 +83,68 @@ MESSAGES: tuple[type[Wire], ...] = (
     projections.NodeProjection,
     projections.JobProjection,
     projections.NodeSummary,
+    projections.ServiceProjection,
     submissions.JobSubmission,
+    submissions.JobsSubmission,
     submissions.JobNamed,
     submissions.JobText,
+    submissions.JobDispatch,
+    submissions.JobRevert,
+    submissions.JobScale,
+    submissions.JobStart,
     submissions.KeptAck,
     jobs.Verdict,
     jobs.ParsedJob,
     projections.Query,
     projections.PlanQuery,
     *ANSWERS.values(),
-    operator.PolicyWish,
-    operator.EligibilityWish,
-    operator.DrainWish,
-    operator.MetaWish,
-    operator.StopWish,
-    operator.PoolWish,
-    operator.CollectWish,
-    operator.RollWish,
+    operator.PolicyRequest,
+    operator.EligibilityRequest,
+    operator.DrainRequest,
+    operator.MetaRequest,
+    operator.StopRequest,
+    operator.PoolRequest,
+    operator.PromoteRequest,
+    operator.FailRequest,
+    operator.PauseRequest,
+    operator.ResumeRequest,
+    operator.HealthRequest,
+    operator.FailRolloutRequest,
+    operator.PromoteRolloutRequest,
+    operator.CollectRequest,
+    operator.RollRequest,
+    operator.AcceptLossRequest,
+    operator.ForceLaunchRequest,
+    operator.TagRequest,
+    operator.StabilityRequest,
     operator.OperatorVerdict,
-    *dict.fromkeys(struct for pair in HANDS.values() for struct in pair),
+    *dict.fromkeys(struct for pair in NODE_RPCS.values() for struct in pair),
     answers.ErrorAnswer,
-    dead.DeadLetter,
+    dead_letter.DeadLetter,
+    gates.Gauge,
 )
 
 EVENTS: tuple[type[Event], ...] = get_args(envelope.AnyEvent)
 COMMANDS: tuple[type[Command], ...] = get_args(envelope.AnyCommand)
+
+#: Names under which schemas/json, asyncapi.json and docs/events.md publish a Struct, where code uses another one.
+PUBLISHED_NAMES: dict[type[msgspec.Struct], str] = {
+    envelope.LogRecord: "Record",
+    operator.PolicyRequest: "PolicyWish",
+    operator.EligibilityRequest: "EligibilityWish",
+    operator.DrainRequest: "DrainWish",
+    operator.MetaRequest: "MetaWish",
+    operator.StopRequest: "StopWish",
+    operator.PoolRequest: "PoolWish",
+    operator.PromoteRequest: "PromoteWish",
+    operator.FailRequest: "FailWish",
+    operator.PauseRequest: "PauseWish",
+    operator.ResumeRequest: "ResumeWish",
+    operator.HealthRequest: "HealthWish",
+    operator.CollectRequest: "CollectWish",
+    operator.RollRequest: "RollWish",
+    operator.AcceptLossRequest: "AcceptLossWish",
+}
 
 Info = msgspec.inspect.Type
 StructInfo = msgspec.inspect.StructType
@@ -109,14 +157,20 @@ def info_of(struct: type[msgspec.Struct]) -> StructInfo:
     return info
 
 
+def published_name(struct: type[msgspec.Struct]) -> str:
+    """Return the name of a Struct in everything that describes the wire."""
+    return PUBLISHED_NAMES.get(struct, struct.__name__)
+
+
 def structs() -> dict[str, StructInfo]:
     """Every Struct that a message is made of, by name, sorted."""
     found: dict[str, StructInfo] = {}
     waiting: list[StructInfo] = [info_of(message) for message in MESSAGES]
     while waiting:
         one = waiting.pop()
-        known = found.setdefault(one.cls.__name__, one)
-        assert known.cls is one.cls, f"two Structs are called {one.cls.__name__}"
+        name = published_name(one.cls)
+        known = found.setdefault(name, one)
+        assert known.cls is one.cls, f"two Structs are called {name}"
         if known is one:
             waiting += [part for field in one.fields for part in parts(field.type)]
     return dict(sorted(found.items()))

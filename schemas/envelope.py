@@ -1,24 +1,39 @@
 """One record of the log: a transaction, a lease, a checkpoint or a roll, in one envelope.
 
-The last field of every record is its checksum, so that it can be checked on the bytes as they are (shared/core/log.py
-adds and verifies it; `prev` inside the body makes the checksums a chain).
+The last field of every record is its checksum, so that it can be checked on the bytes as they are
+(shared/core/runtime/chain.py adds and verifies it; `prev` inside the body makes the checksums a chain).
 """
 
 import msgspec
 
-from schemas import allocations, evaluations, jobs, nodes, plans, policy
+from schemas import (
+    allocations,
+    deployments,
+    evaluations,
+    gates,
+    job_versions,
+    jobs,
+    launches,
+    nodes,
+    plans,
+    policy,
+    rollouts,
+)
 from schemas.base import Command, Event, Wire
+from schemas.bounds import bounded_decoder
 
 #: Version of the envelope's shape.
 SCHEMA_VERSION = 1
 #: Version of the deciding code, named by plans and transactions.
-CORE_VERSION = "0.1.0"
+CORE_VERSION = "0.2.0"
 
 AnyEvent = (
     policy.ClusterCreated
     | policy.PolicyChanged
     | policy.OperatorRefused
     | policy.LogRolled
+    | policy.IncarnationBegan
+    | policy.LossAccepted
     | jobs.JobRegistered
     | jobs.JobStopped
     | jobs.JobEvaluated
@@ -26,6 +41,9 @@ AnyEvent = (
     | jobs.IntakeAdvanced
     | jobs.SubmissionsCollected
     | jobs.JobsCollected
+    | launches.JobLaunched
+    | launches.LaunchSkipped
+    | launches.JobPayload
     | nodes.NodeRegistered
     | nodes.NodeRefused
     | nodes.NodesStatusChanged
@@ -33,6 +51,7 @@ AnyEvent = (
     | nodes.NodesCollected
     | nodes.PoolDeclared
     | nodes.NodeDrainChanged
+    | nodes.NodeDrained
     | nodes.NodeMetaChanged
     | nodes.CapacityFreed
     | evaluations.EvaluationsCreated
@@ -45,6 +64,22 @@ AnyEvent = (
     | allocations.AllocationsReported
     | allocations.AllocationsCollected
     | allocations.AllocationsDisplaced
+    | allocations.AllocationsHealthChanged
+    | deployments.DeploymentStarted
+    | deployments.DeploymentSized
+    | deployments.DeploymentPromoted
+    | deployments.DeploymentPaused
+    | deployments.DeploymentResumed
+    | deployments.DeploymentHeld
+    | deployments.DeploymentReleased
+    | gates.DeploymentGated
+    | gates.GateChanged
+    | gates.WindowChanged
+    | deployments.DeploymentEnded
+    | rollouts.RolloutStarted
+    | rollouts.RolloutEnded
+    | jobs.JobStabilityChanged
+    | jobs.JobVersionTagged
 )
 
 AnyCommand = (
@@ -52,6 +87,15 @@ AnyCommand = (
     | jobs.StopJob
     | jobs.EvaluateJob
     | jobs.SkipSubmission
+    | launches.LaunchDue
+    | gates.GateDue
+    | launches.DispatchJob
+    | job_versions.RevertJob
+    | job_versions.ScaleJob
+    | job_versions.StartJob
+    | job_versions.TagVersion
+    | job_versions.SetStability
+    | launches.ForceLaunch
     | nodes.ChangeLiveness
     | nodes.ReportNode
     | evaluations.WakeEvaluations
@@ -61,15 +105,25 @@ AnyCommand = (
     | policy.SetEligibility
     | policy.CollectGarbage
     | policy.RollLog
+    | policy.AcceptLoss
+    | policy.BeginIncarnation
     | policy.DeclarePool
     | policy.StopAllocation
     | policy.DrainNode
     | policy.SetNodeMeta
+    | rollouts.RegisterJobs
+    | rollouts.FailRollout
+    | rollouts.PromoteRollout
+    | deployments.PromoteDeployment
+    | deployments.FailDeployment
+    | deployments.PauseDeployment
+    | deployments.SetAllocationHealth
+    | deployments.DeploymentDue
 )
 
 
-class Record(Wire, frozen=True, kw_only=True):
-    """Envelope of a log record, the same for all kinds. `sum` is appended on the bytes, see shared/core/log.py."""
+class LogRecord(Wire, frozen=True, kw_only=True):
+    """Envelope of a log record, the same for all kinds; shared/core/runtime/chain.py appends `sum` on the bytes."""
 
     #: tx, lease, checkpoint or roll: the last token of its subject.
     kind: str
@@ -93,7 +147,7 @@ class Record(Wire, frozen=True, kw_only=True):
 
 
 class LeaseHeld(Wire, frozen=True, kw_only=True):
-    """Who took the pen, on which bus."""
+    """Which applier holds the write lease, on which bus."""
 
     holder: str
     cluster_id: str
@@ -109,8 +163,9 @@ class CommandBatch(Wire, frozen=True, kw_only=True):
     commands: tuple[AnyCommand, ...]
 
 
-RECORD_DECODER = msgspec.json.Decoder(Record)
-COMMANDS_DECODER = msgspec.json.Decoder(CommandBatch)
+RECORD_DECODER = msgspec.json.Decoder(LogRecord)
+#: a door: integers outside their bounds are refused. Records are read as they are.
+COMMANDS_DECODER = bounded_decoder(CommandBatch)
 #: dicts are encoded in sorted order, so that equal values are equal bytes.
 ENCODER = msgspec.json.Encoder(order="deterministic")
 
@@ -126,5 +181,5 @@ __all__ = [
     "CommandBatch",
     "Event",
     "LeaseHeld",
-    "Record",
+    "LogRecord",
 ]

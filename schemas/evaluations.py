@@ -75,7 +75,7 @@ class EvaluationEnded(Event, frozen=True, kw_only=True, tag="evaluation.ended"):
 
 
 class Reservation(Wire, frozen=True, kw_only=True):
-    """Nodes held back for what waits of a job: for whoever stands behind it they offer only what it leaves over.
+    """Nodes reserved for the waiting part of a job: jobs behind it in the queue get only what it leaves over.
 
     `priority` and `since_seq` (the job's last submission) say where it stands in the queue.
     """

@@ -15,40 +15,74 @@ from unittest import mock
 import msgspec
 import msgspec._json_schema
 
-from schemas import catalogue
-from schemas.catalogue import COMMANDS, EVENTS, MESSAGES, Info, info_of, meaning
+from schemas import bounds, catalogue, python_client, queries
+from schemas.answers import ErrorAnswer
+from schemas.catalogue import (
+    COMMANDS,
+    EVENTS,
+    MESSAGES,
+    Info,
+    StructInfo,
+    info_of,
+    meaning,
+    published_name,
+)
+from schemas.event_readers import READERS
+from schemas.jobs import ParsedJob, Verdict
+from schemas.operator import OperatorVerdict
+from schemas.projections import JobProjection, NodeSummary
 
 ROOT = Path(__file__).resolve().parent.parent
 JSON_DIR = "schemas/json"
 EVENTS_MD = "docs/events.md"
+QUERIES_MD = "docs/queries.md"
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 Schema = dict[str, Any]
 
-#: Event tag -> whose command or deed leads to it. All are written by the plan applier and by nobody else.
+#: What the Python client reads; the log it reads as JSON.
+CLIENT_MESSAGES: tuple[type[msgspec.Struct], ...] = (
+    *catalogue.ANSWERS.values(),
+    *(answer for _, answer in catalogue.NODE_RPCS.values()),
+    ErrorAnswer,
+    Verdict,
+    ParsedJob,
+    OperatorVerdict,
+    JobProjection,
+    NodeSummary,
+)
+
+#: Event tag -> whose command leads to it. All are written by the plan applier alone.
 CAUSES = {
     "cluster.created": "plan_applier: the first one of a new cluster",
     "policy.changed": "an operator, `set_policy`",
     "log.rolled": "an operator, `roll_log`; alone in a record of kind `roll`",
-    "operator.refused": "an operator's command that the state speaks against",
-    "job.registered": "intake, `register_job`",
+    "log.loss_accepted": "an operator, `accept_loss`",
+    "log.incarnation_began": "plan_applier: another start of the bus; heartbeat, `begin_incarnation`",
+    "operator.refused": "an operator's command that is invalid in the current state",
+    "job.registered": "intake: `register_job`, `dispatch_job`, `revert_job`, `scale_job`, `start_job`;"
+    " timekeeper, `launch_due`",
     "job.stopped": "intake, `stop_job`",
     "job.evaluated": "intake, `evaluate_job`",
-    "submission.refused": "intake, a command that the state speaks against",
+    "submission.refused": "intake, a command that is invalid in the current state",
     "intake.advanced": "intake, any command with a `jobs_seq`",
     "submissions.collected": "plan_applier, by policy in log time; an operator, `collect_garbage`",
     "jobs.collected": "plan_applier, by policy in log time; an operator, `collect_garbage`",
+    "job.launched": "timekeeper, `launch_due`; an operator, `force_launch`",
+    "launch.skipped": "timekeeper, `launch_due`",
+    "job.payload": "intake, `dispatch_job`; timekeeper, `launch_due`",
     "node.registered": "an agent, `report_node` with `spec`",
     "node.refused": "an agent, `report_node` with `spec`",
     "nodes.status_changed": "heartbeat, `change_liveness`",
     "node.eligibility_changed": "an operator, `set_eligibility`",
     "node.drain_changed": "an operator, `drain_node`",
+    "node.drained": "an agent, `report_node`; a scheduler, `submit_plan`; an operator, `drain_node`",
     "node.meta_changed": "an operator, `set_node_meta`",
     "pool.declared": "an operator, `declare_pool`",
     "nodes.collected": "plan_applier, by policy in log time; an operator, `collect_garbage`",
     "capacity.freed": "what made room: an agent's report or registration, liveness, an operator",
-    "evaluations.created": "what calls for another look at a job: a submission, a report, liveness, a plan",
-    "evaluations.woken": "eval_broker, `wake_evaluations`; a node held back for it that is gone",
+    "evaluations.created": "what requires another evaluation of a job: a submission, a report, liveness, a plan",
+    "evaluations.woken": "eval_broker, `wake_evaluations`; a node reserved for it that is gone",
     "reservations.changed": "scheduler, `submit_plan`; whatever takes a job, a node or the right to hold nodes away",
     "evaluation.ended": "a scheduler, `submit_plan` with `end`; eval_broker, `end_evaluations`",
     "evaluations.collected": "plan_applier, by policy in log time; an operator, `collect_garbage`",
@@ -56,16 +90,43 @@ CAUSES = {
     "plan.refused": "a scheduler, `submit_plan`",
     "allocations.reported": "an agent, `report_node`",
     "allocations.displaced": "an operator, `stop_allocation`",
+    "allocations.health_changed": "an agent, `report_node`; an operator, `set_allocation_health`",
+    "deployment.started": "what registers a new version of a job: intake, `register_job`; a failed deployment's revert",
+    "deployment.sized": "a scheduler, `submit_plan` with `sizes`",
+    "deployment.promoted": "an operator, `promote_deployment`; the health of the last canary, with `auto_promote`",
+    "deployment.paused": "an operator, `pause_deployment`",
+    "deployment.resumed": "an operator, `pause_deployment`",
+    "deployment.held": "the plan applier: a gate is closed, or a rollout has not come to this member",
+    "deployment.released": "the plan applier: what held it does so no longer; an operator, who ignores its gates",
+    "deployment.gated": "beside `deployment.started`, of a job with gates or windows",
+    "deployment.gate_changed": "timekeeper, `gate_due`: a gauge crossed a bound or fell silent, or a gate timed out",
+    "deployment.window_changed": "timekeeper, `gate_due`: a window opened or closed",
+    "deployment.ended": "the last health or plan, a deadline, an operator, a newer version, a stop of the job",
+    "rollout.started": "intake, `register_jobs`",
+    "rollout.ended": "the end of a member's deployment; an operator, `fail_rollout`; a member changed alone",
+    "job.stability_changed": "an operator, `set_stability`",
+    "job.version_tagged": "an operator, `tag_version`",
     "allocations.collected": "plan_applier, by policy in log time; an operator, `collect_garbage`",
 }
 
-#: Command tag -> who sends it, on which subject.
+#: Command tag -> its sender and subject.
 SENDERS = {
     "register_job": "intake, on `cmd.job`",
+    "register_jobs": "intake, on `cmd.job`",
     "stop_job": "intake, on `cmd.job`",
     "evaluate_job": "intake, on `cmd.job`",
     "skip_submission": "intake, on `cmd.job`",
+    "launch_due": "timekeeper, on `cmd.timer`",
+    "gate_due": "timekeeper, on `cmd.timer`",
+    "dispatch_job": "intake, on `cmd.job`",
+    "revert_job": "intake, on `cmd.job`",
+    "scale_job": "intake, on `cmd.job`",
+    "start_job": "intake, on `cmd.job`",
+    "force_launch": "an operator, on `cmd.operator`",
+    "tag_version": "an operator, on `cmd.operator`",
+    "set_stability": "an operator, on `cmd.operator`",
     "change_liveness": "heartbeat, on `cmd.liveness`",
+    "begin_incarnation": "heartbeat, on `cmd.liveness`",
     "report_node": "an agent, on `cmd.report.<node>`",
     "wake_evaluations": "eval_broker, on `cmd.evaluation`",
     "end_evaluations": "eval_broker, on `cmd.evaluation`",
@@ -78,6 +139,14 @@ SENDERS = {
     "set_node_meta": "an operator, on `cmd.operator`",
     "collect_garbage": "an operator, on `cmd.operator`",
     "roll_log": "an operator, on `cmd.operator`",
+    "accept_loss": "an operator, on `cmd.operator`",
+    "fail_rollout": "an operator, on `cmd.operator`",
+    "promote_rollout": "an operator, on `cmd.operator`",
+    "promote_deployment": "an operator, on `cmd.operator`",
+    "fail_deployment": "an operator, on `cmd.operator`",
+    "pause_deployment": "an operator, on `cmd.operator`",
+    "set_allocation_health": "an operator, on `cmd.operator`",
+    "deployment_due": "timekeeper, on `cmd.timer`",
 }
 
 
@@ -87,16 +156,54 @@ SENDERS = {
 def components(types: tuple[type[msgspec.Struct], ...], ref: str) -> dict[str, Schema]:
     """Return the schemas of the types and of all their parts by name; `ref` is a template for `$ref`."""
     plain = functools.partial(msgspec.to_builtins, enc_hook=_raw_default)
-    # A default of type Raw is unknown to msgspec 0.22's generator; there is no public way in.
-    with mock.patch.object(msgspec._json_schema, "to_builtins", plain):  # noqa: SLF001
+    # msgspec 0.22's generator knows no default of type Raw and no other name than the class's: both are patched in.
+    patched = mock.patch.multiple(
+        msgspec._json_schema,  # noqa: SLF001
+        to_builtins=plain,
+        _get_class_name=published_name,
+    )
+    with patched:
         found = msgspec.json.schema_components(types, ref_template=ref)[1]
     for name, struct in catalogue.structs().items():
         if name in found:
             said = meaning(struct.cls)
             for field in struct.fields:
+                _bound(found[name], struct, field)
                 if text := said.get(field.name):
                     _describe(found[name]["properties"], field.encode_name, text)
     return dict(sorted(found.items()))
+
+
+def _bound(schema: Schema, struct: StructInfo, field: msgspec.inspect.Field) -> None:
+    """Write the bounds of a field's integers and its words into its schema."""
+    properties = schema.get("properties")
+    if properties is None:
+        # An array of values, in the order of the fields.
+        at = [one.name for one in struct.fields].index(field.name)
+        _bound_integers(schema["prefixItems"][at], struct.cls.__name__, field.name)
+        return
+    _bound_integers(properties[field.encode_name], struct.cls.__name__, field.name)
+    words = bounds.WORDS.get((struct.cls.__name__, field.name))
+    if words is not None:
+        shown = properties[field.encode_name]
+        absent = () if shown.get("default", words[0]) in words else (shown["default"],)
+        shown["enum"] = [*absent, *words]
+
+
+def _bound_integers(node: object, struct: str, field: str) -> None:
+    if isinstance(node, list):
+        for one in node:
+            _bound_integers(one, struct, field)
+    elif isinstance(node, dict):
+        if node.get("type") == "integer":
+            low, high = bounds.bounds(struct, field)
+            kind = "int64" if high < bounds.UINT64[1] else "uint64"
+            node.update(format=kind, minimum=low, maximum=high)
+            if bounds.may_exceed_double(struct, field):
+                node["x-exceeds-double"] = True
+        for key, value in node.items():
+            if key != "default":
+                _bound_integers(value, struct, field)
 
 
 def _raw_default(value: object) -> object:
@@ -113,8 +220,8 @@ def document(message: type[msgspec.Struct]) -> Schema:
     """Return the self-contained JSON Schema of one message."""
     return {
         "$schema": _DIALECT,
-        "title": message.__name__,
-        "$ref": f"#/$defs/{message.__name__}",
+        "title": published_name(message),
+        "$ref": f"#/$defs/{published_name(message)}",
         "$defs": components((message,), "#/$defs/{name}"),
     }
 
@@ -122,20 +229,20 @@ def document(message: type[msgspec.Struct]) -> Schema:
 # ---- docs/events.md ----
 
 
-def words(info: Info) -> str:
+def type_text(info: Info) -> str:
     """Name a type for people: JSON's own words, parts as links."""
     match info:
         case msgspec.inspect.StructType():
             return f"[{_title(info.cls)}](#{_title(info.cls).lower().replace('.', '')})"
         case msgspec.inspect.UnionType():
-            shown = [words(one) for one in info.types if not _is_unset(one)]
+            shown = [type_text(one) for one in info.types if not _is_unset(one)]
             if len(shown) > 10:
                 return f"any of {len(shown)}"
             return " or ".join(shown)
         case msgspec.inspect.VarTupleType():
-            return f"list of {words(info.item_type)}"
+            return f"list of {type_text(info.item_type)}"
         case msgspec.inspect.DictType():
-            return f"object of {words(info.value_type)}"
+            return f"object of {type_text(info.value_type)}"
         case _:
             name = type(info).__name__.removesuffix("Type")
             return {"Int": "integer", "Str": "text", "Bool": "boolean", "None": "null"}.get(
@@ -149,7 +256,7 @@ def _is_unset(info: Info) -> bool:
 
 def _title(struct: type[msgspec.Struct]) -> str:
     tag = struct.__struct_config__.tag
-    return str(tag) if tag is not None else struct.__name__
+    return str(tag) if tag is not None else published_name(struct)
 
 
 def _default(field: msgspec.inspect.Field) -> str:
@@ -164,14 +271,14 @@ def _default(field: msgspec.inspect.Field) -> str:
 
 
 def _section(struct: type[msgspec.Struct], line: str = "") -> list[str]:
-    """Describe one Struct: title, docstring, who, table of fields."""
+    """Describe one Struct: title, docstring, `line`, table of fields."""
     out = [f"### {_title(struct)}", "", inspect.getdoc(struct) or "", ""]
     if line:
         out += [line, ""]
     said = meaning(struct)
     rows = [
-        f"| `{field.encode_name}` | {words(field.type)} | {_default(field)} |"
-        f" {said.get(field.name, '').replace('|', ',')} |"
+        f"| `{field.encode_name}` | {type_text(field.type)} | {_default(field)} |"
+        f" {_said(struct, field, said.get(field.name, ''))} |"
         for field in info_of(struct).fields
     ]
     if rows:
@@ -179,13 +286,34 @@ def _section(struct: type[msgspec.Struct], line: str = "") -> list[str]:
     return out
 
 
-def _families(
-    tagged: tuple[type[msgspec.Struct], ...], who: dict[str, str], before: str
-) -> list[str]:
-    out: list[str] = []
-    for struct in tagged:
-        out += _section(struct, f"{before}{who[_title(struct)]}.")
-    return out
+def _said(struct: type[msgspec.Struct], field: msgspec.inspect.Field, said: str) -> str:
+    """What the page says of a field: its comment, its words, and bounds other than those of 64 bits."""
+    parts = [said.replace("|", ",")] if said else []
+    words = bounds.WORDS.get((struct.__name__, field.name))
+    if words is not None and not all(word in said for word in words):
+        parts.append(f"One of {', '.join(f'`{word}`' for word in words)}.")
+    low, high = bounds.bounds(struct.__name__, field.name)
+    if (low, high) != bounds.INT64:
+        parts.append(f"From {low} to {high}.")
+    return " ".join(parts)
+
+
+def _event_line(tag: str) -> str:
+    """Say what leads to an event, and which code reads it."""
+    readers = [f"`{one.path}`" for one in READERS if tag not in one.ignored()]
+    return f"Written for: {CAUSES[tag]}.\\\nRead by: {', '.join(readers)}."
+
+
+def _readers() -> list[str]:
+    """Describe the readers of events, and what each ignores."""
+    out = ["| code | purpose | ignores |", "|---|---|---|"]
+    for one in READERS:
+        ignored = "; ".join(
+            f"{reason}: {', '.join(f'`{tag}`' for tag in tags.split())}"
+            for reason, tags in one.ignores.items()
+        )
+        out.append(f"| `{one.path}` | {one.purpose} | {ignored} |")
+    return [*out, ""]
 
 
 def events_md() -> str:
@@ -203,17 +331,32 @@ def events_md() -> str:
         "it does not know. The same as JSON Schema: [schemas/json](../schemas/json). Which subject carries what:",
         "[subjects.md](subjects.md).",
         "",
+        "Integers are signed, with 64 bits, where a field names no other bounds; what comes from outside them is",
+        "refused. Keys, and times and spans in nanoseconds, may exceed 2^53 (`x-exceeds-double` in the JSON Schema):",
+        "a reader whose numbers are doubles needs a decoder of big integers. Answers of `query.*` and values of",
+        "`view.*` have them as text, too: `<field>_text` beside `<field>` is not empty where it exceeds 2^53.",
+        "",
         "## Events",
         "",
         "One fact each, inside a [Record](#record) of the log; `type` holds the tag. All of them are written by the",
-        "plan applier alone; the line below a tag says whose command or deed leads to it.",
+        "plan applier alone; the lines below a tag say whose command leads to it, and which code reads it.",
         "",
-        *_families(EVENTS, CAUSES, "Written for: "),
+        *(line for struct in EVENTS for line in _section(struct, _event_line(_title(struct)))),
+        "## Readers of events",
+        "",
+        "Each reader handles an event or ignores it for a reason (schemas/event_readers.py); a test compares this",
+        "with the code.",
+        "",
+        *_readers(),
         "## Commands",
         "",
         "Requests to the plan applier, inside a [CommandBatch](#commandbatch); `type` holds the tag.",
         "",
-        *_families(COMMANDS, SENDERS, "Sent by: "),
+        *(
+            line
+            for struct in COMMANDS
+            for line in _section(struct, f"Sent by: {SENDERS[_title(struct)]}.")
+        ),
         "## Messages",
         "",
         *(line for struct in roots for line in _section(struct)),
@@ -232,13 +375,21 @@ def events_md() -> str:
 def produce() -> dict[str, str]:
     """Return the text of every generated file by its path from the top."""
     made = {
-        f"{JSON_DIR}/{message.__name__}.json": json.dumps(
+        f"{JSON_DIR}/{published_name(message)}.json": json.dumps(
             document(message), indent=1, ensure_ascii=False
         )
         + "\n"
         for message in MESSAGES
     }
-    return {**made, EVENTS_MD: events_md()}
+    client = {
+        python_client.MESSAGES_PY: python_client.messages_source(
+            [document(message) for message in CLIENT_MESSAGES]
+        ),
+        python_client.QUERIES_PY: python_client.queries_source(
+            {noun: published_name(answer) for noun, answer in catalogue.ANSWERS.items()}
+        ),
+    }
+    return {**made, **client, EVENTS_MD: events_md(), QUERIES_MD: queries.markdown()}
 
 
 def main() -> None:

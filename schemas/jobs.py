@@ -7,8 +7,13 @@ scheduling needs of it (counts, asks, constraints) is compiled by intake into `G
 import msgspec
 
 from schemas.base import Command, EvalKey, Event, JobId, Wire
+from schemas.gates import UpdateGate, UpdateWindow
 
 JOB_TYPES = ("service", "batch", "system", "sysbatch")
+#: Job types that run on every feasible node.
+SYSTEM_JOB_TYPES = frozenset({"system", "sysbatch"})
+#: Job types whose allocations end by themselves.
+FINITE_JOB_TYPES = frozenset({"batch", "sysbatch"})
 
 
 class Constraint(Wire, frozen=True, kw_only=True):
@@ -30,7 +35,7 @@ class Affinity(Wire, frozen=True, kw_only=True):
 
 
 class SpreadTarget(Wire, frozen=True, kw_only=True):
-    """The share of a group's allocations that nodes with this value shall have; `*` names every other value."""
+    """The share of a group's allocations that nodes with this value should have; `*` names every other value."""
 
     value: str = ""
     percent: int = 0
@@ -74,8 +79,40 @@ class Disconnect(Wire, frozen=True, kw_only=True):
     lost_after_ns: int = 0
     #: place another one meanwhile.
     replace: bool = True
-    #: who stays when both run again: best_score, keep_original, keep_replacement or longest_running.
+    #: which one stays when both run again: best_score, keep_original, keep_replacement or longest_running.
     reconcile: str = "best_score"
+
+
+class UpdatePolicy(Wire, frozen=True, kw_only=True):
+    """The pace at which a new version of a group replaces the old one (Nomad's `update` block)."""
+
+    #: allocations without health at the same time; 0: all are replaced at once, and there is no deployment.
+    max_parallel: int = 1
+    #: who says that an allocation is healthy: checks, task_states or manual.
+    health_check: str = "checks"
+    #: how long it must run, with its checks passing, before it is healthy.
+    min_healthy_time_ns: int = 10_000_000_000
+    #: one that is not healthy so long after its start is unhealthy.
+    healthy_deadline_ns: int = 300_000_000_000
+    #: a deployment that makes no progress for so long fails; 0: it fails with the first unhealthy allocation.
+    progress_deadline_ns: int = 600_000_000_000
+    #: allocations of the new version beside the old ones until it is promoted; of system jobs: percent of the nodes.
+    canary: int = 0
+    #: promote as soon as all canaries are healthy.
+    auto_promote: bool = False
+    #: go back to the newest stable version when the deployment fails.
+    auto_revert: bool = False
+
+
+class MigratePolicy(Wire, frozen=True, kw_only=True):
+    """The pace at which allocations of a group leave drained nodes (Nomad's `migrate` block)."""
+
+    #: allocations that may be missing at the same time.
+    max_parallel: int = 1
+    #: who says that a replacement is healthy: checks or task_states.
+    health_check: str = "checks"
+    min_healthy_time_ns: int = 10_000_000_000
+    healthy_deadline_ns: int = 300_000_000_000
 
 
 class ResourceAsk(Wire, frozen=True, kw_only=True):
@@ -124,8 +161,34 @@ class GroupSpec(Wire, frozen=True, kw_only=True):
     drivers: tuple[str, ...] = ()
     reschedule: ReschedulePolicy = ReschedulePolicy()
     disconnect: Disconnect = Disconnect()
+    #: null: no deployment, all allocations are replaced at once.
+    update: UpdatePolicy | None = None
+    #: of service jobs; null: all leave a drained node at once.
+    migrate: MigratePolicy | None = None
     #: hash of everything that forces a replacement when it changes; equal digests are updated in place.
     digest: str = ""
+
+
+class PeriodicBlock(Wire, frozen=True, kw_only=True):
+    """When the children of a job are launched (Nomad's `periodic` block)."""
+
+    #: cron specs, one or more; the earliest of their instants counts.
+    crons: tuple[str, ...] = ()
+    #: IANA name; the clock that the specs are read by.
+    time_zone: str = "UTC"
+    #: no launch while a child of the job has an open evaluation or a live allocation.
+    prohibit_overlap: bool = False
+    #: false: the job is kept and nothing is launched, not even by force.
+    enabled: bool = True
+
+
+class ParameterizedBlock(Wire, frozen=True, kw_only=True):
+    """What a dispatch of a job must have (Nomad's `parameterized` block)."""
+
+    #: optional, required or forbidden.
+    payload: str = "optional"
+    meta_required: tuple[str, ...] = ()
+    meta_optional: tuple[str, ...] = ()
 
 
 class JobRegistered(Event, frozen=True, kw_only=True, tag="job.registered"):
@@ -151,10 +214,29 @@ class JobRegistered(Event, frozen=True, kw_only=True, tag="job.registered"):
     #: the evaluation created beside it.
     evaluation: EvalKey = EvalKey(0)
     warnings: tuple[str, ...] = ()
+    #: it is kept and nothing of it runs, as after `job.stopped`.
+    stopped: bool = False
+    #: the job that launched or dispatched it; empty: it was submitted.
+    parent: JobId = JobId("")
+    #: it runs nothing itself: its children are launched at these times, and no evaluation is created beside it.
+    periodic: PeriodicBlock | None = None
+    #: periodic: instants after this one count, ns since 1970; the log time of this version's registration.
+    launches_after_ns: int = 0
+    #: it runs nothing itself: each dispatch makes a child of it, and no evaluation is created beside it.
+    parameterized: ParameterizedBlock | None = None
+    #: of a child that was dispatched: another dispatch of its parent with this token is this child; empty: none.
+    dispatch_token: str = ""
+    #: the version that was the newest when this one took the text of an older one; -1: it is no revert.
+    reverted_from: int = -1
+    #: a deployment of it begins, under the key of `evaluation`: of the groups with a pace, as large as they are.
+    deploys: bool = False
+    #: what holds its deployments back.
+    gates: tuple[UpdateGate, ...] = ()
+    windows: tuple[UpdateWindow, ...] = ()
 
 
 class JobStopped(Event, frozen=True, kw_only=True, tag="job.stopped"):
-    """A job shall have no running allocations any more; with `purge` it leaves the state once they ended."""
+    """Stop all allocations of a job; with `purge` it leaves the state once they ended."""
 
     submission_id: str
     digest: str
@@ -163,8 +245,28 @@ class JobStopped(Event, frozen=True, kw_only=True, tag="job.stopped"):
     evaluation: EvalKey = EvalKey(0)
 
 
+class JobStabilityChanged(Event, frozen=True, kw_only=True, tag="job.stability_changed"):
+    """An operator said whether a version of a job is one to go back to. A successful deployment says so too."""
+
+    request_id: str
+    job_id: JobId
+    version: int
+    stable: bool
+
+
+class JobVersionTagged(Event, frozen=True, kw_only=True, tag="job.version_tagged"):
+    """An operator named a version of a job, which is kept while it has a name."""
+
+    request_id: str
+    job_id: JobId
+    version: int
+    #: unique within the job; empty: it has no name any more.
+    name: str = ""
+    description: str = ""
+
+
 class JobEvaluated(Event, frozen=True, kw_only=True, tag="job.evaluated"):
-    """Somebody asked to reconsider a job that did not change."""
+    """A request to evaluate a job again that did not change."""
 
     submission_id: str
     digest: str
@@ -182,6 +284,8 @@ class SubmissionRefused(Event, frozen=True, kw_only=True, tag="submission.refuse
     #: see `ErrorDetail.code`.
     code: str
     reason: str
+    #: conflict in the drop box: the id that was used before; `submission_id` is then `jobs-<jobs_seq>`.
+    reused_id: str = ""
 
 
 class IntakeAdvanced(Event, frozen=True, kw_only=True, tag="intake.advanced"):
@@ -219,6 +323,15 @@ class RegisterJob(Command, frozen=True, kw_only=True, tag="register_job"):
     groups: tuple[GroupSpec, ...] = ()
     spec: msgspec.Raw = msgspec.Raw(b"{}")
     warnings: tuple[str, ...] = ()
+    #: keep the job and run nothing of it.
+    stopped: bool = False
+    #: as in JobRegistered; submissions have no parent.
+    parent: JobId = JobId("")
+    periodic: PeriodicBlock | None = None
+    parameterized: ParameterizedBlock | None = None
+    #: as in JobRegistered.
+    gates: tuple[UpdateGate, ...] = ()
+    windows: tuple[UpdateWindow, ...] = ()
     #: refuse unless the job's modify_index equals this; 0: the job must not exist; -1: do not check.
     check_index: int = -1
     #: position in JOBS that this came from and the one before it; 0 for the fast door.
@@ -278,6 +391,8 @@ class Verdict(Wire, frozen=True, kw_only=True):
     version: int = 0
     modify_index: int = 0
     eval_id: str = ""
+    #: of jobs submitted together: shown id of their rollout; `job_id` is then the first of them.
+    rollout_id: str = ""
     warnings: tuple[str, ...] = ()
     error: ErrorDetail | None = None
     errors: tuple[ErrorDetail, ...] = ()

@@ -44,7 +44,7 @@ class NodeSpec(Wire, frozen=True, kw_only=True):
     core_mhz: int = 0
     #: devices, cores and custom resources, by name.
     pools: tuple[Pool, ...] = ()
-    #: first and last of the ports that the cluster may pick, and ports that nobody may have.
+    #: first and last of the ports that the cluster may pick, and ports that are excluded.
     port_min: int = 20_000
     port_max: int = 32_000
     reserved_ports: tuple[int, ...] = ()
@@ -62,6 +62,10 @@ class NodeRegistered(Event, frozen=True, kw_only=True, tag="node.registered"):
     #: new at every boot of the machine or of the agent's journal; reports are numbered within it.
     boot_id: str
     number: int = 0
+    #: the node followed a history that is not in this log, which was restored from an older copy: the first and the
+    #: last record that are lost; 0: nothing is.
+    lost_first_seq: int = 0
+    lost_seq: int = 0
 
 
 class NodeRefused(Event, frozen=True, kw_only=True, tag="node.refused"):
@@ -100,6 +104,24 @@ class NodeDrainChanged(Event, frozen=True, kw_only=True, tag="node.drain_changed
     draining: bool
     #: log time from which what runs there is stopped, and replaced elsewhere; 0: never.
     deadline_ns: int = 0
+    #: allocations of system jobs stay.
+    ignore_system: bool = False
+    #: of an end: the node goes on taking nothing new.
+    keep_ineligible: bool = False
+    #: log time at which the drain began, whatever was changed of it since.
+    started_ns: int = 0
+    #: what the operator says of it.
+    message: str = ""
+    #: the node took nothing new before the drain began either: nor does it when the drain ends.
+    closed: bool = False
+
+
+class NodeDrained(Event, frozen=True, kw_only=True, tag="node.drained"):
+    """The last allocation of a draining node ended: the drain is over. The node still takes nothing new."""
+
+    row: int
+    #: the deadline came before.
+    deadline_reached: bool = False
 
 
 class NodeMetaChanged(Event, frozen=True, kw_only=True, tag="node.meta_changed"):
@@ -159,6 +181,9 @@ class TaskState(Wire, frozen=True, kw_only=True):
     pid: int = 0
     #: newest last, at most ten.
     events: tuple["TaskEvent", ...] = ()
+    #: checks of its services, those of the group with the first main task:
+    #: name -> pending, passing, warning or critical.
+    checks: dict[str, str] = {}
 
 
 class TaskEvent(Wire, frozen=True, kw_only=True):
@@ -177,6 +202,12 @@ class AllocReport(Wire, frozen=True, kw_only=True):
     #: a client status: pending, running, complete, failed.
     status: str
     tasks: dict[str, TaskState] = {}
+    #: index into HEALTHS; 0: nothing is known, or nothing is new.
+    health: int = 0
+    #: why it is unhealthy, at most 200 characters.
+    health_reason: str = ""
+    #: version of the job that the health is about: of another one it does not count. -1: not said.
+    health_version: int = -1
 
 
 class BriefStates(Wire, frozen=True, kw_only=True):
@@ -186,6 +217,10 @@ class BriefStates(Wire, frozen=True, kw_only=True):
     rows: tuple[int, ...] = ()
     #: runs: index into CLIENT_STATUSES, how many, index, how many, …
     statuses: tuple[int, ...] = ()
+    #: runs: index into HEALTHS, how many, …; empty: 0 of all.
+    healths: tuple[int, ...] = ()
+    #: runs: version of the job that the health is about, how many, …; empty: not said.
+    health_versions: tuple[int, ...] = ()
 
 
 class ReportNode(Command, frozen=True, kw_only=True, tag="report_node"):
@@ -202,6 +237,10 @@ class ReportNode(Command, frozen=True, kw_only=True, tag="report_node"):
     states: tuple[AllocReport, ...] = ()
     #: others, in brief: what is known of their tasks stays as it is.
     brief: BriefStates = BriefStates()
+    #: with `spec`: the incarnation and seq that the node followed before the newest incarnation, until the log has
+    #: seen it; 0: nothing to compare.
+    followed_incarnation: int = 0
+    followed_seq: int = 0
 
 
 class Heartbeat(Wire, frozen=True, kw_only=True):
@@ -209,5 +248,6 @@ class Heartbeat(Wire, frozen=True, kw_only=True):
 
     node_id: NodeId
     boot_id: str
-    #: highest projection seq applied.
+    #: highest projection seq applied, and the incarnation of the log that it is of.
     seq: int = 0
+    incarnation: int = 0

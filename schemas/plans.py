@@ -2,7 +2,7 @@
 
 import msgspec
 
-from schemas.base import Command, EvalKey, Event, JobId, Wire
+from schemas.base import Command, DeploymentKey, EvalKey, Event, JobId, Wire
 from schemas.evaluations import NewEvaluation
 
 
@@ -32,6 +32,10 @@ class GroupPlacement(Wire, frozen=True, kw_only=True):
     #: for each allocation in turn, for each ask of the variant: slots of its node, a part of one last, -1 for a sum of
     #: the node, -2 for one of the cluster. Empty: every ask is of a sum of the node.
     instances: tuple[int, ...] = ()
+    #: the deployment that they are placed for; 0: none.
+    deployment: DeploymentKey = DeploymentKey(0)
+    #: all of them are canaries.
+    canaries: bool = False
 
 
 class Evictions(Wire, frozen=True, kw_only=True):
@@ -42,11 +46,15 @@ class Evictions(Wire, frozen=True, kw_only=True):
 
 
 class Stops(Wire, frozen=True, kw_only=True):
-    """Allocations (rows) that shall stop. `client_status` is set at once where nobody can report it any more (lost)."""
+    """Allocations (rows) to stop. `client_status` is set at once where no agent can report it (lost)."""
 
     rows: tuple[int, ...]
     reason: str = ""
     client_status: str = ""
+    #: each only where the allocation that replaces it is placed, which names it as its previous one.
+    tied: bool = False
+    #: nothing replaces them in this version of their job.
+    final: bool = False
 
 
 class InPlace(Wire, frozen=True, kw_only=True):
@@ -55,6 +63,16 @@ class InPlace(Wire, frozen=True, kw_only=True):
     rows: tuple[int, ...]
     group: str
     version: int
+    #: the deployment that they are updated for, in which their health counts anew; 0: none.
+    deployment: DeploymentKey = DeploymentKey(0)
+
+
+class GroupSize(Wire, frozen=True, kw_only=True):
+    """How many allocations of a group a deployment has to bring up, as a scheduler found."""
+
+    group: str
+    desired_total: int
+    desired_canaries: int = 0
 
 
 class Origin(Wire, frozen=True, kw_only=True):
@@ -125,6 +143,8 @@ class SubmitPlan(Command, frozen=True, kw_only=True, tag="submit_plan"):
     evictions: tuple[Evictions, ...] = ()
     end: str = ""
     end_reason: str = ""
+    #: of the job's active deployment, where a group is of another size than the deployment says.
+    sizes: tuple[GroupSize, ...] = ()
     #: evaluations to create with it: the blocked rest, the delayed retry.
     follow_ups: tuple[NewEvaluation, ...] = ()
     decision: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET

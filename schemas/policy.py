@@ -62,6 +62,8 @@ class ClusterCreated(Event, frozen=True, kw_only=True, tag="cluster.created"):
     policy: Policy = Policy()
     #: raised by an operator before the applier may emit newer event types.
     log_level: int = 1
+    #: the start of the bus that the log was created on; empty: not known.
+    bus: str = ""
 
 
 class PolicyChanged(Event, frozen=True, kw_only=True, tag="policy.changed"):
@@ -75,6 +77,28 @@ class LogRolled(Event, frozen=True, kw_only=True, tag="log.rolled"):
 
     #: number of the generation that goes on.
     generation: int
+
+
+class IncarnationBegan(Event, frozen=True, kw_only=True, tag="log.incarnation_began"):
+    """The log may have been restored from an older copy: ids made from here on are new, whatever was lost.
+
+    The only event of its transaction. Keys are made of `seq + incarnation`, which is a time in milliseconds and rises.
+    """
+
+    incarnation: int
+    #: the start of the bus under which it began; empty: not known.
+    bus: str = ""
+    reason: str = ""
+    #: the highest seq that a node has seen of a history that is not in this log; 0: none.
+    lost_seq: int = 0
+
+
+class LossAccepted(Event, frozen=True, kw_only=True, tag="log.loss_accepted"):
+    """An operator accepted that records at the beginning of the log are lost; the log goes on from a snapshot."""
+
+    #: the first record that is left.
+    first_seq: int
+    reason: str
 
 
 class OperatorRefused(Event, frozen=True, kw_only=True, tag="operator.refused"):
@@ -93,6 +117,8 @@ class SetPolicy(Command, frozen=True, kw_only=True, tag="set_policy"):
 
     request_id: str
     policy: Policy
+    #: log seq that its sender had seen: it is late if what it is about changed since; 0: not compared.
+    seen_seq: int = 0
 
 
 class SetEligibility(Command, frozen=True, kw_only=True, tag="set_eligibility"):
@@ -101,6 +127,8 @@ class SetEligibility(Command, frozen=True, kw_only=True, tag="set_eligibility"):
     request_id: str
     node_id: str
     eligible: bool
+    #: log seq that its sender had seen: it is late if what it is about changed since; 0: not compared.
+    seen_seq: int = 0
 
 
 class DeclarePool(Command, frozen=True, kw_only=True, tag="declare_pool"):
@@ -109,6 +137,8 @@ class DeclarePool(Command, frozen=True, kw_only=True, tag="declare_pool"):
     request_id: str
     node_id: str
     pool: Pool
+    #: log seq that its sender had seen: it is late if what it is about changed since; 0: not compared.
+    seen_seq: int = 0
 
 
 class StopAllocation(Command, frozen=True, kw_only=True, tag="stop_allocation"):
@@ -126,6 +156,13 @@ class DrainNode(Command, frozen=True, kw_only=True, tag="drain_node"):
     draining: bool
     #: log time; 0: none.
     deadline_ns: int = 0
+    #: log seq that its sender had seen: it is late if what it is about changed since; 0: not compared.
+    seen_seq: int = 0
+    #: allocations of system jobs stay.
+    ignore_system: bool = False
+    #: of an end: the node goes on taking nothing new.
+    keep_ineligible: bool = False
+    message: str = ""
 
 
 class SetNodeMeta(Command, frozen=True, kw_only=True, tag="set_node_meta"):
@@ -135,13 +172,35 @@ class SetNodeMeta(Command, frozen=True, kw_only=True, tag="set_node_meta"):
     node_id: str
     #: null takes a key out, the agent's own too.
     change: dict[str, str | None]
+    #: log seq that its sender had seen: it is late if what it is about changed since; 0: not compared.
+    seen_seq: int = 0
+
+
+class BeginIncarnation(Command, frozen=True, kw_only=True, tag="begin_incarnation"):
+    """A node has seen more than the log holds. Natural key: (incarnation, seq), unless the log has got there.
+
+    Sent by the heartbeat monitor; the applier compares with its own state.
+    """
+
+    node_id: str
+    incarnation: int
+    seq: int
 
 
 class RollLog(Command, frozen=True, kw_only=True, tag="roll_log"):
-    """End a generation of the log. Natural key: the generation that shall be over."""
+    """End a generation of the log. Natural key: the generation to end."""
 
     request_id: str
     generation: int
+
+
+class AcceptLoss(Command, frozen=True, kw_only=True, tag="accept_loss"):
+    """Record that the beginning of the log is lost. Natural key: none needed, saying it again changes nothing."""
+
+    request_id: str
+    #: the first record that is left.
+    first_seq: int
+    reason: str
 
 
 class CollectGarbage(Command, frozen=True, kw_only=True, tag="collect_garbage"):

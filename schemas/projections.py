@@ -6,7 +6,7 @@ fields, those with their default value too: a reader in a shell finds every key.
 
 import msgspec
 
-from schemas.base import Wire
+from schemas.base import ExactWire, Wire
 
 
 class GroupRef(Wire, frozen=True, array_like=True):
@@ -33,7 +33,7 @@ class DesiredExtra(Wire, frozen=True, kw_only=True):
 
 
 class NodeProjection(Wire, frozen=True, kw_only=True):
-    """`node.<id>`: the whole desired set of one node. What it omits shall not run.
+    """`node.<id>`: the whole desired set of one node. What it omits must not run.
 
     Allocations are columns of runs. Shapes: keys, rows, indexes (R,); groups_at (R,), or empty: the n-th run is of the
     n-th group; counts (R,), or empty: each run is one allocation. A run of `n` has keys `key`, `key + 1`, …, so have
@@ -57,9 +57,9 @@ class NodeProjection(Wire, frozen=True, kw_only=True):
     #: numbers in the names `job.group[index]`.
     indexes: tuple[int, ...] = ()
     counts: tuple[int, ...] = ()
-    #: positions of those that shall stop, ascending; all others shall run.
+    #: positions of those that must stop, ascending; all others must run.
     stops: tuple[int, ...] = ()
-    #: positions of those that shall stop before anything new starts, ascending.
+    #: positions of those that must stop before anything new starts, ascending.
     evicts: tuple[int, ...] = ()
     #: by position, ascending.
     extras: tuple[DesiredExtra, ...] = ()
@@ -67,10 +67,18 @@ class NodeProjection(Wire, frozen=True, kw_only=True):
     refused: str = ""
     #: what an operator says of the node, laid over what its agent says; null takes a key out.
     operator_meta: dict[str, str | None] = {}
+    #: incarnation of the log, and the seq at which it began. Order: by incarnation, then by seq.
+    incarnation: int = 0
+    first_seq: int = 0
+    #: the incarnation before it: a node that followed another one compares with the whole log, by registering again.
+    former_incarnation: int = 0
+    #: epoch of the plan applier that leads, 0: the first one. Where it rises, reports that the log does not show are
+    #: sent again, since the former one may have had them.
+    epoch: int = 0
 
 
 class JobProjection(Wire, frozen=True, kw_only=True):
-    """`view.job.<id>`: a job in numbers, for whoever follows it."""
+    """`view.job.<id>`: a job in numbers, for clients that follow it."""
 
     cluster_id: str
     seq: int
@@ -81,6 +89,12 @@ class JobProjection(Wire, frozen=True, kw_only=True):
     stopped: bool = False
     modify_index: int = 0
     groups: dict[str, "GroupSummary"] = {}
+    #: as in NodeProjection.
+    incarnation: int = 0
+    #: absent in values of an older release.
+    rollout: "Rollout | None" = None
+    #: the job left the state, by a purge or long after its end: the last value of its subject for an hour.
+    purged: bool = False
 
 
 class GroupSummary(Wire, frozen=True, kw_only=True, omit_defaults=False):
@@ -93,6 +107,119 @@ class GroupSummary(Wire, frozen=True, kw_only=True, omit_defaults=False):
     failed: int = 0
     lost: int = 0
     unknown: int = 0
+
+
+class Rollout(ExactWire, frozen=True, kw_only=True, omit_defaults=False):
+    """Where the newest version of a job stands: what a deploy script waits for.
+
+    `status`: progressing, waiting (all that has a place runs, the rest has none), running (all allocations run, no task
+    of them waits to start, and none was started in the last 10 s), complete (of a batch job), failed, or stopped.
+    `reason` says why, for people.
+    """
+
+    status: str = "progressing"
+    reason: str = ""
+    #: whether the last submission changed the job; false: the same job again, or only an evaluation.
+    changed: bool = True
+    #: counts of the newest version's allocations alone, without those that are to stop.
+    groups: dict[str, GroupSummary] = {}
+    #: allocations, of older versions too, that are to stop and have not ended.
+    stopping: int = 0
+    #: how often tasks of the newest version's allocations were started again.
+    restarts: int = 0
+    #: when what failed is tried again, ns since 1970; 0: never, or not known.
+    retry_at_ns: int = 0
+    #: all runs, and the status becomes running at this time unless a task ends before, ns since 1970; 0: not so.
+    settles_at_ns: int = 0
+    #: the deployment of the newest version; null: it has none, or the value is of an older release.
+    deployment: "DeploymentLine | None" = None
+    #: `retry_at_ns` as text where it exceeds 2^53; else empty.
+    retry_at_ns_text: str = ""
+    #: `settles_at_ns` as text where it exceeds 2^53; else empty.
+    settles_at_ns_text: str = ""
+
+
+class DeploymentGroupLine(ExactWire, frozen=True, kw_only=True, omit_defaults=False):
+    """How far one group of a deployment has come, in allocations of its version."""
+
+    desired: int = 0
+    #: of them canaries that are wanted before the promotion; 0: it needs none.
+    canaries: int = 0
+    placed: int = 0
+    placed_canaries: int = 0
+    healthy: int = 0
+    unhealthy: int = 0
+    promoted: bool = False
+    #: allocations without health at a time.
+    max_parallel: int = 1
+    auto_promote: bool = False
+    auto_revert: bool = False
+    #: how long it may take from one healthy allocation to the next; 0: the first unhealthy one fails the deployment.
+    progress_deadline_ns: int = 0
+    #: log time by which the next allocation must be healthy; 0: the clock does not run.
+    require_by_ns: int = 0
+    #: `progress_deadline_ns` as text where it exceeds 2^53; else empty.
+    progress_deadline_ns_text: str = ""
+    #: `require_by_ns` as text where it exceeds 2^53; else empty.
+    require_by_ns_text: str = ""
+
+
+class GateLine(ExactWire, frozen=True, kw_only=True, omit_defaults=False):
+    """A gate of a deployment, or its windows together, by the last crossing."""
+
+    #: empty: the windows.
+    name: str = ""
+    #: closed, opening, open or passed.
+    status: str = "closed"
+    #: the same for people: the reading then, and the bound.
+    reason: str = ""
+    since_ns: int = 0
+    #: `since_ns` as text where it exceeds 2^53; else empty.
+    since_ns_text: str = ""
+
+
+class DeploymentLine(ExactWire, frozen=True, kw_only=True, omit_defaults=False):
+    """The rollout of one version of a job. `status`: running, paused, successful, failed or cancelled."""
+
+    id: str
+    key: int = 0
+    job: str = ""
+    version: int = 0
+    status: str = "running"
+    #: the same for people, in Nomad's words.
+    description: str = ""
+    #: submit, or revert: it takes back a version that failed.
+    cause: str = "submit"
+    #: the version that its failure took back; -1: none.
+    reverted_to: int = -1
+    groups: dict[str, DeploymentGroupLine] = {}
+    gates: tuple[GateLine, ...] = ()
+    #: an operator lets it go on whatever its gates say.
+    ignores_gates: bool = False
+    create_seq: int = 0
+    modify_seq: int = 0
+    #: `key` as text where it exceeds 2^53; else empty.
+    key_text: str = ""
+
+
+class DeploymentWait(ExactWire, frozen=True, kw_only=True, omit_defaults=False):
+    """Why a group of an active deployment does not go on at once.
+
+    `why`: health (allocations have none yet), unhealthy, promotion, paused, held (by a gate or a rollout), rollout
+    (its healthy canaries are promoted together with those of other jobs), place (there is none), or schedule (its next
+    allocations are about to be placed).
+    """
+
+    group: str
+    why: str = "health"
+    #: the same for people.
+    reason: str = ""
+    #: names of the allocations that it waits for, at most 10.
+    allocations: tuple[str, ...] = ()
+    #: log time of the last progress, or when the first hold began; 0: not known.
+    since_ns: int = 0
+    #: `since_ns` as text where it exceeds 2^53; else empty.
+    since_ns_text: str = ""
 
 
 class InstanceShown(Wire, frozen=True, kw_only=True, omit_defaults=False):
@@ -120,7 +247,7 @@ class PoolShown(Wire, frozen=True, kw_only=True, omit_defaults=False):
     instances: tuple[InstanceShown, ...] = ()
 
 
-class NodeSummary(Wire, frozen=True, kw_only=True, omit_defaults=False):
+class NodeSummary(ExactWire, frozen=True, kw_only=True, omit_defaults=False):
     """`view.node.<id>` and a row of `node status`. Units: MHz, MiB."""
 
     cluster_id: str = ""
@@ -142,9 +269,13 @@ class NodeSummary(Wire, frozen=True, kw_only=True, omit_defaults=False):
     #: ports that the cluster may still pick.
     ports_free: int = 0
     allocations: int = 0
+    #: as in NodeProjection; left out before the first.
+    incarnation: int | msgspec.UnsetType = msgspec.UNSET
+    #: `drain_deadline_ns` as text where it exceeds 2^53; else empty.
+    drain_deadline_ns_text: str = ""
 
 
-class AllocSummary(Wire, frozen=True, kw_only=True, omit_defaults=False):
+class AllocSummary(ExactWire, frozen=True, kw_only=True, omit_defaults=False):
     """One allocation as status commands show it. `id` is the shown id; `node` the node's id."""
 
     id: str
@@ -162,9 +293,23 @@ class AllocSummary(Wire, frozen=True, kw_only=True, omit_defaults=False):
     previous: str = ""
     #: task name -> TaskState as JSON.
     tasks: msgspec.Raw = msgspec.Raw(b"{}")
+    #: time of its newest task event, by its node's clock, ns since 1970; 0: none was reported.
+    event_ns: int = 0
+    #: healthy or unhealthy; empty: not said yet.
+    health: str = ""
+    #: what its node said of it, where it is unhealthy.
+    health_reason: str = ""
+    #: its version is tried on it before the deployment is promoted.
+    canary: bool = False
+    #: shown id of the deployment that it counts for; empty: none.
+    deployment: str = ""
+    #: `key` as text where it exceeds 2^53; else empty.
+    key_text: str = ""
+    #: `event_ns` as text where it exceeds 2^53; else empty.
+    event_ns_text: str = ""
 
 
-class EvalSummary(Wire, frozen=True, kw_only=True, omit_defaults=False):
+class EvalSummary(ExactWire, frozen=True, kw_only=True, omit_defaults=False):
     """One evaluation as status commands show it."""
 
     id: str
@@ -178,9 +323,13 @@ class EvalSummary(Wire, frozen=True, kw_only=True, omit_defaults=False):
     create_seq: int = 0
     modify_seq: int = 0
     wait_until_ns: int = 0
-    #: pending, but nobody decides it: another that waits for the same stands before it. Told by `query.eval` only.
+    #: pending behind an evaluation that waits for the same resources. Only in answers of `query.eval`.
     parked: bool = False
     waiting: dict[str, "WaitingSummary"] = {}
+    #: `key` as text where it exceeds 2^53; else empty.
+    key_text: str = ""
+    #: `wait_until_ns` as text where it exceeds 2^53; else empty.
+    wait_until_ns_text: str = ""
 
 
 class WaitingSummary(Wire, frozen=True, kw_only=True, omit_defaults=False):
@@ -189,6 +338,56 @@ class WaitingSummary(Wire, frozen=True, kw_only=True, omit_defaults=False):
     n: int = 0
     wait_class: str = msgspec.field(name="class", default="capacity")
     reasons: tuple[str, ...] = ()
+
+
+class ServiceInstance(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """One instance of a service: an allocation that runs, as its job declares it."""
+
+    service: str
+    #: of the node, unless the job says another one; empty: not known.
+    address: str = ""
+    #: 0: the service has none.
+    port: int = 0
+    tags: tuple[str, ...] = ()
+    meta: dict[str, str] = {}
+    #: of its checks, the worst: passing (also without checks), warning, pending, critical; unknown: its node is silent.
+    status: str = "passing"
+    job: str = ""
+    group: str = ""
+    #: empty: a service of the group.
+    task: str = ""
+    index: int = 0
+    version: int = 0
+    node: str = ""
+    #: shown id of the allocation.
+    alloc: str = ""
+    #: of the allocation in its deployment: healthy, unhealthy, or empty.
+    health: str = ""
+
+
+class ServiceProjection(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """`view.service.<name>`: where a service is, for balancers and clients; without instances it expires in an hour."""
+
+    cluster_id: str
+    seq: int
+    service: str
+    #: by job, group and index; at most 1000, of more the passing ones first.
+    instances: tuple[ServiceInstance, ...] = ()
+    #: how many there are.
+    total: int = 0
+    #: as in NodeProjection.
+    incarnation: int = 0
+
+
+class ServiceLine(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """One service in one line."""
+
+    name: str
+    instances: int = 0
+    passing: int = 0
+    #: of all its instances.
+    tags: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()
 
 
 class Query(Wire, frozen=True, kw_only=True):
@@ -212,3 +411,6 @@ class PlanQuery(Wire, frozen=True, kw_only=True):
     #: the job in Nomad's JSON shape, as in JobSubmission.
     job: msgspec.Raw = msgspec.field(name="Job")
     min_seq: int = 0
+    #: as in JobSubmission.
+    accept_unbuilt: bool = False
+    accept_unknown: bool = False

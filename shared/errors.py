@@ -1,4 +1,4 @@
-"""The error tree. Expected refusals are values (verdicts, events); these are for what must stop or be told.
+"""The error tree. Expected refusals are values (verdicts, events); errors are for what stops a process or is reported.
 
 CaravanError
 ├── CommandInvalid        a message does not decode or validate: answered or dead-lettered, never an event
@@ -7,6 +7,7 @@ CaravanError
 │   ├── UnknownEvent      written by a newer release: upgrade this process
 │   └── StateDiverged     a checkpoint's hash differs from ours
 ├── LogDropped            the beginning of the log is in an archive alone
+├── SnapshotUnusable      a snapshot that cannot be used or written
 ├── BusUnavailable        no connection, or the bus lacks what we need
 └── ConfigInvalid         an environment variable or a data directory that cannot be used
 """
@@ -53,13 +54,13 @@ class LogDropped(CaravanError):
     """What was asked for was dropped from the bus with its generation; `first_seq` is where the rest begins."""
 
     def __init__(self, first_seq: int) -> None:
-        archive = "what was before was dropped and is in an export: --from-file DIR"
+        archive = "earlier records were dropped or lost; an export has it: --from-file DIR"
         super().__init__(f"the log on this bus begins at {first_seq}; {archive}")
         self.first_seq = first_seq
 
 
-class SnapshotUnfit(CaravanError):
-    """A snapshot that nobody may begin at, or that cannot be written; the text says why."""
+class SnapshotUnusable(CaravanError):
+    """A snapshot that cannot be used or written; the text says why."""
 
 
 class BusUnavailable(CaravanError):

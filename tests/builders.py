@@ -10,11 +10,14 @@ from schemas.jobs import GroupSpec, RegisterJob, StopJob
 from schemas.nodes import AllocReport, NodeSpec, ReportNode
 from schemas.plans import GroupPlacement, Origin, SubmitPlan
 from schemas.policy import ClusterCreated, Policy
-from shared.core.decide.garbage import Horizon
+from shared.core.decide.consequences import apply_facts
+from shared.core.decide.garbage import LogTimeIndex
 from shared.core.decide.route import decide
-from shared.core.invariants import check
-from shared.core.place import Assignment, MaskCache, Proposal, Snapshot, place
-from shared.core.state import State
+from shared.core.scheduling.feasibility.filters import PlacementCache
+from shared.core.scheduling.model import Assignment, Proposal, Snapshot
+from shared.core.scheduling.place import place
+from shared.core.state.invariants import check
+from shared.core.state.state import State
 
 SECOND = 1_000_000_000
 
@@ -59,9 +62,9 @@ class Cluster:
 
     def __init__(self, *, policy: Policy | None = None) -> None:
         self.state = State()
-        self.horizon = Horizon()
+        self.horizon = LogTimeIndex()
         self.now_ns = 1_000 * SECOND
-        self.masks = MaskCache()
+        self.masks = PlacementCache()
         self.numbers: dict[str, int] = {}
         self.shrinks = False
         self.apply(ClusterCreated(cluster_id="c1", policy=policy or Policy()))
@@ -83,9 +86,8 @@ class Cluster:
         self.horizon.note(seq, self.now_ns)
         out: list[Event] = []
         for command in commands:
-            for event in decide(self.state, command, self.now_ns, self.horizon):
-                self.state.evolve(event, seq)
-                out.append(event)
+            events = decide(self.state, command, self.now_ns, self.horizon)
+            out += apply_facts(self.state, events, self.now_ns)
         self.check()
         return out
 
@@ -129,6 +131,7 @@ class Cluster:
                     "end",
                     "end_reason",
                     "follow_ups",
+                    "sizes",
                     "decision",
                 )
             }

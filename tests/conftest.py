@@ -1,13 +1,15 @@
 """What holds for every test: generated examples are bounded and repeatable, minutes-long tests are asked for."""
 
 import os
+import signal
 from pathlib import Path
 
 import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from services.cli import chosen
+from services.cli import global_options
+from tests import not_tested
 
 TESTS = Path(__file__).parent
 FULL = os.environ.get("CARAVAN_FULL") == "1"
@@ -30,7 +32,39 @@ MARKER_OF_FOLDER = {
     "compose": "compose",
     "docker": "docker",
     "attacks": "bus",
+    "gateway": "bus",
+    "packaging": "bus",
 }
+
+
+#: Where a lane would be busy alone at the end: handed out first, the longest ahead. Beginnings of node ids.
+LONG_FIRST = (
+    "tests/compose/",
+    "tests/docker/",
+    "tests/bus/test_commands.py",
+    "tests/faults/",
+    "tests/bus/test_lifecycle.py",
+    "tests/bus/test_hands.py",
+    "tests/bus/",
+    "tests/clients/",
+    "tests/gateway/",
+    "tests/docs/",
+    "tests/bench/",
+    "tests/integration/",
+    "tests/attacks/",
+    "tests/packaging/",
+    "tests/asyncapi/",
+    "tests/sim/",
+    "tests/property/",
+)
+#: Each test starts a cluster of its own, or none: they go out one by one.
+ONE_BY_ONE = ("tests/bench/", "tests/sim/", "tests/docs/test_pages.py")
+
+
+def pytest_configure() -> None:
+    """Restore Ctrl-C: a shell's background jobs ignore it, and so would every process that a test starts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -44,29 +78,43 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if slow:
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if item not in slow]
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: _turn(item.nodeid))
+
+
+def _turn(nodeid: str) -> int:
+    """Place of a test in the order in which lanes get work."""
+    found = (at for at, start in enumerate(LONG_FIRST) if nodeid.startswith(start))
+    return next(found, len(LONG_FIRST))
 
 
 @pytest.fixture(autouse=True)
 def _nothing_chosen() -> None:
     """What the words of a command chose is for its process; a test that ran one here leaves nothing behind."""
-    chosen.choose("")
+    global_options.set_global_options("")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """End with one line on what was skipped, before pytest's own."""
+    terminalreporter.line(not_tested.summary(terminalreporter.stats.get("skipped", [])))
 
 
 class _Lanes(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types.
     """Hands out files, because a file's tests share what it started.
 
-    All that needs a container engine is one lane: there is one engine. Where each test starts a cluster of its own,
-    tests go out one by one.
+    All that needs a container engine is one lane: there is one engine.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         folder = nodeid.split("/")[1]
         if folder in {"compose", "docker"}:
             return "engine"
-        return nodeid if folder in {"bench", "sim"} else nodeid.split("::", 1)[0]
+        return nodeid if nodeid.startswith(ONE_BY_ONE) else nodeid.split("::", 1)[0]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
-    """Say what may run beside what, where tests run side by side (`-n 2`)."""
+    """Say what may run beside what, where tests run side by side (`-n 3`), in the order of the tests."""
+    config.option.loadscopereorder = False
     return _Lanes(config, log)

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from shared.jobspec.hcl.functions import FUNCTIONS
-from shared.jobspec.load import Loaded, load_file
+from shared.jobspec.files.load import LoadedJobFile, load_file
+from shared.jobspec.hcl.functions.catalog import FUNCTIONS
 
 SUFFIXES = (".nomad", ".hcl", ".json", ".yaml", ".yml", ".toml")
 #: What a job file has and a policy, a volume or an agent's configuration has not.
@@ -38,7 +38,7 @@ def job_files(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def loaded(path: Path) -> tuple[Loaded, float]:
+def loaded(path: Path) -> tuple[LoadedJobFile, float]:
     """Read one file with stand-ins for what it wants from outside; the seconds are those of the last try."""
     content = path.read_bytes()
     variables: dict[str, str] = {}
@@ -80,7 +80,7 @@ def main(folders: list[str]) -> int:
             found, spent = loaded(path)
             times.append(spent)
             if found.errors and all(".Config." in one.path for one in found.errors):
-                # Read well; what it asks of its driver is given to nobody (docs/drivers.md).
+                # Read well; its driver's option is never granted (docs/drivers.md).
                 forbidden += 1
                 reasons[f"forbidden: {found.errors[0].message}"[:100]] += 1
             elif found.errors:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from schemas.projections import DesiredExtra, GroupRef, NodeProjection
-from shared.core.ids import alloc_id
-from shared.core.wanted import DesiredAlloc
+from shared.core.runtime.desired_allocs import DesiredAlloc
+from shared.core.state.ids import alloc_id
 
 
 def projected(allocs: Sequence[DesiredAlloc], **fields: Any) -> NodeProjection:

@@ -25,7 +25,7 @@ def targets(data_dir: Path) -> list[dict[str, object]]:
 
 
 def listens(port: int) -> bool:
-    """Tell whether anybody listens on that port of loopback."""
+    """Tell whether a process listens on that port of loopback."""
     try:
         with socket.create_connection(("127.0.0.1", port), 0.5):
             return True

@@ -1,4 +1,4 @@
-# The story of docs/debugging.md: one short task that somebody waits for.
+# The story of docs/debugging.md: one short, urgent task.
 variable "priority" {
   type    = number
   default = 50

@@ -1,5 +1,10 @@
 # The story of docs/debugging.md: three seats taken by a service that goes on.
 job "viewers" {
+  # Healthy after a second, so that the example does not take long; the default is 10s.
+  update {
+    min_healthy_time = "1s"
+  }
+
   group "viewer" {
     count = 3
 

@@ -6,6 +6,7 @@ import os
 import resource
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
 from typing import cast
@@ -14,36 +15,56 @@ import msgspec
 import structlog
 
 from schemas.nodes import NodeSpec, Pool
-from services.agent.desired import Settings
-from services.agent.drivers.docker import Docker
-from services.agent.drivers.docker_create import Machine
-from services.agent.drivers.docker_settings import DockerSettings, docker_settings
-from services.agent.drivers.driver import Driver
-from services.agent.drivers.exec import Exec
-from services.agent.drivers.exec_settings import exec_settings
-from services.agent.drivers.isolated import isolated
-from services.agent.drivers.raw_exec import RawExec
-from services.agent.edge import Edge
-from services.agent.edge_dirs import Directories
-from services.agent.edge_found import Finder
-from services.agent.edge_hands import Hands
-from services.agent.edge_home import Home
-from services.agent.fingerprint import Facts, Naming, Reserved, core_mhz, node_spec, read_facts
-from services.agent.hands import SOURCE
-from services.agent.holdings import HOST_NETWORK
-from services.agent.offers import (
+from services.agent.drivers.docker.container_spec import HostCpu
+from services.agent.drivers.docker.settings import DockerSettings, docker_settings
+from services.agent.drivers.driver import Driver, split_list
+from services.agent.drivers.exec.driver import ExecDriver
+from services.agent.drivers.exec.isolated_drivers import isolated_drivers
+from services.agent.drivers.exec.jail_builder import group_name
+from services.agent.drivers.exec.settings import exec_settings
+from services.agent.drivers.isolation.cgroups import CgroupTree
+from services.agent.drivers.raw_exec import RawExecDriver
+from services.agent.executor.alloc_dirs import AllocDirs
+from services.agent.executor.data_dir import DataDir
+from services.agent.executor.executor import TaskExecutor
+from services.agent.executor.orphans import end_orphans, known_runs
+from services.agent.fingerprint.host import (
+    HostFacts,
+    HostReserved,
+    NodeNaming,
+    core_mhz,
+    node_spec,
+    read_facts,
+)
+from services.agent.fingerprint.pools import (
     PORT_MAX,
     DevicePlugin,
     FakeGpus,
-    numbers,
+    parse_ranges,
     read_pools,
-    share_of,
+    split_cores,
 )
+from services.agent.fingerprint.refresh import FingerprintRefresher
+from services.agent.host_volumes import HostVolumes, read_host_volumes
+from services.agent.inputs.artifacts.settings import (
+    ArtifactSettings,
+    artifact_settings,
+    bus_hosts,
+)
+from services.agent.inputs.input_handler import InputHandler
+from services.agent.node_reconciler import AgentLimits
+from services.agent.node_rpc.server import NodeRpcServer
 from services.agent.role import Agent
-from shared.bus.runner import run_role, run_settings, set_up_logging
-from shared.bus.shell import Performer, Shell
-from shared.core.role import Role
+from services.agent.run_as import run_as
+from services.agent.tasks.operator_orders import SOURCE
+from services.agent.tasks.task_resources import HOST_NETWORK
+from shared.bus.process.runner import run_role
+from shared.bus.process.settings import configure_logging, run_settings, settings_from
+from shared.bus.shell.shell import EffectHandler, Shell
+from shared.core.runtime.input_specs import ARTIFACT
+from shared.core.runtime.role import Role
 from shared.errors import CaravanError, ConfigInvalid
+from shared.extras import missing_extra
 
 _PREFIX = "CARAVAN_AGENT_"
 _CORE_MAX = 65_535
@@ -64,11 +85,15 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     meta: str = ""
     #: plain processes as the agent's user, without isolation: off unless the operator wants it.
     raw_exec: bool = False
+    #: become this `UID:GID` once the credentials are read, which tasks of that user then cannot read; only root can.
+    run_as: str = ""
     #: on SIGTERM, end the tasks too; else they run on, and the next agent adopts them.
     end_tasks: bool = False
+    #: end all tasks of the data directory and go: its node is not run any more.
+    retire: bool = False
     #: keep `secrets/` of tasks in memory; only root can.
     secrets_memory: bool = True
-    #: end an allocation that takes more disk than it asked for; else it is only said.
+    #: end an allocation that uses more disk than its ask; else only report it.
     disk_kill: bool = False
     #: what the node needs for itself.
     reserved_cpu_mhz: int = 0
@@ -76,15 +101,17 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     reserved_disk_mib: int = 0
     #: by the kernel's numbers: `0,2-3`.
     reserved_cores: str = ""
-    #: first and last port that the cluster may pick, and ports that nobody gets: `22,8000-8010`.
+    #: first and last port that the cluster may pick, and ports that are never given out: `22,8000-8010`.
     port_min: int = 20_000
     port_max: int = 32_000
     reserved_ports: str = ""
     #: addresses of the node that ports can be in by name: `public=203.0.113.7,private=10.0.0.7`.
     host_networks: str = ""
+    #: directories of the node that tasks may mount by name: `data=/srv/data,models=/srv/models:ro`.
+    host_volumes: str = ""
     #: JSON or TOML file with what else the node offers.
     pools: str = ""
-    #: for tests: devices that are not there, `vendor/type/model:count`.
+    #: for tests: simulated devices, `vendor/type/model:count`.
     fake_gpus: str = ""
     #: as one of so many agents on this machine, and which, from 0: it reports that part of what the machine has.
     shares: int = 1
@@ -96,26 +123,18 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 def agent_settings(environ: Mapping[str, str]) -> AgentSettings:
     """Read the settings. Raises ConfigInvalid."""
-    given = {
-        name: environ[key]
-        for name in AgentSettings.__struct_fields__
-        if (key := _PREFIX + name.upper()) in environ
-    }
-    try:
-        found = msgspec.convert(given, AgentSettings, strict=False)
-    except msgspec.ValidationError as err:
-        raise ConfigInvalid(f"{_PREFIX}* settings: {err}") from err
+    found = settings_from(AgentSettings, environ, prefix=_PREFIX)
     if not 0 <= found.share < max(found.shares, 1):
         text = f"{_PREFIX}SHARE is {found.share}, it must be below {_PREFIX}SHARES ({found.shares})"
         raise ConfigInvalid(text)
     if not found.node_id or not found.data_dir:
-        raise ConfigInvalid(f"{_PREFIX}NODE_ID and {_PREFIX}DATA_DIR must name something")
+        raise ConfigInvalid(f"{_PREFIX}NODE_ID and {_PREFIX}DATA_DIR must be set")
     return found
 
 
-def _naming(own: AgentSettings) -> Naming:
-    pairs = [pair.partition("=") for pair in own.meta.split(",") if pair]
-    return Naming(
+def _naming(own: AgentSettings) -> NodeNaming:
+    pairs = [pair.partition("=") for pair in split_list(own.meta)]
+    return NodeNaming(
         node_id=own.node_id,
         name=own.name,
         datacenter=own.datacenter,
@@ -125,24 +144,70 @@ def _naming(own: AgentSettings) -> Naming:
     )
 
 
-def _drivers(own: AgentSettings, home: Home) -> dict[str, Driver]:
-    drivers: list[Driver] = [RawExec(kernel_boot=home.kernel_boot)] if own.raw_exec else []
-    drivers += isolated(home.top, home.kernel_boot, exec_settings(os.environ))
+def _drivers(own: AgentSettings, home: DataDir) -> dict[str, Driver]:
+    drivers: list[Driver] = [RawExecDriver(kernel_boot=home.kernel_boot)] if own.raw_exec else []
+    drivers += isolated_drivers(home.top, home.kernel_boot, exec_settings(os.environ))
     docker = docker_settings(os.environ)
-    if docker.enabled:
+    if docker.enabled and find_spec("docker") is None:
+        log.info("driver.skipped", driver="docker", reason=missing_extra("docker"))
+    elif docker.enabled:
         drivers.append(_docker(docker, own, home))
     return {driver.name: driver for driver in drivers}
 
 
-def _docker(settings: DockerSettings, own: AgentSettings, home: Home) -> Docker:
+def _input_handlers(
+    home: DataDir, artifacts: ArtifactSettings, bus_url: str
+) -> dict[str, InputHandler]:
+    if find_spec("urllib3") is None:
+        log.info("inputs.skipped", kind=ARTIFACT, reason=missing_extra("urllib3"))
+        return {}
+    from services.agent.inputs.artifacts.handler import ArtifactHandler  # noqa: PLC0415 - extra "agent".
+
+    found = ArtifactHandler(home.top, artifacts, refused_hosts=bus_hosts(bus_url))
+    return {found.kind: found}
+
+
+def _retire(home: DataDir, drivers: Mapping[str, Driver]) -> int:
+    """End everything that runs of this directory; returns the exit code."""
+    count = _end_rest(home, drivers)
+    for driver in drivers.values():
+        if (sweep := getattr(driver, "sweep_all", None)) is not None:
+            count += sweep()
+    log.info("tasks.ended", count=count)
+    return 0
+
+
+def _end_rest(home: DataDir, drivers: Mapping[str, Driver]) -> int:
+    """End what still runs: a signal that comes early finds tasks that are not adopted yet. Returns how many."""
+    trees = [(tree, frozenset[str]()) for tree, _ in _groups(drivers, home)]
+    return end_orphans(home, trees, keep_known=False)
+
+
+def _groups(
+    drivers: Mapping[str, Driver], home: DataDir
+) -> list[tuple[CgroupTree, frozenset[str]]]:
+    """Trees of cgroups of the drivers that have one, with the groups of the runs in the journal."""
+    trees = {
+        id(one.groups): one.groups
+        for one in drivers.values()
+        if isinstance(one, ExecDriver) and one.groups is not None
+    }
+    runs = known_runs(home, home.journal.entries)
+    names = frozenset(group_name(Path(one)) for one in runs)
+    return [(tree, names) for tree in trees.values()]
+
+
+def _docker(settings: DockerSettings, own: AgentSettings, home: DataDir) -> Driver:
+    from services.agent.drivers.docker.driver import DockerDriver  # noqa: PLC0415 - extra "agent".
+
     facts = read_facts(home.top)
-    return Docker(
+    return DockerDriver(
         settings,
         data_dir=home.top,
         node_id=own.node_id,
         home_id=home.host_id,
         kernel_boot=home.kernel_boot,
-        machine=Machine(core_mhz=core_mhz(facts), cores=facts.cores),
+        machine=HostCpu(core_mhz=core_mhz(facts), cores=facts.cores),
     )
 
 
@@ -156,7 +221,7 @@ def _plugins(own: AgentSettings) -> list[DevicePlugin]:
 def host_networks(text: str) -> dict[str, str]:
     """Read `name=address` pairs as attributes of the node. Raises ConfigInvalid."""
     found: dict[str, str] = {}
-    for pair in filter(None, (part.strip() for part in text.split(","))):
+    for pair in split_list(text):
         name, _, address = pair.partition("=")
         try:
             found[HOST_NETWORK + name.strip()] = str(ip_address(address.strip()))
@@ -166,21 +231,26 @@ def host_networks(text: str) -> dict[str, str]:
 
 
 def _finder(
-    own: AgentSettings, home: Home, directories: Directories, drivers: Mapping[str, Driver]
-) -> Finder:
-    reserved = Reserved(
+    own: AgentSettings,
+    home: DataDir,
+    directories: AllocDirs,
+    drivers: Mapping[str, Driver],
+    *,
+    volumes: HostVolumes,
+) -> FingerprintRefresher:
+    reserved = HostReserved(
         cpu_mhz=own.reserved_cpu_mhz,
         memory_mib=own.reserved_memory_mib,
         disk_mib=own.reserved_disk_mib,
-        cores=frozenset(numbers(own.reserved_cores, f"{_PREFIX}RESERVED_CORES", _CORE_MAX)),
+        cores=frozenset(parse_ranges(own.reserved_cores, f"{_PREFIX}RESERVED_CORES", _CORE_MAX)),
     )
 
-    def compose(facts: Facts, found: Mapping[str, str], pools: tuple[Pool, ...]) -> NodeSpec:
-        found = {**found, **host_networks(own.host_networks)}
+    def compose(facts: HostFacts, found: Mapping[str, str], pools: tuple[Pool, ...]) -> NodeSpec:
+        found = {**found, **host_networks(own.host_networks), **volumes.attributes()}
         spec = node_spec(facts, _naming(own), drivers=found, reserved=reserved, pools=pools)
-        return part_of(spec, own)
+        return agent_share(spec, own)
 
-    return Finder(
+    return FingerprintRefresher(
         (directories, *drivers.values(), *_plugins(own)),
         facts=lambda: read_facts(home.top),
         pools=lambda: read_pools(Path(own.pools)) if own.pools else (),
@@ -188,7 +258,7 @@ def _finder(
     )
 
 
-def _agent(own: AgentSettings, home: Home, spec: NodeSpec) -> Agent:
+def _agent(own: AgentSettings, home: DataDir, spec: NodeSpec) -> Agent:
     return Agent(
         node_id=own.node_id,
         instance=f"{own.node_id}-{home.boot_id[:8]}",
@@ -196,20 +266,34 @@ def _agent(own: AgentSettings, home: Home, spec: NodeSpec) -> Agent:
         boot_id=home.boot_id,
         spec=spec,
         journal=home.journal.entries,
-        settings=Settings(disk_kill=own.disk_kill),
+        settings=AgentLimits(disk_kill=own.disk_kill),
+        kernel_boot=home.kernel_boot,
     )
 
 
-def part_of(spec: NodeSpec, own: AgentSettings) -> NodeSpec:
+def _given(own: AgentSettings, home: DataDir, spec: NodeSpec) -> dict[str, object]:
+    """Say what the role is made from, for its tape (`bench/report/tape_replay.py` makes it again)."""
+    return {
+        "node_id": own.node_id,
+        "host_id": home.host_id,
+        "boot_id": home.boot_id,
+        "spec": spec,
+        "journal": list(home.journal.entries),
+        "disk_kill": own.disk_kill,
+        "kernel_boot": home.kernel_boot,
+    }
+
+
+def agent_share(spec: NodeSpec, own: AgentSettings) -> NodeSpec:
     """Say what of the machine is this agent's: what the settings say, else its share."""
     shares = max(own.shares, 1)
     width = max(own.port_max - own.port_min + 1, 0)
     return msgspec.structs.replace(
         spec,
-        pools=share_of(spec.pools, own.share, shares),
+        pools=split_cores(spec.pools, own.share, shares),
         port_min=own.port_min + width * own.share // shares,
         port_max=own.port_min + width * (own.share + 1) // shares - 1,
-        reserved_ports=numbers(own.reserved_ports, f"{_PREFIX}RESERVED_PORTS", PORT_MAX),
+        reserved_ports=parse_ranges(own.reserved_ports, f"{_PREFIX}RESERVED_PORTS", PORT_MAX),
         cpu_mhz=own.cpu_mhz or spec.cpu_mhz // shares,
         memory_mib=own.memory_mib or spec.memory_mib // shares,
         disk_mib=spec.disk_mib // shares,
@@ -223,32 +307,53 @@ def _allow_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def _warn_of_torn_journal(home: DataDir) -> None:
+    if home.journal.torn_bytes:
+        log.warning("journal.torn", dropped_bytes=home.journal.torn_bytes)
+
+
+def _close(drivers: Mapping[str, Driver]) -> None:
+    for driver in drivers.values():
+        if (close := getattr(driver, "close", None)) is not None:
+            close()
+
+
 def main() -> int:
     """Run an agent until a signal; returns the exit code."""
     try:
         settings = run_settings()
         own = agent_settings(os.environ)
-        set_up_logging(settings.log_level)
-        home = Home(Path(own.data_dir), own.node_id)
+        configure_logging(settings.log_level)
+        volumes = read_host_volumes(own.host_volumes, own.data_dir)
+        settings = run_as(own.run_as, settings)
+        home = DataDir(Path(own.data_dir), own.node_id)
         drivers = _drivers(own, home)
-        directories = Directories(home.top, memory=own.secrets_memory)
-        finder = _finder(own, home, directories, drivers)
-        agent = _agent(own, home, finder.find())
+        if own.retire:
+            return _retire(home, drivers)
+        end_orphans(home, _groups(drivers, home))
+        directories = AllocDirs(home.top, memory=own.secrets_memory)
+        handlers = _input_handlers(home, artifact_settings(os.environ), settings.nats_url)
+        finder = _finder(own, home, directories, drivers, volumes=volumes)
+        spec = finder.find()
+        agent, given = _agent(own, home, spec), _given(own, home, spec)
     except CaravanError as err:
         log.critical("service.stopped", reason=str(err), error=type(err).__name__)
         return 1
     _allow_many_files()
-    if home.journal.torn_bytes:
-        log.warning("journal.torn", dropped_bytes=home.journal.torn_bytes)
-    edges: list[Edge] = []
-    hands = Hands(node_id=own.node_id, home=home, directories=directories, edge=lambda: edges[0])
+    _warn_of_torn_journal(home)
+    edges: list[TaskExecutor] = []
+    hands = NodeRpcServer(
+        node_id=own.node_id, home=home, directories=directories, edge=lambda: edges[0]
+    )
 
-    def performers_of(shell: Shell) -> Mapping[type, Performer]:
-        edge = Edge(
+    def performers_of(shell: Shell) -> Mapping[type, EffectHandler]:
+        edge = TaskExecutor(
             home=home,
             drivers=drivers,
             inject=lambda one: shell.inject([one]),
             directories=directories,
+            handlers=handlers,
+            volumes=volumes,
         )
         edges.append(edge)
         return edge.performers()
@@ -265,13 +370,13 @@ def main() -> int:
         performers_of=performers_of,
         beside=watch,
         carriers={SOURCE: hands.carry},
+        given=given,
     )
     if code == 0 and own.end_tasks:
         for edge in edges:
             log.info("tasks.ended", count=asyncio.run(edge.end_tasks()))
-    for driver in drivers.values():
-        if isinstance(driver, Docker | Exec | RawExec):
-            driver.close()
+        _end_rest(home, drivers)
+    _close(drivers)
     return code
 
 

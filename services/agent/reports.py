@@ -1,4 +1,4 @@
-"""Numbered reports: what the log has not seen yet of this node, sent until it has.
+"""Numbered reports: states of this node that the log has not seen, sent until it has.
 
 Decides what goes into which number and when it is sent again. Each report carries every state that is not seen, so
 the newest accepted one makes all earlier ones unneeded; numbers count from 1 within a boot. A resend repeats a number
@@ -6,7 +6,7 @@ with the states that it carried, a state that changed since waits for the next n
 about. Next: `role.py`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -14,6 +14,7 @@ from schemas.allocations import CLIENT_STATUSES
 from schemas.base import NodeId
 from schemas.envelope import ENCODER
 from schemas.nodes import AllocReport, BriefStates, NodeSpec, ReportNode
+from services.agent.backoff import Backoff
 
 #: The first goes at once; more states that come within this time travel together. After a big report it is longer.
 GATHER_NS = 20_000_000
@@ -35,12 +36,14 @@ class Reports:
         self._host_id = host_id
         self._boot_id = boot_id
         self.spec = spec
-        #: tell nothing of tasks where none failed.
+        #: leave out the tasks where none failed.
         self._is_brief = brief
+        #: incarnation and seq that were followed before the newest incarnation, until a registration told the log.
+        self._followed = (0, 0)
         #: number that first carried `spec`; 0: none yet, -1: seen.
         self._spec_number = 0
         self.number = 0
-        #: keys whose present state no number has carried, in order of change.
+        #: keys with a state that no number has carried yet, in order of change.
         self._fresh: dict[int, None] = {}
         #: key -> number that first carried its present state.
         self._carried: dict[int, int] = {}
@@ -48,7 +51,7 @@ class Reports:
         self._full = False
         self._gather_ns = GATHER_NS
         self._sent_ns = 0
-        self._resend_ns = RESEND_FIRST_NS
+        self._resend = Backoff(RESEND_FIRST_NS, RESEND_MAX_NS)
 
     @property
     def unseen(self) -> int:
@@ -65,7 +68,7 @@ class Reports:
         self._fresh[key] = None
 
     def forget(self, key: int) -> None:
-        """Drop an allocation that is no more."""
+        """Drop an allocation."""
         self._drop(key)
         self._fresh.pop(key, None)
 
@@ -74,9 +77,15 @@ class Reports:
             # What it took in the message is free again.
             self._full = False
 
-    def register(self, spec: NodeSpec | None = None) -> None:
-        """Register (again), with a new fingerprint if there is one."""
+    def register(
+        self, spec: NodeSpec | None = None, *, followed: tuple[int, int] | None = None
+    ) -> None:
+        """Register (again), with a new fingerprint if there is one.
+
+        `followed`: incarnation and seq of a history that the log may have lost.
+        """
         self.spec = spec or self.spec
+        self._followed = followed or self._followed
         self._spec_number = 0
 
     @property
@@ -85,35 +94,35 @@ class Reports:
         return self._spec_number == -1
 
     def see(self, number: int) -> None:
-        """Take the log's word that everything up to `number` is seen."""
+        """Take the acknowledgement of all numbers up to `number`."""
         before = self.unseen
         if 0 < self._spec_number <= number:
-            self._spec_number = -1
+            self._spec_number, self._followed = -1, (0, 0)
         self._carried = {key: n for key, n in self._carried.items() if n > number}
         if self.unseen < before:
             self._full = False
-            self._resend_ns = RESEND_FIRST_NS
+            self._resend.reset()
 
     @property
     def _has_new(self) -> bool:
         return self._spec_number == 0 or (bool(self._fresh) and not self._full)
 
     def hurry(self) -> None:
-        """The bus is back: what was sent may be lost, send again now."""
+        """The bus is back: send again now, since messages may be lost."""
         self._sent_ns = 0
-        self._resend_ns = RESEND_FIRST_NS
+        self._resend.reset()
 
     @property
-    def is_unheard(self) -> bool:
-        """Say whether a report went three times without a word from the log."""
-        return self._resend_ns >= 4 * RESEND_FIRST_NS
+    def is_unacknowledged(self) -> bool:
+        """Say whether a report was sent three times without an acknowledgement."""
+        return self._resend.pause >= 4 * RESEND_FIRST_NS
 
     def due_ns(self) -> int:
-        """When the next report goes; 0: there is nothing to say."""
+        """Time of the next report; 0: there is none."""
         if self._has_new:
             return max(self._sent_ns + self._gather_ns, 1)
         if self._carried or self._spec_number > 0:
-            return self._sent_ns + self._resend_ns
+            return self._sent_ns + self._resend.pause
         return 0
 
     def compose(self, report_of: Callable[[int], AllocReport], now_ns: int) -> ReportNode:
@@ -121,16 +130,17 @@ class Reports:
         states = {key: _bounded(report_of(key)) for key in sorted(self._carried)}
         if self._has_new:
             self.number += 1
-            self._resend_ns = RESEND_FIRST_NS
+            self._resend.reset()
             if self._spec_number == 0:
                 self._spec_number = self.number
             self._carry_fresh(states, report_of)
         else:
-            self._resend_ns = min(self._resend_ns * 2, RESEND_MAX_NS)
+            self._resend.take()
         self._sent_ns = now_ns
         told = [states[key] for key in sorted(states)]
-        short = [one for one in told if self._is_brief and one.status != "failed"]
-        whole = [one for one in told if one.status == "failed"] if self._is_brief else told
+        short = [one for one in told if self._is_brief and not _has_reasons(one)]
+        whole = [one for one in told if _has_reasons(one)] if self._is_brief else told
+        incarnation, seq = self._followed if self._spec_number > 0 else (0, 0)
         return ReportNode(
             node_id=self._node_id,
             host_id=self._host_id,
@@ -139,6 +149,8 @@ class Reports:
             spec=self.spec if self._spec_number > 0 else None,
             states=tuple(whole),
             brief=briefly(short),
+            followed_incarnation=incarnation,
+            followed_seq=seq,
         )
 
     def _carry_fresh(
@@ -159,19 +171,32 @@ class Reports:
 
 
 def briefly(states: Sequence[AllocReport]) -> BriefStates:
-    """Say statuses alone, as columns."""
+    """Say statuses and healths alone, as columns."""
+    healths = [state.health for state in states]
+    versions = [state.health_version for state in states]
+    return BriefStates(
+        keys=tuple(state.key for state in states),
+        rows=tuple(state.row for state in states),
+        statuses=_runs(CLIENT_STATUSES.index(state.status) for state in states),
+        healths=_runs(healths) if any(healths) else (),
+        health_versions=_runs(versions) if any(healths) else (),
+    )
+
+
+def _runs(codes: Iterable[int]) -> tuple[int, ...]:
+    """Write codes as runs: a code, how many, the next code, how many, and so on."""
     runs: list[int] = []
-    for state in states:
-        code = CLIENT_STATUSES.index(state.status)
+    for code in codes:
         if runs[-2:-1] == [code]:
             runs[-1] += 1
         else:
             runs += (code, 1)
-    return BriefStates(
-        keys=tuple(state.key for state in states),
-        rows=tuple(state.row for state in states),
-        statuses=tuple(runs),
-    )
+    return tuple(runs)
+
+
+def _has_reasons(state: AllocReport) -> bool:
+    """Say whether a state needs its task events, which give the reason."""
+    return state.status == "failed" or bool(state.health_reason)
 
 
 def _bounded(state: AllocReport) -> AllocReport:

@@ -1,9 +1,10 @@
-"""The agent: keeps a node's tasks equal to its projection and says what became of them.
+"""The agent: reconciles the tasks of a node with its projection, and reports their states.
 
-Decides what is an order. Silence, absence, an older seq and another cluster's projection are none; only a newer
-projection that omits or stops an allocation ends it. Must not know the bus, a process or a clock: tasks are effects
-(shared/core/tasks.py), performed by `edge.py` or by the simulated world. Beside it: `desired.py` (the projection and
-job versions), `supervise.py` (the life of a task), `reports.py` (what the log has not seen), `workload.py`.
+Only a newer projection of its own cluster that omits or stops an allocation ends it; silence, absence, an older seq
+and another cluster's projection are not orders. Must not know the bus, a process or a clock: tasks are effects
+(shared/core/runtime/agent_messages.py), performed by `executor/executor.py` or by the simulation. Beside it:
+`node_reconciler.py` (projection and job versions), `tasks/supervisor.py` (start and stop of tasks), `reports.py`
+(states that the log has not seen), `tasks/runtime_state.py`.
 """
 
 from collections.abc import Sequence
@@ -11,15 +12,31 @@ from collections.abc import Sequence
 from schemas.base import NodeId
 from schemas.envelope import ENCODER, CommandBatch
 from schemas.nodes import Heartbeat, NodeSpec
-from services.agent import hands
-from services.agent.desired import Desired, Settings
+from services.agent.node_reconciler import AgentLimits, NodeReconciler
 from services.agent.reports import Reports
-from services.agent.supervise import Supervisor, Turn, noted
-from services.agent.workload import Alloc, Phase
-from shared.bus import subjects
-from shared.core.role import (
+from services.agent.tasks import operator_orders
+from services.agent.tasks.runtime_state import AllocRuntime, TaskPhase
+from services.agent.tasks.supervisor import AgentStep, Supervisor, record_driver_event
+from shared.core.runtime.agent_messages import (
+    AgentEffect,
+    AgentInput,
+    Answer,
+    CheckChanged,
+    DiskUsed,
+    JournalEntry,
+    KillTask,
+    NodeFound,
+    TaskExited,
+    TaskGone,
+    TaskNoted,
+    TaskPrepared,
+    TaskPrepareFailed,
+    TaskStarted,
+    TaskStartFailed,
+)
+from shared.core.runtime.failures import describe_failure
+from shared.core.runtime.messages import (
     Effect,
-    Input,
     Listen,
     Message,
     Reconnected,
@@ -28,26 +45,17 @@ from shared.core.role import (
     Source,
     Timer,
 )
-from shared.core.tasks import (
-    AgentEffect,
-    AgentInput,
-    Answer,
-    DiskUsed,
-    JournalEntry,
-    KillTask,
-    NodeFound,
-    TaskExited,
-    TaskGone,
-    TaskNoted,
-    TaskStarted,
-    TaskStartFailed,
-)
+from shared.core.runtime.role import Input
+from shared.protocol import subjects
 
 HEARTBEAT_NS = 1_000_000_000
 
 
 class Agent:
-    """The role. `journal` is what earlier lives wrote, in order; `boot_id` is new with every process."""
+    """The role. `journal` is what earlier lives wrote, in order; `boot_id` is new with every process.
+
+    `kernel_boot` is new with every boot of the machine; empty: not known.
+    """
 
     name = "agent"
     #: an agent has no twin: its data directory is its own.
@@ -64,12 +72,13 @@ class Agent:
         boot_id: str,
         spec: NodeSpec,
         journal: Sequence[JournalEntry] = (),
-        settings: Settings | None = None,
+        settings: AgentLimits | None = None,
+        kernel_boot: str = "",
     ) -> None:
         self.instance = instance
         self.node_id = NodeId(node_id)
         self.boot_id = boot_id
-        settings = settings or Settings()
+        settings = settings or AgentLimits()
         self._reports = Reports(
             node_id=self.node_id,
             host_id=host_id,
@@ -80,15 +89,18 @@ class Agent:
         self._supervisor = Supervisor(
             node=spec, reports=self._reports, disk_over_is_fatal=settings.disk_kill
         )
-        self._desired = Desired(
+        self._desired = NodeReconciler(
             node_id=node_id,
             host_id=host_id,
             boot_id=boot_id,
             reports=self._reports,
             supervisor=self._supervisor,
             settings=settings,
+            kernel_boot=kernel_boot,
         )
         self._desired.restore(journal)
+        #: messages that could not be read, or during which something was raised.
+        self.failed_messages = 0
         self._awake = False
         self._report_timer_ns = 0
         self._look_ns = 0
@@ -97,12 +109,12 @@ class Agent:
         """Its own projection, of which the shell delivers the last value first; and operators' orders to tasks."""
         return (
             Listen("projection", subjects.node(self.node_id)),
-            Listen(hands.SOURCE, subjects.hands(self.node_id, "*")),
+            Listen(operator_orders.SOURCE, subjects.hands(self.node_id, "*")),
         )
 
     def step(self, inputs: Sequence[Input | AgentInput], now_ns: int) -> list[Effect | AgentEffect]:
         """Take what happened. The first step, even an empty one, adopts what earlier lives started."""
-        turn = Turn(now_ns)
+        turn = AgentStep(now_ns)
         if not self._awake:
             self._awake = True
             self._desired.wake(turn)
@@ -110,6 +122,7 @@ class Agent:
         for one in inputs:
             self._take(one, turn)
         self._desired.silence.mind(self._supervisor, turn)
+        self._desired.mind_health(turn)
         self._plan_look(turn)
         self._desired.make_room(turn)
         self._desired.tidy(turn)
@@ -121,48 +134,47 @@ class Agent:
         allocs = self._desired.allocs.values()
         phases = [task.phase for alloc in allocs for task in alloc.tasks.values()]
         return {
-            "caravan_agent_allocations_count": len(self._desired.allocs),
-            "caravan_agent_tasks_running_count": phases.count(Phase.RUNNING),
-            "caravan_agent_tasks_waiting_count": phases.count(Phase.WAITING),
-            "caravan_agent_tasks_dead_count": phases.count(Phase.DEAD),
+            "caravan_agent_allocations": len(self._desired.allocs),
+            "caravan_agent_tasks_running": phases.count(TaskPhase.RUNNING),
+            "caravan_agent_tasks_waiting": phases.count(TaskPhase.WAITING),
+            "caravan_agent_tasks_dead": phases.count(TaskPhase.DEAD),
             "caravan_agent_starts_total": self._supervisor.starts,
             "caravan_agent_start_failures_total": self._supervisor.failures,
-            "caravan_agent_reports_unseen_count": self._reports.unseen,
+            "caravan_agent_reports_unseen": self._reports.unseen,
             "caravan_agent_report_number": self._reports.number,
             "caravan_agent_registered": float(self._reports.is_registered),
             "caravan_agent_projection_seq": self._desired.seq,
             **self._desired.counters(),
         }
 
-    def alloc(self, key: int) -> Alloc | None:
-        """Find an allocation of this node. Who simulates its tasks asks."""
+    def alloc(self, key: int) -> AllocRuntime | None:
+        """Find an allocation of this node; for simulations of its tasks."""
         return self._desired.allocs.get(key)
 
     # ---- inputs ----
 
-    def _take(self, one: Input | AgentInput, turn: Turn) -> None:
+    def _take(self, one: Input | AgentInput, turn: AgentStep) -> None:
         match one:
-            case Message(source="projection"):
-                self._desired.take_projection(one, turn)
-            case Message(source=hands.SOURCE):
-                allocs = self._desired.allocs.values()
-                hands.take_order(
-                    one, allocs, self._supervisor, touch=self._reports.touch, turn=turn
-                )
+            case Message():
+                self._take_message(one, turn)
             case Answer():
                 self._desired.take_answer(one, turn)
             case Timer():
                 self._take_timer(one, turn)
+            case TaskPrepared() | TaskPrepareFailed():
+                self._take_inputs(one, turn)
             case TaskStarted() | TaskStartFailed() | TaskExited() | TaskGone():
                 self._take_event(one, turn)
             case TaskNoted():
                 owner = self._desired.allocs.get(one.key)
                 if owner is not None:
-                    noted(owner, one, self._reports, turn.now_ns)
+                    record_driver_event(owner, one, self._reports, turn.now_ns)
             case DiskUsed():
                 measured = self._desired.allocs.get(one.key)
                 if measured is not None:
                     self._supervisor.disk_used(measured, one, turn)
+            case CheckChanged():
+                self._desired.checks.changed(one, turn)
             case NodeFound():
                 self._desired.node_found(one.spec)
             case Reconnected():
@@ -171,7 +183,28 @@ class Agent:
             case _:
                 pass
 
-    def _take_timer(self, timer: Timer, turn: Turn) -> None:
+    def _take_message(self, message: Message, turn: AgentStep) -> None:
+        """Take an order of the cluster or of an operator; neither can end the agent, whatever is raised."""
+        reason = message.fault
+        if not reason:
+            try:
+                self._obey(message, turn)
+            except Exception as err:  # noqa: BLE001 - tasks are minded on, whatever one message holds.
+                reason = describe_failure(err)
+        if reason:
+            self.failed_messages += 1
+            turn.act(operator_orders.refuse_order(message, reason))
+
+    def _obey(self, message: Message, turn: AgentStep) -> None:
+        if message.source == "projection":
+            self._desired.take_projection(message, turn)
+        elif message.source == operator_orders.SOURCE:
+            allocs = self._desired.allocs.values()
+            operator_orders.handle_order(
+                message, allocs, self._supervisor, touch=self._reports.touch, turn=turn
+            )
+
+    def _take_timer(self, timer: Timer, turn: AgentStep) -> None:
         kind, _, rest = timer.name.partition(" ")
         if kind == "heartbeat":
             self._beat(turn)
@@ -192,8 +225,20 @@ class Agent:
             if alloc is not None and timer.deadline_ns == alloc.due_ns:
                 self._supervisor.alloc_timer(alloc, turn)
 
+    def _take_inputs(self, event: TaskPrepared | TaskPrepareFailed, turn: AgentStep) -> None:
+        alloc = self._desired.allocs.get(event.key)
+        task = alloc.tasks.get(event.task) if alloc else None
+        if alloc is None or task is None or task.run != event.run:
+            return
+        if task.phase is not TaskPhase.PREPARING:
+            return
+        if isinstance(event, TaskPrepared):
+            self._supervisor.prepared(alloc, task, event, turn)
+        else:
+            self._supervisor.start_failed(alloc, task, event, turn)
+
     def _take_event(
-        self, event: TaskStarted | TaskStartFailed | TaskExited | TaskGone, turn: Turn
+        self, event: TaskStarted | TaskStartFailed | TaskExited | TaskGone, turn: AgentStep
     ) -> None:
         alloc = self._desired.allocs.get(event.key)
         task = alloc.tasks.get(event.task) if alloc else None
@@ -202,7 +247,7 @@ class Agent:
             if isinstance(event, TaskStarted):
                 turn.act(KillTask(key=event.key, task=event.task, run=event.run))
             return
-        if task.phase not in (Phase.STARTING, Phase.RECOVERING, Phase.RUNNING):
+        if task.phase not in (TaskPhase.STARTING, TaskPhase.RECOVERING, TaskPhase.RUNNING):
             return
         match event:
             case TaskStarted():
@@ -216,27 +261,32 @@ class Agent:
 
     # ---- what goes up ----
 
-    def _beat(self, turn: Turn) -> None:
-        beat = Heartbeat(node_id=self.node_id, boot_id=self.boot_id, seq=self._desired.seq)
+    def _beat(self, turn: AgentStep) -> None:
+        beat = Heartbeat(
+            node_id=self.node_id,
+            boot_id=self.boot_id,
+            seq=self._desired.seq,
+            incarnation=self._desired.incarnation,
+        )
         turn.act(
             Send(subjects.heartbeat(self.node_id), ENCODER.encode(beat)),
             SetTimer("heartbeat", turn.now_ns + HEARTBEAT_NS),
         )
 
-    def _plan_look(self, turn: Turn) -> None:
-        due_ns = turn.now_ns + self._desired.silence.look_pause_ns()
+    def _plan_look(self, turn: AgentStep) -> None:
+        due_ns = turn.now_ns + self._desired.silence.poll_interval_ns()
         if not self._look_ns or due_ns < self._look_ns:
             self._look_ns = due_ns
             turn.act(SetTimer("look", due_ns))
 
-    def _report(self, turn: Turn) -> None:
+    def _report(self, turn: AgentStep) -> None:
         due_ns = self._reports.due_ns()
         if due_ns and due_ns <= turn.now_ns:
             report = self._reports.compose(self._desired.report_of, turn.now_ns)
             batch = CommandBatch(sender=self.instance, commands=(report,))
             turn.act(Send(subjects.report(self.node_id), ENCODER.encode(batch)))
             due_ns = self._reports.due_ns()
-            if self._reports.is_unheard:
+            if self._reports.is_unacknowledged:
                 self._desired.look(turn)
         if due_ns != self._report_timer_ns:
             self._report_timer_ns = due_ns

@@ -2,7 +2,7 @@
 
 import sys
 
-from services.cli.start import main
+from services.cli.entry_point import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,132 +1,264 @@
-"""`caravan completion`: scripts for bash, zsh and fish, written from the table of commands.
+"""`caravan completion`: scripts for bash, zsh and fish, and the candidates that they ask for.
 
-Decides what a shell offers: words and options from the table; job, node, allocation and evaluation ids from the bus,
-asked by the script itself, so that nothing is offered when there is no bus.
+The scripts call the hidden `caravan __complete -- WORDS…`, which reads the same table of commands as help and parser,
+and queries the bus for ids; without a bus it silently offers none.
 """
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
-from services.cli.commands import COMMANDS, GROUPS
-from services.cli.output import CliError, Output
-from services.cli.words import Command
+import msgspec
 
-_ASK = {
-    "job": "caravan job status --json 2>/dev/null | tr '{' '\\n' | sed -n 's/^\"id\":\"\\([^\"]*\\)\".*/\\1/p'",
-    "node": "caravan node status --json 2>/dev/null | tr ',' '\\n' | sed -n 's/^\"id\":\"\\([^\"]*\\)\".*/\\1/p'",
-    "eval": "caravan eval list --json 2>/dev/null | tr '{' '\\n' | sed -n 's/^\"id\":\"\\([^\"]*\\)\".*/\\1/p'",
-    "alloc": "caravan node status --allocs --json 2>/dev/null | tr '{' '\\n' "
-    '| sed -n \'s/^"id":"\\([^"]*\\)","key".*/\\1/p\'',
-    "context": "caravan context list 2>/dev/null | sed -n '2,$s/^[* ]* *\\([^ ]*\\).*/\\1/p'",
+from services.cli import global_options
+from services.cli.command_spec import ArgumentSpec, CommandSpec
+from services.cli.command_table import COMMANDS, GROUPS
+from services.cli.runtime.output import CliError, CommandOutput
+from services.cli.short_forms import expand
+from shared.errors import CaravanError
+
+S = TypeVar("S", bound=msgspec.Struct)
+#: A value to insert, and its description.
+Candidate = tuple[str, str]
+#: Tells the script to complete file names itself.
+FILES = ":files"
+_TIMEOUT_S = 0.5
+_LIMIT = 1_000
+_HELP = ("--help", "show help")
+_RUN = "run"
+
+
+class CompletionResult(msgspec.Struct, frozen=True):
+    """`completion --json`."""
+
+    shell: str
+    text: str
+
+
+_BASH = """# bash completion of caravan
+_caravan() {
+  local line
+  COMPREPLY=()
+  while IFS= read -r line; do
+    if [[ "$line" == ":files" ]]; then
+      while IFS= read -r line; do COMPREPLY+=("$line"); done \\
+        < <(compgen -f -- "${COMP_WORDS[COMP_CWORD]}")
+    else
+      COMPREPLY+=("${line%%$'\\t'*}")
+    fi
+  done < <(caravan __complete -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
 }
+complete -F _caravan caravan
+"""
+
+_ZSH = """#compdef caravan
+# zsh completion of caravan
+_caravan() {
+  local line
+  local -a values
+  for line in "${(@f)$(caravan __complete -- "${(@)words[2,CURRENT]}" 2>/dev/null)}"; do
+    if [[ "$line" == ":files" ]]; then
+      _files
+    elif [[ -n "$line" ]]; then
+      values+=("${${line%%$'\\t'*}//:/\\\\:}:${line#*$'\\t'}")
+    fi
+  done
+  _describe caravan values
+}
+if [[ "$funcstack[1]" == "_caravan" ]]; then _caravan "$@"; else compdef _caravan caravan; fi
+"""
+
+_FISH = """# fish completion of caravan
+function __caravan_complete
+  set -l words (commandline -opc) (commandline -ct)
+  for line in (caravan __complete -- $words[2..] 2>/dev/null)
+    if test "$line" = ":files"
+      __fish_complete_path (commandline -ct)
+    else
+      echo $line
+    end
+  end
+end
+complete -c caravan -f -a '(__caravan_complete)'
+"""
+
+_SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 
-def completion(out: Output, *, shell: str) -> int:
+def completion(out: CommandOutput, *, shell: str) -> int:
     """Print the script of a shell."""
-    scripts = {"bash": _bash, "zsh": _zsh, "fish": _fish}
-    if shell not in scripts:
-        raise CliError("usage", f"no shell {shell!r}, known are bash, zsh and fish")
-    text = scripts[shell]()
-    out.result({"shell": shell, "text": text})
-    for line in text.splitlines():
-        out.line(line)
+    if shell not in _SCRIPTS:
+        raise CliError("usage", f"unknown shell {shell!r}; expected bash, zsh or fish")
+    text = _SCRIPTS[shell].rstrip("\n")
+    out.result(CompletionResult(shell, text))
+    if not out.is_json:
+        print(text)
     return 0
 
 
-def _next_words() -> dict[str, list[str]]:
-    """What may follow each beginning of a command."""
-    found: dict[str, dict[str, None]] = {}
+def print_candidates(words: Sequence[str]) -> None:
+    """Print what may stand in place of the last word, each with a tab and its description."""
+    for value, text in candidates(words):
+        print(f"{value}\t{text}" if text else value)
+
+
+def candidates(words: Sequence[str]) -> Iterator[Candidate]:
+    """What may stand in place of the last word."""
+    *done, current = words or [""]
+    if "--" in done:
+        return
+    # `run` names roles as well as files: until there is a word behind it, both are offered.
+    if done == [_RUN] and current:
+        done = expand([*done, current])[:-1]
+    elif done:
+        done = expand(done)
+    command = next((c for c in COMMANDS if tuple(done[: len(c.words)]) == c.words), None)
+    found = _next_words(done) if command is None else _of_command(command, done, current)
+    yield from (one for one in found if one[0].startswith(current) or one[0] == FILES)
+
+
+def _next_words(done: Sequence[str]) -> Iterator[Candidate]:
+    """Words that continue a command, each once."""
+    begin, seen = tuple(done), set()
     for command in COMMANDS:
-        for at, word in enumerate(command.words):
-            found.setdefault(" ".join(command.words[:at]), {})[word] = None
-    return {begin: list(words) for begin, words in found.items()}
+        if command.words[: len(begin)] == begin and command.words[len(begin)] not in seen:
+            word = command.words[len(begin)]
+            seen.add(word)
+            is_whole = command.words == (*begin, word)
+            yield word, command.summary if is_whole else GROUPS.get(word, "")
+    yield _HELP
+    if not begin:
+        yield "--version", "print the version"
 
 
-def _options(command: Command) -> list[str]:
-    return [*(flag for arg in command.args for flag in arg.flags), "--json", "--help"]
+def _of_command(command: CommandSpec, done: Sequence[str], current: str) -> Iterator[Candidate]:
+    """Options of a command, values of its option, or values of its next argument."""
+    options = {flag: arg for arg in command.arguments for flag in arg.flags}
+    given, option = 0, None
+    for word in done[len(command.words) :]:
+        if option is not None:
+            if option.name == "context":
+                global_options.set_global_options(word)
+            option = None
+        elif word.startswith("-") and len(word) > 1:
+            known = options.get(word, options.get(f"-{word}"))
+            option = known if known is not None and known.kind is not bool else None
+        else:
+            given += 1
+    positional = [arg for arg in command.args if not arg.flags]
+    if option is not None:
+        yield from _values(option, current)
+    elif current.startswith("-"):
+        yield from ((flag, arg.help) for flag, arg in options.items())
+        yield _HELP
+    elif given < len(positional):
+        yield from _values(positional[given], current)
+    elif positional and positional[-1].kind is list:
+        yield from _values(positional[-1], current)
 
 
-def _wants(command: Command) -> str:
-    """What its first positional argument is."""
-    return next((arg.complete for arg in command.args if not arg.flags), "")
+def _values(arg: ArgumentSpec, prefix: str) -> Iterable[Candidate]:
+    """Values of an argument."""
+    if arg.complete.startswith("("):
+        return [(word, "") for word in arg.complete.strip("()").split()]
+    if arg.complete == "file":
+        return [(FILES, "")]
+    values = {
+        "job": _jobs,
+        "node": _nodes,
+        "alloc": _allocations,
+        "eval": _evaluations,
+        "deployment": _deployments,
+        "rollout": _rollouts,
+        "service": _services,
+        "context": _contexts,
+    }.get(arg.complete)
+    return values(prefix) if values is not None else ()
 
 
-def _values(wanted: str) -> str:
-    """A shell expression that gives the values of a kind of argument."""
-    if wanted.startswith("("):
-        return f"echo {wanted.strip('()')}"
-    return _ASK.get(wanted, "")
+def _jobs(prefix: str) -> list[Candidate]:
+    from schemas.job_answers import JobsAnswer
+
+    answer = _query("jobs", JobsAnswer, id=prefix)
+    return [(job.id, f"{job.job_type}, {job.status}") for job in answer.jobs] if answer else []
 
 
-def _bash() -> str:
-    lines = [
-        "# bash completion of caravan; written by `caravan completion bash`",
-        "_caravan() {",
-        '  local word="${COMP_WORDS[COMP_CWORD]}" line="" part',
-        '  for part in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do',
-        '    [[ "$part" == -* ]] || line="${line:+$line }$part"',
-        "  done",
-        '  local words="" options="" files=""',
-        '  case "$line" in',
-    ]
-    for begin, following in _next_words().items():
-        lines.append(f'    "{begin}") words="{" ".join(following)}" ;;')
-    for command in COMMANDS:
-        begin = " ".join(command.words)
-        values = _values(_wants(command))
-        given = f' words="$({values})"' if values else ""
-        files = " files=1" if _wants(command) == "file" else ""
-        lines.append(f'    "{begin}"*) options="{" ".join(_options(command))}"{given}{files} ;;')
-    lines += [
-        "  esac",
-        '  [[ "$word" == -* ]] && words="$options"',
-        '  COMPREPLY=($(compgen -W "$words" -- "$word"))',
-        '  [[ -n "$files" && "$word" != -* ]] && COMPREPLY+=($(compgen -f -- "$word"))',
-        "}",
-        "complete -F _caravan caravan",
-    ]
-    return "\n".join(lines)
+def _nodes(_prefix: str) -> list[Candidate]:
+    from schemas.node_answers import NodesAnswer
+
+    answer = _query("nodes", NodesAnswer)
+    nodes = answer.nodes if answer else ()
+    found = [(node.id, node.status) for node in nodes]
+    return found + [(node.name, node.id) for node in nodes if node.name not in ("", node.id)]
 
 
-def _zsh() -> str:
-    head = ["#compdef caravan", "# zsh completion of caravan; written by `caravan completion zsh`"]
-    return "\n".join(
-        [*head, "autoload -U +X bashcompinit && bashcompinit", *_bash().splitlines()[1:]]
-    )
+def _allocations(_prefix: str) -> list[Candidate]:
+    from schemas.node_answers import AllocsAnswer
+    from services.cli.runtime.output import short_id
+
+    answer = _query("allocs", AllocsAnswer, status="running")
+    found = answer.allocations if answer else ()
+    names = [(one.name, f"{short_id(one.id)} on {one.node}") for one in found]
+    return names + [(short_id(one.id), one.name) for one in found]
 
 
-def _fish() -> str:
-    lines = [
-        "# fish completion of caravan; written by `caravan completion fish`",
-        "function __caravan_at",
-        "  set -l line (commandline -opc | string match -v -- '-*')",
-        '  test "$line[2..]" = "$argv"',
-        "end",
-        "complete -c caravan -f",
-    ]
-    for begin, following in _next_words().items():
-        for word in following:
-            about = _about([*begin.split(), word])
-            at = f"__caravan_at {begin}".strip()
-            lines.append(f"complete -c caravan -n '{at}' -a {word} -d '{about}'")
-    for command in COMMANDS:
-        at = f"__caravan_at {' '.join(command.words)}"
-        for arg in command.args:
-            about = arg.help.replace("'", "")
-            for flag in arg.flags:
-                name = f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}"
-                lines.append(f"complete -c caravan -n '{at}' {name} -d '{about}'")
-        values = _values(_wants(command))
-        if values:
-            escaped = values.replace("'", "\\'")
-            lines.append(f"complete -c caravan -n '{at}' -a '({escaped})'")
-        elif _wants(command) == "file":
-            lines.append(f"complete -c caravan -n '{at}' -F")
-    return "\n".join(lines)
+def _evaluations(_prefix: str) -> list[Candidate]:
+    from schemas.evaluation_answers import EvalsAnswer
+    from services.cli.runtime.output import short_id
+
+    answer = _query("evals", EvalsAnswer)
+    found = answer.evaluations if answer else ()
+    return [(short_id(one.id), f"{one.job_id}, {one.status}") for one in found]
 
 
-def _about(words: Iterable[str]) -> str:
-    known = tuple(words)
-    for command in COMMANDS:
-        if command.words == known:
-            return command.summary.replace("'", "").replace("`", "")
-    return GROUPS.get(known[0], "")
+def _deployments(_prefix: str) -> list[Candidate]:
+    from schemas.answers import DeploymentsAnswer
+    from services.cli.runtime.output import short_id
+
+    answer = _query("deployments", DeploymentsAnswer)
+    found = answer.deployments if answer else ()
+    return [(short_id(one.id), f"{one.job} {one.version}, {one.status}") for one in found]
+
+
+def _rollouts(_prefix: str) -> list[Candidate]:
+    from schemas.rollout_answers import RolloutsAnswer
+    from services.cli.runtime.output import short_id
+
+    answer = _query("rollouts", RolloutsAnswer)
+    found = answer.rollouts if answer else ()
+    return [(short_id(one.id), f"{one.name}, {one.status}") for one in found]
+
+
+def _services(prefix: str) -> list[Candidate]:
+    from schemas.answers import ServicesAnswer
+
+    answer = _query("services", ServicesAnswer, id=prefix)
+    found = answer.services if answer else ()
+    return [(one.name, f"{one.passing} of {one.instances} passing") for one in found]
+
+
+def _contexts(_prefix: str) -> list[Candidate]:
+    from services.cli.runtime.contexts import known_contexts
+
+    try:
+        return [(one.name, one.url) for one in known_contexts()]
+    except CaravanError:
+        return []
+
+
+def _query(noun: str, answer: type[S], **query: str) -> S | None:
+    """Query the view; None if it does not answer at once."""
+    from schemas.projections import Query
+    from services.cli.runtime.bus_client import query_view, with_bus
+    from shared.bus.connection.public_client import Client
+
+    async def work(client: Client) -> S:
+        wanted = query_view(
+            client, noun, answer, msgspec.convert({**query, "limit": _LIMIT}, Query)
+        )
+        return await asyncio.wait_for(wanted, _TIMEOUT_S)
+
+    try:
+        return with_bus(work)
+    except (CaravanError, OSError, TimeoutError):
+        return None

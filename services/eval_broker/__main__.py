@@ -1,18 +1,16 @@
-"""Wiring of the eval broker: settings, role, shell. Run by `caravan run eval_broker`."""
+"""Wiring of the eval broker. Run by `caravan run eval_broker`."""
 
 import sys
 
 from services.eval_broker.role import EvalBroker
-from shared.bus.instances import log_settings, new_instance
-from shared.bus.runner import run_role, run_settings
+from shared.bus.process.runner import RoleSpec, run_services
+from shared.bus.process.settings import RunSettings, new_instance
 
 
-def main() -> int:
-    """Run until a signal; returns the exit code. Raises ConfigInvalid for settings that cannot be used."""
-    settings = run_settings()
-    log_settings("eval_broker", settings, level=settings.log_level)
-    return run_role(EvalBroker(instance=new_instance("eval_broker")), settings)
+def build(_settings: RunSettings) -> RoleSpec:
+    """Create the role from the environment."""
+    return RoleSpec(role=EvalBroker(instance=new_instance("eval_broker")))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_services([build]))

@@ -1,17 +1,17 @@
-"""What the broker counts: names and meanings of its metrics. Must not know why anything happened.
+"""Counters of the broker: names and meanings of its metrics.
 
 Meanings follow nomad.broker.* and nomad.blocked_evals.*: ready may be leased now, unacked are leased, pending wait for
-another evaluation of their job, waiting sleep until a time, cancelable shall end without a plan, blocked wait for room.
+another evaluation of their job, waiting are delayed until a time, cancelable end without a plan, blocked wait for room.
 """
 
 from schemas.base import EvalKey
-from shared.core.histogram import Histogram
+from shared.core.runtime.histogram import Histogram
 
 _PREFIX = "caravan_eval_broker_"
 
 
-class _Runs(Histogram):
-    """Durations of which many that come one after the other are equal: what went, or ended, in one step."""
+class _RunLengthHistogram(Histogram):
+    """A histogram of durations in which consecutive values are often equal: those of one step."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -19,7 +19,7 @@ class _Runs(Histogram):
         self._equal = 0
 
     def observe(self, duration_ns: int, count: int = 1) -> None:
-        """Count, once the run has ended."""
+        """Count a duration; equal ones are added together when the value changes."""
         if duration_ns == self._equal_ns:
             self._equal += count
             return
@@ -28,15 +28,15 @@ class _Runs(Histogram):
         self._equal_ns, self._equal = duration_ns, count
 
     def shown(self) -> dict[str, float]:
-        """As of any other; what runs is counted, too."""
+        """Return the exposition, including the values not yet added."""
         if self._equal:
             super().observe(self._equal_ns, self._equal)
             self._equal = 0
         return super().shown()
 
 
-class Counters:
-    """Sums since the start of the process, and what blocked evaluations ask for. Times are steady ns."""
+class BrokerCounters:
+    """Sums since the start of the process, and what blocked evaluations request. Times are steady ns."""
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = dict.fromkeys(
@@ -52,14 +52,14 @@ class Counters:
             ),
             0,
         )
-        self._process = _Runs(_PREFIX + "process_seconds")
-        self._wait = _Runs(_PREFIX + "wait_seconds")
+        self._process = _RunLengthHistogram(_PREFIX + "process_seconds")
+        self._wait = _RunLengthHistogram(_PREFIX + "wait_seconds")
         #: MHz and MiB.
         self._blocked: dict[EvalKey, tuple[int, int]] = {}
         self._blocked_sum = (0, 0)
 
     def clear(self) -> None:
-        """Forget what hangs on evaluations: another broker acts, or this one starts to."""
+        """Reset what belongs to evaluations: another broker acts, or this one starts to."""
         self._blocked = {}
         self._blocked_sum = (0, 0)
 
@@ -74,7 +74,7 @@ class Counters:
             self._wait.observe(duration_ns)
 
     def ended(self, given_ns: int, now_ns: int) -> None:
-        """Count the end of what was handed out: the time until the log's word (broker.process_time)."""
+        """Count the end of a leased evaluation: the time until the log shows the result (broker.process_time)."""
         self._process.observe(now_ns - given_ns)
 
     def blocked(self, key: EvalKey, cpu_mhz: int, memory_mib: int) -> None:
@@ -84,7 +84,7 @@ class Counters:
         self._blocked_sum = (self._blocked_sum[0] + cpu_mhz, self._blocked_sum[1] + memory_mib)
 
     def unblocked(self, key: EvalKey) -> None:
-        """Take it away again."""
+        """Subtract what an evaluation waited for."""
         asked = self._blocked.pop(key, None)
         if asked is not None:
             cpu_mhz, memory_mib = self._blocked_sum

@@ -1,18 +1,16 @@
-"""Wiring of the heartbeat monitor: settings, role, shell. Run by `caravan run heartbeat`."""
+"""Wiring of the heartbeat monitor. Run by `caravan run heartbeat`."""
 
 import sys
 
-from services.heartbeat.role import Heartbeat
-from shared.bus.instances import log_settings, new_instance
-from shared.bus.runner import run_role, run_settings
+from services.heartbeat.role import HeartbeatMonitor
+from shared.bus.process.runner import RoleSpec, run_services
+from shared.bus.process.settings import RunSettings, new_instance
 
 
-def main() -> int:
-    """Run until a signal; returns the exit code. Raises ConfigInvalid for settings that cannot be used."""
-    settings = run_settings()
-    log_settings("heartbeat", settings, level=settings.log_level)
-    return run_role(Heartbeat(instance=new_instance("heartbeat")), settings)
+def build(_settings: RunSettings) -> RoleSpec:
+    """Create the role from the environment."""
+    return RoleSpec(role=HeartbeatMonitor(instance=new_instance("heartbeat")))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_services([build]))

@@ -1,115 +1,127 @@
-"""Heartbeat: says which nodes fell silent and which came back.
+"""Heartbeat monitor: reports nodes that fell silent and nodes that came back.
 
-Decides a node's liveness from what it hears itself; the fact becomes one only through the plan applier. Must not know
-allocations: what a lost node means for jobs is decided there. Every instance listens, only the leader speaks, and it
-speaks again until the log shows the status. After a start, a change of leadership, a reconnect or a pause of its own it
-gives every node a fresh deadline: that it heard nothing then says nothing about the nodes. Next: `silence.py`.
+It decides a node's liveness from the heartbeats it receives; the plan applier makes it a fact and decides what a lost
+node means for jobs. Every instance listens, only the leader sends commands, and repeats them until the log shows the
+status. After a start, a change of leadership, a reconnect or a pause of its own every node gets a fresh deadline: the
+monitor's own silence says nothing about the nodes. After a start and a reconnect it is a longer one, since the agents
+may be starting too. Deadlines: `liveness_deadlines.py`.
 
 Heartbeats are the one flood here (50,000 a second): a node is found by the whole subject, its boot by a search in the
 bytes, and nothing is decoded unless that search fails.
 """
 
+import contextlib
 from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
+from schemas import envelope
 from schemas.base import Event, NodeId
+from schemas.bounds import bounded_decoder
 from schemas.envelope import ENCODER, CommandBatch
 from schemas.nodes import ChangeLiveness, NodeRegistered, NodesCollected, NodesStatusChanged
 from schemas.nodes import Heartbeat as Beat
-from schemas.policy import ClusterCreated, PolicyChanged
-from services.heartbeat.silence import SECOND_NS, Rows, Settings, Silence
-from shared.bus import subjects
-from shared.core.dead import dead_letter
-from shared.core.replica import Replica
-from shared.core.role import (
+from schemas.policy import BeginIncarnation, ClusterCreated, PolicyChanged
+from services.heartbeat.liveness_deadlines import (
+    SECOND_NS,
+    LivenessDeadlines,
+    LivenessSettings,
+    NodeRows,
+)
+from shared.core.decide.incarnation import is_credible
+from shared.core.runtime.messages import (
     CaughtUp,
-    Effect,
-    Input,
     LeadershipLost,
     LeadershipWon,
     Listen,
     Message,
     Reconnected,
-    Record,
     Replay,
-    Restored,
     Send,
     SetTimer,
     Source,
-    Stop,
     Timer,
 )
-from shared.core.tables.fleet import DISCONNECTED, DOWN
-from shared.errors import LogError
+from shared.core.runtime.replica import Replica, ReplicaFactory
+from shared.core.runtime.replicated_role import ReplicatedRole
+from shared.core.runtime.restored import Restored
+from shared.core.runtime.role import Input
+from shared.core.runtime.step import Step
+from shared.core.state.tables.fleet import DISCONNECTED, DOWN
+from shared.protocol import subjects
 
 SCAN_NS = SECOND_NS // 10
 #: A pause of our own that is longer than this makes all silence before it meaningless.
-PAUSE_NS = 3 * SECOND_NS // 2
+OWN_PAUSE_NS = 3 * SECOND_NS // 2
 #: Nodes in one command: ids of 128 bytes still keep it well below 512 KiB.
 NODES_MAX = 1000
 #: Dead letters a second; heartbeats are a flood by nature.
 DEAD_PER_S = 10
 #: How often it is asked whether a disconnected node is down by now: that is for the applier to say.
-LINGER_NS = 5 * SECOND_NS
+DISCONNECTED_RECHECK_NS = 5 * SECOND_NS
 
 _TIMER = "scan"
-_DECODER = msgspec.json.Decoder(Beat)
-_HEEDED = frozenset(
+#: Why a node is declared ready.
+_BACK = "heartbeats are heard again"
+_DECODER = bounded_decoder(Beat)
+_RELEVANT_EVENTS = frozenset(
     (NodeRegistered, NodesCollected, NodesStatusChanged, ClusterCreated, PolicyChanged)
 )
 
 #: Nodes that come and go are looked at by the second: it need not hear of every record by itself.
-LULL_NS = 20_000_000
+BATCH_WINDOW_NS = 20_000_000
 
 
-class Heartbeat:
+class HeartbeatMonitor(ReplicatedRole):
     """The role. Replays the fleet, and the policy, which says how many heartbeats a node may miss."""
 
     name = "heartbeat"
     leader_key = "heartbeat"
 
-    def __init__(self, *, instance: str, settings: Settings | None = None) -> None:
-        self.instance = instance
-        self._settings = settings or Settings()
-        self._replica = Replica(frozenset({"fleet", "policy"}))
-        self._silence = Silence(self._settings, self._missed)
+    def __init__(
+        self,
+        *,
+        instance: str,
+        settings: LivenessSettings | None = None,
+        replicas: ReplicaFactory = Replica,
+    ) -> None:
+        super().__init__(instance, frozenset({"fleet", "policy"}), replicas)
+        self._settings = settings or LivenessSettings()
+        self._silence = LivenessDeadlines(self._settings, self._missed)
         #: heartbeat subject -> row, and back.
         self._row_of: dict[str, int] = {}
         self._subjects: list[str] = []
         #: row -> bytes of the boot id that the log knows.
         self._boots: list[bytes] = []
-        self._leads = False
-        self._caught_up = False
+        #: rows that were asked to be ready again; those that the log shows, or that fell silent, are taken out.
+        self._back: set[int] = set()
+        #: rows heard in this step.
+        self._beats: list[int] = []
         self._scanned_ns = 0
         self._lingered_ns = 0
         self._timer_fired = False
         self._dead_second = 0
         self._dead_in_second = 0
-        self._now_ns = 0
-        self._effects: list[Effect] = []
+        #: a heartbeat that is ahead of the log, and since when.
+        self._ahead: tuple[Beat, int] | None = None
+        self._compared_ns = 0
         self._counts = dict.fromkeys(
             ("heartbeats", "strangers", "declared_down", "declared_ready", "graces", "masses"), 0
         )
 
     @property
-    def next_seq(self) -> int:
-        """First seq of the log not applied yet."""
-        return self._replica.next_seq
-
-    @property
     def _missed(self) -> int:
-        return self._replica.state.policy.policy.heartbeats_missed
+        return self.replica.state.policy.policy.heartbeats_missed
 
     def sources(self) -> tuple[Source, ...]:
         """The log, and every node's heartbeat."""
-        replay = Replay(tables=self._replica.tables, lull_ns=LULL_NS)
+        replay = Replay(tables=self.replica.tables, lull_ns=BATCH_WINDOW_NS)
         return replay, Listen("heartbeats", subjects.HEARTBEATS)
 
     def metrics(self) -> dict[str, float]:
         """Counts since the start, and the fleet as the log knows it."""
-        fleet = self._replica.state.fleet
+        fleet = self.replica.state.fleet
         live = fleet.live[: fleet.size]
         down = live & (fleet.status[: fleet.size] == DOWN)
         away = live & (fleet.status[: fleet.size] == DISCONNECTED)
@@ -117,107 +129,131 @@ class Heartbeat:
         found["caravan_heartbeat_up_nodes"] = float(np.count_nonzero(live & ~down & ~away))
         found["caravan_heartbeat_down_nodes"] = float(np.count_nonzero(down))
         found["caravan_heartbeat_disconnected_nodes"] = float(np.count_nonzero(away))
-        found["caravan_heartbeat_mass_silence_info"] = float(self._silence.mass_until_ns > 0)
+        found["caravan_heartbeat_mass_silence_info"] = float(
+            self._silence.mass_silence_until_ns > 0
+        )
+        found["caravan_heartbeat_ahead_of_log_info"] = float(self._ahead is not None)
         return found
 
-    def step(self, inputs: list[Input], now_ns: int) -> list[Effect]:
-        """Take what happened, return what shall be done."""
-        self._now_ns = now_ns
-        beats: list[int] = []
+    @property
+    def alarms(self) -> tuple[str, ...]:
+        """What an operator should know: a node has seen a history that the log does not hold."""
+        if self._ahead is None:
+            return ()
+        beat = self._ahead[0]
+        seen = f"node {beat.node_id} has seen seq {beat.seq}, the log ends at {self.replica.seq}"
+        return (f"{seen}: the log was restored from an older copy",)
+
+    # ---- inputs ----
+
+    def take_inputs(self, inputs: list[Input], step: Step) -> None:
+        """Take the inputs; the heartbeats of a step are one vector operation."""
+        beats = self._beats = []
         row_of, boots = self._row_of, self._boots
         for item in inputs:
-            if type(item) is Message:
-                row = row_of.get(item.subject)
-                if row is not None and boots[row] in item.data:
-                    beats.append(row)
-                elif self._is_known_boot(item, row):
-                    assert row is not None
-                    beats.append(row)
-            elif type(item) is Record:
-                if not self._record(item):
-                    break
+            if type(item) is not Message:
+                self.take(item, step)
+                continue
+            row = row_of.get(item.subject)
+            if row is not None and boots[row] in item.data:
+                beats.append(row)
+                if step.now_ns >= self._compared_ns + SCAN_NS:
+                    self._compare(item.data, step)
             else:
-                self._other(item)
+                self._take_message(item, step)
         if beats:
             self._counts["heartbeats"] += len(beats)
-            self._heard(np.array(beats, dtype=np.int64))
-        # After the heartbeats of the same step: they may be what a scan misses.
+            self._heard(np.array(beats, dtype=np.int64), step)
+
+    def on_message(self, message: Message, step: Step) -> None:
+        """Read a heartbeat that the fast look did not recognise."""
+        row = self._row_of.get(message.subject)
+        if self._is_known_boot(message, row, step):
+            assert row is not None
+            self._beats.append(row)
+
+    def _on_failed(self, message: Message, reason: str, step: Step) -> None:
+        """Keep some of what is no heartbeat."""
+        self._bury(message, reason, step)
+
+    def finish(self, step: Step) -> None:
+        """Scan after the heartbeats of the same step: they may be what a scan misses."""
         if self._timer_fired:
             self._timer_fired = False
-            self._scan()
-        effects, self._effects = self._effects, []
-        return effects
+            self._scan(step)
 
-    def _other(self, item: Input) -> None:
+    def on_input(self, item: Input, step: Step) -> None:
+        """Follow leadership and the connection, both of which give every node a fresh deadline."""
         match item:
             case Restored():
-                self._replica.begin_at(item.replica)
-                self._silence.miss(self._missed)
-                fleet = self._replica.state.fleet
+                self._silence.set_missed_limit(self._missed)
+                fleet = self.replica.state.fleet
                 for node_id, row in fleet.row_of.items():
-                    self._know(node_id, row, fleet.boot_ids[row])
-            case CaughtUp():
-                self._caught_up = True
-                self._begin()
-            case LeadershipWon():
-                self._leads = True
-                self._begin()
+                    self._track_node(node_id, row, fleet.boot_ids[row], step)
+            case CaughtUp() | Reconnected():
+                self._begin(step, self._settings.grace_ns)
+            case LeadershipWon():  # A standby listened all the time.
+                self._begin(step)
             case LeadershipLost():
-                self._leads = False
-                self._effects.append(SetTimer(_TIMER, 0))
-            case Reconnected():
-                self._begin()
+                step.emit(SetTimer(_TIMER, 0))
             case Timer():
                 self._timer_fired = True
             case _:
                 pass
 
-    def _begin(self) -> None:
-        """Start to watch, or start again, with a fresh deadline for everybody."""
+    def _begin(self, step: Step, grace_ns: int = 0) -> None:
+        """Start or restart watching, with a fresh deadline for every node."""
+        self._back.clear()
         self._counts["graces"] += 1
-        self._silence.forgive(self._now_ns)
-        if self._leads and self._caught_up:
-            self._scanned_ns = self._now_ns
-            self._effects.append(SetTimer(_TIMER, self._now_ns + SCAN_NS))
+        self._silence.reset_deadlines(step.now_ns, grace_ns)
+        if self.is_acting:
+            self._scanned_ns = step.now_ns
+            step.emit(SetTimer(_TIMER, step.now_ns + SCAN_NS))
 
     # ---- the log ----
 
-    def _record(self, record: Record) -> bool:
-        """Apply one record; False when the log cannot be followed any more."""
-        try:
-            decoded = self._replica.apply(record)
-        except LogError as err:
-            self._effects.append(Stop(str(err)))
-            return False
-        if decoded is not None:
-            for event in decoded.events:
-                # Nearly all of the log is about other things.
-                if type(event) in _HEEDED:
-                    self._heed(event)
-        return True
+    def on_applied(self, record: envelope.LogRecord, seq: int, step: Step) -> None:
+        """Follow the nodes that are registered, and the policy."""
+        del seq
+        for event in record.events:
+            # Nearly all of the log is about other things.
+            if type(event) in _RELEVANT_EVENTS:
+                self._apply_event(event, step)
 
-    def _heed(self, event: Event) -> None:
+    def _on_new_writer(self, step: Step) -> None:
+        """Resend at once the commands not yet in the log: for silent nodes by a scan, for returned nodes here."""
+        if not self.is_acting:
+            return
+        self._silence.hurry()
+        self._timer_fired = True
+        back = np.array(sorted(self._back), dtype=np.int64)
+        if len(back := self._absent(back)):
+            self._ask(back, "ready", _BACK, step)
+
+    def _apply_event(self, event: Event, step: Step) -> None:
         match event:
             case NodeRegistered():
-                self._registered(event)
+                self._registered(event, step)
             case NodesCollected():
+                self._back.difference_update(event.rows)
                 for row in event.rows:
                     self._row_of.pop(self._subjects[row], None)
                     self._subjects[row] = ""
             case NodesStatusChanged():
                 self._silence.shown(np.array(event.rows, dtype=np.int64))
+                self._back.difference_update(event.rows)
             case _:
-                self._silence.miss(self._missed)
+                self._silence.set_missed_limit(self._missed)
 
-    def _registered(self, event: NodeRegistered) -> None:
+    def _registered(self, event: NodeRegistered, step: Step) -> None:
         """Know a node by the subject of its heartbeats. A registration is a sign of life."""
         node_id = event.spec.node_id
         # A later event of the same transaction may have taken the node away again.
-        row = self._replica.state.fleet.row_of.get(node_id)
+        row = self.replica.state.fleet.row_of.get(node_id)
         if row is not None:
-            self._know(node_id, row, event.boot_id)
+            self._track_node(node_id, row, event.boot_id, step)
 
-    def _know(self, node_id: NodeId, row: int, boot_id: str) -> None:
+    def _track_node(self, node_id: NodeId, row: int, boot_id: str, step: Step) -> None:
         """Hear a node from now on."""
         if row >= len(self._subjects):
             more = row + 1 - len(self._subjects)
@@ -232,81 +268,123 @@ class Heartbeat:
         self._subjects[row] = subject
         self._row_of[subject] = row
         self._boots[row] = boot_id.encode()
-        self._silence.heard(np.array([row], dtype=np.int64), self._now_ns)
+        self._silence.heard(np.array([row], dtype=np.int64), step.now_ns)
 
     # ---- heartbeats ----
 
-    def _is_known_boot(self, message: Message, row: int | None) -> bool:
+    def _is_known_boot(self, message: Message, row: int | None, step: Step) -> bool:
         """Decode a heartbeat that the fast look did not recognise: a stranger's, another boot's, or none at all."""
         try:
             beat = _DECODER.decode(message.data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as err:
-            self._bury(message, f"no heartbeat: {err}")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
+            self._bury(message, f"no heartbeat: {err}", step)
             return False
-        if row is not None and self._replica.state.fleet.boot_ids[row] == beat.boot_id:
+        self._compare_seen(beat, step)
+        if row is not None and self.replica.state.fleet.boot_ids[row] == beat.boot_id:
             return True
         self._counts["strangers"] += 1
         return False
 
-    def _bury(self, message: Message, reason: str) -> None:
-        second = self._now_ns // SECOND_NS
+    def _compare(self, data: bytes, step: Step) -> None:
+        """Compare what one of the nodes has seen with the log: of a log that is an older copy most are ahead."""
+        self._compared_ns = step.now_ns
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+            self._compare_seen(_DECODER.decode(data), step)
+
+    def _compare_seen(self, beat: Beat, step: Step) -> None:
+        if self._ahead is None and self._is_ahead(beat):
+            self._ahead = (beat, step.now_ns)
+
+    def _is_ahead(self, beat: Beat) -> bool:
+        newest = self.replica.state.policy.incarnations.newest
+        return is_credible(beat.incarnation, beat.seq) and (beat.incarnation, beat.seq) > (
+            newest,
+            self.replica.seq,
+        )
+
+    def _report_ahead(self, step: Step) -> None:
+        """Have the applier begin a new incarnation where a node has seen more than the log holds.
+
+        Not at once: the node may have heard of a record a moment before us.
+        """
+        if self._ahead is None:
+            return
+        beat, since_ns = self._ahead
+        if not self._is_ahead(beat):
+            self._ahead = None
+        elif step.now_ns - since_ns >= SECOND_NS:
+            self._ahead = (beat, step.now_ns)
+            command = BeginIncarnation(
+                node_id=beat.node_id, incarnation=beat.incarnation, seq=beat.seq
+            )
+            batch = CommandBatch(sender=self.instance, commands=(command,))
+            step.emit(Send(subjects.command("liveness"), ENCODER.encode(batch)))
+
+    def _bury(self, message: Message, reason: str, step: Step) -> None:
+        second = step.now_ns // SECOND_NS
         if second != self._dead_second:
             self._dead_second, self._dead_in_second = second, 0
         self._dead_in_second += 1
-        if self._leads and self._dead_in_second <= DEAD_PER_S:
-            letter = dead_letter(self, message, reason, self._now_ns)
-            self._effects.append(Send(subjects.dead(message.subject), letter))
+        if self.is_leader and self._dead_in_second <= DEAD_PER_S:
+            step.emit(self.dead_letter(message, reason, step.now_ns))
 
-    def _heard(self, rows: Rows) -> None:
-        """Note who lives; who is down in the log and lives is asked to be ready, with every heartbeat again."""
-        self._silence.heard(rows, self._now_ns)
-        if not (self._leads and self._caught_up):
+    def _heard(self, rows: NodeRows, step: Step) -> None:
+        """Record living nodes; request the ready status of those that the log has as down."""
+        self._silence.heard(rows, step.now_ns)
+        if not (self.is_acting):
             return
-        fleet = self._replica.state.fleet
-        absent = (fleet.status[rows] == DOWN) | (fleet.status[rows] == DISCONNECTED)
-        back = rows[absent & fleet.live[rows]]
+        back = self._absent(rows)
         if len(back):
             back = np.unique(back)
             self._counts["declared_ready"] += len(back)
-            self._ask(back, "ready", "heartbeats are heard again")
+            self._back.update(back.tolist())
+            self._ask(back, "ready", _BACK, step)
+
+    def _absent(self, rows: NodeRows) -> NodeRows:
+        """Choose the rows whose nodes the log has as down or disconnected."""
+        fleet = self.replica.state.fleet
+        absent = (fleet.status[rows] == DOWN) | (fleet.status[rows] == DISCONNECTED)
+        found: NodeRows = rows[absent & fleet.live[rows]]
+        return found
 
     # ---- silence ----
 
-    def _scan(self) -> None:
-        """Look for silent nodes, ten times a second."""
-        if not (self._leads and self._caught_up):
+    def _scan(self, step: Step) -> None:
+        """Search for silent nodes, ten times a second."""
+        if not (self.is_acting):
             return
-        now_ns = self._now_ns
-        if now_ns - self._scanned_ns > PAUSE_NS:
+        self._report_ahead(step)
+        now_ns = step.now_ns
+        if now_ns - self._scanned_ns > OWN_PAUSE_NS:
             self._counts["graces"] += 1
-            self._silence.forgive(now_ns)
+            self._silence.reset_deadlines(now_ns)
         self._scanned_ns = now_ns
-        fleet = self._replica.state.fleet
+        fleet = self.replica.state.fleet
         live, status = fleet.live[: fleet.size], fleet.status[: fleet.size]
         away = live & (status == DISCONNECTED)
         up = live & (status != DOWN) & ~away
-        was_mass = self._silence.mass_until_ns
+        was_mass = self._silence.mass_silence_until_ns
         rows = self._silence.scan(up, now_ns)
-        if self._silence.mass_until_ns and not was_mass:
+        if self._silence.mass_silence_until_ns and not was_mass:
             self._counts["masses"] += 1
         if len(rows):
             self._counts["declared_down"] += len(rows)
-            self._ask(rows, "down", f"{self._missed} heartbeats missed")
-        if now_ns - self._lingered_ns >= LINGER_NS and away.any():
+            self._ask(rows, "down", f"{self._missed} heartbeats missed", step)
+        if now_ns - self._lingered_ns >= DISCONNECTED_RECHECK_NS and away.any():
             self._lingered_ns = now_ns
-            self._ask(self._silence.still(away, now_ns), "down", "it is still silent")
-        self._effects.append(SetTimer(_TIMER, now_ns + SCAN_NS))
+            self._ask(self._silence.still(away, now_ns), "down", "it is still silent", step)
+        step.emit(SetTimer(_TIMER, now_ns + SCAN_NS))
 
-    def _ask(self, rows: Rows, status: str, reason: str) -> None:
+    def _ask(self, rows: NodeRows, status: str, reason: str, step: Step) -> None:
         """Ask the plan applier to change the status of these rows' nodes."""
-        ids = self._replica.state.fleet.ids
+        ids = self.replica.state.fleet.ids
         node_ids: Sequence[NodeId] = [ids[row] for row in rows.tolist()]
         for start in range(0, len(node_ids), NODES_MAX):
             command = ChangeLiveness(
                 node_ids=tuple(node_ids[start : start + NODES_MAX]),
                 status=status,
                 reason=reason,
-                seen_seq=self._replica.seq,
+                seen_seq=self.replica.seq,
             )
             batch = CommandBatch(sender=self.instance, commands=(command,))
-            self._effects.append(Send(subjects.command("liveness"), ENCODER.encode(batch)))
+            step.emit(Send(subjects.command("liveness"), ENCODER.encode(batch)))

@@ -1,18 +1,19 @@
-"""Wiring of the intake: settings, role, shell. Run by `caravan run intake`."""
+"""Wiring of the intake. Run by `caravan run intake`."""
 
 import sys
 
 from services.intake.role import Intake
-from shared.bus.instances import log_settings, new_instance
-from shared.bus.runner import run_role, run_settings
+from shared.bus.process.runner import RoleSpec, run_services
+from shared.bus.process.settings import RunSettings, new_instance
+from shared.jobspec.nomad.base import SECOND_NS
 
 
-def main() -> int:
-    """Run until a signal; returns the exit code. Raises ConfigInvalid for settings that cannot be used."""
-    settings = run_settings()
-    log_settings("intake", settings, level=settings.log_level)
-    return run_role(Intake(instance=new_instance("intake")), settings)
+def build(settings: RunSettings) -> RoleSpec:
+    """Make the role from the environment."""
+    longest_ns = settings.max_kill_timeout_s * SECOND_NS
+    role = Intake(instance=new_instance("intake"), max_kill_timeout_ns=longest_ns)
+    return RoleSpec(role=role, given={"max_kill_timeout_ns": longest_ns})
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_services([build]))

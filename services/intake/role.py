@@ -1,16 +1,17 @@
-"""Intake: gives every submission its verdict, at both doors.
+"""Intake: answers every submission with a verdict, from requests and from the drop box.
 
-Decides whether a body is a submission, asks the plan applier for it until the log shows the effect or the refusal, and
-answers. Must not know versions, fences or capacity: those are decided against the state by the plan applier, so that
-two intakes and two submissions of one job need no agreement here.
+It decodes and validates submissions, asks the plan applier until the log shows the effect or the refusal, and answers.
+Versions, fences and capacity are decided by the plan applier against the state, so that two intakes and two submissions
+of one job need no agreement here.
 
-- The fast door (`api.jobs.<verb>`) is served by every instance, leading or not, each message by one of them.
+- Requests (`api.jobs.<verb>`) are served by every instance, leading or not, each message by one of them.
 - The drop box (`jobs.<verb>`) is read by the leader, from the position that the log knows.
-- What does not decode or validate is answered (fast door) or becomes a dead letter and a skip (drop box).
+- What does not decode or validate is answered (request) or becomes a dead letter and a skip (drop box).
 
-Beside it: `pending.py`, `box.py` (what is on the way), `verdicts.py` (what is told).
+Beside it: `pending_submissions.py` and `drop_box.py` (commands on their way), `admission.py`, `verdicts.py`.
 """
 
+from collections.abc import Sequence
 from typing import cast, get_args
 
 import msgspec
@@ -25,21 +26,17 @@ from schemas.jobs import (
     SubmissionRefused,
 )
 from schemas.policy import RemoteDriver
+from schemas.rollouts import RolloutStarted
 from services.intake import verdicts
-from services.intake.box import Box
-from services.intake.credit import Credit
-from services.intake.pending import Pending, Waiting
-from shared.bus import subjects
-from shared.bus.names import id_token
-from shared.core.dead import dead_letter
-from shared.core.ids import eval_id, eval_ids
-from shared.core.replica import Replica
-from shared.core.role import (
+from services.intake.admission import Admission
+from services.intake.drop_box import DropBox
+from services.intake.pending_submissions import PendingSubmission, PendingSubmissions
+from shared.core.runtime.deadline_timer import earliest
+from shared.core.runtime.log_capacity import WRITE_FAILED
+from shared.core.runtime.messages import (
     Ack,
     CaughtUp,
     Close,
-    Effect,
-    Input,
     LeadershipLost,
     LeadershipWon,
     Listen,
@@ -49,91 +46,103 @@ from shared.core.role import (
     Purge,
     Read,
     Reconnected,
-    Record,
     Replay,
     Reply,
-    Restored,
     Send,
     SetTimer,
     Source,
-    Stop,
     Timer,
 )
-from shared.core.tables.jobs import Submission as Entry
-from shared.core.waker import earliest
-from shared.errors import CommandInvalid, LogError
-from shared.jobspec.identifiers import id_fault
-from shared.jobspec.load import parse_request
-from shared.jobspec.submission import Memo, Submission, command_of, read_submission
+from shared.core.runtime.replica import Replica, ReplicaFactory
+from shared.core.runtime.replicated_role import ReplicatedRole
+from shared.core.runtime.role import Input
+from shared.core.runtime.step import Step
+from shared.core.state.ids import eval_id, eval_ids
+from shared.core.state.tables.jobs import SubmissionRecord as Entry
+from shared.errors import CommandInvalid
+from shared.jobspec.checks.identifiers import id_error
+from shared.jobspec.files.load import parse_request
+from shared.jobspec.submission import (
+    MAX_KILL_TIMEOUT_NS,
+    ParsedSubmission,
+    SubmissionCache,
+    check_kill_timeouts,
+    read_submission,
+    to_command,
+)
+from shared.protocol import subjects
+from shared.protocol.id_tokens import id_token
 
 #: More waiting submissions than this are turned away: nothing is kept, the submitter asks again.
 PENDING_MAX = 20_000
+#: And more bytes of them: a command may have 440 KiB.
+PENDING_BYTES_MAX = 256 * 1024 * 1024
 #: One transaction of the log takes as many; bytes leave room below its 512 KiB.
 BATCH_COMMANDS_MAX = 256
 BATCH_BYTES_MAX = 480 * 1024
 #: The compiled groups may be longer than the text they come from.
 COMMAND_BYTES_MAX = 440 * 1024
-#: A clock set back by more than this makes everything due again.
-CLOCK_BACK_NS = 100_000_000
-
 #: Pause between closing the drop box and reading it again.
 REOPEN_NS = 500_000_000
 
-_TIMER = "intake"
 _REOPEN = "open"
 _API = "api"
 _PARSE = "parse"
 _BOX = "jobs"
 _BACKLOG = "backlog"
-_Verdict = JobRegistered | JobStopped | JobEvaluated | SubmissionRefused
-_VERDICTS = frozenset(get_args(_Verdict))
+_VerdictEvent = JobRegistered | JobStopped | JobEvaluated | RolloutStarted | SubmissionRefused
+_VERDICT_EVENTS = frozenset(get_args(_VerdictEvent))
 
 
-class Intake:
+class Intake(ReplicatedRole):
     """The role. Replays the tables of jobs and of the policy, under which a job is compiled."""
 
     name = "intake"
     leader_key = "intake"
+    timer_name = "intake"
 
-    def __init__(self, *, instance: str, pending_max: int = PENDING_MAX) -> None:
-        self.instance = instance
+    def __init__(
+        self,
+        *,
+        instance: str,
+        pending_max: int = PENDING_MAX,
+        pending_bytes_max: int = PENDING_BYTES_MAX,
+        max_kill_timeout_ns: int = MAX_KILL_TIMEOUT_NS,
+        replicas: ReplicaFactory = Replica,
+    ) -> None:
+        super().__init__(instance, frozenset({"jobs", "policy"}), replicas)
         self._pending_max = pending_max
-        self._replica = Replica(frozenset({"jobs", "policy"}))
-        self._pending = Pending()
-        self._memo = Memo()
-        self._box = Box()
-        self._credit = Credit()
-        self._leads = False
-        self._caught_up = False
+        self._pending_bytes_max = pending_bytes_max
+        self._max_kill_timeout_ns = max_kill_timeout_ns
+        self._pending = PendingSubmissions()
+        self._memo = SubmissionCache()
+        self._box = DropBox()
+        self._credit = Admission()
         self._closing = False
-        self._now_ns = 0
-        self._armed_ns = 0
         self._made_ids = 0
         self._id_prefix = id_token(instance)[:80]
         self._batch_head = b'{"sender":%b,"commands":[' % ENCODER.encode(instance)
+        #: encoded commands to send at the end of the step.
         self._outbox: list[bytes] = []
-        self._effects: list[Effect] = []
-        self._counts = dict.fromkeys(
-            (
-                *("submissions", "invalid", "refused", "resends", "dead_letters"),
-                *("pending_replies", "parsed"),
-            ),
-            0,
-        )
-
-    @property
-    def next_seq(self) -> int:
-        """First seq of the log not applied yet."""
-        return self._replica.next_seq
+        names = ("submissions", "invalid", "refused", "resends", "dead_letters")
+        self._counts = dict.fromkeys((*names, "pending_replies", "parsed"), 0)
 
     @property
     def _remotes(self) -> dict[str, RemoteDriver]:
-        return self._replica.state.policy.policy.remote_drivers
+        return self.replica.state.policy.policy.remote_drivers
+
+    def _read_submission(self, body: bytes, verb: str) -> ParsedSubmission:
+        """Read a body within the operator's bounds. Raises CommandInvalid."""
+        submission = read_submission(body, verb, self._remotes, self._memo)
+        for one in (submission, *submission.together):
+            if one.job is not None:
+                check_kill_timeouts(one.job, self._max_kill_timeout_ns)
+        return submission
 
     def sources(self) -> tuple[Source, ...]:
         """The log, the fast door shared with the other instances, and the drop box."""
         return (
-            Replay(space=True, tables=self._replica.tables),
+            Replay(space=True, tables=self.replica.tables),
             Listen(_API, subjects.API_JOBS_ALL, queue="intake"),
             Read(_BOX, "JOBS", subjects.JOBS_ALL),
             Listen(_BACKLOG, subjects.presence("eval_broker", _BACKLOG)),
@@ -143,155 +152,160 @@ class Intake:
         """What waits now, and counts since the start."""
         found = {f"caravan_intake_{name}_total": float(n) for name, n in self._counts.items()}
         found["caravan_intake_pending_submissions"] = len(self._pending)
+        found["caravan_intake_pending_bytes"] = self._pending.bytes + self._box.size()
         found["caravan_intake_drop_box_outstanding_messages"] = len(self._box)
-        found["caravan_intake_drop_box_position_seq"] = self._replica.state.jobs.jobs_seq
+        found["caravan_intake_drop_box_position_seq"] = self.replica.state.jobs.jobs_seq
         return found
 
-    def step(self, inputs: list[Input], now_ns: int) -> list[Effect]:
-        """Take what happened, return what shall be done."""
-        if now_ns + CLOCK_BACK_NS < self._now_ns:
-            self._pending.hurry(now_ns)
-            self._box.hurry(now_ns)
-        self._now_ns = now_ns
-        for item in inputs:
-            if type(item) is Message:
-                if item.source == _API:
-                    self._asked(item)
-                elif item.source == _BOX:
-                    self._dropped(item)
-                else:
-                    self._hear_backlog(item)
-            elif type(item) is Record:
-                if not self._record(item):
-                    break
-            else:
-                self._other(item)
-        if self._pending.held:
-            self._let_go()
-        if self._outbox:
-            self._send_out()
-        self._arm()
-        effects, self._effects = self._effects, []
-        return effects
+    # ---- inputs ----
 
-    def _other(self, item: Input) -> None:
+    def on_message(self, message: Message, step: Step) -> None:
+        """Take a request, a message of the drop box, or the broker's backlog."""
+        if message.source == _API:
+            self._asked(message, step)
+        elif message.source == _BOX:
+            self._dropped(message, step)
+        else:
+            self._credit.hear(message.data, self._pending.sent, step.steady_ns)
+            self._update_drop_box(step)
+            self._resend(step)
+
+    def _on_failed(self, message: Message, reason: str, step: Step) -> None:
+        """Refuse what cannot be handled, in the form of its verb; the drop box moves on behind it."""
+        if message.source == _BOX:
+            if self._box.is_open and message.stream_seq > self._box.last:
+                self._skip(message, reason, step)
+            else:
+                step.emit(Ack(message.token))
+            return
+        if message.source == _API and message.reply:
+            fault = CommandInvalid("invalid", reason)
+            is_parse = subjects.last_token(message.subject) == _PARSE
+            data = verdicts.unparsed(fault) if is_parse else verdicts.invalid("", fault)
+            step.emit(self.dead_letter(message, reason, step.now_ns))
+            self._answer(message, data, step)
+            return
+        super()._on_failed(message, reason, step)
+
+    def on_input(self, item: Input, step: Step) -> None:
+        """Open or close the drop box as leadership and room change; resend what is due."""
         match item:
-            case Restored():
-                self._replica.begin_at(item.replica)
-            case CaughtUp():
-                self._caught_up = True
-                self._open()
-            case LeadershipWon():
-                self._leads = True
-                self._open()
+            case CaughtUp() | LeadershipWon():
+                self._open(step)
             case LeadershipLost():
-                self._leads = False
-                self._shut()
+                self._close_drop_box(step)
             case LogSpace():
-                self._replica.room.learn(item)
-                self._breathe()
+                was_failed = self.replica.room.is_write_failed
+                self.replica.room.learn(item)
+                if item.is_write_failed and not was_failed:
+                    self._answer_pending(self._pending.all_asked(), step)
+                self._update_drop_box(step)
             case Reconnected():
-                # The shell goes on reading behind what it delivered; only sends may be lost.
-                self._pending.hurry(self._now_ns)
-                self._box.hurry(self._now_ns)
+                # The shell continues reading behind what it delivered; only sends may be lost.
+                self._pending.hurry(step.steady_ns)
+                self._box.hurry(step.steady_ns)
             case Timer(name=name) if name == _REOPEN:
                 self._closing = False
-                self._open()
+                self._open(step)
             case Timer():
-                self._armed_ns = 0
-                self._breathe()
+                self._update_drop_box(step)
             case _:
                 pass
-        self._resend()
+        self._resend(step)
 
-    def _hear_backlog(self, message: Message) -> None:
-        """Workers have much to do, or have not any more: what is held back goes on as far as there is credit."""
-        self._credit.hear(message.data, self._pending.sent, self._now_ns)
-        self._breathe()
-        self._resend()
+    def finish(self, step: Step) -> None:
+        """Send the commands of this step and set the timer for what is due next."""
+        if self._pending.held:
+            self._let_go(step)
+        if self._outbox:
+            self._flush_outbox(step)
+        # What is held back goes with the next record or backlog report, or when the last report expires.
+        holds = self._pending.held or (self.is_leader and not self._box.is_open)
+        held_ns = self._credit.until_ns(step.steady_ns) if holds else 0
+        self.timer.arm(step, earliest(self._pending.next_ns(), self._box.next_ns(), held_ns))
 
-    @property
-    def _is_full(self) -> bool:
-        """Whether nothing new may go in: the log has no room, or the workers have more than enough."""
-        return self._replica.room.is_tight or not self._left
+    def _is_full(self, step: Step) -> bool:
+        """Whether no new work may go in: the log has no room, or the workers have enough."""
+        room = self.replica.room
+        return room.is_write_failed or room.refuses_new_work or not self._left(step)
 
-    @property
-    def _left(self) -> int:
-        """How many submissions may be sent on now."""
-        return self._credit.left(self._pending.sent, self._now_ns)
+    def _left(self, step: Step) -> int:
+        """Return the number of submissions that may be sent now."""
+        return self._credit.left(self._pending.sent, step.steady_ns)
 
     # ---- the log ----
 
-    def _record(self, record: Record) -> bool:
-        """Apply one record; False when the log cannot be followed any more."""
-        try:
-            decoded = self._replica.apply(record)
-        except LogError as err:
-            self._effects.append(Stop(str(err)))
-            return False
-        if decoded is None:
-            return True
-        if len(self._pending):
-            self._settle(decoded)
-        if self._box.is_open:
-            position = self._replica.state.jobs.jobs_seq
-            for token in self._box.advance(position, self._now_ns):
-                self._effects.append(Ack(token))
-        return True
+    def _on_new_writer(self, step: Step) -> None:
+        """Send again what the log does not show."""
+        self._pending.hurry(step.steady_ns)
+        self._box.hurry(step.steady_ns)
+        self._resend(step)
 
-    def _settle(self, record: envelope.Record) -> None:
-        """Answer everybody who waits for a submission that this record shows."""
-        pending, submissions = self._pending, self._replica.state.jobs.submissions
-        shown: list[tuple[Waiting, Entry]] = []
+    def on_applied(self, record: envelope.LogRecord, seq: int, step: Step) -> None:
+        """Answer the submissions that a record shows, and advance the drop box."""
+        del seq
+        if len(self._pending):
+            self._settle(record, step)
+        if self._box.is_open:
+            position = self.replica.state.jobs.jobs_seq
+            for token in self._box.advance(position, step.steady_ns):
+                step.emit(Ack(token))
+
+    def _settle(self, record: envelope.LogRecord, step: Step) -> None:
+        """Answer the requests that wait for a submission which this record shows."""
+        pending, submissions = self._pending, self.replica.state.jobs.submissions
+        shown: list[tuple[PendingSubmission, Entry]] = []
         for event in record.events:
             # Nearly all of the log is about other things.
-            if type(event) not in _VERDICTS:
+            if type(event) not in _VERDICT_EVENTS:
                 continue
-            submission_id = cast("_Verdict", event).submission_id
+            submission_id = cast("_VerdictEvent", event).submission_id
             entry = submissions.get(submission_id)
             waiting = pending.pop(submission_id) if entry is not None else None
             if entry is not None and waiting is not None and waiting.tokens:
                 shown.append((waiting, entry))
-        cluster_id = self._replica.chain.cluster_id
+        cluster_id = self.replica.chain.cluster_id
         ids = eval_ids([entry.evaluation for _, entry in shown])
         for (waiting, entry), evaluation in zip(shown, ids, strict=True):
             if entry.digest == waiting.digest:
                 data = verdicts.from_state(waiting.submission_id, entry, cluster_id, evaluation)
             else:
                 data = verdicts.conflict(waiting.submission_id, cluster_id)
-            self._effects += [Reply(token, data) for token in waiting.tokens]
+            step.effects += [Reply(token, data) for token in waiting.tokens]
 
     # ---- the fast door ----
 
-    def _asked(self, message: Message) -> None:
+    def _asked(self, message: Message, step: Step) -> None:
         """Give a request its verdict, at once where the log is not needed."""
         verb = subjects.last_token(message.subject)
         if verb == _PARSE:
-            self._parse(message)
+            self._parse(message, step)
             return
         self._counts["submissions"] += 1
-        if len(self._pending) >= self._pending_max and self._is_too_much(message):
+        if self._is_flooded(self._pending_max) and self._is_unknown_work(message):
             # Before anything is read closely: a flood is turned away at little cost.
             self._counts["refused"] += 1
-            self._answer(message, verdicts.unavailable(_named(message), len(self._pending)))
+            self._answer(
+                message, verdicts.unavailable(_submission_name(message), len(self._pending)), step
+            )
             return
         try:
-            submission = read_submission(message.data, verb, self._remotes, self._memo)
+            submission = self._read_submission(message.data, verb)
             if submission.verb == "validate":
-                self._answer(message, verdicts.valid(submission))
+                self._answer(message, verdicts.valid(submission), step)
                 return
             submission_id = self._id_of(submission, message)
-            entry = self._replica.state.jobs.submissions.get(submission_id)
+            entry = self.replica.state.jobs.submissions.get(submission_id)
             waiting = self._pending.get(submission_id)
             if entry is None and waiting is None:
-                self._ask(submission, submission_id, message)
+                self._ask(submission, submission_id, message, step)
                 return
         except CommandInvalid as fault:
             self._counts["invalid"] += 1
             named = fault.submission_id or message.msg_id
-            self._answer(message, verdicts.invalid(named, fault))
+            self._answer(message, verdicts.invalid(named, fault), step)
             return
-        cluster_id = self._replica.chain.cluster_id
+        cluster_id = self.replica.chain.cluster_id
         known = entry or waiting
         if known is not None and known.digest != submission.digest:
             self._counts["refused"] += 1
@@ -302,69 +316,81 @@ class Intake:
         else:
             assert waiting is not None
             if message.reply:
-                self._pending.ask(waiting, message.token, self._now_ns)
+                self._pending.ask(waiting, message.token, step.steady_ns)
                 return
             data = b""
-        self._answer(message, data)
+        self._answer(message, data, step)
 
-    def _is_too_much(self, message: Message) -> bool:
+    def _is_flooded(self, most: int) -> bool:
+        """Whether as many submissions wait as may, by number or by their bytes in the same proportion."""
+        bytes_max = self._pending_bytes_max * most // self._pending_max
+        held = self._pending.bytes + self._box.size()
+        return len(self._pending) >= most or held >= bytes_max
+
+    def _is_unknown_work(self, message: Message) -> bool:
         """Whether it is new work of a name that nothing is known of; what has no name is read as ever, so are stops."""
         if subjects.last_token(message.subject) == "stop":
             return False
-        named = _named(message)
-        known = named in self._replica.state.jobs.submissions
+        named = _submission_name(message)
+        known = named in self.replica.state.jobs.submissions
         return bool(named) and not known and self._pending.get(named) is None
 
-    def _parse(self, message: Message) -> None:
-        """Turn a job file into JSON: bounded in size and steps, so that nobody waits long behind it."""
+    def _parse(self, message: Message, step: Step) -> None:
+        """Turn a job file into JSON: bounded in size and steps, so that it cannot delay other requests."""
         self._counts["parsed"] += 1
         try:
             data = verdicts.parsed(parse_request(message.data))
         except CommandInvalid as fault:
             self._counts["invalid"] += 1
             data = verdicts.unparsed(fault)
-        self._answer(message, data)
+        self._answer(message, data, step)
 
-    def _answer(self, message: Message, data: bytes) -> None:
-        """Answer a request, where somebody listens."""
+    def _answer(self, message: Message, data: bytes, step: Step) -> None:
+        """Answer a request; a message without a reply subject is only acknowledged."""
         done = Reply(message.token, data) if message.reply else Ack(message.token)
-        self._effects.append(done)
+        step.emit(done)
 
-    def _ask(self, submission: Submission, submission_id: str, message: Message) -> None:
-        """Ask the plan applier for a submission that nobody asked for before."""
-        if self._replica.room.is_tight and submission.verb != "stop":
+    def _ask(
+        self, submission: ParsedSubmission, submission_id: str, message: Message, step: Step
+    ) -> None:
+        """Ask the plan applier for a submission that is new."""
+        if self.replica.room.is_write_failed:
             self._counts["refused"] += 1
-            share = self._replica.room.share
-            self._answer(message, verdicts.no_room(submission_id, share))
+            self._answer(message, verdicts.not_written(submission_id), step)
+            return
+        if self.replica.room.refuses_new_work and submission.verb != "stop":
+            self._counts["refused"] += 1
+            share = self.replica.room.share
+            self._answer(message, verdicts.no_room(submission_id, share), step)
             return
         # A flood of stops, too, has an end.
         most = self._pending_max * (2 if submission.verb == "stop" else 1)
-        if len(self._pending) >= most:
+        if self._is_flooded(most):
             self._counts["refused"] += 1
-            self._answer(message, verdicts.unavailable(submission_id, len(self._pending)))
+            self._answer(message, verdicts.unavailable(submission_id, len(self._pending)), step)
             return
-        data = _encoded(submission, submission_id)
+        data = _encoded_command(submission, submission_id)
         # What takes work away never waits behind what brings it.
-        may_go = submission.verb == "stop" or (not self._pending.held and self._left > 0)
+        may_go = submission.verb == "stop" or (not self._pending.held and self._left(step) > 0)
         self._pending.add(
             submission_id,
             submission.digest,
             data,
             token=message.token if message.reply else None,
-            now_ns=self._now_ns,
+            now_ns=step.steady_ns,
             is_sent=may_go,
         )
         if may_go:
             self._credit.take(1)
             self._outbox.append(data)
         if not message.reply:
-            self._effects.append(Ack(message.token))
+            step.emit(Ack(message.token))
 
-    def _id_of(self, submission: Submission, message: Message) -> str:
+    def _id_of(self, submission: ParsedSubmission, message: Message) -> str:
         """Name a submission: by its body, else its header, else where it came in. Raises CommandInvalid."""
         found = submission.submission_id or message.msg_id
         if found:
-            if found is message.msg_id and (fault := id_fault(found)):
+            if found is message.msg_id and (fault := id_error(found)):
                 raise CommandInvalid("invalid", fault, "Nats-Msg-Id")
             if found.startswith("jobs-") and found[5:].isdigit():
                 raise CommandInvalid(
@@ -378,48 +404,55 @@ class Intake:
 
     # ---- the drop box ----
 
-    def _open(self) -> None:
+    def _open(self, step: Step) -> None:
         """Read the drop box from behind the logged position, once leading on a state that is up to date.
 
         Not at once after a close: a message of the earlier reading that is still on its way to us would be taken for
         the first one, and those before it be skipped.
         """
-        may = self._leads and self._caught_up and not self._is_full
+        may = self.is_leader and self.is_caught_up and not self._is_full(step)
         if may and not (self._box.is_open or self._closing):
-            self._effects.append(Open(_BOX, self._box.open(self._replica.state.jobs.jobs_seq)))
+            step.emit(Open(_BOX, self._box.open(self.replica.state.jobs.jobs_seq)))
 
-    def _shut(self) -> None:
+    def _close_drop_box(self, step: Step) -> None:
         """Stop to read the drop box."""
         if self._box.is_open:
             self._box.close()
             self._closing = True
-            self._effects += [Close(_BOX), SetTimer(_REOPEN, self._now_ns + REOPEN_NS)]
+            step.effects += [Close(_BOX), SetTimer(_REOPEN, step.now_ns + REOPEN_NS)]
 
-    def _breathe(self) -> None:
+    def _update_drop_box(self, step: Step) -> None:
         """The drop box waits, whole, while there is no room for new work: its order must be kept."""
-        if self._is_full:
-            self._shut()
+        if self._is_full(step):
+            self._close_drop_box(step)
         else:
-            self._open()
+            self._open(step)
 
-    def _dropped(self, message: Message) -> None:
+    def _dropped(self, message: Message, step: Step) -> None:
         """Send the command of one message of the drop box, or put it aside and skip it."""
         if not self._box.is_open:
             return
         position, previous = message.stream_seq, self._box.last
         if position <= previous:
-            self._effects.append(Ack(message.token))
+            step.emit(Ack(message.token))
             return
         self._counts["submissions"] += 1
         try:
             data = self._read_dropped(message, previous)
         except CommandInvalid as fault:
-            self._counts["dead_letters"] += 1
             where = f"{fault.path}: " if fault.path else ""
-            letter = dead_letter(self, message, f"{where}{fault.message}", self._now_ns)
-            self._effects.append(Send(subjects.dead(message.subject), letter))
-            data = ENCODER.encode(SkipSubmission(jobs_seq=position, jobs_prev=previous))
-        self._box.add(position, message.token, data, self._now_ns)
+            self._skip(message, f"{where}{fault.message}", step)
+            return
+        self._box.add(position, message.token, data, step.steady_ns)
+        self._outbox.append(data)
+
+    def _skip(self, message: Message, reason: str, step: Step) -> None:
+        """Put a message of the drop box aside; the log records that its position was passed."""
+        self._counts["dead_letters"] += 1
+        step.emit(self.dead_letter(message, reason, step.now_ns))
+        position, previous = message.stream_seq, self._box.last
+        data = ENCODER.encode(SkipSubmission(jobs_seq=position, jobs_prev=previous))
+        self._box.add(position, message.token, data, step.steady_ns)
         self._outbox.append(data)
 
     def _read_dropped(self, message: Message, previous: int) -> bytes:
@@ -427,80 +460,76 @@ class Intake:
         verb = subjects.last_token(message.subject)
         if verb not in subjects.JOB_VERBS:
             raise CommandInvalid("invalid", f"verb {verb!r} is not for the drop box")
-        submission = read_submission(message.data, verb, self._remotes, self._memo)
+        submission = self._read_submission(message.data, verb)
         submission_id = self._id_of(submission, message)
-        return _encoded(submission, submission_id, message.stream_seq, previous)
+        return _encoded_command(submission, submission_id, message.stream_seq, previous)
 
     # ---- sending ----
 
-    def _resend(self) -> None:
+    def _resend(self, step: Step) -> None:
         """Send again what the log does not show, and tell those who waited long."""
-        now_ns = self._now_ns
-        cluster_id = self._replica.chain.cluster_id
-        for waiting in self._pending.unanswered(now_ns):
-            data = verdicts.pending(waiting.submission_id, cluster_id)
-            self._counts["pending_replies"] += len(waiting.tokens)
-            self._effects += [Reply(token, data) for token in waiting.tokens]
-            waiting.tokens = []
+        now_ns = step.steady_ns
+        self._answer_pending(self._pending.unanswered(now_ns), step)
         again = self._pending.due(now_ns)
         again += self._box.due(now_ns)
         self._counts["resends"] += len(again)
         self._outbox += again
-        position = self._replica.state.jobs.jobs_seq
+        position = self.replica.state.jobs.jobs_seq
         if self._box.purge(position, now_ns):
-            self._effects.append(Purge(_BOX, position + 1))
+            step.emit(Purge(_BOX, position + 1))
 
-    def _let_go(self) -> None:
+    def _answer_pending(self, submissions: Sequence[PendingSubmission], step: Step) -> None:
+        """Tell those who wait that the log does not show it yet."""
+        cluster_id, reason = self.replica.chain.cluster_id, ""
+        if self.replica.room.is_write_failed:
+            reason = WRITE_FAILED
+        for waiting in submissions:
+            data = verdicts.pending(waiting.submission_id, cluster_id, reason)
+            self._counts["pending_replies"] += len(waiting.tokens)
+            step.effects += [Reply(token, data) for token in waiting.tokens]
+            waiting.tokens = []
+
+    def _let_go(self, step: Step) -> None:
         """Send on what was held back, as far as there is credit."""
-        gone = self._pending.let_go(self._now_ns, self._left)
+        gone = self._pending.let_go(step.steady_ns, self._left(step))
         self._credit.take(len(gone))
         self._outbox += gone
 
-    def _send_out(self) -> None:
+    def _flush_outbox(self, step: Step) -> None:
         """Send the collected commands, in order, in as few messages as their bounds allow."""
         subject = subjects.command("job")
         batch: list[bytes] = []
         size = 0
         for data in self._outbox:
             if len(batch) == BATCH_COMMANDS_MAX or size + len(data) > BATCH_BYTES_MAX:
-                self._effects.append(Send(subject, self._batch_head + b",".join(batch) + b"]}"))
+                step.emit(Send(subject, self._batch_head + b",".join(batch) + b"]}"))
                 batch, size = [], 0
             batch.append(data)
             size += len(data) + 1
-        self._effects.append(Send(subject, self._batch_head + b",".join(batch) + b"]}"))
+        step.emit(Send(subject, self._batch_head + b",".join(batch) + b"]}"))
         self._outbox.clear()
 
-    def _arm(self) -> None:
-        """Keep one timer for whatever is due first."""
-        # What is held back goes with the next record or word of the broker, or when its last word ends.
-        holds = self._pending.held or (self._leads and not self._box.is_open)
-        held_ns = self._credit.until_ns(self._now_ns) if holds else 0
-        wanted = earliest(self._pending.next_ns(), self._box.next_ns(), held_ns)
-        if wanted and (not self._armed_ns or wanted < self._armed_ns):
-            self._armed_ns = wanted
-            self._effects.append(SetTimer(_TIMER, wanted))
 
-
-class _Named(msgspec.Struct):
+class _SubmissionName(msgspec.Struct):
     submission_id: str = msgspec.field(name="SubmissionID", default="")
 
 
-_NAMED = msgspec.json.Decoder(_Named)
+_NAME_DECODER = msgspec.json.Decoder(_SubmissionName)
 
 
-def _named(message: Message) -> str:
+def _submission_name(message: Message) -> str:
     """Name of a submission, at a glance; empty where there is none."""
     try:
-        return _NAMED.decode(message.data).submission_id or message.msg_id
+        return _NAME_DECODER.decode(message.data).submission_id or message.msg_id
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
 
 
-def _encoded(
-    submission: Submission, submission_id: str, position: int = 0, previous: int = 0
+def _encoded_command(
+    submission: ParsedSubmission, submission_id: str, position: int = 0, previous: int = 0
 ) -> bytes:
     """Encode a submission's command. Raises CommandInvalid where it is too long for one message."""
-    command = command_of(submission, submission_id, jobs_seq=position, jobs_prev=previous)
+    command = to_command(submission, submission_id, jobs_seq=position, jobs_prev=previous)
     data = ENCODER.encode(command)
     if len(data) > COMMAND_BYTES_MAX:
         raise CommandInvalid(

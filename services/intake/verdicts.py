@@ -1,4 +1,4 @@
-"""Verdicts: what a submitter is told.
+"""Verdicts: the answers to submissions.
 
 Decides the words for every outcome. Must not know what led there nor who listens.
 """
@@ -7,34 +7,20 @@ import msgspec
 
 from schemas.envelope import ENCODER
 from schemas.jobs import ErrorDetail, ParsedJob, Verdict
-from shared.core.tables.jobs import Submission as Entry
+from shared.core.runtime.log_capacity import WRITE_FAILED
+from shared.core.state.tables.jobs import SubmissionRecord as Entry
 from shared.errors import CommandInvalid
-from shared.jobspec.load import Parsed
-from shared.jobspec.submission import JobInvalid, Submission
+from shared.jobspec.files.load import ParsedJobFile
+from shared.jobspec.submission import JobInvalid, ParsedSubmission
+from shared.query.projections import recorded_verdict
 
 
 def from_state(submission_id: str, entry: Entry, cluster_id: str, evaluation: str) -> bytes:
-    """Tell what the log holds of a submission; `evaluation` is the shown id of the entry's, where it has one."""
-    error = None
-    if entry.status == "refused":
-        error = ErrorDetail(code=entry.code, message=entry.reason)
-    return ENCODER.encode(
-        Verdict(
-            submission_id=submission_id,
-            status=entry.status,
-            cluster_id=cluster_id,
-            seq=entry.seq,
-            job_id=entry.job_id,
-            version=entry.version,
-            modify_index=entry.modify_index,
-            eval_id=evaluation if entry.evaluation else "",
-            warnings=entry.warnings,
-            error=error,
-        )
-    )
+    """The outcome that the log holds; `evaluation` is the shown id of the entry's evaluation."""
+    return ENCODER.encode(recorded_verdict(submission_id, entry, cluster_id, evaluation))
 
 
-def parsed(found: Parsed) -> bytes:
+def parsed(found: ParsedJobFile) -> bytes:
     """Give the JSON of a job file."""
     return ENCODER.encode(
         ParsedJob(status="accepted", job=msgspec.Raw(found.job), warnings=found.warnings)
@@ -55,7 +41,7 @@ def invalid(submission_id: str, fault: CommandInvalid) -> bytes:
     )
 
 
-def valid(submission: Submission) -> bytes:
+def valid(submission: ParsedSubmission) -> bytes:
     """Answer `validate`: nothing was registered."""
     return ENCODER.encode(
         Verdict(
@@ -90,10 +76,16 @@ def no_room(submission_id: str, share: float) -> bytes:
     return _refused(submission_id, "log_full", full)
 
 
-def pending(submission_id: str, cluster_id: str) -> bytes:
-    """Say that the log does not show it yet: ask again under the same id."""
+def not_written(submission_id: str) -> bytes:
+    """Refuse new work: the bus cannot write. Nothing was kept."""
+    return _refused(submission_id, "log_full", f"{WRITE_FAILED}; nothing was kept")
+
+
+def pending(submission_id: str, cluster_id: str, reason: str = "") -> bytes:
+    """Say that the log does not show it yet, and why where that is known: ask again under the same id."""
+    error = ErrorDetail(code="log_full", message=reason) if reason else None
     return ENCODER.encode(
-        Verdict(submission_id=submission_id, status="pending", cluster_id=cluster_id)
+        Verdict(submission_id=submission_id, status="pending", cluster_id=cluster_id, error=error)
     )
 
 

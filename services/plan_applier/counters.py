@@ -1,4 +1,4 @@
-"""What the plan applier counts: names and meanings of its metrics. Must not know why anything happened.
+"""Counters of the plan applier: names and meanings of its metrics. Independent of the cause of an event.
 
 Plan queue depth as in Nomad's nomad.plan.queue_depth; docs/metrics.md lists all.
 """
@@ -8,16 +8,16 @@ from typing import cast
 
 from schemas.base import Event
 from schemas.plans import PlanCommitted, PlanRefused
-from services.plan_applier.inbox import Inbox
-from shared.bus import subjects
-from shared.core.histogram import Histogram
-from shared.core.replica import Replica
+from services.plan_applier.command_queue import CommandQueue
+from shared.core.runtime.histogram import Histogram
+from shared.core.runtime.replica import Replica
+from shared.protocol import subjects
 
 _PREFIX = "caravan_plan_applier_"
 CLOCK_ALARM_NS = 5_000_000_000
 
 
-class Counters:
+class ApplierCounters:
     """Sums since the start of the process, and the distance of its clock from log time."""
 
     def __init__(self) -> None:
@@ -43,11 +43,11 @@ class Counters:
         self._sums[name] += count
 
     def durable(self, passed_ns: int) -> None:
-        """Take note of the time from sending a record to knowing that it is in the log."""
+        """Record the time from sending a record to its confirmation."""
         self._durable.observe(passed_ns)
 
     def decided(self, commands: int, events: Iterable[Event]) -> None:
-        """Count commands and what became of plans."""
+        """Count commands, and committed and refused plans."""
         sums = self._sums
         sums["commands"] += commands
         for event in events:
@@ -64,7 +64,7 @@ class Counters:
             if some:
                 self._sums[name] += sum(len(one.rows) for one in some)
 
-    def shown(self, replica: Replica, inbox: Inbox, *, is_active: bool) -> dict[str, float]:
+    def shown(self, replica: Replica, inbox: CommandQueue, *, is_active: bool) -> dict[str, float]:
         """Return everything under its full name."""
         out = {f"{_PREFIX}{name}_total": float(count) for name, count in self._sums.items()}
         for kind in subjects.COMMAND_KINDS:

@@ -1,30 +1,35 @@
 """The plan applier: the single writer of the log.
 
-Decides when this instance holds the pen, what goes into one transaction, and what to do when an append is refused or
-unanswered. What a command becomes is decided by shared/core/decide. It evolves its state while it decides, then
-appends; it never undoes: when the log went another way it drops its state, replays, and competes again.
-
-    standby ──won──▶ candidate ──lease appended──▶ active ──lost, refused, higher epoch──▶ standby
+It decides the contents of a transaction, and how to handle an append that is refused or unanswered; the events of a
+command are decided by shared/core/decide. It applies events to its state while it decides, then appends, and never
+undoes: if the log differs from its state, it drops the state, replays, and competes again. Its states are tables in
+`tenure.py`.
 """
 
 import msgspec
 
 from schemas.base import Event
-from schemas.envelope import LeaseHeld
-from schemas.envelope import Record as LogRecord
+from schemas.envelope import ENCODER, AnyCommand, LeaseHeld, LogRecord
 from schemas.policy import ClusterCreated, LogRolled, OperatorRefused, Policy
-from services.plan_applier.batch import COMMANDS_MAX, decide_batch
-from services.plan_applier.counters import Counters
-from services.plan_applier.inbox import Inbox
-from services.plan_applier.rolling import TIMER as ROLL_TIMER
-from services.plan_applier.rolling import Rolling
-from shared.bus import subjects
-from shared.core.dead import dead_letter
-from shared.core.decide.garbage import Horizon, decide_garbage, is_cut_short
+from services.plan_applier.batch import COMMANDS_MAX, BatchDecider, BatchFailed
+from services.plan_applier.command_queue import ALLOWED, CommandQueue
+from services.plan_applier.counters import ApplierCounters
+from services.plan_applier.incarnation import PendingIncarnation
+from services.plan_applier.log_roll import TIMER as ROLL_TIMER
+from services.plan_applier.log_roll import PendingLogRoll
+from services.plan_applier.tenure import (
+    APPEND,
+    TENURE,
+    AppendState,
+    AppendTrigger,
+    StateMachine,
+    Tenure,
+    TenureTrigger,
+)
+from shared.core.decide.garbage import LogTimeIndex, decide_garbage, is_pass_full
 from shared.core.decide.operator import decide_roll
-from shared.core.log import seal
-from shared.core.replica import Replica
-from shared.core.role import (
+from shared.core.runtime.chain import seal
+from shared.core.runtime.messages import (
     Ack,
     Append,
     Appended,
@@ -32,57 +37,61 @@ from shared.core.role import (
     AppendUnknown,
     CaughtUp,
     Close,
-    Effect,
-    Input,
     LeadershipLost,
-    LeadershipWon,
     LogSpace,
     Message,
     Open,
-    PutDone,
-    PutRefused,
     Reconnected,
     Record,
     Replay,
     Resign,
-    Restored,
     Rewind,
     RollReady,
     RollRefused,
-    Send,
     SetTimer,
     Source,
     Stop,
     Timer,
     Work,
 )
-from shared.core.state import State
-from shared.errors import CommandInvalid, LogError
+from shared.core.runtime.replica import Replica, ReplicaFactory
+from shared.core.runtime.replicated_role import ReplicatedRole
+from shared.core.runtime.restored import Restored
+from shared.core.runtime.role import Input
+from shared.core.runtime.step import Step
+from shared.core.state.state import TABLES, State
+from shared.errors import CommandInvalid
+from shared.protocol import subjects
 
-#: What the log's stream takes with headers to spare; the bounds above keep far below it.
+#: Largest record, below the limit of the log's stream with its headers; the bounds of a batch are far below it.
 RECORD_BYTES_MAX = 1_000_000
 CHECKPOINT_EVERY = 1000
-#: And after so many facts: what they touched is hashed at once, by every replica, which takes each about 10 ms.
+#: Also after so many facts: every replica hashes the changed rows in one go, which takes about 10 ms.
 CHECKPOINT_FACTS = 8_000
 CHECKPOINT_IDLE_NS = 1_000_000_000
 GARBAGE_EVERY_NS = 5_000_000_000
-#: After a pass that took all it may: more ends than leaves otherwise.
-GARBAGE_AGAIN_NS = 200_000_000
-#: Busy: wait this long after the last append for company, but only while company comes.
+#: After a full pass: at the usual pace more rows would end than are collected.
+GARBAGE_CONTINUE_NS = 200_000_000
+#: Under load: wait so long after the last append for more commands, if the mean batch is above LINGER_ABOVE.
 LINGER_NS = 2_000_000
 LINGER_ABOVE = 1.2
-#: An append nobody answered for is looked for in the log this long before the state is rebuilt.
+#: Time for the replay to show an unanswered append before the state is rebuilt.
 UNKNOWN_NS = 1_000_000_000
 #: After a full log refused an append.
-FULL_PAUSE_NS = 1_000_000_000
+LOG_FULL_PAUSE_NS = 1_000_000_000
 
 
-#: What it writes it knows before the log shows it.
-LULL_NS = 20_000_000
+#: Batch window of the replay: the applier knows its own records before it reads them.
+BATCH_WINDOW_NS = 20_000_000
 
 
-class _Pending(msgspec.Struct):
-    """The one append in flight. The state has its events already."""
+#: timers of work that needs no append in flight.
+_DUE_WORK = frozenset({"checkpoint", "garbage"})
+_HOLDS_LEASE = frozenset({Tenure.ACTIVE, Tenure.ROLLING})
+
+
+class _PendingAppend(msgspec.Struct):
+    """The one append in flight. Its events are already applied."""
 
     seq: int
     data: bytes
@@ -91,7 +100,7 @@ class _Pending(msgspec.Struct):
     tokens: list[int]
 
 
-class PlanApplier:
+class PlanApplier(ReplicatedRole):
     """One instance: active or standby."""
 
     name = "plan_applier"
@@ -105,40 +114,37 @@ class PlanApplier:
         policy: Policy | None = None,
         require_fsync: bool = True,
         checkpoint_every: int = CHECKPOINT_EVERY,
+        replicas: ReplicaFactory = Replica,
     ) -> None:
-        self.instance = instance
+        super().__init__(instance, replicas=replicas)
         self._cluster_id = cluster_id
         self._first_policy = policy or Policy()
         self._require_fsync = require_fsync
         self._checkpoint_every = checkpoint_every
-        self.replica = Replica()
-        self._horizon = Horizon()
-        self._inbox = Inbox()
-        self._is_leader = False
-        self._is_active = False
-        self._is_caught_up = False
-        self._pending: _Pending | None = None
-        #: the replay may show a record before its append is answered; the next append waits for the answer.
-        self._is_unanswered = False
-        self._is_rewinding = False
+        self._horizon = LogTimeIndex()
+        self._inbox = CommandQueue()
+        self._decider = BatchDecider()
+        self._tenure = StateMachine(Tenure.STANDBY, TENURE)
+        self._append_state = StateMachine(AppendState.IDLE, APPEND)
+        self._pending: _PendingAppend | None = None
         self._fsync = False
         self._replicas = 1
         self._since_checkpoint = 0
         self._facts_since = 0
-        #: a second went by without a transaction.
-        self._is_idle = False
-        self._is_garbage_due = False
+        #: due work: a checkpoint after an idle second, a garbage collection.
+        self._due: set[str] = set()
         self._appended_ns = 0
-        #: the log was full a moment ago.
-        self._is_paused = False
+        #: steady time before which nothing is appended: the log was full.
+        self._paused_until_ns = 0
         #: moving mean of commands a transaction.
         self._mean = 1.0
-        self._rolling = Rolling()
-        self._counters = Counters()
+        self._rolling = PendingLogRoll()
+        self._incarnation = PendingIncarnation()
+        self._counters = ApplierCounters()
         self._sent_ns = 0
 
     def sources(self) -> tuple[Source, ...]:
-        """The log, and one queue a kind of command, opened while active."""
+        """The log, and one work queue for each kind of command, open while active."""
         queues = (
             Work(
                 name=kind,
@@ -148,228 +154,243 @@ class PlanApplier:
             )
             for kind in subjects.COMMAND_KINDS
         )
-        replay = Replay(space=True, tables=self.replica.tables, lull_ns=LULL_NS)
+        replay = Replay(space=True, tables=self.replica.tables, lull_ns=BATCH_WINDOW_NS)
         return (replay, *queues)
 
     @property
-    def next_seq(self) -> int:
-        """First seq of the log that is not in the state."""
-        return self.replica.next_seq
+    def is_active(self) -> bool:
+        """Whether this instance holds the write lease."""
+        return self._tenure.state in _HOLDS_LEASE
+
+    @property
+    def is_appending(self) -> bool:
+        """Whether an append is in flight: the state has its events, and the log may not."""
+        return self._pending is not None
 
     @property
     def has_waiting(self) -> bool:
-        """Say whether commands wait for the append in flight."""
+        """Whether commands wait for the append in flight."""
         return len(self._inbox) > 0
 
-    def step(self, inputs: list[Input], now_ns: int) -> list[Effect]:
-        """Take what happened; when nothing is in flight, write the next record."""
-        out: list[Effect] = []
-        try:
-            for item in inputs:
-                self._take(item, now_ns, out)
-            if self._pending is None and not self._is_unanswered:
-                self._sent_ns = now_ns
-                self._write(now_ns, out)
-        except LogError as err:
-            out.append(Stop(str(err)))
-        return out
+    def finish(self, step: Step) -> None:
+        """Write the next record when nothing is in flight."""
+        if self._append_state.state is AppendState.IDLE:
+            self._sent_ns = step.now_ns
+            self._write(step)
 
     def metrics(self) -> dict[str, float]:
         """Gauges and counters; plan queue depth as in Nomad's nomad.plan.queue_depth."""
-        return self._counters.shown(self.replica, self._inbox, is_active=self._is_active)
+        return self._counters.shown(self.replica, self._inbox, is_active=self.is_active)
 
     # ---- inputs ----
 
-    def _take(self, item: Input, now_ns: int, out: list[Effect]) -> None:
+    def on_input(self, item: Input, step: Step) -> None:
+        """Take answers of the bus, timers, and changes of leadership."""
         match item:
-            case Message():
-                self._receive(item, now_ns, out)
-            case Record():
-                self._follow(item, now_ns, out)
             case Restored():
-                self.replica.begin_at(item.replica)
                 self._horizon.begin_at(item.asides.marks)
+                self._replay_began()
             case Appended() | AppendRefused() | AppendUnknown():
-                self._answered(item, now_ns, out)
+                self._answered(item, step)
             case RollReady() | RollRefused():
-                self._rolled(item, now_ns, out)
+                self._rolled(item, step)
             case Timer(name=name) if name == ROLL_TIMER:
-                self._rolled(RollRefused("the bus did not answer"), now_ns, out)
+                self._rolled(RollRefused("the bus did not answer"), step)
             case Timer():
-                self._fire(item, out)
+                self._fire(item, step)
             case CaughtUp():
-                # One from before a rewind says nothing about the state that is built anew.
-                self._is_caught_up = self.replica.seq >= item.seq
+                # One from before a rewind does not apply to the state being rebuilt.
+                self.is_caught_up = self.replica.seq >= item.seq
+                if self.is_caught_up:
+                    self._replay_began()
             case LogSpace():
                 self.replica.room.learn(item)
-            case LeadershipWon():
-                self._is_leader = True
             case LeadershipLost():
-                self._stand_by(out)
-                self._is_leader = False
+                self._stand_by(step, TenureTrigger.LEADERSHIP_LOST)
             case Reconnected():
-                self._reconnect(item, out)
-            case PutDone() | PutRefused():
+                self._reconnect(item, step)
+            case _:
                 pass
 
-    def _answered(
-        self, item: Appended | AppendRefused | AppendUnknown, now_ns: int, out: list[Effect]
-    ) -> None:
-        """Take the one answer to the one append; the replay may have been faster."""
-        self._is_unanswered = False
+    def _answered(self, item: Appended | AppendRefused | AppendUnknown, step: Step) -> None:
+        """Take the answer to the append in flight; the replay may have shown it before."""
+        if isinstance(item, AppendUnknown):
+            self._append_state.move(AppendTrigger.UNANSWERED)
+            if self._pending is not None:
+                step.emit(SetTimer("unknown", step.now_ns + UNKNOWN_NS))
+            return
+        self._append_state.move(AppendTrigger.ANSWERED)
         if isinstance(item, Appended):
-            self._confirm(item.seq, now_ns, out)
-        elif isinstance(item, AppendRefused):
-            if item.full:
-                self._is_paused = True
-                out.append(SetTimer("pause", now_ns + FULL_PAUSE_NS))
-            self._rebuild(out)
-        elif self._pending is not None:
-            out.append(SetTimer("unknown", now_ns + UNKNOWN_NS))
+            self._confirm(item.seq, step)
+            return
+        if item.full:
+            self._paused_until_ns = step.steady_ns + LOG_FULL_PAUSE_NS
+            step.emit(SetTimer("pause", step.now_ns + LOG_FULL_PAUSE_NS))
+        self._rebuild(step)
 
-    def _receive(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        if not self._is_active:
-            out.append(Ack(message.token))
+    def _replay_began(self) -> None:
+        """Accept records again: none from before the rewind can arrive any more."""
+        if self._tenure.state is Tenure.REBUILDING:
+            self._tenure.move(TenureTrigger.REPLAY_BEGUN)
+
+    def on_message(self, message: Message, step: Step) -> None:
+        """Queue the commands of a message; without the write lease another instance handles them."""
+        if not self.is_active:
+            step.emit(Ack(message.token))
             return
         try:
             self._inbox.put(message)
         except CommandInvalid as err:
             self._counters.add("dead")
-            letter = dead_letter(self, message, err.message, now_ns)
-            out.append(Send(subjects.dead(message.subject), letter))
-            out.append(Ack(message.token))
+            step.emit(self.dead_letter(message, err.message, step.now_ns))
+            step.emit(Ack(message.token))
 
-    def _follow(self, record: Record, now_ns: int, out: list[Effect]) -> None:
+    def on_record(self, record: Record, step: Step) -> None:
+        """Confirm the append in flight, or apply what another instance wrote."""
         pending = self._pending
         if pending is not None and record.seq == pending.seq:
+            self._append_state.move(AppendTrigger.SHOWN)
             if record.data == pending.data:
-                self._confirm(record.seq, now_ns, out)
+                self._confirm(record.seq, step)
             else:
-                self._rebuild(out)
+                self._rebuild(step)
             return
-        if self._is_rewinding and record.seq != self.replica.next_seq:
-            # On its way before the rewind.
+        if self._tenure.state is Tenure.REBUILDING and record.seq != self.replica.next_seq:
+            # Sent before the rewind.
             return
-        self._is_rewinding = False
+        self._replay_began()
         accepted = self.replica.apply(record)
         if accepted is None:
             return
         self._horizon.note(record.seq, accepted.t_ns)
         self._note(accepted)
-        if accepted.kind == "lease" and self._is_active:
-            # A higher epoch than ours, and ours never comes this way.
-            self._stand_by(out)
-            self._is_leader = False
-            out.append(Resign())
+        if accepted.kind == "lease" and self.is_active:
+            # Its epoch is higher than ours: our own lease is handled above.
+            self._stand_by(step, TenureTrigger.SUPERSEDED)
+            self.is_leader = False
+            step.emit(Resign())
 
-    def _fire(self, timer: Timer, out: list[Effect]) -> None:
-        if timer.name == "unknown" and self._pending is not None:
-            self._rebuild(out)
-        elif timer.name == "pause":
-            self._is_paused = False
-        elif timer.name == "checkpoint":
-            self._is_idle = True
-        elif timer.name == "garbage":
-            self._is_garbage_due = True
+    def _fire(self, timer: Timer, step: Step) -> None:
+        if timer.name == "unknown" and self._append_state.state is AppendState.UNKNOWN:
+            self._append_state.move(AppendTrigger.TIMED_OUT)
+            self._rebuild(step)
+        elif timer.name in _DUE_WORK:
+            self._due.add(timer.name)
 
-    def _reconnect(self, item: Reconnected, out: list[Effect]) -> None:
+    def _reconnect(self, item: Reconnected, step: Step) -> None:
         self._fsync, self._replicas = item.fsync, item.replicas
+        self._incarnation.bus = item.bus
         if self._require_fsync and not item.fsync:
-            out.append(Stop("the bus does not fsync every write; set sync_interval: always"))
-        if self._is_active:
-            self._open(out)
+            step.emit(Stop("the bus does not fsync every write; set sync_interval: always"))
+        if self.is_active:
+            self._open(step)
 
-    # ---- the pen ----
+    # ---- the write lease ----
 
-    def _confirm(self, seq: int, now_ns: int, out: list[Effect]) -> None:
+    def _confirm(self, seq: int, step: Step) -> None:
         """The append in flight is in the log."""
         pending = self._pending
         if pending is None or seq != pending.seq:
             return
         self._pending = None
-        self._counters.durable(now_ns - self._sent_ns)
+        self._counters.durable(step.now_ns - self._sent_ns)
         self.replica.wrote(pending.seq, pending.record, pending.digest, len(pending.data))
+        if self.observe is not None and self.is_acting:
+            self.observe(self.replica.state, pending.record, pending.seq)
         self._horizon.note(seq, pending.record.t_ns)
-        self._appended_ns = now_ns
-        out.append(SetTimer("unknown", 0))
-        out.extend(Ack(token) for token in pending.tokens)
+        self._appended_ns = step.now_ns
+        step.emit(SetTimer("unknown", 0))
+        step.effects += [Ack(token) for token in pending.tokens]
         if pending.record.kind == "lease":
-            if not self._is_leader:
-                # Leadership went while the lease was under way: whoever has it now will take the pen.
+            if not self.is_leader:
+                # Leadership was lost while the lease was in flight: the next leader appends its own.
                 return
-            self._is_active = True
+            self._tenure.move(TenureTrigger.LEASE_CONFIRMED)
             self._inbox.clear()
-            self._open(out)
-            out.append(SetTimer("garbage", now_ns + GARBAGE_EVERY_NS))
+            self._open(step)
+            step.emit(SetTimer("garbage", step.now_ns + GARBAGE_EVERY_NS))
             if self._since_checkpoint:
-                # Who had the pen died before it could prove its last words; there may be none after them.
-                out.append(SetTimer("checkpoint", now_ns + CHECKPOINT_IDLE_NS))
+                # The last holder ended before its checkpoint, and no other record may follow for long.
+                step.emit(SetTimer("checkpoint", step.now_ns + CHECKPOINT_IDLE_NS))
             return
         self._note(pending.record)
         if pending.record.kind != "checkpoint":
             self._counters.add("transactions")
             self._counters.add("events", len(pending.record.events))
-            # A generation begins with what its readers can prove.
-            self._is_idle = self._is_idle or pending.record.kind == "roll"
-            out.append(SetTimer("checkpoint", now_ns + CHECKPOINT_IDLE_NS))
+            # A generation begins with a checkpoint, so that its readers can verify their state.
+            if pending.record.kind == "roll":
+                self._due.add("checkpoint")
+            step.emit(SetTimer("checkpoint", step.now_ns + CHECKPOINT_IDLE_NS))
 
-    def _open(self, out: list[Effect]) -> None:
-        out.extend(Open(kind) for kind in subjects.COMMAND_KINDS)
+    def _open(self, step: Step) -> None:
+        step.effects.extend(Open(kind) for kind in subjects.COMMAND_KINDS)
 
-    def _stand_by(self, out: list[Effect]) -> None:
-        if self._is_active:
-            out.extend(Close(kind) for kind in subjects.COMMAND_KINDS)
-        self._is_active = False
+    def _stand_by(self, step: Step, trigger: TenureTrigger) -> None:
+        """Leave the tenure: close the command queues, drop waiting commands."""
+        if self.is_active:
+            step.effects += [Close(kind) for kind in subjects.COMMAND_KINDS]
+        self._tenure.move(trigger)
         self._inbox.clear()
         self._rolling.forget()
 
-    def _rebuild(self, out: list[Effect]) -> None:
-        """The state holds what the log does not: drop it, replay, compete again."""
-        if self._pending is None:
-            return
+    def _rebuild(self, step: Step) -> None:
+        """Drop a state with events that are not in the log, replay the log, compete again."""
+        if self._pending is not None:
+            self._drop_state(step)
+
+    def _drop_state(self, step: Step) -> None:
         self._counters.add("rebuilds")
         self._pending = None
-        self._stand_by(out)
-        self._is_caught_up = False
+        self._stand_by(step, TenureTrigger.DIVERGED)
+        self.is_caught_up = False
         self._since_checkpoint = self._facts_since = 0
         room = self.replica.room
-        self.replica = Replica()
+        self.replica = self.make_replica(TABLES)
         self.replica.room = room
-        self._horizon = Horizon()
-        out.append(SetTimer("unknown", 0))
-        self._is_rewinding = True
-        out.append(Rewind(1))
+        self._horizon = LogTimeIndex()
+        step.emit(SetTimer("unknown", 0))
+        step.emit(Rewind(1))
 
-    def _write(self, now_ns: int, out: list[Effect]) -> None:
-        """Start the next append, if there is something to say and this instance may."""
-        is_allowed = self._is_leader and self._is_caught_up
-        if self._is_paused or not is_allowed or self._rolling.is_waiting:
+    def _write(self, step: Step) -> None:
+        """Start the next append, if there is one and this instance may write."""
+        if step.steady_ns < self._paused_until_ns or not self.is_acting:
             return
-        if not self._is_active:
-            self._write_lease(now_ns, out)
+        if self._tenure.state is Tenure.STANDBY:
+            self._tenure.move(TenureTrigger.ELIGIBLE)
+        if self._tenure.state is Tenure.ROLLING:
+            return
+        if self._tenure.state is Tenure.CANDIDATE:
+            self._write_lease(step)
         elif not self.replica.state.policy.cluster_id:
-            created = ClusterCreated(cluster_id=self._cluster_id, policy=self._first_policy)
-            self._begin(now_ns)
-            self._commit([created], now_ns, out)
-        elif self._is_roll_ordered(out):
-            self._begin_roll(now_ns, out)
+            created = ClusterCreated(
+                cluster_id=self._cluster_id, policy=self._first_policy, bus=self._incarnation.bus
+            )
+            self._begin(step)
+            self._commit([created], step)
+        elif self._write_incarnation(step):
+            # Before any other event gets an id.
+            return
+        elif self._is_roll_ordered(step):
+            self._begin_roll(step)
         elif self.replica.room.is_full:
-            # The rest is for the roll, and for who takes the pen.
+            # The remaining space is for the roll, and for the lease of the next applier.
             return
         elif self._is_checkpoint_due():
             tables = self.replica.state.hashes()
-            self._append(self.replica.chain.draft("checkpoint", now_ns, tables=tables), [], out)
-        elif self._is_garbage_due:
-            self._write_garbage(now_ns, out)
-        elif len(self._inbox) and not self._lingers(now_ns, out):
-            self._write_commands(now_ns, out)
+            self._append(
+                self.replica.chain.draft("checkpoint", step.now_ns, tables=tables), [], step
+            )
+        elif "garbage" in self._due:
+            self._write_garbage(step)
+        elif len(self._inbox) and not self._waits_for_batch(step):
+            self._write_commands(step)
 
-    def _write_lease(self, now_ns: int, out: list[Effect]) -> None:
+    def _write_lease(self, step: Step) -> None:
         log_of = self.replica.chain.cluster_id
         if log_of not in ("", self._cluster_id):
-            # A lease of ours in it would be damage to everybody, for ever.
-            told = f"the log on this bus is of cluster {log_of}, this is {self._cluster_id}"
-            out.append(Stop(f"{told}: use the data directory and the bus of one cluster"))
+            # A lease of another cluster would damage the log for every reader.
+            text = f"the log on this bus belongs to cluster {log_of}, not {self._cluster_id}"
+            step.emit(Stop(f"{text}: use the data directory and the bus of one cluster"))
             return
         held = LeaseHeld(
             holder=self.instance,
@@ -377,112 +398,162 @@ class PlanApplier:
             fsync=self._fsync,
             replicas=self._replicas,
         )
-        self._append(self.replica.chain.draft("lease", now_ns, lease=held), [], out)
+        self._append(self.replica.chain.draft("lease", step.now_ns, lease=held), [], step)
+        if self._pending is not None:
+            self._tenure.move(TenureTrigger.LEASE_SENT)
 
-    def _is_roll_ordered(self, out: list[Effect]) -> bool:
-        if self.replica.room.is_full and (found := self._inbox.take_roll()) is not None:
+    def _write_incarnation(self, step: Step) -> bool:
+        """Begin a new incarnation of the log if one is due, in a transaction of its own."""
+        chain = self.replica.chain
+        begun = self._incarnation.due(
+            self.replica.state, last_seq=chain.next_seq - 1, now_ns=chain.log_time(step.now_ns)
+        )
+        if begun is not None:
+            self._begin(step)
+            self._commit([begun], step)
+        return begun is not None
+
+    def _is_roll_ordered(self, step: Step) -> bool:
+        if self.replica.room.is_full and (found := self._inbox.take_roll_command()) is not None:
             self._rolling.take(found.command)  # type: ignore[arg-type]
-            out.extend(Ack(one) for one in (found.token,) if one is not None)
+            step.effects.extend(Ack(one) for one in (found.token,) if one is not None)
         order, state = self._rolling.order, self.replica.state
         if order is not None and not decide_roll(state, order):
-            # That generation is over already, and the log says so.
+            # That generation has already ended in the log.
             self._rolling.forget()
         return self._rolling.order is not None
 
-    def _begin_roll(self, now_ns: int, out: list[Effect]) -> None:
+    def _begin_roll(self, step: Step) -> None:
         first_seq = self.replica.next_seq + 1
-        out += self._rolling.begin(first_seq, self.replica.room.bytes_max, now_ns)
+        self._tenure.move(TenureTrigger.ROLL_BEGUN)
+        self._rolling.begin(step, first_seq, self.replica.room.bytes_max)
 
-    def _rolled(self, answer: RollReady | RollRefused, now_ns: int, out: list[Effect]) -> None:
-        """Write what ends the generation, or why it goes on."""
+    def _rolled(self, answer: RollReady | RollRefused, step: Step) -> None:
+        """Append the record that ends the generation, or the refusal with its reason."""
         order, rolling = self._rolling.order, self._rolling
         if isinstance(answer, RollReady) and not rolling.is_for(answer):
             return
-        if order is None or not rolling.is_waiting:
+        if order is None or self._tenure.state is not Tenure.ROLLING:
             return
         rolling.forget()
-        out.append(SetTimer(ROLL_TIMER, 0))
-        self._begin(now_ns)
+        self._tenure.move(TenureTrigger.ROLL_ENDED)
+        step.emit(SetTimer(ROLL_TIMER, 0))
+        self._begin(step)
         if isinstance(answer, RollReady):
-            self._commit([LogRolled(generation=answer.generation)], now_ns, out, kind="roll")
+            self._commit([LogRolled(generation=answer.generation)], step, kind="roll")
         else:
             reason = f"the log goes on as it is: {answer.reason}"
             refused = OperatorRefused(
                 request_id=order.request_id, code="unavailable", reason=reason
             )
-            self._commit([refused], now_ns, out)
+            self._commit([refused], step)
 
-    def _write_garbage(self, now_ns: int, out: list[Effect]) -> None:
-        self._is_garbage_due = False
-        events = decide_garbage(self._begin(now_ns), self._horizon, now_ns)
-        pause_ns = GARBAGE_AGAIN_NS if is_cut_short(events) else GARBAGE_EVERY_NS
-        out.append(SetTimer("garbage", now_ns + pause_ns))
+    def _write_garbage(self, step: Step) -> None:
+        self._due.discard("garbage")
+        events = decide_garbage(self._begin(step), self._horizon, step.now_ns)
+        pause_ns = GARBAGE_CONTINUE_NS if is_pass_full(events) else GARBAGE_EVERY_NS
+        step.emit(SetTimer("garbage", step.now_ns + pause_ns))
         if events:
-            self._commit(events, now_ns, out)
+            self._commit(events, step)
 
-    def _write_commands(self, now_ns: int, out: list[Effect]) -> None:
-        """Decide what waits, and write what becomes of it."""
-        state = self._begin(now_ns)
-        batch = decide_batch(
-            state, self._inbox, self._horizon, now_ns, no_new_work=self.replica.room.is_tight
-        )
+    def _write_commands(self, step: Step) -> None:
+        """Decide waiting commands, and append their events."""
+        state = self._begin(step)
+        try:
+            batch = self._decider.decide(
+                state,
+                self._inbox,
+                self._horizon,
+                step.now_ns,
+                no_new_work=self.replica.room.refuses_new_work,
+            )
+        except BatchFailed as err:
+            self._fail(err.taken, err.reason, step)
+            return
+        for command, reason in batch.failed:
+            self._bury(command, reason, step)
         self._counters.decided(batch.commands, batch.events)
         self._mean += (batch.commands - self._mean) / 8
         self._rolling.take(batch.roll)
+        self._incarnation.take(batch.ahead)
         if batch.events:
-            record = self.replica.chain.draft("tx", now_ns, events=batch.events)
-            self._append(record, batch.tokens, out)
+            record = self._draft("tx", batch.events, step)
+            data, digest = seal(record)
+            if len(data) > RECORD_BYTES_MAX:
+                self._fail(batch.taken, f"a transaction of {len(data)} bytes", step)
+            else:
+                self._append_sealed(record, data, digest=digest, tokens=batch.tokens, step=step)
         else:
-            out.extend(Ack(token) for token in batch.tokens)
+            step.effects += [Ack(token) for token in batch.tokens]
 
-    def _lingers(self, now_ns: int, out: list[Effect]) -> bool:
-        """Wait a moment for company while there is much traffic: a transaction costs every replica a wake-up."""
+    def _fail(self, taken: list[AnyCommand], reason: str, step: Step) -> None:
+        """Rebuild a state that commands broke; when their senders send them again, each is decided alone."""
+        for command in self._decider.blame(taken):
+            self._bury(command, reason, step)
+        self._drop_state(step)
+
+    def _bury(self, command: AnyCommand, reason: str, step: Step) -> None:
+        """Write a dead letter for a command that could not be decided."""
+        self.failed_messages += 1
+        kind = next(kind for kind, types in ALLOWED.items() if isinstance(command, types))
+        message = Message(kind, subjects.command(kind), ENCODER.encode(command), 0)
+        step.emit(self.dead_letter(message, reason, step.now_ns))
+
+    def _waits_for_batch(self, step: Step) -> bool:
+        """Under load wait for more commands: each transaction wakes up every replica."""
         due = self._appended_ns + LINGER_NS
-        if self._mean <= LINGER_ABOVE or len(self._inbox) >= COMMANDS_MAX or now_ns >= due:
+        if self._mean <= LINGER_ABOVE or len(self._inbox) >= COMMANDS_MAX or step.now_ns >= due:
             return False
-        if due - now_ns > LINGER_NS:
+        if due - step.now_ns > LINGER_NS:
             # The clock was set back.
             return False
-        out.append(SetTimer("linger", due))
+        step.emit(SetTimer("linger", due))
         return True
 
-    def _begin(self, now_ns: int) -> State:
+    def _begin(self, step: Step) -> State:
         state = self.replica.state
-        self._counters.clock_off_ns = now_ns - self.replica.chain.t_ns
-        state.begin(self.replica.next_seq, self.replica.chain.log_time(now_ns))
+        self._counters.clock_off_ns = step.now_ns - self.replica.chain.t_ns
+        state.begin(self.replica.next_seq, self.replica.chain.log_time(step.now_ns))
         return state
 
-    def _commit(
-        self, events: list[Event], now_ns: int, out: list[Effect], *, kind: str = "tx"
-    ) -> None:
+    def _commit(self, events: list[Event], step: Step, *, kind: str = "tx") -> None:
         state = self.replica.state
         state.evolve_all(events, state.seq)
-        self._append(self.replica.chain.draft(kind, now_ns, events=events), [], out)
+        self._append(self._draft(kind, events, step), [], step)
 
-    def _append(self, record: LogRecord, tokens: list[int], out: list[Effect]) -> None:
+    def _draft(self, kind: str, events: list[Event], step: Step) -> LogRecord:
+        """Date a transaction as the state on which it was decided: a batch without events may have taken that ahead."""
+        now_ns = max(step.now_ns, self.replica.state.t_ns)
+        return self.replica.chain.draft(kind, now_ns, events=events)
+
+    def _append(self, record: LogRecord, tokens: list[int], step: Step) -> None:
         data, digest = seal(record)
         if len(data) > RECORD_BYTES_MAX:
-            # The bus would drop it without a word, and we would try again for ever: better to be seen.
+            # The bus would drop it silently and every retry would fail: stop with an error.
             kinds = ", ".join(sorted({type(event).__name__ for event in record.events}))
-            out.append(
-                Stop(f"a transaction of {len(data)} bytes is more than the log takes: {kinds}")
-            )
+            text = f"a transaction of {len(data)} bytes exceeds the limit of the log: {kinds}"
+            step.emit(Stop(text))
             return
+        self._append_sealed(record, data, digest=digest, tokens=tokens, step=step)
+
+    def _append_sealed(
+        self, record: LogRecord, data: bytes, *, digest: str, tokens: list[int], step: Step
+    ) -> None:
         seq = self.replica.next_seq
-        self._pending = _Pending(seq, data, digest, record, tokens)
-        self._is_unanswered = True
+        self._pending = _PendingAppend(seq, data, digest, record, tokens)
+        self._append_state.move(AppendTrigger.SENT)
         msg_id = f"{seq}-{digest}"
-        out.append(Append(kind=record.kind, data=data, expected_seq=seq - 1, msg_id=msg_id))
+        step.emit(Append(kind=record.kind, data=data, expected_seq=seq - 1, msg_id=msg_id))
 
     def _is_checkpoint_due(self) -> bool:
-        if self._is_idle:
-            self._is_idle = False
+        if "checkpoint" in self._due:
+            self._due.discard("checkpoint")
             return self._since_checkpoint > 0
         many = self._facts_since >= CHECKPOINT_FACTS
         return many or self._since_checkpoint >= self._checkpoint_every
 
     def _note(self, record: LogRecord) -> None:
-        """Count what no checkpoint has proved yet."""
+        """Count the records and facts since the last checkpoint."""
         if record.kind == "checkpoint":
             self._since_checkpoint = self._facts_since = 0
         else:

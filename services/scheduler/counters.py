@@ -1,15 +1,15 @@
-"""What a scheduler worker counts: names of its metrics, with the meanings of nomad.worker.*.
+"""Metrics of a scheduler worker, with the meanings of nomad.worker.*.
 
 `leases` is worker.dequeue_eval, `wait_seconds` worker.wait_for_index, `decided` worker.invoke_scheduler, `submitted`
-worker.submit_plan. How long deciding takes is not known here: a role has no clock, its shell times the steps.
+worker.submit_plan. The shell times the decisions, because a role has no clock.
 """
 
-from shared.core.histogram import Histogram
+from shared.core.runtime.histogram import Histogram
 
 _PREFIX = "caravan_scheduler_"
 
 
-class Counters:
+class SchedulerCounters:
     """Sums since the start of the process."""
 
     def __init__(self) -> None:
@@ -32,18 +32,18 @@ class Counters:
         self._wait = Histogram(_PREFIX + "wait_seconds")
 
     def waited(self, duration_ns: int) -> None:
-        """Count how long a lease waited until it was decided: the log had to come far enough."""
+        """Count how long a lease waited for the log to reach its seq."""
         self._wait.observe(duration_ns)
 
     def decided(self, placed: int) -> None:
-        """Count an evaluation whose plan places so many."""
+        """Count an evaluation, and the allocations its plan places."""
         sums = self._sums
         sums["evaluations_decided_total"] += 1
         sums["plans_submitted_total"] += 1
         sums["placements_proposed_total"] += placed
 
     def add(self, name: str, amount: float = 1) -> None:
-        """Count."""
+        """Add to a counter."""
         self._sums[name] += amount
 
     def shown(self, gauges: dict[str, int]) -> dict[str, float]:

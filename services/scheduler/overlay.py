@@ -1,12 +1,11 @@
-"""The overlay: what a worker's own plans hold that the log does not show yet.
+"""Overlay: resources held by a worker's own plans that the log does not show yet.
 
-Decides what counts as used when the next plan is made: the replayed use, plus every allocation that this worker has
-proposed and whose fate the log has not told, less what these plans evict. Without it most plans would pick the same
-nodes again and be refused. It must not know why a plan was made or how it is sent. Stops free nothing here: a stopped
-allocation holds its resources until its client says that it ended.
+Used resources are the replayed ones, plus every allocation that this worker has proposed without a known outcome, less
+what these plans evict. Without it most plans would choose the same nodes again and be refused. Stops free nothing: a
+stopped allocation holds its resources until its client reports its end.
 
-It can be rebuilt from the log alone: at the decision of plan k on a snapshot, it holds the worker's plans below k
-that the log shows, committed or refused, only after that snapshot.
+The log alone suffices to rebuild it: for plan k on a snapshot, it holds the worker's plans below k that the log shows,
+committed or refused, only after that snapshot.
 """
 
 from itertools import chain
@@ -17,21 +16,21 @@ from numpy.typing import NDArray
 from schemas.base import JobId
 from schemas.jobs import GroupSpec
 from schemas.plans import Evictions, GroupPlacement
-from shared.core.columns import Rows, grown
-from shared.core.resources.asks import Holding, extras_of, holdings_of
-from shared.core.resources.held import Held
-from shared.core.state import State
-from shared.core.trail import Trail
-from shared.core.waiting import ask_of
+from shared.core.resources.asks import Holding, extra_asks_of, holdings_of
+from shared.core.resources.held import HeldResources
+from shared.core.scheduling.selection.candidates import ask_columns
+from shared.core.scheduling.usage.dirty_rows import DirtyRows
+from shared.core.state.columns import Rows, grown
+from shared.core.state.state import State
 
 Matrix = NDArray[np.int64]
 _NO_ROWS: Rows = np.empty(0, dtype=np.int32)
 #: Plan number and part.
-_At = tuple[int, int]
-#: What allocations on one row hold beside the three columns.
+_PartKey = tuple[int, int]
+#: Holdings of allocations on one row besides the three columns.
 _Extras = list[tuple[int, Holding]]
-#: fleet rows (P,), what is held of the three columns there (P, 3), and of everything else, by allocation.
-_Part = tuple[NDArray[np.intp], Matrix, _Extras]
+#: fleet rows (P,), the three columns held there (P, 3), and all other holdings, by allocation.
+_PartUsage = tuple[NDArray[np.intp], Matrix, _Extras]
 
 
 class Overlay:
@@ -40,42 +39,42 @@ class Overlay:
     def __init__(self) -> None:
         #: sum of `_parts`.
         self._delta: Matrix = np.zeros((0, 3), dtype=np.int64)
-        self._parts: dict[_At, _Part] = {}
-        #: parts that go to one node: its row and what is held of the three columns there; most plans of small jobs.
-        self._ones: dict[_At, tuple[int, int, int, int]] = {}
-        #: what these hold of everything else, where there is any.
-        self._extras_of_ones: dict[_At, _Extras] = {}
+        self._parts: dict[_PartKey, _PartUsage] = {}
+        #: parts on a single node: its row and the three columns; most plans of small jobs.
+        self._ones: dict[_PartKey, tuple[int, int, int, int]] = {}
+        #: their other holdings, if any.
+        self._extras_of_ones: dict[_PartKey, _Extras] = {}
         #: victims, as (row, key).
-        self._evictions: dict[_At, list[tuple[int, int]]] = {}
-        self._counts: dict[_At, int] = {}
+        self._evictions: dict[_PartKey, list[tuple[int, int]]] = {}
+        self._counts: dict[_PartKey, int] = {}
         #: allocations in all parts.
         self.allocations = 0
-        #: the last sum, and the seq of the state that it holds for.
-        self._sum: Held | None = None
+        #: the last sum, and the seq of its state.
+        self._sum: HeldResources | None = None
         self._sum_seq = 0
-        #: where the sum that was given last changed since it was made; None: no sum was needed.
-        self.trail: Trail | None = None
+        #: rows where that sum changed since it was made; None: no sum was needed.
+        self.dirty_rows: DirtyRows | None = None
 
     def __len__(self) -> int:
         return len(self._counts)
 
-    def held(self, state: State) -> Held:
-        """What is held on every fleet row, unconfirmed plans included. Do not write to it.
+    def held(self, state: State) -> HeldResources:
+        """The resources held on every fleet row, unconfirmed plans included. Do not write to it.
 
-        Brought up to date by `add`; the whole is summed once for each seq at which it is asked for.
+        Updated by `add`; summed again once for each seq of the state.
         """
         if not self._counts:
-            self.trail = None
+            self.dirty_rows = None
             return state.allocations.held
         if (
             self._sum is None
             or self._sum_seq != state.seq
             or len(self._sum.used) != state.fleet.size
         ):
-            self._sum, self._sum_seq, self.trail = self._summed(state), state.seq, Trail()
+            self._sum, self._sum_seq, self.dirty_rows = self._summed(state), state.seq, DirtyRows()
         return self._sum
 
-    def _summed(self, state: State) -> Held:
+    def _summed(self, state: State) -> HeldResources:
         size, replayed = state.fleet.size, state.allocations.held
         used = np.array(replayed.columns(size), order="F")
         if self._parts:
@@ -96,7 +95,7 @@ class Overlay:
         return held
 
     def evicted(self, state: State) -> Rows:
-        """Allocations that unconfirmed plans evict and that hold something as far as the log shows, ascending."""
+        """Allocations that unconfirmed plans evict and that still hold resources in the log, ascending."""
         if not self._evictions:
             return _NO_ROWS
         pairs = sorted({pair for some in self._evictions.values() for pair in some})
@@ -116,7 +115,7 @@ class Overlay:
         part: int,
         evictions: tuple[Evictions, ...] = (),
     ) -> None:
-        """Hold what a part of a plan for a job asks for, by its groups in `state`; what it evicts holds nothing."""
+        """Hold what a part of a plan for a job places; its victims hold nothing."""
         at = (number, part)
         count = _count(placements, state.fleet.size)
         if not (count or evictions):
@@ -138,37 +137,38 @@ class Overlay:
         self._counts[at] = count
         self.allocations += count
 
-    def _hold_one(self, at: _At, group: GroupSpec, placement: GroupPlacement) -> _Extras:
-        # Nothing is written before all of it is known to be sound: what `settle` does not know of, nobody lets go.
+    def _hold_one(self, at: _PartKey, group: GroupSpec, placement: GroupPlacement) -> _Extras:
+        # Validate everything before writing: `settle` cannot release a part that failed half-way.
         extras = _extras(group, placement)
         row, count = placement.rows[0], placement.counts[0]
         cpu_mhz, memory_mib, disk_mib = group.cpu_mhz, group.memory_mib, group.disk_mib
         self._ones[at] = (row, count * cpu_mhz, count * memory_mib, count * disk_mib)
-        if self._sum is not None and self.trail is not None:
+        if self._sum is not None and self.dirty_rows is not None:
             self._sum.used[row] += (count * cpu_mhz, count * memory_mib, count * disk_mib)
-            self.trail.note(row)
+            self.dirty_rows.note(row)
         if extras:
             self._extras_of_ones[at] = extras
         return extras
 
-    def _hold(self, at: _At, placed: list[tuple[GroupSpec, GroupPlacement]]) -> _Extras:
+    def _hold(self, at: _PartKey, placed: list[tuple[GroupSpec, GroupPlacement]]) -> _Extras:
         extras = [one for group, placement in placed for one in _extras(group, placement)]
         rows = [np.empty(0, np.intp), *(np.array(one.rows, dtype=np.intp) for _, one in placed)]
         amounts = [np.empty((0, 3), np.int64)]
         amounts += [
-            np.array(one.counts, dtype=np.int64)[:, None] * ask_of(group) for group, one in placed
+            np.array(one.counts, dtype=np.int64)[:, None] * ask_columns(group)
+            for group, one in placed
         ]
         where, much = np.concatenate(rows), np.concatenate(amounts)
         for column in range(self._delta.shape[1]):
             np.add.at(self._delta[:, column], where, much[:, column])
-        if self._sum is not None and self.trail is not None:
+        if self._sum is not None and self.dirty_rows is not None:
             self._sum.add_columns(where, much)
-            self.trail.note_all(where.tolist())
+            self.dirty_rows.note_all(where.tolist())
         self._parts[at] = (where, much, extras)
         return extras
 
     def settle(self, number: int, part: int) -> None:
-        """Let go of a part: the log told its fate."""
+        """Release a part: the log shows its outcome."""
         at = (number, part)
         count = self._counts.pop(at, None)
         if count is None:
@@ -187,7 +187,7 @@ class Overlay:
 
 
 def _count(placements: tuple[GroupPlacement, ...], size: int) -> int:
-    """How many allocations there are; all of them on rows below `size`."""
+    """Count the allocations; asserts that all rows are below `size`."""
     count = 0
     for placement in placements:
         rows = placement.rows
@@ -209,8 +209,8 @@ def _group(groups: tuple[GroupSpec, ...], placement: GroupPlacement) -> GroupSpe
 
 
 def _extras(group: GroupSpec, placement: GroupPlacement) -> _Extras:
-    """What each of its allocations holds beside the three columns, by row."""
-    extras = extras_of(group)
+    """Holdings of its allocations besides the three columns, by row."""
+    extras = extra_asks_of(group)
     if extras is None:
         return []
     nodes = np.repeat(placement.rows, placement.counts).tolist()

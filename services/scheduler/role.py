@@ -1,34 +1,35 @@
 """The scheduler worker: from leases to plans.
 
-It replays what a decision reads, waits until its replica has seen what a lease asks for, lets the pure `place` decide,
-and sends the proposal as a numbered plan until the log tells its fate. It holds nothing worth keeping: whatever it
-forgets, the broker leases again and the applier's fences make harmless. It must not know how a decision is made, nor
-who else schedules. Parts: `inbox.py` leases, `overlay.py` its own unconfirmed plans, `parts.py` cutting, `outbox.py`
-numbers and resends.
+It replays what a decision reads, waits until its replica has seen what a lease requests, calls the pure `place`, and
+sends the proposal as a numbered plan until the log shows its fate. It holds nothing worth keeping: what it forgets, the
+broker leases again, and the applier's fences make repeated plans harmless.
+Parts: `lease_inbox.py`, `overlay.py` (its unconfirmed plans), `plan_parts.py`, `plan_outbox.py`.
 """
 
 from typing import Protocol
 
-import msgspec
-
 from schemas import envelope
 from schemas.base import EvalKey
+from schemas.bounds import bounded_decoder
 from schemas.envelope import CORE_VERSION, ENCODER, CommandBatch
 from schemas.evaluations import EvaluationEnded, Lease, Leases, Presence
 from schemas.plans import Origin, PlanCommitted, PlanRefused, SubmitPlan
-from services.scheduler.counters import Counters
-from services.scheduler.inbox import LeaseInbox, Waiting
-from services.scheduler.outbox import Failures, Outbox
+from services.scheduler.counters import SchedulerCounters
+from services.scheduler.lease_inbox import LeaseInbox, PendingLease
 from services.scheduler.overlay import Overlay
-from services.scheduler.parts import PART_BYTES_MAX, cut
-from shared.bus import subjects
-from shared.core import place as core
-from shared.core import role
-from shared.core.dead import dead_letter
-from shared.core.place import Assignment, MaskCache, Proposal, Snapshot
-from shared.core.replica import Replica
-from shared.core.waker import Waker, earliest
-from shared.errors import LogError
+from services.scheduler.plan_outbox import FailedEvaluations, PlanOutbox
+from services.scheduler.plan_parts import PART_BYTES_MAX, split_proposal
+from shared.core.runtime import messages
+from shared.core.runtime.deadline_timer import earliest
+from shared.core.runtime.replica import Replica, ReplicaFactory
+from shared.core.runtime.replicated_role import ReplicatedRole
+from shared.core.runtime.restored import Restored
+from shared.core.runtime.role import Input
+from shared.core.runtime.step import Step
+from shared.core.scheduling import place as core
+from shared.core.scheduling.feasibility.filters import PlacementCache
+from shared.core.scheduling.model import Assignment, Proposal, Snapshot
+from shared.protocol import subjects
 
 PRESENCE_NS = 200_000_000
 #: Decisions of one step: what one message of plans holds, so that the applier works while the next are made.
@@ -37,21 +38,21 @@ DECISIONS_MAX = 64
 GROUPS_MAX = 32
 _REASON_CHARS_MAX = 500
 #: What a decision reads.
-TABLES = frozenset({"fleet", "jobs", "allocations", "policy", "reservations"})
-_LEASES = msgspec.json.Decoder(Leases)
+TABLES = frozenset({"fleet", "jobs", "allocations", "policy", "reservations", "deployments"})
+_LEASES = bounded_decoder(Leases)
 
 
-class Decide(Protocol):
-    """What decides: `shared.core.place.place`, or a fake in tests."""
+class PlaceFunction(Protocol):
+    """What decides: `shared.core.scheduling.place.place`, or a fake in tests."""
 
     def __call__(
         self, snapshot: Snapshot, assignment: Assignment, *, seed: int, lane: int, lanes: int
     ) -> Proposal:
-        """Return what shall become of one evaluation."""
+        """Return the proposal for one evaluation."""
         ...
 
 
-class Scheduler:
+class Scheduler(ReplicatedRole):
     """One worker. Takes leases of `instance` alone; any number of workers run beside each other."""
 
     name = "scheduler"
@@ -60,65 +61,53 @@ class Scheduler:
         self,
         *,
         instance: str,
-        decide: Decide = core.place,
+        decide: PlaceFunction = core.place,
         part_bytes_max: int = PART_BYTES_MAX,
+        replicas: ReplicaFactory = Replica,
     ) -> None:
-        self.instance = instance
+        super().__init__(instance, TABLES, replicas)
         self._part_bytes_max = part_bytes_max
         self._decide = decide
-        self._replica = Replica(TABLES)
-        self._waker = Waker("due")
         self._inbox = LeaseInbox()
-        self._outbox = Outbox(instance)
-        self._failures = Failures()
+        self._outbox = PlanOutbox(instance)
+        self._failures = FailedEvaluations()
         self._overlay = Overlay()
-        self._masks = MaskCache()
-        self._counters = Counters()
-        self._is_caught_up = False
+        self._masks = PlacementCache()
+        self._counters = SchedulerCounters()
         #: steady time of the next sign of life.
         self._presence_ns = 0
 
-    def sources(self) -> tuple[role.Source, ...]:
+    def sources(self) -> tuple[messages.Source, ...]:
         """The log, and this worker's leases."""
         subject = subjects.leases(self.instance)
         durable = f"{self.name}_{subjects.last_token(subject)}"
-        leases = role.Work(name="leases", stream="EVAL", subject=subject, durable=durable)
-        return (role.Replay(tables=TABLES), leases)
-
-    @property
-    def leader_key(self) -> str:
-        """Workers compete for leases, not for leadership."""
-        return ""
-
-    @property
-    def next_seq(self) -> int:
-        """First seq not applied yet."""
-        return self._replica.next_seq
+        leases = messages.Work(name="leases", stream="EVAL", subject=subject, durable=durable)
+        return (messages.Replay(tables=TABLES), leases)
 
     @property
     def is_idle(self) -> bool:
-        """Say whether nothing but a sign of life is due here: a shell may know better than to wake it for that."""
+        """Return whether only a presence message is due: the shell need not wake the role for it."""
         return not (len(self._inbox) or len(self._outbox) or len(self._failures))
 
-    def step(self, inputs: list[role.Input], now_ns: int) -> list[role.Effect]:
-        """Follow the log first, then decide what there is, send it, and show a sign of life."""
-        now = self._waker.read(now_ns)
-        effects: list[role.Effect] = []
-        try:
-            for given in inputs:
-                if isinstance(given, role.Record):
-                    self._follow(given)
-                elif isinstance(given, role.Restored):
-                    self._replica.begin_at(given.replica)
-        except LogError as err:
-            return [self._presence(active=False), role.Stop(str(err))]
-        for given in inputs:
-            effects += self._take(given, now, now_ns)
+    def take_inputs(self, inputs: list[Input], step: Step) -> None:
+        """Take the log's records first, so that leases of the same step find the newest state."""
+        others: list[Input] = []
+        for item in inputs:
+            if isinstance(item, messages.Record | Restored):
+                self.take(item, step)
+            else:
+                others.append(item)
+        for item in others:
+            self.take(item, step)
+
+    def finish(self, step: Step) -> None:
+        """Decide what is leased, send the plans, and show presence."""
+        now = step.steady_ns
         self._decide_ready(now)
-        self._counters.add("plans_resent_total", self._outbox.repeat_late(now))
-        effects += self._sent(now)
-        effects += self._lived(now)
-        more = now if self._inbox.has_ready(self._replica.seq) else 0
+        self._counters.add("plans_resent_total", self._outbox.resend_late(now))
+        self._send_plans(step)
+        self._show_presence(step)
+        more = now if self._inbox.has_ready(self.replica.seq) else 0
         due = earliest(
             more,
             self._presence_ns,
@@ -126,13 +115,17 @@ class Scheduler:
             self._outbox.due_ns,
             self._failures.due_ns,
         )
-        return [*effects, *self._waker.until(due)]
+        self.timer.arm(step, due)
+
+    def before_stop(self, step: Step) -> None:
+        """Tell the broker that this worker is gone."""
+        step.emit(self._presence(active=False))
 
     def metrics(self) -> dict[str, float]:
         """Gauges and counters with the meanings of nomad.worker.*."""
         return self._counters.shown(
             {
-                "applied_seq": self._replica.seq,
+                "applied_seq": self.replica.seq,
                 "leases_waiting": len(self._inbox),
                 "plans_outstanding": len(self._outbox),
                 "overlay_allocations": self._overlay.allocations,
@@ -141,14 +134,10 @@ class Scheduler:
 
     # ---- inputs ----
 
-    def _follow(self, given: role.Record) -> None:
-        record = self._replica.apply(given)
-        if record is not None:
-            self._notice(record)
-
-    def _notice(self, record: envelope.Record) -> None:
+    def on_applied(self, record: envelope.LogRecord, seq: int, step: Step) -> None:
+        """Settle this worker's plans, and forget evaluations that ended."""
+        del seq, step
         for event in record.events:
-            # Of everything that happens only this is of concern here.
             if isinstance(event, PlanCommitted):
                 if event.origin.worker == self.instance:
                     if event.cut:
@@ -161,51 +150,48 @@ class Scheduler:
                 self._counters.add("plans_refused_total")
                 self._settle(event.origin, refused=True)
 
+    def _on_new_writer(self, step: Step) -> None:
+        """Send the plans and failures again that the log does not show."""
+        resent = self._outbox.resend_late(step.steady_ns, all_of_it=True)
+        self._counters.add("plans_resent_total", resent)
+        self._failures.hurry()
+
     def _settle(self, origin: Origin, *, refused: bool) -> None:
         for part in self._outbox.settle(origin.number, origin.part, refused=refused):
             self._overlay.settle(origin.number, part)
 
-    def _take(self, given: role.Input, now: int, now_ns: int) -> list[role.Effect]:
-        match given:
-            case role.Message():
-                return self._hear(given, now, now_ns)
-            case role.Timer():
-                self._waker.fired()
-            case role.CaughtUp():
-                self._is_caught_up = True
-            case role.Reconnected():
-                # What was under way may be lost; the broker shall hear of this worker at once.
-                self._presence_ns = 0
-                self._counters.add(
-                    "plans_resent_total", self._outbox.repeat_late(now, all_of_it=True)
-                )
-                return [role.Open("leases")]
-            case _:
-                pass
-        return []
+    def on_input(self, item: Input, step: Step) -> None:
+        """After a reconnect send everything again: it may be lost. The broker hears of this worker at once."""
+        if isinstance(item, messages.Reconnected):
+            self._presence_ns = 0
+            resent = self._outbox.resend_late(step.steady_ns, all_of_it=True)
+            self._counters.add("plans_resent_total", resent)
+            step.emit(messages.Open("leases"))
 
-    def _hear(self, message: role.Message, now: int, now_ns: int) -> list[role.Effect]:
+    def on_message(self, message: messages.Message, step: Step) -> None:
+        """Take leases."""
         try:
             leases = _LEASES.decode(message.data).leases
         except (ValueError, RecursionError) as err:
             self._counters.add("dead_messages_total")
-            letter = dead_letter(self, message, str(err), now_ns)
-            return [role.Send(subjects.dead(message.subject), letter), role.Ack(message.token)]
+            step.emit(self.dead_letter(message, str(err), step.now_ns))
+            step.emit(messages.Ack(message.token))
+            return
         self._counters.add("leases_total", len(leases))
         for lease in leases:
             if lease.key in self._outbox:
                 # Planned, and the log does not show it: that plan it is, not a second one.
-                self._outbox.again(lease.key, now)
+                self._outbox.again(lease.key, step.steady_ns)
             elif lease.key not in self._failures:
-                self._inbox.put(lease, now)
-        return [role.Ack(message.token)]
+                self._inbox.put(lease, step.steady_ns)
+        step.emit(messages.Ack(message.token))
 
     # ---- deciding ----
 
     def _decide_ready(self, now: int) -> None:
         groups = 0
-        jobs = self._replica.state.jobs.by_id
-        for decisions, waiting in enumerate(self._inbox.ready(self._replica.seq), 1):
+        jobs = self.replica.state.jobs.by_id
+        for decisions, waiting in enumerate(self._inbox.ready(self.replica.seq), 1):
             self._counters.waited(now - waiting.came_ns)
             self._plan(waiting, now)
             job = jobs.get(waiting.lease.job_id)
@@ -213,18 +199,18 @@ class Scheduler:
             if decisions >= DECISIONS_MAX or groups >= GROUPS_MAX:
                 return
 
-    def _plan(self, waiting: Waiting, now: int) -> None:
+    def _plan(self, waiting: PendingLease, now: int) -> None:
         """Decide one evaluation; whatever goes wrong with one job is that job's matter alone."""
-        lease, state, overlay = waiting.lease, self._replica.state, self._overlay
+        lease, state, overlay = waiting.lease, self.replica.state, self._overlay
         held = overlay.held(state)
-        snapshot = Snapshot(state, held, self._masks, overlay.evicted(state), overlay.trail)
+        snapshot = Snapshot(state, held, self._masks, overlay.evicted(state), overlay.dirty_rows)
         assignment = Assignment(lease.key, lease.job_id, lease.triggered_by)
         number, parts = self._outbox.next_number, list[Proposal]()
         try:
             proposal = self._decide(
                 snapshot, assignment, seed=lease.seed, lane=lease.lane, lanes=lease.lanes
             )
-            parts = cut(proposal, state, self._part_bytes_max)
+            parts = split_proposal(proposal, state, self._part_bytes_max)
             for part, some in enumerate(parts):
                 overlay.add(
                     state,
@@ -246,7 +232,7 @@ class Scheduler:
         self._counters.decided(sum([sum(one.counts) for one in proposal.placements]))
 
     def _submit(self, lease: Lease, proposal: Proposal, part: int, parts: int) -> SubmitPlan:
-        state = self._replica.state
+        state = self.replica.state
         origin = Origin(
             worker=self.instance,
             number=self._outbox.next_number,
@@ -259,46 +245,35 @@ class Scheduler:
             lanes=lease.lanes,
             core=CORE_VERSION,
         )
-        return SubmitPlan(
-            key=lease.key,
-            job_id=lease.job_id,
-            origin=origin,
-            all_at_once=proposal.all_at_once,
-            placements=proposal.placements,
-            stops=proposal.stops,
-            updates=proposal.updates,
-            evictions=proposal.evictions,
-            end=proposal.end,
-            end_reason=proposal.end_reason,
-            follow_ups=proposal.follow_ups,
-            decision=proposal.decision,
-        )
+        return proposal.to_command(lease.key, lease.job_id, origin)
 
     # ---- effects ----
 
-    def _sent(self, now: int) -> list[role.Effect]:
+    def _send_plans(self, step: Step) -> None:
         subject = subjects.command("plan")
-        effects: list[role.Effect] = [role.Send(subject, one) for one in self._outbox.flush()]
-        if failed := self._failures.commands(now):
+        for data in self._outbox.flush():
+            step.emit(messages.Send(subject, data))
+        if failed := self._failures.commands(step.steady_ns):
             batch = CommandBatch(sender=self.instance, commands=failed)
-            effects.append(role.Send(subjects.command("evaluation"), ENCODER.encode(batch)))
-        return effects
+            step.emit(messages.Send(subjects.command("evaluation"), ENCODER.encode(batch)))
 
-    def _lived(self, now: int) -> list[role.Effect]:
-        """Show a sign of life when it is time or a lease goes back; not before the log was read to its end."""
+    def _show_presence(self, step: Step) -> None:
+        """Show presence when it is due or a lease goes back, but not before the log was read to its end."""
+        now = step.steady_ns
         returned = self._inbox.late(now)
         self._counters.add("leases_returned_total", len(returned))
-        if not self._is_caught_up or (now < self._presence_ns and not returned):
-            return []
-        self._presence_ns = now + PRESENCE_NS
-        return [self._presence(returned=returned)]
+        if self.is_caught_up and (now >= self._presence_ns or returned):
+            self._presence_ns = now + PRESENCE_NS
+            step.emit(self._presence(returned=returned))
 
-    def _presence(self, *, active: bool = True, returned: tuple[EvalKey, ...] = ()) -> role.Send:
+    def _presence(
+        self, *, active: bool = True, returned: tuple[EvalKey, ...] = ()
+    ) -> messages.Send:
         body = Presence(
             role=self.name,
             instance=self.instance,
-            seq=self._replica.seq,
+            seq=self.replica.seq,
             active=active,
             returned=returned,
         )
-        return role.Send(subjects.presence(self.name, self.instance), ENCODER.encode(body))
+        return messages.Send(subjects.presence(self.name, self.instance), ENCODER.encode(body))

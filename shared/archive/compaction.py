@@ -1,24 +1,26 @@
-"""Compaction: small segments that are neighbours become one, as if one run had written it.
+"""Compaction: neighbouring small segments become one, as if one export had written it.
 
-Decides which are put together. They are made again from their own records, with all the proof of an export; the new
-segment is moved to its place whole, and only then those that it holds are taken away. Killed in between, the next
-export takes them away: a segment that lies within another one does not count.
+The records are exported again from the segments, with all checks of an export. The new segment is moved into place
+before the old ones are deleted; after a crash in between the next export deletes them, since a segment inside the range
+of another does not count.
 """
 
 from collections.abc import Sequence
 
 from shared.archive.export import BYTES_MAX, ROWS_MAX, Export
 from shared.archive.segments import Archive, ArchiveInvalid, Segment
-from shared.core.role import Record
+from shared.core.runtime.messages import Record
 
-#: What a chunk says of the ones before: left out of the count, a larger chunk says it once.
-_TOLD_AGAIN = frozenset({"spans", "closes", "words"})
+#: Rows of a chunk that repeat earlier chunks: not counted, since a larger chunk has them once.
+_REPEATED_TABLES = frozenset({"spans", "closes", "words"})
 
 
-def compacted(archive: Archive, *, rows_max: int = ROWS_MAX, bytes_max: int = BYTES_MAX) -> int:
+def compact_segments(
+    archive: Archive, *, rows_max: int = ROWS_MAX, bytes_max: int = BYTES_MAX
+) -> int:
     """Put segments of a locked archive together; returns how many were. Raises ArchiveInvalid, LogError, OSError."""
     segments, _ = archive.segments()
-    groups = together(segments, rows_max, bytes_max)
+    groups = group_neighbours(segments, rows_max, bytes_max)
     if not groups:
         return 0
     work = _Compaction(archive)
@@ -30,12 +32,14 @@ def compacted(archive: Archive, *, rows_max: int = ROWS_MAX, bytes_max: int = BY
     return sum(map(len, groups))
 
 
-def together(segments: Sequence[Segment], rows_max: int, bytes_max: int) -> list[list[Segment]]:
+def group_neighbours(
+    segments: Sequence[Segment], rows_max: int, bytes_max: int
+) -> list[list[Segment]]:
     """Group neighbours that fit one segment, in order; what stays alone is in none."""
     groups: list[list[Segment]] = []
     rows = size = 0
     for one in segments:
-        own = sum(file.rows for table, file in one.files.items() if table not in _TOLD_AGAIN)
+        own = sum(file.rows for table, file in one.files.items() if table not in _REPEATED_TABLES)
         own_bytes = one.files["records"].bytes if "records" in one.files else 0
         last = groups[-1][-1] if groups else None
         is_next = last is not None and last.last_seq + 1 == one.first_seq
@@ -54,13 +58,13 @@ class _Compaction(Export):
     def join(self, group: Sequence[Segment]) -> None:
         """Write one segment of what these hold, and take them away."""
         facts = self.facts
-        facts.keeps = False
+        facts.is_recording = False
         self._take(facts.replica.next_seq, group[0].first_seq - 1)
         self._resume()
         self._take(group[0].first_seq, group[-1].last_seq)
         if facts.replica.chain.head != group[-1].head:
             path = self.archive.path(group[-1], "records")
-            raise ArchiveInvalid("damaged", "its records are not those it names", str(path))
+            raise ArchiveInvalid("damaged", "its records do not match its name", str(path))
         self.flush()
         self.archive.drop_replaced()
         self._old, _ = self.archive.segments()

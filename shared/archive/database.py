@@ -1,7 +1,6 @@
-"""The database: DuckDB in memory, facts in it or beside it as Parquet, and questions that can only read.
+"""DuckDB in memory: facts in tables or as Parquet files, and read-only queries. The only module that imports DuckDB.
 
-Decides what a question may be: one that selects. Nothing outside the given segments can be read, nothing at all
-written. Nobody else imports DuckDB.
+Accepts single SELECT statements. Queries read the given segments and nothing else, and write nothing.
 """
 
 import re
@@ -14,10 +13,16 @@ import duckdb
 import msgspec
 import numpy as np
 
-from shared.archive.facts import Facts
-from shared.archive.sheets import FACTS, WORD, Column, sql_type, taken
-from shared.archive.spans import OPEN, Standing
-from shared.archive.views import BY_CHANGES, BY_SPANS, VIEWS
+from shared.archive.fact_extractor import FactExtractor
+from shared.archive.intervals import OPEN_END, OpenIntervals
+from shared.archive.table_buffers import (
+    DICTIONARY_CODE,
+    FACT_TABLES,
+    ColumnArray,
+    drain_buffers,
+    sql_type,
+)
+from shared.archive.views import STATE_FROM_CHANGES, STATE_FROM_INTERVALS, VIEWS
 from shared.errors import CaravanError
 
 #: How the database begins the line that a question errs in.
@@ -25,7 +30,7 @@ _PLACE = re.compile(r"LINE (\d+): ")
 
 
 class SqlInvalid(CaravanError):
-    """A question that the database does not answer. `line` and `column` count from 1; 0: it does not say where."""
+    """A query that the database refuses. `line` and `column` count from 1; 0: unknown."""
 
     def __init__(self, message: str, line: int = 0, column: int = 0) -> None:
         super().__init__(f"{message} (line {line}, column {column})" if line else message)
@@ -33,7 +38,7 @@ class SqlInvalid(CaravanError):
         self.column = column
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class SqlResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a question found. `types` are those of SQL."""
 
     columns: list[str]
@@ -41,7 +46,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[tuple[Any, ...]]
 
 
-class Database:
+class FactDatabase:
     """Facts, and the views over them. Fill it, then `close_doors`, then ask."""
 
     def __init__(self) -> None:
@@ -49,43 +54,43 @@ class Database:
             ":memory:", config={"python_enable_replacements": "false", "temp_directory": ""}
         )
         self._run("SET TimeZone = 'UTC'; CREATE SCHEMA facts; CREATE SCHEMA tail;")
-        self._has_doors = True
-        for name, types in FACTS.items():
+        self._is_unlocked = True
+        for name, types in FACT_TABLES.items():
             columns = ", ".join(f'"{column}" {sql_type(kind)}' for column, kind in types.items())
             self._run(f"CREATE TABLE tail.{name} ({columns})")
         self._run("CREATE TABLE tail.bases (first_seq BIGINT)")
 
-    def take(self, facts: Facts) -> None:
+    def take(self, facts: FactExtractor) -> None:
         """Take over what the sheets hold, and empty them."""
         first_seq = facts.first_seq
         if facts.replica.next_seq == first_seq:
             return
         if facts.settle():
             self._run(f"INSERT INTO tail.bases VALUES ({first_seq})")
-        for name, rows, columns in taken(facts.sheets):
+        for name, rows, columns in drain_buffers(facts.sheets):
             if rows:
                 with _registered(self._connection, columns, facts.words.texts):
-                    self._run(f"INSERT INTO tail.{name} {_selected(name)}")
-        if not self._has_doors:
+                    self._run(f"INSERT INTO tail.{name} {_insert_select(name)}")
+        if not self._is_unlocked:
             missing = (
                 "SELECT DISTINCT code, text FROM tail.words ANTI JOIN facts.texts USING (code)"
             )
             self._run(f"INSERT INTO facts.texts {missing}")
 
-    def close_doors(
+    def lock_sources(
         self, segments: Mapping[str, Sequence[Path]], bases: Sequence[int] | None = ()
     ) -> None:
         """Show facts and views over the tail and these Parquet files by table; from here on only they can be read.
 
         `bases`: where full chunks of spans begin; None: some spans are missing, states are made of all changes then.
-        Raises SqlInvalid: a file is no Parquet that we wrote.
+        Raises SqlInvalid: a file is not a Parquet file of an export.
         """
         files = sorted(str(path) for paths in segments.values() for path in paths)
         quoted = ", ".join(_quoted(path) for path in files)
         if files:
             self._run(f"SET allowed_paths = [{quoted}]")
         self._run("SET enable_external_access = false; SET autoload_known_extensions = false")
-        for name, types in FACTS.items():
+        for name, types in FACT_TABLES.items():
             columns = ", ".join(f'"{column}"' for column in types)
             parts = [f"SELECT * FROM tail.{name}"]
             paths = segments.get(name, ())
@@ -95,26 +100,26 @@ class Database:
             # By name: an older export may lack a column that came later, a newer one have others.
             told = f"SELECT {columns} FROM ({' UNION ALL BY NAME '.join(parts)})"
             self._run(f"CREATE VIEW facts.{name} AS {told}")
-        # Asked for with every question about a moment, and few.
+        # Used by every query about a moment, and few.
         self._run("CREATE TABLE facts.texts AS SELECT DISTINCT code, text FROM facts.words")
         listed = ", ".join(f"({int(one)})" for one in bases or ())
         values = f"UNION ALL SELECT * FROM (VALUES {listed})" if listed else ""
         self._run(f"CREATE VIEW facts.bases AS SELECT first_seq FROM tail.bases {values}")
-        self._run(VIEWS + (BY_CHANGES if bases is None else BY_SPANS))
+        self._run(VIEWS + (STATE_FROM_CHANGES if bases is None else STATE_FROM_INTERVALS))
         self._run("SET lock_configuration = true")
-        self._has_doors = False
+        self._is_unlocked = False
 
-    def ask(self, question: str, values: Sequence[object] = ()) -> Answer:
+    def ask(self, question: str, values: Sequence[object] = ()) -> SqlResult:
         """Answer one question. Raises SqlInvalid: it is none, it errs, or it would do more than read."""
-        assert not self._has_doors
-        self._judge(question)
+        assert not self._is_unlocked
+        self._require_read_only(question)
         try:
             found = self._connection.execute(question, list(values) or None)
             told = found.description or []
             rows = found.fetchall()
         except (duckdb.Error, RuntimeError, ValueError, OverflowError) as err:
             raise _invalid(err) from err
-        return Answer(
+        return SqlResult(
             columns=[str(one[0]) for one in told], types=[str(one[1]) for one in told], rows=rows
         )
 
@@ -126,24 +131,24 @@ class Database:
         """Let go of all memory."""
         self._connection.close()
 
-    def _judge(self, question: str) -> None:
+    def _require_read_only(self, question: str) -> None:
         try:
             statements = duckdb.extract_statements(question)
         except duckdb.Error as err:
             raise _invalid(err) from err
         if len(statements) != 1:
-            said = "nothing is asked" if not statements else "one question at a time"
+            said = "the query is empty" if not statements else "only one statement is allowed"
             raise SqlInvalid(said)
         kind = statements[0].type
         if kind == duckdb.StatementType.EXPLAIN:
-            # What is explained may be run: it is judged as if it stood alone. A comment could hide words from us.
+            # EXPLAIN may run its statement, so that one is checked as if alone. A comment could hide keywords.
             words = question.split()
             rest = words[2:] if len(words) > 1 and words[1].lower() == "analyze" else words[1:]
             is_plain = (
                 words[0].lower() == "explain" and "--" not in question and "/*" not in question
             )
             if is_plain and rest and rest[0].lower() != "explain":
-                self._judge(" ".join(rest))
+                self._require_read_only(" ".join(rest))
                 return
         if kind != duckdb.StatementType.SELECT:
             raise SqlInvalid(
@@ -154,17 +159,17 @@ class Database:
         try:
             self._connection.execute(statements)
         except duckdb.Error as err:
-            raise SqlInvalid(_line(err)) from err
+            raise SqlInvalid(_one_line(err)) from err
 
 
-class Writer:
+class ParquetWriter:
     """Writes sheets as Parquet, and reads records back."""
 
     def __init__(self) -> None:
         self._connection = duckdb.connect(":memory:", config={"threads": 2})
 
     def write(
-        self, name: str, columns: Mapping[str, Column], words: Sequence[str], path: Path
+        self, name: str, columns: Mapping[str, ColumnArray], words: Sequence[str], path: Path
     ) -> None:
         """Write one table of facts. Raises OSError."""
         options = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2"
@@ -174,10 +179,10 @@ class Writer:
         with _registered(self._connection, columns, words):
             try:
                 self._connection.execute(
-                    f"COPY ({_selected(name)}) TO {_quoted(str(path))} ({options})"
+                    f"COPY ({_insert_select(name)}) TO {_quoted(str(path))} ({options})"
                 )
             except duckdb.Error as err:
-                raise OSError(0, _line(err), str(path)) from err
+                raise OSError(0, _one_line(err), str(path)) from err
 
     def records(self, path: Path, first: int = 1) -> Iterable[tuple[int, str, bytes]]:
         """Read back seq, subject and bytes of a segment's records from a seq on. Raises OSError."""
@@ -187,24 +192,24 @@ class Writer:
             while rows := found.fetchmany(1024):
                 yield from rows
         except duckdb.Error as err:
-            raise OSError(0, _line(err), str(path)) from err
+            raise OSError(0, _one_line(err), str(path)) from err
 
-    def standing(self, spans: Sequence[Path], closes: Sequence[Path]) -> Standing:
+    def standing(self, spans: Sequence[Path], closes: Sequence[Path]) -> OpenIntervals:
         """Read the spans that are open at the end of these chunks, the first of which is a full one. Raises OSError."""
         closed = f"ANTI JOIN (SELECT key, from_seq AS seq FROM {_files(closes)}) USING (key, seq)"
         try:
             found = self._connection.execute(
                 f"SELECT key, seq, placed_ns FROM {_files(spans)} {closed if closes else ''} "
-                f"WHERE until = {OPEN} ORDER BY key"
+                f"WHERE until = {OPEN_END} ORDER BY key"
             ).fetchnumpy()
             lean = self._connection.execute(
                 f"SELECT count(*) FROM {_files(spans)} WHERE segment > (SELECT min(segment) FROM {_files(spans)})"
             ).fetchall()
         except duckdb.Error as err:
-            raise OSError(0, _line(err), str(spans[0])) from err
+            raise OSError(0, _one_line(err), str(spans[0])) from err
         columns = [np.asarray(found[name]) for name in ("key", "seq", "placed_ns")]
         keys, seqs, placed_ns = columns
-        return Standing(keys=keys, seqs=seqs, placed_ns=placed_ns, since=int(lean[0][0]))
+        return OpenIntervals(keys=keys, seqs=seqs, placed_ns=placed_ns, since=int(lean[0][0]))
 
     def words(self, paths: Sequence[Path]) -> dict[int, str]:
         """Read the words of these chunks by number. Raises OSError."""
@@ -217,7 +222,7 @@ class Writer:
                 ).fetchall()
             )
         except duckdb.Error as err:
-            raise OSError(0, _line(err), str(paths[0])) from err
+            raise OSError(0, _one_line(err), str(paths[0])) from err
 
     def close(self) -> None:
         """Let go of all memory."""
@@ -231,7 +236,7 @@ def _files(paths: Sequence[Path]) -> str:
 
 @contextmanager
 def _registered(
-    connection: duckdb.DuckDBPyConnection, columns: Mapping[str, Column], words: Sequence[str]
+    connection: duckdb.DuckDBPyConnection, columns: Mapping[str, ColumnArray], words: Sequence[str]
 ) -> Generator[None]:
     """Show a sheet, and the words that it names by number, to a connection."""
     texts = np.array([*words, ""], dtype=object)
@@ -244,11 +249,11 @@ def _registered(
         connection.unregister("_words")
 
 
-def _selected(name: str) -> str:
+def _insert_select(name: str) -> str:
     """Say in SQL how a sheet becomes a table of facts."""
     told, joins = [], []
-    for at, (column, kind) in enumerate(FACTS[name].items()):
-        if kind == WORD:
+    for at, (column, kind) in enumerate(FACT_TABLES[name].items()):
+        if kind == DICTIONARY_CODE:
             told.append(f'w{at}.text::VARCHAR AS "{column}"')
             joins.append(f'LEFT JOIN _words w{at} ON w{at}.code = s."{column}"')
         else:
@@ -261,7 +266,7 @@ def _quoted(text: str) -> str:
 
 
 def _invalid(err: Exception) -> SqlInvalid:
-    """What the database says of a question, with the place that its picture points at.
+    """The database's message on a query, with the position that its marker points at.
 
     The picture is the line, cut on its left where it is long, and a caret below it.
     """
@@ -270,14 +275,14 @@ def _invalid(err: Exception) -> SqlInvalid:
         found = _PLACE.match(text)
         caret = lines[at + 1].find("^")
         if found and caret >= found.end() and not text[found.end() :].startswith("..."):
-            return SqlInvalid(_line(err), int(found[1]), caret - found.end() + 1)
+            return SqlInvalid(_one_line(err), int(found[1]), caret - found.end() + 1)
         if found:
-            return SqlInvalid(f"{_line(err)} (line {found[1]})", 0)
-    return SqlInvalid(_line(err))
+            return SqlInvalid(f"{_one_line(err)} (line {found[1]})", 0)
+    return SqlInvalid(_one_line(err))
 
 
-def _line(err: Exception) -> str:
-    """What the database says, on one line, without its pictures."""
+def _one_line(err: Exception) -> str:
+    """The database's message on one line, without its marker."""
     told = []
     for line in str(err).splitlines():
         if _PLACE.match(line):
@@ -285,3 +290,23 @@ def _line(err: Exception) -> str:
         if line.strip():
             told.append(line.strip())
     return " ".join(told) or type(err).__name__
+
+
+def write_table(path: Path, columns: Mapping[str, Sequence[object]]) -> None:
+    """Write columns of equal length; one of texts stays texts, one of whole numbers whole. Raises OSError."""
+    arrays = {name: _array(values) for name, values in columns.items()}
+    connection = duckdb.connect(":memory:", config={"threads": 1})
+    try:
+        connection.register("_table", arrays)
+        connection.sql("SELECT * FROM _table").write_parquet(str(path))
+    except duckdb.Error as err:
+        raise OSError(0, str(err).splitlines()[0], str(path)) from err
+    finally:
+        connection.close()
+
+
+def _array(values: Sequence[object]) -> np.ndarray:
+    if any(isinstance(one, str) for one in values):
+        return np.array(list(values), dtype=object)
+    whole = all(isinstance(one, int) for one in values)
+    return np.array(list(values), dtype=np.int64 if whole else np.float64)

@@ -1,40 +1,40 @@
-"""Exporting: records of a log become segments; what an export has already is replayed from its own records.
+"""Exporting: records of a log become segments; existing segments are replayed from their own records.
 
-Decides where a segment ends. Records come from whoever reads the log; this knows no bus. An export that was interrupted
-goes on behind its last finished segment, and a segment that was taken away is made again.
+The caller reads the log; this module does not use the bus. An interrupted export continues behind its last finished
+segment, and a deleted segment is made again.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 
-from shared.archive.database import Writer
-from shared.archive.facts import Facts
+from shared.archive.database import ParquetWriter
+from shared.archive.fact_extractor import FactExtractor
 from shared.archive.segments import (
     Archive,
     ArchiveInvalid,
     Damage,
-    File,
     Segment,
-    described,
-    joined,
-    tables_of,
+    SegmentFile,
+    continuity_problems,
+    describe_file,
+    files_by_table,
 )
-from shared.archive.sheets import Column, Words, taken
-from shared.core.replica import Replica
-from shared.core.role import Record
+from shared.archive.table_buffers import ColumnArray, StringDictionary, drain_buffers
+from shared.core.runtime.messages import Record
+from shared.core.runtime.replica import Replica
 
-#: A segment ends behind the record with which it has so many rows, or so many bytes of records.
+#: A segment ends with the record that reaches this number of rows, or of bytes of records.
 ROWS_MAX = 2_000_000
 BYTES_MAX = 64 << 20
-#: A spool keeps no more rows in memory.
+#: Maximum number of rows that a spool keeps in memory.
 SPOOL_ROWS_MAX = 1_000_000
 
 
-class Written(msgspec.Struct, kw_only=True):
-    """What an export did."""
+class ExportStats(msgspec.Struct, kw_only=True):
+    """Totals of one run of an export."""
 
     segments: int = 0
     records: int = 0
@@ -45,14 +45,14 @@ class Written(msgspec.Struct, kw_only=True):
 
 
 class Export:
-    """One run of an export into a locked folder. Feed it what `wanted` asks for, then `flush`."""
+    """One run of an export into a locked folder: apply the records of `wanted`, then `flush`."""
 
     def __init__(self, archive: Archive, *, rows_max: int = ROWS_MAX) -> None:
-        """Raises ArchiveInvalid for a folder with a damaged segment: nothing is written behind it."""
+        """Raises ArchiveInvalid for a folder with a damaged segment."""
         self.archive = archive
-        self.written = Written()
+        self.written = ExportStats()
         self._rows_max = rows_max
-        self._writer = Writer()
+        self._writer = ParquetWriter()
         self._hand = ThreadPoolExecutor(1, "segments")
         self._under_way: Future[Segment] | None = None
         self._first_seq = 1
@@ -60,23 +60,23 @@ class Export:
         segments, damages = archive.segments()
         damages += [one for segment in segments for one in archive.check(segment)]
         if damages:
-            raise refusal(archive, damages[0])
-        for problem in joined(segments):
+            raise damage_error(archive, damages[0])
+        for problem in continuity_problems(segments):
             if "not in this export" not in problem:
                 raise ArchiveInvalid("damaged", problem, str(archive.folder))
         self._old = segments
-        #: where it ends; 0: nothing is in it.
+        #: seq of its last record; 0: empty.
         self.last_seq = segments[-1].last_seq if segments else 0
-        known = self._writer.words(tables_of(segments, archive, set()).get("words", ()))
-        self.facts = Facts(with_data=True, words=Words(known))
+        known = self._writer.words(files_by_table(segments, archive, set()).get("words", ()))
+        self.facts = FactExtractor(with_data=True, words=StringDictionary(known))
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is missing between its beginning and its end."""
-        return not joined(self._old)
+        """Whether the segments have no gaps."""
+        return not continuity_problems(self._old)
 
     def last_record(self) -> Record | None:
-        """Return the record where it ends, as it stood in the log; None: nothing is in it."""
+        """The last exported record; None: the export is empty."""
         if not self._old:
             return None
         path = self.archive.path(self._old[-1], "records")
@@ -84,23 +84,23 @@ class Export:
         return next((Record(seq, subject, data) for seq, subject, data in found), None)
 
     def begin_at(self, replica: Replica) -> None:
-        """Take over a replica that was restored within what is there, of which nothing is missing."""
+        """Start from a replica that was restored within a complete export."""
         self.facts.replica.begin_at(replica)
-        self.facts.keeps = False
+        self.facts.is_recording = False
 
     def wanted(self) -> tuple[int, int]:
-        """Replay what is there already; then say which records come next: from, to (0: to the end). Raises LogError."""
+        """Replay the existing segments; return the next range of records to apply (0: to the end). Raises LogError."""
         facts = self.facts
         while (old := self._holding(facts.replica.next_seq)) is not None:
-            if facts.keeps:
+            if facts.is_recording:
                 self.flush()
-            facts.keeps = False
+            facts.is_recording = False
             path = self.archive.path(old, "records")
             for seq, subject, data in self._writer.records(path, facts.replica.next_seq):
                 facts.apply(Record(seq, subject, data))
             if facts.replica.seq != old.last_seq:
-                raise ArchiveInvalid("damaged", "its records are not those it names", str(path))
-        if not facts.keeps:
+                raise ArchiveInvalid("damaged", "its records do not match its name", str(path))
+        if not facts.is_recording:
             self._resume()
         first = facts.replica.next_seq
         later = [one.first_seq for one in self._old if one.first_seq > first]
@@ -110,28 +110,28 @@ class Export:
         return next((one for one in self._old if one.first_seq <= seq <= one.last_seq), None)
 
     def _resume(self) -> None:
-        """Go on behind what is there, with the spans that are open at its end."""
+        """Continue behind the existing segments, with the spans that are open at their end."""
         chain = self.facts.replica.chain
         before = [one for one in self._old if one.last_seq < chain.next_seq]
         if before and before[-1].last_seq == chain.next_seq - 1 and before[-1].head != chain.head:
             path = self.archive.path(before[-1], "records")
-            raise ArchiveInvalid("damaged", "its records are not those it names", str(path))
-        bases = bases_of(before)
+            raise ArchiveInvalid("damaged", "its records do not match its name", str(path))
+        bases = full_chunk_seqs(before)
         standing = None
         if bases:
             chunks = [one for one in before if one.first_seq >= bases[-1]]
-            files = tables_of(chunks, self.archive, set())
+            files = files_by_table(chunks, self.archive, set())
             if "spans" in files:
                 standing = self._writer.standing(files["spans"], files.get("closes", ()))
         try:
             self.facts.resume(standing)
         except KeyError:
-            # They are not of this state: what comes stands for itself.
+            # They do not match this state, so the next chunk is a full one.
             self.facts.resume()
         self._begin()
 
     def apply(self, record: Record) -> None:
-        """Take the next record. Raises LogError, and then what came before is kept."""
+        """Apply the next record. Raises LogError; records before it are kept."""
         self.facts.apply(record)
         if not self.written.records:
             self.archive.begin(self._cluster())
@@ -141,17 +141,17 @@ class Export:
             self._hand_over()
 
     def flush(self) -> None:
-        """Write a segment of what was taken since the last one. Raises OSError, ArchiveInvalid."""
+        """Write a segment of the records since the last one. Raises OSError, ArchiveInvalid."""
         self._hand_over()
         self._wait()
 
     def close(self) -> None:
-        """Let go of the database; what was not flushed is left out."""
+        """Close the database; records that were not flushed are lost."""
         self._hand.shutdown(cancel_futures=True)
         self._writer.close()
 
     def _hand_over(self) -> None:
-        """Let what was taken be written while the next records come."""
+        """Write the applied records in a thread while the next ones are read."""
         chain = self.facts.replica.chain
         if chain.next_seq == self._first_seq:
             return
@@ -165,7 +165,7 @@ class Export:
             files={},
             spans="full" if is_full else "lean",
         )
-        sheets = list(taken(self.facts.sheets))
+        sheets = list(drain_buffers(self.facts.sheets))
         self._wait()
         self._under_way = self._hand.submit(
             self._write, segment, sheets, self.facts.words.texts.copy()
@@ -183,16 +183,19 @@ class Export:
         self.written.bytes += sum(one.bytes for one in files)
 
     def _write(
-        self, segment: Segment, sheets: list[tuple[str, int, dict[str, Column]]], words: list[str]
+        self,
+        segment: Segment,
+        sheets: list[tuple[str, int, dict[str, ColumnArray]]],
+        words: list[str],
     ) -> Segment:
-        """Write a segment's files, then make it one. Runs beside the reading of records."""
-        files: dict[str, File] = {}
+        """Write the files of a segment, then finish it. Runs in a thread."""
+        files: dict[str, SegmentFile] = {}
         with self.archive.draft(segment.first_seq) as draft:
             for name, rows, columns in sheets:
                 if rows:
                     path = draft / f"{name}.parquet"
                     self._writer.write(name, columns, words, path)
-                    files[name] = described(path, rows)
+                    files[name] = describe_file(path, rows)
             whole = msgspec.structs.replace(segment, files=files)
             self.archive.finish(draft, whole)
         return whole
@@ -206,97 +209,119 @@ class Export:
         return self.facts.replica.chain.cluster_id
 
 
-class Spool:
-    """Facts of a log that nobody exported, in a folder of its own as they come, so that memory need not hold them."""
+def write_export(folder: Path, records: Iterable[Record]) -> None:
+    """Write the records of a log, from the first one on, as a new export. Raises ArchiveInvalid, LogError, OSError."""
+    archive = Archive(folder)
+    with archive.locked():
+        work = Export(archive)
+        try:
+            for record in records:
+                work.apply(record)
+            work.flush()
+        finally:
+            work.close()
 
-    def __init__(self, facts: Facts, folder: Path, *, rows_max: int = SPOOL_ROWS_MAX) -> None:
+
+class FactSpool:
+    """Writes the facts of a log to files of a folder as they are extracted, to save memory."""
+
+    def __init__(
+        self, facts: FactExtractor, folder: Path, *, rows_max: int = SPOOL_ROWS_MAX
+    ) -> None:
         self.facts = facts
         self.files: dict[str, list[Path]] = {}
         #: seqs where full chunks of spans begin.
         self.bases: list[int] = []
         self._folder = folder
         self._rows_max = rows_max
-        self._writer = Writer()
+        self._writer = ParquetWriter()
 
     def apply(self, record: Record) -> None:
-        """Take the next record. Raises LogError, OSError."""
+        """Apply the next record. Raises LogError, OSError."""
         self.facts.apply(record)
         if self.facts.rows >= self._rows_max:
             first_seq = self.facts.first_seq
             if self.facts.settle():
                 self.bases.append(first_seq)
-            for name, rows, columns in taken(self.facts.sheets):
+            for name, rows, columns in drain_buffers(self.facts.sheets):
                 if rows:
                     path = self._folder / f"{first_seq}-{name}.parquet"
                     self._writer.write(name, columns, self.facts.words.texts, path)
                     self.files.setdefault(name, []).append(path)
 
     def close(self) -> None:
-        """Let go of the database; the files stay."""
+        """Close the database; the files stay."""
         self._writer.close()
 
 
-class Reading:
-    """An export that is read: its sound parts, and what is wrong with the rest."""
+class ExportReader:
+    """Reads an export: its sound parts, and descriptions of the damage."""
 
     def __init__(self, folder: Path) -> None:
         """Raises ArchiveInvalid: no export at all."""
         self.archive = Archive(folder)
         self.cluster_id = self.archive.cluster_id()
         if not self.cluster_id:
-            raise ArchiveInvalid("not_found", "no export here (caravan log export)", str(folder))
+            raise ArchiveInvalid(
+                "not_found",
+                "no export in this folder; create one with caravan log export",
+                str(folder),
+            )
         self.segments, self.damages = self.archive.segments()
         self.damages += [one for each in self.segments for one in self.archive.check(each)]
-        self.problems = [*map(told, self.damages), *joined(self.segments)]
-        #: where it ends; 0: nothing is in it.
+        self.problems = [*map(damage_text, self.damages), *continuity_problems(self.segments)]
+        #: seq of its last record; 0: empty.
         self.last_seq = self.segments[-1].last_seq if self.segments else 0
 
     def files(self) -> dict[str, list[Path]]:
         """Sound files by table."""
         lost = {(one.segment, one.table) for one in self.damages}
-        return dict(tables_of(self.segments, self.archive, lost))
+        return dict(files_by_table(self.segments, self.archive, lost))
 
     def bases(self) -> list[int] | None:
         """Seqs where full chunks of spans begin; None where some spans are missing."""
         lost = any(one.table in {"", "spans", "closes", "words"} for one in self.damages)
-        return None if lost or joined(self.segments) else bases_of(self.segments)
+        return (
+            None if lost or continuity_problems(self.segments) else full_chunk_seqs(self.segments)
+        )
 
-    def words(self) -> Words:
+    def words(self) -> StringDictionary:
         """The words that its spans use. Raises OSError."""
-        writer = Writer()
+        writer = ParquetWriter()
         try:
-            return Words(writer.words(self.files().get("words", ())))
+            return StringDictionary(writer.words(self.files().get("words", ())))
         finally:
             writer.close()
 
     def records(self, first: int = 1, last: int = 0) -> Iterator[Record]:
-        """Yield the records as they stood in the log; a gap is not hidden. Raises OSError."""
-        writer = Writer()
+        """Yield the records; gaps stay gaps. Raises OSError."""
+        writer = ParquetWriter()
         lost = {one.segment for one in self.damages if one.table in {"", "records"}}
         try:
             for one in self.segments:
                 if one.name in lost or one.last_seq < first or (last and one.first_seq > last):
                     continue
-                for seq, subject, data in writer.records(self.archive.path(one, "records")):
-                    if seq >= first and (not last or seq <= last):
-                        yield Record(seq, subject, data)
+                for seq, subject, data in writer.records(self.archive.path(one, "records"), first):
+                    if last and seq > last:
+                        break
+                    yield Record(seq, subject, data)
         finally:
             writer.close()
 
 
-def bases_of(segments: Sequence[Segment]) -> list[int] | None:
+def full_chunk_seqs(segments: Sequence[Segment]) -> list[int] | None:
     """Seqs where full chunks of spans begin; None where an older release wrote some without."""
     if any(not one.spans for one in segments):
         return None
     return [one.first_seq for one in segments if one.spans == "full"]
 
 
-def told(damage: Damage) -> str:
-    """Say what is damaged in one line."""
+def damage_text(damage: Damage) -> str:
+    """Describe a damage in one line."""
     return f"segment {damage.segment}: {damage.problem}"
 
 
-def refusal(archive: Archive, damage: Damage) -> ArchiveInvalid:
-    """Say why nothing more is exported, and what helps."""
-    text = f"{told(damage)}; move that folder away, and the next export makes it again from the log"
+def damage_error(archive: Archive, damage: Damage) -> ArchiveInvalid:
+    """The error of an export into a damaged folder, with the remedy."""
+    text = f"{damage_text(damage)}; move that folder away, then export again"
     return ArchiveInvalid("damaged", text, str(archive.folder))

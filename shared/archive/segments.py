@@ -1,8 +1,7 @@
-"""Segments: an export's folder on disk. Each segment is a folder of Parquet files that is written once, then only read.
+"""Segments: an export's folder on disk. Each segment is a folder of Parquet files, written once.
 
-Decides names, what a segment says of itself (`segment.json`: seqs, the chain's heads before and behind it, the hash of
-every file), and when one is damaged. A segment is made beside its place and moved there whole: what has a name is
-finished. Must not know what tables mean.
+`segment.json` holds the seqs, the heads of the chain before and behind the segment, and the hash of every file. A
+segment is written beside its place and moved there as a whole: a folder with its final name is complete.
 """
 
 import fcntl
@@ -29,7 +28,7 @@ _BLOCK = 1 << 20
 
 
 class ArchiveInvalid(CaravanError):
-    """A folder is no export, of another cluster, in use, or damaged. `code` is stable."""
+    """A folder is not an export, belongs to another cluster, is in use, or is damaged. `code` is stable."""
 
     def __init__(self, code: str, message: str, path: str = "") -> None:
         super().__init__(message)
@@ -37,14 +36,14 @@ class ArchiveInvalid(CaravanError):
         self.path = path
 
 
-class Marker(msgspec.Struct, frozen=True, kw_only=True):
-    """`export.json`: whose log this is. Written once."""
+class ExportMarker(msgspec.Struct, frozen=True, kw_only=True):
+    """`export.json`: the cluster of the log. Written once."""
 
     format: int
     cluster_id: str
 
 
-class File(msgspec.Struct, frozen=True, kw_only=True):
+class SegmentFile(msgspec.Struct, frozen=True, kw_only=True):
     """One Parquet file of a segment. `hash`: blake2b of its bytes, 32 hex digits."""
 
     rows: int
@@ -62,8 +61,8 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     head: str
     #: log time at its end.
     t_ns: int
-    files: dict[str, File]
-    #: what its spans are (spans.py): full, lean, or empty where an older release wrote it.
+    files: dict[str, SegmentFile]
+    #: what its spans are (intervals.py): full, lean, or empty where an older release wrote it.
     spans: str = ""
 
     @property
@@ -73,7 +72,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Damage(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a segment cannot be used: one of its tables, or with an empty `table` all of it."""
+    """An unusable table of a segment; with an empty `table` the whole segment."""
 
     segment: str
     table: str
@@ -87,50 +86,50 @@ class Archive:
         self.folder = folder
 
     def cluster_id(self) -> str:
-        """Say whose log it is; empty: nothing was exported here yet. Raises ArchiveInvalid."""
+        """The cluster of the log; empty: nothing was exported yet. Raises ArchiveInvalid."""
         path = self.folder / _EXPORT
         if not path.exists():
             if self.folder.is_dir() and any(self.folder.glob(f"{_NAME}*")):
                 raise ArchiveInvalid("damaged", f"segments without {_EXPORT}", str(self.folder))
             return ""
         try:
-            marker = msgspec.json.decode(path.read_bytes(), type=Marker)
+            marker = msgspec.json.decode(path.read_bytes(), type=ExportMarker)
         except msgspec.DecodeError as err:
-            raise ArchiveInvalid("damaged", f"it does not decode: {err}", str(path)) from err
+            raise ArchiveInvalid("damaged", f"cannot be decoded: {err}", str(path)) from err
         if marker.format != FORMAT:
-            text = f"export of format {marker.format}, this release knows {FORMAT}"
+            text = f"the export has format {marker.format}, this release reads format {FORMAT}"
             raise ArchiveInvalid("newer", text, str(path))
         return marker.cluster_id
 
     def begin(self, cluster_id: str) -> None:
-        """Say whose log it is. Raises ArchiveInvalid where it is another's, or not a folder for this."""
+        """Record the cluster of the log. Raises ArchiveInvalid for another cluster, or a folder with other files."""
         known = self.cluster_id()
         if known and known != cluster_id:
             text = f"holds the log of cluster {known}, this is {cluster_id}"
             raise ArchiveInvalid("conflict", text, str(self.folder))
         if not known:
-            self._be_alone()
-            marker = Marker(format=FORMAT, cluster_id=cluster_id)
+            self._require_empty()
+            marker = ExportMarker(format=FORMAT, cluster_id=cluster_id)
             draft = self.folder / f"{_DRAFT}{_EXPORT}"
             draft.unlink(missing_ok=True)
             _write(draft, msgspec.json.encode(marker))
             draft.rename(self.folder / _EXPORT)
             _sync(self.folder)
 
-    def _be_alone(self) -> None:
-        """Raise ArchiveInvalid where anything else is in the folder; what a killed export left is none."""
+    def _require_empty(self) -> None:
+        """Raise ArchiveInvalid if the folder holds other files than those of a killed export."""
         names = [one.name for one in self.folder.iterdir()]
         others = [one for one in names if one != _LOCK and not one.startswith(_DRAFT)]
         if others:
-            text = f"not empty and no export: {min(others)} is there"
+            text = f"not empty and not an export: contains {min(others)}"
             raise ArchiveInvalid("conflict", text, str(self.folder))
 
     @contextmanager
     def locked(self) -> Generator[None]:
-        """Keep every other export out, until the end of this process at the latest. Raises ArchiveInvalid, OSError."""
+        """Lock the folder against other exports. Raises ArchiveInvalid, OSError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if not self.cluster_id():
-            self._be_alone()
+            self._require_empty()
         descriptor = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             try:
@@ -138,21 +137,21 @@ class Archive:
             except BlockingIOError as err:
                 text = f"another export is writing into this folder: {_holder(descriptor)}"
                 raise ArchiveInvalid("conflict", text, str(self.folder)) from err
-            self._name_us(descriptor)
+            self._write_lock_owner(descriptor)
             self._tidy()
             yield
         finally:
             os.close(descriptor)
 
     @staticmethod
-    def _name_us(descriptor: int) -> None:
-        """Say in the lock's file who holds it, for whoever is refused."""
+    def _write_lock_owner(descriptor: int) -> None:
+        """Write the process that holds the lock into its file, for the error of other exports."""
         text = f"process {os.getpid()} on {platform.node()}\n"
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, text.encode(), 0)
 
     def _tidy(self) -> None:
-        """Take away what a killed export left: drafts, and segments that a larger one has taken the place of."""
+        """Delete what a killed export left: drafts, and segments that are within a larger one."""
         for draft in self.folder.glob(f"{_DRAFT}*"):
             if draft.is_dir():
                 shutil.rmtree(draft)
@@ -161,12 +160,12 @@ class Archive:
         self.drop_replaced()
 
     def drop_replaced(self) -> None:
-        """Take away segments that a larger one holds: it took their place."""
+        """Delete segments that are within a larger one."""
         for name in self._all()[2]:
             shutil.rmtree(self.folder / name)
 
     def _all(self) -> tuple[list[Segment], list[Damage], list[str]]:
-        """Segments that count, what cannot be read, and names of segments that lie within another one."""
+        """Valid segments, unreadable ones, and names of segments within another one."""
         found: list[Segment] = []
         damages: list[Damage] = []
         for path in sorted(self.folder.glob(f"{_NAME}*")):
@@ -176,7 +175,7 @@ class Archive:
                 damages.append(Damage(segment=path.name, table="", problem=f"{_SEGMENT}: {err}"))
                 continue
             if segment.name != path.name:
-                text = f"{_SEGMENT} is that of {segment.name}"
+                text = f"{_SEGMENT} belongs to {segment.name}"
                 damages.append(Damage(segment=path.name, table="", problem=text))
                 continue
             found.append(segment)
@@ -207,12 +206,12 @@ class Archive:
         return found
 
     def path(self, segment: Segment, table: str) -> Path:
-        """Where a table of a segment lies."""
+        """Path of a table of a segment."""
         return self.folder / segment.name / f"{table}.parquet"
 
     @contextmanager
     def draft(self, first_seq: int) -> Generator[Path]:
-        """A folder to write a segment's files into; it is gone at the end unless `finish` moved it."""
+        """A folder for the files of a new segment, deleted at the end unless `finish` moved it."""
         path = self.folder / f"{_DRAFT}{first_seq}"
         path.mkdir()
         try:
@@ -221,7 +220,7 @@ class Archive:
             shutil.rmtree(path, ignore_errors=True)
 
     def finish(self, draft: Path, segment: Segment) -> None:
-        """Make a draft the segment that it is. Raises ArchiveInvalid where there is one already."""
+        """Move a draft to its final place. Raises ArchiveInvalid if the segment exists."""
         target = self.folder / segment.name
         if target.exists():
             raise ArchiveInvalid("conflict", "a segment is never overwritten", str(target))
@@ -232,34 +231,36 @@ class Archive:
 
 
 def _holder(descriptor: int) -> str:
-    """Say who holds the lock, as far as it is known: it may just have been taken."""
+    """The process that holds the lock; it may not have written its id yet."""
     said = os.pread(descriptor, 256, 0).decode("utf-8", "replace").strip()
-    return said or "it began just now"
+    return said or "unknown process"
 
 
-def described(path: Path, rows: int) -> File:
-    """Describe a file that was written, and make it stay."""
+def describe_file(path: Path, rows: int) -> SegmentFile:
+    """Sync a written file and describe it."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
-    return File(rows=rows, bytes=path.stat().st_size, hash=_hash(path))
+    return SegmentFile(rows=rows, bytes=path.stat().st_size, hash=_hash(path))
 
 
-def joined(segments: list[Segment]) -> list[str]:
-    """Name what does not fit between neighbours: gaps, overlaps and chains that do not link."""
+def continuity_problems(segments: list[Segment]) -> list[str]:
+    """Problems between neighbours: gaps, overlaps and chains that do not link."""
     problems = []
     next_seq, head = 1, ""
     for one in segments:
         if one.first_seq > next_seq:
             problems.append(f"records {next_seq} to {one.first_seq - 1} are not in this export")
         elif one.first_seq < next_seq:
-            problems.append(f"{one.name} begins within the segment before")
+            problems.append(f"{one.name} overlaps the previous segment")
         elif one.prev != head:
-            problems.append(f"{one.name} links to {one.prev}, the segment before ends with {head}")
+            problems.append(
+                f"{one.name} links to {one.prev}, the previous segment ends with {head}"
+            )
         next_seq, head = one.last_seq + 1, one.head
     return problems
 
 
-def tables_of(
+def files_by_table(
     segments: list[Segment], archive: Archive, lost: set[tuple[str, str]]
 ) -> Mapping[str, list[Path]]:
     """Files by table, without those of (segment, table) that are lost."""
@@ -271,13 +272,13 @@ def tables_of(
     return found
 
 
-def _problem(path: Path, file: File) -> str:
+def _problem(path: Path, file: SegmentFile) -> str:
     try:
         size = path.stat().st_size
         if size != file.bytes:
             return f"{path.name} has {size} bytes, {file.bytes} were written"
         if _hash(path) != file.hash:
-            return f"{path.name} is not what was written: its hash differs"
+            return f"{path.name} was modified: its hash differs"
     except OSError as err:
         return f"{path.name}: {err.strerror}"
     return ""

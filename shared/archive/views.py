@@ -1,4 +1,4 @@
-"""Views: what the facts mean over time, as SQL. Tables and macros that people ask, over the facts of sheets.py.
+"""Views: SQL tables and macros for users, over the facts of table_buffers.py.
 
 Decides the names of columns; docs/sql.md describes them,
     held by a test. Every interval holds from its `from_seq` up to
@@ -6,7 +6,7 @@ just before its `to_seq`; a `to_seq` that is null has not come yet.
 """
 
 from schemas.allocations import CLIENT_STATUSES, DESIRED_STATUSES
-from shared.core.ids import ALLOC_SALT
+from shared.core.state.ids import ALLOC_SALT
 
 _GAMMA, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
@@ -21,7 +21,7 @@ CREATE MACRO _mul(a, b) AS ((a * b) % 18446744073709551616::UHUGEINT);
 CREATE MACRO _mix_3(z) AS xor(z, z >> 31);
 CREATE MACRO _mix_2(z) AS _mix_3(_mul(xor(z, z >> 27), {_MIX_2}::UHUGEINT));
 CREATE MACRO _mix_1(z) AS _mix_2(_mul(xor(z, z >> 30), {_MIX_1}::UHUGEINT));
--- splitmix64 of 64 bits, as core/splitmix.py has it.
+-- splitmix64 of 64 bits, as splitmix.py has it.
 CREATE MACRO _mix(x) AS _mix_1((x + {_GAMMA}::UHUGEINT) % 18446744073709551616::UHUGEINT);
 CREATE MACRO _pair(key, high) AS _id(high::UBIGINT, _mix(xor(high, key))::UBIGINT);
 CREATE MACRO _alloc_id(key) AS _pair(key::UHUGEINT, _mix(xor(key::UHUGEINT, {ALLOC_SALT << 44}::UHUGEINT)));
@@ -51,6 +51,11 @@ FROM (
     FROM facts.jobs WINDOW w AS (PARTITION BY job_id ORDER BY seq, n)
 )
 WHERE what <> 'collected';
+
+CREATE VIEW launches AS
+SELECT parent AS job_id, at_ns(at_ns) AS planned_time, child_id, forced, skipped, missed, seq, n,
+    at_ns(t_ns) AS time
+FROM facts.launches;
 
 CREATE VIEW allocations AS
 SELECT _id(p.id_high, p.id_low) AS id, p.job_id, p.group_name, p.name_index,
@@ -133,6 +138,44 @@ FROM facts.reasons r LEFT JOIN (
     SELECT key, min(seq) AS seq, min(t_ns) AS t_ns FROM facts.evaluations WHERE what = 'ended' GROUP BY key
 ) e ON e.key = r.key;
 
+CREATE VIEW deployments AS
+SELECT d.id::VARCHAR AS id, d.job_id, d.version, d.status, d.cause, d.reason, d.reverted_to, d.started_seq,
+    d.promoted_seq, d.ended_seq, at_ns(d.started_ns) AS started_time, at_ns(d.promoted_ns) AS promoted_time,
+    at_ns(d.ended_ns) AS ended_time, (d.ended_ns - d.started_ns) / 1e9 AS seconds,
+    g.desired, g.canaries, g.healthy, g.unhealthy, d.key
+FROM (
+    SELECT key, any_value(id) AS id, any_value(job_id) AS job_id, max(version) AS version,
+        arg_max(status, seq * 1024 + n) FILTER (status IS NOT NULL AND what NOT IN ('held', 'released')) AS status,
+        any_value(cause) FILTER (what = 'started') AS cause,
+        arg_max(reason, seq * 1024 + n) FILTER (what IN ('ended', 'paused', 'held')) AS reason,
+        nullif(max(reverted_to), -1) AS reverted_to,
+        min(seq) FILTER (what = 'started') AS started_seq, min(t_ns) FILTER (what = 'started') AS started_ns,
+        min(seq) FILTER (what = 'promoted') AS promoted_seq, min(t_ns) FILTER (what = 'promoted') AS promoted_ns,
+        min(seq) FILTER (what = 'ended') AS ended_seq, min(t_ns) FILTER (what = 'ended') AS ended_ns
+    FROM facts.deployments GROUP BY key
+) d JOIN (
+    SELECT key, sum(desired)::BIGINT AS desired, sum(canaries)::BIGINT AS canaries,
+        sum(healthy)::BIGINT AS healthy, sum(unhealthy)::BIGINT AS unhealthy
+    FROM (
+        SELECT key, arg_max(desired, seq * 1024 + n) FILTER (desired >= 0) AS desired,
+            arg_max(canaries, seq * 1024 + n) FILTER (canaries >= 0) AS canaries,
+            coalesce(sum(healthy) FILTER (what = 'health'), 0) AS healthy,
+            coalesce(sum(unhealthy) FILTER (what = 'health'), 0) AS unhealthy
+        FROM facts.deployments WHERE group_name IS NOT NULL GROUP BY key, group_name
+    )
+    GROUP BY key
+) g ON g.key = d.key WHERE d.started_seq IS NOT NULL;
+
+CREATE VIEW rollouts AS
+SELECT any_value(id)::VARCHAR AS id, any_value(name) AS name, any_value(ordering) AS ordering,
+    arg_max(status, seq * 1024 + n) AS status, any_value(cause) AS cause, any_value(reason) AS reason,
+    list(job_id ORDER BY place) FILTER (what = 'started') AS jobs,
+    min(seq) FILTER (what = 'started') AS started_seq, min(seq) FILTER (what = 'ended') AS ended_seq,
+    at_ns(min(t_ns) FILTER (what = 'started')) AS started_time,
+    at_ns(min(t_ns) FILTER (what = 'ended')) AS ended_time,
+    (min(t_ns) FILTER (what = 'ended') - min(t_ns) FILTER (what = 'started')) / 1e9 AS seconds, key
+FROM facts.rollouts GROUP BY key HAVING started_seq IS NOT NULL;
+
 CREATE VIEW decisions AS
 SELECT seq, n, at_ns(t_ns) AS time, outcome, job_id, eval_id::VARCHAR AS eval_id, worker, number, part, parts,
     snapshot_seq,
@@ -185,6 +228,22 @@ SELECT * FROM (
     SELECT woken_seq, woken_time, 'woken', substr(e.id, 1, 8)
     FROM evaluations e WHERE job_id = _job AND woken_seq IS NOT NULL
     UNION ALL
+    SELECT d.seq, at_ns(d.t_ns), 'deployment', d.what || coalesce(' ' || d.group_name, '') || ' '
+        || substr(d.id::VARCHAR, 1, 8) || coalesce(': ' || d.reason, '')
+    FROM facts.deployments d JOIN deployments o ON o.key = d.key
+    WHERE o.job_id = _job AND d.what NOT IN ('health', 'sized')
+    UNION ALL
+    SELECT seq, time, 'launch', coalesce('of ' || child_id, 'skipped: ' || skipped)
+    FROM launches WHERE job_id = _job
+    UNION ALL
+    SELECT m.seq, at_ns(m.t_ns), 'rollout', 'started ' || r.name || ' ' || substr(r.id, 1, 8) || ' with version '
+        || m.version
+    FROM facts.rollouts m JOIN rollouts r ON r.key = m.key WHERE m.job_id = _job
+    UNION ALL
+    SELECT r.ended_seq, r.ended_time, 'rollout', r.status || ' ' || r.name || ' ' || substr(r.id, 1, 8)
+        || coalesce(': ' || r.reason, '')
+    FROM facts.rollouts m JOIN rollouts r ON r.key = m.key WHERE m.job_id = _job AND r.ended_seq IS NOT NULL
+    UNION ALL
     SELECT seq, time, 'plan', outcome || ' of ' || worker || ': placed ' || placed || ', cut ' || cut || ',
     stopped '
         || stopped || ', evicted ' || evicted || coalesce(' (' || code || ')', '')
@@ -205,7 +264,7 @@ SELECT group_name, "class", n, reasons, min(from_seq) AS from_seq, max_by(to_seq
     epoch(coalesce(max_by(to_time, from_seq), (SELECT max(time) FROM records)) - min(from_time)) AS seconds,
     count(*) AS decisions
 FROM (
-    -- A row belongs to the one before it where that was told again, at once.
+    -- A row continues the one before it if both are equal and adjacent.
     SELECT *, sum(is_other::INTEGER) OVER (PARTITION BY group_name ORDER BY from_seq) AS island FROM (
         SELECT *, coalesce("class" <> lag("class") OVER w OR n <> lag(n) OVER w OR reasons <> lag(reasons) OVER w
             OR from_seq <> lag(to_seq) OVER w, true) AS is_other
@@ -227,6 +286,34 @@ SELECT * FROM (
     UNION ALL
     SELECT 'evaluation', substr(id, 1, 8), 'pending', 'woken', woken_seq, ended_seq, woken_time, ended_time
     FROM evaluations WHERE job_id = _job AND woken_seq IS NOT NULL
+    UNION ALL
+    SELECT 'deployment', 'v' || d.version || ' ' || substr(d.id, 1, 8), s.status, coalesce(s.detail, ''), s.seq,
+        CASE WHEN s.what = 'ended' THEN s.seq ELSE s.to_seq END, at_ns(s.t_ns),
+        at_ns(CASE WHEN s.what = 'ended' THEN s.t_ns ELSE s.to_ns END)
+    FROM deployments d JOIN (
+        SELECT *, lead(seq) OVER w AS to_seq, lead(t_ns) OVER w AS to_ns FROM (
+            SELECT key, seq, n, min(t_ns) AS t_ns, any_value(what) AS what, any_value(status) AS status,
+                CASE any_value(what)
+                    WHEN 'promoted' THEN string_agg(group_name, ', ' ORDER BY group_name) || ' promoted'
+                    WHEN 'started' THEN sum(desired) || ' allocations' || CASE WHEN sum(canaries) > 0
+                        THEN ', ' || sum(canaries) || ' canaries first' ELSE '' END
+                    WHEN 'held' THEN any_value(cause) || ': ' || any_value(reason)
+                    WHEN 'released' THEN any_value(cause) || ': ' || any_value(reason)
+                    ELSE any_value(reason) END AS detail
+            FROM facts.deployments WHERE status IS NOT NULL GROUP BY key, seq, n
+        ) WINDOW w AS (PARTITION BY key ORDER BY seq, n)
+    ) s ON s.key = d.key WHERE d.job_id = _job
+    UNION ALL
+    SELECT 'launch', strftime(planned_time, '%Y-%m-%dT%H:%M:%SZ'),
+        CASE WHEN skipped IS NOT NULL THEN 'skipped' WHEN forced THEN 'forced' ELSE 'launched' END,
+        coalesce(child_id, skipped || CASE WHEN missed > 0 THEN ', ' || missed || ' instants' ELSE '' END),
+        seq, seq, time, time
+    FROM launches WHERE job_id = _job
+    UNION ALL
+    SELECT 'rollout', r.name || ' ' || substr(r.id, 1, 8), r.status,
+        CASE WHEN r.status = 'running' THEN 'version ' || m.version ELSE coalesce(r.reason, '') END,
+        r.started_seq, r.ended_seq, r.started_time, r.ended_time
+    FROM rollouts r JOIN facts.rollouts m ON m.key = r.key AND m.what = 'started' WHERE m.job_id = _job
     UNION ALL
     SELECT 'waiting', group_name, "class", n || ' wait: ' || array_to_string(reasons, '; '), from_seq, to_seq,
     from_time,
@@ -256,8 +343,8 @@ SELECT * FROM (
 
 #: The state at a seq where every span is there: those of the last full chunk before it, and of the lean ones since.
 #: A later chunk is not looked at: a full one would carry the same spans once more.
-BY_SPANS = """
--- A list, not a join: what nobody asks for costs nothing then.
+STATE_FROM_INTERVALS = """
+-- A list, not a join, so that columns that a query does not select cost nothing.
 CREATE MACRO _word(word) AS (
     SELECT list(t.text ORDER BY g.code) FROM range((SELECT max(code) + 1 FROM facts.texts)) AS g(code)
     LEFT JOIN facts.texts t ON t.code = g.code
@@ -277,7 +364,7 @@ WHERE _is_here(moment) AND s.segment BETWEEN _base(moment) AND moment AND s.seq 
 """
 
 #: The same from all that ever happened, where spans are missing (an older export, a damaged file).
-BY_CHANGES = """
+STATE_FROM_CHANGES = """
 CREATE MACRO allocations_at(moment) AS TABLE
 SELECT _id(p.id_high, p.id_low) AS id, p.job_id, p.group_name, p.name_index, p.node_id, coalesce(u.version,
     p.version) AS version,
@@ -294,12 +381,12 @@ WHERE _is_here(moment) AND p.seq <= moment AND NOT coalesce(u.is_end, false);
 
 VIEWS = _WORDS + _TABLES + _MACROS
 
-#: What people ask.
-TABLES = (
+#: Tables and macros for queries.
+SQL_TABLES = (
     *("events", "jobs", "groups", "allocations", "allocation_states", "tasks", "nodes"),
-    *("evaluations", "decisions", "reasons", "records"),
+    *("evaluations", "decisions", "deployments", "launches", "rollouts", "reasons", "records"),
 )
-MACROS = (
+SQL_MACROS = (
     *("allocations_at(seq)", "usage_at(seq)", "node_history(id)", "job_history(id)"),
     *("waiting(job)", "timeline(job)", "last_seq()"),
 )

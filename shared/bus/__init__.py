@@ -1,1 +1,1 @@
-"""The shell on NATS: it moves messages and knows nothing of what they mean."""
+"""The shell on NATS: it moves messages and does not interpret them."""

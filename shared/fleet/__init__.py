@@ -1,1 +1,1 @@
-"""Fleets that are not there: what simulated nodes are, and how long what they run lives."""
+"""Simulated fleets: node specs, task profiles, and the simulated allocations of many nodes."""

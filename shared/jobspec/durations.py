@@ -1,7 +1,4 @@
-"""Durations as people write them: `30s`, `1h30m`, `1.5h`, `100ms`.
-
-Decides Go's syntax, which Nomad's files use. Results are whole nanoseconds.
-"""
+"""Durations in Go's syntax: `30s`, `1h30m`, `1.5h`, `100ms`. Results are whole nanoseconds."""
 
 import re
 from decimal import Decimal
@@ -20,12 +17,12 @@ _PART = re.compile(r"(\d{1,18}(?:\.\d{0,18})?|\.\d{1,18})(ns|us|µs|μs|ms|s|m|h
 _INT64_MAX = 2**63 - 1
 
 
-class Misread(ValueError):
-    """A text that is no duration."""
+class InvalidDuration(ValueError):
+    """A text that is not a duration."""
 
 
-def nanoseconds(text: str) -> int:
-    """Read a duration. Raises Misread."""
+def parse_duration(text: str) -> int:
+    """Read a duration. Raises InvalidDuration."""
     rest = text.strip()
     sign = -1 if rest.startswith("-") else 1
     rest = rest.removeprefix("-" if sign < 0 else "+")
@@ -40,7 +37,9 @@ def nanoseconds(text: str) -> int:
         total += Decimal(found[1]) * _UNITS[found[2]]
         at = found.end()
     if not rest or at < len(rest):
-        raise Misread(f"{text[:40]!r} is no duration like 30s, 5m or 1h30m")
+        raise InvalidDuration(
+            f"{text[:40]!r} is not a duration; expected for example 30s, 5m or 1h30m"
+        )
     if total > _INT64_MAX:
-        raise Misread(f"{text[:40]!r} is too long")
+        raise InvalidDuration(f"{text[:40]!r} is too long")
     return sign * int(total)

@@ -1,7 +1,6 @@
-"""What a state looks like from outside: rows, jobs and submissions turned into the Structs of schemas/projections.py.
+"""Projections of the state: nodes, jobs, allocations and submissions as the Structs of schemas/projections.py.
 
-Decides the words of every status. Must not know who asks or when anything is published. Everything about many
-allocations is one vector pass. Next: `publishing.py`, `answers.py`.
+Defines the words of every status. Loops over many allocations are vector operations.
 """
 
 from bisect import bisect_left
@@ -13,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas.allocations import CLIENT_STATUSES, DESIRED_STATUSES
+from schemas.allocations import CLIENT_STATUSES, DESIRED_STATUSES, HEALTHS
 from schemas.base import EvalKey
 from schemas.jobs import ErrorDetail, Verdict
 from schemas.nodes import NODE_STATUSES
@@ -26,12 +25,21 @@ from schemas.projections import (
     JobProjection,
     NodeProjection,
     NodeSummary,
+    Rollout,
     WaitingSummary,
 )
-from shared.core.columns import Rows
-from shared.core.ids import ALLOC_SALT, EVAL_SALT, alloc_id, eval_id, key_seq, shown_ids
-from shared.core.state import State
-from shared.core.tables.allocations import (
+from shared.core.state.columns import Rows
+from shared.core.state.ids import (
+    ALLOC_SALT,
+    EVAL_SALT,
+    alloc_id,
+    deployment_id,
+    eval_id,
+    rollout_id,
+    shown_ids,
+)
+from shared.core.state.state import State
+from shared.core.state.tables.allocations import (
     COMPLETE,
     EVICT,
     FAILED,
@@ -43,14 +51,16 @@ from shared.core.tables.allocations import (
     TERMINAL,
     UNKNOWN,
 )
-from shared.core.tables.evaluations import Evaluation
-from shared.core.tables.jobs import Job
-from shared.query import offered
+from shared.core.state.tables.evaluations import Evaluation
+from shared.core.state.tables.jobs import Job, SubmissionRecord
+from shared.query import resource_usage
+from shared.query.evaluation_index import EvaluationIndex
+from shared.query.rollout import SettlingClock, current_rows, newest_event_ns, rollout_of
 
-#: So many are looked at one by one faster than as columns.
-_FEW = 16
-#: Where nodes are less than such a part of all, the rows on them are found first.
-_FEW_OF = 10
+#: Below this number a loop is faster than vector operations.
+_SCALAR_MAX = 16
+#: If the nodes are less than one in this many of all, the rows on them are selected first.
+_SPARSE_RATIO = 10
 RESOURCE_NAMES = ("cpu_mhz", "memory_mib", "disk_mib")
 
 
@@ -58,19 +68,19 @@ RESOURCE_NAMES = ("cpu_mhz", "memory_mib", "disk_mib")
 
 
 def desired_rows(state: State, nodes: Rows) -> Rows:
-    """Rows of the allocations that these nodes shall know of: what has not ended. Shape: (A,), by node, then row."""
-    rows = _held_on(state, nodes)
+    """Rows of the allocations that these nodes hold and that have not ended. Shape: (A,), by node, then row."""
+    rows = _live_rows_on(state, nodes)
     return rows[np.argsort(state.allocations.node[rows], kind="stable")]
 
 
-def _held_on(state: State, nodes: Rows) -> Rows:
+def _live_rows_on(state: State, nodes: Rows) -> Rows:
     """Rows of the allocations on these nodes that have not ended, ascending. Shape: (A,)."""
     table, size = state.allocations, state.allocations.size
     chosen = np.zeros(max(state.fleet.size, 1), dtype=np.bool_)
     chosen[nodes] = True
     is_there = chosen[table.node[:size]]
-    if _FEW_OF * len(nodes) < state.fleet.size:
-        # What is on other nodes, most of all there is, is not looked at any further.
+    if _SPARSE_RATIO * len(nodes) < state.fleet.size:
+        # Rows on other nodes, the majority, are skipped.
         rows: Rows = np.flatnonzero(is_there).astype(np.int32)
         held_rows: Rows = rows[(table.key[rows] != 0) & ~TERMINAL[table.client[rows]]]
         return held_rows
@@ -78,10 +88,10 @@ def _held_on(state: State, nodes: Rows) -> Rows:
     return np.flatnonzero(held).astype(np.int32)
 
 
-def node_projections(state: State, nodes: Rows, rows: Rows) -> list[NodeProjection]:
-    """Desired sets of nodes. `rows`: what `desired_rows` gave for them, or for more nodes than these."""
+def node_projections(state: State, nodes: Rows, rows: Rows, epoch: int = 0) -> list[NodeProjection]:
+    """Desired sets of nodes. `rows`: the result of `desired_rows` for these nodes, or for more."""
     fleet = state.fleet
-    columns = _Columns(state, rows)
+    columns = _NodeRuns(state, rows)
     owner = state.allocations.node[rows]
     begins = np.searchsorted(owner, nodes, "left").tolist()
     ends = np.searchsorted(owner, nodes, "right").tolist()
@@ -89,12 +99,16 @@ def node_projections(state: State, nodes: Rows, rows: Rows) -> list[NodeProjecti
         NodeProjection(
             cluster_id=state.policy.cluster_id,
             seq=state.seq,
+            incarnation=state.policy.incarnations.newest,
+            first_seq=state.policy.incarnations.first_seq,
+            former_incarnation=state.policy.incarnations.former,
             node_id=fleet.ids[node],
             host_id=fleet.host_ids[node],
             boot_id=fleet.boot_ids[node],
             reports_seen=int(fleet.reports_seen[node]),
-            refused=refusal_of(state, node),
+            refused=host_conflict_text(state, node),
             operator_meta=fleet.operator_meta.get(fleet.ids[node], {}),
+            epoch=epoch,
             **columns.between(begin, end),
         )
         for node, begin, end in zip(nodes.tolist(), begins, ends, strict=True)
@@ -102,7 +116,7 @@ def node_projections(state: State, nodes: Rows, rows: Rows) -> list[NodeProjecti
 
 
 class _Part(TypedDict, total=False):
-    """What of a projection is about its allocations."""
+    """The fields of a NodeProjection about its allocations."""
 
     groups: tuple[GroupRef, ...]
     keys: tuple[int, ...]
@@ -115,8 +129,8 @@ class _Part(TypedDict, total=False):
     extras: tuple[DesiredExtra, ...]
 
 
-class _Columns:
-    """Allocations of many nodes as runs, all found at once; each node's are a piece of every column."""
+class _NodeRuns:
+    """Allocations of many nodes as runs, computed at once; each node has a slice of every column."""
 
     def __init__(self, state: State, rows: Rows) -> None:
         """`rows` are by node, then ascending. Shape: (A,)."""
@@ -146,7 +160,7 @@ class _Columns:
         self._extras = _extras(state, rows)
 
     def between(self, begin: int, end: int) -> _Part:
-        """Describe the allocations at these places of `rows`."""
+        """The projection fields of the allocations at these positions of `rows`."""
         if begin == end:
             return {}
         first, last = self._head_of[begin], self._head_of[end]
@@ -184,7 +198,7 @@ def _within(places: NDArray[np.intp], begin: int, end: int) -> tuple[int, ...]:
 
 
 def _group_refs(state: State, refs: NDArray[np.int32]) -> list[GroupRef]:
-    """Name groups; each is made once. Shapes: refs (R,)."""
+    """The groups of refs; each Struct is made once. Shapes: refs (R,)."""
     groups = state.allocations.groups
     is_named = np.zeros(len(groups.names), dtype=np.bool_)
     is_named[refs] = True
@@ -196,7 +210,7 @@ def _group_refs(state: State, refs: NDArray[np.int32]) -> list[GroupRef]:
 
 
 def _extras(state: State, rows: Rows) -> list[DesiredExtra]:
-    """Say what few allocations have; `at` is their place in `rows`."""
+    """Ports, instances and predecessors of the allocations that have any; `at`: position in `rows`."""
     table = state.allocations
     if not table.holdings and not table.previous:
         return []
@@ -204,15 +218,19 @@ def _extras(state: State, rows: Rows) -> list[DesiredExtra]:
         DesiredExtra(
             at=at,
             previous=table.previous.get(row, 0),
-            **(offered.told(state, row) if row in table.holdings else offered.NOTHING),
+            **(
+                resource_usage.held_resources(state, row)
+                if row in table.holdings
+                else resource_usage.NO_HELD_RESOURCES
+            ),
         )
         for at, row in enumerate(rows.tolist())
         if row in table.holdings or row in table.previous
     ]
 
 
-def refusal_of(state: State, node: int) -> str:
-    """Text about another host that asked for this node's id and was refused; empty: none did."""
+def host_conflict_text(state: State, node: int) -> str:
+    """Text about another host that was refused this node's id; empty: none."""
     refused = state.fleet.refused.get(state.fleet.ids[node])
     if refused is None or refused.host_id == state.fleet.host_ids[node]:
         return ""
@@ -222,8 +240,8 @@ def refusal_of(state: State, node: int) -> str:
 def allocation_counts(state: State, nodes: Rows | None = None) -> NDArray[np.int64]:
     """Allocations that have not ended, by fleet row. Shape: (fleet.size,). `nodes`: of others 0 or the right number."""
     table, size = state.allocations, state.allocations.size
-    if nodes is not None and _FEW_OF * len(nodes) < state.fleet.size:
-        on = table.node[_held_on(state, nodes)]
+    if nodes is not None and _SPARSE_RATIO * len(nodes) < state.fleet.size:
+        on = table.node[_live_rows_on(state, nodes)]
     else:
         on = table.node[:size][(table.key[:size] != 0) & ~TERMINAL[table.client[:size]]]
     return np.bincount(on, minlength=state.fleet.size).astype(np.int64)
@@ -234,8 +252,8 @@ def node_summary(state: State, node: int, allocations: int) -> NodeSummary:
     fleet = state.fleet
     spec = fleet.specs[node]
     used = state.allocations.used(fleet.size)[node].tolist()
-    # Who shares the CPU sees reserved cores as taken.
-    used[0] += offered.cores_mhz(state, node)
+    # Reserved cores count as used CPU.
+    used[0] += resource_usage.cores_mhz(state, node)
     return NodeSummary(
         cluster_id=state.policy.cluster_id,
         seq=state.seq,
@@ -250,26 +268,29 @@ def node_summary(state: State, node: int, allocations: int) -> NodeSummary:
         drain_deadline_ns=fleet.drains.get(node, 0),
         capacity=dict(zip(RESOURCE_NAMES, fleet.capacity[node].tolist(), strict=True)),
         used=dict(zip(RESOURCE_NAMES, used, strict=True)),
-        pools=offered.node_pools(state, node),
-        ports_free=offered.ports_free(state, node),
+        pools=resource_usage.node_pools(state, node),
+        ports_free=resource_usage.free_port_count(state, node),
         allocations=allocations,
+        incarnation=state.policy.incarnations.newest or msgspec.UNSET,
     )
 
 
 # ---- jobs ----
 
 
-def group_counts(state: State, job: Job) -> dict[str, GroupSummary]:
-    """Count a job's allocations by group and client status, all versions together, ended ones included."""
+def group_counts(state: State, job: Job, rows: Rows | None = None) -> dict[str, GroupSummary]:
+    """Count a job's allocations by group and client status: `rows`, or all versions, ended ones included."""
     width = len(CLIENT_STATUSES)
     sums = {group.name: [0] * width for group in job.groups}
     groups = state.allocations.groups
-    for ref, code, count in _counted(state, state.allocations.rows_of(job.id)):
+    for ref, code, count in _counted(
+        state, state.allocations.rows_of(job.id) if rows is None else rows
+    ):
         name = groups.names[ref]
         if name not in sums:
             sums[name] = [0] * width
         sums[name][code] += count
-    wanted = _wanted_counts(state, job)
+    wanted = _desired_counts(state, job)
     return {
         name: GroupSummary(
             desired=wanted.get(name, 0),
@@ -285,10 +306,10 @@ def group_counts(state: State, job: Job) -> dict[str, GroupSummary]:
 
 
 def _counted(state: State, rows: Rows) -> Iterable[tuple[int, int, int]]:
-    """Count allocations: ref of the group, code of the client status, how many. Of few each is told by itself."""
+    """Count allocations by ref of the group and code of the client status; a pair may occur more than once."""
     table = state.allocations
     refs, codes = table.group[rows], table.client[rows]
-    if len(rows) < _FEW:
+    if len(rows) < _SCALAR_MAX:
         return zip(refs.tolist(), codes.tolist(), repeat(1), strict=False)
     width = len(CLIENT_STATUSES)
     cells, counts = np.unique(refs * width + codes, return_counts=True)
@@ -296,9 +317,9 @@ def _counted(state: State, rows: Rows) -> Iterable[tuple[int, int, int]]:
     return [(cell // width, cell % width, count) for cell, count in found]
 
 
-def _wanted_counts(state: State, job: Job) -> dict[str, int]:
-    """How many of each group there shall be; of a job that runs on every node, those placed and those that wait."""
-    if job.stopped:
+def _desired_counts(state: State, job: Job) -> dict[str, int]:
+    """Desired number of allocations by group; for a system job those placed and those that wait."""
+    if job.runs_nothing:
         return {}
     if job.job_type not in {"system", "sysbatch"}:
         return {group.name: group.count for group in job.groups}
@@ -319,7 +340,7 @@ def _wanted_counts(state: State, job: Job) -> dict[str, int]:
 
 
 def placed_counts(state: State, job: Job) -> dict[str, int]:
-    """Count, by group, the newest version's allocations that shall run and have neither failed nor got lost."""
+    """Count, by group, allocations of the newest version with desired status run that are neither failed nor lost."""
     table = state.allocations
     rows = table.rows_of(job.id)
     kept = rows[(table.desired[rows] == RUN) & ~np.isin(table.client[rows], (FAILED, LOST))]
@@ -332,31 +353,50 @@ def placed_counts(state: State, job: Job) -> dict[str, int]:
 
 
 def job_status(job: Job, groups: dict[str, GroupSummary], *, has_open: bool) -> str:
-    """Say pending, running or dead, as Nomad does. Source: Nomad state_store.go getJobStatus."""
+    """Status of a job: pending, running or dead, as in Nomad (state_store.go, getJobStatus)."""
     if job.stopped:
         return "dead"
-    if job.job_type == "system":
+    if job.job_type == "system" or job.is_pattern:
         return "running"
     if any(one.pending or one.running or one.unknown for one in groups.values()):
         return "running"
     if has_open:
         return "pending"
-    # Nothing runs and nobody will look at it again; a service of count 0 is dead too.
+    # Nothing runs and no evaluation is open; a service of count 0 is dead too.
     return "dead"
 
 
-def job_projection(state: State, job: Job, *, has_open: bool) -> JobProjection:
+def job_rollout(
+    state: State,
+    job: Job,
+    histories: EvaluationIndex,
+    clock: SettlingClock,
+    *,
+    groups: dict[str, GroupSummary] | None = None,
+) -> Rollout:
+    """Progress of a job's newest version. `groups`: the counts of all its allocations, where they are known."""
+    mine = current_rows(state, job)
+    if groups is None or len(mine) < len(state.allocations.rows_of(job.id)):
+        groups = group_counts(state, job, mine)
+    return rollout_of(state, job, mine, groups, histories=histories, clock=clock)
+
+
+def job_projection(
+    state: State, job: Job, histories: EvaluationIndex, clock: SettlingClock
+) -> JobProjection:
     """A job in numbers."""
     groups = group_counts(state, job)
     return JobProjection(
         cluster_id=state.policy.cluster_id,
         seq=state.seq,
+        incarnation=state.policy.incarnations.newest,
         job_id=job.id,
         version=job.version,
-        status=job_status(job, groups, has_open=has_open),
+        status=job_status(job, groups, has_open=histories.has_open(job.id)),
         stopped=job.stopped,
         modify_index=job.modify_seq,
         groups=groups,
+        rollout=job_rollout(state, job, histories, clock, groups=groups),
     )
 
 
@@ -364,42 +404,67 @@ def job_projection(state: State, job: Job, *, has_open: bool) -> JobProjection:
 
 
 def verdict(state: State, submission_id: str) -> Verdict | None:
-    """What became of a submission; None: it is not known, or no more."""
-    found = verdicts(state, (submission_id,))
-    return found[0] if found else None
+    """The outcome of a submission; None: unknown, or no longer stored."""
+    return next(iter(verdicts(state, (submission_id,))), None)
 
 
 def verdicts(state: State, submission_ids: Iterable[str]) -> list[Verdict]:
-    """What became of submissions, in this order; those that are not known, or no more, are left out."""
+    """Outcomes of submissions, in this order, without those that are unknown or no longer stored."""
     submissions = state.jobs.submissions
     known = [(one, submissions[one]) for one in submission_ids if one in submissions]
     shown = _eval_ids([kept.evaluation for _, kept in known])
     cluster_id = state.policy.cluster_id
     return [
-        Verdict(
-            submission_id=submission_id,
-            status=kept.status,
-            cluster_id=cluster_id,
-            seq=kept.seq,
-            job_id=kept.job_id,
-            version=kept.version,
-            modify_index=kept.modify_index,
-            eval_id=evaluation,
-            warnings=kept.warnings,
-            error=ErrorDetail(code=kept.code, message=kept.reason)
-            if kept.status == "refused"
-            else None,
-        )
+        recorded_verdict(submission_id, kept, cluster_id, evaluation)
+        if kept.conflict not in submissions
+        else _conflict(submission_id, kept, submissions[kept.conflict], cluster_id)
         for (submission_id, kept), evaluation in zip(known, shown, strict=True)
     ]
 
 
+def _conflict(
+    submission_id: str, first: SubmissionRecord, later: SubmissionRecord, cluster_id: str
+) -> Verdict:
+    """The outcome of an id that came with two contents: no client may take the first one's for its own."""
+    message = (
+        f"{later.reason}: {first.conflict} was refused; "
+        f"the first content was {first.status} at seq {first.seq}"
+    )
+    return Verdict(
+        submission_id=submission_id,
+        status="refused",
+        cluster_id=cluster_id,
+        seq=later.seq,
+        job_id=later.job_id,
+        error=ErrorDetail(code="conflict", message=message),
+    )
+
+
+def recorded_verdict(
+    submission_id: str, kept: SubmissionRecord, cluster_id: str, evaluation: str
+) -> Verdict:
+    """The outcome that the log holds; `evaluation` is the shown id of the record's evaluation."""
+    is_refused = kept.status == "refused"
+    return Verdict(
+        submission_id=submission_id,
+        status=kept.status,
+        cluster_id=cluster_id,
+        seq=kept.seq,
+        job_id=kept.job_id,
+        version=kept.version,
+        modify_index=kept.modify_index,
+        eval_id=evaluation if kept.evaluation else "",
+        rollout_id=rollout_id(kept.rollout) if kept.rollout else "",
+        warnings=kept.warnings,
+        error=ErrorDetail(code=kept.code, message=kept.reason) if is_refused else None,
+    )
+
+
 def _eval_ids(keys: list[EvalKey]) -> list[str]:
-    """Shown ids of evaluations; empty for 0."""
-    if len(keys) < _FEW:
-        return [eval_id(key) if key else "" for key in keys]
-    shown = shown_ids(np.array(keys, dtype=np.int64), EVAL_SALT)
-    return [one if key else "" for key, one in zip(keys, shown, strict=True)]
+    """Shown ids of evaluations; of no evaluation anything."""
+    if len(keys) < _SCALAR_MAX:
+        return [eval_id(key) for key in keys]
+    return shown_ids(np.array(keys, dtype=np.int64), EVAL_SALT)
 
 
 # ---- allocations and evaluations in one line ----
@@ -418,7 +483,7 @@ def alloc_summaries(
     ):
         ref, index, node = int(table.group[row]), int(table.index[row]), int(table.node[row])
         job_id, group = groups.job_ids[ref], groups.names[ref]
-        previous = table.previous.get(row, 0)
+        previous, deployment = table.previous.get(row, 0), int(table.deployment[row])
         tasks = table.details.get(row, b"{}") if with_tasks else b"{}"
         out.append(
             AllocSummary(
@@ -432,10 +497,15 @@ def alloc_summaries(
                 desired_status=DESIRED_STATUSES[table.desired[row]],
                 client_status=CLIENT_STATUSES[table.client[row]],
                 version=groups.versions[ref],
-                create_seq=key_seq(key),
+                create_seq=state.policy.incarnations.seq(key),
                 modify_seq=int(table.modify_seq[row]),
                 previous=alloc_id(previous) if previous else "",
                 tasks=msgspec.Raw(tasks),
+                event_ns=newest_event_ns(table.details.get(row, b"")),
+                health=HEALTHS[table.health[row]],
+                health_reason=table.health_reasons.get(row, ""),
+                canary=bool(table.canary[row]),
+                deployment=deployment_id(deployment) if deployment else "",
             )
         )
     return tuple(out)
@@ -452,7 +522,7 @@ def display_order(state: State, rows: Rows) -> Rows:
     return rows[np.lexsort((-table.key[rows], table.index[rows], by_name, ended))]
 
 
-def eval_summary(evaluation: Evaluation) -> EvalSummary:
+def eval_summary(state: State, evaluation: Evaluation) -> EvalSummary:
     """One evaluation in one line."""
     waiting = evaluation.blocked.waiting if evaluation.blocked is not None else {}
     return EvalSummary(
@@ -464,7 +534,7 @@ def eval_summary(evaluation: Evaluation) -> EvalSummary:
         job_type=evaluation.job_type,
         triggered_by=evaluation.triggered_by,
         reason=evaluation.reason,
-        create_seq=key_seq(evaluation.key),
+        create_seq=state.policy.incarnations.seq(evaluation.key),
         modify_seq=evaluation.modify_seq,
         wait_until_ns=evaluation.wait_until_ns,
         waiting={
@@ -474,43 +544,42 @@ def eval_summary(evaluation: Evaluation) -> EvalSummary:
     )
 
 
-#: How far the eviction is, by client status code.
+#: Progress of an eviction, by client status code.
 _EVICTED = (
-    *("its node ends its tasks",) * 2,
-    *("its tasks ended", "its tasks ended, one badly"),
-    *("its node was not heard of any more", "its node is disconnected; nobody knows"),
+    *("its node is stopping its tasks",) * 2,
+    *("its tasks ended", "its tasks ended, at least one failed"),
+    *("its node is lost", "its node is disconnected; state unknown"),
 )
 
 
-def why(state: State, row: int, failed_tasks: str, *, ended: str = "") -> str:
-    """Say in one sentence why an allocation is as it is.
+def status_reason(state: State, row: int, failed_tasks: str, *, ended: str = "") -> str:
+    """Explain the status of an allocation in one sentence.
 
-    `failed_tasks` names what ended badly, `ended` says why its node ended tasks, if any did.
+    `failed_tasks` describes failed tasks, `ended` is why the node ended tasks, if it did.
     """
     table, fleet = state.allocations, state.fleet
     node = int(table.node[row])
-    name = fleet.ids[node] if node < fleet.size else "a node that is gone"
+    name = fleet.ids[node] if node < fleet.size else "a removed node"
     client, stopping = int(table.client[row]), int(table.desired[row]) != RUN
     job = state.jobs.by_id.get(table.groups.job_ids[table.group[row]])
     if table.desired[row] == EVICT:
-        return (
-            f"it was evicted by job {table.evicted_by.get(row, 'that is gone')}; {_EVICTED[client]}"
-        )
+        return f"evicted by job {table.evicted_by.get(row, '(purged)')}; {_EVICTED[client]}"
     if client == LOST:
-        return f"node {name} was not heard of any more"
+        return f"node {name} is lost: no heartbeat"
     if client == FAILED:
         return failed_tasks or ended or "a task failed and its restart policy gave up"
     if client == COMPLETE:
         if stopping:
-            return "it was told to stop, and did"
-        # A leader's end or the main tasks' is no news; that its time was up is.
-        return ended if "max_run_duration" in ended else "all its tasks ended without a failure"
+            return "stopped on request"
+        # Only the end of max_run_duration is worth a text.
+        return ended if "max_run_duration" in ended else "all tasks ended successfully"
     if stopping:
         is_over = job is not None and job.stopped
-        return f"{'its job was stopped' if is_over else 'a plan replaced it'}; node {name} ends its tasks"
+        return f"{'job stopped' if is_over else 'replaced by a plan'}; node {name} is stopping its tasks"
     if client == RUNNING:
-        return f"node {name} runs it, placed at seq {key_seq(int(table.key[row]))}"
+        made_seq = state.policy.incarnations.seq(int(table.key[row]))
+        return f"running on node {name}, placed at seq {made_seq}"
     if client == UNKNOWN:
-        return f"node {name} is disconnected; nobody knows"
+        return f"node {name} is disconnected; state unknown"
     status = NODE_STATUSES[fleet.status[node]] if node < fleet.size else "gone"
-    return f"placed on node {name} ({status}), which has not reported it yet"
+    return f"placed on node {name} ({status}); the node has not reported it yet"

@@ -1,22 +1,19 @@
-"""What a course came to, in figures: placements, waiting by class and by job, use by resource, failures, what is left.
-
-Decides how each figure is counted. Must not know which course it looks at. Next: `compare.py`.
-"""
+"""The figures of a timeline: placements, waits by class and by job, use by resource, failures, open work."""
 
 from itertools import pairwise
 
 import msgspec
 import numpy as np
 
-from shared.whatif.course import Course
-from shared.whatif.placed import Int64s
+from shared.fleet.distributions import Int64s
+from shared.sim.virtual_time import SECOND
+from shared.whatif.timeline import Timeline
 
-NS = 1_000_000_000
 RESOURCES = ("cpu", "memory", "disk")
 
 
-class ClassWait(msgspec.Struct, frozen=True, kw_only=True):
-    """Waiting for one reason. `allocation_s`: seconds times allocations; `still`: allocations that wait at the end."""
+class WaitByClass(msgspec.Struct, frozen=True, kw_only=True):
+    """Waits of one class. `still`: allocations that wait at the end."""
 
     allocation_s: float
     allocations_max: int
@@ -24,7 +21,7 @@ class ClassWait(msgspec.Struct, frozen=True, kw_only=True):
     jobs: int
 
 
-class Use(msgspec.Struct, frozen=True, kw_only=True):
+class ResourceUse(msgspec.Struct, frozen=True, kw_only=True):
     """Use of one resource on ready nodes, in percent; `mean` over time."""
 
     mean_pct: float
@@ -32,8 +29,8 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
     end_pct: float
 
 
-class Delays(msgspec.Struct, frozen=True, kw_only=True):
-    """From asking to placing, ms, over what was placed."""
+class PlacementDelays(msgspec.Struct, frozen=True, kw_only=True):
+    """Delay from request to placement, ms, over placed allocations."""
 
     mean_ms: float = 0.0
     p50_ms: float = 0.0
@@ -41,8 +38,8 @@ class Delays(msgspec.Struct, frozen=True, kw_only=True):
     max_ms: float = 0.0
 
 
-class Effects(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that is compared."""
+class TimelineEffects(msgspec.Struct, frozen=True, kw_only=True):
+    """All compared figures."""
 
     decisions: int
     refused: int
@@ -53,18 +50,18 @@ class Effects(msgspec.Struct, frozen=True, kw_only=True):
     evicted: int
     #: allocations that wait at the end.
     unplaced: int
-    waiting: dict[str, ClassWait]
-    delays: Delays
-    use: dict[str, Use]
+    waiting: dict[str, WaitByClass]
+    delays: PlacementDelays
+    use: dict[str, ResourceUse]
     #: log time at its end.
     t_ns: int
 
 
-def effects(course: Course) -> Effects:
-    """Count a course that was closed."""
+def measure_effects(course: Timeline) -> TimelineEffects:
+    """Compute the figures of a closed timeline."""
     waiting = _waiting(course)
     totals = course.totals
-    return Effects(
+    return TimelineEffects(
         decisions=totals.plans,
         refused=totals.plans_refused,
         placements=totals.placements,
@@ -80,18 +77,18 @@ def effects(course: Course) -> Effects:
     )
 
 
-def wait_s_by_job(course: Course) -> dict[str, float]:
-    """Seconds times allocations that each job waited."""
+def wait_s_by_job(course: Timeline) -> dict[str, float]:
+    """Wait of each job, allocation-seconds."""
     found: dict[str, int] = {}
     for one in course.waits.ended:
         job_id = course.names.groups[one.group][0]
         lasted = (one.to_ns or course.t_ns) - one.from_ns
         found[job_id] = found.get(job_id, 0) + lasted * one.count
-    return {job_id: ns / NS for job_id, ns in sorted(found.items())}
+    return {job_id: ns / SECOND for job_id, ns in sorted(found.items())}
 
 
-def still_waiting(course: Course) -> dict[str, dict[str, int]]:
-    """Allocations that wait at the end, by job and class."""
+def still_waiting(course: Timeline) -> dict[str, dict[str, int]]:
+    """Allocations waiting at the end, by job and class."""
     found: dict[str, dict[str, int]] = {}
     for one in course.waits.ended:
         if not one.to_ns:
@@ -100,7 +97,7 @@ def still_waiting(course: Course) -> dict[str, dict[str, int]]:
     return dict(sorted(found.items()))
 
 
-def _waiting(course: Course) -> dict[str, ClassWait]:
+def _waiting(course: Timeline) -> dict[str, WaitByClass]:
     by_class: dict[str, list[tuple[int, int, int]]] = {}
     jobs: dict[str, set[str]] = {}
     still: dict[str, int] = {}
@@ -111,8 +108,8 @@ def _waiting(course: Course) -> dict[str, ClassWait]:
         if not one.to_ns:
             still[one.wait_class] = still.get(one.wait_class, 0) + one.count
     return {
-        name: ClassWait(
-            allocation_s=round(sum((end - begin) * n for begin, end, n in some) / NS, 3),
+        name: WaitByClass(
+            allocation_s=round(sum((end - begin) * n for begin, end, n in some) / SECOND, 3),
             allocations_max=_most(some),
             still=still.get(name, 0),
             jobs=len(jobs[name]),
@@ -122,7 +119,7 @@ def _waiting(course: Course) -> dict[str, ClassWait]:
 
 
 def _most(spans: list[tuple[int, int, int]]) -> int:
-    """The most that waited at once."""
+    """The most allocations that waited at once."""
     steps = [(end, 0, -n) for _, end, n in spans] + [(begin, 1, n) for begin, _, n in spans]
     most = now = 0
     for _, _, change in sorted(steps):
@@ -131,12 +128,12 @@ def _most(spans: list[tuple[int, int, int]]) -> int:
     return most
 
 
-def _delays(course: Course) -> Delays:
-    ns = delays_ns(course)[course.there :]
+def _delays(course: Timeline) -> PlacementDelays:
+    ns = placement_delays_ns(course)[course.there :]
     if not len(ns):
-        return Delays()
+        return PlacementDelays()
     sorted_ns = np.sort(ns)
-    return Delays(
+    return PlacementDelays(
         mean_ms=_ms(int(sorted_ns.sum()) // len(ns)),
         p50_ms=_ms(int(sorted_ns[len(ns) // 2])),
         p99_ms=_ms(int(sorted_ns[min(len(ns) * 99 // 100, len(ns) - 1)])),
@@ -144,21 +141,21 @@ def _delays(course: Course) -> Delays:
     )
 
 
-def delays_ns(course: Course) -> Int64s:
-    """From asking to placing, of each allocation. Shape: (count,)."""
+def placement_delays_ns(course: Timeline) -> Int64s:
+    """Delay from request to placement of each allocation. Shape: (count,)."""
     found: Int64s = course.placed.column("placed_ns") - course.placed.column("asked_ns")
     return found
 
 
-def _use(course: Course) -> dict[str, Use]:
+def _use(course: Timeline) -> dict[str, ResourceUse]:
     samples = course.usage
-    found: dict[str, Use] = {}
+    found: dict[str, ResourceUse] = {}
     for at, name in enumerate(RESOURCES):
         parts = [_pct(one.used[at], one.capacity[at]) for one in samples]
         lasts = [after.t_ns - before.t_ns for before, after in pairwise(samples)]
         weighed = sum(part * ns for part, ns in zip(parts, lasts, strict=False))
         mean = weighed / sum(lasts) if sum(lasts) else parts[-1]
-        found[name] = Use(
+        found[name] = ResourceUse(
             mean_pct=round(mean, 2), peak_pct=round(max(parts), 2), end_pct=round(parts[-1], 2)
         )
     return found

@@ -1,83 +1,103 @@
 """A fork: the recorded past up to a moment, then the real roles in virtual time under a script.
 
-Decides how what was recorded is read (the part up to the fork into a state, the part behind it into a script and a
-course), and how a script is played by the engine. Every fork of one log plays the same script but for its wishes, and
-its tasks last as `lasting.py` says. Must not know what is compared, or shown.
+`read_log` turns the part before the fork into a state, and the part after it into a script and a timeline. `run_fork`
+plays a script with the engine. Every fork of one log plays the same script but for its changes.
 """
 
 from collections.abc import Callable, Iterable
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 import msgspec
 import numpy as np
 
 from schemas.base import Event
+from schemas.deployments import SetAllocationHealth
 from schemas.envelope import RECORD_DECODER, AnyCommand
+from schemas.gates import GateChanged
+from schemas.jobs import RegisterJob
 from schemas.nodes import ChangeLiveness, ReportNode
-from shared.core.log import is_framed
-from shared.core.redecide import Redecided, redecide
-from shared.core.replica import Replica
-from shared.core.role import Record
-from shared.core.state import State
+from schemas.policy import StopAllocation
+from shared.core.runtime.chain import is_framed
+from shared.core.runtime.messages import Record
+from shared.core.runtime.replica import Replica
+from shared.core.scheduling.explain.verify_decisions import DecisionCheck, verify_decisions
+from shared.core.state.state import State
 from shared.errors import LogError
-from shared.sim.engine.engine import Engine
-from shared.sim.engine.replicas import copied
-from shared.sim.engine.setup import (
-    Happening,
+from shared.sim.engine.engine import SimulationEngine
+from shared.sim.engine.run_setup import (
+    EngineSetup,
     NodeComesBack,
     NodeFallsSilent,
     NodeJoins,
-    Setup,
+    ScriptedEvent,
 )
-from shared.whatif.course import Course
-from shared.whatif.lasting import Assumed, Lasting, RecordedLives
-from shared.whatif.placed import Names
-from shared.whatif.script import Entry, Lineage, entries_of
+from shared.sim.engine.shared_replica import copy_replica
+from shared.sim.virtual_time import SECOND
+from shared.whatif.deployment_clock import DeploymentClock
+from shared.whatif.durations import DurationModel, DurationSources, RecordedAllocs
+from shared.whatif.placement_table import NameTable
+from shared.whatif.recorded_gauges import (
+    RecordedGauges,
+    RecordedValue,
+    value_of,
+    values_there,
+)
+from shared.whatif.script import Lineage, ScriptEntry, script_entries
+from shared.whatif.timeline import Timeline
 
-SECOND = 1_000_000_000
-#: What is under way at the end of the record may come to rest within so much more of virtual time.
+#: Virtual time after the end of the record in which open work may settle.
 SETTLE_NS = 7_200 * SECOND
 _QUIET_NS = 2 * SECOND
 
 
-class Recorded(msgspec.Struct, kw_only=True):
-    """What a log says about a moment and what came behind it."""
+class RecordedLog(msgspec.Struct, kw_only=True):
+    """A log, read up to a fork and beyond it."""
 
     #: where the record was read from.
     base: Replica
-    #: how far it came at the fork; nobody changes it.
-    at_fork: Course
-    #: from behind `base` to the end of what counts.
+    #: the timeline up to the fork; read-only.
+    fork_timeline: Timeline
+    #: all records after `base`.
     records: list[Record]
-    entries: list[Entry]
-    course: Course
-    names: Names
+    entries: list[ScriptEntry]
+    #: readings of gates that clients' gauges gave, oldest first.
+    gauges: list[RecordedValue]
+    course: Timeline
+    names: NameTable
     #: why it was not read to its end.
     problem: str = ""
 
     @property
+    def has_gates(self) -> bool:
+        """Whether deployments of the record or of the fork may have gates or windows."""
+        submitted = (one.command for one in self.entries)
+        return any(one.gates or one.windows for one in self.fork.state.jobs.by_id.values()) or any(
+            one.gates or one.windows for one in submitted if isinstance(one, RegisterJob)
+        )
+
+    @property
     def workers(self) -> int:
-        """How many scheduler workers decided, one at least."""
+        """Number of scheduler workers that decided, at least one."""
         return max(len(self.course.workers), 1)
 
-    def proof(self) -> Redecided:
-        """Decide again what was decided behind the fork, all that was read for a fork at the end. Raises LogError."""
-        start = copied(self.base) if self.base.seq else None
-        # A fork of now has nothing behind it: then it is the past that must come out again.
+    def proof(self) -> DecisionCheck:
+        """Verify the decisions after the fork; for a fork at the end, all that was read. Raises LogError."""
+        start = copy_replica(self.base) if self.base.seq else None
+        # Nothing follows a fork at the end of the log: verify the past instead.
         is_now = self.fork.seq == self.course.replica.seq
         after_seq = 0 if is_now else self.fork.seq
-        return redecide(lambda: self.records, start=start, after_seq=after_seq)
+        return verify_decisions(lambda: self.records, start=start, after_seq=after_seq)
 
-    def behind(self, until_ns: int) -> Course:
-        """What was recorded between the fork and a moment, to be compared with forks."""
-        return self.course.between(self.at_fork, until_ns)
+    def behind(self, until_ns: int) -> Timeline:
+        """The recorded timeline from the fork to a moment."""
+        return self.course.between(self.fork_timeline, until_ns)
 
     def past(self) -> list[Record]:
         """The records that were read, up to the fork."""
         return [one for one in self.records if one.seq <= self.fork.seq]
 
     def time_of(self, seq: int) -> int:
-        """Log time of a record that was read; 0: it was not."""
+        """Log time of a record; 0: it was not read."""
         first = self.records[0].seq
         if not first <= seq < first + len(self.records):
             return 0
@@ -90,31 +110,32 @@ class Recorded(msgspec.Struct, kw_only=True):
 
     @property
     def fork(self) -> Replica:
-        """The state at the fork; nobody changes it."""
-        return self.at_fork.replica
+        """The state at the fork; read-only."""
+        return self.fork_timeline.replica
 
 
-def read(
+def read_log(
     records: Iterable[Record], *, base: Replica, is_before: Callable[[Record], bool]
-) -> Recorded:
-    """Read a log from behind `base`; `is_before` says of a record that the fork comes later.
+) -> RecordedLog:
+    """Read a log after `base`; `is_before` returns whether a record is before the fork.
 
-    Damage behind the fork ends what is recorded. Raises LogError for damage before it.
+    Damage after the fork ends the record. Raises LogError for damage before it.
     """
     kept: list[Record] = []
-    names = Names()
-    course = Course(copied(base) if base.seq else Replica(), names)
-    fork: Course | None = None
-    entries: list[Entry] = []
+    names = NameTable()
+    course = Timeline(copy_replica(base) if base.seq else Replica(), names)
+    fork: Timeline | None = None
+    entries: list[ScriptEntry] = []
+    gauges: list[RecordedValue] = []
     problem = ""
     for record in records:
         if fork is None and not is_before(record):
-            fork = course.forked(copied(course.replica), 0)
+            fork = course.forked(copy_replica(course.replica), 0)
         try:
             if fork is None:
                 course.follow(record)
             else:
-                _script(course, record, entries)
+                _script(course, record, entries, gauges)
         except LogError as err:
             if fork is None:
                 raise
@@ -122,56 +143,63 @@ def read(
             break
         kept.append(record)
     if fork is None:
-        fork = course.forked(copied(course.replica), 0)
+        fork = course.forked(copy_replica(course.replica), 0)
     course.close(course.t_ns)
-    return Recorded(
+    return RecordedLog(
         base=base,
-        at_fork=fork,
+        fork_timeline=fork,
         records=kept,
         entries=entries,
+        gauges=[*values_there(fork.state), *gauges],
         course=course,
         names=names,
         problem=problem,
     )
 
 
-def _script(course: Course, record: Record, entries: list[Entry]) -> None:
-    """Follow one record, and keep what of it came from outside."""
+def _script(
+    course: Timeline, record: Record, entries: list[ScriptEntry], gauges: list[RecordedValue]
+) -> None:
+    """Follow one record, and keep its external events and what its gates read."""
 
     def lineage_of(row: int) -> Lineage:
-        return course.placed.name_of(int(course.placed.in_rows(np.asarray([row]))[0]))
+        return course.placed.name_of(int(course.placed.positions_of_rows(np.asarray([row]))[0]))
 
     def before(state: State, event: Event) -> None:
+        if isinstance(event, GateChanged) and (value := value_of(state, event)) is not None:
+            gauges.append(value)
         entries.extend(
-            entries_of(state, event, t_ns=state.t_ns, seq=record.seq, lineage_of=lineage_of)
+            script_entries(state, event, t_ns=state.t_ns, seq=record.seq, lineage_of=lineage_of)
         )
 
     course.follow(record, before)
 
 
-class Played(msgspec.Struct, kw_only=True):
-    """One fork that was run."""
+class ForkRun(msgspec.Struct, kw_only=True):
+    """The result of running a fork."""
 
-    course: Course
-    assumed: Assumed
-    #: it came to rest.
+    course: Timeline
+    assumed: DurationSources
+    #: the run settled.
     settled: bool
-    #: hash of all it wrote.
+    #: hash of the log it wrote.
     digest: str
-    #: what it wrote, where that was asked for.
+    #: the log it wrote, with `keep`.
     records: list[Record]
-    #: what roles said of what they could not do.
+    #: dead letters of the roles.
     refused: list[str]
+    #: requests about allocations and deployments that do not exist in this fork.
+    missed: int = 0
 
-    def slim(self) -> "Played":
-        """Let go of everything but figures, so that it can be sent to another process."""
+    def slim(self) -> "ForkRun":
+        """Drop everything but figures, so that the result can be pickled."""
         self.course.detach()
         return self
 
 
-def play(
-    recorded: Recorded,
-    entries: list[Entry],
+def run_fork(
+    recorded: RecordedLog,
+    entries: list[ScriptEntry],
     *,
     workers: int,
     until_ns: int,
@@ -179,20 +207,20 @@ def play(
     resample: bool = False,
     keep: bool = False,
     seed: int = 1,
-) -> Played:
-    """Run a script from the fork to `until_ns`; with `settle`, on until nothing happens any more."""
-    course = recorded.at_fork.forked(recorded.fork, until_ns)
-    lasting = Lasting(recorded.course, course.begin_ns, resample=resample, seed=seed)
+) -> ForkRun:
+    """Run a script from the fork to `until_ns`; with `settle`, until the cluster settles."""
+    course = recorded.fork_timeline.forked(recorded.fork, until_ns)
+    lasting = DurationModel(recorded.course, course.begin_ns, resample=resample, seed=seed)
 
-    alive: list[RecordedLives] = []
+    alive: list[RecordedAllocs] = []
 
-    def lives(seed: int, state: Callable[[], State]) -> RecordedLives:
-        alive.append(RecordedLives(seed, state, course, lasting))
+    def lives(seed: int, state: Callable[[], State]) -> RecordedAllocs:
+        alive.append(RecordedAllocs(seed, state, course, lasting))
         return alive[0]
 
     kept: list[Record] = []
-    engine = Engine(
-        Setup(
+    engine = SimulationEngine(
+        EngineSetup(
             schedulers=workers,
             seed=seed,
             start=recorded.fork,
@@ -200,58 +228,84 @@ def play(
             lives=lives,
         )
     )
-    course.attend(engine.state)
+    course.follow_state(engine.state)
     engine.follow(course.observe)
     engine.feed(sorted(_happenings(entries), key=itemgetter(0)))
-    for one in entries:
-        if one.lineage is not None and one.t_ns <= until_ns:
-            # Whom it means is only known when it is time.
-            engine.run(one.t_ns)
-            key = course.placed.key_of(one.lineage)
-            if key:
-                engine.at(one.t_ns, msgspec.structs.replace(one.command, alloc_key=key))
-    engine.run(until_ns)
-    settled = _settle(engine, alive[0]) if settle else False
+    gauges = RecordedGauges(recorded.gauges)
+    clock, missed = DeploymentClock(engine, gauges, has_gates=recorded.has_gates), 0
+    for one in sorted((one for one in entries if one.is_open), key=attrgetter("t_ns")):
+        if one.t_ns <= until_ns:
+            clock.run(one.t_ns)
+            command = _filled_in(one, engine.state, course)
+            if command is None:
+                missed += 1
+            else:
+                engine.at(one.t_ns, command)
+    clock.run(until_ns)
+    settled = _settle(engine, clock, alive[0]) if settle else False
     course.pause(max(until_ns, course.t_ns))
-    return Played(
+    return ForkRun(
         course=course,
         assumed=lasting.assumed,
         settled=settled,
         digest=engine.digest,
         records=kept,
         refused=engine.stats.dead_letters,
+        missed=missed,
     )
 
 
-def _settle(engine: Engine, lives: RecordedLives) -> bool:
-    """Run on until nothing happens any more and nothing will; tell whether that came in time."""
+def _filled_in(one: ScriptEntry, state: State, course: Timeline) -> AnyCommand | None:
+    """Return the command with what it is about in this fork; None: that is not there."""
+    found: dict[str, object] = {}
+    key = course.placed.key_of(one.lineage) if one.lineage is not None else 0
+    if one.lineage is not None and not key:
+        return None
+    if one.deployment_of:
+        active = state.deployments.active_of(one.deployment_of)
+        if active is None:
+            return None
+        found["deployment_key"] = active.key
+    match one.command:
+        case StopAllocation():
+            found["alloc_key"] = key
+        case SetAllocationHealth(healthy=healthy):
+            found["healthy" if healthy else "unhealthy"] = (key,)
+        case _:
+            pass
+    return msgspec.structs.replace(one.command, **found)
+
+
+def _settle(engine: SimulationEngine, clock: DeploymentClock, lives: RecordedAllocs) -> bool:
+    """Run until nothing is due any more; returns whether that was before the limit."""
     limit_ns = engine.now_ns + SETTLE_NS
     while engine.settle(quiet_ns=_QUIET_NS, limit_ns=max(limit_ns - engine.now_ns, 1)):
-        due_ns = _next_ns(engine, lives)
+        due_ns = _next_ns(engine, lives, clock)
         if not due_ns:
             return True
         if due_ns > limit_ns:
-            engine.run(limit_ns)
+            clock.run(limit_ns)
             return False
-        engine.run(due_ns)
+        clock.run(due_ns)
     return False
 
 
-def _next_ns(engine: Engine, lives: RecordedLives) -> int:
-    """When the next task ends or the next evaluation wakes by itself; 0: none will."""
+def _next_ns(engine: SimulationEngine, lives: RecordedAllocs, clock: DeploymentClock) -> int:
+    """When the next task ends, deadline passes, gate may open or evaluation wakes by itself; 0: never."""
     ends_ns = lives.next_due_ns()
     table = engine.state.evaluations
     found = [table.by_key[key].wait_until_ns for key in table.open]
     found.append(ends_ns + engine.begin_ns if ends_ns else 0)
+    found += clock.due_times()
     return min((one for one in found if one > engine.now_ns), default=0)
 
 
 def _forget(_record: Record) -> None:
-    """Nobody wants to see what a fork writes."""
+    """Discard a record."""
 
 
-def _happenings(entries: list[Entry]) -> Iterable[tuple[int, Happening | AnyCommand]]:
-    """What the engine is told of a script at once."""
+def _happenings(entries: list[ScriptEntry]) -> Iterable[tuple[int, ScriptedEvent | AnyCommand]]:
+    """Script entries as events of the engine, with their times."""
     for one in entries:
         command = one.command
         if isinstance(command, ReportNode):
@@ -264,5 +318,5 @@ def _happenings(entries: list[Entry]) -> Iterable[tuple[int, Happening | AnyComm
                 else:
                     yield one.t_ns, NodeComesBack(node_id=node_id)
             yield one.t_ns, command
-        elif one.lineage is None:
+        elif not one.is_open:
             yield one.t_ns, command

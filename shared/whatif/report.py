@@ -1,37 +1,36 @@
-"""The answer to a what-if: proof, agreement, effects before and after, differences, moves, and what was assumed.
-
-Decides what is told and in which words the assumptions are said. Must not know how it is printed.
-"""
+"""The answer to a what-if: proof, agreement, effects before and after, differences, migrations and assumptions."""
 
 import msgspec
 
-from shared.core.redecide import Difference
-from shared.whatif.compare import Differences
-from shared.whatif.effects import Effects
-from shared.whatif.lasting import Assumed
-from shared.whatif.moves import Move
+from shared.core.scheduling.explain.verify_decisions import PlanDifference
+from shared.sim.virtual_time import SECOND
+from shared.whatif.comparison import TimelineDifferences
+from shared.whatif.durations import DurationSources
+from shared.whatif.effects import TimelineEffects
+from shared.whatif.migrations import Migration
+from shared.whatif.timeline import Timeline
 
-#: Jobs and moves that a report lists at the most.
+#: The most jobs and migrations in a report.
 LISTED_MAX = 1_000
 
 
-class Faithful(msgspec.Struct, frozen=True, kw_only=True):
-    """Recorded decisions behind the fork, decided again on their own snapshots."""
+class ReplayProof(msgspec.Struct, frozen=True, kw_only=True):
+    """Recorded decisions after the fork, made again on their own snapshots."""
 
     checked: int
     equal: int
     other_version: int
     untold: int
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[PlanDifference, ...] = ()
 
     @property
     def divergence(self) -> int:
-        """Decisions that come out otherwise."""
+        """Decisions with another result."""
         return self.checked - self.equal
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the unchanged fork goes as the log does: placements."""
+    """How many placements of the unchanged fork equal those of the log."""
 
     recorded: int
     same: int
@@ -40,24 +39,52 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     extra: int
 
 
-class Assumptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a fork had to assume."""
+class DeploymentOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How a deployment went in one fork."""
 
-    durations: Assumed
-    #: what came from outside behind the fork, as the log has it.
+    #: successful, failed, cancelled; running or paused: it is active at the end.
+    status: str
+    #: from its start, or from the fork, to its end, or that of the run.
+    seconds: float
+    #: the fewest allocations of the job that were healthy meanwhile, those of older versions included.
+    lowest_healthy: int
+
+
+class DeploymentComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """A deployment in both forks. None: it is not there; `after` is also None where no change was requested."""
+
+    job: str
+    version: int
+    before: DeploymentOutcome | None
+    after: DeploymentOutcome | None
+
+
+class Assumptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The assumptions of a fork."""
+
+    durations: DurationSources
+    #: external events after the fork, as recorded.
     entries: int
-    #: virtual seconds that go on behind the end of the record.
+    #: virtual seconds after the end of the record.
     beyond_s: float
-    #: it came to rest by itself; false: it was cut off.
+    #: the run settled; false: it was cut off.
     settled: bool
-    #: first record from which durations are known.
+    #: first record with known durations.
     history_seq: int
     #: why the record was not read to its end.
     problem: str = ""
+    #: requests about allocations and deployments that do not exist in the fork.
+    missed: int = 0
+    #: deployments ran in the fork.
+    has_deployments: bool = False
+    #: jobs whose deployment at the fork begins anew, as another version.
+    begun_anew: tuple[str, ...] = ()
+    #: deployments had gates or windows.
+    has_gates: bool = False
     texts: tuple[str, ...] = ()
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class WhatIfReport(msgspec.Struct, frozen=True, kw_only=True):
     """What `caravan what-if` prints with --json."""
 
     from_seq: int
@@ -66,21 +93,23 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     end_seq: int
     workers: int
     wishes: tuple[str, ...] = ()
-    faithful: Faithful
+    faithful: ReplayProof
     agreement: Agreement
-    before: Effects
-    #: None: nothing was wished for.
-    after: Effects | None
-    differences: Differences | None
+    before: TimelineEffects
+    #: None: no change was requested.
+    after: TimelineEffects | None
+    differences: TimelineDifferences | None
     changed: int
-    moves: tuple[Move, ...]
+    #: by job and version.
+    deployments: tuple[DeploymentComparison, ...] = ()
+    moves: tuple[Migration, ...]
     still_waiting: dict[str, dict[str, int]]
     assumptions: Assumptions
     out: str = ""
 
 
-def agreement(found: Differences) -> Agreement:
-    """Read a comparison of the record with the unchanged fork."""
+def count_agreement(found: TimelineDifferences) -> Agreement:
+    """Summarize a comparison of the record with the unchanged fork."""
     return Agreement(
         recorded=found.compared + found.only_before,
         same=found.same,
@@ -90,34 +119,71 @@ def agreement(found: Differences) -> Agreement:
     )
 
 
-def texts_of(found: Assumptions) -> tuple[str, ...]:
-    """Say the assumptions in words."""
+def compare_deployments(
+    before: Timeline, after: Timeline | None
+) -> tuple[DeploymentComparison, ...]:
+    """Compare the deployments of two closed timelines."""
+    one = _outcomes(before)
+    two = _outcomes(after) if after is not None else {}
+    return tuple(
+        DeploymentComparison(
+            job=job, version=version, before=one.get((job, version)), after=two.get((job, version))
+        )
+        for job, version in sorted(one.keys() | two.keys())[:LISTED_MAX]
+    )
+
+
+def _outcomes(course: Timeline) -> dict[tuple[str, int], DeploymentOutcome]:
+    return {
+        (run.job_id, run.version): DeploymentOutcome(
+            status=run.status,
+            seconds=round(((run.ended_ns or course.t_ns) - run.began_ns) / SECOND, 3),
+            lowest_healthy=run.lowest_healthy,
+        )
+        for run in course.deployments.runs.values()
+    }
+
+
+def describe_assumptions(found: Assumptions) -> tuple[str, ...]:
+    """Describe the assumptions, one text each."""
     lasts = found.durations
     kinds = [
         (lasts.recorded, "last as recorded"),
-        (lasts.resampled, "as finished ones of their group or job did"),
+        (lasts.resampled, "as finished tasks of the same group or job"),
         (
             lasts.of_others,
-            "as finished ones of other batch jobs (nothing of their own has ended yet)",
+            "as finished tasks of other batch jobs (none of their own job has ended yet)",
         ),
-        (lasts.for_ever, "for ever (nothing says when they end)"),
+        (lasts.for_ever, "without end (no end is known)"),
     ]
     lasting = "tasks: " + (", ".join(f"{n} {kind}" for n, kind in kinds if n) or "none")
     said = [
-        f"{found.entries} things came from outside as they did then: nobody reacts to the change",
+        f"{found.entries} external events happen as recorded: users and nodes do not react to the change",
         lasting,
-        "recorded durations happened where tasks were then; decisions, hops and flushes take the times of a table",
+        "durations were recorded on the original nodes; decisions, hops and flushes take fixed times",
     ]
     if lasts.never_started:
-        said.append(
-            f"{lasts.never_started} stay pending: nothing in the record was ever seen to start"
-        )
+        said.append(f"{lasts.never_started} stay pending: no start of their kind is recorded")
     if found.history_seq > 1:
-        said.append(f"durations are known from seq {found.history_seq} on, where a snapshot begins")
+        said.append(f"durations are known from seq {found.history_seq}, the start of a snapshot")
     if found.problem:
         said.append(f"the record ends early: {found.problem}")
     if found.beyond_s > 0:
-        said.append(f"{found.beyond_s:.1f} s of it lie behind the end of the record")
+        said.append(f"the fork runs {found.beyond_s:.1f} s past the end of the record")
+    if found.has_deployments:
+        said.append("an allocation is healthy when it has run for min_healthy_time: checks pass")
+    said += [
+        f"the update of {job} at the fork begins anew: its later versions are one higher than in the unchanged fork"
+        for job in found.begun_anew
+    ]
+    if found.has_gates:
+        said.append(
+            "a gauge has the value that was recorded last when a gate changed; windows open by the calendar"
+        )
+    if found.missed:
+        said.append(
+            f"{found.missed} requests were dropped: their allocation or deployment is not there"
+        )
     if not found.settled:
-        said.append("it was cut off before it came to rest")
+        said.append("the fork was cut off before it settled")
     return tuple(said)

@@ -1,16 +1,26 @@
-"""The script of a recorded log: what came from outside behind a moment, as commands that can be given again.
+"""The script of a recorded log: its external events after a moment, as commands that can be issued again.
 
-Decides which facts are somebody's wish or the world's doing (submissions, operators, nodes that come, go and return)
-and which are the cluster's own conclusions (plans, evaluations, reschedules, garbage), which are concluded anew.
-What tasks did is no command: `course.py`. Must not know who runs it. Next: `course.py`.
+External are submissions, operator commands and nodes that join, fail and return. Plans, evaluations, reschedules and
+garbage collection are the cluster's own conclusions and are decided again. Task outcomes are no commands: durations.py.
 """
 
 from collections.abc import Callable, Iterable
 
 import msgspec
 
-from schemas.allocations import AllocationsDisplaced
-from schemas.base import Event, JobId, NodeId
+from schemas.allocations import HEALTHS, AllocationsDisplaced, AllocationsHealthChanged
+from schemas.base import DeploymentKey, Event, JobId, NodeId
+from schemas.deployments import (
+    DeploymentEnded,
+    DeploymentPaused,
+    DeploymentPromoted,
+    DeploymentReleased,
+    DeploymentResumed,
+    FailDeployment,
+    PauseDeployment,
+    PromoteDeployment,
+    SetAllocationHealth,
+)
 from schemas.envelope import AnyCommand
 from schemas.jobs import (
     EvaluateJob,
@@ -39,10 +49,10 @@ from schemas.policy import (
     SetPolicy,
     StopAllocation,
 )
-from shared.core.state import State
+from shared.core.state.state import State
 
-#: A node that the heartbeat monitor calls down was not heard since, whatever the log shows later.
-_SEEN_SEQ = 2**62
+#: A node that the heartbeat monitor declares down counts as silent from then on.
+SEEN_SEQ = 2**62
 _SHARED = tuple(
     field.name
     for field in msgspec.structs.fields(JobRegistered)
@@ -51,7 +61,7 @@ _SHARED = tuple(
 
 
 class Lineage(msgspec.Struct, frozen=True):
-    """An allocation by its place in history: the n-th (`attempt`, from 0) that was placed under one name."""
+    """An allocation across timelines: the n-th (`attempt`, from 0) placed under one name."""
 
     job_id: str
     group: str
@@ -59,29 +69,36 @@ class Lineage(msgspec.Struct, frozen=True):
     attempt: int
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that comes from outside."""
+class ScriptEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One external event."""
 
     t_ns: int
-    #: where the log tells it; 0: asked for, not recorded.
+    #: seq of the recorded event; 0: a requested change.
     seq: int = 0
     command: AnyCommand
-    #: of StopAllocation: whose key is to be put in when the time comes.
+    #: of a command about an allocation: whose key is filled in when it runs.
     lineage: Lineage | None = None
+    #: of a command about a deployment: the job whose active one is filled in when it runs.
+    deployment_of: JobId = JobId("")
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether what it is about is known only when it runs."""
+        return self.lineage is not None or bool(self.deployment_of)
 
 
-#: Finds the lineage of an allocation's row in the state before the event.
+#: Returns the lineage of a row in the state before the event.
 LineageOf = Callable[[int], Lineage]
 
 
-def entries_of(
+def script_entries(
     state: State, event: Event, *, t_ns: int, seq: int, lineage_of: LineageOf
-) -> list[Entry]:
-    """What of an event came from outside, as commands. `state`: before the event."""
+) -> list[ScriptEntry]:
+    """Return the external part of an event, as commands. `state`: before the event."""
     if isinstance(event, AllocationsDisplaced):
         request = f"what-if-{seq}"
         return [
-            Entry(
+            ScriptEntry(
                 t_ns=t_ns,
                 seq=seq,
                 command=StopAllocation(request_id=request, alloc_key=0),
@@ -89,19 +106,87 @@ def entries_of(
             )
             for row in event.rows
         ]
+    if isinstance(event, AllocationsHealthChanged):
+        return _health_entries(state, event, t_ns=t_ns, seq=seq, lineage_of=lineage_of)
+    verb = _of_deployments(event, f"what-if-{seq}")
+    if verb is not None:
+        one = state.deployments.by_key.get(verb.deployment_key)
+        job_id = one.job_id if one is not None else JobId("")
+        return [ScriptEntry(t_ns=t_ns, seq=seq, command=verb, deployment_of=job_id)]
     command = _of_jobs(event) or _of_nodes(state, event) or _of_operators(state, event, seq)
-    return [] if command is None else [Entry(t_ns=t_ns, seq=seq, command=command)]
+    return [] if command is None else [ScriptEntry(t_ns=t_ns, seq=seq, command=command)]
 
 
-def registration(event: JobRegistered) -> RegisterJob:
-    """The command that registers the same again."""
-    return RegisterJob(**{name: getattr(event, name) for name in _SHARED})
+def register_command(event: JobRegistered) -> RegisterJob:
+    """Return the command that registers the same job."""
+    fields = {name: getattr(event, name) for name in _SHARED}
+    if event.parent and not event.submission_id:
+        # A child has no submission; here it comes like one.
+        fields["submission_id"] = f"launch:{event.job_id}"
+    elif not event.submission_id:
+        # A job of a rollout: in a fork each goes on, or back, alone.
+        fields["submission_id"] = f"together:{event.job_id}:{event.version}"
+    return RegisterJob(**fields)
+
+
+def _health_entries(
+    state: State,
+    event: AllocationsHealthChanged,
+    *,
+    t_ns: int,
+    seq: int,
+    lineage_of: LineageOf,
+) -> list[ScriptEntry]:
+    """Return what an operator said of health; what agents say is found out again."""
+    if event.source != "operator":
+        return []
+    table, healthy = state.allocations, HEALTHS.index("healthy")
+    return [
+        ScriptEntry(
+            t_ns=t_ns,
+            seq=seq,
+            command=SetAllocationHealth(
+                request_id=f"what-if-{seq}-{row}",
+                deployment_key=DeploymentKey(0),
+                healthy=(0,) if health == healthy else (),
+                unhealthy=() if health == healthy else (0,),
+            ),
+            lineage=lineage_of(row),
+            deployment_of=table.groups.job_ids[int(table.group[row])],
+        )
+        for row, health in zip(event.rows, event.healths, strict=True)
+    ]
+
+
+def _of_deployments(
+    event: Event, request: str
+) -> PromoteDeployment | FailDeployment | PauseDeployment | None:
+    """Return an operator's request; promotions and failures by themselves are decided again."""
+    match event:
+        case DeploymentPromoted() if event.by == "operator":
+            return PromoteDeployment(
+                request_id=request, deployment_key=event.key, groups=event.groups
+            )
+        case DeploymentPaused() | DeploymentResumed():
+            is_pause = isinstance(event, DeploymentPaused)
+            return PauseDeployment(request_id=request, deployment_key=event.key, pause=is_pause)
+        case DeploymentReleased(for_good=True):
+            return PauseDeployment(
+                request_id=request, deployment_key=event.key, pause=False, ignore_gate=True
+            )
+        case DeploymentEnded() if event.cause == "operator":
+            return FailDeployment(request_id=request, deployment_key=event.key)
+        case _:
+            return None
 
 
 def _of_jobs(event: Event) -> AnyCommand | None:
     match event:
+        case JobRegistered() if _is_automatic_revert(event):
+            # Decided again.
+            return None
         case JobRegistered():
-            return registration(event)
+            return register_command(event)
         case JobStopped():
             return StopJob(
                 submission_id=event.submission_id,
@@ -128,11 +213,11 @@ def _of_nodes(state: State, event: Event) -> AnyCommand | None:
                 spec=event.spec,
             )
         case NodesStatusChanged():
-            # Whether it is down or only disconnected is concluded again.
+            # Down or disconnected is decided again.
             status = "ready" if event.status == "ready" else "down"
             ids = tuple(state.fleet.ids[row] for row in event.rows)
             return ChangeLiveness(
-                node_ids=ids, status=status, reason=event.reason, seen_seq=_SEEN_SEQ
+                node_ids=ids, status=status, reason=event.reason, seen_seq=SEEN_SEQ
             )
         case _:
             return None
@@ -153,6 +238,9 @@ def _of_operators(state: State, event: Event, seq: int) -> AnyCommand | None:
                 node_id=fleet.ids[event.row],
                 draining=event.draining,
                 deadline_ns=event.deadline_ns,
+                ignore_system=event.ignore_system,
+                keep_ineligible=event.keep_ineligible,
+                message=event.message,
             )
         case NodeMetaChanged():
             before = fleet.operator_meta.get(event.node_id, {})
@@ -164,14 +252,18 @@ def _of_operators(state: State, event: Event, seq: int) -> AnyCommand | None:
             return None
 
 
-def jobs_of(entries: Iterable[Entry]) -> set[JobId]:
-    """Jobs that submissions in a script name."""
+def _is_automatic_revert(event: JobRegistered) -> bool:
+    return event.reverted_from >= 0 and event.submission_id.startswith("revert:")
+
+
+def submitted_jobs(entries: Iterable[ScriptEntry]) -> set[JobId]:
+    """Job ids of the submissions in a script."""
     wishes = (RegisterJob, StopJob, EvaluateJob)
     return {one.command.job_id for one in entries if isinstance(one.command, wishes)}
 
 
 def node_ids_of(command: AnyCommand) -> tuple[NodeId, ...]:
-    """Nodes that a command of the world or of an operator is about; empty: none."""
+    """Node ids of a command; empty: none."""
     match command:
         case ReportNode() | SetNodeMeta() | SetEligibility() | DrainNode() | DeclarePool():
             return (NodeId(command.node_id),)

@@ -7,18 +7,18 @@ import msgspec
 import pytest
 
 from schemas.envelope import ENCODER
-from services.agent.drivers.docker_create import Machine, plan_of, request
-from services.agent.drivers.docker_mounts import Pins, Sources
-from services.agent.drivers.docker_settings import DockerSettings
-from services.agent.drivers.driver import Run, StartRefused
-from services.agent.edge_home import Home
-from shared.core.role import Stop
-from shared.core.tasks import StartTask, TaskLaunch
+from services.agent.drivers.docker.container_spec import HostCpu, container_spec, create_request
+from services.agent.drivers.docker.mounts import MountPins, MountSources
+from services.agent.drivers.docker.settings import DockerSettings
+from services.agent.drivers.driver import DriverRun, StartRefused
+from services.agent.executor.data_dir import DataDir
+from shared.core.runtime.agent_messages import StartTask, TaskLaunch
+from shared.core.runtime.messages import Stop
 from shared.errors import CommandInvalid
-from shared.jobspec.load import load_file
+from shared.jobspec.files.load import load_file
 from shared.jobspec.submission import read_submission
 from tests.projected import projected
-from tests.unit.agent_story import Story, alloc, job_json, task_json
+from tests.unit.agent.agent_story import Story, alloc, job_json, task_json
 
 MIB = 1024 * 1024
 
@@ -93,7 +93,7 @@ NAMES = ("../x", "../../x", "a/b", "..", ".", "/etc", "a\0b", "a\nb", "*", "a.>"
 @pytest.mark.parametrize("name", NAMES, ids=repr)
 def test_38_no_name_leads_out_of_its_directory(name: str, tmp_path: Path) -> None:
     """Names become paths: what the door lets pass, or who forged it, stays one step below where it belongs."""
-    home = Home(tmp_path, "n1")
+    home = DataDir(tmp_path, "n1")
     try:
         places = home.places(name, name)
         usual = home.places("a1", "main")
@@ -113,15 +113,15 @@ def test_38_no_name_leads_out_of_its_directory(name: str, tmp_path: Path) -> Non
 # ---- 39: ways out of a container ----
 
 ESCAPES: tuple[dict[str, Any], ...] = (
-    {"privileged": True},
-    {"pid_mode": "host"},
-    {"ipc_mode": "host"},
-    {"uts_mode": "host"},
-    {"userns_mode": "host"},
-    {"cgroupns": "host"},
     {"network_mode": "container:other"},
+    {"pid_mode": "container:other"},
+    {"ipc_mode": "container:other"},
     {"security_opt": ["seccomp=unconfined"]},
-    {"devices": [{"host_path": "/dev/sda"}]},
+    {"devices": [{"host_path": "/etc/shadow"}]},
+    {"devices": [{"host_path": "/dev/../etc/shadow"}]},
+    {"volumes": [".:/x"]},
+    {"volumes": ["local/..:/x"]},
+    {"volumes": ["a:/dev/sda"]},
     {"cap_add": ["NO_SUCH"]},
     {"volumes": ["../../../../etc:/x"]},
     {"cap_add": ["SYS_ADMIN"]},
@@ -131,6 +131,19 @@ ESCAPES: tuple[dict[str, Any], ...] = (
 )
 #: Only the node knows what its operator allows.
 NODE_ONLY: tuple[dict[str, Any], ...] = (
+    {"privileged": True},
+    {"pid_mode": "host"},
+    {"ipc_mode": "host"},
+    {"uts_mode": "host"},
+    {"userns_mode": "host"},
+    {"cgroupns": "host"},
+    {"devices": [{"host_path": "/dev/sda"}]},
+    {"volumes": ["/var/run/docker.sock:/var/run/docker.sock"]},
+    {"volumes": ["/dev/sda:/dev/sda"]},
+    {"volumes": ["/dev:/x"]},
+    {"auth": {"server_address": "registry"}},
+    {"logging": {"type": "journald"}},
+    {"ulimit": {"rtprio": "99"}},
     {"network_mode": "host"},
     {"network_mode": "other"},
     {"cap_add": ["NET_RAW"]},
@@ -142,18 +155,18 @@ NODE_ONLY: tuple[dict[str, Any], ...] = (
 
 def at_node(config: dict[str, Any], top: Path) -> None:
     """What the driver makes of the options, whatever the door let through. Raises StartRefused."""
-    home, settings = Home(top, "n1"), DockerSettings()
+    home, settings = DataDir(top, "n1"), DockerSettings()
     try:
-        run = Run(alloc_id="a1", task="main", number=1, places=home.places("a1", "main"))
+        run = DriverRun(alloc_id="a1", task="main", number=1, places=home.places("a1", "main"))
         text = msgspec.Raw(msgspec.json.encode({"image": "x", **config}))
         launch = TaskLaunch(config=text, memory_mib=64)
-        request(
-            plan_of("x", launch),
+        create_request(
+            container_spec("x", launch),
             run,
             launch,
             settings=settings,
-            sources=Sources(settings, top, run, Pins(top / "pins")),
-            machine=Machine(core_mhz=1000, cores=1),
+            sources=MountSources(settings, top, run, MountPins(top / "pins")),
+            machine=HostCpu(core_mhz=1000, cores=1),
             labels={},
         )
     finally:

@@ -56,11 +56,11 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 
 def start(up: Up, folder: Path, name: str, script: str, **more: str) -> str:
-    """Run a job until its allocation is what it shall be; returns its id."""
+    """Run a job until its allocation has the wanted status; returns its id."""
     kind, driver = more.get("kind", "service"), more.get("driver", "raw_exec")
     path = folder / f"{name}.nomad.hcl"
     path.write_text(JOB % (name, kind, driver, more.get("env", ""), script))
-    code, answer = up.run("job", "run", str(path))
+    code, answer = up.run("job", "run", "--detach", str(path))
     assert code == 0, answer
     wanted = "running" if kind == "service" else "complete"
 
@@ -120,7 +120,7 @@ def test_42_secrets_stay_where_they_are(up: Up, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("asked", ["keep", "keepe", "keeper*", "*", ">", "", "keeper/", "KEEPER"])
 def test_40_a_part_of_a_name_is_not_a_name(up: Up, tmp_path: Path, asked: str) -> None:
-    """Whoever knows a part of a job's id, or a pattern, gets no answer about it: only the whole id is one."""
+    """A part of a job's id, or a pattern, gets no answer about the job: only the whole id does."""
     if up.run("job", "status", "keeper")[0]:
         start(up, tmp_path, "keeper", KEEPS)
     for words in (("job", "inspect"), ("job", "history"), ("job", "stop")):

@@ -1,14 +1,61 @@
 """Each benchmark at a tenth of its size: that it runs, and that what it checks of the product holds."""
 
+import json
+import subprocess
+from types import SimpleNamespace
+
 import pytest
 
-from bench import p1, p4, p5, p6, p7, p8, p9, p10, p19
+from bench.harness import runner
+from bench.harness.outcome import BenchOutcome
+from bench.latency import idle_latency, latency_under_rate
+from bench.packing import packed_nodes
+from bench.scheduler import nomad_matrix, rank_kernel, zone_spread
+from bench.throughput import fill_slope, million_placements, single_pods
+from services.cli.runtime.output import CommandOutput
+
+
+def prints_on_stdout(size: float, runs: int) -> BenchOutcome:
+    """A benchmark that prints as log lines do, itself and by a process that it starts."""
+    print("a line of the benchmark")
+    subprocess.run(["/bin/echo", "a line of a process"], check=True)
+    figures = {"one": 1.0}
+    return BenchOutcome(
+        size={"n": int(size)},
+        result=dict(figures),
+        result_min=figures,
+        result_max=figures,
+        checks={"ran": True},
+        runs=runs,
+    )
+
+
+def test_json_is_alone_on_stdout(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever a benchmark prints goes to stderr; the slow ones are guarded by this alone."""
+    monkeypatch.setattr(runner, "import_module", lambda _: SimpleNamespace(run=prints_on_stdout))
+    code = runner.bench(
+        CommandOutput(is_json=True),
+        name="p13",
+        runs=1,
+        size="1",
+        workers=0,
+        data="",
+        variant="",
+        policy="",
+    )
+    assert code == 0
+    said = capfd.readouterr()
+    (line,) = said.out.splitlines()
+    assert json.loads(line)["name"] == "p13"
+    assert "a line of the benchmark" in said.err and "a line of a process" in said.err
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_a_hundred_thousand_are_placed(workers: int) -> None:
     """P1: nothing refused for capacity, counts exact, replay equal to live, whatever the number of workers."""
-    found = p1.run(0.1, 1, workers=workers)
+    found = million_placements.run(0.1, 1, workers=workers)
     assert found.checks and all(found.checks.values()), found.checks
     assert found.size["placements"] == found.result["placements"] == 100_000
     assert found.fsync and found.log_bytes > 0
@@ -17,14 +64,14 @@ def test_a_hundred_thousand_are_placed(workers: int) -> None:
 
 def test_a_small_fill_has_a_slope() -> None:
     """P4: everything is placed, and the slope is a ratio of rates; 0 where one look saw too much for one."""
-    found = p4.run(0.02, 1)
+    found = fill_slope.run(0.02, 1)
     assert found.checks and all(found.checks.values()), found.checks
     assert set(found.result) == {"slope"} and found.result["slope"] >= 0
 
 
 def test_single_pods_are_placed() -> None:
     """P5: every pod is placed once, and the replay equals the live state."""
-    found = p5.run(0.02, 1)
+    found = single_pods.run(0.02, 1)
     assert found.checks and all(found.checks.values()), found.checks
     assert found.size["jobs"] == 1_000 and found.result["jobs_per_s"] > 0
     assert 0 < found.result["p50_ms"] <= found.result["p99_ms"]
@@ -32,34 +79,34 @@ def test_single_pods_are_placed() -> None:
 
 def test_a_ramp_ends_with_everything_placed() -> None:
     """P7: whatever rate was too much, nothing is refused or lost and every job is placed once."""
-    found = p7.run(0.05, 1)
+    found = latency_under_rate.run(0.05, 1)
     assert found.checks and all(found.checks.values()), found.checks
     assert found.result["jobs_per_s"] <= found.result["jobs_per_s_within_1s"]
 
 
 def test_lone_jobs_are_placed() -> None:
     """P8: every lone job is placed once, and the replay equals the live state."""
-    found = p8.run(0.1, 1)
+    found = idle_latency.run(0.1, 1)
     assert found.checks and all(found.checks.values()), found.checks
     assert 0 < found.result["p50_ms"] <= found.result["p99_ms"]
 
 
 def test_the_rank_kernel_equals_greedy() -> None:
     """P10: each way of ranking is equal to scalar greedy, placement for placement."""
-    found = p10.run(0.1, 1)
+    found = rank_kernel.run(0.1, 1)
     assert found.checks and all(found.checks.values()), found.checks
 
 
 def test_spread_over_zones_is_greedy_either_way() -> None:
     """P6: one by one and as one group the same rows in the same order, which are scalar greedy's."""
-    found = p6.run(0.1, 1)
+    found = zone_spread.run(0.1, 1)
     assert found.checks and all(found.checks.values()), found.checks
     assert {"singles_per_s", "group_per_s"} <= set(found.result)
 
 
 def test_nomads_matrix_is_placed() -> None:
     """P9: every cell places its count on eligible racks, evenly where it spreads."""
-    found = p9.run(0.1, 1)
+    found = nomad_matrix.run(0.1, 1)
     assert found.checks and all(found.checks.values()), found.checks
     assert found.result["worst_ms"] > 0
     assert len(found.result["cells"]) == found.size["cells"]
@@ -67,6 +114,6 @@ def test_nomads_matrix_is_placed() -> None:
 
 def test_the_challenge_is_packed() -> None:
     """P19: without anti-affinity hardly more nodes are used than capacity asks for."""
-    found = p19.run(0.1, 1)
+    found = packed_nodes.run(0.1, 1)
     assert found.checks and all(found.checks.values()), found.checks
     assert found.result["nodes"] <= found.result["nodes_affinity"]

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.p17 import _Fates
-from bench.queues import QUEUES, Cluster, quantile_of
+from bench.harness.queue_bounds import QUEUE_BOUNDS, ClusterSize, quantile_of
+from bench.throughput.worker_scaling import _PlanOutcomes
 from schemas.base import EvalKey, JobId
 from schemas.plans import GroupPlacement, Origin, PlanCommitted, PlanRefused
 
@@ -43,7 +43,7 @@ def refused(number: int, **more: int) -> PlanRefused:
 
 def test_wasted_is_the_time_of_what_the_log_did_not_take() -> None:
     """A refused plan wastes all that is left of its parts, a cut one its cut share, one that held nothing."""
-    fates = _Fates({"w": np.array([10, 20, 40, 80]) * MS})
+    fates = _PlanOutcomes({"w": np.array([10, 20, 40, 80]) * MS})
     for event in (committed(1, 5, 0), committed(2, 3, 1), refused(3), refused(4, part=1, parts=4)):
         fates.look(event)
     assert (fates.plans, fates.conflicts) == (4, 3)
@@ -54,20 +54,20 @@ def test_wasted_is_the_time_of_what_the_log_did_not_take() -> None:
 
 def test_a_plan_that_nobody_timed_is_told() -> None:
     """A figure of wasted time with plans left out would be none."""
-    fates = _Fates({"w": np.array([MS])})
+    fates = _PlanOutcomes({"w": np.array([MS])})
     fates.look(committed(2, 1, 0))
     assert not fates.is_timed
 
 
 def test_each_queue_is_one_that_operators_can_see() -> None:
     """Every gauge that is held stands in docs/metrics.md; no queue has two names, and each a bound or the log's."""
-    gauges = {one.partition("{")[0] for queue in QUEUES if queue.role for one in queue.gauges}
+    gauges = {one.partition("{")[0] for queue in QUEUE_BOUNDS if queue.role for one in queue.gauges}
     assert {gauge for gauge in gauges if f"`{gauge}`" not in METRICS} == set()
-    assert len({queue.key for queue in QUEUES}) == len(QUEUES)
-    cluster = Cluster(nodes=10, jobs=20, stops=0, workers=1)
-    unbounded = [one.name for one in QUEUES if one.bound is None]
+    assert len({queue.key for queue in QUEUE_BOUNDS}) == len(QUEUE_BOUNDS)
+    cluster = ClusterSize(nodes=10, jobs=20, stops=0, workers=1)
+    unbounded = [one.name for one in QUEUE_BOUNDS if one.bound is None]
     assert set(unbounded) == {"log_lag"}
-    assert all(one.bound is None or one.bound(cluster) > 0 for one in QUEUES)
+    assert all(one.bound is None or one.bound(cluster) > 0 for one in QUEUE_BOUNDS)
 
 
 def test_a_quantile_is_of_what_was_counted_in_between() -> None:

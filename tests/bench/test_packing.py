@@ -5,10 +5,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench import openb, p21, p22
-from bench.altered import ALTERED
-from bench.packers import POLICIES, packer
-from services.cli.output import CliError
+from bench.packing import fewest_nodes, gpu_trace, gpu_trace_packing
+from bench.packing.packers import POLICIES, packer
+from bench.packing.trace_variants import TRACE_VARIANTS
+from services.cli.runtime.output import CliError
 
 NODES = """sn,cpu_milli,memory_mib,gpu,model
 n-0,64000,262144,2,P100
@@ -41,7 +41,7 @@ def trace(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_policy_packs_a_fleet(trace: Path, policy: str) -> None:
     """P21: nothing over capacity, nothing refused that fitted, twice the same, keys as promised."""
-    found = p21.run(1.0, 2, data=str(trace), variant="gpuspec33", policy=policy)
+    found = gpu_trace_packing.run(1.0, 2, data=str(trace), variant="gpuspec33", policy=policy)
     assert len(found.checks) == 3 and all(found.checks.values()), found.checks
     assert 0 < found.result["at_100_pct"] <= found.result["at_130_pct"] <= 100
     assert found.result["policy"] == policy and found.size["gpus"] == 21
@@ -49,15 +49,25 @@ def test_every_policy_packs_a_fleet(trace: Path, policy: str) -> None:
     assert found.result["fgd_at_130_pct"] > 0
 
 
+@pytest.mark.parametrize("name", ["mine", "gpushare100", "cpu_250-b"])
+def test_any_list_of_the_trace_is_a_variant(trace: Path, name: str) -> None:
+    """A list of pods is found by the name in its file's name; one that would leave the folder is refused."""
+    (trace / f"openb_pod_list_{name}.csv").write_text(PODS)
+    found = gpu_trace_packing.run(1.0, 1, data=str(trace), variant=name)
+    assert all(found.checks.values()) and found.result["variant"] == name
+    with pytest.raises(CliError, match=name):
+        gpu_trace_packing.run(1.0, 1, data=str(trace), variant=f"../{name}")
+
+
 def test_no_column_of_models_takes_any(trace: Path) -> None:
     """A list without a column for models packs; at a part of the size there are fewer nodes."""
-    found = p21.run(0.5, 1, data=str(trace), variant="multigpu20")
+    found = gpu_trace_packing.run(0.5, 1, data=str(trace), variant="multigpu20")
     assert all(found.checks.values()) and found.size["nodes"] == 2
 
 
 def test_the_ledger_sees_what_policies_do_wrong(trace: Path) -> None:
     """Over capacity, on the wrong model, on too few instances, or refused though it fitted: each is found."""
-    read = p21.read(str(trace), "gpuspec33", 1.0)
+    read = gpu_trace_packing.read(str(trace), "gpuspec33", 1.0)
     whole, _, bound, *_ = read.pods
     for ask, row, instances in (
         (whole, 4, (0,)),
@@ -65,10 +75,10 @@ def test_the_ledger_sees_what_policies_do_wrong(trace: Path) -> None:
         (whole, 1, ()),
         (whole, 1, (8,)),
     ):
-        ledger = p21.Ledger(read)
+        ledger = gpu_trace_packing.PackingLedger(read)
         ledger.place(ask, row, instances)
         assert not ledger.within_capacity
-    ledger = p21.Ledger(read)
+    ledger = gpu_trace_packing.PackingLedger(read)
     ledger.place(whole, 1, (0,))
     assert ledger.within_capacity and ledger.none_refused_that_fitted
     ledger.refuse(whole)
@@ -98,15 +108,27 @@ def test_a_trace_that_is_not_there_is_named(
     elif name:
         (trace / name).write_text(text or "")
     with pytest.raises(CliError, match=said):
-        p21.run(1.0, 1, data=str(trace) if name else "", variant="gpuspec33")
+        gpu_trace_packing.run(1.0, 1, data=str(trace) if name else "", variant="gpuspec33")
 
 
 def test_unknown_names_are_refused(trace: Path) -> None:
     """A variant or policy that does not exist is refused with those that do."""
     with pytest.raises(CliError, match="gpuspec33"):
-        p21.run(1.0, 1, data=str(trace), variant="none")
+        gpu_trace_packing.run(1.0, 1, data=str(trace), variant="none")
     with pytest.raises(CliError, match="binpack"):
-        p21.run(1.0, 1, data=str(trace), variant="gpuspec33", policy="none")
+        gpu_trace_packing.run(1.0, 1, data=str(trace), variant="gpuspec33", policy="none")
+
+
+def test_any_list_of_the_trace_is_taken_by_name(trace: Path) -> None:
+    """A list that this release does not know is read like the others; a name is no path."""
+    text = (trace / "openb_pod_list_gpuspec33.csv").read_text()
+    (trace / "openb_pod_list_gpushare40.csv").write_text(text)
+    known = gpu_trace.read(str(trace), "gpuspec33", 1.0)
+    assert gpu_trace.read(str(trace), "gpushare40", 1.0) == known
+    with pytest.raises(CliError, match="gpushare40, gpuspec33"):
+        gpu_trace.read(str(trace), "gpushare41", 1.0)
+    with pytest.raises(CliError, match="--variant"):
+        gpu_trace.read(str(trace), "../gpushare40", 1.0)
 
 
 @pytest.mark.parametrize("answer", [5, 6, 11, 40, 41])
@@ -118,34 +140,36 @@ def test_the_least_number_is_found(answer: int) -> None:
         asked.append(count)
         return count >= answer
 
-    assert p22.least(fits, 5, 40) == answer
+    assert fewest_nodes.fewest_that_fit(fits, 5, 40) == answer
     assert len(asked) <= 10 and max(asked) <= 40
 
 
 def test_few_nodes_hold_the_load(trace: Path) -> None:
     """P22: binpack holds the small million on as few nodes as capacity allows; the trace, too, finds its number."""
     (trace / "openb_pod_list_default.csv").write_text(PODS)
-    found = p22.run(0.02, 2, data=str(trace))
+    found = fewest_nodes.run(0.02, 2, data=str(trace))
     million = found.result["workloads"]["c1m"]
     assert million["nodes_needed"] == million["best_known"] >= 5
     small = found.result["workloads"]["openb"]
     assert 1 <= small["best_known"] <= small["nodes_needed"] <= found.size["openb_nodes"] + 1
 
 
-@pytest.mark.parametrize("variant", sorted(ALTERED))
+@pytest.mark.parametrize("variant", sorted(TRACE_VARIANTS))
 def test_altered_workloads_are_other_workloads(trace: Path, variant: str) -> None:
     """Every altered list packs, and differs from the one it was made of."""
     head, _, rows = PODS.partition("\n")
     for name in ("default", "gpuspec33"):
         (trace / f"openb_pod_list_{name}.csv").write_text(f"{head}\n{rows * 6}")
-    base = ALTERED[variant][0]
-    assert openb.read(str(trace), variant, 1.0).pods != openb.read(str(trace), base, 1.0).pods
-    assert all(p21.run(1.0, 1, data=str(trace), variant=variant).checks.values())
+    base = TRACE_VARIANTS[variant][0]
+    assert (
+        gpu_trace.read(str(trace), variant, 1.0).pods != gpu_trace.read(str(trace), base, 1.0).pods
+    )
+    assert all(gpu_trace_packing.run(1.0, 1, data=str(trace), variant=variant).checks.values())
 
 
 def test_decisions_are_the_same_everywhere(trace: Path) -> None:
     """What our policy places is pinned: no processor, hash seed or release of numpy decides otherwise."""
-    small = openb.read(str(trace), "gpuspec33", 1.0)
+    small = gpu_trace.read(str(trace), "gpuspec33", 1.0)
     read = msgspec.structs.replace(small, machines=small.machines * 20)
-    packed = p21.pack(read, 7, lambda: packer("fragmentation", read))
+    packed = gpu_trace_packing.pack(read, 7, lambda: packer("fragmentation", read))
     assert (packed.pods, packed.refused, packed.digest) == (759, 239, 1_277_200_110)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.bus import accounts, server
+from shared.bus.server import accounts, nats_server
 from tests.bus.toys import Bus
 
 
@@ -13,7 +13,9 @@ from tests.bus.toys import Bus
 def bus(tmp_path: Path) -> Iterator[Bus]:
     """A running server whose log is bootstrapped by the test that needs one."""
     credentials = accounts.new_credentials(("n1", "n2"))
-    running = server.NatsServer(server.ServerSettings(data_dir=tmp_path / "bus"), credentials)
+    running = nats_server.NatsServer(
+        nats_server.ServerSettings(data_dir=tmp_path / "bus"), credentials
+    )
     running.start()
     yield Bus(running, credentials)
     running.stop()

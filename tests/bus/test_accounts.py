@@ -2,16 +2,24 @@
 
 import asyncio
 import stat
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from shared.bus import accounts, streams, subjects
-from shared.bus.connect import BusClient, Login, header_block, status
-from shared.bus.records import SMUGGLED, as_record, read_batch, read_one
+from shared.bus.connection.nats_client import BusClient, Login, header_block, status
+from shared.bus.jetstream import streams
+from shared.bus.jetstream.marks import NOT_MARKED, mark_of
+from shared.bus.log.stored_records import NOT_APPENDED_PREFIX, as_record, read_batch, read_one
+from shared.bus.server import accounts
+from shared.bus.server.nats_server import NatsServer, ServerSettings
+from shared.core.runtime.messages import Listen, Message, Open, Work
 from shared.errors import BusUnavailable, ConfigInvalid
-from tests.bus.toys import Bus, append, run, until
+from shared.protocol import subjects
+from tests.bus.toys import Bus, Toy, append, run, until
 
 pytestmark = pytest.mark.bus
 
@@ -34,8 +42,8 @@ async def settled(*clients: BusClient) -> None:
 
 
 def public(bus: Bus) -> Login:
-    """A client without credentials, as bash has it."""
-    return Login(url=bus.server.url)
+    """A client that has the URL with user and password inside, as bash has it."""
+    return Login(url=bus.server.client_url)
 
 
 def test_a_node_speaks_only_for_itself(bus: Bus) -> None:
@@ -52,7 +60,8 @@ def test_a_node_speaks_only_for_itself(bus: Bus) -> None:
             heard.clear()
             stolen = (subjects.report("n2"), subjects.heartbeat("n2"), subjects.node("n2"))
             commands = [subjects.command(kind) for kind in subjects.COMMAND_KINDS]
-            for subject in (*stolen, *commands, TX, subjects.leases("w"), subjects.view_job("j")):
+            views = (subjects.view_job("j"), subjects.view_service("web"))
+            for subject in (*stolen, *commands, TX, subjects.leases("w"), *views):
                 n1.send(subject, b"forged")
             await settled(n1)
             n1.send(subjects.heartbeat("n1"), b"alive")
@@ -60,7 +69,7 @@ def test_a_node_speaks_only_for_itself(bus: Bus) -> None:
             foreign = [name for name in heard if not name.startswith((b"hb.n1", b"$JS", b"_"))]
             assert foreign == []
             assert await state_of_all(admin) == before
-            assert len(errors) == len(stolen) + len(commands) + 3
+            assert len(errors) == len(stolen) + len(commands) + len(views) + 2
 
     run(story())
 
@@ -122,9 +131,49 @@ def test_what_a_stolen_role_smuggles_is_foreign(bus: Bus, way: str) -> None:
                 await settled(view, intake, admin)
             read = [one.data for one in await read_batch(admin, "LOG_1", 1)]
             one = await read_one(admin, "LOG_1", 2)
-        assert read == [b"fact", SMUGGLED + forged]
+        assert read == [b"fact", NOT_APPENDED_PREFIX + forged]
         assert one is not None
-        assert one.data == SMUGGLED + forged
+        assert one.data == NOT_APPENDED_PREFIX + forged
+
+    run(story())
+
+
+def test_what_a_stolen_role_smuggles_into_cmd_and_node_is_refused(bus: Bus) -> None:
+    """32: view's login has its own text copied as a plan, a lease and an order; each reader misses the mark."""
+
+    async def story() -> None:
+        await bus.bootstrap()
+        plan = Work(name="plan", stream="CMD", subject="cmd.plan", durable="applier_plan")
+        lease = Work(name="lease", stream="EVAL", subject="eval.w", durable="worker_w")
+        applier, worker, agent = Toy(plan), Toy(lease), Toy(Listen("projection", "node.n1"))
+        settings = bus.node_settings("n1")
+        async with (
+            bus.shell(applier) as writing,
+            bus.shell(worker, "scheduler") as working,
+            bus.shell(agent, settings) as minding,
+            bus.client("view") as stolen,
+            bus.client() as admin,
+        ):
+            applier.play(writing, Open("plan"))
+            worker.play(working, Open("lease"))
+            await until(lambda: writing.is_ready and working.is_ready and minding.is_ready)
+            await stolen.request_raw(subjects.view_job("j"), b"forged")
+            copied = subjects.js_direct_get("VIEW", subjects.view_job("j"))
+            roles = {"cmd.plan": applier, "eval.w": worker, "node.n1": agent}
+
+            def has_copied(reader: Toy, trap: str) -> bool:
+                """Ask again until the copy is read: a direct get is not answered before the server serves it."""
+                if b"forged" in reader.datas():
+                    return True
+                stolen.send(copied, b"", trap.encode())
+                return False
+
+            for trap, reader in roles.items():
+                await until(partial(has_copied, reader, trap), trap)
+                await admin.request_raw(trap, b"ours", headers=mark_of(trap))
+                await until(lambda reader=reader: b"ours" in reader.datas(), trap)
+                faults = {one.data: one.fault for one in reader.of(Message)}
+                assert faults == {b"forged": NOT_MARKED, b"ours": ""}, trap
 
     run(story())
 
@@ -255,7 +304,7 @@ def test_nobody_drops_what_happened(bus: Bus, who: str) -> None:
 
 
 def test_the_public_may_ask_read_and_submit(bus: Bus) -> None:
-    """A client without credentials submits, asks, reads the log and follows projections."""
+    """A client of PUBLIC submits, asks, reads the log and follows projections."""
 
     async def story() -> None:
         await bus.bootstrap()
@@ -275,6 +324,117 @@ def test_the_public_may_ask_read_and_submit(bus: Bus) -> None:
             assert (status(headers), body) == (0, b"seen")
 
     run(story())
+
+
+def test_no_client_enters_without_a_password(bus: Bus) -> None:
+    """A process of the machine that has no login is refused, on loopback as anywhere."""
+
+    async def story() -> None:
+        with pytest.raises(BusUnavailable, match="Authorization Violation"):
+            async with bus.client(Login(url=bus.server.url)):
+                pass
+
+    run(story())
+
+
+def test_a_client_hears_its_own_answers_only(bus: Bus) -> None:
+    """Two users of PUBLIC: no way of listening shows one what the other was answered; requests of both are answered."""
+
+    async def story() -> None:
+        await bus.bootstrap()
+        grown = bus.credentials.with_client("ci")
+        await asyncio.to_thread(bus.server.reload, grown)
+        errors: list[str] = []
+        ci_login = Login(url=bus.server.url, user="ci", password=grown.clients["ci"])
+        async with _once_there(bus, ci_login) as ci, bus.client(public(bus), errors) as other:
+            heard: list[bytes] = []
+            traps = ("_INBOX.>", "_INBOX.ci.>", "_INBOX.*.*", "_R_.>", ">", "*.>")
+            for subject in traps:
+                await other.listen(subject, lambda _s, _r, _h, data: heard.append(data))
+            await settled(other)
+            async with bus.client("view") as view:
+                await view.listen("query.*", lambda _s, r, _h, _d: view.send(r.decode(), b"secret"))
+                await settled(view)
+                for asker in (ci, other):
+                    assert (await asker.request_raw(subjects.query("jobs"), b"{}"))[1] == b"secret"
+            await settled(ci, other)
+        assert heard == []
+        assert len(errors) == len(traps)
+
+    run(story())
+
+
+@asynccontextmanager
+async def _once_there(bus: Bus, login: Login) -> AsyncIterator[BusClient]:
+    """Connect as a user that the server takes over at this moment."""
+    while True:
+        try:
+            async with bus.client(login) as client:
+                await client.flush()
+                break
+        except BusUnavailable:
+            await asyncio.sleep(0.02)
+    async with bus.client(login) as client:
+        yield client
+
+
+def test_a_node_asks_under_its_own_name(bus: Bus) -> None:
+    """n1's question reaches view; one without a node, or as n2, does not, and view's answer goes to n1 alone."""
+
+    async def story() -> None:
+        await bus.bootstrap()
+        async with (
+            bus.client("view") as view,
+            bus.client(bus.node_login("n1")) as n1,
+            bus.client(bus.node_login("n2")) as n2,
+        ):
+            asked, overheard = [], []
+
+            def answer(subject: bytes, reply: bytes, _headers: bytes, _data: bytes) -> None:
+                asked.append(subject.decode())
+                view.send(reply.decode(), b"spec")
+
+            await view.listen(subjects.NODE_QUERIES, answer)
+            await view.listen(subjects.QUERIES, answer)
+            for trap in ("_INBOX.>", "_INBOX.node-n1.>", "_R_.>"):
+                await n2.listen(trap, lambda _s, _r, _h, data: overheard.append(data))
+            await settled(view, n2)
+            assert (await n1.request_raw(subjects.node_query("n1"), b"{}"))[1] == b"spec"
+            for other in (subjects.node_query("n2"), subjects.query("job_version"), "query.job"):
+                with pytest.raises(BusUnavailable):
+                    await n1.request_raw(other, b"{}", timeout_s=0.3)
+            await settled(n2)
+        assert asked == [subjects.node_query("n1")]
+        assert overheard == []
+
+    run(story())
+
+
+def test_clients_cannot_use_up_the_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Above the limit of PUBLIC a client is refused; roles and agents connect as before."""
+    monkeypatch.setattr(accounts, "PUBLIC_CONNECTIONS_MAX", 3)
+    credentials = accounts.new_credentials(("n1",))
+    server = NatsServer(ServerSettings(data_dir=tmp_path / "bus"), credentials)
+    server.start()
+    bus = Bus(server, credentials)
+
+    async def story() -> None:
+        async with AsyncExitStack() as held:
+            for _ in range(3):
+                await held.enter_async_context(bus.client(public(bus)))
+            with pytest.raises(BusUnavailable, match=r"(?i)maximum account active connections"):
+                async with bus.client(public(bus)):
+                    pass
+            for login in (bus.login("view"), bus.node_login("n1")):
+                async with bus.client(login) as other:
+                    await other.flush()
+
+    try:
+        run(story())
+    finally:
+        server.stop()
 
 
 def test_a_wrong_password_is_told(bus: Bus) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from services.cli.children import processes_of
-from services.cli.commands import COMMANDS
-from shared.bus import subjects
-from shared.bus.client import Client
+from services.cli.command_table import COMMANDS
+from services.cli.local.processes import processes_using
+from shared.bus.connection.public_client import Client
+from shared.protocol import subjects
 from tests.bus.up import Up
 
 pytestmark = pytest.mark.bus
@@ -30,7 +31,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     yield one
     if one.process.poll() is None:
         one.end()
-    assert not processes_of(one.data_dir)
+    assert not processes_using(one.data_dir)
 
 
 def job_file(folder: Path, job_id: str, **changes: Any) -> str:
@@ -72,7 +73,7 @@ def test_a_job_from_run_to_stop(up: Up, tmp_path: Path) -> None:
 
 
 def _running(up: Up, job_id: str) -> int:
-    return sum(group["running"] for group in up.run("job", "status", job_id)[1]["groups"].values())
+    return len(up.allocs(job_id, "running"))
 
 
 def test_what_finds_no_place_waits(up: Up, tmp_path: Path) -> None:
@@ -84,6 +85,108 @@ def test_what_finds_no_place_waits(up: Up, tmp_path: Path) -> None:
     assert answer["waiting"]["clock"]["n"] == 2
     assert answer["waiting"]["clock"]["reasons"]
     up.documented("job", "stop", "mars", "--purge")
+
+
+@pytest.mark.parametrize(
+    ("name", "job_type", "task"),
+    [
+        ("fails", "batch", {"Config": {"command": "/bin/false"}}),
+        ("missing", "service", {"Config": {"command": "/no/such/command"}}),
+        (
+            "crashes",
+            "service",
+            {"Config": {"command": "/bin/sh", "args": ["-c", "sleep 0.3; exit 3"]}},
+        ),
+        (
+            "crashes-later",
+            "batch",
+            {"Config": {"command": "/bin/sh", "args": ["-c", "sleep 3; exit 3"]}},
+        ),
+        (
+            "all-at-once",
+            "service",
+            {"Config": {"command": "/bin/sh", "args": ["-c", "sleep 3; exit 3"]}},
+        ),
+    ],
+)
+def test_what_does_not_run_is_no_success(
+    up: Up, tmp_path: Path, name: str, job_type: str, task: dict[str, Any]
+) -> None:
+    """A task that fails, has no command, or ends again and again: exit 1, with the reason; the status says it too."""
+    text = {"Name": "t", "Driver": "raw_exec", **task}
+    job = {"ID": name, "Type": job_type, "TaskGroups": [{"Name": "g", "Tasks": [text]}]}
+    has_deployment = job_type == "service" and name != "all-at-once"
+    if job_type == "service":
+        # The first allocation that is not healthy in time fails the deployment.
+        job["Update"] = {
+            "MinHealthyTime": 10**9,
+            "HealthyDeadline": 2 * 10**9,
+            "ProgressDeadline": 0,
+            "MaxParallel": int(has_deployment),
+        }
+    path = tmp_path / f"{name}.json"
+    path.write_text(json.dumps({"Job": job}), encoding="utf-8")
+    code, answer = up.run("job", "run", str(path))
+    wanted = "deployment" if has_deployment else "rollout"
+    assert (code, answer["error"]["code"]) == (1, wanted), answer
+    assert re.search(r"task '?t'? ", answer["error"]["message"]), answer
+    assert answer["rollout"]["status"] in {"failed", "progressing"}
+    assert answer["rollout"]["retry_at_ns"] > 0 or has_deployment
+    shown = up.run("job", "status", name)[1]["rollout"]
+    assert shown["status"] in {"failed", "progressing", "running"}
+    up.documented("job", "stop", name, "--purge")
+
+
+def test_a_job_sent_again_unchanged_says_so(up: Up, tmp_path: Path) -> None:
+    """A complete batch job that is submitted as it is does not run again; a plan of it, or in place, is exit 0."""
+    task = {"Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/true"}}
+    job = {"ID": "again", "Type": "batch", "TaskGroups": [{"Name": "g", "Tasks": [task]}]}
+    path = tmp_path / "again.json"
+    path.write_text(json.dumps({"Job": job}), encoding="utf-8")
+    up.run("job", "run", str(path))
+    up.until(
+        lambda: up.run("job", "status", "again")[1]["rollout"]["status"] == "complete", "its end"
+    )
+    again = up.documented("job", "run", str(path))
+    assert (again["rollout"]["status"], again["rollout"]["changed"]) == ("complete", False)
+    assert up.run("job", "plan", str(path))[0] == 0
+    job["TaskGroups"][0]["Tasks"][0]["Config"]["command"] = "/bin/echo"
+    path.write_text(json.dumps({"Job": job}), encoding="utf-8")
+    code, plan = up.run("job", "plan", str(path))
+    assert (code, plan["touches_allocations"]) == (1, True)
+
+
+def test_a_job_runs_without_what_is_not_built_only_by_consent(up: Up, tmp_path: Path) -> None:
+    """An unbuilt block is refused; accepted, the job runs, and its status names the block as long as it is there."""
+    path = job_file(tmp_path, "consent", Scaling={"Min": 1, "Max": 4})
+    code, answer = up.run("job", "run", path)
+    assert (code, answer["error"]["path"]) == (1, "Job.TaskGroups[0].Scaling")
+    assert "not built yet" in answer["error"]["message"]
+    assert up.run("job", "plan", path)[0] == 255
+    code, plan = up.run("job", "plan", "--accept-unbuilt", path)
+    assert (code, plan["changes"]) == (1, True)
+    ran = up.documented("job", "run", "--accept-unbuilt", path)
+    assert "Job.TaskGroups[0].Scaling" in ran["warnings"][0]
+    up.until(lambda: _running(up, "consent") == 3, "three allocations run")
+    assert up.run("job", "status", "consent")[1]["unbuilt"] == ["Job.TaskGroups[0].Scaling"]
+    up.documented("job", "stop", "consent", "--purge")
+
+
+def test_a_periodic_or_stopped_job_never_runs_at_registration(up: Up, tmp_path: Path) -> None:
+    """Both are kept, and have no allocation."""
+    for name, is_stopped, change in (
+        ("cron", False, {"Type": "batch", "Update": None, "Periodic": {"Specs": ["@daily"]}}),
+        ("halted", True, {"Stop": True}),
+    ):
+        path = job_file(tmp_path, name)
+        body = json.loads(Path(path).read_text(encoding="utf-8"))
+        body["Job"] |= change
+        Path(path).write_text(json.dumps(body), encoding="utf-8")
+        placed = up.documented("job", "run", path)["placed"]
+        assert not any(placed.values())
+        found = up.run("job", "status", name)[1]
+        assert (found["job"]["stopped"], found["allocations_total"]) == (is_stopped, 0)
+        up.documented("job", "stop", name, "--purge")
 
 
 def test_refusals_have_stable_codes(up: Up, tmp_path: Path) -> None:
@@ -105,7 +208,7 @@ def test_the_log_is_proven_and_replayed(up: Up) -> None:
     """The log of a living cluster verifies, tails, and replays to the state that the view hashes."""
     proof = up.run("log", "verify")[1]
     assert proof["ok"], proof["problem"]
-    assert set(next(c.keys for c in COMMANDS if c.words == ("log", "verify"))) <= set(proof)
+    assert set(next(c.keys() for c in COMMANDS if c.words == ("log", "verify"))) <= set(proof)
     tail = up.documented("log", "tail", "-n", "3")
     assert len(tail["events"]) <= 3
     live = up.documented("operator", "status", "--hashes")
@@ -122,13 +225,13 @@ async def _publish(url: str, subject: str, body: bytes) -> None:
 
 
 def test_dead_letters_are_listed(up: Up) -> None:
-    """What nobody can read in the drop box becomes a dead letter that `dead list` shows."""
+    """An undecodable message in the drop box becomes a dead letter that `dead list` shows."""
     import asyncio
 
-    asyncio.run(_publish(up.said["url"], subjects.jobs("submit"), b"{no json"))
+    asyncio.run(_publish(up.client_url, subjects.jobs("submit"), b"{no json"))
     up.until(lambda: up.run("dead", "list")[1]["total"] > 0, "a dead letter")
     message = up.documented("dead", "list")["messages"][0]
-    assert set(message) == {"id", "subject", "reason", "at", "size"}
+    assert set(message) == {"id", "subject", "reason", "at", "at_text", "size"}
     assert message["subject"] == subjects.jobs("submit")
 
 
@@ -161,7 +264,7 @@ def test_one_up_a_directory_and_a_port(up: Up, tmp_path: Path) -> None:
 def test_ctrl_c_leaves_nothing(up: Up) -> None:
     """SIGINT ends tasks, services and bus, and says so; nothing of the directory runs any more."""
     assert up.end() == 0
-    assert not processes_of(up.data_dir)
+    assert not processes_using(up.data_dir)
     said = (up.data_dir.parent / "up.log").read_text()
     assert said.splitlines()[-1] == "stopped"
 
@@ -173,7 +276,7 @@ def test_demo(tmp_path: Path) -> None:
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=90, check=False)
     story = json.loads(done.stdout)
     assert done.returncode == 0, done.stderr
-    assert set(story) == set(next(c.keys for c in COMMANDS if c.words == ("demo",)))
+    assert set(story) == set(next(c.keys() for c in COMMANDS if c.words == ("demo",)))
     assert (story["ran"], story["restarted"], story["stopped"]) == (True, True, True)
     assert (story["left_running"], story["ok"]) == (0, True)
     assert {one["status"] for one in story["allocations"]} == {"complete"}
@@ -188,7 +291,7 @@ def test_a_demo_that_is_ended_leaves_nothing(tmp_path: Path, number: signal.Sign
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
-            # Services have been started when their bus is told.
+            # Services are running when the bus is known.
             assert any("bus at nats://" in line for line in process.stdout)
             (folder,) = tmp_path.glob("caravan-demo-*")
             process.send_signal(number)
@@ -196,5 +299,5 @@ def test_a_demo_that_is_ended_leaves_nothing(tmp_path: Path, number: signal.Sign
         finally:
             process.kill()
     assert process.returncode == 128 + number
-    assert not processes_of(folder)
+    assert not processes_using(folder)
     assert not folder.exists()

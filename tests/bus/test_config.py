@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from shared.bus import accounts, server
+from shared.bus.server import accounts, nats_server
 
 pytestmark = pytest.mark.bus
 
@@ -18,7 +18,7 @@ NODES = ("node-1", "node-2", "node-3")
 
 def test_the_committed_config_is_the_rendered_one() -> None:
     """deploy/nats.conf says what the accounts say; CARAVAN_BLESS=1 rewrites it."""
-    rendered = server.render_compose(NODES)
+    rendered = nats_server.render_compose(NODES)
     if os.environ.get("CARAVAN_BLESS") == "1":
         COMPOSE.write_text(rendered)
     assert COMPOSE.read_text() == rendered
@@ -31,8 +31,8 @@ def test_the_server_takes_the_config_with_its_passwords(tmp_path: Path, servers:
     users = {**known.users, accounts.ROUTE: "0123e4"}
     hosts = tuple(f"nats-{number}" for number in range(1, servers + 1)) if servers > 1 else ()
     named = msgspec.structs.replace(known, users=users)
-    (tmp_path / "nats.conf").write_text(server.render_compose(NODES, servers))
-    command = [server.find_binary(), "-t", "-c", str(tmp_path / "nats.conf")]
+    (tmp_path / "nats.conf").write_text(nats_server.render_compose(NODES, servers))
+    command = [nats_server.find_binary(), "-t", "-c", str(tmp_path / "nats.conf")]
     environ = {"CARAVAN_SERVER_NAME": "nats-1"}
     secret = tmp_path / accounts.PASSWORDS_FILE
     secret.write_text(accounts.render_passwords(named, hosts))
@@ -46,7 +46,7 @@ def test_the_server_takes_the_config_with_its_passwords(tmp_path: Path, servers:
 def test_the_config_for_containers_holds_no_secret() -> None:
     """Every password in it is a name; values stand in the other file alone, as text and never as a number."""
     known = accounts.new_credentials(NODES)
-    rendered = server.render_compose(NODES, 3)
+    rendered = nats_server.render_compose(NODES, 3)
     told = re.findall(r"password: (\S+?)[,\s]", rendered)
     assert told
     assert all(one.startswith("$CARAVAN_NATS_") for one in told)
@@ -56,10 +56,10 @@ def test_the_config_for_containers_holds_no_secret() -> None:
     )
 
 
-def test_nobody_without_a_password_enters_a_container() -> None:
-    """Only a server that listens on loopback takes strangers in, as PUBLIC."""
-    assert "no_auth_user" not in server.render_compose(NODES)
-    assert "no_auth_user: public" in accounts.render(accounts.new_credentials())
+def test_no_config_lets_a_client_in_without_a_password() -> None:
+    """Neither in containers nor on loopback has a server a user for clients without one."""
+    assert "no_auth_user" not in nats_server.render_compose(NODES)
+    assert "no_auth_user" not in accounts.render(accounts.new_credentials())
 
 
 def test_only_the_applier_may_write_the_log() -> None:

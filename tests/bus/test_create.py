@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from services.cli.main import main
-from shared.bus import accounts, server
+from shared.bus.server import accounts, nats_server
 
 Create = Callable[[], tuple[int, dict[str, object]]]
 
@@ -36,8 +36,8 @@ def test_a_lost_log_is_not_made_again(
     """Made, then only checked; where the bus has lost its store the command fails instead of starting from nothing."""
     credentials = accounts.new_credentials()
     accounts.write_credentials(tmp_path / "credentials.json", credentials)
-    settings = server.ServerSettings(data_dir=tmp_path / "bus", port=server.free_port())
-    running = server.NatsServer(settings, credentials)
+    settings = nats_server.ServerSettings(data_dir=tmp_path / "bus", port=nats_server.free_port())
+    running = nats_server.NatsServer(settings, credentials)
     monkeypatch.setenv("CARAVAN_NATS_URL", running.url)
     running.start()
     try:

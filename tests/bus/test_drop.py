@@ -1,27 +1,35 @@
 """An old generation leaves the bus when archive and snapshot hold it, and comes back from the archive."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from services.cli import drops
-from services.cli.output import CliError, Output
-from services.heartbeat.role import Heartbeat
+from schemas.policy import LossAccepted
+from services.cli.log import accept_loss, drop
+from services.cli.runtime.output import CliError, CommandOutput
+from services.heartbeat.role import HeartbeatMonitor
 from services.view.role import View
-from services.view.snapshots import When
-from shared.archive.export import Export, Reading
+from services.view.snapshot_writer import SnapshotSchedule
+from shared.archive.export import Export, ExportReader
 from shared.archive.segments import Archive
-from shared.bus import accounts, generations, streams
-from shared.bus.client import Client
-from shared.core.replica import Replica
-from shared.core.role import Record
+from shared.bus.connection.public_client import Client
+from shared.bus.jetstream import streams
+from shared.bus.log import generations
+from shared.bus.log.log_reader import LogReader
+from shared.bus.log.scrub import scrub_log
+from shared.bus.server import accounts
+from shared.bus.shell.shell import Shell
+from shared.core.runtime.chain import decode_record
+from shared.core.runtime.messages import LogScrubbed, Record
+from shared.core.runtime.replica import Replica
 from shared.errors import BusUnavailable, LogDropped
 from tests.bus.test_roll import applier, is_in, ordered, whole
 from tests.bus.toys import Bus, run, until
 
 pytestmark = pytest.mark.bus
-OUT = Output(is_json=True)
+OUT = CommandOutput(is_json=True)
 
 
 @pytest.fixture
@@ -30,19 +38,21 @@ def admin(bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "credentials.json"
     accounts.write_credentials(path, bus.credentials)
     monkeypatch.setenv("CARAVAN_CREDENTIALS", str(path))
-    monkeypatch.setenv("CARAVAN_NATS_URL", bus.server.url)
+    monkeypatch.setenv("CARAVAN_NATS_URL", bus.server.client_url)
 
 
 async def rolled(bus: Bus, *, snapshots: bool = True) -> None:
     """A cluster whose log is in its second generation, where a view has written a snapshot."""
     await bus.bootstrap()
     one = applier()
-    view = View(instance="v", snapshots=When(records=1) if snapshots else When())
+    view = View(
+        instance="v", snapshots=SnapshotSchedule(records=1) if snapshots else SnapshotSchedule()
+    )
     async with bus.shell(one), bus.shell(view, "view"), bus.client() as client:
-        await until(lambda: one._is_active, "it has the pen")
+        await until(lambda: one.is_active, "it has the pen")
         await ordered(client, one, 1)
         written = "caravan_view_snapshots_written_total"
-        await until(lambda: is_in(view, 2) and view._replica.checked > 0, "the view follows")
+        await until(lambda: is_in(view, 2) and view.replica.checked > 0, "the view follows")
 
         def is_written() -> bool:
             behind = view._snapshots._last_seq >= one.replica.seq - 1
@@ -57,7 +67,7 @@ async def exported(bus: Bus, folder: Path, last: int = 0) -> None:
     with archive.locked():
         work = Export(archive)
         work.wanted()
-        async with Client(bus.server.url) as client:
+        async with Client(bus.server.client_url) as client:
             async for record in client.read_log(1, last):
                 work.apply(record)
         work.flush()
@@ -66,13 +76,13 @@ async def exported(bus: Bus, folder: Path, last: int = 0) -> None:
 
 def refused(generation: int, folder: Path) -> str:
     with pytest.raises(CliError) as caught:
-        drops.drop(OUT, generation=generation, archive=str(folder))
+        drop.drop(OUT, generation=generation, archive=str(folder))
     return str(caught.value)
 
 
 async def numbers(bus: Bus) -> list[int]:
     async with bus.client() as client:
-        return [one.number for one in await generations.chain(client)]
+        return [one.number for one in await generations.list_generations(client)]
 
 
 def test_a_covered_generation_goes_and_comes_back(bus: Bus, admin: None, tmp_path: Path) -> None:
@@ -87,26 +97,24 @@ def test_a_covered_generation_goes_and_comes_back(bus: Bus, admin: None, tmp_pat
         before.append(await whole(bus))
 
     run(look())
-    assert drops.drop(OUT, generation=1, archive=str(folder)) == 0
+    assert drop.drop(OUT, generation=1, archive=str(folder)) == 0
 
     async def fresh() -> None:
         assert await numbers(bus) == [2]
-        beat, again = Heartbeat(instance="h"), applier("p2")
+        beat, again = HeartbeatMonitor(instance="h"), applier("p2")
         async with bus.shell(beat, "heartbeat"), bus.shell(again):
-            await until(lambda: again._is_active, "the next applier begins at the snapshot")
+            await until(lambda: again.is_active, "the next applier begins at the snapshot")
             await until(lambda: beat.next_seq == again.replica.next_seq, "so does a heartbeat")
             after["hashes"] = again.replica.state.hashes()
             after["seq"] = again.replica.seq
         with pytest.raises(LogDropped, match="--from-file"):
             await whole(bus)
-        with pytest.raises(BusUnavailable, match="was dropped"):
-            async with bus.shell(
-                Heartbeat(instance="x"), bus_without_snapshots(bus, "heartbeat")
-            ) as shell:
-                await until(lambda: shell.is_ready, "never")
+        own = bus.settings("heartbeat", snapshots=False)
+        with pytest.raises(BusUnavailable, match="dropped or lost, and no snapshot"):
+            await Shell(HeartbeatMonitor(instance="x"), own).run(asyncio.Event())
 
     run(fresh())
-    assert drops.restore(OUT, generation=1, archive=str(folder)) == 0
+    assert drop.restore(OUT, generation=1, archive=str(folder)) == 0
 
     async def back() -> None:
         assert await numbers(bus) == [1, 2]
@@ -117,10 +125,6 @@ def test_a_covered_generation_goes_and_comes_back(bus: Bus, admin: None, tmp_pat
     run(back())
 
 
-def bus_without_snapshots(bus: Bus, user: str) -> Any:
-    return bus.settings(user, snapshots=False)
-
-
 def test_what_is_not_covered_stays(bus: Bus, admin: None, tmp_path: Path) -> None:
     """The newest, one that is not there, an archive too short or damaged or of other bytes: each refusal says why."""
     run(rolled(bus))
@@ -128,22 +132,22 @@ def test_what_is_not_covered_stays(bus: Bus, admin: None, tmp_path: Path) -> Non
     run(exported(bus, short, 1))
     run(exported(bus, good))
     run(exported(bus, other))
-    assert "is the one that is written" in refused(2, good)
+    assert "is still open" in refused(2, good)
     assert "no generation 7" in refused(7, good)
-    assert "no export here" in refused(1, tmp_path / "nothing")
+    assert "no export in this folder" in refused(1, tmp_path / "nothing")
     assert "the archive ends at 1" in refused(1, short)
     path = next(good.glob("seq-*/records.parquet"))
     path.write_bytes(path.read_bytes()[:-1])
-    assert "not sound" in refused(1, good)
+    assert "damaged archive" in refused(1, good)
     with pytest.MonkeyPatch.context() as patch:
         changed = Record(2, "log.1.tx", b"other")
-        read = Reading.records
+        read = ExportReader.records
         patch.setattr(
-            Reading,
+            ExportReader,
             "records",
             lambda *given: (changed if one.seq == 2 else one for one in read(*given)),
         )
-        assert "record 2 of the archive is not the one on the bus" in refused(1, other)
+        assert "record 2 of the archive differs from the bus" in refused(1, other)
     assert run_numbers(bus) == [1, 2]
 
 
@@ -160,11 +164,82 @@ def run_numbers(bus: Bus) -> list[int]:
 def test_without_a_snapshot_behind_it_a_generation_stays(
     bus: Bus, admin: None, tmp_path: Path
 ) -> None:
-    """Nobody could start any more: the drop waits for a view."""
+    """No service could start any more: the drop waits for a view."""
     run(rolled(bus, snapshots=False))
     run(exported(bus, tmp_path / "archive"))
-    assert "no snapshot behind this generation" in refused(1, tmp_path / "archive")
+    assert "no snapshot after this generation" in refused(1, tmp_path / "archive")
     assert run_numbers(bus) == [1, 2]
+
+
+def test_a_lost_generation_is_damage_until_an_operator_accepts_it(
+    bus: Bus, admin: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LOG_1 gone without a drop: roles stop and name the command; accepted, they start, and the log holds the fact."""
+    monkeypatch.setattr(accept_loss, "_WAIT_S", 0.0)
+    run(rolled(bus))
+    first: list[int] = []
+
+    async def lose() -> None:
+        async with bus.client("admin") as client:
+            first.append((await generations.list_generations(client))[1].first_seq)
+            assert b'"success":true' in await client.ask("$JS.API.STREAM.DELETE.LOG_1", b"")
+        with pytest.raises(BusUnavailable, match=r"no `caravan log drop`.*log accept-loss"):
+            await Shell(applier("p2"), bus.settings()).run(asyncio.Event())
+
+    run(lose())
+    with pytest.raises(CliError, match="check the log again"):
+        accept_loss.accept(OUT, first=first[0] + 1, reason="")
+    assert accept_loss.accept(OUT, first=first[0], reason="disk replaced") == 2
+    monkeypatch.setattr(accept_loss, "_WAIT_S", 10.0)
+    told: list[LossAccepted] = []
+
+    async def accepted() -> None:
+        one, view = applier("p2"), View(instance="v2")
+        async with bus.shell(one), bus.shell(view, "view"), bus.client() as client:
+            await until(lambda: one.is_active, "the applier begins at the snapshot")
+            code = await asyncio.to_thread(
+                accept_loss.accept, OUT, first=first[0], reason="disk replaced"
+            )
+            assert code == 0
+            reader = LogReader(client)
+            for record in await reader.read(first[0]):
+                if b"log.loss_accepted" in record.data:
+                    found = decode_record(record.seq, record.subject, record.data)
+                    assert found is not None
+                    told.extend(one for one in found.events if isinstance(one, LossAccepted))
+
+    run(accepted())
+    assert told == [LossAccepted(first_seq=first[0], reason="disk replaced")]
+
+
+def test_what_is_lost_while_all_runs_is_damage_until_it_is_accepted(
+    bus: Bus, admin: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The background read takes a beginning that is gone for no drop, in any pass, before an operator accepts it."""
+    monkeypatch.setattr(accept_loss, "_WAIT_S", 0.0)
+    run(rolled(bus))
+    told: list[LogScrubbed] = []
+
+    async def lose() -> None:
+        view = View(instance="v2")
+        async with bus.shell(view, "view") as shell, bus.client("admin") as client:
+            await until(lambda: is_in(view, 2), "the view follows")
+            scrub = asyncio.ensure_future(
+                scrub_log(lambda: shell.bus, lambda: view.next_seq - 1, told.append, pause_s=0.01)
+            )
+            await until(lambda: any(one.is_pass_done for one in told), "a sound pass")
+            first = (await generations.list_generations(client))[1].first_seq
+            assert b'"success":true' in await client.ask("$JS.API.STREAM.DELETE.LOG_1", b"")
+            await until(lambda: any(one.problem for one in told), "the loss is told")
+            told.clear()
+            await until(lambda: len(told) >= 2, "more passes")
+            assert all("no `caravan log drop` recorded" in one.problem for one in told), told
+            await asyncio.to_thread(accept_loss.accept, OUT, first=first, reason="disk replaced")
+            told.clear()
+            await until(lambda: any(one.is_pass_done for one in told), "accepted")
+            scrub.cancel()
+
+    run(lose())
 
 
 def test_no_service_may_delete_a_generation(bus: Bus) -> None:

@@ -13,13 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from shared.bus import accounts, server, subjects
-from shared.bus.client import Client
-from shared.bus.health import Health, HealthServer, exposition
-from shared.bus.runner import run_settings, shell_settings
-from shared.core import role as r
-from shared.core.histogram import Histogram
+from shared.bus.connection.public_client import Client
+from shared.bus.process.health_server import Health, HealthServer, exposition
+from shared.bus.process.runner import shell_settings
+from shared.bus.process.settings import run_settings
+from shared.bus.server import accounts, nats_server
+from shared.core.runtime import messages as r
+from shared.core.runtime.histogram import Histogram
 from shared.errors import BusUnavailable, ConfigInvalid
+from shared.protocol import subjects
 from tests.bus.toys import Bus, Toy, run, until
 
 pytestmark = pytest.mark.bus
@@ -28,9 +30,9 @@ TX = subjects.log(1, "tx")
 NAMED_LIKE_A_SERVER = "from pathlib import Path; Path('/proc/self/comm').write_text('nats-server')"
 
 
-def other_server(folder: Path, port: int = 0) -> server.NatsServer:
-    settings = server.ServerSettings(data_dir=folder, port=port)
-    return server.NatsServer(settings, accounts.new_credentials())
+def other_server(folder: Path, port: int = 0) -> nats_server.NatsServer:
+    settings = nats_server.ServerSettings(data_dir=folder, port=port)
+    return nats_server.NatsServer(settings, accounts.new_credentials())
 
 
 def test_a_taken_port_is_named(bus: Bus, tmp_path: Path) -> None:
@@ -51,7 +53,7 @@ def test_a_taken_data_directory_is_named(bus: Bus, tmp_path: Path) -> None:
 
 
 def test_a_server_that_ended_holds_no_directory(tmp_path: Path) -> None:
-    """A process that ended, but that nobody has waited for yet, is no second owner."""
+    """A zombie process is no second owner."""
     folder = tmp_path / "bus"
     folder.mkdir()
     ended = subprocess.Popen([sys.executable, "-c", NAMED_LIKE_A_SERVER])
@@ -67,7 +69,7 @@ def test_a_server_that_ended_holds_no_directory(tmp_path: Path) -> None:
 
 
 def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
-    """A data directory that is none is told in the server's own words."""
+    """The error for a bad data directory is the server's own."""
     folder = tmp_path / "bus"
     folder.mkdir()
     (folder / "jetstream").write_text("no directory")
@@ -80,7 +82,7 @@ def test_a_client_without_a_bus_is_told_within_its_time() -> None:
 
     async def story() -> None:
         with pytest.raises(BusUnavailable, match=r"no bus at nats://127\.0\.0\.1:"):
-            async with Client(f"nats://127.0.0.1:{server.free_port()}"):
+            async with Client(f"nats://127.0.0.1:{nats_server.free_port()}"):
                 pass
 
     run(story())
@@ -95,7 +97,7 @@ def test_the_client_asks_and_reads(bus: Bus) -> None:
         async with (
             bus.shell(toy, "view") as shell,
             bus.client() as admin,
-            Client(bus.server.url) as client,
+            Client(bus.server.client_url) as client,
         ):
             for number in range(1, 31):
                 await admin.request_raw(TX, b"%d" % number)
@@ -110,7 +112,7 @@ def test_the_client_asks_and_reads(bus: Bus) -> None:
             assert json.loads(question.data) == {"limit": 3}
             toy.play(shell, r.Reply(question.token, b'{"seq":30}'))
             assert await asked == {"seq": 30}
-            with pytest.raises(BusUnavailable, match="nobody answers on api"):
+            with pytest.raises(BusUnavailable, match="no responder on api"):
                 await client.request(subjects.api_jobs("submit"), {})
             await admin.request_raw(subjects.view_job("j"), b"one")
             following = client.follow(subjects.view_job("j"))
@@ -124,7 +126,7 @@ def test_the_client_asks_and_reads(bus: Bus) -> None:
 
 def get(port: int, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as err:
         with err:
@@ -181,7 +183,8 @@ def test_settings_come_from_the_environment(tmp_path: Path) -> None:
 
 PROCESS = """
 import sys
-from shared.bus.runner import run_role, run_settings
+from shared.bus.process.runner import run_role
+from shared.bus.process.settings import run_settings
 from tests.bus.toys import Applier
 sys.exit(run_role(Applier("p1"), run_settings()))
 """
@@ -205,7 +208,7 @@ def test_a_process_serves_until_it_is_told_to_end(bus: Bus, tmp_path: Path) -> N
         try:
             run(until(lambda: healthy(port_file), "a ready process"))
             process.send_signal(signal.SIGTERM)
-            _, written = process.communicate(timeout=10)
+            _, written = process.communicate(timeout=60)
         finally:
             process.kill()
     lines = [json.loads(line) for line in written.splitlines()]
@@ -221,6 +224,38 @@ def healthy(port_file: Path) -> bool:
     return bool(port) and get(int(port), "/health")[0] == 200
 
 
+def test_two_roles_share_a_process(bus: Bus, tmp_path: Path) -> None:
+    """Two roles keep their own logins; health and metrics show each, and SIGTERM ends both."""
+    run(bus.bootstrap())
+    path, port_file = tmp_path / "credentials.json", tmp_path / "port"
+    accounts.write_credentials(path, bus.credentials)
+    environ = {
+        **os.environ,
+        "CARAVAN_NATS_URL": bus.server.url,
+        "CARAVAN_CREDENTIALS": str(path),
+        "CARAVAN_HEALTH_PORT_FILE": str(port_file),
+    }
+    command = [sys.executable, "-m", "services.cli", "run", "heartbeat,eval_broker"]
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(command, env=environ, cwd=root, stderr=subprocess.PIPE) as process:
+        try:
+            run(until(lambda: healthy(port_file), "a ready process"))
+            port = int(port_file.read_text())
+            health = json.loads(get(port, "/health")[1])
+            metrics = get(port, "/metrics")[1]
+            process.send_signal(signal.SIGTERM)
+            _, written = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 0, written
+    assert [one["role"] for one in health["roles"]] == ["heartbeat", "eval_broker"]
+    for role in ("heartbeat", "eval_broker"):
+        assert f'caravan_shell_ready_info{{role="{role}"}} 1' in metrics
+    lines = [json.loads(line) for line in written.splitlines()]
+    ended = {line["service"] for line in lines if line["event"] == "service.ended"}
+    assert ended == {"heartbeat", "eval_broker"}
+
+
 def test_a_process_that_must_not_go_on_says_so(bus: Bus, tmp_path: Path) -> None:
     """Without a log the process ends with 1, and its last line names what is missing."""
     environ = {**os.environ, "CARAVAN_NATS_URL": bus.server.url, "CARAVAN_START_TIMEOUT_S": "0.1"}
@@ -233,7 +268,7 @@ def test_a_process_that_must_not_go_on_says_so(bus: Bus, tmp_path: Path) -> None
         cwd=root,
         capture_output=True,
         check=False,
-        timeout=20,
+        timeout=60,
     )
     last = json.loads(done.stderr.splitlines()[-1])
     assert done.returncode == 1
@@ -254,3 +289,23 @@ def test_a_histogram_is_one_family_with_rising_bounds() -> None:
     assert 'caravan_toy_step_seconds_bucket{le="+Inf"} 4\n' in shown
     assert "caravan_toy_step_seconds_sum 60.003\n" in shown
     assert "# TYPE caravan_toy_step_seconds_else gauge\n" in shown
+
+
+def test_a_cancelled_flush_ends_no_reading(bus: Bus) -> None:
+    """Its answer still comes and belongs to no call; later messages arrive."""
+
+    async def story() -> None:
+        heard: list[bytes] = []
+        async with bus.client() as client:
+            flush = asyncio.ensure_future(client.flush())
+            # The ping is sent in this turn, its answer cannot be here before the next.
+            await asyncio.sleep(0)
+            flush.cancel()
+            await asyncio.gather(flush, return_exceptions=True)
+            assert flush.cancelled()
+            await client.listen("x", lambda _subject, _reply, _headers, data: heard.append(data))
+            client.send("x", b"1")
+            await client.flush()
+            assert heard == [b"1"]
+
+    run(story())

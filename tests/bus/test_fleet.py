@@ -38,7 +38,7 @@ class Fleet:
     def end(self, number: signal.Signals) -> tuple[int, str, str]:
         """End it; returns exit code and what it said."""
         self.process.send_signal(number)
-        out, err = self.process.communicate(timeout=20)
+        out, err = self.process.communicate(timeout=60)
         return self.process.returncode, out, err
 
 
@@ -53,9 +53,8 @@ def submit(up: Up, folder: Path, name: str, **job: Any) -> None:
 
 
 def allocations(up: Up, name: str) -> list[dict[str, Any]]:
-    """Allocations of a job that shall run or have not ended."""
-    found: list[dict[str, Any]] = up.run("job", "status", name)[1]["allocations"]
-    return found
+    """Allocations of a job that are desired or have not ended."""
+    return up.allocs(name)
 
 
 def running(up: Up, name: str) -> list[dict[str, Any]]:
@@ -65,7 +64,7 @@ def running(up: Up, name: str) -> list[dict[str, Any]]:
 
 def nodes(up: Up, status: str) -> int:
     """How many nodes are so."""
-    return sum(one["status"] == status for one in up.run("node", "status")[1]["nodes"])
+    return sum(one["status"] == status for one in up.ask("nodes")["nodes"])
 
 
 def ended(up: Up, name: str, status: str) -> int:
@@ -79,7 +78,7 @@ def test_a_fleet_that_dies_leaves_a_cluster_that_recovers(
 ) -> None:
     """After kill -9 its nodes are down and its work is lost; a new process runs all of it again, each once."""
     first = Fleet(up, "--agents", agents)
-    up.until(lambda: up.run("node", "status")[1]["total"] == NODES, "all nodes are there")
+    up.until(lambda: up.ask("nodes")["total"] == NODES, "all nodes are there")
     submit(up, tmp_path, "web")
     up.until(lambda: len(running(up, "web")) == COUNT, "all of it runs")
     first.end(signal.SIGKILL)
@@ -97,16 +96,16 @@ def test_a_fleet_that_dies_leaves_a_cluster_that_recovers(
 
 
 def test_batches_end_as_their_profile_and_their_meta_say(up: Up, tmp_path: Path) -> None:
-    """What shall fail fails, what shall end ends; Ctrl-C on a fleet says what was."""
+    """Tasks fail and end as in their profile; Ctrl-C on a fleet prints totals."""
     profile = tmp_path / "p.yaml"
     profile.write_text(
         "starts: {after: {exponential: 50ms}}\nruns: [{type: batch, lasts: 100ms}]\n"
     )
     fleet = Fleet(up, "--profile", str(profile), "--name-prefix", "rack-")
-    up.until(lambda: up.run("node", "status")[1]["total"] == NODES, "all nodes are there")
+    up.until(lambda: up.ask("nodes")["total"] == NODES, "all nodes are there")
     assert all(one["id"].startswith("rack-") for one in up.run("node", "status")[1]["nodes"])
     submit(up, tmp_path, "done", Type="batch")
-    policy = {"Reschedule": {"Attempts": 0, "Unlimited": False}}
+    policy = {"ReschedulePolicy": {"Attempts": 0, "Unlimited": False}}
     group = {"Name": "g", "Count": 3, "RestartPolicy": {"Attempts": 0, "Mode": "fail"}, **policy}
     task = {"Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/true"}}
     bad = {**group, "Tasks": [{**task, "Meta": {"sim.exit_code": "3", "sim.run_ms": "20"}}]}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.children import processes_of
+from services.cli.local.processes import processes_using
 from tests.bus.up import Up
 
 pytestmark = pytest.mark.bus
@@ -20,7 +20,11 @@ def up(tmp_path: Path) -> Iterator[Up]:
     yield one
     if one.process.poll() is None:
         one.end()
-    assert not processes_of(one.data_dir)
+    assert not processes_using(one.data_dir)
+
+
+#: Health would take ten seconds.
+UPDATE = {"MinHealthyTime": 500_000_000}
 
 
 def run_job(up: Up, folder: Path, name: str) -> None:
@@ -32,7 +36,9 @@ def run_job(up: Up, folder: Path, name: str) -> None:
     }
     group = {"Name": "g", "Count": 2, "Tasks": [task]}
     path = folder / f"{name}.json"
-    path.write_text(json.dumps({"ID": name, "Type": "service", "TaskGroups": [group]}))
+    path.write_text(
+        json.dumps({"ID": name, "Type": "service", "Update": UPDATE, "TaskGroups": [group]})
+    )
     assert up.run("job", "run", str(path))[0] == 0
 
 

@@ -17,11 +17,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.hands import ExecAsk, Frame, LogsAsk, StatsAnswer, StatsAsk
-from services.cli.handing import FrameStream, ask_node, new_session
-from services.cli.output import CliError
-from shared.bus import subjects
-from shared.bus.client import Client
+from schemas.node_rpc import ExecAsk, Frame, LogsAsk, StatsAnswer, StatsAsk
+from services.cli.runtime.node_client import CliNodeStream, request_node
+from services.cli.runtime.output import CliError
+from shared.bus.connection.node_stream import new_session_id
+from shared.bus.connection.public_client import Client
+from shared.protocol import subjects
 from tests.bus.toys import Bus, run, until
 from tests.bus.up import Up
 
@@ -67,13 +68,14 @@ def start(
     """Run a job until all of it runs; returns the name of its first allocation."""
     path = folder / f"{name}.nomad.hcl"
     path.write_text(JOB % (name, kind, count, script))
-    up.documented("job", "run", str(path))
-    up.until(lambda: states(up, name).count("running") >= count, f"{name} runs")
+    up.documented("job", "run", "--detach", str(path))
+    wanted = 2 if kind == "sysbatch" else count
+    up.until(lambda: states(up, name).count("running") >= wanted, f"{name} runs")
     return f"{name}.g[0]"
 
 
 def allocs(up: Up, name: str) -> list[dict[str, Any]]:
-    return up.documented("job", "status", name)["allocations"]
+    return up.allocs(name)
 
 
 def states(up: Up, name: str) -> list[str]:
@@ -181,16 +183,16 @@ def test_an_answer_reaches_no_stream(bus: Bus) -> None:
 
 
 def test_a_node_that_is_away_is_named(bus: Bus) -> None:
-    """Where nobody answers, the error says which node, at once, for a question and for a stream."""
+    """Without an answer the error names the node, at once, for a question and for a stream."""
 
     async def story() -> None:
-        async with Client(bus.server.url) as client:
-            with pytest.raises(CliError, match="node n1 is away") as fault:
-                await ask_node(client, "n1", "stats", StatsAsk(), answer=StatsAnswer)
+        async with Client(bus.server.client_url) as client:
+            with pytest.raises(CliError, match="node n1: its agent does not answer") as fault:
+                await request_node(client, "n1", "stats", StatsAsk(), answer=StatsAnswer)
             assert fault.value.code == "unavailable"
-            ask = LogsAsk(alloc_id="a", task="t", session=new_session())
-            async with FrameStream(client, "n1", "logs", ask) as stream:
-                with pytest.raises(CliError, match="node n1 is away"):
+            ask = LogsAsk(alloc_id="a", task="t", session=new_session_id())
+            async with CliNodeStream(client, "n1", "logs", ask) as stream:
+                with pytest.raises(CliError, match="node n1: its agent does not answer"):
                     _ = [frame async for frame in stream.frames()]
 
     run(story())
@@ -307,12 +309,12 @@ def test_ctrl_c_ends_the_command(up: Up, tmp_path: Path) -> None:
     up.until(lambda: marker.exists() and marker.read_text().endswith("\n"), "the command runs")
     pid = int(marker.read_text())
     process.send_signal(signal.SIGINT)
-    assert process.wait(20) == 130
+    assert process.wait(60) == 130
     up.until(lambda: not Path(f"/proc/{pid}").exists(), "the command has ended")
 
 
 def test_exec_ends_with_its_task(up: Up, tmp_path: Path) -> None:
-    """A task that is stopped takes the commands beside it along, and their asker is told."""
+    """A task that is stopped takes the commands beside it along, and their client gets an error."""
     name = start(up, tmp_path, "ends")
     process = subprocess.Popen(
         up._command("alloc", "exec", name, "--", "sh", "-c", "echo here; exec sleep 10000"),
@@ -322,7 +324,7 @@ def test_exec_ends_with_its_task(up: Up, tmp_path: Path) -> None:
     )
     assert process.stdout is not None and process.stdout.readline() == b"here\n"
     up.documented("job", "stop", "ends")
-    assert process.wait(30) != 0
+    assert process.wait(60) != 0
     assert process.stderr is not None
     assert b"ended" in process.stderr.read()
     process.stdout.close()
@@ -330,7 +332,7 @@ def test_exec_ends_with_its_task(up: Up, tmp_path: Path) -> None:
 
 
 class Typist:
-    """`alloc exec -t` on a terminal of its own."""
+    """A command on a terminal of its own."""
 
     def __init__(self, up: Up, *words: str) -> None:
         self.ours, theirs = pty.openpty()
@@ -354,7 +356,7 @@ class Typist:
         os.write(self.ours, text)
 
     def until(self, holds: Callable[[bytes], bool], what: str) -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not holds(self.text):
             assert time.monotonic() < deadline, (what, self.text)
             if select.select([self.ours], [], [], 0.2)[0]:
@@ -364,7 +366,7 @@ class Typist:
                     break
 
     def end(self) -> int:
-        code = self.process.wait(20)
+        code = self.process.wait(60)
         after = termios.tcgetattr(self.theirs)
         assert after == self.before, "the terminal is as it was"
         os.close(self.theirs)
@@ -379,7 +381,8 @@ def test_a_terminal_as_if_one_sat_there(up: Up, tmp_path: Path) -> None:
     typist.until(bool, "a prompt")
     typist.type(b"stty size; echo is''a-tty $(tty | cut -c1-9)\n")
     typist.until(lambda text: b"30 90" in text and b"isa-tty /dev/pts/" in text, "its size")
-    typist.type(b"echo re''ady; exec 3>&1; sleep 10000\n")
+    # The command itself says that it is ready: it is the foreground process group by then, so Ctrl-C is sent to it.
+    typist.type(b"sh -c \"echo re''ady; exec sleep 10000\"\n")
     typist.until(lambda text: b"ready\r\n" in text, "a command that stays")
     typist.type(b"\x03")
     typist.type(b"echo al''ive\n")
@@ -410,17 +413,49 @@ def test_a_killed_operator_leaves_the_terminal_as_it_was(up: Up, tmp_path: Path)
     assert typist.end() == 128 + signal.SIGTERM
     deadline = time.monotonic() + 60
     while Path(f"/proc/{pid}").exists():
-        assert time.monotonic() < deadline, "the command goes on though nobody hears it"
+        assert time.monotonic() < deadline, "the command goes on though its client is gone"
         time.sleep(0.2)
 
 
+def test_top_on_a_real_cluster(up: Up, tmp_path: Path) -> None:
+    """It follows the log, shows the output of a task, goes back in time, and leaves the terminal as it was."""
+    start(up, tmp_path, "seen", "echo from-$NOMAD_ALLOC_INDEX; exec sleep 10000")
+    typist = Typist(up, "top")
+    typist.until(lambda text: b"live" in text and b" seen " in text, "the jobs")
+    typist.type(b"/")
+    typist.until(lambda text: b"text that rows contain" in text, "the prompt")
+    typist.type(b"seen\r")
+    typist.until(lambda text: b"with seen" in text, "one row")
+    typist.type(b"\r")
+    typist.until(lambda text: b"seen.g[0]" in text and b" of seen" in text, "its allocation")
+    typist.type(b"l")
+    typist.until(lambda text: b"from-0" in text, "its output")
+    typist.type(b"\x1b")
+    typist.until(lambda text: text.rfind(b" of seen") > text.rfind(b"from-0"), "the table again")
+    typist.type(b"w")
+    typist.until(lambda text: b"seen.g is on node-" in text, "why it is there")
+    typist.type(b"\x1b")
+    typist.until(lambda text: text.rfind(b" of seen") > text.rfind(b"on node-"), "the table again")
+    typist.type(b":")
+    typist.until(lambda text: b"seq, time like" in text, "the prompt")
+    typist.type(b"3\r")
+    typist.until(lambda text: b"past  seq 3 of " in text, "the past")
+    typist.type(b"q")
+    assert typist.end() == 0
+    typist = Typist(up, "top", "--at", "3")
+    typist.until(lambda text: b"past  seq 3 of " in text, "the past at once")
+    typist.process.terminate()
+    assert typist.end() == 128 + signal.SIGTERM
+    up.documented("job", "stop", "seen")
+
+
 def test_sessions_are_bounded_and_bad_ones_refused(up: Up, tmp_path: Path) -> None:
-    """A session without a proper name, a command without words, an unknown verb: each is told at once."""
+    """A session without a proper name, a command without words, an unknown verb: each is an error at once."""
     start(up, tmp_path, "strange")
     one = allocs(up, "strange")[0]
 
     async def story() -> None:
-        async with Client(up.said["url"]) as client:
+        async with Client(up.client_url) as client:
 
             async def ask(verb: str, body: bytes) -> dict[str, Any]:
                 answer = await client.request_bytes(subjects.hands(one["node"], verb), body)
@@ -446,7 +481,7 @@ def test_sessions_are_bounded_and_bad_ones_refused(up: Up, tmp_path: Path) -> No
 
 
 def test_restart_and_signal(up: Up, tmp_path: Path) -> None:
-    """A restart is another process and no failure; a signal arrives; what does not run is told."""
+    """A restart is another process and no failure; a signal arrives; a task that is not running is an error."""
     name = start(
         up, tmp_path, "orders", "trap 'echo got hup' HUP; echo begun; while :; do sleep 0.1; done"
     )
@@ -484,7 +519,7 @@ def test_alloc_stop_has_it_replaced(up: Up, tmp_path: Path) -> None:
 
 
 def test_a_drained_node_is_emptied(up: Up, tmp_path: Path) -> None:
-    """At the deadline what ran there runs elsewhere; the node comes back when the drain ends."""
+    """At the deadline what ran there runs elsewhere, and the drain is over; the node comes back when asked to."""
     start(up, tmp_path, "flock", count=4)
     start(up, tmp_path, "always", count=1, kind="system")
     answer = up.documented("node", "drain", "--enable", "--deadline", "1s", "node-1")
@@ -498,19 +533,28 @@ def test_a_drained_node_is_emptied(up: Up, tmp_path: Path) -> None:
             if one["node"] == "node-1" and one["client_status"] in ("running", "pending")
         ]
 
+    def first() -> tuple[bool, str]:
+        nodes = up.documented("node", "status")["nodes"]
+        (one,) = (one for one in nodes if one["id"] == "node-1")
+        return one["draining"], one["eligibility"]
+
     up.until(lambda: on_first() == [], "an empty node")
     up.until(lambda: states(up, "flock").count("running") == 4, "four elsewhere")
-    shown = up.documented("node", "status")["nodes"]
-    assert [one["draining"] for one in shown if one["id"] == "node-1"] == [True]
+    up.until(lambda: first() == (False, "ineligible"), "the end of the drain")
+    ended = up.documented("node", "drain", "--monitor", "node-1")
+    assert (ended["done"], ended["deadline_reached"], ended["remaining"]) == (True, True, 0)
+    up.documented("node", "drain", "--disable", "node-1")
+    up.until(lambda: on_first() == ["always"], "what runs everywhere is back")
+    start(up, tmp_path, "once", count=1, kind="sysbatch")
+    code, out, _ = said(up, "node", "drain", "--enable", "--no-deadline", "node-1")
+    assert code == 0 and b"runs until it ends" in out
+    assert first() == (True, "ineligible")
     code, refused = up.run("node", "eligibility", "--enable", "node-1")
     assert code == 1 and refused["error"]["code"] == "conflict"
     up.documented("node", "drain", "--disable", "node-1")
-    up.until(lambda: on_first() == ["always"], "what runs everywhere is back")
-    code, out, _ = said(up, "node", "drain", "--enable", "--no-deadline", "node-1")
-    assert code == 0 and b"ends by itself" in out
-    up.documented("node", "drain", "--disable", "node-1")
     up.documented("job", "stop", "always")
     up.documented("job", "stop", "flock")
+    up.documented("job", "stop", "once")
 
 
 def test_meta_is_seen_by_constraints_and_tasks(up: Up, tmp_path: Path) -> None:
@@ -519,7 +563,7 @@ def test_meta_is_seen_by_constraints_and_tasks(up: Up, tmp_path: Path) -> None:
     text = JOB % ("racked", "service", 1, "echo on ${meta.rack}; exec sleep 10000")
     rule = 'constraint {\n    attribute = "${meta.rack}"\n    value = "r7"\n  }\n  group "g" {'
     path.write_text(text.replace('group "g" {', rule, 1))
-    up.run("job", "run", str(path))
+    assert up.run("job", "run", str(path))[0] == 2
     assert states(up, "racked") == []
     answer = up.documented("node", "meta", "set", "node-2", "rack=r7", "tier=gold")
     assert answer["meta"] == {"rack": "r7", "tier": "gold"} and answer["changed"]

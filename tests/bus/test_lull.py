@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from shared.bus.pull import Link, Position, Pull
+from shared.bus.jetstream.pull_consumer import CurrentConnection, DeliveryPosition, PullConsumer
 from tests.bus.toys import Bus, append, run, until
 
 pytestmark = pytest.mark.bus
@@ -19,13 +19,20 @@ def test_nothing_is_missed_and_bursts_come_together(bus: Bus) -> None:
         async with bus.client() as client:
             seen: list[int] = []
 
-            def deliver(at: Position, _subject: bytes, _headers: bytes, _data: bytes) -> None:
+            def deliver(
+                at: DeliveryPosition, _subject: bytes, _headers: bytes, _data: bytes
+            ) -> None:
                 seen.append(at.stream_seq)
                 loop.call_soon(pull.give_back)
 
             loop = asyncio.get_running_loop()
-            pull = Pull(
-                Link(client), stream="LOG_1", deliver=deliver, credit=8, owner="toy", lull_s=LULL_S
+            pull = PullConsumer(
+                CurrentConnection(client),
+                stream="LOG_1",
+                deliver=deliver,
+                credit=8,
+                owner="toy",
+                lull_s=LULL_S,
             )
             pull.open()
             sent = 0

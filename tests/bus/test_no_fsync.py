@@ -2,21 +2,21 @@
 
 import pytest
 
-from bench.fleet import n1_standard_8
-from bench.harness import Harness, run_in, until
-from bench.p1 import fsyncs
+from bench.harness.cluster import BenchCluster, run_on_cluster, wait_until
+from bench.harness.fleet_process import n1_standard_8
+from bench.harness.measured_run import log_is_fsynced
 
 
 def test_a_benchmark_may_ask_for_a_bus_without_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The applier writes there only because it was told to, and the lease in the log names what it found."""
+    """The applier writes there only because of its setting, and the lease in the log names what it found."""
     monkeypatch.setenv("CARAVAN_BENCH_FSYNC", "0")
     said: list[bool] = []
 
-    async def story(cluster: Harness) -> None:
+    async def story(cluster: BenchCluster) -> None:
         async with cluster.observer() as observer:
             cluster.start_fleet(n1_standard_8(2))
-            await until(lambda: observer.state.fleet.ready().sum() == 2, "two nodes", 30)
-            said.append(await fsyncs(cluster, observer))
+            await wait_until(lambda: observer.state.fleet.ready().sum() == 2, "two nodes", 60)
+            said.append(await log_is_fsynced(cluster, observer))
 
-    run_in(story)
+    run_on_cluster(story)
     assert said == [False]

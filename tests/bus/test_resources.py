@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.cli.children import processes_of
+from services.cli.local.processes import processes_using
 from tests.bus.up import Up
 
 pytestmark = pytest.mark.bus
@@ -32,12 +32,11 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     yield one
     if one.process.poll() is None:
         one.end()
-    assert not processes_of(one.data_dir)
+    assert not processes_using(one.data_dir)
 
 
 def running(up: Up, job_id: str) -> list[dict[str, Any]]:
-    found = up.run("job", "status", job_id)[1]["allocations"]
-    return [one for one in found if one["client_status"] == "running"]
+    return up.allocs(job_id, "running")
 
 
 def run(up: Up, path: Path, job_id: str, count: int) -> list[dict[str, Any]]:
@@ -60,9 +59,12 @@ def pools(up: Up) -> dict[str, dict[str, Any]]:
     return {one["name"]: one for one in up.documented("operator", "resource", "list")["pools"]}
 
 
-def test_devices_are_held_once_and_named_to_their_tasks(up: Up) -> None:
-    """Two whole ones of a kind, quarters of another: each task is told its own, nobody has more than there is."""
-    found = run(up, EXAMPLES / "gpu.nomad.hcl", "train", 5)
+def test_devices_are_held_once_and_named_to_their_tasks(up: Up, tmp_path: Path) -> None:
+    """Two whole ones of a kind, quarters of another: each task gets its own, and no instance is used twice."""
+    # A task that ends gives its devices back: none ends before all was looked at.
+    job = tmp_path / "gpu.nomad.hcl"
+    job.write_text((EXAMPLES / "gpu.nomad.hcl").read_text().replace("sleep 30", "sleep 600"))
+    found = run(up, job, "train", 5)
     held: dict[tuple[str, str], int] = {}
     for one in found:
         allocation = one["allocation"]
@@ -80,7 +82,7 @@ def test_devices_are_held_once_and_named_to_their_tasks(up: Up) -> None:
 
 
 def test_a_licence_is_the_clusters(up: Up) -> None:
-    """Five seats are two allocations of two; more seats wake the third; fewer end nobody and show as excess."""
+    """Five seats are two allocations of two; more seats wake the third; fewer end no allocation and show as excess."""
     assert up.documented("operator", "resource", "set", "seat", "--amount", "5")["changed"] is True
     run(up, EXAMPLES / "licence.nomad.hcl", "render", 2)
     assert pools(up)["seat"]["free"] == WHOLE

@@ -8,16 +8,20 @@ import pytest
 
 from schemas.envelope import CommandBatch
 from schemas.policy import RollLog
-from services.heartbeat.role import Heartbeat
+from services.heartbeat.role import HeartbeatMonitor
 from services.plan_applier.role import PlanApplier
+from services.plan_applier.tenure import AppendState
 from services.view.role import View
-from services.view.snapshots import When
-from shared.bus import generations, streams, subjects
-from shared.bus.client import Client
-from shared.bus.connect import BusClient, header_block
-from shared.bus.direct import read_stored
-from shared.core import role as r
-from shared.core.replica import Replica
+from services.view.snapshot_writer import SnapshotSchedule
+from shared.bus.connection.nats_client import BusClient, header_block
+from shared.bus.connection.public_client import Client
+from shared.bus.jetstream import streams
+from shared.bus.jetstream.direct_get import direct_get_batch
+from shared.bus.jetstream.marks import mark_of
+from shared.bus.log import generations
+from shared.core.runtime import messages as r
+from shared.core.runtime.replica import Replica
+from shared.protocol import subjects
 from tests.bus.toys import Bus, run, until
 
 pytestmark = pytest.mark.bus
@@ -31,7 +35,8 @@ def order(bus: BusClient, generation: int) -> None:
     """Ask the applier for a roll, as the view does."""
     command = RollLog(request_id=f"r{generation}", generation=generation)
     batch = CommandBatch(sender="view", commands=(command,))
-    assert bus.send(subjects.command("operator"), msgspec.json.encode(batch))
+    subject = subjects.command("operator")
+    assert bus.send(subject, msgspec.json.encode(batch), headers=mark_of(subject))
 
 
 async def ordered(bus: BusClient, role: PlanApplier, generation: int) -> None:
@@ -40,7 +45,10 @@ async def ordered(bus: BusClient, role: PlanApplier, generation: int) -> None:
     def is_over() -> bool:
         if role.replica.state.policy.generation <= generation:
             order(bus, generation)
-        return role.replica.state.policy.generation > generation and not role._is_unanswered
+        return (
+            role.replica.state.policy.generation > generation
+            and role._append_state.state is AppendState.IDLE
+        )
 
     await until(is_over, f"generation {generation} is over")
 
@@ -48,7 +56,7 @@ async def ordered(bus: BusClient, role: PlanApplier, generation: int) -> None:
 async def whole(bus: Bus) -> Replica:
     """Replay what the public may read."""
     told = Replica()
-    async with Client(bus.server.url) as client:
+    async with Client(bus.server.client_url) as client:
         async for record in client.read_log():
             told.apply(record)
     return told
@@ -56,7 +64,10 @@ async def whole(bus: Bus) -> Replica:
 
 def is_durable(role: PlanApplier, generation: int) -> bool:
     """Tell whether a generation has begun, and the log says so."""
-    return role.replica.state.policy.generation == generation and not role._is_unanswered
+    return (
+        role.replica.state.policy.generation == generation
+        and role._append_state.state is AppendState.IDLE
+    )
 
 
 def is_in(role: Any, generation: int, seq: int = 0) -> bool:
@@ -73,8 +84,8 @@ def test_everybody_follows_a_roll(bus: Bus) -> None:
         one, other, view, beat = (
             applier(),
             applier("p2"),
-            View(instance="v", snapshots=When()),
-            Heartbeat(instance="h"),
+            View(instance="v", snapshots=SnapshotSchedule()),
+            HeartbeatMonitor(instance="h"),
         )
         async with (
             bus.shell(one),
@@ -83,15 +94,17 @@ def test_everybody_follows_a_roll(bus: Bus) -> None:
             bus.shell(beat, "heartbeat"),
             bus.client() as admin,
         ):
-            await until(lambda: one._is_active or other._is_active, "somebody has the pen")
-            active = one if one._is_active else other
+            await until(
+                lambda: one.is_active or other.is_active, "one instance holds the write lease"
+            )
+            active = one if one.is_active else other
             for generation in (1, 2):
                 await ordered(admin, active, generation)
                 end = active.replica.seq
                 for role in (one, other, view, beat):
                     followed = partial(is_in, role, generation + 1, end)
                     await until(followed, f"{role.name} is in generation {generation + 1}")
-            found = await generations.chain(admin)
+            found = await generations.list_generations(admin)
             assert [one.number for one in found] == [1, 2, 3]
             firsts = [one.first_seq for one in found]
             assert firsts[0] == 1
@@ -105,13 +118,13 @@ def test_everybody_follows_a_roll(bus: Bus) -> None:
 
 
 def test_two_orders_at_once_roll_once(bus: Bus) -> None:
-    """An order names the generation that shall be over: a second one finds that it is."""
+    """A request names the generation to close: a second one finds it closed."""
 
     async def story() -> None:
         await bus.bootstrap()
         one = applier()
         async with bus.shell(one), bus.client() as admin:
-            await until(lambda: one._is_active, "it has the pen")
+            await until(lambda: one.is_active, "it has the pen")
             for _ in range(5):
                 order(admin, 1)
             await ordered(admin, one, 1)
@@ -127,7 +140,7 @@ def test_two_orders_at_once_roll_once(bus: Bus) -> None:
 
 async def chain_of(bus: Bus) -> list[generations.Generation]:
     async with bus.client() as admin:
-        return await generations.chain(admin)
+        return await generations.list_generations(admin)
 
 
 @pytest.mark.parametrize("step", ["before", "ready", "rolled"])
@@ -138,7 +151,7 @@ def test_an_applier_that_dies_in_a_roll_loses_nothing(bus: Bus, step: str) -> No
         await bus.bootstrap()
         one = applier()
         async with bus.shell(one) as shell, bus.client() as admin:
-            await until(lambda: one._is_active, "it has the pen")
+            await until(lambda: one.is_active, "it has the pen")
             await until(lambda: one.replica.seq > 2 and not one._since_checkpoint, "a checkpoint")
             performed = shell._perform
 
@@ -166,7 +179,7 @@ def test_an_applier_that_dies_in_a_roll_loses_nothing(bus: Bus, step: str) -> No
             await until(lambda: performed[r.Send](None) is None if is_dead(performed) else False)
         other = applier("p2")
         async with bus.shell(other), bus.client() as admin:
-            await until(lambda: other._is_active, "the next one has the pen")
+            await until(lambda: other.is_active, "the next one has the pen")
             await ordered(admin, other, 1)
             assert other.replica.state.policy.generation >= 2
             end = other.replica.seq
@@ -189,7 +202,7 @@ def test_a_roll_without_room_for_it_is_refused(bus: Bus) -> None:
         await bus.bootstrap(log_bytes_max=40 << 30)
         one = applier()
         async with bus.shell(one), bus.client() as admin:
-            await until(lambda: one._is_active and one.replica.room.bytes_max, "it knows its room")
+            await until(lambda: one.is_active and one.replica.room.bytes_max, "it knows its room")
             await until(lambda: one.replica.seq > 2 and not one._since_checkpoint, "it rests")
             end = one.replica.seq
             order(admin, 1)
@@ -197,7 +210,7 @@ def test_a_roll_without_room_for_it_is_refused(bus: Bus) -> None:
             told = await whole(bus)
             assert told.state.policy.generation == 1
             assert await streams.info(admin, "LOG_2") is None
-            texts = [one.data for one in await read_stored(admin, "LOG_1", end + 1)]
+            texts = [one.data for one in await direct_get_batch(admin, "LOG_1", end + 1)]
         assert any(b"insufficient storage" in text for text in texts), texts
 
     run(story())
@@ -210,7 +223,7 @@ def test_a_full_log_is_rolled(bus: Bus) -> None:
         await bus.bootstrap(log_bytes_max=200_000)
         one = applier()
         async with bus.shell(one), bus.client() as admin:
-            await until(lambda: one._is_active and one.replica.room.bytes_max, "it knows its room")
+            await until(lambda: one.is_active and one.replica.room.bytes_max, "it knows its room")
             await until(lambda: one.replica.seq > 2 and not one._since_checkpoint, "a checkpoint")
             at = one.replica.seq
             room = one.replica.room
@@ -222,7 +235,7 @@ def test_a_full_log_is_rolled(bus: Bus) -> None:
                 await admin.request_raw(subjects.log(1, "tx"), b"x" * size, headers=head)
                 await until(partial(is_in, one, 1, at), "it was read")
             await ordered(admin, one, 1)
-            await until(lambda: not room.is_tight, "there is room again")
+            await until(lambda: not room.refuses_new_work, "there is room again")
         told = await whole(bus)
         assert told.state.policy.generation == 2 and told.checked
 
@@ -230,13 +243,13 @@ def test_a_full_log_is_rolled(bus: Bus) -> None:
 
 
 def test_what_stands_behind_a_roll_in_the_old_stream_is_nothing(bus: Bus) -> None:
-    """A message in a stream that is over is read by nobody, whenever it came."""
+    """A message in a closed stream is never read, whenever it came."""
 
     async def story() -> None:
         await bus.bootstrap()
         one = applier()
         async with bus.shell(one), bus.client() as admin:
-            await until(lambda: one._is_active, "it has the pen")
+            await until(lambda: one.is_active, "it has the pen")
             await ordered(admin, one, 1)
             headers = header_block(nats_msg_id="late", nats_expected_stream="LOG_1")
             await admin.request_raw(subjects.log(1, "tx"), b"late", headers=headers)

@@ -1,15 +1,17 @@
-"""The shell on a real server: what it promises in shared/core/role.py, each promise by a story."""
+"""The shell on a real server: what it promises in shared/core/runtime/role.py, each promise by a story."""
 
 import asyncio
 
 import msgspec
 import pytest
 
-from shared.bus import streams, subjects
-from shared.bus.records import read_batch
-from shared.bus.shell import STEP_INPUTS_MAX, RoleStopped, Shell
-from shared.core import role as r
+from shared.bus.jetstream import streams
+from shared.bus.log.stored_records import read_batch
+from shared.bus.shell.shell import STEP_INPUTS_MAX, RoleStopped, Shell
+from shared.core.runtime import messages as r
+from shared.core.runtime.role import Input
 from shared.errors import BusUnavailable
+from shared.protocol import subjects
 from tests.bus.toys import Applier, Bus, Toy, run, until
 
 pytestmark = pytest.mark.bus
@@ -40,7 +42,9 @@ def test_replay_is_whole_and_says_when_it_caught_up(bus: Bus) -> None:
         assert [one.seq for one in toy.of(r.Record)] == list(range(1, 1551))
         assert toy.of(r.CaughtUp) == [r.CaughtUp(1500)]
         assert toy.seen.index(r.CaughtUp(1500)) == 1501
-        assert toy.seen[0] == r.Reconnected(fsync=True, replicas=1)
+        first = toy.seen[0]
+        assert isinstance(first, r.Reconnected) and first.bus
+        assert (first.fsync, first.replicas) == (True, 1)
 
     run(story())
 
@@ -173,7 +177,7 @@ async def consumer(admin: object, stream: str, name: str) -> None:
 
 
 def test_commands_wait_for_the_next_holder(bus: Bus) -> None:
-    """What was sent while nobody had the Work source open is delivered to who opens it next, and is gone then."""
+    """A message sent while the Work source is closed is delivered when it opens, and is gone then."""
 
     async def story() -> None:
         await bus.bootstrap()
@@ -355,7 +359,7 @@ class TimerToy(Toy):
         super().__init__()
         self.fired: list[tuple[str, int, int]] = []
 
-    def step(self, inputs: list[r.Input], now_ns: int) -> list[r.Effect]:
+    def step(self, inputs: list[Input], now_ns: int) -> list[r.Effect]:
         for one in inputs:
             if isinstance(one, r.Timer):
                 self.fired.append((one.name, one.deadline_ns, now_ns))
@@ -450,7 +454,7 @@ def test_too_large_a_message_harms_nobody(bus: Bus) -> None:
             assert shell.is_ready
         assert len(toy.of(r.Reconnected)) == 1
         async with bus.client() as admin:
-            with pytest.raises(BusUnavailable, match="5000000 bytes are too many"):
+            with pytest.raises(BusUnavailable, match="5000000 bytes exceed its limit"):
                 await admin.request_raw(PLAN, b"x" * 5_000_000)
 
     run(story())

@@ -1,4 +1,4 @@
-"""Snapshots in the whole product: `caravan up` writes them, whoever is killed comes back by them, nothing is lost."""
+"""Snapshots in the whole product: `caravan up` writes them, killed processes restart from them, nothing is lost."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from services.cli.children import processes_of
+from services.cli.local.processes import processes_using
 from tests.bus.up import Up
 
 pytestmark = pytest.mark.bus
@@ -24,7 +24,7 @@ def up(tmp_path: Path) -> Iterator[Up]:
     yield one
     if one.process.poll() is None:
         one.end()
-    assert not processes_of(one.data_dir)
+    assert not processes_using(one.data_dir)
 
 
 def run_job(up: Up, folder: Path, name: str) -> None:
@@ -38,15 +38,14 @@ def run_job(up: Up, folder: Path, name: str) -> None:
     group = {"Name": "g", "Count": 2, "Tasks": [task]}
     path = folder / f"{name}.json"
     path.write_text(json.dumps({"ID": name, "Type": "service", "TaskGroups": [group]}))
-    words = ("job", "run", str(path), "--submission-id", name)
+    words = ("job", "run", "--detach", str(path), "--submission-id", name)
     up.until(lambda: up.run(*words)[0] == 0, f"{name} is placed")
     up.until(lambda: running(up, name) == 2, f"{name} runs")
 
 
 def running(up: Up, name: str) -> int:
     """How many allocations of a job run."""
-    found: list[dict[str, Any]] = up.run("job", "status", name)[1].get("allocations", [])
-    return sum(one["client_status"] == "running" for one in found)
+    return len(up.allocs(name, "running"))
 
 
 def told(up: Up, role: str, word: str) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.children import processes_of
+from services.cli.local.processes import processes_using
 from tests.bus.up import Up
 
 pytestmark = pytest.mark.bus
@@ -19,7 +19,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     yield one
     if one.process.poll() is None:
         one.end()
-    assert not processes_of(one.data_dir)
+    assert not processes_using(one.data_dir)
 
 
 def test_an_export_and_what_came_since(up: Up, tmp_path: Path) -> None:
@@ -45,7 +45,9 @@ def test_an_export_and_what_came_since(up: Up, tmp_path: Path) -> None:
     code, proof = up.run("log", "verify", "--from-file", folder)
     assert code == 0 and proof["ok"] and proof["head"] == second["head"]
     told = up.documented("job", "timeline", "two-groups")
-    assert {one["lane"] for one in told["intervals"]} == {"job", "evaluation", "allocation", "stop"}
+    assert {one["lane"] for one in told["intervals"]} == {
+        *("job", "deployment", "evaluation", "allocation", "stop"),
+    }
 
 
 def test_an_export_of_a_fork_is_no_export_of_this_log(up: Up, tmp_path: Path) -> None:
@@ -60,5 +62,5 @@ def test_an_export_of_a_fork_is_no_export_of_this_log(up: Up, tmp_path: Path) ->
         code, answer = up.run(*words)
         assert code == 1
         assert answer["error"]["code"] == "conflict"
-        assert "of a fork" in answer["error"]["message"]
+        assert "belongs to a fork" in answer["error"]["message"]
     assert sorted(one.name for one in folder.iterdir()) == before

@@ -7,12 +7,22 @@ from typing import Any
 
 import msgspec
 
-from shared.bus import accounts, server, streams, subjects
-from shared.bus.connect import BusClient, Callbacks, Login, connect, header_block
-from shared.bus.shell import Shell, ShellSettings
-from shared.core import role as r
+from shared.bus.connection.nats_client import (
+    BusClient,
+    ConnectionCallbacks,
+    Login,
+    connect,
+    header_block,
+)
+from shared.bus.jetstream import streams
+from shared.bus.server import accounts, nats_server
+from shared.bus.shell.shell import Shell
+from shared.bus.shell.shell_settings import ShellSettings
+from shared.core.runtime import messages as r
+from shared.core.runtime.role import Input, Role
+from shared.protocol import subjects
 
-PATIENCE_S = 15.0
+PATIENCE_S = 60.0
 
 
 async def until(holds: Callable[[], object], what: str = "the expected level") -> None:
@@ -41,7 +51,7 @@ async def append(
 class Bus:
     """A server and the keys to it."""
 
-    def __init__(self, running: server.NatsServer, credentials: accounts.Credentials) -> None:
+    def __init__(self, running: nats_server.NatsServer, credentials: accounts.Credentials) -> None:
         self.server = running
         self.credentials = credentials
 
@@ -60,7 +70,7 @@ class Bus:
         """A raw connection; refusals of the server are added to `errors`."""
         known = self.login(login) if isinstance(login, str) else login
         heard: list[str] = errors if errors is not None else []
-        made = await connect(known, Callbacks(error=lambda err: heard.append(str(err))))
+        made = await connect(known, ConnectionCallbacks(error=lambda err: heard.append(str(err))))
         try:
             yield made
         finally:
@@ -73,7 +83,7 @@ class Bus:
     def settings(self, user: str = "plan_applier", **other: float) -> ShellSettings:
         """What a role's shell in CORE is given."""
         sys_login = self.login("sys") if user == "plan_applier" else None
-        own = ShellSettings(login=self.login(user), sys_login=sys_login, start_timeout_s=5.0)
+        own = ShellSettings(login=self.login(user), sys_login=sys_login, start_timeout_s=60.0)
         return msgspec.structs.replace(own, **other)
 
     def node_settings(self, node_id: str) -> ShellSettings:
@@ -82,7 +92,7 @@ class Bus:
 
     @contextlib.asynccontextmanager
     async def shell(
-        self, role: r.Role, settings: ShellSettings | str = "plan_applier"
+        self, role: Role, settings: ShellSettings | str = "plan_applier"
     ) -> AsyncIterator[Shell]:
         """A shell that drives `role` while the block runs; a failure of it is the test's."""
         own = self.settings(settings) if isinstance(settings, str) else settings
@@ -105,7 +115,7 @@ class Toy:
         self.instance = instance
         self.leader_key = leader_key
         self.next_seq = 1
-        self.seen: list[r.Input] = []
+        self.seen: list[Input] = []
         self.batches: list[int] = []
         self._sources = sources
         self._effects: list[r.Effect] = []
@@ -113,7 +123,7 @@ class Toy:
     def sources(self) -> tuple[r.Source, ...]:
         return self._sources
 
-    def step(self, inputs: list[r.Input], now_ns: int) -> list[r.Effect]:
+    def step(self, inputs: list[Input], now_ns: int) -> list[r.Effect]:
         self.seen += inputs
         self.batches.append(len(inputs))
         for one in inputs:
@@ -163,7 +173,7 @@ class Applier:
     def sources(self) -> tuple[r.Source, ...]:
         return (r.Replay(), r.Work("plan", "CMD", "cmd.plan", "plan", 64))
 
-    def step(self, inputs: list[r.Input], now_ns: int) -> list[r.Effect]:
+    def step(self, inputs: list[Input], now_ns: int) -> list[r.Effect]:
         effects: list[r.Effect] = []
         for one in inputs:
             effects += self._take(one)
@@ -176,7 +186,7 @@ class Applier:
             effects.append(r.Append("tx", body, self.next_seq - 1, name))
         return effects
 
-    def _take(self, one: r.Input) -> Sequence[r.Effect]:
+    def _take(self, one: Input) -> Sequence[r.Effect]:
         match one:
             case r.Record():
                 assert one.seq == self.next_seq, f"gap: {one.seq} after {self.next_seq - 1}"

@@ -28,17 +28,17 @@ LEFT = shutil.ignore_patterns("node_modules", "target", "lib", "Cargo.lock")
 
 
 class NotHere(Exception):
-    """A toolchain that is missing, too old, or cannot fetch what it needs."""
+    """A toolchain that is missing, too old for the client's libraries, or cannot fetch what it needs."""
 
 
 class Language(NamedTuple):
     """One client. Commands run in its folder of the cache."""
 
     name: str
-    client: tuple[str, ...]
-    #: the ten lines of the page: the file they are written to, and what runs it.
-    ten_file: str
-    ten: tuple[str, ...]
+    client: tuple[str, ...] = ()
+    #: the ten lines of the page: the file they are written to, and what runs it; empty: none.
+    ten_file: str = ""
+    ten: tuple[str, ...] = ()
     #: programs that must be there; `version` asks for the release, `least` is the first that will do.
     tools: tuple[str, ...] = ()
     version: tuple[str, ...] = ()
@@ -47,6 +47,8 @@ class Language(NamedTuple):
     pins: str = ""
     fetch: tuple[str, ...] = ()
     build: tuple[str, ...] = ()
+    #: where the sources are; None: in a folder beside this file.
+    source: Path | None = None
 
 
 JAVA = ("java", "-Dfile.encoding=UTF-8", "-cp", "lib/*")
@@ -124,7 +126,7 @@ class Workshop(NamedTuple):
     #: seconds that fetching and building took.
     prepared_s: float
 
-    def run(self, command: tuple[str, ...], env: dict[str, str]) -> str:
+    def run(self, command: tuple[str, ...], env: dict[str, str], *, timeout_s: float = 90.0) -> str:
         """Run one of the client's commands with nothing of ours in its environment; return its stdout."""
         kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
         done = subprocess.run(
@@ -133,7 +135,7 @@ class Workshop(NamedTuple):
             env={**kept, **env},
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=timeout_s,
             check=False,
         )
         assert done.returncode == 0, f"{command} said:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
@@ -142,22 +144,24 @@ class Workshop(NamedTuple):
 
 @contextlib.contextmanager
 def workshop(language: Language, ten_lines: str) -> Iterator[Workshop]:
-    """Make a client ready; nobody else uses its folder meanwhile. Raises NotHere."""
+    """Make a client ready; no other process uses its folder meanwhile. Raises NotHere."""
     check_tools(language)
-    pins = (HERE / language.name / language.pins).read_bytes() if language.pins else b""
+    source = language.source or HERE / language.name
+    pins = (source / language.pins).read_bytes() if language.pins else b""
     folder = CACHE / f"{language.name}-{hashlib.sha256(pins).hexdigest()[:12]}"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         began = time.monotonic()
         shutil.copytree(
-            HERE / language.name,
+            source,
             folder,
             ignore=LEFT,
             copy_function=lambda one, to: write(Path(to), Path(one).read_bytes()),
             dirs_exist_ok=True,
         )
-        write(folder / language.ten_file, ten_lines.encode())
+        if language.ten_file:
+            write(folder / language.ten_file, ten_lines.encode())
         if language.fetch and not (folder / FETCHED).exists():
             if fault := call(language.fetch, folder):
                 raise NotHere(f"`{' '.join(language.fetch)}` failed: {fault[-300:]}")

@@ -3,6 +3,8 @@
 import ast
 import asyncio
 import json
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -11,7 +13,8 @@ from typing import Any
 import nats
 import pytest
 
-from tests.clients.conftest import SAID
+from shared.bus.server.nats_server import free_port
+from tests.clients.conftest import SAID, inbox_prefix
 from tests.clients.languages import HERE, LANGUAGES, STEP_S, Workshop
 from tests.tidy.tree import files
 
@@ -25,7 +28,7 @@ Ready = Callable[[str], Workshop]
 
 async def read_log(url: str, first: int, last: int) -> list[dict[str, Any]]:
     """Read the same records as a client, one by one."""
-    async with await nats.connect(url) as nc:
+    async with await nats.connect(url, inbox_prefix=inbox_prefix(url)) as nc:
         asked = [
             await nc.request("$JS.API.DIRECT.GET.LOG_1", b'{"seq":%d}' % seq)
             for seq in range(first, last + 1)
@@ -58,6 +61,29 @@ def test_a_client_lives_through_a_job(name: str, ready: Ready, bus: str) -> None
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_client_waits_for_the_bus(name: str, ready: Ready) -> None:
+    """A client that starts before the bus says so, again and again, and does not end."""
+    client = ready(name)
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    url = f"nats://public:secret@127.0.0.1:{free_port()}"
+    with subprocess.Popen(
+        client.language.client,
+        cwd=client.folder,
+        env={**kept, "CARAVAN_NATS_URL": url},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stderr is not None
+            # The end of the client ends its stderr.
+            said = (line for line in process.stderr if "waiting for the bus" in line)
+            assert next(said, "") and next(said, "")
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_ten_lines_get_a_verdict(name: str, ready: Ready, bus: str) -> None:
     """The ten lines of the page, as they stand there, submit a job and print its verdict."""
     client = ready(name)
@@ -86,5 +112,11 @@ def test_pins_name_no_address() -> None:
     assert [name for name, one in packages.items() if "integrity" not in one] == []
     # Cargo.lock names a registry: exact versions in Cargo.toml stand in for it.
     assert not [one for one in files() if one.endswith("Cargo.lock")]
-    for name in ("node/package-lock.json", "java/pom.xml", "rust/Cargo.toml", "go/go.sum"):
+    for name in (
+        "node/package-lock.json",
+        "types/package-lock.json",
+        "java/pom.xml",
+        "rust/Cargo.toml",
+        "go/go.sum",
+    ):
         assert "://" not in (HERE / name).read_text(), name

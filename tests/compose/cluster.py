@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import msgspec
 
-from shared.bus.server import free_port
+from shared.bus.server.nats_server import free_port
 from tests.compose.engine import ROOT, Engine, Project
 from tests.compose.load import fleet
 
@@ -40,6 +40,7 @@ class ContainerCluster:
         if servers > 1:
             profiles = (*profiles, "cluster")
         ports = {"CARAVAN_PORT": port, "CARAVAN_PORT_2": port + 1, "CARAVAN_PORT_3": port + 2}
+        ports["CARAVAN_GATEWAY_PORT"] = free_port()
         env = {**images, "CARAVAN_SECRETS": str(secrets), **{k: str(v) for k, v in ports.items()}}
         self.project = Project(engine, f"caravan-test-{uuid4().hex[:8]}", env, profiles)
 
@@ -95,7 +96,7 @@ class ContainerCluster:
 
     def workers(self) -> int:
         """Schedulers that the broker leases to."""
-        return int(self.metric("eval_broker", "caravan_eval_broker_workers_count"))
+        return int(self.metric("eval_broker", "caravan_eval_broker_workers"))
 
     def start_load(self, *words: str) -> "subprocess.Popen[str]":
         """Start `tests.compose.load`; its last line is read by `answer`."""
@@ -131,7 +132,7 @@ class ContainerCluster:
             *self.engine.inside,
             sys.executable,
             "-m",
-            "bench.fleet",
+            "bench.harness.fleet_process",
             str(self.secrets),
             bare,
         ]

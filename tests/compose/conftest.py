@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 
+from tests import not_tested
 from tests.compose.cluster import ContainerCluster
 from tests.compose.engine import ROOT, Engine, NoEngineError, find_compose, find_engine
 from tests.compose.images import write_base
@@ -40,7 +41,7 @@ def engine() -> Iterator[Engine]:
         found = find_engine()
     except NoEngineError as err:
         say(f"SKIPPED, nothing below was tested: {err}")
-        pytest.skip(str(err))
+        not_tested.missing_tool(str(err))
     say(f"engine {found.client.version()['Version']}, {'our own' if found.is_ours else 'found'}")
     yield found
     found.stop()
@@ -94,7 +95,7 @@ def cluster_of(
 
 @pytest.fixture
 def reader(engine: Engine, images: dict[str, str], tmp_path: Path) -> Iterator[Reader]:
-    """Somebody who follows docs/operations.md; everything is taken down afterwards."""
+    """A user who follows docs/operations.md; everything is taken down afterwards."""
     found = Reader(engine, tmp_path, images)
     yield found
     found.end()

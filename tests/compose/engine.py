@@ -29,13 +29,16 @@ COMPOSE_SHA256 = "77e74c5a21b2472d4541656e9b46d0a3cecd1115f97bc002e4bbeb7308d7f8
 _CLONE_NEWNET = 0x40000000
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
+#: What Debian calls the engine, and the static program that images of the tests are made of.
+_PACKAGES = ("docker.io", "iptables", "busybox-static")
+
 
 class NoEngineError(Exception):
     """No engine can be had here; the text says why, and what would help."""
 
 
 class Engine:
-    """An engine that answers. `inside`: prefix of commands that shall see its published ports."""
+    """An engine that answers. `inside`: prefix of commands that need its published ports."""
 
     def __init__(self, url: str, process: subprocess.Popen[bytes] | None, folder: Path) -> None:
         self.url = url
@@ -119,15 +122,15 @@ def _start() -> Engine:
 
 
 def _install() -> None:
-    """Install Debian's engine where somebody expects that: in CI."""
+    """Install Debian's engine, in CI only."""
     if not os.environ.get("CI") or not shutil.which("apt-get"):
         raise NoEngineError(
-            "no container engine here; install one (Debian: docker.io), or set CI=1"
+            f"no container engine here; install one (Debian: {' '.join(_PACKAGES)}), or set CI=1"
         )
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for words in (
         ["update", "-qq"],
-        ["install", "-y", "-qq", "--no-install-recommends", "docker.io", "iptables"],
+        ["install", "-y", "-qq", "--no-install-recommends", *_PACKAGES],
     ):
         done = subprocess.run(
             ["apt-get", *words], env=env, capture_output=True, text=True, check=False

@@ -17,7 +17,7 @@ from importlib import metadata
 from importlib.util import cache_from_source
 from pathlib import Path
 
-from shared.bus.server import find_binary
+from shared.bus.server.nats_server import find_binary
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What tasks of the tests run, besides python3.

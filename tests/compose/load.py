@@ -15,13 +15,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from bench.fleet import n1_standard_8
+from bench.harness.fleet_process import n1_standard_8
 from schemas.plans import PlanCommitted
-from shared.bus import accounts, streams, subjects
-from shared.bus.client import Client
-from shared.bus.connect import Login, connect
-from shared.core.replica import Replica
+from shared.bus.connection.nats_client import Login, connect
+from shared.bus.connection.public_client import Client
+from shared.bus.jetstream import streams
+from shared.bus.server import accounts
+from shared.core.runtime.replica import Replica
 from shared.errors import BusUnavailable
+from shared.protocol import subjects
 
 GROUP = "group"
 DATACENTER = "fleet"
@@ -36,6 +38,7 @@ def job(number: int, count: int) -> dict[str, Any]:
         "Driver": "raw_exec",
         "Config": {"command": "sleep", "args": ["3600"]},
         "Resources": {"CPU": 20, "MemoryMB": 15},
+        "LogConfig": {"MaxFiles": 1, "MaxFileSizeMB": 1},
     }
     group = {"Name": GROUP, "Count": count, "EphemeralDisk": {"SizeMB": 10}, "Tasks": [task]}
     return {"ID": f"load-{number:04d}", "Datacenters": [DATACENTER], "TaskGroups": [group]}
@@ -115,7 +118,7 @@ async def _read(client: Client) -> dict[str, Any]:
 async def leader(url: str, credentials: str) -> dict[str, Any]:
     """Ask which server leads the log, which lag behind, and how many hold each stream.
 
-    A stream that is choosing its leader answers nobody: asked again, for as long as a few elections take.
+    A stream that is electing its leader does not answer: asked again for the duration of a few elections.
     """
     for _ in range(5):
         try:

@@ -10,9 +10,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
-
-from shared.bus.server import free_port
+from shared.bus.server.nats_server import free_port
+from tests import not_tested
 from tests.compose.engine import ROOT, Engine, find_compose
 
 PAGE = ROOT / "docs" / "operations.md"
@@ -28,7 +27,7 @@ def blocks(heading: str) -> list[str]:
 
 
 class Reader:
-    """Somebody at a terminal in a checkout. Where the engine is not ours, project and port are not the page's."""
+    """A user at a terminal in a checkout. Where the engine is not ours, project and port are not the page's."""
 
     def __init__(self, engine: Engine, folder: Path, images: Mapping[str, str]) -> None:
         self.tree = folder / "caravan"
@@ -51,7 +50,8 @@ class Reader:
                 "caravan_": f"{name}_",
                 "operator bootstrap": f"operator bootstrap --port {port}",
             }
-            images = {**images, "CARAVAN_PORT": str(port)}
+            ports = {"CARAVAN_PORT": str(port), "CARAVAN_GATEWAY_PORT": str(free_port())}
+            images = {**images, **ports}
         self._env = {
             **os.environ,
             **images,
@@ -67,7 +67,7 @@ class Reader:
         place.mkdir()
         docker = shutil.which("docker")
         if docker is None:
-            pytest.skip("no docker command here")
+            not_tested.missing_tool("no docker command")
         inside = shlex.join([*engine.inside, sys.executable, "-m", "services.cli"])
         scripts = {
             "docker": f'[ "$1" = compose ] && shift && exec {find_compose()} "$@"\nexec {docker} "$@"\n',

@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from services.agent.drivers.docker import Container, Docker
-from services.agent.drivers.docker_create import Machine
-from services.agent.drivers.docker_settings import DockerSettings
-from services.agent.drivers.driver import Run
-from services.agent.edge_home import Home
-from shared.core.tasks import TaskLaunch, TaskNames
+from services.agent.drivers.docker.container_spec import HostCpu
+from services.agent.drivers.docker.driver import Container, DockerDriver
+from services.agent.drivers.docker.settings import DockerSettings
+from services.agent.drivers.driver import DriverRun
+from services.agent.executor.data_dir import DataDir
+from shared.core.runtime.agent_messages import TaskLaunch, TaskNames
 from tests.docker.engine import IMAGE, OwnEngine
 
 ALLOC = "0123456789abcdef0123456789abcdef"
@@ -22,23 +22,25 @@ ALLOC = "0123456789abcdef0123456789abcdef"
 class Box:
     """One life of an agent's driver. A second one on the same directory is the next life."""
 
-    def __init__(self, engine: OwnEngine, top: Path, **settings: Any) -> None:
+    def __init__(self, engine: OwnEngine, top: Path, url: str = "", **settings: Any) -> None:
         self.engine = engine
-        self.home = Home(top, "n1")
+        self.home = DataDir(top, "n1")
         self.told: list[tuple[str, str]] = []
-        self.driver = Docker(
-            DockerSettings(host=engine.url, **settings),
+        self.driver = DockerDriver(
+            DockerSettings(host=url or engine.url, **settings),
             data_dir=self.home.top,
             node_id="n1",
             home_id=self.home.host_id,
             kernel_boot=self.home.kernel_boot,
-            machine=Machine(core_mhz=2000, cores=2),
+            machine=HostCpu(core_mhz=2000, cores=2),
         )
         self.driver.tell = lambda _run, kind, text: self.told.append((kind, text))
 
-    def run(self, number: int = 1, task: str = "main", alloc: str = ALLOC) -> Run:
+    def run(self, number: int = 1, task: str = "main", alloc: str = ALLOC) -> DriverRun:
         """A run of a task."""
-        return Run(alloc_id=alloc, task=task, number=number, places=self.home.places(alloc, task))
+        return DriverRun(
+            alloc_id=alloc, task=task, number=number, places=self.home.places(alloc, task)
+        )
 
     async def start(self, script: str = "sleep 300", number: int = 1, **more: Any) -> Container:
         """Start a shell script in the image of the tests. `launch_*`: fields of the launch, the rest options."""
@@ -47,7 +49,7 @@ class Box:
     async def ended(self, script: str, number: int = 1, **more: Any) -> Any:
         """Run a script to its end. Returns how it ended."""
         handle = await self.start(script, number, **more)
-        return await asyncio.wait_for(self.driver.wait(handle), 30)
+        return await asyncio.wait_for(self.driver.wait(handle), 60)
 
     def output(self, name: str = "stdout", task: str = "main") -> str:
         """What a task wrote, as its log has it."""
@@ -65,7 +67,7 @@ class Box:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        # A connection is closed one turn after it was told to.
+        # A connection is closed one turn of the loop after the request to close it.
         await asyncio.sleep(0.01)
 
     def leave(self) -> None:
@@ -100,7 +102,7 @@ async def a_box(engine: OwnEngine, top: Path, **settings: Any) -> AsyncIterator[
         box.leave()
 
 
-async def level(check: Callable[[], Any], timeout_s: float = 20.0) -> None:
+async def level(check: Callable[[], Any], timeout_s: float = 60.0) -> None:
     """Wait for what no event tells of."""
     async with asyncio.timeout(timeout_s):
         while not check():  # noqa: ASYNC110

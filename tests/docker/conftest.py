@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests import not_tested
 from tests.compose.engine import NoEngineError
 from tests.docker.engine import OwnEngine
 
@@ -33,13 +34,13 @@ def engine() -> Iterator[OwnEngine]:
         found = OwnEngine()
     except NoEngineError as err:
         say(f"SKIPPED, the docker driver was not tested: {err}")
-        pytest.skip(str(err))
+        not_tested.missing_tool(str(err))
     try:
         try:
             found.import_image()
         except NoEngineError as err:
             say(f"SKIPPED, the docker driver was not tested: {err}")
-            pytest.skip(str(err))
+            not_tested.missing_tool(str(err))
         say(f"engine {found.client.version()['Version']}, our own")
         yield found
     finally:

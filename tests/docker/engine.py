@@ -16,7 +16,7 @@ from pathlib import Path
 
 import docker
 
-from services.agent.drivers.docker_engine import knock
+from services.agent.drivers.docker.engine import probe_socket
 from tests.compose.engine import NoEngineError, _install, _leave_network, _unmount_below
 
 #: Programs of the image; all are one static file.
@@ -40,7 +40,7 @@ class OwnEngine:
         self._folder = Path(tempfile.mkdtemp(prefix="caravan-docker-"))
         self.url = f"unix://{self._folder / 'sock'}"
         self._process: subprocess.Popen[bytes] | None = None
-        # The namespace outlives a killed dockerd: somebody stays in it.
+        # The namespace outlives a killed dockerd: another process stays in it.
         self._keeper = subprocess.Popen(
             ["sleep", "1200"],
             stdin=subprocess.DEVNULL,
@@ -92,7 +92,7 @@ class OwnEngine:
         if not (self._folder / "sock").exists():
             return False
         try:
-            knock(self.url)
+            probe_socket(self.url)
         except OSError:
             return False
         client = docker.APIClient(base_url=self.url, timeout=5)
@@ -110,7 +110,7 @@ class OwnEngine:
         self._process.wait()
         # Its containerd dies with it, a moment later: the next dockerd must not take it for its own.
         pid = self._folder / "run" / "containerd" / "containerd.pid"
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while Path(f"/proc/{pid.read_text().strip()}").exists() and time.monotonic() < deadline:
             time.sleep(0.02)
 
@@ -132,6 +132,8 @@ class OwnEngine:
 
     def import_image(self) -> None:
         """Make the image of the tests from this machine's static busybox."""
+        if os.environ.get("CI") and not shutil.which("busybox"):
+            _install()
         box = shutil.which("busybox")
         if box is None or b"statically linked" not in _kind(box):
             raise NoEngineError("the image of these tests is made from busybox-static: install it")
@@ -161,7 +163,7 @@ class OwnEngine:
             client.close()
             self._process.terminate()
             try:
-                self._process.wait(20)
+                self._process.wait(60)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from services.agent.drivers.docker import Docker
-from services.agent.drivers.docker_create import Machine
-from services.agent.drivers.docker_settings import DockerSettings
-from services.agent.edge_home import Home
+from services.agent.drivers.docker.container_spec import HostCpu
+from services.agent.drivers.docker.driver import DockerDriver
+from services.agent.drivers.docker.settings import DockerSettings
+from services.agent.executor.data_dir import DataDir
 from tests.docker.box import level
 from tests.docker.engine import IMAGE, OwnEngine
 from tests.integration.agent_node import Node, job, projection
@@ -28,16 +28,16 @@ def box_task(script: str, name: str = "main", **config: Any) -> dict[str, Any]:
 @contextlib.asynccontextmanager
 async def a_node(engine: OwnEngine, top: Path, spec: dict[str, Any]) -> AsyncIterator[Node]:
     """An agent on the engine of the tests."""
-    made: list[Docker] = []
+    made: list[DockerDriver] = []
 
-    def docker(home: Home) -> Iterator[Docker]:
-        driver = Docker(
+    def docker(home: DataDir) -> Iterator[DockerDriver]:
+        driver = DockerDriver(
             DockerSettings(host=engine.url),
             data_dir=home.top,
             node_id="n1",
             home_id=home.host_id,
             kernel_boot=home.kernel_boot,
-            machine=Machine(core_mhz=1000, cores=2),
+            machine=HostCpu(core_mhz=1000, cores=2),
         )
         made.append(driver)
         yield driver
@@ -50,7 +50,7 @@ async def a_node(engine: OwnEngine, top: Path, spec: dict[str, Any]) -> AsyncIte
         await node.close()
         for driver in made:
             driver.close()
-        # A connection is closed one turn after it was told to.
+        # A connection is closed one turn of the loop after the request to close it.
         await asyncio.sleep(0.01)
 
 
@@ -90,7 +90,9 @@ async def test_a_job_that_asks_for_the_node_fails_for_good(engine: OwnEngine, to
     async with a_node(engine, top, spec) as node:
         node.hear(projection(5, 1))
         await node.until(lambda: node.status() == "failed")
-        assert "privileged container is the node" in str(node.task().events)
+        assert "privileged is not allowed on this node (CARAVAN_DOCKER_ALLOW_PRIVILEGED)" in str(
+            node.task().events
+        )
         assert node.task().restarts == 0
         assert of_home(engine, node) == []
 
@@ -100,6 +102,6 @@ async def test_exit_code_and_reason_reach_the_report(engine: OwnEngine, top: Pat
     spec = job(box_task("x=$(yes | head -c 300000000); echo $x"), kind="batch")
     async with a_node(engine, top, spec) as node:
         node.hear(projection(5, 1))
-        await node.until(lambda: node.status() == "failed", 40)
+        await node.until(lambda: node.status() == "failed", 60)
         assert (node.task().exit_code, node.task().signal) == (137, 9)
         assert "OOM Killed" in str(node.task().events)

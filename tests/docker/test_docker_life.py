@@ -6,11 +6,15 @@ from pathlib import Path
 import docker
 import pytest
 
-from services.agent.drivers import docker_state
-from services.agent.drivers.docker import Container
-from services.agent.drivers.docker_begin import Order, Starting, begin
-from services.agent.drivers.docker_create import plan_of
-from services.agent.drivers.driver import Exit, Gone, StartRefused
+from services.agent.drivers.docker import run_record
+from services.agent.drivers.docker.container_spec import container_spec
+from services.agent.drivers.docker.container_start import (
+    ContainerStart,
+    PendingStart,
+    create_and_start,
+)
+from services.agent.drivers.docker.driver import Container
+from services.agent.drivers.driver import StartRefused, TaskExit, TaskMissing
 from tests.docker.box import Box, a_box, launch, level, status
 from tests.docker.engine import OwnEngine
 
@@ -34,7 +38,7 @@ async def test_a_running_container_is_adopted(engine: OwnEngine, top: Path) -> N
         found = await box2.driver.recover(box2.run())
         assert isinstance(found, Container)
         assert (found.id, found.pid) == (first.id, first.pid)
-        end = await asyncio.wait_for(box2.driver.wait(found), 30)
+        end = await asyncio.wait_for(box2.driver.wait(found), 60)
         assert end.code == 7
         assert box2.output() == "".join(f"line {number}\n" for number in range(40))
         assert box2.containers() == []
@@ -48,7 +52,7 @@ async def test_an_end_nobody_watched_is_reported(engine: OwnEngine, top: Path) -
         box2 = await next_life(box)
         await level(lambda: engine.client.containers.get(handle.id).status == "exited")
         found = await box2.driver.recover(box2.run())
-        assert isinstance(found, Exit)
+        assert isinstance(found, TaskExit)
         assert found.code == 9
         assert box2.output() == "last words\n"
         assert box2.containers() == []
@@ -66,16 +70,16 @@ async def test_a_crash_between_create_and_start(
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr("services.agent.drivers.docker_begin.write_claim", crashed)
+            patch.setattr("services.agent.drivers.docker.container_start.write_claim", crashed)
             patch.setattr(docker.APIClient, "remove_container", lambda *_, **__: None)
             given = launch("sleep 300")
-            plan = plan_of(box.driver._name(box.run()), given)
-            order = Order(run=box.run(), launch=given, plan=plan, starting=Starting())
+            plan = container_spec(box.driver._name(box.run()), given)
+            order = ContainerStart(run=box.run(), launch=given, plan=plan, starting=PendingStart())
             with pytest.raises(KeyboardInterrupt):
-                begin(box.driver._engine.api(), box.driver._ground, order)
+                create_and_start(box.driver._engine.api(), box.driver._ground, order)
         assert [one.status for one in box.containers()] == ["created"]
         box2 = await next_life(box)
-        assert await box2.driver.recover(box2.run()) == Gone(started=False)
+        assert await box2.driver.recover(box2.run()) == TaskMissing(started=False)
         assert box2.containers() == []
         handle = await box2.start()
         assert len(box2.containers()) == 1
@@ -90,14 +94,14 @@ async def test_a_start_given_up_never_comes_alive(
     async with a_box(engine, top) as box:
         made = asyncio.Event()
         loop = asyncio.get_running_loop()
-        write = docker_state.write_claim
+        write = run_record.write_claim
 
         def slow(*args: object) -> None:
             write(*args)  # type: ignore[arg-type]
             loop.call_soon_threadsafe(made.set)
             asyncio.run_coroutine_threadsafe(asyncio.sleep(0.3), loop).result()
 
-        monkeypatch.setattr("services.agent.drivers.docker_begin.write_claim", slow)
+        monkeypatch.setattr("services.agent.drivers.docker.container_start.write_claim", slow)
         starting = asyncio.ensure_future(box.start())
         await made.wait()
         starting.cancel()
@@ -117,26 +121,26 @@ async def test_a_container_of_another_life_of_the_machine_is_lost(
         box2 = await next_life(box)
         box2.driver._kernel_boot = "another"
         found = await box2.driver.recover(box2.run())
-        assert isinstance(found, Gone)
+        assert isinstance(found, TaskMissing)
         assert found.started
-        assert "restarted" in found.reason
+        assert "rebooted" in found.reason
         assert box2.containers() == []
         box.home = box2.home
 
 
 async def test_a_container_removed_by_somebody(engine: OwnEngine, top: Path) -> None:
-    """A container that somebody removes ends its run, with nobody's code, now or in the next life."""
+    """A container that is removed outside of Caravan ends its run without an exit code, now or in the next life."""
     async with a_box(engine, top) as box:
         handle = await box.start()
         waiting = asyncio.ensure_future(box.driver.wait(handle))
         engine.client.containers.get(handle.id).remove(force=True)
-        end = await asyncio.wait_for(waiting, 30)
+        end = await asyncio.wait_for(waiting, 60)
         assert end.code in {None, 137}
         second = await box.start(number=2)
         box2 = await next_life(box)
         engine.client.containers.get(second.id).remove(force=True)
         found = await box2.driver.recover(box2.run(2))
-        assert isinstance(found, Gone)
+        assert isinstance(found, TaskMissing)
         assert found.started
         box.home = box2.home
 
@@ -162,7 +166,7 @@ async def test_the_engine_goes_and_comes_back(engine: OwnEngine, top: Path) -> N
         engine.kill()
         try:
             await level(lambda: not status(ends.pid), 30)
-            with pytest.raises(StartRefused, match="does not answer") as caught:
+            with pytest.raises(StartRefused, match="not reachable") as caught:
                 await box.start(number=9)
             assert caught.value.recoverable
             assert not any(one.done() for one in waits)
@@ -176,7 +180,7 @@ async def test_the_engine_goes_and_comes_back(engine: OwnEngine, top: Path) -> N
         count = box.output().count("on")
         await level(lambda: box.output().count("on") > count)
         await box.driver.stop(stays)
-        assert (await asyncio.wait_for(waits[0], 30)).signal == 9
+        assert (await asyncio.wait_for(waits[0], 60)).signal == 9
 
 
 async def test_an_engine_that_is_away_when_the_agent_comes(engine: OwnEngine, top: Path) -> None:
@@ -193,7 +197,7 @@ async def test_an_engine_that_is_away_when_the_agent_comes(engine: OwnEngine, to
             await asyncio.to_thread(engine.start)
         await level(lambda: found.pid == first.pid, 30)
         await box2.driver.stop(found)
-        assert (await asyncio.wait_for(waiting, 30)).signal == 9
+        assert (await asyncio.wait_for(waiting, 60)).signal == 9
         box.home = box2.home
 
 
@@ -205,8 +209,8 @@ async def test_a_hanging_engine_costs_its_own_tasks_alone(engine: OwnEngine, top
         waiting = asyncio.ensure_future(box.driver.wait(handle))
         engine.freeze()
         try:
-            with pytest.raises(StartRefused, match=r"gave no answer|does not answer"):
-                await asyncio.wait_for(box.start(number=2), 20)
+            with pytest.raises(StartRefused, match=r"did not answer|not reachable"):
+                await asyncio.wait_for(box.start(number=2), 60)
             assert not waiting.done()
         finally:
             engine.thaw()

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from services.agent.drivers.driver import StartRefused
-from shared.core.tasks import TaskNetwork
+from shared.core.runtime.agent_messages import TaskNetwork
+from tests.command_output import run_command
 from tests.docker.box import a_box, level, status
 from tests.docker.engine import OwnEngine
 
@@ -93,7 +94,7 @@ async def test_limits_are_the_reservation(engine: OwnEngine, top: Path) -> None:
         assert (host["Memory"], host["MemoryReservation"]) == (96 << 20, 64 << 20)
         assert (host["CpuShares"], host["CpuPeriod"], host["CpuQuota"]) == (500, 100_000, 25_000)
         assert (host["PidsLimit"], host["ShmSize"]) == (50, 1 << 20)
-        said = await box.driver.exec(handle, ("sh", "-c", "ulimit -Hn"), 10)
+        said = await run_command(box.driver, handle, ("sh", "-c", "ulimit -Hn"), 10)
         assert said.stdout.split() == [b"200"]
         assert host["Ulimits"] == [{"Name": "nofile", "Soft": 100, "Hard": 200}]
 
@@ -121,7 +122,7 @@ async def test_hardened_by_default(engine: OwnEngine, top: Path) -> None:
         host = box.containers()[0].attrs["HostConfig"]
         assert host["PidsLimit"] == 4096
         assert (host["PidMode"], host["UTSMode"], host["IpcMode"]) == ("", "", "private")
-        said = await box.driver.exec(handle, ("touch", "/etc/x"), 10)
+        said = await run_command(box.driver, handle, ("touch", "/etc/x"), 10)
         assert said.code != 0
 
 
@@ -183,7 +184,7 @@ async def test_a_port_nobody_has_is_named(engine: OwnEngine, top: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"image": "no-such/image:1"}, "is not on this node, and nothing is pulled"),
+        ({"image": "no-such/image:1"}, "is not present and pulling is disabled"),
         ({"command": "no-such-program"}, "no-such-program"),
         ({"comand": "x"}, "did you mean command"),
         ({"network_mode": "nowhere"}, "is not allowed on this node"),
@@ -203,24 +204,26 @@ async def test_a_start_that_cannot_work_says_why(
 
 
 async def test_an_image_that_cannot_be_pulled(engine: OwnEngine, top: Path) -> None:
-    """Pulling is told, its failure says why, and the next start does not ask the registry again at once."""
+    """A pull is a task event, its failure says why, and the next start does not ask the registry again at once."""
     async with a_box(engine, top) as box:
-        with pytest.raises(StartRefused, match="cannot be pulled") as caught:
+        with pytest.raises(StartRefused, match="pull failed") as caught:
             await box.start(image="127.0.0.1:1/nothing:1", image_pull_timeout="20s")
         assert caught.value.recoverable
         assert ("Driver", "Downloading image 127.0.0.1:1/nothing:1") in box.told
-        with pytest.raises(StartRefused, match="tried again in"):
+        with pytest.raises(StartRefused, match="next attempt in"):
             await box.start(image="127.0.0.1:1/nothing:1", number=2)
 
 
 async def test_exec_and_stats_look_inside(engine: OwnEngine, top: Path) -> None:
-    """A command runs inside with its code and both outputs; one that takes too long is killed; use is told."""
+    """A command runs inside with its code and both outputs; a slow one is killed; statistics are there."""
     async with a_box(engine, top) as box:
         handle = await box.start("echo up; sleep 300", launch_env={"A": "b"})
-        said = await box.driver.exec(handle, ("sh", "-c", "echo $A; echo no >&2; exit 4"), 10)
+        said = await run_command(
+            box.driver, handle, ("sh", "-c", "echo $A; echo no >&2; exit 4"), 10
+        )
         assert (said.code, said.stdout, said.stderr) == (4, b"b\n", b"no\n")
         with pytest.raises(TimeoutError):
-            await box.driver.exec(handle, ("sleep", "77"), 1.0)
+            await run_command(box.driver, handle, ("sleep", "77"), 1.0)
         await level(lambda: "sleep 77" not in " ".join(
             " ".join(row) for row in box.containers()[0].top()["Processes"]))  # fmt: skip
         used = await box.driver.stats(handle)
@@ -249,7 +252,7 @@ async def test_a_terminal(engine: OwnEngine, top: Path) -> None:
 
 
 async def test_a_session_without_terminal_ends_with_its_input(engine: OwnEngine, top: Path) -> None:
-    """Input is passed on to its end, and both outputs are told apart; closing ends what still runs."""
+    """Input is passed on to its end, and both outputs are separate; closing ends what still runs."""
     async with a_box(engine, top) as box:
         handle = await box.start()
         session = await box.driver.exec_stream(handle, ("sh", "-c", "cat; echo e >&2"), tty=False)
@@ -276,7 +279,7 @@ async def test_health_is_told(engine: OwnEngine, top: Path) -> None:
         handle = await box.start("touch /tmp/ok; sleep 300", image="caravan-test-box:health")
         waiting = asyncio.ensure_future(box.driver.wait(handle))
         await level(lambda: ("Health", "container is healthy") in box.told)
-        await box.driver.exec(handle, ("rm", "/tmp/ok"), 10)
+        await run_command(box.driver, handle, ("rm", "/tmp/ok"), 10)
         await level(lambda: ("Health", "container is unhealthy") in box.told)
         await box.driver.stop(handle)
         assert (await waiting).signal == 9

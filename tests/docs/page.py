@@ -3,7 +3,7 @@
 - A block that begins with `caravan up` is the first terminal: started, waited for, ended at the end or when the page
   ends it by the pid in `up.lock`.
 - A `text` block below shows lines of the output, in their order; others may stand between. `…` stands for anything, and
-  any space for any number of spaces. A block that only asks is asked again until it says so, at most for 15 s.
+  any space for any number of spaces. A block that only asks is asked again until it says so, at most for PATIENCE_S.
 """
 
 import os
@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 15.0
+PATIENCE_S = 90.0
 _BLOCK = re.compile(r"^```(sh|text)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-_ASKS = re.compile(r"caravan (\w+ )?(status|logs|list|tail|get|history|timeline|why-not)\b")
+_ASKS = re.compile(
+    r"caravan (\w+ )?(status|logs|list|tail|get|history|timeline|verify|why-not|deployments)\b"
+)
 
 
 class Step(NamedTuple):
@@ -40,7 +42,7 @@ def steps(text: str) -> Iterator[Step]:
 
 
 class Reader:
-    """Somebody in a checkout, with two terminals."""
+    """A user in a checkout, with two terminals."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -78,7 +80,7 @@ class Reader:
             time.sleep(0.2)
         if "up.lock" in step.command:
             assert self._up is not None
-            assert self._up.wait(30) == 0
+            assert self._up.wait(PATIENCE_S) == 0
             self._up = None
 
     def _run(self, command: str) -> tuple[int, str]:
@@ -89,19 +91,20 @@ class Reader:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
         )
         return done.returncode, done.stdout.decode()
 
     def _begin(self, command: str) -> None:
         """Start a cluster on a free port, and wait until it says how it is ended."""
-        words = [*command.split(), "--port", "0"]
+        # The page's reader is no root, who would have to ask for the driver of its jobs.
+        words = [*command.split(), "--port", "0", "--raw-exec"]
         with (self.folder / "up.out").open("wb") as out:
             self._up = subprocess.Popen(
                 words, cwd=self.folder, env=self.env, stdout=out, stderr=subprocess.STDOUT
             )
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while "Ctrl-C" not in (said := (self.folder / "up.out").read_text()):
             assert time.monotonic() < deadline and self._up.poll() is None, said
             time.sleep(0.1)
@@ -111,7 +114,7 @@ class Reader:
         if self._up is None:
             return 0
         self._up.send_signal(signal.SIGINT)
-        return self._up.wait(30)
+        return self._up.wait(PATIENCE_S)
 
 
 def first_missing(shown: tuple[str, ...], said: str) -> str:

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import pytest
 
-from services.cli.output import Output
-from services.cli.sqls import show
-from shared.archive.database import Database
-from shared.archive.facts import Facts
+from services.cli.runtime.output import CommandOutput
+from services.cli.sql.answer_table import print_answer
+from shared.archive.database import FactDatabase
+from shared.archive.fact_extractor import FactExtractor
 from tests.golden.replay_log import read_log
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,20 +31,20 @@ def questions() -> list[Question]:
     return [Question(one["sql"].strip(), one["text"]) for one in found]
 
 
-def loaded() -> Database:
-    facts, database = Facts(), Database()
+def loaded() -> FactDatabase:
+    facts, database = FactExtractor(), FactDatabase()
     for record in read_log(LOG):
         facts.apply(record)
     database.take(facts)
-    database.close_doors({})
+    database.lock_sources({})
     return database
 
 
-def answered(database: Database, sql: str, capsys: pytest.CaptureFixture[str]) -> str:
+def answered(database: FactDatabase, sql: str, capsys: pytest.CaptureFixture[str]) -> str:
     """What `caravan sql` prints."""
     capsys.readouterr()
     source = SimpleNamespace(problems=[], seq=0, cluster_id="")
-    show(Output(), source, database.ask(sql), comma=False, limit=1000)  # type: ignore[arg-type]
+    print_answer(CommandOutput(), source, database.ask(sql), comma=False, limit=1000)  # type: ignore[arg-type]
     return capsys.readouterr().out
 
 

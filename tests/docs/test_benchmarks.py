@@ -1,4 +1,4 @@
-"""docs/benchmarks.md is what its results make of it, and shows no figure that is none."""
+"""docs/benchmarks.md equals the page generated from its results, and shows no invalid result."""
 
 import json
 from pathlib import Path
@@ -7,10 +7,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from bench import report
-from bench.pages import number
-from bench.published import ENTRIES
-from services.cli.benches import names
+from bench.catalog import BENCHMARKS
+from bench.report import build
+from bench.report.page_text import format_number
+from bench.report.targets import REPORT_ENTRIES
 
 GOOD: dict[str, Any] = {
     "name": "p1",
@@ -33,21 +33,21 @@ def section(text: str, name: str) -> str:
 
 def built(folder: Path, **changes: Any) -> tuple[str, dict[str, str]]:
     (folder / "p1.json").write_text(json.dumps({**GOOD, **changes}))
-    return report.build(folder)
+    return build.build(folder)
 
 
 def test_the_page_is_what_the_results_say() -> None:
     """Made again from what is committed, the page and its pictures are the same bytes: `just bench-report`."""
-    text, pictures = report.build()
-    assert report.PAGE.read_text(encoding="utf-8") == text
-    there = {one.name: one.read_text(encoding="utf-8") for one in report.PICTURES.glob("*.svg")}
+    text, pictures = build.build()
+    assert build.PAGE.read_text(encoding="utf-8") == text
+    there = {one.name: one.read_text(encoding="utf-8") for one in build.PICTURES.glob("*.svg")}
     assert there == pictures
 
 
 def test_a_result_is_shown_with_its_bars(tmp_path: Path) -> None:
-    """Median, range, what closes it, the state, and the CPU of our processes without the bench."""
+    """Median, range, target, state, and the CPU of our processes without the bench."""
     text, pictures = built(tmp_path)
-    assert "| [p1](#p1) | `t_all_s` | 2.50 | 2.25 to 2.75 | ≤ 3 | ≤ 1 | closed |" in text
+    assert "| [p1](#p1) | `t_all_s` | 2.50 | 2.25 to 2.75 | ≤ 3 | ≤ 1 | target reached |" in text
     assert "500 placements for each CPU second" in section(text, "p1")
     assert "| scheduler | 1.50 |  |" in section(text, "p1")
     assert {"all.svg", "p1.svg", "p1-cpu.svg"} <= set(pictures)
@@ -76,13 +76,13 @@ def test_what_is_no_figure_is_not_shown(tmp_path: Path, changes: dict[str, Any],
 
 def test_what_is_known_of_benchmarks_is_of_benchmarks_there_are() -> None:
     """Bars and peers name benchmarks of the checkout, and each of these has a part."""
-    known = set(names(report.ROOT / "bench"))
-    text, _ = report.build()
+    known = set(BENCHMARKS)
+    text, _ = build.build()
     assert {name for name in known if f"\n## {name}\n" not in text} == set()
-    assert known & set(ENTRIES)
+    assert known & set(REPORT_ENTRIES)
 
 
 def test_numbers_have_three_digits_that_count() -> None:
     """Large ones are whole with commas, small ones keep three digits."""
-    told = [number(one) for one in (1_234_567.8, 123.4, 12.34, 1.234, 0.012345, 5, 0.0)]
+    told = [format_number(one) for one in (1_234_567.8, 123.4, 12.34, 1.234, 0.012345, 5, 0.0)]
     assert told == ["1,234,568", "123", "12.3", "1.23", "0.0123", "5", "0"]

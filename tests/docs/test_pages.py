@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.children import processes_of
+from services.cli.local.processes import processes_using
 from tests.docs import page
 from tests.docs.page import ROOT, Reader, first_missing, steps
 
@@ -19,7 +19,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
     one = Reader(tmp_path)
     yield one
     assert one.end() == 0
-    assert not processes_of(tmp_path)
+    assert not processes_using(tmp_path)
 
 
 def part(name: str, heading: str = "") -> str:
@@ -40,8 +40,8 @@ def part(name: str, heading: str = "") -> str:
         ("quickstart.md", "", 12),
         ("concepts.md", "", 4),
         ("operations.md", "One machine", 6),
-        # Its tasks take their time.
-        pytest.param("debugging.md", "", 16, marks=pytest.mark.timeout(300)),
+        ("updates.md", "", 10),
+        ("debugging.md", "", 16),
     ],
 )
 def test_a_page_does_what_it_says(reader: Reader, name: str, heading: str, least: int) -> None:

@@ -5,15 +5,15 @@ import re
 
 import pytest
 
-from shared.archive.database import Database
-from shared.archive.views import MACROS, TABLES
+from shared.archive.database import FactDatabase
+from shared.archive.views import SQL_MACROS, SQL_TABLES
 from tests.docs.sql_page import PAGE, answered, bless, loaded, questions
 
 QUESTIONS = questions()
 
 
 @pytest.fixture(scope="module")
-def database() -> Database:
+def database() -> FactDatabase:
     return loaded()
 
 
@@ -25,7 +25,7 @@ def test_fifteen_questions_are_answered() -> None:
 
 
 def test_the_answers_are_those_of_the_page(
-    database: Database, capsys: pytest.CaptureFixture[str]
+    database: FactDatabase, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every question gives just the answer that the page shows, and none is empty."""
     found = {one.sql: answered(database, one.sql, capsys) for one in QUESTIONS}
@@ -38,13 +38,13 @@ def test_the_answers_are_those_of_the_page(
         assert "no rows" not in one.text
 
 
-def test_every_table_and_macro_is_described(database: Database) -> None:
+def test_every_table_and_macro_is_described(database: FactDatabase) -> None:
     """The page names each table with just its columns, and each macro."""
     text = PAGE.read_text(encoding="utf-8")
-    for table in TABLES:
+    for table in SQL_TABLES:
         told = re.search(rf"^\| `{table}` \| ([^|]*) \|", text, re.MULTILINE)
         assert told, table
         columns = [str(row[0]) for row in database.ask(f"DESCRIBE {table}").rows]
         assert told[1].replace("`", "").split(", ") == columns, table
-    for macro in MACROS:
+    for macro in SQL_MACROS:
         assert f"| `{macro}` |" in text, macro

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.children import processes_of
-from tests.bus.up import Up
+from services.cli.local.processes import processes_using
+from tests.bus.up import PATIENCE_S, Up
 from tests.docs.terminal import run
 
 pytestmark = pytest.mark.bus
@@ -30,7 +30,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     yield one
     if one.process.poll() is None:
         one.end()
-    assert not processes_of(one.data_dir)
+    assert not processes_using(one.data_dir)
 
 
 @pytest.mark.parametrize("columns", [40, 60, 200])
@@ -58,7 +58,7 @@ def test_the_rollout_is_drawn_and_stays(up: Up) -> None:
     text = screen.text()
     assert code == 0
     assert any(line.startswith("✓ job hello, version ") for line in text), text
-    assert sum("━━━━" in line and "4/4 running" in line for line in text) == 1
+    assert sum("━━━━" in line and "4/4 healthy" in line for line in text) == 1
     assert "\x1b[32m" in "".join(screen.lines)
 
 
@@ -78,24 +78,32 @@ def test_no_colour_is_no_colour(up: Up, env: dict[str, str]) -> None:
 def test_a_pipe_gets_plain_lines(up: Up) -> None:
     """Piped, progress is one line a change, without a control character."""
     command = [*CARAVAN, "job", "run", "--var", "count=2", HELLO]
-    done = subprocess.run(command, env=up.env, capture_output=True, check=False, timeout=60)
+    done = subprocess.run(command, env=up.env, capture_output=True, check=False, timeout=PATIENCE_S)
     assert done.returncode == 0
     assert b"\x1b" not in done.stdout and b"\r" not in done.stdout
-    assert b"greeters: 2/2 running" in done.stdout
+    assert b"greeters: 2/2 healthy" in done.stdout
 
 
-def test_a_reader_that_leaves_is_no_traceback(up: Up) -> None:
-    """`caravan log tail -f | head -1` ends with the reader."""
-    text = f"{sys.executable} -m services.cli log tail -n 50 -f | head -n 1"
+@pytest.mark.parametrize("lines", [1, 50])
+def test_a_reader_that_leaves_is_no_traceback(up: Up, lines: int) -> None:
+    """`caravan log tail -f | head -1` ends with the reader, also while no event comes that it could not write."""
+    text = f"{sys.executable} -m services.cli log tail -n {lines} -f | head -n 1"
     done = subprocess.run(
-        ["/bin/sh", "-c", text], env=up.env, capture_output=True, check=False, timeout=30
+        ["/bin/sh", "-c", text], env=up.env, capture_output=True, check=False, timeout=PATIENCE_S
     )
     assert len(done.stdout.splitlines()) == 1
     assert b"Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(
-    "at", ["services.cli.words", "msgspec", "asyncio", "nats.js", "shared.bus.client"]
+    "at",
+    [
+        "services.cli.command_spec",
+        "msgspec",
+        "asyncio",
+        "nats.js",
+        "shared.bus.connection.public_client",
+    ],
 )
 def test_ctrl_c_while_it_starts_is_quiet(up: Up, at: str) -> None:
     """However much of it was imported, Ctrl-C ends it as a shell expects, without a traceback."""
@@ -108,7 +116,7 @@ def test_ctrl_c_while_it_starts_is_quiet(up: Up, at: str) -> None:
         if line.split()[-1] == at:
             break
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode in (130, -signal.SIGINT), err
     assert "Traceback" not in err
 
@@ -126,13 +134,15 @@ def test_ctrl_c_ends_what_follows(up: Up, words: list[str]) -> None:
     assert process.stdout is not None
     assert process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, err) == (130, b"")
 
 
 def test_ctrl_c_while_following_leaves_the_job_alone(up: Up) -> None:
     """Ctrl-C ends the following, not what was submitted: it runs once its node is awake again."""
     agent = json.loads((up.data_dir / "up.json").read_text())["services"]["agent-node-1"]
+    # The node stays ready while it sleeps: else the job would wait for another one, and its following end.
+    up.documented("operator", "scheduler", "set", "heartbeats_missed=600")
     os.kill(agent, signal.SIGSTOP)
     try:
         command = [*CARAVAN, "job", "run", str(ROOT / "examples" / "batch.nomad.hcl")]
@@ -144,10 +154,13 @@ def test_ctrl_c_while_following_leaves_the_job_alone(up: Up) -> None:
             if "pending" in line:
                 break
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=20)
-        assert (process.returncode, err) == (130, "")
+        _, err = process.communicate(timeout=PATIENCE_S)
+        # A command that changes a cluster names it; nothing else is said.
+        assert process.returncode == 130
+        assert re.fullmatch(r"cluster \S+ \(nats://\S+, context \S+\)\n", err), err
     finally:
         os.kill(agent, signal.SIGCONT)
+        up.documented("operator", "scheduler", "set", "heartbeats_missed=3")
 
     def complete() -> int:
         groups = up.run("job", "status", "count-to-ten")[1]["groups"]
@@ -178,7 +191,7 @@ class Listener:
                 if b"PING" in data:
                     one.sendall(b"PONG\r\n")
                 for reply in re.findall(rb"^PUB \S+ (\S+) \d+", data, re.MULTILINE):
-                    # As a server does when nobody listens.
+                    # As a server answers without a subscriber.
                     one.sendall(b"HMSG %s 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\n" % reply)
 
     def close(self) -> None:
@@ -203,7 +216,7 @@ def test_what_is_no_bus_is_said_within_two_seconds(
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=PATIENCE_S,
     )
     listener.close()
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1), done.stderr
@@ -211,7 +224,7 @@ def test_what_is_no_bus_is_said_within_two_seconds(
 
 
 def test_an_old_server_is_named(tmp_path: Path) -> None:
-    """Where nobody answers on a server that is too old, the line says so."""
+    """Without an answer from a server that is too old, the message names the reason."""
     greeting = f"INFO {_INFO % '2.9.1'}\r\n".encode()
     listener = Listener(greeting)
     env = {**os.environ, "CARAVAN_NATS_URL": listener.url, "XDG_STATE_HOME": str(tmp_path)}
@@ -221,7 +234,7 @@ def test_an_old_server_is_named(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=PATIENCE_S,
     )
     listener.close()
     assert done.returncode == 1

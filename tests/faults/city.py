@@ -1,6 +1,7 @@
-"""What every story of faults needs: a running cluster, somebody who watches its log, jobs, and proof at the end."""
+"""What every fault test needs: a running cluster, an observer of its log, jobs, and checks at the end."""
 
 import asyncio
+import contextlib
 import json
 import os
 import subprocess
@@ -14,24 +15,26 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from bench.harness import ROOT, Harness, until
-from bench.observer import Observer
+from bench.harness.cluster import ROOT, BenchCluster, wait_until
+from bench.harness.log_observer import LogObserver
 from schemas.answers import DeadAnswer
 from schemas.jobs import Verdict
-from shared.bus import subjects
-from shared.bus.client import Client
-from shared.core.invariants import check
-from shared.core.tables.allocations import RUN, TERMINAL
+from shared.bus.connection.nats_client import url_with_login
+from shared.bus.connection.public_client import Client
+from shared.bus.server import accounts
+from shared.core.state.invariants import check
+from shared.core.state.tables.allocations import RUN, TERMINAL
 from shared.errors import BusUnavailable
+from shared.protocol import subjects
 
 #: A story that takes longer has failed.
-PATIENCE_S = 40.0
+PATIENCE_S = 120.0
 
 
 class City:
     """A cluster with an observer and a client of the public, inside one loop."""
 
-    def __init__(self, cluster: Harness, observer: Observer, public: Client) -> None:
+    def __init__(self, cluster: BenchCluster, observer: LogObserver, public: Client) -> None:
         self.cluster = cluster
         self.observer = observer
         self.public = public
@@ -50,7 +53,7 @@ class City:
     async def ask(
         self, body: bytes, verb: str = "submit", timeout_s: float = 1.0
     ) -> Verdict | None:
-        """Ask once; None: nobody answered in time."""
+        """Ask once; None: no answer in time."""
         try:
             data = await self.public.request_bytes(subjects.api_jobs(verb), body, timeout_s)
         except BusUnavailable:
@@ -61,10 +64,10 @@ class City:
         """The services go on: a fresh job is accepted and placed."""
         verdict = await self.submit(body_of(name))
         assert verdict.status == "accepted", verdict
-        await until(lambda: self.held(name) == 1, f"{name} is placed", PATIENCE_S)
+        await wait_until(lambda: self.held(name) == 1, f"{name} is placed", PATIENCE_S)
 
     def held(self, job_id: str) -> int:
-        """Allocations of a job that shall run and have not ended, as the observer sees them."""
+        """Allocations of a job that are desired to run and have not ended, as the observer sees them."""
         table = self.observer.state.allocations
         rows = table.rows_of(job_id)  # type: ignore[arg-type]
         return int(np.count_nonzero((table.desired[rows] == RUN) & ~TERMINAL[table.client[rows]]))
@@ -89,6 +92,14 @@ class City:
             await asyncio.sleep(0.1)
         found = msgspec.convert(answer, DeadAnswer)
         return [one.reason for one in found.messages if one.subject == subject]
+
+    async def answer(self, subject: str, body: bytes) -> bytes:
+        """Ask until there is an answer: a question may be lost like any message."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                with contextlib.suppress(BusUnavailable):
+                    return await self.public.request_bytes(subject, body)
+                await asyncio.sleep(0.1)
 
     async def _asked(self, noun: str) -> dict[str, Any] | None:
         """Ask the view once; None: it is not there."""
@@ -123,10 +134,12 @@ class City:
 
 
 @asynccontextmanager
-async def watched(cluster: Harness) -> AsyncIterator[City]:
+async def watched(cluster: BenchCluster) -> AsyncIterator[City]:
     """Look at a cluster that has nodes and whose appliers have one active."""
     async with cluster.observer() as observer, cluster.client() as public:
-        await until(lambda: observer.state.fleet.ready().sum() > 0, "nodes are ready", PATIENCE_S)
+        await wait_until(
+            lambda: observer.state.fleet.ready().sum() > 0, "nodes are ready", PATIENCE_S
+        )
         yield City(cluster, observer, public)
 
 
@@ -142,17 +155,19 @@ def body_of(name: str, *, count: int = 1, submission: str = "", **more: object) 
         "Driver": "raw_exec",
         "Config": {"command": "/bin/sleep", "args": ["3600"]},
         "Resources": {"CPU": 20, "MemoryMB": 15},
+        "LogConfig": {"MaxFiles": 1, "MaxFileSizeMB": 1},
     }
     group = {"Name": "g", "Count": count, "EphemeralDisk": {"SizeMB": 10}, "Tasks": [task]}
     job = {"ID": name, "Name": name, "TaskGroups": [group]}
     return json.dumps({"Job": job, "SubmissionID": submission or f"s-{name}", **more}).encode()
 
 
-def verify(cluster: Harness, url: str = "") -> tuple[int, dict[str, Any]]:
+def verify(cluster: BenchCluster, url: str = "") -> tuple[int, dict[str, Any]]:
     """Run `caravan log verify --json`; returns the exit code and the object."""
+    public = cluster.credentials.login(accounts.PUBLIC)
     env = {
         **os.environ,
-        "CARAVAN_NATS_URL": url or cluster.url,
+        "CARAVAN_NATS_URL": url_with_login(url, *public) if url else cluster.client_url,
         "CARAVAN_CREDENTIALS": str(cluster.data_dir / "credentials.json"),
     }
     done = subprocess.run(
@@ -166,10 +181,10 @@ def verify(cluster: Harness, url: str = "") -> tuple[int, dict[str, Any]]:
     return done.returncode, json.loads(done.stdout)
 
 
-def metrics(cluster: Harness, name: str) -> dict[str, float]:
+def metrics(cluster: BenchCluster, name: str) -> dict[str, float]:
     """What a process shows on /metrics."""
     port = int((cluster.data_dir / "logs" / f"{name}.port").read_text())
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
         lines = answer.read().decode().splitlines()
     pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     return {key: float(value) for key, value in pairs}

@@ -7,19 +7,21 @@ import asyncio
 import sys
 from collections.abc import Callable
 
-from services.plan_applier.__main__ import main
-from shared.bus import shell
-from shared.bus.pull import Link
-from shared.core.role import Input, LeadershipWon
+from services.plan_applier.__main__ import build
+from shared.bus.jetstream.pull_consumer import CurrentConnection
+from shared.bus.process.runner import run_services
+from shared.bus.shell import shell
+from shared.core.runtime.messages import LeadershipWon
+from shared.core.runtime.role import Input
 
 _AGAIN_S = 0.15
 
 
 class Lawless:
-    """Leadership that nobody can deny."""
+    """Leadership that is always granted."""
 
     def __init__(
-        self, link: Link, put: Callable[[Input], None], *, key: str, instance: str
+        self, link: CurrentConnection, put: Callable[[Input], None], *, key: str, instance: str
     ) -> None:
         del link, key, instance
         self._put = put
@@ -32,7 +34,7 @@ class Lawless:
             self._put(LeadershipWon())
 
     def resign(self) -> None:
-        """Lead again, whoever else does."""
+        """Lead again, even if another instance leads."""
         asyncio.get_running_loop().call_later(_AGAIN_S, self._put, LeadershipWon())
 
     def stop(self) -> None:
@@ -40,5 +42,5 @@ class Lawless:
 
 
 if __name__ == "__main__":
-    shell.Leadership = Lawless  # type: ignore[assignment,misc]
-    sys.exit(main())
+    shell.LeaderElection = Lawless  # type: ignore[assignment,misc]
+    sys.exit(run_services([build]))

@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
-from bench.harness import Harness, until
+from bench.harness.cluster import BenchCluster, wait_until
 from schemas.envelope import ENCODER, CommandBatch
 from schemas.nodes import NodeSpec, ReportNode
 from schemas.plans import PlanCommitted
-from shared.bus import subjects
-from shared.bus.connect import header_block
-from shared.core.log import Chain
+from shared.bus.connection.nats_client import header_block
+from shared.bus.jetstream.marks import mark_of
+from shared.core.runtime.chain import Chain, decode_record
+from shared.protocol import subjects
+from shared.protocol.operator_verbs import VERBS
 from tests.faults.city import PATIENCE_S, City, body_of, play, watched
 
 
@@ -36,6 +38,7 @@ def named(job_id: str) -> bytes:
     return json.dumps(job(ID=job_id, Name="n")).encode()
 
 
+ODD = subjects.report("odd")
 GOOD = json.dumps(job()).encode()
 BAD = {
     "nothing": b"",
@@ -68,13 +71,13 @@ LEGAL = ("team.web/api-v1.2", "a/b/c", "ünïcode", "..dots..", "UPPER.lower", "
 
 
 @pytest.mark.parametrize("body", BAD.values(), ids=BAD.keys())
-def test_the_asked_door_refuses_in_words(cluster: Harness, body: bytes) -> None:
+def test_the_asked_door_refuses_in_words(cluster: BenchCluster, body: bytes) -> None:
     """What is no submission is refused at once with a code and a sentence, and leaves no fact."""
 
     async def story() -> None:
         async with watched(cluster) as city:
             jobs = set(city.observer.state.jobs.by_id)
-            verdict = await city.ask(body, timeout_s=5.0)
+            verdict = await city.ask(body, timeout_s=PATIENCE_S)
             assert verdict is not None and verdict.status == "refused" and verdict.error is not None
             assert verdict.error.code in {"invalid", "too_large", "unsupported"}, verdict.error
             assert verdict.error.message and len(verdict.error.message) < 1000
@@ -83,7 +86,7 @@ def test_the_asked_door_refuses_in_words(cluster: Harness, body: bytes) -> None:
     play(story())
 
 
-def test_the_drop_box_puts_bad_messages_aside(cluster: Harness) -> None:
+def test_the_drop_box_puts_bad_messages_aside(cluster: BenchCluster) -> None:
     """Each bad message of the drop box is a dead letter, the position moves on, and the good one behind is placed."""
 
     async def story() -> None:
@@ -97,7 +100,7 @@ def test_the_drop_box_puts_bad_messages_aside(cluster: Harness) -> None:
                 subjects.jobs("submit"), json.loads(body_of("behind-the-bad"))
             )
             assert kept["stream"] == "JOBS"
-            await until(lambda: city.held("behind-the-bad") == 1, "the good one", PATIENCE_S)
+            await wait_until(lambda: city.held("behind-the-bad") == 1, "the good one", PATIENCE_S)
             assert city.observer.state.jobs.jobs_seq >= kept["seq"]
             await city.buried(subjects.jobs("submit"), before + len(BAD))
             await city.buried(subjects.jobs("nonsense"), 1)
@@ -110,7 +113,7 @@ def test_the_drop_box_puts_bad_messages_aside(cluster: Harness) -> None:
     play(story())
 
 
-def test_legal_ids_work_everywhere(cluster: Harness) -> None:
+def test_legal_ids_work_everywhere(cluster: BenchCluster) -> None:
     """Dots, slashes and letters of any script are legal: submit, place, ask, project, stop."""
 
     async def story() -> None:
@@ -118,7 +121,9 @@ def test_legal_ids_work_everywhere(cluster: Harness) -> None:
             for job_id in LEGAL:
                 verdict = await city.submit(body_of(job_id, submission=f"s/{job_id}"))
                 assert verdict.status == "accepted" and verdict.job_id == job_id, verdict
-            await until(lambda: all(city.held(one) == 1 for one in LEGAL), "placed", PATIENCE_S)
+            await wait_until(
+                lambda: all(city.held(one) == 1 for one in LEGAL), "placed", PATIENCE_S
+            )
             for job_id in LEGAL:
                 answer = await city.public.request(subjects.query("job"), {"id": job_id})
                 assert answer["job"]["id"] == job_id
@@ -128,13 +133,15 @@ def test_legal_ids_work_everywhere(cluster: Harness) -> None:
                 await projected.aclose()  # type: ignore[attr-defined]
                 stop = json.dumps({"JobID": job_id}).encode()
                 assert (await city.submit(stop, "stop")).status == "accepted"
-            await until(lambda: all(city.held(one) == 0 for one in LEGAL), "stopped", PATIENCE_S)
+            await wait_until(
+                lambda: all(city.held(one) == 0 for one in LEGAL), "stopped", PATIENCE_S
+            )
             await city.proven()
 
     play(story())
 
 
-def test_a_submission_id_means_one_content(cluster: Harness) -> None:
+def test_a_submission_id_means_one_content(cluster: BenchCluster) -> None:
     """The same id and content again gets the first verdict; other content under it is a conflict, at both doors."""
 
     async def story() -> None:
@@ -148,14 +155,31 @@ def test_a_submission_id_means_one_content(cluster: Harness) -> None:
             )
             assert other.status == "refused" and other.error is not None
             assert other.error.code == "conflict"
-            city.public.publish(subjects.jobs("submit"), body_of("third", submission="one-id"))
+            kept = await city.public.request(
+                subjects.jobs("submit"), json.loads(body_of("third", submission="one-id"))
+            )
             await city.lives("behind-the-reused")
             assert not {"other", "third"} & set(city.observer.state.jobs.by_id)
+            place = f"jobs-{kept['seq']}"
+            for name in ("one-id", place):
+                values = city.public.follow(subjects.view_submission(name))
+                async with asyncio.timeout(PATIENCE_S):
+                    # The view may still have to publish what came before.
+                    while (value := json.loads((await anext(values))[1]))["job_id"] != "third":
+                        pass
+                await values.aclose()  # type: ignore[attr-defined]
+                answer = await city.public.request(subjects.query("submission"), {"id": name})
+                for verdict in (value, answer["verdict"]):
+                    assert verdict["submission_id"] == name and verdict["job_id"] == "third"
+                    assert verdict["status"] == "refused"
+                    assert verdict["error"]["code"] == "conflict", verdict
+            same = await city.submit(body_of("reused", submission="one-id"))
+            assert (same.status, same.seq) == ("accepted", first.seq)
 
     play(story())
 
 
-def test_check_and_set_is_checked(cluster: Harness) -> None:
+def test_check_and_set_is_checked(cluster: BenchCluster) -> None:
     """An index from the future, or from the past, is refused as conflict; the right one is taken."""
 
     async def story() -> None:
@@ -173,12 +197,12 @@ def test_check_and_set_is_checked(cluster: Harness) -> None:
                 "cas", count=2, submission="cas-ok", EnforceIndex=True, JobModifyIndex=index
             )
             assert (await city.submit(body)).version == first.version + 1
-            await until(lambda: city.held("cas") == 2, "the second version", PATIENCE_S)
+            await wait_until(lambda: city.held("cas") == 2, "the second version", PATIENCE_S)
 
     play(story())
 
 
-def test_two_submits_of_one_job_at_once(cluster: Harness) -> None:
+def test_two_submits_of_one_job_at_once(cluster: BenchCluster) -> None:
     """Two versions of one job in one batch are two versions, and the second one's count is what is placed."""
 
     async def story() -> None:
@@ -187,13 +211,15 @@ def test_two_submits_of_one_job_at_once(cluster: Harness) -> None:
             verdicts = await asyncio.gather(*(city.submit(body) for body in bodies))
             assert sorted(one.version for one in verdicts) == [0, 1, 2]
             last = max(range(3), key=lambda at: verdicts[at].version) + 1
-            await until(lambda: city.held("twice") == last, "the last version's count", PATIENCE_S)
+            await wait_until(
+                lambda: city.held("twice") == last, "the last version's count", PATIENCE_S
+            )
             await city.proven()
 
     play(story())
 
 
-def test_a_stop_while_it_is_planned(cluster: Harness) -> None:
+def test_a_stop_while_it_is_planned(cluster: BenchCluster) -> None:
     """A stop that comes while the job's evaluation is leased leaves nothing running, however the two meet."""
 
     async def story() -> None:
@@ -209,7 +235,7 @@ def test_a_stop_while_it_is_planned(cluster: Harness) -> None:
 
             await asyncio.gather(*(start_and_stop(name) for name in names))
             evaluations = city.observer.state.evaluations
-            await until(
+            await wait_until(
                 lambda: not any(evaluations.open_of.get(name) for name in names),  # type: ignore[call-overload]
                 "all is decided",
                 PATIENCE_S,
@@ -227,7 +253,7 @@ def _registration(host: str, **sizes: int) -> bytes:
     return ENCODER.encode(CommandBatch(sender=host, commands=(report,)))
 
 
-def test_odd_nodes_are_refused(cluster: Harness) -> None:
+def test_odd_nodes_are_refused(cluster: BenchCluster) -> None:
     """No cpu, 2^40 MiB, or an id that is up on another host: refused as a fact with the reason, the fleet unchanged."""
 
     async def story() -> None:
@@ -239,13 +265,17 @@ def test_odd_nodes_are_refused(cluster: Harness) -> None:
                 return found is not None and found.code == code and reason in found.reason
 
             for sizes, reason in (({"cpu_mhz": 0}, "cpu is 0"), ({"memory_mib": 2**40}, "memory")):
-                admin.send(subjects.report("odd"), _registration("one", **sizes))
-                await until(lambda r=reason: is_refused("invalid", r), reason, PATIENCE_S)
+                admin.send(ODD, _registration("one", **sizes), headers=mark_of(ODD))
+                await wait_until(lambda r=reason: is_refused("invalid", r), reason, PATIENCE_S)
             assert "odd" not in fleet.row_of
-            admin.send(subjects.report("odd"), _registration("one"))
-            await until(lambda: "odd" in fleet.row_of, "the good one is registered", PATIENCE_S)
-            admin.send(subjects.report("odd"), _registration("two"))
-            await until(lambda: is_refused("conflict", "another host"), "a conflict", PATIENCE_S)
+            admin.send(ODD, _registration("one"), headers=mark_of(ODD))
+            await wait_until(
+                lambda: "odd" in fleet.row_of, "the good one is registered", PATIENCE_S
+            )
+            admin.send(ODD, _registration("two"), headers=mark_of(ODD))
+            await wait_until(
+                lambda: is_refused("conflict", "another host"), "a conflict", PATIENCE_S
+            )
             assert fleet.host_ids[fleet.row_of["odd"]] == "one"
             await city.lives("after-odd-nodes")
 
@@ -255,7 +285,7 @@ def test_odd_nodes_are_refused(cluster: Harness) -> None:
 GARBAGE = b'\xff{"commands":['
 
 
-def test_garbage_on_every_subject(cluster: Harness) -> None:
+def test_garbage_on_every_subject(cluster: BenchCluster) -> None:
     """What cannot be read on any subject is a dead letter or an error to who asked; the services go on."""
 
     async def story() -> None:
@@ -271,7 +301,7 @@ def test_garbage_on_every_subject(cluster: Harness) -> None:
             async with cluster.connection() as admin:
                 for subject in buried:
                     admin.send(subject, GARBAGE)
-                # Nobody answers for these: a fact that is none, values, and a dead letter that is none.
+                # No role answers these: an invalid fact, values, and an invalid dead letter.
                 for subject in (
                     subjects.log(1, "tx"),
                     subjects.node("n00001"),
@@ -284,11 +314,7 @@ def test_garbage_on_every_subject(cluster: Harness) -> None:
                 answer = await city.public.request_bytes(subjects.query(noun), GARBAGE)
                 assert b'"error"' in answer, noun
             asked = [subjects.api_jobs(verb) for verb in subjects.API_JOB_VERBS]
-            asked += [
-                subjects.api(noun, verb)
-                for noun, verbs in subjects.OPERATOR_VERBS.items()
-                for verb in verbs
-            ]
+            asked += [subjects.api(row.noun, row.verb) for row in VERBS]
             for subject in asked:
                 assert b'"error"' in await city.public.request_bytes(subject, GARBAGE), subject
             await city.lives("after-garbage")
@@ -307,7 +333,7 @@ async def _workers(city: City) -> set[str]:
     assert isinstance(chain, Chain)
     await city.lives(f"to-see-a-worker-{chain.next_seq}")
     async for record in city.public.read_log(max(1, chain.next_seq - 20)):
-        decoded = Chain._decode(record.seq, record.subject, record.data)
+        decoded = decode_record(record.seq, record.subject, record.data)
         for event in decoded.events if decoded is not None else ():
             if isinstance(event, PlanCommitted):
                 found.add(event.origin.worker)

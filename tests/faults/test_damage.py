@@ -1,6 +1,7 @@
 """Damage on disk: whatever happens to the log's files, it is named or refused, never applied."""
 
 import asyncio
+import http.client
 import shutil
 import subprocess
 import sys
@@ -9,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from bench.harness import ROOT, Harness, until
-from bench.observer import Observer
-from shared.bus.connect import Login
-from shared.bus.server import NatsServer, ServerSettings
-from shared.bus.shell import Shell, ShellSettings
-from shared.bus.streams import BusRefused
+from bench.harness.cluster import ROOT, BenchCluster, wait_until
+from bench.harness.log_observer import LogObserver
+from shared.bus.connection.nats_client import Login
+from shared.bus.jetstream.streams import BusRefused
+from shared.bus.server.nats_server import NatsServer, ServerSettings
+from shared.bus.shell.shell import Shell
+from shared.bus.shell.shell_settings import ShellSettings
+from tests.bus.up import Up
 from tests.faults.city import PATIENCE_S, body_of, log_files, play, verify, watched
 
 
@@ -36,13 +39,25 @@ def _forget_index(block: Path) -> None:
     block.with_name("index.db").unlink(missing_ok=True)
 
 
+def _lose_beginning(block: Path) -> None:
+    """Lose the first ten records, as if they had been the first block. A record begins with its length."""
+    data = block.read_bytes()
+    at = 0
+    for _ in range(10):
+        # The highest bit says that it has headers.
+        at += int.from_bytes(data[at : at + 4], "little") & 0x7FFF_FFFF
+    block.write_bytes(data[at:])
+
+
 @pytest.fixture(scope="module")
-def log_copy(cluster: Harness, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def log_copy(cluster: BenchCluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Files of a bus that was stopped gently, with a few dozen records; the cluster goes on afterwards."""
 
     async def fill() -> None:
         async with watched(cluster) as city:
-            await asyncio.gather(*(city.submit(body_of(f"damage-{n}")) for n in range(30)))
+            # One after the other: together they might become a single record.
+            for number in range(30):
+                await city.submit(body_of(f"damage-{number}"))
             await city.proven()
 
     play(fill())
@@ -59,15 +74,15 @@ def log_copy(cluster: Harness, tmp_path_factory: pytest.TempPathFactory) -> Path
     return copy
 
 
-async def _once_up(cluster: Harness, then: Callable[[], object]) -> None:
-    await until(lambda: cluster.server.pid, "the bus runs again")
+async def _once_up(cluster: BenchCluster, then: Callable[[], object]) -> None:
+    await wait_until(lambda: cluster.server.pid, "the bus runs again")
     await then()  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("index", ["kept", "lost"])
 @pytest.mark.parametrize("harm", [_flip, _truncate])
 def test_a_damaged_log_is_named(
-    cluster: Harness, log_copy: Path, tmp_path: Path, harm: Callable[[Path], None], index: str
+    cluster: BenchCluster, log_copy: Path, tmp_path: Path, harm: Callable[[Path], None], index: str
 ) -> None:
     """A flipped bit or a truncated block: `log verify` exits with 2 and says where, and a role does not start on it."""
     folder = tmp_path / "bus"
@@ -91,7 +106,33 @@ def test_a_damaged_log_is_named(
     assert named and b"service.stopped" in ended.stderr, ended.stderr
 
 
-def test_an_unharmed_copy_is_proven(cluster: Harness, log_copy: Path, tmp_path: Path) -> None:
+def test_a_lost_first_block_stays_damage(
+    cluster: BenchCluster, log_copy: Path, tmp_path: Path
+) -> None:
+    """A log without its first block is damaged at every start of the server, not only at the first, and no drop."""
+    folder = tmp_path / "bus"
+    shutil.copytree(log_copy, folder)
+    (folder / "nats-server.pid").unlink(missing_ok=True)
+    block = log_files(folder)[0]
+    _forget_index(block)
+    _lose_beginning(block)
+    for _ in range(2):
+        server = NatsServer(ServerSettings(data_dir=folder), cluster.credentials)
+        server.start()
+        try:
+            code, found = verify(cluster, server.url)
+            assert code == 2 and not found["ok"], found
+            assert "LOG_1 begins at" in found["problem"] and "are lost" in found["problem"], found
+            ended = _role_on(cluster, server.url)
+        finally:
+            server.stop()
+        assert ended.returncode == 1, ended.stderr
+        assert b"`caravan log drop` deletes whole streams only" in ended.stderr, (
+            ended.stderr.decode()[-700:]
+        )
+
+
+def test_an_unharmed_copy_is_proven(cluster: BenchCluster, log_copy: Path, tmp_path: Path) -> None:
     """The same copy without damage, index or not, is proven whole: the tests above see damage, not copying."""
     folder = tmp_path / "bus"
     shutil.copytree(log_copy, folder)
@@ -107,7 +148,7 @@ def test_an_unharmed_copy_is_proven(cluster: Harness, log_copy: Path, tmp_path: 
 
 
 def test_a_log_that_shrank_stops_who_knew_more(
-    cluster: Harness, log_copy: Path, tmp_path: Path
+    cluster: BenchCluster, log_copy: Path, tmp_path: Path
 ) -> None:
     """Who has replayed more than the server still has after its restart stops, and says both numbers."""
     folder = tmp_path / "bus"
@@ -118,10 +159,10 @@ def test_a_log_that_shrank_stops_who_knew_more(
     async def story() -> None:
         server.start()
         user, password = cluster.credentials.login("admin")
-        role = Observer()
+        role = LogObserver()
         login = Login(url=server.url, user=user, password=password)
         running = asyncio.create_task(Shell(role, ShellSettings(login=login)).run(asyncio.Event()))
-        await until(lambda: role.is_caught_up, "it has replayed")
+        await wait_until(lambda: role.is_caught_up, "it has replayed")
         seen = role.replica.seq
         await asyncio.to_thread(server.stop)
         block = log_files(folder)[0]
@@ -137,7 +178,7 @@ def test_a_log_that_shrank_stops_who_knew_more(
         server.stop()
 
 
-def _role_on(cluster: Harness, url: str) -> subprocess.CompletedProcess[bytes]:
+def _role_on(cluster: BenchCluster, url: str) -> subprocess.CompletedProcess[bytes]:
     """Run a fresh applier on a damaged bus until it gives up."""
     env = {
         "PATH": "/usr/bin:/bin",
@@ -151,5 +192,53 @@ def _role_on(cluster: Harness, url: str) -> subprocess.CompletedProcess[bytes]:
         cwd=ROOT,
         capture_output=True,
         check=False,
-        timeout=30,
+        timeout=60,
     )
+
+
+def test_a_flipped_byte_raises_an_alarm_by_itself(tmp_path: Path) -> None:
+    """The byte changes under a running cluster: the view's scrub tells it to status, `/health` and `up`."""
+    up = Up(tmp_path, "--agents", "0", CARAVAN_SCRUB_PAUSE_S="1")
+    heard = tmp_path / "up.log"
+
+    def alarms() -> list[str]:
+        found: list[str] = up.run("operator", "status")[1]["alarms"]
+        return found
+
+    def health() -> int:
+        port = int((up.data_dir / "logs" / "view.port").read_text())
+        asked = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+        asked.request("GET", "/health")
+        return asked.getresponse().status
+
+    try:
+        job = tmp_path / "job.json"
+        for number in range(5):
+            job.write_bytes(body_of(f"scrubbed-{number}"))
+            assert up.run("job", "run", "--detach", str(job))[0] == 0
+        up.until(lambda: health() == 200, "sound, and said so")
+        assert alarms() == []
+        _flip(log_files(up.data_dir / "bus")[0])
+        up.until(lambda: any("damaged on disk" in one for one in alarms()), "the alarm")
+        assert health() == 503
+        up.until(lambda: "damaged on disk" in heard.read_text(), "up says it")
+    finally:
+        assert up.end() == 0
+
+
+def test_a_missing_stream_ends_a_role_at_once(cluster: BenchCluster, tmp_path: Path) -> None:
+    """A role on a bus without a log ends with the reason, however long it may wait for a bus."""
+    server = NatsServer(ServerSettings(data_dir=tmp_path / "bus"), cluster.credentials)
+    server.start()
+
+    async def story() -> None:
+        user, password = cluster.credentials.login("admin")
+        login = Login(url=server.url, user=user, password=password)
+        shell = Shell(LogObserver(), ShellSettings(login=login, start_timeout_s=3600.0))
+        with pytest.raises(BusRefused, match="stream JOBS is missing"):
+            await asyncio.wait_for(shell.run(asyncio.Event()), PATIENCE_S)
+
+    try:
+        play(story())
+    finally:
+        server.stop()

@@ -1,6 +1,7 @@
 """No room: a log at its bound, and a disk that is full. What was accepted stays, what was not is said, work resumes."""
 
 import asyncio
+import contextlib
 import json
 import subprocess
 from collections.abc import Iterator
@@ -9,20 +10,25 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.fleet import n1_standard_8
-from bench.harness import Harness, until
+from bench.harness.cluster import BenchCluster, wait_until
+from bench.harness.fleet_process import n1_standard_8
 from schemas.jobs import Verdict
-from services.cli.cluster import ClusterSettings
-from shared.bus import accounts, streams, subjects
-from shared.bus.connect import Login, connect
-from tests.faults.city import PATIENCE_S, City, body_of, play, watched
+from services.cli.local.cluster import LocalClusterSettings
+from shared.bus.connection.nats_client import Login, connect
+from shared.bus.jetstream import streams
+from shared.bus.server import accounts
+from shared.errors import BusUnavailable
+from shared.protocol import subjects
+from tests import not_tested
+from tests.bus.up import Up
+from tests.faults.city import PATIENCE_S, City, body_of, play, verify, watched
 
 MIB = 1 << 20
 #: A job with so much text that a few of them fill what there is.
 TEXT = "x" * 150_000
 
 
-class SmallCity(Harness):
+class SmallCity(BenchCluster):
     """A cluster whose log takes two MiB."""
 
     async def _bootstrap(self, credentials: accounts.Credentials) -> None:
@@ -56,6 +62,29 @@ async def fill(city: City, name: str) -> tuple[list[str], str, Verdict | None]:
     raise AssertionError("it was never full")
 
 
+async def told_why(city: City, body: bytes) -> Verdict:
+    """Ask until the answer carries a reason."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            said = await city.ask(body)
+            if said is not None and said.error is not None:
+                return said
+            await asyncio.sleep(0.1)
+
+
+async def writes_again(cluster: BenchCluster) -> None:
+    """Wait until the bus has seen that there is room, and takes connections: it may have to be restarted for that."""
+    told = "has room again"
+    await wait_until(lambda: any(told in one for one in cluster.notes), told, PATIENCE_S)
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                async with cluster.connection():
+                    return
+            except BusUnavailable:
+                await asyncio.sleep(0.1)
+
+
 async def taken_at_last(city: City, body: bytes) -> None:
     """Ask until it is accepted: roles ask the server only every few seconds how much room there is."""
     async with asyncio.timeout(PATIENCE_S):
@@ -69,7 +98,7 @@ async def taken_at_last(city: City, body: bytes) -> None:
 def test_a_full_log_keeps_what_it_took_and_goes_on_with_room(tmp_path: Path) -> None:
     """Nearly full, the log takes a stop but no new work, and says so; with more room the same one is accepted."""
 
-    async def story(cluster: Harness) -> None:
+    async def story(cluster: BenchCluster) -> None:
         cluster.start_fleet(n1_standard_8(5))
         async with watched(cluster) as city:
             accepted, waiting, verdict = await fill(city, "full")
@@ -77,7 +106,7 @@ def test_a_full_log_keeps_what_it_took_and_goes_on_with_room(tmp_path: Path) -> 
             assert verdict.error.code == "log_full" and "% full" in verdict.error.message
             stop = {"JobID": accepted[0], "SubmissionID": "stop-full"}
             assert (await city.submit(json.dumps(stop).encode(), "stop")).status == "accepted"
-            await until(lambda: city.held(accepted[0]) == 0, "it stops", PATIENCE_S)
+            await wait_until(lambda: city.held(accepted[0]) == 0, "it stops", PATIENCE_S)
             config = streams.log_config(1, 64 * MIB)
             async with cluster.connection() as admin:
                 update = f"$JS.API.STREAM.UPDATE.{subjects.log_stream(1)}"
@@ -85,11 +114,13 @@ def test_a_full_log_keeps_what_it_took_and_goes_on_with_room(tmp_path: Path) -> 
                 assert "error" not in done, done
             await taken_at_last(city, big(waiting))
             names = [*accepted[1:], waiting]
-            await until(lambda: all(city.held(n) == 1 for n in names), "all placed", PATIENCE_S)
+            await wait_until(
+                lambda: all(city.held(n) == 1 for n in names), "all placed", PATIENCE_S
+            )
             await city.lives("with-room")
             await city.proven()
 
-    settings = ClusterSettings(data_dir=tmp_path / "data", agents=0, schedulers=1, appliers=1)
+    settings = LocalClusterSettings(data_dir=tmp_path / "data", agents=0, schedulers=1, appliers=1)
     with SmallCity(settings) as cluster:
         play(story(cluster))
 
@@ -105,30 +136,76 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     except OSError:
         mounted = False
     if not mounted:
-        pytest.skip("tests may not mount here; the bound of the log is tested instead")
+        not_tested.missing_feature(
+            "mounting is not permitted; the bound of the log is tested instead"
+        )
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def test_a_full_disk_loses_nothing(small_disk: Path) -> None:
-    """On a full disk nothing is falsely accepted; with room and a restart of the bus all that was accepted is there."""
+    """On a full disk nothing is falsely accepted, and the caller gets the reason; with room work goes on by itself."""
 
-    async def story(cluster: Harness) -> None:
+    async def story(cluster: BenchCluster) -> None:
         cluster.start_fleet(n1_standard_8(5))
         async with watched(cluster) as city:
-            accepted, waiting, _ = await fill(city, "disk")
+            accepted, waiting, verdict = await fill(city, "disk")
+            if verdict is None or verdict.error is None:
+                verdict = await told_why(city, waiting)
+            assert verdict.error is not None and "disk is full" in verdict.error.message
+            exit_code, proof = await asyncio.to_thread(verify, cluster)
+            assert (exit_code, proof["problem"]) == (0, ""), proof
         size = ["mount", "-o", "remount,size=96m", str(small_disk)]
         await asyncio.to_thread(subprocess.run, size, check=True)
-        # The server has switched its storage off; it comes back with a restart only.
-        await asyncio.to_thread(cluster.server.kill)
-        await until(lambda: cluster.server.pid, "the bus runs again", PATIENCE_S)
+        await writes_again(cluster)
         async with watched(cluster) as city:
             await taken_at_last(city, big(waiting))
             names = [*accepted[1:], waiting]
-            await until(lambda: all(city.held(n) == 1 for n in names), "all placed", PATIENCE_S)
+            await wait_until(
+                lambda: all(city.held(n) == 1 for n in names), "all placed", PATIENCE_S
+            )
             await city.lives("with-room")
             await city.proven()
+        told = " | ".join(cluster.notes)
+        assert "is full: free some space" in told, told
+        assert "cannot write" in told and "has room again" in told, told
 
-    settings = ClusterSettings(data_dir=small_disk / "data", agents=0, schedulers=1, appliers=1)
-    with Harness(settings) as cluster:
+    settings = LocalClusterSettings(
+        data_dir=small_disk / "data", agents=0, schedulers=1, appliers=1
+    )
+    with BenchCluster(settings) as cluster:
         play(story(cluster))
+
+
+def test_up_and_status_tell_of_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
+    """`operator status` and `up` name the fault within seconds, `job run` its reason; with room all goes on alone."""
+    up = Up(tmp_path, "--agents", "0", "--data-dir", str(small_disk / "up"))
+    heard = tmp_path / "up.log"
+    filler = small_disk / "filler"
+
+    def alarms() -> list[str]:
+        code, answer = up.run("operator", "status")
+        return [str(answer)] if code else list(answer["alarms"])
+
+    try:
+        up.until(lambda: alarms() == [], "nothing is wrong yet")
+        with contextlib.suppress(OSError), filler.open("wb") as out:
+            while True:
+                out.write(b"x" * 4096)
+                out.flush()
+        job = tmp_path / "job.json"
+        for number in range(8):
+            job.write_bytes(big(f"full-{number}"))
+            code, said = up.run("job", "run", "--detach", str(job))
+            if code:
+                break
+        assert code == 1 and "disk is full" in said["error"]["message"], said
+        up.until(lambda: any("disk is full" in one for one in alarms()), "status names the fault")
+        up.until(lambda: "cannot write the log" in heard.read_text(), "up says it")
+        assert up.run("log", "verify")[0] == 0
+        filler.unlink()
+        up.until(lambda: alarms() == [], "it writes again")
+        assert up.run("job", "run", "--detach", str(job))[0] == 0
+        assert "has room again" in heard.read_text()
+    finally:
+        assert up.end() == 0

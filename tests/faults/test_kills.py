@@ -3,17 +3,29 @@
 import asyncio
 import signal
 
-from bench.harness import Harness, until
+from bench.harness.cluster import BenchCluster, wait_until
+from shared.protocol import subjects
 from tests.conftest import FULL
 from tests.faults.city import PATIENCE_S, City, body_of, metrics, play, watched
 
 JOBS = 2000 if FULL else 200
 SUBMITTERS = 8
-#: Who is killed, one after the other; the applier is whoever holds the pen then.
-VICTIMS = ("eval_broker", "scheduler-1", "applier", "intake", "bus", "view", "heartbeat", "applier")
+#: Roles killed one after the other; of the appliers the one that holds the write lease then.
+VICTIMS = (
+    "eval_broker",
+    "scheduler-1",
+    "applier",
+    "intake",
+    "bus",
+    "view",
+    "heartbeat",
+    "timekeeper",
+    "gateway",
+    "applier",
+)
 
 
-def test_kill_9_loses_and_doubles_nothing(cluster: Harness) -> None:
+def test_kill_9_loses_and_doubles_nothing(cluster: BenchCluster) -> None:
     """After kill -9 of each role and of the bus during 200 jobs each has exactly its count, and the log is proven."""
 
     async def story() -> None:
@@ -21,7 +33,7 @@ def test_kill_9_loses_and_doubles_nothing(cluster: Harness) -> None:
             counts = {f"kill-{number}": number % 5 + 1 for number in range(JOBS)}
             restarts = cluster.restarts
             await _submit_while_killing(city, counts)
-            await until(
+            await wait_until(
                 lambda: all(city.held(name) >= count for name, count in counts.items()),
                 "all are placed",
                 PATIENCE_S,
@@ -36,7 +48,7 @@ def test_kill_9_loses_and_doubles_nothing(cluster: Harness) -> None:
 
 
 async def _submit_while_killing(city: City, counts: dict[str, int]) -> None:
-    """Before each eighth of the jobs somebody dies; the jobs do not wait until it is back."""
+    """Before each eighth of the jobs a process is killed; the jobs do not wait until it is back."""
     share = -(-len(counts) // len(VICTIMS))
     names = iter(enumerate(counts))
     killed = 0
@@ -55,11 +67,51 @@ async def _submit_while_killing(city: City, counts: dict[str, int]) -> None:
 
 
 async def _kill(city: City, name: str) -> None:
-    await until(lambda: city.cluster.pids().get(name), f"{name} runs", PATIENCE_S)
+    await wait_until(lambda: city.cluster.pids().get(name), f"{name} runs", PATIENCE_S)
     city.cluster.signal(name, signal.SIGKILL)
 
 
-def test_a_paused_applier_comes_back_as_standby(cluster: Harness) -> None:
+def test_what_a_stopped_applier_was_sent_goes_to_the_next(cluster: BenchCluster) -> None:
+    """Jobs and an operator's request that were sent to a stopped applier take effect through its successor."""
+
+    async def story() -> None:
+        async with watched(cluster) as city:
+            assert await city.dead_letters("none") == [], "the view answers"
+            paused = city.active_applier
+            epoch = city.observer.replica.chain.epoch
+            fleet = city.observer.state.fleet
+            node_id = fleet.ids[0]
+            subject = subjects.api("node", "set_eligibility")
+            names = [f"sent-to-stopped-{number}" for number in range(5)]
+            cluster.signal(paused, signal.SIGSTOP)
+            try:
+                resends = metrics(cluster, "intake")["caravan_intake_resends_total"]
+                asked = [asyncio.create_task(city.submit(body_of(name))) for name in names]
+                wish = {"node_id": node_id, "eligible": False}
+                wished = asyncio.create_task(city.public.request(subject, wish, PATIENCE_S))
+                verdicts = await asyncio.gather(*asked)
+                assert [one.status for one in verdicts] == ["accepted"] * len(names)
+                assert (await wished)["status"] == "accepted"
+                assert city.observer.replica.chain.epoch > epoch
+                assert all(one.seq > epoch for one in verdicts)
+                assert metrics(cluster, "intake")["caravan_intake_resends_total"] > resends
+                assert not fleet.eligible[fleet.row_of[node_id]]
+            finally:
+                cluster.signal(paused, signal.SIGCONT)
+            wish = {"node_id": node_id, "eligible": True}
+            again = await city.public.request(subject, wish, PATIENCE_S)
+            assert again["status"] == "accepted"
+            await wait_until(
+                lambda: [city.held(name) for name in names] == [1] * len(names),
+                "all are placed",
+                PATIENCE_S,
+            )
+            await city.proven()
+
+    play(story())
+
+
+def test_a_paused_applier_comes_back_as_standby(cluster: BenchCluster) -> None:
     """SIGSTOP of the active applier past its lease: the standby takes the pen, and the woken one writes nothing."""
 
     async def story() -> None:
@@ -68,14 +120,16 @@ def test_a_paused_applier_comes_back_as_standby(cluster: Harness) -> None:
             holder = city.observer.replica.chain.holder
             cluster.signal(paused, signal.SIGSTOP)
             try:
-                await until(
+                await wait_until(
                     lambda: city.observer.replica.chain.holder != holder, "a takeover", PATIENCE_S
                 )
                 await city.lives("while-paused")
             finally:
                 cluster.signal(paused, signal.SIGCONT)
             active = "caravan_plan_applier_active"
-            await until(lambda: metrics(cluster, paused)[active] == 0.0, "it resigned", PATIENCE_S)
+            await wait_until(
+                lambda: metrics(cluster, paused)[active] == 0.0, "it resigned", PATIENCE_S
+            )
             await city.lives("after-pause")
             assert city.observer.replica.chain.holder != holder
             found = await city.proven()

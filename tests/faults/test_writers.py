@@ -6,21 +6,21 @@ from pathlib import Path
 
 import msgspec
 
-from bench.fleet import n1_standard_8
-from bench.harness import ROOT, Harness, until
+from bench.harness.cluster import ROOT, BenchCluster, wait_until
+from bench.harness.fleet_process import n1_standard_8
 from schemas.envelope import RECORD_DECODER
-from services.cli.children import Child
-from services.cli.cluster import ClusterSettings
+from services.cli.local.cluster import LocalClusterSettings
+from services.cli.local.processes import SupervisedProcess
 from tests.faults.city import PATIENCE_S, body_of, play, watched
 
 JOBS = 60
 LAWLESS = Path(__file__).with_name("lawless_applier.py")
 
 
-class LawlessCity(Harness):
+class LawlessCity(BenchCluster):
     """A cluster whose appliers ignore the lease."""
 
-    def _plan(self) -> list[Child]:
+    def _plan(self) -> list[SupervisedProcess]:
         children = super()._plan()
         for child in children:
             if child.role == "plan_applier":
@@ -32,14 +32,14 @@ class LawlessCity(Harness):
 def test_two_appliers_race_and_the_fence_decides(tmp_path: Path) -> None:
     """Two appliers that ignore the lease write one chain: nothing lost, nothing twice, `log verify` proves it."""
 
-    async def story(cluster: Harness) -> None:
+    async def story(cluster: BenchCluster) -> None:
         cluster.start_fleet(n1_standard_8(10))
         async with watched(cluster) as city:
             counts = {f"race-{number}": number % 3 + 1 for number in range(JOBS)}
             for name, count in counts.items():
                 verdict = await city.submit(body_of(name, count=count))
                 assert verdict.status == "accepted", verdict
-            await until(
+            await wait_until(
                 lambda: all(city.held(name) >= count for name, count in counts.items()),
                 "all are placed",
                 PATIENCE_S,
@@ -55,6 +55,6 @@ def test_two_appliers_race_and_the_fence_decides(tmp_path: Path) -> None:
                     holders[lease.holder] += 1
             assert len(holders) == 2 and min(holders.values()) > 1, holders
 
-    settings = ClusterSettings(data_dir=tmp_path / "data", agents=0, schedulers=1, appliers=2)
+    settings = LocalClusterSettings(data_dir=tmp_path / "data", agents=0, schedulers=1, appliers=2)
     with LawlessCity(settings) as cluster:
         play(story(cluster))

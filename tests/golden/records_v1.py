@@ -6,14 +6,14 @@ Decides their names and content, always the same. Records are sealed as the plan
 import msgspec
 
 from schemas import catalogue
-from schemas.envelope import ENCODER, SCHEMA_VERSION, CommandBatch, LeaseHeld, Record
-from shared.core.log import seal
+from schemas.envelope import ENCODER, SCHEMA_VERSION, CommandBatch, LeaseHeld, LogRecord
+from shared.core.runtime.chain import seal
 from tests.golden.filled import fill, least
 
 
 def _record(kind: str, **what: object) -> bytes:
     # CORE_VERSION grows with each release; a golden record keeps the one it was written under.
-    record = Record(
+    record = LogRecord(
         kind=kind,
         schema=SCHEMA_VERSION,
         core="0.1.0",
@@ -47,9 +47,10 @@ def messages() -> dict[str, tuple[type[msgspec.Struct], bytes]]:
             batch = CommandBatch(sender="role-1", commands=(build(command),))
             made[f"command.{tag}.{how}"] = (CommandBatch, ENCODER.encode(batch))
     for message in catalogue.MESSAGES:
-        if message not in (Record, CommandBatch):
+        if message not in (LogRecord, CommandBatch):
             for how, build in (("full", fill), ("least", least)):
-                made[f"message.{message.__name__}.{how}"] = (
+                name = catalogue.published_name(message)
+                made[f"message.{name}.{how}"] = (
                     message,
                     ENCODER.encode(build(message)),
                 )
@@ -62,6 +63,6 @@ def type_of(name: str) -> type[msgspec.Struct]:
     if kind == "command":
         return CommandBatch
     if kind == "message":
-        known = {one.__name__: one for one in catalogue.MESSAGES}
+        known = {catalogue.published_name(one): one for one in catalogue.MESSAGES}
         return known[rest.rpartition(".")[0]]
-    return Record
+    return LogRecord

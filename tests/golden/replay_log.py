@@ -8,9 +8,9 @@ import json
 import sys
 from pathlib import Path
 
-from shared.core.redecide import Redecided, redecide
-from shared.core.replica import Replica
-from shared.core.role import Record
+from shared.core.scheduling.explain.verify_decisions import (DecisionCheck, verify_decisions)
+from shared.core.runtime.replica import Replica
+from shared.core.runtime.messages import Record
 
 
 def read_log(path: Path) -> list[Record]:
@@ -34,7 +34,7 @@ def told(path: Path) -> dict[str, object]:
     replica = Replica()
     for record in records:
         replica.apply(record)
-    decided: Redecided = redecide(lambda: records)
+    decided: DecisionCheck = verify_decisions(lambda: records)
     return {
         "seq": replica.seq,
         "head": replica.chain.head,

@@ -54,7 +54,7 @@ def _type(info: mi.Type) -> Any:
     """Write a type as a word or a list that starts with one."""
     match info:
         case mi.StructType():
-            return ["struct", info.cls.__name__]
+            return ["struct", catalogue.published_name(info.cls)]
         case mi.UnionType():
             return ["union", *sorted((_type(one) for one in info.types), key=str)]
         case mi.VarTupleType():

@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from schemas.envelope import ENCODER, RECORD_DECODER, Record
-from shared.core.log import Chain, checksum, seal
+from schemas.envelope import ENCODER, RECORD_DECODER, LogRecord
+from shared.core.runtime.chain import checksum, decode_record, seal
 from tests.golden import records_v1, shapes
 
 HERE = Path(__file__).parent
@@ -70,7 +70,7 @@ def only_adds(old: object, new: object) -> bool:
 
 def encode_again(name: str, body: bytes) -> bytes:
     value = msgspec.json.decode(body, type=records_v1.type_of(name))
-    if isinstance(value, Record):
+    if isinstance(value, LogRecord):
         return seal(msgspec.structs.replace(value, sum=""))[0]
     return ENCODER.encode(value)
 
@@ -95,7 +95,7 @@ def test_golden_records_read_and_write_the_same(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [one for one in sorted(GOLDEN) if records_v1.type_of(one) is Record]
+    "name", [one for one in sorted(GOLDEN) if records_v1.type_of(one) is LogRecord]
 )
 def test_golden_records_are_accepted(name: str) -> None:
     """The checksum of a golden record holds, one flipped bit in it does not, and the log's own reader takes it."""
@@ -104,7 +104,7 @@ def test_golden_records_are_accepted(name: str) -> None:
     head, _, tail = body.rpartition(b',"sum":"')
     assert checksum(head) == tail[:32].decode()
     assert checksum(bytes([head[0] ^ 1]) + head[1:]) != tail[:32].decode()
-    assert Chain._decode(1, f"log.1.{kind}", body) is not None
+    assert decode_record(1, f"log.1.{kind}", body) is not None
 
 
 def test_the_wire_only_grows() -> None:

@@ -15,9 +15,15 @@ import numpy as np
 import pytest
 
 from schemas.envelope import CORE_VERSION
-from shared.core import redecide as core
-from shared.core.place import Proposal
-from shared.sim.world import World
+from shared.core.scheduling.explain import verify_decisions as core
+from shared.core.scheduling.model import Proposal
+from shared.core.state.snapshots.table_codecs import (
+    LATER_TABLES,
+    OLDER_RELEASES,
+    OLDER_SHAPES,
+    TABLE_CODECS,
+)
+from shared.sim.world.world import SimulatedWorld
 from tests.golden.replay_log import read_log, told, write_log
 
 HERE = Path(__file__).parent
@@ -30,7 +36,7 @@ if os.environ.get("CARAVAN_BLESS") == "1":
     LOGS.mkdir(exist_ok=True)
     for seed, name in zip(SEEDS, NAMES, strict=True):
         if not (LOGS / name).exists():
-            world = World(seed)
+            world = SimulatedWorld(seed)
             assert not world.run().invariant
             written = world.site.bus.log.records
             proven = [at for at, (subject, _) in enumerate(written) if "checkpoint" in subject]
@@ -91,7 +97,7 @@ def test_another_decision_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """What `place` makes otherwise is named with both plans, so the comparison above can fail."""
     monkeypatch.setattr(core, "place", lambda *_args, **_kwargs: Proposal())
     records = read_log(LOGS / NAMES[0])
-    found = core.redecide(lambda: records)
+    found = core.verify_decisions(lambda: records)
     assert found.checked > len(found.differences) > 30
     assert found.differences[0].recorded.startswith("place ")
     assert found.differences[0].decided == "0 lines"
@@ -101,6 +107,22 @@ def test_plans_of_other_versions_are_not_judged(monkeypatch: pytest.MonkeyPatch)
     """A plan that another release made is counted, not compared: that release would decide it otherwise."""
     monkeypatch.setattr(core, "CORE_VERSION", "0.0.0")
     records = read_log(LOGS / NAMES[0])
-    found = core.redecide(lambda: records)
+    found = core.verify_decisions(lambda: records)
     assert found.checked == 0
     assert found.other_version > 30
+
+
+def test_snapshots_of_0_1_0_are_read() -> None:
+    """Each table's format is that of release 0.1.0, or one that reads it too: its snapshots are not passed over."""
+    shapes = {
+        "policy": "ba5e7a9c8380786a",
+        "jobs": "a1032e3ab2d7be7c",
+        "fleet": "7284cccb488963fe",
+        "evaluations": "8539fc6951dbd050",
+        "allocations": "fe8ec7e7780fa1c6",
+        "reservations": "95747359014c76ba",
+    }
+    for name, shape in shapes.items():
+        assert shape in {TABLE_CODECS[name].fingerprint(), *OLDER_SHAPES.get(name, ())}, name
+    assert TABLE_CODECS.keys() - shapes.keys() == LATER_TABLES
+    assert "0.1.0" in OLDER_RELEASES

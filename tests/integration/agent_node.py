@@ -16,23 +16,24 @@ from typing import Any
 
 import msgspec
 
-from schemas.answers import JobVersionAnswer
 from schemas.envelope import COMMANDS_DECODER, ENCODER
+from schemas.job_answers import JobVersionAnswer
 from schemas.nodes import NodeSpec
 from schemas.projections import Query
-from services.agent.desired import Settings
 from services.agent.drivers.driver import Driver
-from services.agent.drivers.exec_settings import ExecSettings
-from services.agent.drivers.isolated import isolated
-from services.agent.drivers.raw_exec import RawExec
-from services.agent.edge import Edge
-from services.agent.edge_dirs import Directories
-from services.agent.edge_home import Home
+from services.agent.drivers.exec.isolated_drivers import isolated_drivers
+from services.agent.drivers.exec.settings import ExecSettings
+from services.agent.drivers.raw_exec import RawExecDriver
+from services.agent.executor.alloc_dirs import AllocDirs
+from services.agent.executor.data_dir import DataDir
+from services.agent.executor.executor import TaskExecutor
+from services.agent.node_reconciler import AgentLimits
 from services.agent.role import Agent
-from shared.core.ids import alloc_id
-from shared.core.role import Message, Send, SetTimer, Stop, Timer
-from shared.core.tasks import Answer, Ask
-from shared.core.wanted import DesiredAlloc
+from shared.bus.process.settings import configure_logging
+from shared.core.runtime.agent_messages import Answer, Ask
+from shared.core.runtime.desired_allocs import DesiredAlloc
+from shared.core.runtime.messages import Message, Send, SetTimer, Stop, Timer
+from shared.core.state.ids import alloc_id
 from tests.projected import projected
 
 NODE = "n1"
@@ -78,10 +79,10 @@ class Node:
         spec: dict[str, Any],
         *,
         memory: bool = False,
-        more: Callable[[Home], Iterable[Driver]] = lambda _home: (),
+        more: Callable[[DataDir], Iterable[Driver]] = lambda _home: (),
         **settings: Any,
     ) -> None:
-        self.home = Home(top, NODE)
+        self.home = DataDir(top, NODE)
         self.spec = spec
         self.states: dict[int, Any] = {}
         self.stopped = ""
@@ -89,9 +90,9 @@ class Node:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._inbox: list[Any] = []
         self._awake = False
-        drivers = [RawExec(kernel_boot=self.home.kernel_boot), *more(self.home)]
-        self.directories = Directories(top.absolute(), memory=memory)
-        self.edge = Edge(
+        drivers = [RawExecDriver(kernel_boot=self.home.kernel_boot), *more(self.home)]
+        self.directories = AllocDirs(top.absolute(), memory=memory)
+        self.edge = TaskExecutor(
             home=self.home,
             drivers={driver.name: driver for driver in drivers},
             inject=self.put,
@@ -105,7 +106,7 @@ class Node:
             boot_id=self.home.boot_id,
             spec=NodeSpec(node_id=NODE, name="one"),  # type: ignore[arg-type]
             journal=self.home.journal.entries,
-            settings=Settings(**settings),
+            settings=AgentLimits(**settings),
         )
 
     def put(self, one: Any) -> None:
@@ -158,7 +159,7 @@ class Node:
         found = JobVersionAnswer(seq=1, job_id=query.id, version=query.version, spec=text)
         self.put(Answer(name=ask.name, data=ENCODER.encode(found)))
 
-    async def until(self, check: Any, timeout_s: float = 20.0) -> None:
+    async def until(self, check: Any, timeout_s: float = 60.0) -> None:
         """Wait for a level. Raises TimeoutError with the states that there are."""
         try:
             async with asyncio.timeout(timeout_s):
@@ -188,8 +189,8 @@ class Node:
         return path.read_text() if path.exists() else ""
 
 
-def _isolated(home: Home) -> list[Driver]:
-    return isolated(home.top, home.kernel_boot, ExecSettings())
+def _isolated(home: DataDir) -> list[Driver]:
+    return isolated_drivers(home.top, home.kernel_boot, ExecSettings())
 
 
 async def _serve(top: Path) -> None:
@@ -212,5 +213,7 @@ async def _serve(top: Path) -> None:
 
 
 if __name__ == "__main__":
+    # Stdout carries the reports.
+    configure_logging("warning")
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_serve(Path(sys.argv[1])))

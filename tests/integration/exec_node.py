@@ -5,30 +5,30 @@ import json
 import os
 import shutil
 import subprocess
-import warnings
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 
-from services.agent.drivers.driver import Exit, Run
-from services.agent.drivers.exec import Exec, Jailed
-from services.agent.drivers.exec_settings import ExecSettings
-from services.agent.drivers.isolation.probe import Found
-from services.agent.drivers.starting import probe
-from services.agent.edge_home import Home
-from shared.core.tasks import TaskLaunch
+from services.agent.drivers.driver import DriverRun, TaskExit
+from services.agent.drivers.exec.driver import ExecDriver
+from services.agent.drivers.exec.settings import ExecSettings
+from services.agent.drivers.isolation.probe import IsolationSupport
+from services.agent.drivers.process.run_record import ProcessRun
+from services.agent.drivers.process.starter_client import probe_isolation
+from services.agent.executor.data_dir import DataDir
+from shared.core.runtime.agent_messages import TaskLaunch
+from tests import not_tested
 
 #: What the tests of isolation need; where it is missing they are left out, and say so.
 NEEDED = ("user", "view", "pid", "ipc", "uts", "network", "cgroups", "seccomp")
 
 
-def what_works() -> Found:
+def what_works() -> IsolationSupport:
     """Ask once; the answer is the machine's."""
     if not _FOUND:
-        _FOUND.append(probe("caravan/probe-of-tests"))
+        _FOUND.append(probe_isolation("caravan/probe-of-tests"))
         for path in Path("/sys/fs/cgroup").glob("*/caravan/probe-of-tests"):
             for level in (path / "keepers", path):
                 with contextlib.suppress(OSError):
@@ -36,7 +36,7 @@ def what_works() -> Found:
     return _FOUND[0]
 
 
-_FOUND: list[Found] = []
+_FOUND: list[IsolationSupport] = []
 
 
 def need(*kinds: str) -> None:
@@ -44,29 +44,28 @@ def need(*kinds: str) -> None:
     found = what_works()
     lacks = {kind: found.why.get(kind, "") for kind in kinds if kind not in found.works}
     if lacks:
-        text = f"NOT TESTED, this machine lacks isolation: {lacks}"
-        warnings.warn(pytest.PytestWarning(text), stacklevel=2)
-        pytest.skip(text)
+        text = f"this machine lacks isolation: {lacks}"
+        not_tested.missing_feature(text)
 
 
 class Cell:
     """One node's driver exec, with what it started."""
 
-    def __init__(self, top: Path, driver: Exec, home: Home) -> None:
+    def __init__(self, top: Path, driver: ExecDriver, home: DataDir) -> None:
         self.top = top
         self.driver = driver
         self.home = home
-        self.live: list[Jailed] = []
+        self.live: list[ProcessRun] = []
         self._runs = 0
 
-    def place(self, alloc_id: str = "a1", task: str = "main", number: int = 0) -> Run:
+    def place(self, alloc_id: str = "a1", task: str = "main", number: int = 0) -> DriverRun:
         """A run's name and places; `number` 0: the next."""
         self._runs += 1
         number = number or self._runs
         places = self.home.places(alloc_id, task)
-        return Run(alloc_id=alloc_id, task=task, number=number, places=places)
+        return DriverRun(alloc_id=alloc_id, task=task, number=number, places=places)
 
-    async def start(self, script: str, run: Run | None = None, **more: Any) -> Jailed:
+    async def start(self, script: str, run: DriverRun | None = None, **more: Any) -> ProcessRun:
         """Start a shell script."""
         config = {"command": "/bin/sh", "args": ["-c", script], **more.pop("config", {})}
         values = {"cpu_mhz": 100, "memory_mib": 64, **more}
@@ -75,7 +74,9 @@ class Cell:
         self.live.append(found)
         return found
 
-    async def run(self, script: str, run: Run | None = None, **more: Any) -> tuple[Exit, str]:
+    async def run(
+        self, script: str, run: DriverRun | None = None, **more: Any
+    ) -> tuple[TaskExit, str]:
         """Run a shell script to its end. Returns the end and all it wrote."""
         run = run or self.place()
         for path in (run.places.stdout, run.places.stderr):
@@ -96,7 +97,7 @@ async def a_cell(
         for path in (top, *top.parents[:3]):
             with contextlib.suppress(PermissionError):
                 path.chmod(path.stat().st_mode | 0o011)
-        driver = Exec(
+        driver = ExecDriver(
             home=home.top,
             kernel_boot=home.kernel_boot,
             settings=ExecSettings(**settings),
@@ -115,16 +116,16 @@ async def a_cell(
 
 
 @contextlib.contextmanager
-def open_home(top: Path) -> Iterator[Home]:
+def open_home(top: Path) -> Iterator[DataDir]:
     """A data directory, given back at the end."""
-    home = Home(top / "node", "n1")
+    home = DataDir(top / "node", "n1")
     try:
         yield home
     finally:
         home.close()
 
 
-def groups_left(driver: Exec) -> list[str]:
+def groups_left(driver: ExecDriver) -> list[str]:
     """Cgroups of a driver's tasks that are still there."""
     if driver.groups is None:
         return []
@@ -133,7 +134,7 @@ def groups_left(driver: Exec) -> list[str]:
 
 
 def set_uid_program(directory: Path) -> Path:
-    """A copy of `id` that would run as root for anybody."""
+    """A copy of `id` with the set-user-id bit of root."""
     directory.mkdir(mode=0o755, exist_ok=True)
     copy = directory / "become"
     shutil.copy("/usr/bin/id", copy)

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from services.agent import edge_disk
-from services.agent.edge_dirs import Directories, _mount, _unmount
-from services.agent.edge_home import Home
-from services.agent.edge_log_files import LogFiles
-from services.agent.edge_logs import rotate
-from shared.core.ids import alloc_id
-from shared.core.tasks import LogLimits, SweepAllocs
+from services.agent.drivers.driver import DriverRun, StartRefused, directories_refused
+from services.agent.executor import disk_usage
+from services.agent.executor.alloc_dirs import AllocDirs, _mount, _unmount
+from services.agent.executor.data_dir import DataDir
+from shared.core.runtime.agent_messages import LogLimits, SweepAllocs
+from shared.core.state.ids import alloc_id
 from tests.integration.agent_node import NODE, Node, job, projection, sh, wanted
 from tests.integration.exec_node import NEEDED, a_cell, need
-from tests.unit.agent_story import Story, alloc
+from tests.integration.task_log import reader, rotate
+from tests.unit.agent.agent_story import Story, alloc
 
 LIMITS = LogLimits(files=3, file_bytes=64 * 1024)
 is_root = pytest.mark.skipif(os.geteuid() != 0, reason="LOUD: a tmpfs needs root")
@@ -98,7 +98,7 @@ async def test_an_isolated_task_has_its_secrets_in_memory(tmp_path: Path) -> Non
     """A task of driver exec, another user in a view of its own, finds the tmpfs, owns it, and nothing of it stays."""
     need(*NEEDED)
     async with a_cell(tmp_path) as cell:
-        directories = Directories(cell.home.top)
+        directories = AllocDirs(cell.home.top)
         run = cell.place("a1")
         directories.prepare(run.places)
         script = 'echo key > "$NOMAD_SECRETS_DIR/k" && cat /secrets/k; stat -f -c %T /secrets'
@@ -111,8 +111,8 @@ async def test_an_isolated_task_has_its_secrets_in_memory(tmp_path: Path) -> Non
 @is_root
 def test_nothing_is_mounted_over_what_a_link_points_to(tmp_path: Path) -> None:
     """A task that puts a link where its secrets were gets no mount, and its next start is refused."""
-    home = Home(tmp_path / "data", NODE)
-    directories = Directories(home.top)
+    home = DataDir(tmp_path / "data", NODE)
+    directories = AllocDirs(home.top)
     places = home.places("a1", "main")
     places.task.mkdir(parents=True)
     (tmp_path / "precious").mkdir()
@@ -124,10 +124,48 @@ def test_nothing_is_mounted_over_what_a_link_points_to(tmp_path: Path) -> None:
     home.close()
 
 
+@pytest.mark.parametrize("place", ["local", "secrets", "tmp", "data", "logs"])
+def test_preparing_makes_nothing_behind_a_link(tmp_path: Path, place: str) -> None:
+    """A link in the place of any directory of a task is refused by name, for good, and nothing is made behind it."""
+    home = DataDir(tmp_path / "home", NODE)
+    directories = AllocDirs(home.top, memory=False)
+    places = home.places("a1", "main")
+    (tmp_path / "precious").mkdir()
+    parent = places.shared if place in {"data", "logs"} else places.task
+    parent.mkdir(parents=True)
+    (parent / place).symlink_to(tmp_path / "precious")
+    run = DriverRun(alloc_id="a1", task="main", number=1, places=places)
+    with pytest.raises(OSError, match=place) as caught:
+        directories.prepare(places)
+    assert not directories_refused(caught.value).recoverable
+    with pytest.raises(StartRefused, match=place) as refused:
+        run.make_directories()
+    assert not refused.value.recoverable
+    # Also what takes over: the link is moved, and refused where it arrives.
+    with pytest.raises(OSError, match=place):
+        _ = (
+            directories.prepare(home.places("a2", "main"), inherit="a1"),
+            directories.prepare(places),
+        )
+    directories.close("a1")
+    assert list((tmp_path / "precious").iterdir()) == []
+    home.close()
+
+
+def test_other_users_cannot_list_what_tasks_leave(tmp_path: Path) -> None:
+    """The data directory and the folders of allocations may be passed through, and listed by the agent alone."""
+    (tmp_path / "home").mkdir(mode=0o755)
+    for _life in range(2):
+        home = DataDir(tmp_path / "home", NODE)
+        for path in (home.top, home.top / "alloc", home.top / "runs"):
+            assert path.stat().st_mode & 0o777 == 0o711, path
+        home.close()
+
+
 def test_what_a_crash_left_is_swept(tmp_path: Path) -> None:
     """Directories that no allocation of the journal owns are deleted, mounts first; the others stay."""
-    home = Home(tmp_path, NODE)
-    directories = Directories(home.top)
+    home = DataDir(tmp_path, NODE)
+    directories = AllocDirs(home.top)
     for name in ("a1", "a2"):
         directories.prepare(home.places(name, "main"))
     strangers = directories.strangers(("a1",))
@@ -148,7 +186,7 @@ def test_without_a_journal_nothing_is_swept() -> None:
 
 async def _level(check: Any) -> None:
     """Wait for a level that the agent reaches by itself."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not check():  # noqa: ASYNC110 - it is files that change.
             await asyncio.sleep(0.01)
 
@@ -197,13 +235,14 @@ async def test_a_port_in_use_is_a_clear_reason(tmp_path: Path, kind: int) -> Non
         spec = job(
             sh("exec sleep 60"),
             Networks=[{"ReservedPorts": [{"Label": "web", "Value": number}]}],
-            RestartPolicy={"Attempts": 50, "Interval": 10**12, "Delay": 10**7, "Mode": "fail"},
+            RestartPolicy={"Attempts": 10_000, "Interval": 10**13, "Delay": 10**8, "Mode": "fail"},
         )
         async with node_at(tmp_path, spec) as node:
             node.hear(projection(1, 1))
-            await node.until(lambda: node.states and node.task().events)
-            text = f"port {number} (web) is in use by another process of this machine"
-            assert text in [event.message for event in node.task().events]
+            text = f"port {number} (web) is in use by another process of this node"
+            await node.until(
+                lambda: node.states and text in [event.message for event in node.task().events]
+            )
             taken.close()
             await node.until(lambda: node.status() == "running")
 
@@ -238,8 +277,8 @@ async def test_too_much_disk_is_said(
     monkeypatch: pytest.MonkeyPatch,
     kill: bool,  # noqa: FBT001
 ) -> None:
-    """An allocation that takes more disk than it asked for is told of, and ended where the operator wants that."""
-    monkeypatch.setattr(edge_disk, "DISK_S", 0.05)
+    """An allocation that uses more disk than its ask gets a task event, and is ended with `disk_kill`."""
+    monkeypatch.setattr(disk_usage, "DISK_INTERVAL_S", 0.05)
     script = 'head -c 3000000 /dev/zero > "$NOMAD_ALLOC_DIR/data/big"; exec sleep 60'
     spec = job(sh(script), EphemeralDisk={"SizeMB": 1})
     async with node_at(tmp_path, spec, disk_kill=kill) as node:
@@ -277,7 +316,7 @@ async def test_a_full_disk_harms_only_whoever_fills_it(small_disk: Path) -> None
         node.spec = job(sh("exec sleep 60"))
         big.unlink()
         await _level(lambda: os.statvfs(small_disk).f_bavail > 0 or big.exists())
-    again = Home(small_disk, NODE)
+    again = DataDir(small_disk, NODE)
     assert again.journal.torn_bytes == 0
     assert len(again.journal.entries) >= 2
     again.close()
@@ -287,8 +326,8 @@ def test_measuring_is_bounded_and_follows_no_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A look counts blocks, not what links point to, and ends after so many entries."""
-    home = Home(tmp_path / "data", NODE)
-    directories = Directories(home.top, memory=False)
+    home = DataDir(tmp_path / "data", NODE)
+    directories = AllocDirs(home.top, memory=False)
     places = home.places("a1", "main")
     directories.prepare(places)
     (tmp_path / "huge").write_bytes(b"x" * (5 << 20))
@@ -298,7 +337,7 @@ def test_measuring_is_bounded_and_follows_no_link(
     assert (found.used_mib, found.is_partial) == (3, False)
     for n in range(50):
         (places.shared / "data" / f"f{n}").touch()
-    monkeypatch.setattr("services.agent.edge_dirs.ENTRIES_MAX", 20)
+    monkeypatch.setattr("services.agent.executor.alloc_dirs.ENTRIES_MAX", 20)
     assert directories.measure("a1").is_partial
     home.close()
 
@@ -310,16 +349,16 @@ def test_a_pipe_in_place_of_a_log_is_not_waited_for(tmp_path: Path) -> None:
     """A task that puts a pipe where its log was neither holds up the agent nor is read."""
     active = tmp_path / "main.stdout.0"
     os.mkfifo(active)
-    with pytest.raises(OSError, match="no plain file"):
+    with pytest.raises(OSError, match="not a regular file"):
         rotate(active, LIMITS)
 
 
 def test_readers_follow_neither_pipe_nor_link(tmp_path: Path) -> None:
-    """Whoever reads a log that a task has swapped gets nothing, and gets it at once."""
+    """A reader of a log that a task has swapped gets an empty answer at once."""
     (tmp_path / "secret").write_bytes(b"key")
     (tmp_path / "main.stdout.0").symlink_to(tmp_path / "secret")
     os.mkfifo(tmp_path / "main.stdout.1")
-    assert LogFiles(tmp_path / "main.stdout.0").take() == b""
+    assert reader(tmp_path / "main.stdout.0").take() == b""
 
 
 def test_a_link_in_place_of_the_log_directory_is_not_followed(tmp_path: Path) -> None:
@@ -356,7 +395,7 @@ def test_a_log_on_a_full_disk_is_left_as_it_is(small_disk: Path) -> None:
 
 @pytest.mark.asyncio
 async def test_the_whole_life_on_a_real_node(tmp_path: Path) -> None:
-    """Every hook runs in its turn as a process, and a failed main task is told of to its postfail task."""
+    """Every hook runs in its turn as a process, and a postfail task gets the failed main task in its environment."""
 
     def say(name: str, hook: str, *, sidecar: bool = False) -> dict[str, Any]:
         rest = "exec sleep 60" if sidecar else "true"

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from schemas.envelope import ENCODER
-from services.agent.drivers.driver import Exit, Gone
+from services.agent.drivers.driver import TaskExit, TaskMissing
 from tests.integration.agent_node import NODE, Node, job, projection, sh, wanted
 from tests.projected import projected
 
@@ -35,13 +35,13 @@ class Liar:
 
     async def recover(self, *_: Any) -> Any:
         """Find something, or say so."""
-        return "yes" if self.habit == "finds" else Gone(started=True)
+        return "yes" if self.habit == "finds" else TaskMissing(started=True)
 
     async def wait(self, *_: Any) -> Any:
         """Wait, or pretend to."""
         if self.habit == "raises":
             raise OSError("lost")
-        return 0 if self.habit == "number" else Exit(code=0)
+        return 0 if self.habit == "number" else TaskExit(code=0)
 
     def __getattr__(self, name: str) -> Any:
         async def call(*_: Any) -> None:
@@ -64,9 +64,13 @@ ONCE = {"Attempts": 0, "Interval": 10**12, "Delay": 10**7, "Mode": "fail"}
     ("habit", "told", "cleaned"),
     [
         ("dies", "KeyError('State')", "abandon"),
-        ("nothing", "not a handle: None", "abandon"),
-        ("raises", "driver lost it: OSError('lost')", "stop"),
-        ("number", "driver lost it: TypeError('not an end: 0')", "stop"),
+        ("nothing", "driver returned no task handle: None", "abandon"),
+        ("raises", "driver lost track of the task: OSError('lost')", "stop"),
+        (
+            "number",
+            "driver lost track of the task: TypeError('driver returned no task exit: 0')",
+            "stop",
+        ),
     ],
 )
 async def test_a_driver_that_lies_costs_its_task_alone(
@@ -95,15 +99,21 @@ async def test_a_driver_that_lies_costs_its_task_alone(
 async def test_a_driver_that_finds_nonsense_has_lost_its_task(tmp_path: Path) -> None:
     """What an earlier life started and a driver speaks nonsense about is reported lost, not waited for."""
     node = node_with(tmp_path, Liar("slow"))
-    node.edge._watch = lambda *_a, **_k: asyncio.sleep(0)  # type: ignore[method-assign]
+    started = asyncio.Event()
+
+    async def unwatched(*_: Any, **__: Any) -> None:
+        started.set()
+
+    node.edge._watch = unwatched  # type: ignore[method-assign]
     node.turn()
     node.hear(projection(1, 1))
-    await asyncio.sleep(0.2)
+    async with asyncio.timeout(60):
+        await started.wait()
     await node.close()
     again = node_with(tmp_path, Liar("finds"))
     try:
         again.turn()
         await again.until(lambda: again.status() == "failed")
-        assert "cannot be recovered: TypeError" in str(again.task().events)
+        assert "recovery failed: TypeError" in str(again.task().events)
     finally:
         await again.close()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from shared.core.ids import alloc_id
+from shared.core.state.ids import alloc_id
 from tests.integration.agent_node import job, projection, sh
 from tests.integration.test_agent_adoption import an_agent
 from tests.integration.test_agent_directories import node_at

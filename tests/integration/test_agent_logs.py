@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from services.agent import edge_logs
-from services.agent.edge_log_files import LogFiles
-from services.agent.edge_logs import BLOCK, data_range, numbers, rotate
-from shared.core.tasks import LogLimits
+from services.agent.executor import log_rotation
+from services.agent.executor.log_rotation import BLOCK, data_range
+from shared.core.runtime.agent_messages import LogLimits
+from tests.integration.task_log import reader, rotate, rotated_numbers
 
 LIMITS = LogLimits(files=100, file_bytes=64 * 1024)
 
 
 def everything(active: Path) -> bytes:
     """All that a reader gets from the beginning."""
-    files, out = LogFiles(active), b""
+    files, out = reader(active), b""
     while part := files.take():
         out += part
     return out
@@ -39,7 +39,7 @@ def test_a_writing_task_loses_nothing(tmp_path: Path) -> None:
     while writer.poll() is None:
         rotate(active, LIMITS)
     rotate(active, LIMITS)
-    assert len(numbers(active)) > 10
+    assert len(rotated_numbers(active)) > 10
     assert everything(active) == "".join(f"line {n:08d}\n" for n in range(200000)).encode()
 
 
@@ -49,7 +49,7 @@ def test_files_stay_within_count_and_size(tmp_path: Path) -> None:
     text = written(active, range(100_000))
     limits = LogLimits(files=3, file_bytes=64 * 1024)
     assert rotate(active, limits) > 10
-    assert len(numbers(active)) == 2
+    assert len(rotated_numbers(active)) == 2
     kept = everything(active)
     assert text.endswith(kept)
     assert 2 * 64 * 1024 < len(kept) <= 3 * 64 * 1024
@@ -61,7 +61,7 @@ def test_one_file_keeps_the_end(tmp_path: Path) -> None:
     active = tmp_path / "main.stdout.0"
     text = written(active, range(50_000))
     rotate(active, LogLimits(files=1, file_bytes=64 * 1024))
-    assert not numbers(active)
+    assert not rotated_numbers(active)
     kept = everything(active)
     assert text.endswith(kept)
     assert 0 < len(kept) <= 64 * 1024
@@ -79,7 +79,9 @@ def test_a_crash_between_copy_and_name_loses_nothing(
         def die(*_: object) -> bool:
             raise KeyboardInterrupt
 
-        patch.setattr(edge_logs, "_fallocate" if at == "before the hole" else "_name", die)
+        patch.setattr(
+            log_rotation, "_fallocate" if at == "before the hole" else "_number_file", die
+        )
         with pytest.raises(KeyboardInterrupt):
             rotate(active, LIMITS)
     rotate(active, LIMITS)
@@ -91,12 +93,12 @@ def test_a_file_system_that_only_makes_holes(
 ) -> None:
     """Where the front cannot be taken out, readers skip the hole, and the log goes on as before."""
     active = tmp_path / "main.stdout.0"
-    real = edge_logs._fallocate
+    real = log_rotation._fallocate
 
     def holes_only(fd: int, mode: int, offset: int, size: int) -> bool:
-        return mode != edge_logs._COLLAPSE and real(fd, mode, offset, size)
+        return mode != log_rotation._COLLAPSE and real(fd, mode, offset, size)
 
-    monkeypatch.setattr(edge_logs, "_fallocate", holes_only)
+    monkeypatch.setattr(log_rotation, "_fallocate", holes_only)
     text = written(active, range(20_000))
     rotate(active, LIMITS)
     text += written(active, range(20_000, 40_000))
@@ -122,7 +124,7 @@ def test_a_link_in_place_of_a_log_is_not_followed(tmp_path: Path) -> None:
 def test_a_follower_keeps_its_place_across_moves(tmp_path: Path) -> None:
     """What was read is not read again when it moves, and what moved before it was read is not skipped."""
     active = tmp_path / "main.stdout.0"
-    files, text, read = LogFiles(active), b"", b""
+    files, text, read = reader(active), b"", b""
     for step in range(20):
         text += written(active, range(step * 3000, step * 3000 + 3000))
         if step % 3:
@@ -139,8 +141,8 @@ def test_the_last_lines_span_files(tmp_path: Path) -> None:
     active = tmp_path / "main.stdout.0"
     text = written(active, range(20_000))
     rotate(active, LIMITS)
-    assert LogFiles(active).tail(7_000) == b"".join(text.splitlines(keepends=True)[-7_000:])
-    assert LogFiles(active).tail(0, 50) == b"".join(text.splitlines(keepends=True)[-3:])
+    assert reader(active).tail(7_000) == b"".join(text.splitlines(keepends=True)[-7_000:])
+    assert reader(active).tail(0, 50) == b"".join(text.splitlines(keepends=True)[-3:])
 
 
 def test_a_file_system_without_holes_is_asked_once(
@@ -150,8 +152,8 @@ def test_a_file_system_without_holes_is_asked_once(
     active = tmp_path / "main.stdout.0"
     text = written(active, range(20_000))
     asked = []
-    monkeypatch.setattr(edge_logs, "_without_holes", set())
-    monkeypatch.setattr(edge_logs, "_fallocate", lambda *args: bool(asked.append(args)))
+    monkeypatch.setattr(log_rotation, "_without_holes", set())
+    monkeypatch.setattr(log_rotation, "_fallocate", lambda *args: bool(asked.append(args)))
     for _ in range(3):
         assert rotate(active, LIMITS) == 0
     assert len(asked) == 1

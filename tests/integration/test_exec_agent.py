@@ -14,10 +14,11 @@ import psutil
 import pytest
 
 from services.agent.drivers.driver import Driver
-from services.agent.drivers.exec_settings import ExecSettings
-from services.agent.drivers.isolated import isolated
-from services.agent.edge_home import Home
-from shared.core.ids import alloc_id
+from services.agent.drivers.exec.isolated_drivers import isolated_drivers
+from services.agent.drivers.exec.settings import ExecSettings
+from services.agent.executor.data_dir import DataDir
+from shared.core.state.ids import alloc_id
+from tests import not_tested
 from tests.integration.agent_node import NODE, Node, job, projection
 from tests.integration.exec_node import NEEDED, need
 from tests.integration.test_agent_adoption import an_agent
@@ -42,8 +43,8 @@ def shell(script: str, **more: Any) -> dict[str, Any]:
 def drivers(settings: ExecSettings) -> Any:
     """What an agent makes of settings."""
 
-    def make(home: Home) -> list[Driver]:
-        return isolated(home.top, home.kernel_boot, settings)
+    def make(home: DataDir) -> list[Driver]:
+        return isolated_drivers(home.top, home.kernel_boot, settings)
 
     return make
 
@@ -101,7 +102,7 @@ async def test_an_end_while_the_agent_was_dead_is_reported(tmp_path: Path) -> No
         agent.hear(projection(5, 1))
         pid = (await agent.until("running")).pid
         await agent.kill()
-    data = Home(tmp_path, NODE)
+    data = DataDir(tmp_path, NODE)
     data.places(alloc_id(1), "main").shared.joinpath("data", "go").touch()
     data.close()
     await level(lambda: not psutil.pid_exists(pid))
@@ -132,7 +133,7 @@ def a_class(build: Path) -> Path:
     """A program that says what it was given, and ends with 5."""
     javac = shutil.which("javac")
     if javac is None or shutil.which("java") is None:
-        pytest.skip("NOT TESTED: driver java needs a JDK, there is none here")
+        not_tested.missing_tool("driver java needs a JDK")
     build.mkdir()
     (build / "Hello.java").write_text(
         "public class Hello { public static void main(String[] a) throws Exception {"

@@ -45,7 +45,7 @@ async def cell(request: Any, tmp_path: Path) -> AsyncIterator[Cell]:
 
 
 def leave_victim(top: Path) -> Path:
-    """A file that anybody may write to, by its own mode."""
+    """A world-writable file."""
     victim = top / "victim"
     victim.write_text("whole")
     victim.chmod(0o666)
@@ -166,7 +166,7 @@ async def test_a_fork_bomb_is_bounded(tmp_path: Path) -> None:
         assert said == "fine\n"
         groups = cell.driver.groups
         assert groups is not None
-        path = groups._of("pids", cell.driver._shape.group_name(bomb.watched.directory))
+        path = groups._of("pids", cell.driver._shape.group_name(bomb.directory))
         assert path is not None
         assert 2 <= int((path / "pids.current").read_text()) <= 24
         await cell.driver.stop(bomb)
@@ -267,7 +267,7 @@ async def test_a_link_in_the_place_of_a_directory_is_not_followed(
     place = task if part == "." else task / part
     place.parent.mkdir(parents=True)
     place.symlink_to(target)
-    with pytest.raises(StartRefused, match="no directory"):
+    with pytest.raises(StartRefused, match="is not a directory"):
         await cell.start("true")
     assert stat.S_IMODE(target.stat().st_mode) == 0o700
     assert target.stat().st_uid == os.getuid()
@@ -289,7 +289,7 @@ async def test_a_log_that_is_no_file_is_not_written(cell: Cell, tmp_path: Path, 
         log.hardlink_to(target)
     else:
         log.mkdir()
-    with pytest.raises(StartRefused, match="no plain file"):
+    with pytest.raises(StartRefused, match="not a regular file"):
         await cell.start("echo text")
     assert target.read_text() == "whole"
 
@@ -311,7 +311,7 @@ async def test_a_task_cannot_take_its_log_away(cell: Cell) -> None:
 
 @pytest.mark.asyncio
 async def test_a_network_of_its_own_has_the_loopback_alone(tmp_path: Path) -> None:
-    """With network_mode none a task reaches itself and nobody else."""
+    """With network_mode none a task reaches itself and no other host."""
     need(*NEEDED)
     async with a_cell(tmp_path) as cell:
         _, said = await cell.run("cat /proc/net/dev", config={"network_mode": "none"})
@@ -327,9 +327,9 @@ async def test_a_network_of_its_own_has_the_loopback_alone(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("settings", "more", "says"),
     [
-        ({}, {"user": "root"}, "the system's own"),
-        ({}, {"user": "0"}, "the system's own"),
-        ({}, {"user": "daemon"}, "the system's own"),
+        ({}, {"user": "root"}, "is a system user"),
+        ({}, {"user": "0"}, "is a system user"),
+        ({}, {"user": "daemon"}, "is a system user"),
         ({}, {"user": "no-such-user"}, "not known"),
         ({"denied_users": "nobody"}, {"user": "nobody"}, "DENIED_USERS"),
         ({}, {"config": {"pid_mode": "host"}}, "ALLOW_HOST_NAMESPACES"),
@@ -337,9 +337,9 @@ async def test_a_network_of_its_own_has_the_loopback_alone(tmp_path: Path) -> No
         ({}, {"config": {"cap_add": ["SYS_ADMIN"]}}, "ALLOWED_CAPS"),
         ({}, {"config": {"comand": "x"}}, "did you mean command?"),
         ({}, {"config": {"command": ""}}, "must name a program"),
-        ({}, {"config": {"command": "no-such-program"}}, "no program"),
-        ({}, {"config": {"command": "/etc/passwd"}}, "no program"),
-        ({}, {"env": {"A=B": "c"}}, "no ="),
+        ({}, {"config": {"command": "no-such-program"}}, "not found on this node"),
+        ({}, {"config": {"command": "/etc/passwd"}}, "cannot be executed"),
+        ({}, {"env": {"A=B": "c"}}, "must not be empty or contain"),
     ],
 )
 async def test_what_the_operator_does_not_allow_is_refused(

@@ -1,11 +1,11 @@
-"""Cgroups of agents that are gone: what nobody needs is removed, what runs is left alone."""
+"""Cgroups of agents that are gone: empty ones are removed, those with members stay."""
 
 import asyncio
 from pathlib import Path
 
 import pytest
 
-from services.agent.drivers.isolation.cgroups import Groups, Limits
+from services.agent.drivers.isolation.cgroups import CgroupLimits, CgroupTree
 from tests.integration.exec_node import NEEDED, a_cell, need, what_works
 
 
@@ -17,14 +17,14 @@ async def test_levels_of_dead_agents_are_removed(tmp_path: Path) -> None:
         handle = await cell.start("sleep 300")
         ours = cell.driver.groups
         assert ours is not None
-        other = Groups(what_works().hierarchies, "caravan-tests/other")
+        other = CgroupTree(what_works().hierarchies, "caravan-tests/other")
         other.prepare()
         other.sweep_abandoned(-1.0)
-        name = cell.driver._shape.group_name(handle.watched.directory)
+        name = cell.driver._shape.group_name(handle.directory)
         assert handle.pid in ours.members(name)
         ours.sweep_abandoned(-1.0)
         assert not any(top.exists() for top in other.tops.values())
-        other.make("run", Limits(memory_mib=16))
+        other.make("run", CgroupLimits(memory_mib=16))
         assert all((top / "run").is_dir() for top in other.tops.values())
         await asyncio.to_thread(other.end, "run")
         other.remove()

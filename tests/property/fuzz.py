@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from schemas.base import NodeId
 from schemas.nodes import NodeSpec
-from shared.core.splitmix import splitmix64
+from shared.core.state.splitmix import splitmix64
 
 T = TypeVar("T")
 
@@ -165,6 +165,7 @@ def task(draw: Draw, name: str) -> dict[str, Any]:
         "Name": name,
         "Driver": draw.often(("exec", "exec", "docker"), 5, 2),
         "Config": {"command": "/bin/true"},
+        "LogConfig": {"MaxFiles": 1, "MaxFileSizeMB": 1},
         "Resources": {
             "CPU": draw.often(SIZES, ODD_PERCENT, 8),
             "MemoryMB": max(draw.often(SIZES, ODD_PERCENT, 8), 10 if draw.below(40) else -1),

@@ -5,10 +5,8 @@ It knows nothing of vectors: one node and one allocation at a time, with the sca
 
 from typing import Final
 
-from shared.core.coupling import Coupling, Distinct, Even
-from shared.core.heads import Mask
-from shared.core.pow10 import SCALE
-from shared.core.scores import (
+from shared.core.scheduling.scoring.pow10 import SCALE
+from shared.core.scheduling.scoring.scores import (
     Algorithm,
     Int64s,
     even_boost,
@@ -16,7 +14,9 @@ from shared.core.scores import (
     node_scores,
     target_boost,
 )
-from shared.core.splitmix import splitmix64
+from shared.core.scheduling.selection.candidates import Mask
+from shared.core.scheduling.selection.coupling import Coupling, DistinctValues, EvenSpread
+from shared.core.state.splitmix import splitmix64
 
 #: Below every score: does not fit.
 _NO_ROOM: Final = -(1 << 62)
@@ -34,12 +34,12 @@ class Counts:
         boosts = []
         for block, counts in zip(self.blocks, self.counts, strict=True):
             code = int(block.codes[row])
-            if isinstance(block, Distinct):
+            if isinstance(block, DistinctValues):
                 if not code or counts[code] >= block.most:
                     return None
             elif not code:
                 boosts.append(-SCALE)
-            elif isinstance(block, Even):
+            elif isinstance(block, EvenSpread):
                 used = [count for count in counts[1:] if count]
                 boosts.append(even_boost(counts[code], used))
             else:

@@ -7,13 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.core import coupled, coupling, cut
-from shared.core.coupling import Coupling, Distinct, Even, Targets
-from shared.core.cut import place_count
-from shared.core.heads import Placement
-from shared.core.pow10 import SCALE
-from shared.core.ranked import Ranked
-from shared.core.scores import Algorithm, Int64s
+from shared.core.scheduling.scoring.pow10 import SCALE
+from shared.core.scheduling.scoring.score_cache import ScoreCache
+from shared.core.scheduling.scoring.scores import Algorithm, Int64s
+from shared.core.scheduling.selection import coupling, greedy_coupled
+from shared.core.scheduling.selection import greedy as greedy_module
+from shared.core.scheduling.selection.candidates import Placement
+from shared.core.scheduling.selection.coupling import (
+    Coupling,
+    DistinctValues,
+    EvenSpread,
+    TargetSpread,
+)
+from shared.core.scheduling.selection.greedy import place_count
 from tests.property.reference import greedy
 
 pytestmark = pytest.mark.property
@@ -60,14 +66,14 @@ def couplings(draw: st.DrawFn, n: int) -> Coupling:
         held = st.lists(st.sampled_from((0, 0, 0, 1, 2, 7)), min_size=values, max_size=values)
         counts = np.array(draw(held), np.int64)
         if kind == "e":
-            blocks.append(Even(codes, counts))
+            blocks.append(EvenSpread(codes, counts))
         elif kind == "d":
-            blocks.append(Distinct(codes, counts, draw(st.integers(1, 4))))
+            blocks.append(DistinctValues(codes, counts, draw(st.integers(1, 4))))
         else:
             shares = st.sampled_from((0, 10, 100, 330, 900, 2000))
             desired = np.array(draw(st.lists(shares, min_size=values, max_size=values)), np.int64)
             weight = draw(st.integers(1, weights))
-            blocks.append(Targets(codes, counts, desired, weight, weights))
+            blocks.append(TargetSpread(codes, counts, desired, weight, weights))
     return Coupling(tuple(blocks))
 
 
@@ -122,9 +128,9 @@ def test_the_cut_is_scalar_greedy(problem: Problem) -> None:
 def test_a_few_by_kept_keys_are_scalar_greedy(problem: Problem, count: int) -> None:
     """Small counts by the keys of the fit alone, crowded rows scored only where they may win: greedy's all the same."""
     problem |= {"count": count}
-    ranked = Ranked()
+    ranked = ScoreCache()
     for _ in range(2):
-        assert expand(place_count(**problem, ranked=ranked)) == greedy(**problem)
+        assert expand(place_count(**problem, score_cache=ranked)) == greedy(**problem)
 
 
 @pytest.mark.parametrize("few", [0, 1000])
@@ -133,7 +139,7 @@ def test_a_few_by_kept_keys_are_scalar_greedy(problem: Problem, count: int) -> N
 def test_the_coupled_cut_is_scalar_greedy(problem: Problem, few: int) -> None:
     """Under spreads and distinct properties every placement is greedy's, by buckets and by passes alike."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coupled, "_FEW", few)
+        patch.setattr(greedy_coupled, "_PASSES_COUNT_MAX", few)
         placement = place_count(**problem)
     assert expand(placement) == greedy(**problem)
     assert placement.placed == placement.counts.sum()
@@ -144,7 +150,7 @@ def test_the_coupled_cut_is_scalar_greedy(problem: Problem, few: int) -> None:
 def test_tangled_combinations_are_scalar_greedy(problem: Problem) -> None:
     """Where a placement would change very many combinations, passes over all rows give the same."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coupled, "_FEW", 0)
+        patch.setattr(greedy_coupled, "_PASSES_COUNT_MAX", 0)
         patch.setattr(coupling, "_COMBINATIONS_MAX", 1)
         patch.setattr(coupling, "_TABLE_MAX", 4)
         assert expand(place_count(**problem)) == greedy(**problem)
@@ -158,8 +164,8 @@ def test_what_stops_early_placed_as_greedy_begins(problem: Problem, few: int) ->
     problem |= {"lanes": 1, "lane": 0}
     wanted = greedy(**problem)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coupled, "_FEW", few)
-        patch.setattr(coupled, "_HEADS_A_STEP", 1)
+        patch.setattr(greedy_coupled, "_PASSES_COUNT_MAX", few)
+        patch.setattr(greedy_coupled, "_HEADS_A_STEP", 1)
         placement = place_count(**problem, steps=3)
     assert expand(placement) == wanted[: placement.placed]
     assert placement.placed == len(wanted) or (placement.stopped and placement.placed)
@@ -171,7 +177,7 @@ def test_slices_change_nothing(problem: Problem, size: int) -> None:
     """A count cut in slices is placed as in one piece: greedy has no memory."""
     whole = place_count(**problem)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cut, "_SLICE", size)
+        patch.setattr(greedy_module, "_ROUND_MAX", size)
         sliced = place_count(**problem)
     assert expand(sliced) == expand(whole)
     assert len(sliced.rows) == len(whole.rows)
@@ -183,7 +189,7 @@ def test_blocks_change_nothing(problem: Problem, size: int) -> None:
     """A fleet scored in blocks is placed on as in one piece."""
     whole = place_count(**problem)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cut, "_BLOCK", size)
+        patch.setattr(greedy_module, "_BLOCK", size)
         assert expand(place_count(**problem)) == expand(whole)
 
 
@@ -245,10 +251,10 @@ def test_a_floor_makes_near_sums_equal(few: int) -> None:
         "affinity": 1 + row * 7919 % 9,
         "penalised": row % 4 == 0,
         "limit": 1 + row % 2,
-        "coupling": Coupling((Even((1 + row % 3).astype(np.int32), np.zeros(4, np.int64)),)),
+        "coupling": Coupling((EvenSpread((1 + row % 3).astype(np.int32), np.zeros(4, np.int64)),)),
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coupled, "_FEW", few)
+        patch.setattr(greedy_coupled, "_PASSES_COUNT_MAX", few)
         assert expand(place_count(**problem)) == greedy(**problem)
 
 

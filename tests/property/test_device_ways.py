@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from schemas.jobs import Affinity, GroupSpec, ResourceAsk
 from schemas.nodes import Instance, Pool
 from schemas.policy import Policy
-from shared.core.fragmentation import policy as fragmentation
-from shared.core.learned import learned_of
-from shared.core.packing import gpu_ask, gpu_columns
-from shared.core.pow10 import SCALE
-from shared.core.resources.asks import Holding, extras_of, holdings_of
-from shared.core.resources.assign import Assigner
-from shared.core.scores import mean_score, node_scores
-from shared.core.splitmix import splitmix64
-from shared.core.waiting import ask_of
+from shared.core.resources.ask_shape import ask_shape_of
+from shared.core.resources.asks import Holding, extra_asks_of, holdings_of
+from shared.core.resources.assign import ResourceAssigner
+from shared.core.scheduling.packing import placement_costs as fragmentation
+from shared.core.scheduling.packing.gpu_packing import gpu_ask, gpu_columns
+from shared.core.scheduling.scoring.pow10 import SCALE
+from shared.core.scheduling.scoring.scores import mean_score, node_scores
+from shared.core.scheduling.selection.candidates import ask_columns
+from shared.core.state.splitmix import splitmix64
 from tests.builders import Cluster, group, join, register
 
 pytestmark = pytest.mark.property
@@ -73,7 +73,7 @@ def groups(draw: st.DrawFn, *, weights: bool) -> GroupSpec:
 
 def placed(cluster: Cluster, spec: GroupSpec, **lanes: int) -> list[tuple[int, tuple[int, ...]]]:
     """Row and slots of each allocation of a group, as the product places it."""
-    extras = extras_of(spec)
+    extras = extra_asks_of(spec)
     assert extras is not None
     found: list[tuple[int, Holding]] = []
     for one in cluster.propose("app", **lanes).placements:
@@ -95,13 +95,13 @@ def test_the_product_packs_as_the_policy_does(
     offers, held, size = state.fleet.offers, state.allocations.held, state.fleet.size
     if offers.kind(GPU) != "indexed":
         return
-    shape = learned_of(spec, spec.alternatives[0])
+    shape = ask_shape_of(spec, spec.alternatives[0])
     assert shape is not None
     counts: dict[Any, int] = {}
     for one, count in state.allocations.workload.settled.items():
         seen = gpu_ask(offers, one)
         counts[seen] = counts.get(seen, 0) + count
-    prices = fragmentation.price(counts, max(len(offers.models), 1))
+    prices = fragmentation.make_prices(counts, max(len(offers.models), 1))
     columns = gpu_columns(offers, held, state.fleet.capacity[:size], held.columns(size))
     own = np.array([splitmix64(row) % lanes == 0 for row in range(size)])
     ask = gpu_ask(offers, shape)
@@ -128,9 +128,9 @@ def test_the_product_packs_as_the_policy_does(
 def greedy(cluster: Cluster, spec: GroupSpec) -> list[int]:
     """One after another: the highest mean of the scorers, the devices that a node would give being one of them."""
     fleet, held = cluster.state.fleet, cluster.state.allocations.held.copy(cluster.state.fleet.size)
-    extras, ask, rows = extras_of(spec), ask_of(spec), list[int]()
+    extras, ask, rows = extra_asks_of(spec), ask_columns(spec), list[int]()
     assert extras is not None
-    assigner = Assigner(fleet.offers, held)
+    assigner = ResourceAssigner(fleet.offers, held)
     wish = extras.alternatives[0][0]
     total = sum(abs(one.weight) for one in wish.affinities)
     weigh = {

@@ -8,33 +8,40 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.fleet import laws
-from shared.fleet.due import DueQueue
-from shared.fleet.lives import COMPLETE, FAILED, PENDING, RUNNING, Lives
-from shared.fleet.profile import RUN, RUN_FAILS, START, START_FAILS, STOP, Manner
+from shared.fleet import distributions
+from shared.fleet.due_queue import DueQueue
+from shared.fleet.profile import RUN, RUN_FAILS, START, START_FAILS, STOP, TaskProfile
+from shared.fleet.simulated_allocs import COMPLETE, FAILED, PENDING, RUNNING, SimulatedAllocs
 
 pytestmark = pytest.mark.property
 SEED = 7
-HALF = laws.ONE // 2
+HALF = distributions.PROBABILITY_ONE // 2
 
 MANNERS = (
-    Manner(laws.fixed(0), 0, laws.NEVER, 0, laws.fixed(0)),
-    Manner(laws.fixed(5), 0, laws.fixed(0), 0, laws.fixed(3)),
-    Manner(
-        laws.quantiles([(Fraction(0), 0), (Fraction(1), 20)]),
+    TaskProfile(distributions.fixed(0), 0, distributions.NEVER, 0, distributions.fixed(0)),
+    TaskProfile(distributions.fixed(5), 0, distributions.fixed(0), 0, distributions.fixed(3)),
+    TaskProfile(
+        distributions.quantiles([(Fraction(0), 0), (Fraction(1), 20)]),
         HALF // 2,
-        laws.quantiles([(Fraction(0), 1), (Fraction(1), 30)]),
+        distributions.quantiles([(Fraction(0), 1), (Fraction(1), 30)]),
         HALF,
-        laws.quantiles([(Fraction(0), 0), (Fraction(1), 9)]),
+        distributions.quantiles([(Fraction(0), 0), (Fraction(1), 9)]),
     ),
-    Manner(laws.exponential(10), 0, laws.exponential(10), 0, laws.fixed(1), exit_code=3),
+    TaskProfile(
+        distributions.exponential(10),
+        0,
+        distributions.exponential(10),
+        0,
+        distributions.fixed(1),
+        exit_code=3,
+    ),
 )
 
 
 class Life:
     """One allocation, the slow way."""
 
-    def __init__(self, key: int, node: int, manner: Manner, now: int) -> None:
+    def __init__(self, key: int, node: int, manner: TaskProfile, now: int) -> None:
         self.key, self.node, self.manner = key, node, manner
         self.status = self.told = PENDING
         self.stopping = self.ended = False
@@ -42,14 +49,14 @@ class Life:
         self.next = FAILED if self._happens(START_FAILS, manner.start_fails) else RUNNING
         self.at = 0
 
-    def _hash(self, purpose: int) -> "laws.Hashes":
-        return laws.hashes(SEED, purpose, np.array([self.key]))
+    def _hash(self, purpose: int) -> "distributions.Hashes":
+        return distributions.purpose_hashes(SEED, purpose, np.array([self.key]))
 
-    def _draw(self, purpose: int, law: laws.Law) -> int:
+    def _draw(self, purpose: int, law: distributions.Distribution) -> int:
         return int(law.draw(self._hash(purpose))[0])
 
     def _happens(self, purpose: int, share: int) -> bool:
-        return bool(laws.happens(self._hash(purpose), share)[0])
+        return bool(distributions.happens(self._hash(purpose), share)[0])
 
     def stop(self, now: int) -> None:
         """Order it to end."""
@@ -67,7 +74,7 @@ class Life:
                 break
             self.due = self.at + self._draw(RUN, self.manner.runs)
             if self.manner.runs.is_never:
-                self.due = laws.NEVER_NS
+                self.due = distributions.NEVER_NS
             fails = self._happens(RUN_FAILS, self.manner.run_fails)
             self.next = FAILED if fails or self.manner.exit_code else COMPLETE
         return changed
@@ -75,9 +82,7 @@ class Life:
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(
-            ("start", "start", "start", "stop", "stop", "wait", "wait", "lose", "forget")
-        ),
+        st.sampled_from(("start", "start", "start", "stop", "stop", "wait", "wait", "lose")),
         st.lists(st.integers(0, 11), min_size=1, max_size=6, unique=True),
         st.integers(0, 12),
         st.integers(0, len(MANNERS) - 1),
@@ -90,7 +95,7 @@ class Twin:
     """The columns and the dict, side by side."""
 
     def __init__(self) -> None:
-        self.lives = Lives(SEED)
+        self.lives = SimulatedAllocs(SEED)
         self.codes = [self.lives.manner(one) for one in MANNERS]
         self.naive: dict[int, Life] = {}
         self.made = 0
@@ -108,7 +113,7 @@ class Twin:
         nodes = np.asarray(rows % 3, dtype=np.int32)
         self.lives.start(rows, np.array(keys, dtype=np.int64), nodes, codes, now_ns=now)
 
-    def keys(self, rows: "np.ndarray") -> "laws.Int64s":
+    def keys(self, rows: "np.ndarray") -> "distributions.Int64s":
         """Keys as the dict has them; a wrong one where it has none."""
         found = [self.naive[row].key if row in self.naive else 99 for row in rows.tolist()]
         return np.array(found, dtype=np.int64)
@@ -128,11 +133,6 @@ class Twin:
             assert gone == sorted(row for row in lost if not self.naive[row].ended)
             for row in lost:
                 del self.naive[row]
-        elif what == "forget":
-            self.lives.forget(rows, self.keys(rows))
-            for row in rows.tolist():
-                if row in self.naive and self.naive[row].ended:
-                    del self.naive[row]
 
     def compare(self, now: int) -> None:
         """Let time pass on both sides."""
@@ -144,8 +144,12 @@ class Twin:
         columns = (told.at_ns, told.rows, told.keys, told.nodes, told.statuses)
         assert list(zip(*(one.tolist() for one in columns), strict=True)) == expected
         assert self.lives.alive() == sum(not one.ended for one in self.naive.values())
-        due = [one.due for one in self.naive.values() if not one.ended and one.due < laws.NEVER_NS]
-        assert self.lives.next_due_ns() <= min(due, default=laws.NEVER_NS)
+        due = [
+            one.due
+            for one in self.naive.values()
+            if not one.ended and one.due < distributions.NEVER_NS
+        ]
+        assert self.lives.next_due_ns() <= min(due, default=distributions.NEVER_NS)
 
 
 @settings(max_examples=200, deadline=None)
@@ -187,7 +191,11 @@ def test_a_due_queue_gives_what_a_sorted_list_gives(steps: list[tuple[list[int],
 @given(st.lists(st.integers(0, (1 << 64) - 1), min_size=1, max_size=50))
 def test_a_draw_lies_on_the_line_between_its_knots(raw: list[int]) -> None:
     """A draw is the exact quantile but for a millionth of the piece's length; one alone is as one of many."""
-    for law in (MANNERS[2].starts, laws.exponential(10**12), laws.lognormal(10**9, 10**11)):
+    for law in (
+        MANNERS[2].starts,
+        distributions.exponential(10**12),
+        distributions.lognormal(10**9, 10**11),
+    ):
         drawn = law.draw(np.array(raw, dtype=np.uint64)).tolist()
         for hashed, ns in zip(raw, drawn, strict=True):
             at = hashed >> 11
@@ -201,13 +209,15 @@ def test_a_draw_lies_on_the_line_between_its_knots(raw: list[int]) -> None:
 
 def test_laws_have_the_moments_that_they_promise() -> None:
     """A hundred thousand draws: means, medians and 99th percentiles are within two percent."""
-    drawn = laws.hashes(1, 2, np.arange(100_000))
-    exponential = laws.exponential(1_000_000).draw(drawn)
+    drawn = distributions.purpose_hashes(1, 2, np.arange(100_000))
+    exponential = distributions.exponential(1_000_000).draw(drawn)
     assert abs(float(exponential.mean()) / 1_000_000 - 1) < 0.02
-    skewed = laws.lognormal(1_000_000, 9_000_000).draw(drawn)
+    skewed = distributions.lognormal(1_000_000, 9_000_000).draw(drawn)
     assert abs(float(np.quantile(skewed, 0.5)) / 1_000_000 - 1) < 0.02
     assert abs(float(np.quantile(skewed, 0.99)) / 9_000_000 - 1) < 0.04
-    assert msgspec.structs.asdict(laws.fixed(3))["ns"].tolist() == [3]
-    assert laws.happens(drawn, laws.ONE // 4).mean() == pytest.approx(0.25, abs=0.01)
-    assert laws.happens(drawn, laws.ONE).all()
-    assert not laws.happens(drawn, 0).any()
+    assert msgspec.structs.asdict(distributions.fixed(3))["ns"].tolist() == [3]
+    assert distributions.happens(drawn, distributions.PROBABILITY_ONE // 4).mean() == pytest.approx(
+        0.25, abs=0.01
+    )
+    assert distributions.happens(drawn, distributions.PROBABILITY_ONE).all()
+    assert not distributions.happens(drawn, 0).any()

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.core.fragmentation import policy
-from shared.core.fragmentation.gpus import WHOLE, GpuAsk, GpuColumns
-from shared.core.fragmentation.gradient import Gradient
-from shared.core.fragmentation.workload import Workload
+from bench.packing.fgd import GradientScores
+from shared.core.scheduling.packing import placement_costs
+from shared.core.scheduling.packing.gpu_columns import WHOLE, GpuAsk, GpuColumns
+from shared.core.state.workload import AskWorkload
 
 pytestmark = pytest.mark.property
 
@@ -102,22 +102,22 @@ def test_our_policy_takes_the_least_rise(
     nodes: list[tuple[int, int, int, int]], arriving: list[GpuAsk]
 ) -> None:
     """The place chosen raises the state's cost least of all, from scratch; what fits is placed."""
-    columns, learned = fleet(nodes), Workload[GpuAsk]()
+    columns, learned = fleet(nodes), AskWorkload[GpuAsk]()
     for ask in arriving:
         learned.saw(ask)
-        prices = policy.price(learned.counts, MODELS)
+        prices = placement_costs.make_prices(learned.counts, MODELS)
         free = np.bincount(columns.model, columns.gpu_free.sum(axis=1), MODELS).astype(np.int64)
         scarce = prices.scarcity.prices(free)
-        before = policy.state_cost(columns, prices)
+        before = placement_costs.state_cost(columns, prices)
         rises = {}
         for row in range(len(nodes)):
             for instance in room(columns, row, ask):
                 after = copied(columns)
                 after.take(ask, row, instance)
-                rise = int(policy.state_cost(after, prices)[row] - before[row])
+                rise = int(placement_costs.state_cost(after, prices)[row] - before[row])
                 paid = ask.total_share * int(scarce[columns.model[row]])
                 rises[row, instance] = rise + paid
-        choice = policy.choose(columns, ask, np.ones(len(nodes), np.bool_), prices)
+        choice = placement_costs.choose(columns, ask, np.ones(len(nodes), np.bool_), prices)
         assert (choice is None) == (not rises)
         if choice is not None:
             assert choice.cost == rises[choice.row, choice.instance] == min(rises.values())
@@ -133,13 +133,13 @@ def test_the_kept_gradient_is_the_one_from_scratch(
 ) -> None:
     """Fragmentation equals the published definition, and scores that were kept equal scores made anew."""
     columns, shapes = fleet(nodes), Counter(arriving)
-    kept = Gradient(shapes, MODELS)
+    kept = GradientScores(shapes, MODELS)
     usable = np.ones(len(nodes), np.bool_)
     for ask in arriving:
         now = [fragmentation(columns, row, shapes) for row in range(len(nodes))]
         assert kept.fragmentation(columns, np.arange(len(nodes))).tolist() == now
         choice = kept.choose(columns, ask, usable)
-        assert choice == Gradient(shapes, MODELS).choose(columns, ask, usable)
+        assert choice == GradientScores(shapes, MODELS).choose(columns, ask, usable)
         rises = {}
         for row in range(len(nodes)):
             for instance in room(columns, row, ask):

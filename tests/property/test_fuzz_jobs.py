@@ -6,18 +6,17 @@ import msgspec
 import numpy as np
 import pytest
 
-from bench.inside import Inside, placed
+from bench.harness.in_process_state import InProcessState, count_placed
 from schemas.base import JobId
-from schemas.jobs import GroupSpec
+from schemas.jobs import SYSTEM_JOB_TYPES, GroupSpec
 from schemas.nodes import Pool
 from schemas.policy import Policy, Preemption
-from shared.core import coupled
-from shared.core.operators import OPERATORS, Operand
-from shared.core.place import Proposal
-from shared.core.reconcile_system import TYPES
-from shared.core.tables.allocations import EVICT
+from shared.core.scheduling.feasibility.operators import OPERATORS, Operand
+from shared.core.scheduling.model import Proposal
+from shared.core.scheduling.selection import greedy_coupled
+from shared.core.state.tables.allocations import EVICT
 from shared.jobspec.submission import JobInvalid
-from shared.query.offered import all_pools
+from shared.query.resource_usage import all_pools
 from tests.property import fuzz
 from tests.property.fuzz_resources import asking, offering
 
@@ -28,14 +27,14 @@ EVERYBODY_MAY = Policy(preemption=Preemption(service=True, batch=True, system=Tr
 COMMITTED = 250
 
 
-def value(inside: Inside, row: int, target: str) -> Operand:
+def value(inside: InProcessState, row: int, target: str) -> Operand:
     if not target.startswith("${"):
         return Operand(target)
     found = inside.state.fleet.attributes.value(row, target[2:].removesuffix("}"))
     return Operand("", found=False) if found is None else Operand(found)
 
 
-def keeps_rules(inside: Inside, group: GroupSpec, rows: list[int]) -> bool:
+def keeps_rules(inside: InProcessState, group: GroupSpec, rows: list[int]) -> bool:
     """Ask every constraint of every node of a plan again, one at a time."""
     for rule in group.constraints:
         operation = OPERATORS[rule.operator]
@@ -51,7 +50,7 @@ def keeps_rules(inside: Inside, group: GroupSpec, rows: list[int]) -> bool:
     return True
 
 
-def check(inside: Inside, job_id: JobId, proposal: Proposal) -> None:
+def check(inside: InProcessState, job_id: JobId, proposal: Proposal) -> None:
     job = inside.state.jobs.by_id[job_id]
     fleet = inside.state.fleet
     groups = {group.name: group for group in job.groups}
@@ -68,25 +67,29 @@ def check(inside: Inside, job_id: JobId, proposal: Proposal) -> None:
         rows_of[part.group] += np.repeat(part.rows, part.counts).tolist()
     assert (used <= fleet.capacity[: fleet.size]).all(), "a node holds more than it has"
     for name, rows in rows_of.items():
-        most = max(Counter(rows).values(), default=0) if job.job_type in TYPES else len(rows)
+        most = (
+            max(Counter(rows).values(), default=0)
+            if job.job_type in SYSTEM_JOB_TYPES
+            else len(rows)
+        )
         assert most <= groups[name].count
         group = groups[name]
-        if job.job_type in TYPES:
+        if job.job_type in SYSTEM_JOB_TYPES:
             # What runs everywhere has several on a node where its count says so.
             group = msgspec.structs.replace(group, distinct_hosts="")
         assert keeps_rules(inside, group, rows), f"group {name} breaks a rule"
     everything = sum(group.count for group in job.groups)
-    if job.job_type in TYPES:
+    if job.job_type in SYSTEM_JOB_TYPES:
         return
-    if proposal.end == "complete" and placed(proposal) < everything:
+    if proposal.end == "complete" and count_placed(proposal) < everything:
         (follow_up,) = proposal.follow_ups
         waits = follow_up.blocked.waiting if follow_up.blocked is not None else {}
         # Either it waits with reasons, or it goes on after at least one placement.
         assert all(one.reasons for one in waits.values())
-        assert waits or placed(proposal)
+        assert waits or count_placed(proposal)
 
 
-def nothing_in_excess(inside: Inside) -> bool:
+def nothing_in_excess(inside: InProcessState) -> bool:
     """Tell whether no instance, sum, port or licence is held by more than it is enough for."""
     state = inside.state
     pools = all_pools(state)
@@ -118,21 +121,21 @@ def test_five_hundred_jobs() -> None:
 
 def test_three_hundred_jobs_that_evict() -> None:
     """Three hundred jobs of all priorities on 40 full nodes: who makes room is gone, and nothing is held twice."""
-    inside = Inside((offering(fuzz.node(at), at) for at in range(40)), EVERYBODY_MAY)
+    inside = InProcessState((offering(fuzz.node(at), at) for at in range(40)), EVERYBODY_MAY)
     outcomes = run(300, 40, inside)
     assert outcomes["evicts"] > 15
 
 
-def run(jobs: int, nodes: int, inside: Inside | None = None) -> Counter[str]:
+def run(jobs: int, nodes: int, inside: InProcessState | None = None) -> Counter[str]:
     """Read, plan and check so many jobs; count how they ended."""
     evicting = inside is not None
-    inside = inside or Inside([offering(fuzz.node(at), at) for at in range(nodes)])
+    inside = inside or InProcessState([offering(fuzz.node(at), at) for at in range(nodes)])
     inside.declare(Pool(name="seat", amount=400_000))
     outcomes: Counter[str] = Counter(refused=0, placed=0, waits=0)
     if evicting:
         outcomes["evicts"] = 0
     steps = 0
-    offer = coupled._offer
+    offer = greedy_coupled._offer
 
     def counted(*given: object) -> int:
         nonlocal steps
@@ -140,7 +143,7 @@ def run(jobs: int, nodes: int, inside: Inside | None = None) -> Counter[str]:
         return offer(*given)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coupled, "_offer", counted)
+        patch.setattr(greedy_coupled, "_offer", counted)
         for number in range(jobs):
             try:
                 job = asking(fuzz.job(number), number)
@@ -157,9 +160,11 @@ def run(jobs: int, nodes: int, inside: Inside | None = None) -> Counter[str]:
             proposal = inside.propose(job_id, seed=number)
             # Beside the offers that are counted, each group makes those to begin with, and one more round.
             groups = len(inside.state.jobs.by_id[job_id].groups)
-            assert steps <= coupled.STEPS_MAX + 2 * groups * nodes, f"job {number}: {steps} steps"
+            assert steps <= greedy_coupled.STEPS_MAX + 2 * groups * nodes, (
+                f"job {number}: {steps} steps"
+            )
             check(inside, job_id, proposal)
-            outcomes["placed" if placed(proposal) else "waits"] += 1
+            outcomes["placed" if count_placed(proposal) else "waits"] += 1
             if evicting:
                 outcomes["evicts"] += bool(proposal.evictions)
             if not number % max(jobs // COMMITTED, 1) and proposal.end == "complete":

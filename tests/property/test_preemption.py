@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.base import JobId
-from shared.core import preempt
-from shared.core.ids import key_seq
-from shared.core.place import Assignment, place
-from shared.core.preempt import LEVELS
-from shared.core.scratch import Snapshot
-from shared.core.victims import Candidate, cheapest_set, cost_of
+from shared.core.scheduling.model import Assignment, Snapshot
+from shared.core.scheduling.place import place
+from shared.core.scheduling.preemption import search
+from shared.core.scheduling.preemption.search import PRIORITY_GAP_MIN
+from shared.core.scheduling.preemption.victim_sets import VictimCandidate, cheapest_set, cost_of
+from shared.core.state.ids import Incarnations
 from tests.builders import Cluster, group, join, register
-from tests.unit.test_preemption import ALL
+from tests.unit.core.scheduling.test_preemption import ALL
 
 #: Nodes held back for those who wait are another rule.
 POLICY = msgspec.structs.replace(ALL, reservations_max=0)
@@ -59,14 +59,14 @@ def brute(world: Cluster, priority: int, ask: np.ndarray) -> tuple[int, ...] | N
             for row in table.live_rows().tolist()
             if table.node[row] == node
             and table.is_wanted(np.array([row]))[0]
-            and table.groups.priority[table.group[row]] <= priority - LEVELS
+            and table.groups.priority[table.group[row]] <= priority - PRIORITY_GAP_MIN
         ]
         for size in range(1, len(rows) + 1):
             for some in combinations(rows, size):
                 freed = sum(table.groups.ask[table.group[row]] for row in some)
                 if (free[node] + freed >= ask).all():
                     of = [int(table.groups.priority[table.group[row]]) for row in some]
-                    work = sum(state.seq - key_seq(int(table.key[row])) for row in some)
+                    work = sum(state.seq - Incarnations().seq(int(table.key[row])) for row in some)
                     costs.append((max(of), sum(of), work, node))
     return min(costs, default=None)
 
@@ -76,7 +76,7 @@ def brute(world: Cluster, priority: int, ask: np.ndarray) -> tuple[int, ...] | N
 def test_the_cheapest_victims_of_all_nodes_go(
     world: Cluster, priority: int, data: st.DataObject
 ) -> None:
-    """The chosen node and its victims cost what the best of all sets costs; nobody goes without need."""
+    """The chosen node and its victims cost what the best of all sets costs; no allocation is evicted without need."""
     cpu, memory = data.draw(st.integers(1, 10)) * 100, data.draw(st.integers(1, 10)) * 100
     world.do(register("new", group(cpu_mhz=cpu, memory_mib=memory), priority=priority))
     expected = brute(world, priority, np.array((cpu, memory, 0)))
@@ -84,7 +84,7 @@ def test_the_cheapest_victims_of_all_nodes_go(
     snapshot = Snapshot(state, state.allocations.held, world.masks)
     assignment = Assignment(world.pending("new"), JobId("new"))
     # Of very many candidates nodes are chosen first: here all of them, so nothing may change.
-    with patch.object(preempt, "_MANY", data.draw(st.sampled_from((0, 50_000)))):
+    with patch.object(search, "_SHORTLIST_ABOVE", data.draw(st.sampled_from((0, 50_000)))):
         proposal = place(snapshot, assignment, seed=0, lane=0, lanes=1)
     rows = [row for one in proposal.evictions for row in one.rows]
     placed = [node for one in proposal.placements for node in one.rows]
@@ -93,10 +93,10 @@ def test_the_cheapest_victims_of_all_nodes_go(
         return
     table = state.allocations
     of = [int(table.groups.priority[table.group[row]]) for row in rows]
-    work = sum(state.seq - key_seq(int(table.key[row])) for row in rows)
+    work = sum(state.seq - Incarnations().seq(int(table.key[row])) for row in rows)
     assert (max(of), sum(of), work, placed[0]) == expected
     assert {int(table.node[row]) for row in rows} == set(placed)
-    # What was proposed is committed as it is: the applier finds nobody superfluous.
+    # What was proposed is committed as it is: the applier finds no superfluous victim.
     committed = world.do(world.plan("new"))[0]
     assert committed.evictions == proposal.evictions and not committed.spared and not committed.cut
 
@@ -104,7 +104,7 @@ def test_the_cheapest_victims_of_all_nodes_go(
 @settings(max_examples=100, deadline=None)
 @given(world=fleets(), count=st.integers(2, 6), units=st.integers(1, 6))
 def test_counts_share_what_their_victims_leave(world: Cluster, count: int, units: int) -> None:
-    """Of several, what fits is placed; every node's victims are needed there, and nobody else could be placed."""
+    """Of several, what fits is placed; all victims are needed, and no other allocation could be placed."""
     ask = group(count=count, cpu_mhz=units * 100, memory_mib=100)
     world.do(register("new", ask, priority=60))
     state, before = world.state, world.state.allocations.used(world.state.fleet.size).copy()
@@ -147,7 +147,7 @@ def test_the_set_of_one_node_is_the_cheapest(
 ) -> None:
     """Branch and bound finds what trying every set finds, with asks that no amount shows (ports) too."""
     items = [
-        Candidate(row, priority, work, release, port)
+        VictimCandidate(row, priority, work, release, port)
         for row, (priority, work, release, port) in enumerate(sorted(raw))
     ]
 

@@ -10,13 +10,13 @@ from schemas.jobs import GroupSpec
 from schemas.nodes import Pool
 from schemas.plans import PlanCommitted
 from schemas.policy import DeclarePool
-from shared.core.preempt import LEVELS
-from shared.core.resources.asks import CORES, WHOLE, Extras, extras_of
-from shared.core.resources.assign import Assigner
-from shared.core.scratch import ask_of
+from shared.core.resources.asks import CORES, WHOLE, ExtraAsks, extra_asks_of
+from shared.core.resources.assign import ResourceAssigner
+from shared.core.scheduling.preemption.search import PRIORITY_GAP_MIN
+from shared.core.scheduling.selection.candidates import ask_columns
 from tests.builders import Cluster, join, register
 from tests.property.test_resources import UNIT, groups, nodes
-from tests.unit.test_preemption import ALL
+from tests.unit.core.scheduling.test_preemption import ALL
 
 pytestmark = pytest.mark.property
 
@@ -29,7 +29,7 @@ def crowded(draw: st.DrawFn) -> Cluster:
         cluster.do(join(f"n{nth}", **offers))
     cluster.do(DeclarePool(request_id="r", node_id="", pool=Pool(name="seats", amount=7 * UNIT)))
     for nth in range(draw(st.integers(3, 8))):
-        # Later ones are never more important: they evict nobody.
+        # Later ones are never more important: they evict no allocation.
         spec = msgspec.structs.replace(draw(groups()), count=draw(st.integers(5, 30)))
         cluster.run(register(f"old{nth}", spec, priority=50 - 5 * nth))
     return cluster
@@ -42,16 +42,19 @@ def fits(cluster: Cluster, spec: GroupSpec, node: int, gone: list[int]) -> bool:
     held = table.held.copy(fleet.size)
     for row in gone:
         held.remove(*table.held_by(row))
-    extras = extras_of(spec) or Extras()
+    extras = extra_asks_of(spec) or ExtraAsks()
     for variant, asks in enumerate(extras.alternatives):
         cores = sum(ask.amount for ask in asks if ask.pool == CORES) // WHOLE
         mhz = fleet.specs[node].core_mhz
         if cores and not mhz:
             continue
-        takes = ask_of(spec) + np.array((cores * mhz, 0, 0))
+        takes = ask_columns(spec) + np.array((cores * mhz, 0, 0))
         used = held.used[node] + fleet.core_correction(held)[node]
         enough = (used + takes <= fleet.capacity[node]).all()
-        if enough and Assigner(fleet.offers, held).assign(node, extras, variant) is not None:
+        if (
+            enough
+            and ResourceAssigner(fleet.offers, held).assign(node, extras, variant) is not None
+        ):
             return True
     return False
 
@@ -67,7 +70,7 @@ def test_whoever_goes_is_needed_and_nothing_waits_that_could_be_placed(
     movable: dict[int, list[int]] = {}
     table = cluster.state.allocations
     for row in table.live_rows().tolist():
-        if table.groups.priority[table.group[row]] <= priority - LEVELS:
+        if table.groups.priority[table.group[row]] <= priority - PRIORITY_GAP_MIN:
             movable.setdefault(int(table.node[row]), []).append(row)
     emptied = [
         node
@@ -78,7 +81,7 @@ def test_whoever_goes_is_needed_and_nothing_waits_that_could_be_placed(
     proposal = cluster.propose("new")
     committed = cluster.do(cluster.plan("new"))[0]
     assert isinstance(committed, PlanCommitted)
-    # The applier tries without victims first and drops who is superfluous: it finds nobody.
+    # The applier tries without victims first and drops superfluous ones: it finds none.
     assert committed.evictions == proposal.evictions
     assert not committed.cut and not committed.spared
     event(f"{sum(len(one.rows) for one in committed.evictions)} victims")
@@ -88,4 +91,4 @@ def test_whoever_goes_is_needed_and_nothing_waits_that_could_be_placed(
     for one in committed.evictions:
         for row in one.rows:
             assert int(table.node[row]) == placed[0]
-            assert table.groups.priority[table.group[row]] <= priority - LEVELS
+            assert table.groups.priority[table.group[row]] <= priority - PRIORITY_GAP_MIN

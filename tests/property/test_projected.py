@@ -15,10 +15,10 @@ from schemas.jobs import GroupSpec, JobRegistered
 from schemas.nodes import NodeRegistered, NodeSpec
 from schemas.plans import GroupPlacement, Origin, PlanCommitted
 from schemas.projections import GroupRef, NodeProjection
-from services.view.publishing import VALUE_BYTES_MAX
-from shared.core.ids import alloc_id
-from shared.core.state import State
-from shared.core.wanted import DesiredAlloc, wanted, wanted_allocs
+from services.view.publisher import VALUE_BYTES_MAX
+from shared.core.runtime.desired_allocs import DesiredAlloc, read_columns, read_desired_allocs
+from shared.core.state.ids import alloc_id
+from shared.core.state.state import State
 from shared.query import projections
 from tests.projected import projected
 
@@ -82,7 +82,7 @@ def read(state: Any, node: int) -> list[tuple[Any, ...]]:
 def test_columns_say_what_the_state_holds(
     placed: list[tuple[int, list[int]]], stopped: set[int]
 ) -> None:
-    """Runs over neighbours, other nodes and other groups: each node is told its allocations, no other's."""
+    """Runs over neighbours, other nodes and other groups: each node gets its allocations, no other's."""
     state = state_of(placed)
     table = state.allocations
     rows = [row for row in sorted(stopped) if row < table.size]
@@ -91,7 +91,7 @@ def test_columns_say_what_the_state_holds(
     told = projections.node_projections(state, nodes, projections.desired_rows(state, nodes))
     for node, said in enumerate(told):
         again = msgspec.json.decode(ENCODER.encode(said), type=NodeProjection)
-        found = wanted_allocs(again)
+        found = read_desired_allocs(again)
         assert [
             (one.key, one.row, one.job_id, one.version, one.group, one.index) for one in found
         ] == read(state, node)
@@ -99,7 +99,7 @@ def test_columns_say_what_the_state_holds(
         assert {one.row for one in found if one.desired == "stop"} == {
             row for row in rows if table.node[row] == node
         }
-        assert wanted(again).keys.tolist() == [one.key for one in found]
+        assert read_columns(again).keys.tolist() == [one.key for one in found]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_columns_that_do_not_hold_together_are_refused(columns: dict[str, Any]) 
     """Lengths that differ, positions and groups that are not there: no order at all."""
     said = NodeProjection(**{**ONE, "groups": (GroupRef("j", 0, "g"),), **columns})
     with pytest.raises(ValueError, match=r"columns|group|position|runs"):
-        wanted_allocs(said)
+        read_desired_allocs(said)
 
 
 def test_fifty_thousand_allocations_of_as_many_groups_fit_a_message() -> None:
@@ -140,7 +140,7 @@ def test_fifty_thousand_allocations_of_as_many_groups_fit_a_message() -> None:
     )
     encoded = ENCODER.encode(projected(allocs, **ONE))
     assert len(encoded) < VALUE_BYTES_MAX
-    found = wanted_allocs(msgspec.json.decode(encoded, type=NodeProjection))
+    found = read_desired_allocs(msgspec.json.decode(encoded, type=NodeProjection))
     assert [(one.key, one.job_id) for one in found] == [(one.key, one.job_id) for one in allocs]
 
 

@@ -8,18 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from schemas.base import JobId
-from shared.core.reconcile import Pass, Reconciled, reconcile
-from shared.core.tables.allocations import COMPLETE, FAILED, RUNNING, STOP, UNKNOWN
-from shared.core.tables.fleet import DOWN
+from shared.core.scheduling.reconcile.service_jobs import Reconciler, ReconcileResult, reconcile
+from shared.core.state.tables.allocations import COMPLETE, FAILED, RUNNING, STOP, UNKNOWN
+from shared.core.state.tables.fleet import DOWN
 from tests.builders import Cluster, group, join, register
 
 NODES = 6
 
 
-def buckets(found: Reconciled) -> object:
+def buckets(found: ReconcileResult) -> object:
     """Everything in it, as plain values."""
     wants = []
-    for want in found.wants:
+    for want in found.requests:
         columns = {name: getattr(want, name) for name in want.__struct_fields__ if name != "group"}
         wants.append(
             (want.group.name, {k: np.asarray(v).tolist() for k, v in sorted(columns.items())})
@@ -83,5 +83,5 @@ def test_the_short_way_is_the_long_one(
         )
 
     short = found()
-    with patch.object(Pass, "_is_calm", return_value=False):
+    with patch.object(Reconciler, "_is_calm", return_value=False):
         assert found() == short

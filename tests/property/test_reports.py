@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from schemas.allocations import CLIENT_STATUSES, AllocationsReported
 from schemas.base import NodeId
 from schemas.nodes import AllocReport, BriefStates, ReportNode
-from shared.core.decide.nodes import decide_reports, is_plain
-from shared.core.ids import make_key
+from shared.core.decide.nodes.registration import decide_reports, is_plain
+from shared.core.state.ids import make_key
 from tests.builders import Cluster, group, join, register
 
 pytestmark = pytest.mark.property
@@ -76,7 +76,7 @@ def message(one: Cluster, node_id: str, **fields: Any) -> ReportNode:
 def test_brief_reports_as_one_are_detailed_ones_one_by_one(
     rounds: list[list[tuple[int, int, int]]],
 ) -> None:
-    """Whatever is said, legal or not: the tables, the evaluations and who is tried again are the same."""
+    """For any report, legal or not: tables, evaluations and replacements are the same."""
     alone, together = cluster(), cluster()
     for said in rounds:
         told = entries(alone, said)
@@ -110,6 +110,8 @@ def test_brief_reports_as_one_are_detailed_ones_one_by_one(
         {"keys": (1,), "rows": (2**70,), "statuses": (1, 1)},
         {"keys": (1,), "rows": (-1,), "statuses": (1, 1)},
         {"keys": (1,), "rows": (10**9,), "statuses": (1, 1)},
+        {"keys": (1,), "rows": (1,), "statuses": (1, 1), "health_versions": (-2, 1)},
+        {"keys": (1,), "rows": (1,), "statuses": (1, 1), "health_versions": (2**70, 1)},
     ],
 )
 def test_brief_columns_that_do_not_hold_together_say_nothing(columns: dict[str, Any]) -> None:
@@ -135,7 +137,7 @@ def test_the_first_word_of_a_message_about_an_allocation_counts() -> None:
 
 
 def test_a_brief_word_keeps_what_is_known_of_tasks() -> None:
-    """What was told of an allocation's tasks stays when its status is said in brief; the same again is no news."""
+    """Reported task states stay when a brief report has only the status; an equal report changes nothing."""
     from schemas.nodes import TaskState
 
     one = cluster()

@@ -12,11 +12,11 @@ from schemas.jobs import GroupSpec, ResourceAsk
 from schemas.nodes import Instance, Pool
 from schemas.plans import PlanCommitted
 from schemas.policy import DeclarePool, Policy
-from shared.core.resources.asks import Holding, extras_of, holdings_of
-from shared.core.resources.assign import Assigner
-from shared.core.scores import mean_score, node_scores
-from shared.core.splitmix import splitmix64
-from shared.core.waiting import ask_of
+from shared.core.resources.asks import Holding, extra_asks_of, holdings_of
+from shared.core.resources.assign import ResourceAssigner
+from shared.core.scheduling.scoring.scores import mean_score, node_scores
+from shared.core.scheduling.selection.candidates import ask_columns
+from shared.core.state.splitmix import splitmix64
 from tests.builders import Cluster, group, join, register
 
 pytestmark = pytest.mark.property
@@ -39,8 +39,8 @@ def asks(draw: st.DrawFn) -> tuple[ResourceAsk, ...]:
     cores = st.builds(ResourceAsk, pool=st.just("cores"), amount=st.sampled_from((UNIT, 2 * UNIT)))
     disks = st.builds(ResourceAsk, pool=st.just("disks"), amount=st.sampled_from((4_000, UNIT)))
     seats = st.just(ResourceAsk(pool="seats", amount=UNIT))
-    nobody = st.just(ResourceAsk(pool="nobody"))
-    some = st.one_of(gpu, gpu, gpu, gpu, gpu, gpu, gpu, cores, cores, disks, seats, nobody)
+    unoffered = st.just(ResourceAsk(pool="unoffered"))
+    some = st.one_of(gpu, gpu, gpu, gpu, gpu, gpu, gpu, cores, cores, disks, seats, unoffered)
     return tuple(draw(st.lists(some, min_size=1, max_size=2)))
 
 
@@ -104,8 +104,8 @@ def clusters(draw: st.DrawFn) -> Cluster:
 def greedy(cluster: Cluster, spec: GroupSpec, lane: int, lanes: int) -> list[Choice]:
     """One after another: the best node of the own lane with room, else of the others; alternatives in turn."""
     fleet, held = cluster.state.fleet, cluster.state.allocations.held.copy(cluster.state.fleet.size)
-    extras, ask, out = extras_of(spec), ask_of(spec), list[Choice]()
-    assigner = Assigner(fleet.offers, held)
+    extras, ask, out = extra_asks_of(spec), ask_columns(spec), list[Choice]()
+    assigner = ResourceAssigner(fleet.offers, held)
     for variant in range(len(extras.alternatives) if extras else 1):
         # What this count reserves of cores is room it takes, but not yet in its own scores.
         score_used = held.used + fleet.core_correction(held)
@@ -155,7 +155,7 @@ def test_a_count_is_scalar_greedy(cluster: Cluster, spec: GroupSpec, lanes: int,
     expected = greedy(cluster, spec, lane % lanes, lanes)
     cluster.do(register("app", spec))
     proposal = cluster.propose("app", lane=lane % lanes, lanes=lanes)
-    extras = extras_of(spec)
+    extras = extra_asks_of(spec)
     chosen: list[Choice] = []
     for one in proposal.placements:
         rows = np.repeat(one.rows, one.counts).tolist()

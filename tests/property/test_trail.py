@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.jobs import GroupSpec
-from shared.core.heads import Demand, Placement
-from shared.core.ranked import Ranked
-from shared.core.resources.held import Held
-from shared.core.trail import Trail
-from shared.core.trial import Trial
+from shared.core.resources.held import HeldResources
+from shared.core.scheduling.scoring.score_cache import ScoreCache
+from shared.core.scheduling.selection.candidates import Demand, Placement
+from shared.core.scheduling.usage.dirty_rows import DirtyRows
+from shared.core.scheduling.usage.tentative_usage import TentativeUsage
 
 pytestmark = pytest.mark.property
 
@@ -33,26 +33,26 @@ def _placed(runs: list[tuple[int, int]]) -> Placement:
     return Placement(rows, counts, int(counts.sum()))
 
 
-def _check(ranked: Ranked, used: np.ndarray, trail: Trail | None) -> None:
+def _check(ranked: ScoreCache, used: np.ndarray, trail: DirtyRows | None) -> None:
     for ask in ASKS:
         demand = Demand(ask, 1, "binpack", anti_affinity=True)
         kept = ranked.keys(demand, CAPACITY, used, trail)
-        assert (kept == Ranked().keys(demand, CAPACITY, used)).all()
+        assert (kept == ScoreCache().keys(demand, CAPACITY, used)).all()
 
 
 @settings(deadline=None, derandomize=True, max_examples=150)
 @given(steps=STEPS, every=st.integers(1, 3))
 def test_kept_keys_are_those_made_anew(steps: list[list[PLANS]], every: int) -> None:
     """Sum after sum, plan after plan: what is looked at in the middle of a plan, or not at all, never shows later."""
-    ranked, base, looks = Ranked(), Held(np.zeros((NODES, 3), np.int64)), 0
+    ranked, base, looks = ScoreCache(), HeldResources(np.zeros((NODES, 3), np.int64)), 0
     for plans in steps:
-        base, trail = base.copy(NODES), Trail()
+        base, trail = base.copy(NODES), DirtyRows()
         for wants, is_kept in plans:
-            trial = Trial(base, trail, NODES)
+            trial = TentativeUsage(base, trail, NODES)
             for ref, runs in wants:
                 looks += 1
                 if looks % every == 0:
-                    _check(ranked, trial.seen().columns(NODES), trial.trail)
+                    _check(ranked, trial.seen().columns(NODES), trial.dirty_rows)
                 trial.put(GROUPS[ref], _placed(runs))
             if is_kept:
                 for ref, runs in wants:
@@ -64,8 +64,8 @@ def test_kept_keys_are_those_made_anew(steps: list[list[PLANS]], every: int) -> 
 
 def test_a_plan_that_nobody_looks_behind_copies_nothing() -> None:
     """What is held is the same object until a placement is looked behind, and is never written to."""
-    base, trail = Held(np.zeros((NODES, 3), np.int64)), Trail()
-    trial = Trial(base, trail, NODES)
+    base, trail = HeldResources(np.zeros((NODES, 3), np.int64)), DirtyRows()
+    trial = TentativeUsage(base, trail, NODES)
     assert trial.seen() is base
     trial.put(GROUPS[0], _placed([(1, 2)]))
     assert not base.used.any()

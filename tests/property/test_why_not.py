@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from schemas.base import JobId
 from schemas.jobs import Affinity, GroupSpec, Spread, SpreadTarget
-from shared.core.place import MaskCache
-from shared.query.why import why_not
+from shared.core.scheduling.feasibility.filters import PlacementCache
+from shared.query.explain import explain_candidate
 from tests.builders import Cluster, register
 from tests.property.test_device_ways import asks, problems
 
@@ -45,7 +45,9 @@ def test_one_more_goes_where_why_not_says(case: tuple[Cluster, GroupSpec]) -> No
     for count in range(1, 6):
         grown = msgspec.structs.replace(spec, count=count)
         cluster.do(register("app", grown, submission_id=f"s{count}"))
-        answer = why_not(cluster.state, MaskCache(), cluster.state.jobs.by_id[JobId("app")], "")
+        answer = explain_candidate(
+            cluster.state, PlacementCache(), cluster.state.jobs.by_id[JobId("app")], ""
+        )
         rows = [row for one in cluster.propose("app").placements for row in one.rows]
         names = [cluster.state.fleet.ids[row] for row in rows]
         assert names == [one.node for one in answer.top[:1]], answer.text

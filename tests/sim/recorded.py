@@ -6,18 +6,18 @@ import orjson
 
 from schemas.base import NodeId
 from schemas.nodes import NodeSpec
-from shared.core.replica import Replica
-from shared.core.role import Record
-from shared.fleet.profile import Profile, Runs, Spread, Starts
-from shared.sim.engine.engine import Engine
-from shared.sim.engine.setup import NodeJoins, Setup, Submission
-from shared.sim.loop import SECOND, START_NS
+from shared.core.runtime.messages import Record
+from shared.core.runtime.replica import Replica
+from shared.fleet.profile import DurationSpec, FleetProfile, RunProfile, StartProfile
+from shared.sim.engine.engine import SimulationEngine
+from shared.sim.engine.run_setup import EngineSetup, NodeJoins, ScriptedSubmission
+from shared.sim.virtual_time import SECOND, START_NS
 from shared.whatif import fork
-from shared.whatif.fork import Recorded
+from shared.whatif.fork import RecordedLog
 
-PROFILE = Profile(
-    starts=Starts(after=Spread(uniform=("100ms", "2s"))),
-    runs=(Runs(job_type="batch", lasts="60s"),),
+PROFILE = FleetProfile(
+    starts=StartProfile(after=DurationSpec(uniform=("100ms", "2s"))),
+    runs=(RunProfile(job_type="batch", lasts="60s"),),
 )
 #: Nodes of 4,000 MHz.
 NODES = 3
@@ -25,17 +25,18 @@ NODES = 3
 
 def job(
     job_id: str, count: int = 1, kind: str = "batch", cpu: int = 1000, **fields: Any
-) -> Submission:
+) -> ScriptedSubmission:
     """A submission of one group `g`."""
     task = {
         "Name": "t",
         "Driver": "raw_exec",
         "Config": {"command": "/bin/true"},
         "Resources": {"CPU": cpu, "MemoryMB": 64},
+        "LogConfig": {"MaxFiles": 1, "MaxFileSizeMB": 1},
     }
     group = {"Name": "g", "Count": count, "Tasks": [task], "EphemeralDisk": {"SizeMB": 10}}
     body = {"ID": job_id, "Type": kind, "TaskGroups": [group], **fields}
-    return Submission(body=orjson.dumps({"Job": body}), submission_id=f"s-{job_id}")
+    return ScriptedSubmission(body=orjson.dumps({"Job": body}), submission_id=f"s-{job_id}")
 
 
 def spec(number: int) -> NodeSpec:
@@ -52,7 +53,7 @@ def spec(number: int) -> NodeSpec:
 
 def written(until_s: int = 300) -> list[Record]:
     """A service of 4, a batch of 6 for a minute, and at 20 s a batch of 6 of which 2 fit at once."""
-    engine = Engine(Setup(seed=3, profile=PROFILE))
+    engine = SimulationEngine(EngineSetup(seed=3, profile=PROFILE))
     for number in range(1, NODES + 1):
         engine.at(START_NS, NodeJoins(spec=spec(number)))
     engine.at(START_NS + 2 * SECOND, job("web", 4, "service"))
@@ -73,6 +74,6 @@ def seq_at(records: list[Record], seconds: float) -> int:
     return last
 
 
-def read(records: list[Record], seq: int) -> Recorded:
+def read(records: list[Record], seq: int) -> RecordedLog:
     """Read a log, forked behind a seq."""
-    return fork.read(records, base=Replica(), is_before=lambda one: one.seq <= seq)
+    return fork.read_log(records, base=Replica(), is_before=lambda one: one.seq <= seq)

@@ -1,14 +1,13 @@
-"""Agents without a cluster and machines without power, in the simulated world: tasks run on, nothing is told twice."""
+"""Agents without a cluster and machines without power, simulated: tasks run on, no status is reported twice."""
 
 import pytest
 
-from shared.sim.customers import Customer, Shape
-from shared.sim.findings import Broken
-from shared.sim.loop import SECOND, Draws
-from shared.sim.memo import remembered
-from shared.sim.oracle import Oracle
-from shared.sim.process import Process
-from shared.sim.world import World
+from shared.sim.environment.simulated_process import SimulatedProcess
+from shared.sim.environment.submitters import SubmittedJob, Submitter
+from shared.sim.oracle.invariants import InvariantBroken
+from shared.sim.oracle.oracle import Oracle
+from shared.sim.virtual_time import SECOND, RandomDraws
+from shared.sim.world.world import SimulatedWorld
 
 pytestmark = pytest.mark.sim
 
@@ -16,38 +15,41 @@ HOUR = 3600 * SECOND
 HALF_AN_HOUR_MS = 1_800_000
 
 
-class Story(World):
+class Story(SimulatedWorld):
     """A world without weather: a service and a batch job, both with whole lives; what befalls them the test says."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         shapes = (
-            Shape(job_id="web", job_type="service", count=4, cpu_mhz=500, has_life=True),
-            Shape(
+            SubmittedJob(
+                job_id="web", job_type="service", count=4, cpu_mhz=500, has_lifecycle=True
+            ),
+            SubmittedJob(
                 job_id="sum",
                 job_type="batch",
                 count=5,
                 cpu_mhz=500,
                 run_ms=HALF_AN_HOUR_MS,
-                has_life=True,
+                has_lifecycle=True,
             ),
         )
         self.customers = [
-            Customer(self.site, Draws(seed, 200 + n), shape) for n, shape in enumerate(shapes)
+            Submitter(self.site, RandomDraws(seed, 200 + n), shape)
+            for n, shape in enumerate(shapes)
         ]
         self.agents = [node.process for node in self.nodes if node.process is not None]
-        self.everyone: list[Process] = [*self.processes, *self.agents]
+        self.everyone: list[SimulatedProcess] = [*self.processes, *self.agents]
 
     def begin(self) -> Oracle:
         """Start everything, submit both jobs, and wait until what was asked for runs."""
-        oracle = self.oracle = Oracle(self.site, self.memo, self.nodes)
+        oracle = self.oracle = Oracle(self.site, self.cache, self.nodes)
         self.site.observer = self
         self.site.bus.log.watch(oracle.on_log)
         for process in self.everyone:
             process.start()
         for customer in self.customers:
             customer.on_verdict = oracle.on_verdict
-            customer.verdict_of = oracle.verdict_of
+            customer.status_of_submission = oracle.status_of_submission
             customer.begin(SECOND)
             customer.close(stop=False)
         self.until(lambda: len(self.mains()) == 9)
@@ -92,60 +94,54 @@ class Story(World):
 
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_an_hour_without_a_bus(seed: int) -> None:
-    """Tasks run on and end; what ended is told once when the bus is back, and no step was skipped or done twice."""
-    with remembered() as memo:
-        story = Story(seed)
-        story.memo = memo
-        oracle = story.begin()
-        story.site.loop.run(story.site.loop.now_ns + 5 * SECOND)
-        ran = story.mains()
-        told = len(story.site.bus.log.records)
-        story.cut_bus()
-        story.site.loop.run(story.site.loop.now_ns + HOUR)
-        assert len(story.site.bus.log.records) == told
-        services = story.mains()
-        assert services < ran
-        assert len(services) == 4
-        story.mend_bus()
-        story.rest()
-        assert services <= story.mains()
-        batch = [one for one in oracle.books.allocs.values() if one.client == "complete"]
-        assert len(batch) == 5
-        # The books refuse an end that is told again.
-        assert oracle.ledger.checks["one_terminal_fact"]
-        runs = [name for node in story.nodes for name in node.runs if name[1] == "main"]
-        assert len(runs) == 9
+    """Tasks run on and end; each end is reported once when the bus is back, and no step is skipped or repeated."""
+    story = Story(seed)
+    oracle = story.begin()
+    story.site.loop.run(story.site.loop.now_ns + 5 * SECOND)
+    ran = story.mains()
+    told = len(story.site.bus.log.records)
+    story.cut_bus()
+    story.site.loop.run(story.site.loop.now_ns + HOUR)
+    assert len(story.site.bus.log.records) == told
+    services = story.mains()
+    assert services < ran
+    assert len(services) == 4
+    story.mend_bus()
+    story.rest()
+    assert services <= story.mains()
+    batch = [one for one in oracle.books.allocs.values() if one.client == "complete"]
+    assert len(batch) == 5
+    # The reference model refuses a second end.
+    assert oracle.ledger.checks["one_terminal_fact"]
+    runs = [name for node in story.nodes for name in node.runs if name[1] == "main"]
+    assert len(runs) == 9
 
 
 @pytest.mark.parametrize("seed", range(1, 6))
 @pytest.mark.parametrize("seconds", [1, 30])
 def test_a_reboot_doubles_nothing(seed: int, seconds: int) -> None:
     """What ran on nodes that lose power is started again or reported lost, never both, each life in its order."""
-    with remembered() as memo:
-        story = Story(seed)
-        story.memo = memo
-        story.begin()
-        before = story.mains()
-        dark = [node for node in story.nodes if node.alive()][: 2 + seed % 3]
-        for node in dark:
-            node.crash_agent(power_lost=True)
-        story.site.loop.run(story.site.loop.now_ns + seconds * SECOND)
-        for node in dark:
-            node.start_agent()
-        story.until(lambda: len(story.mains()) == 9)
-        kept = {one for one in before if one[0] not in {node.node_id for node in dark}}
-        assert kept <= story.mains()
-        keys = [key for _, key, _ in story.mains()]
-        assert len(set(keys)) == len(keys)
+    story = Story(seed)
+    story.begin()
+    before = story.mains()
+    dark = [node for node in story.nodes if node.alive()][: 2 + seed % 3]
+    for node in dark:
+        node.crash_agent(power_lost=True)
+    story.site.loop.run(story.site.loop.now_ns + seconds * SECOND)
+    for node in dark:
+        node.start_agent()
+    story.until(lambda: len(story.mains()) == 9)
+    kept = {one for one in before if one[0] not in {node.node_id for node in dark}}
+    assert kept <= story.mains()
+    keys = [key for _, key, _ in story.mains()]
+    assert len(set(keys)) == len(keys)
 
 
 def test_a_broken_promise_would_be_found() -> None:
     """The story's oracle is awake: a task that is started behind the agent's back breaks it."""
-    with remembered() as memo:
-        story = Story(1)
-        story.memo = memo
-        story.begin()
-        _, key, run = min(story.mains())
-        other = next(node for node in story.nodes if (key, "main", run) not in node.runs)
-        with pytest.raises(Broken, match="no_task_twice"):
-            story.oracle.started(other, (key, "main", run))
+    story = Story(1)
+    story.begin()
+    _, key, run = min(story.mains())
+    other = next(node for node in story.nodes if (key, "main", run) not in node.runs)
+    with pytest.raises(InvariantBroken, match="no_task_twice"):
+        story.oracle.started(other, (key, "main", run))

@@ -7,25 +7,41 @@ import orjson
 
 from schemas.base import NodeId
 from schemas.policy import DrainNode, Policy, SetPolicy
-from shared.core.invariants import check
-from shared.core.redecide import redecide
-from shared.core.replica import Replica
-from shared.core.tables.allocations import COMPLETE, RUNNING
-from shared.core.tables.fleet import DOWN, READY
-from shared.fleet.profile import Failures, NodeClass, Profile, Runs, Spread, Starts, node_specs
-from shared.sim.engine.engine import Engine, Scripted
-from shared.sim.engine.setup import NodeComesBack, NodeFallsSilent, NodeJoins, Setup, Submission
-from shared.sim.loop import SECOND, START_NS
+from shared.core.runtime.replica import Replica
+from shared.core.scheduling.explain.verify_decisions import verify_decisions
+from shared.core.state.invariants import check
+from shared.core.state.tables.allocations import COMPLETE, RUNNING
+from shared.core.state.tables.fleet import DOWN, READY
+from shared.fleet.profile import (
+    DurationSpec,
+    FleetProfile,
+    NodeClass,
+    NodeFailures,
+    RunProfile,
+    StartProfile,
+    node_specs,
+)
+from shared.sim.engine.engine import Scripted, SimulationEngine
+from shared.sim.engine.run_setup import (
+    EngineSetup,
+    NodeComesBack,
+    NodeFallsSilent,
+    NodeJoins,
+    ScriptedSubmission,
+)
+from shared.sim.virtual_time import SECOND, START_NS
 
 NODES = 20
-PROFILE = Profile(
+PROFILE = FleetProfile(
     nodes=(NodeClass(count=NODES, cpu_mhz=4_000, memory_mib=8_192),),
-    starts=Starts(after=Spread(uniform=("100ms", "2s")), fail=0.05),
-    runs=(Runs(job_type="batch", lasts=Spread(lognormal="30s", p99="300s"), fail=0.05),),
+    starts=StartProfile(after=DurationSpec(uniform=("100ms", "2s")), fail=0.05),
+    runs=(
+        RunProfile(job_type="batch", lasts=DurationSpec(lognormal="30s", p99="300s"), fail=0.05),
+    ),
 )
 
 
-def job(job_id: str, count: int = 1, kind: str = "batch", **fields: Any) -> Submission:
+def job(job_id: str, count: int = 1, kind: str = "batch", **fields: Any) -> ScriptedSubmission:
     """A submission of one group."""
     task = {
         "Name": "t",
@@ -35,7 +51,7 @@ def job(job_id: str, count: int = 1, kind: str = "batch", **fields: Any) -> Subm
     }
     group = {"Name": "g", "Count": count, "Tasks": [task]}
     body = {"ID": job_id, "Type": kind, "TaskGroups": [group], **fields}
-    return Submission(body=orjson.dumps({"Job": body}))
+    return ScriptedSubmission(body=orjson.dumps({"Job": body}))
 
 
 def story(*, faults: bool) -> Iterator[tuple[int, Scripted]]:
@@ -58,15 +74,15 @@ def story(*, faults: bool) -> Iterator[tuple[int, Scripted]]:
             yield at, SetPolicy(request_id="p", policy=Policy(algorithm="spread"))
 
 
-def played(*, faults: bool, **settings: Any) -> Engine:
+def played(*, faults: bool, **settings: Any) -> SimulationEngine:
     """Run the story."""
     profile = PROFILE
     if faults:
-        failures = Failures(per_node_day=20, away="60s", boot="20s")
-        profile = Profile(
+        failures = NodeFailures(per_node_day=20, away="60s", boot="20s")
+        profile = FleetProfile(
             nodes=PROFILE.nodes, starts=PROFILE.starts, runs=PROFILE.runs, failures=failures
         )
-    engine = Engine(Setup(seed=7, schedulers=2, profile=profile, **settings))
+    engine = SimulationEngine(EngineSetup(seed=7, schedulers=2, profile=profile, **settings))
     engine.feed(story(faults=faults))
     engine.run(START_NS + 900 * SECOND)
     return engine
@@ -97,14 +113,14 @@ def test_the_log_is_a_log_like_any_other() -> None:
     assert replica.checked > 2
     assert replica.state.hashes() == engine.state.hashes()
     assert check(replica.state) == []
-    decided = redecide(lambda: iter(engine.records))
+    decided = verify_decisions(lambda: iter(engine.records))
     assert decided.differences == []
     assert decided.equal == decided.checked > 80
 
 
 def test_a_lost_node_is_noticed_and_nobody_else() -> None:
     """Only the silent node goes down, what ran there runs elsewhere, and it is ready again when it comes back."""
-    engine = Engine(Setup(profile=PROFILE))
+    engine = SimulationEngine(EngineSetup(profile=PROFILE))
     for spec in node_specs(PROFILE):
         engine.at(START_NS, NodeJoins(spec=spec))
     engine.at(START_NS + SECOND, job("web", 40, "service"))
@@ -126,7 +142,7 @@ def test_a_lost_node_is_noticed_and_nobody_else() -> None:
 
 def test_an_idle_day_costs_next_to_nothing() -> None:
     """While nothing happens no heartbeat is sent, no worker wakes, and the log does not grow."""
-    engine = Engine(Setup(profile=PROFILE))
+    engine = SimulationEngine(EngineSetup(profile=PROFILE))
     for spec in node_specs(PROFILE):
         engine.at(START_NS, NodeJoins(spec=spec))
     engine.run(START_NS + 3_600 * SECOND)
@@ -154,7 +170,7 @@ def test_a_run_goes_on_from_a_recorded_state() -> None:
     assert ran > 20
     digests = []
     for _ in range(2):
-        fork = Engine(Setup(seed=7, profile=PROFILE, start=start))
+        fork = SimulationEngine(EngineSetup(seed=7, profile=PROFILE, start=start))
         fork.at(fork.begin_ns + 5 * SECOND, job("late", 3))
         fork.run(fork.begin_ns + 600 * SECOND)
         digests.append(fork.digest)
@@ -172,8 +188,8 @@ def test_a_run_goes_on_from_a_recorded_state() -> None:
 def test_the_broker_tells_intake_what_waits() -> None:
     """What one role says to another arrives: a flood is known at the door, and all of it is placed."""
     vast = NodeClass(count=4, cpu_mhz=2_000_000, memory_mib=2_000_000, disk_mib=2_000_000)
-    profile = Profile(nodes=(vast,), runs=(Runs(lasts="forever"),))
-    engine = Engine(Setup(profile=profile))
+    profile = FleetProfile(nodes=(vast,), runs=(RunProfile(lasts="forever"),))
+    engine = SimulationEngine(EngineSetup(profile=profile))
     for spec in node_specs(profile):
         engine.at(START_NS, NodeJoins(spec=spec))
     engine.run(START_NS + SECOND)

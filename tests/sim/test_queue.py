@@ -1,21 +1,13 @@
 """The queue never blocks at its head: four stories, each with its bound."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from schemas.policy import Policy
-from shared.core.state import State
-from tests.sim.town import MS, SECOND, Town, Wish, gpus, nodes, remembered
+from shared.core.state.state import State
+from tests.sim.town import MS, SECOND, JobRequest, Town, gpus, nodes
 
 #: One evaluation in a quiet town, from the submission to the placement, and what a moment more may cost.
 PROMPT_NS = 100 * MS
-
-
-@pytest.fixture(autouse=True)
-def _one_memory() -> Iterator[None]:
-    with remembered():
-        yield
 
 
 # ---- 1. couch and sand ----
@@ -38,13 +30,13 @@ def couch_and_sand(seed: int, reservations_max: int) -> tuple[Town, float]:
         nonlocal grains
         grains += 1
         run_ms = SAND_RUN_MS - 2 * ((grains * 379) % 1_000)
-        town.submit(Wish(job_id=f"sand-{grains}", gpus=1, run_ms=run_ms))
+        town.submit(JobRequest(job_id=f"sand-{grains}", gpus=1, run_ms=run_ms))
 
     town.on_done = blow
     for _ in range(SAND_NODES * GPUS + SAND_WAITING):
         blow()
     town.run(4 * SECOND)
-    town.submit(Wish(job_id="couch", gpus=GPUS, run_ms=4_000))
+    town.submit(JobRequest(job_id="couch", gpus=GPUS, run_ms=4_000))
     used = steps = 0
     for _ in range(BLOWS_NS // (100 * MS)):
         town.run(100 * MS)
@@ -80,9 +72,12 @@ def test_a_full_pool_holds_no_other_back() -> None:
     fleet = [*nodes(2, node_pool="a"), *nodes(2, first=2, node_pool="b")]
     town = Town(3, fleet)
     town.submit(
-        *[Wish(job_id=f"b-{n}", cpu_mhz=4_000, node_pool="b", priority=90) for n in range(500)]
+        *[
+            JobRequest(job_id=f"b-{n}", cpu_mhz=4_000, node_pool="b", priority=90)
+            for n in range(500)
+        ]
     )
-    town.submit(Wish(job_id="a", cpu_mhz=4_000, node_pool="a", priority=10))
+    town.submit(JobRequest(job_id="a", cpu_mhz=4_000, node_pool="a", priority=10))
     town.settle()
     assert town.waited_ns("a") <= PROMPT_NS
     assert sum(job_id.startswith("b-") for job_id in town.placed_ns) == 4
@@ -96,18 +91,18 @@ def stream_beside(impossible: int) -> Town:
     """Jobs that come one by one, behind so many that fit nowhere."""
     town = Town(4, nodes(8))
     town.submit(
-        *[Wish(job_id=f"no-{n}", cpu_mhz=50_000 + n, priority=100) for n in range(impossible)]
+        *[JobRequest(job_id=f"no-{n}", cpu_mhz=50_000 + n, priority=100) for n in range(impossible)]
     )
     town.settle()
     for n in range(60):
-        town.submit(Wish(job_id=f"yes-{n}", cpu_mhz=500, run_ms=300))
+        town.submit(JobRequest(job_id=f"yes-{n}", cpu_mhz=500, run_ms=300))
         town.run(50 * MS)
     town.settle()
     return town
 
 
 def test_what_never_fits_costs_the_others_nothing() -> None:
-    """A hundred jobs of highest priority that fit nowhere are told so, tried once each, and delay nobody."""
+    """A hundred jobs of highest priority that fit nowhere are tried once each, blocked, and delay no other job."""
     alone, beside = stream_beside(0), stream_beside(100)
     jobs = [f"yes-{n}" for n in range(60)]
     slowest = max(beside.waited_ns(job) for job in jobs)
@@ -127,7 +122,9 @@ HEADS = 10_000
 def test_ten_thousand_of_one_shape_cost_as_much_as_one() -> None:
     """The job behind ten thousand that wait for a GPU is placed in the first pass; they cost a handful of tries."""
     town = Town(5, [*nodes(4), *nodes(1, first=4, pools=(gpus("gpu", 2),))])
-    town.submit(*[Wish(job_id=f"gpu-{n}", gpus=1) for n in range(HEADS)], Wish(job_id="cpu"))
+    town.submit(
+        *[JobRequest(job_id=f"gpu-{n}", gpus=1) for n in range(HEADS)], JobRequest(job_id="cpu")
+    )
     town.settle()
     assert sum(job_id.startswith("gpu-") for job_id in town.placed_ns) == 2
     assert town.waited_ns("cpu") <= 10 * PROMPT_NS

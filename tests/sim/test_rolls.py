@@ -7,14 +7,14 @@ import pytest
 
 from schemas.envelope import CommandBatch
 from schemas.policy import RollLog
-from shared.bus import subjects
-from shared.core.replica import Replica
-from shared.core.role import Record
-from shared.sim.loop import SECOND
-from shared.sim.world import World
+from shared.core.runtime.messages import Record
+from shared.core.runtime.replica import Replica
+from shared.protocol import subjects
+from shared.sim.virtual_time import SECOND
+from shared.sim.world.world import SimulatedWorld
 
 
-def order(world: World, generation: int) -> None:
+def order(world: SimulatedWorld, generation: int) -> None:
     """Ask for a roll, as the view does."""
     command = RollLog(request_id=f"r{generation}", generation=generation)
     batch = CommandBatch(sender="view", commands=(command,))
@@ -23,8 +23,8 @@ def order(world: World, generation: int) -> None:
 
 @pytest.mark.parametrize("seed", range(1, 7))
 def test_storms_with_rolls_break_nothing(seed: int) -> None:
-    """Orders come every second, whoever is alive; each generation ends once, and the replay is whole."""
-    world = World(seed)
+    """Commands arrive every second during faults; each generation ends once, and the replay is complete."""
+    world = SimulatedWorld(seed)
     for second in range(1, 60):
         for generation in range(1, 12):
             at_ns = second * SECOND + generation

@@ -7,11 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from shared.core.invariants import check
+from shared.core.state.invariants import check
 from shared.errors import ConfigInvalid
-from shared.sim.scenario.play import Played, play
-from shared.sim.scenario.reading import Plan, policy_of, read_scenario
-from shared.sim.scenario.report import Report, Waiting, jain, percentile
+from shared.sim.scenario.parser import ScenarioPlan, policy_of, read_scenario
+from shared.sim.scenario.report import ScenarioReport, WaitStats, jain_index, percentile
+from shared.sim.scenario.run import ScenarioRun, run_scenario
+from tests import not_tested
 
 SCENARIOS = Path(__file__).parents[2] / "examples" / "scenarios"
 TRACES = Path(__file__).parents[3] / "shared" / "data"
@@ -20,21 +21,21 @@ SECOND = 1_000_000_000
 PROMPT_S = 0.02
 
 
-def plan_of(name: str, data: Path | None = None) -> Plan:
+def plan_of(name: str, data: Path | None = None) -> ScenarioPlan:
     """Read an example."""
     path = SCENARIOS / f"{name}.yaml"
     return read_scenario(path.read_bytes(), path.name, SCENARIOS, data)
 
 
 @cache
-def played(name: str, **policy: Any) -> Played:
+def played(name: str, **policy: Any) -> ScenarioRun:
     """Play an example, by its own policy but for some fields."""
     plan = plan_of(name)
     changed = policy_of(policy, plan.policy, "policy")
-    return play(msgspec.structs.replace(plan, policy=changed), opens=lambda _: iter(()))
+    return run_scenario(msgspec.structs.replace(plan, policy=changed), opens=lambda _: iter(()))
 
 
-def waiting(report: Report, name: str) -> Waiting:
+def waiting(report: ScenarioReport, name: str) -> WaitStats:
     """What a report says of a kind of job."""
     return next(one for one in report.waiting if one.name == name)
 
@@ -49,13 +50,13 @@ def test_two_pools() -> None:
 
 
 def test_unsatisfiable_head() -> None:
-    """What fits nowhere is tried once and told so; whoever comes behind waits no longer than without it."""
+    """A job that fits nowhere is tried once and blocked; later jobs wait no longer than without it."""
     plan = plan_of("unsatisfiable-head")
     report = played("unsatisfiable-head").report
     assert report.unplaced == {"never_fits": 100}
     assert waiting(report, "never").waiting == 100
     without = tuple(one for one in plan.scenario.arrivals if one.name != "never")
-    alone = play(
+    alone = run_scenario(
         msgspec.structs.replace(
             plan, scenario=msgspec.structs.replace(plan.scenario, arrivals=without)
         ),
@@ -104,14 +105,14 @@ def test_a_buffer_gives_way() -> None:
     running = report.series.running_by["buffer"]
     assert min(running) == 440
     assert running[-1] == 640
-    # Nobody else could use what the urgent work left before the buffer was back.
+    # No other job could use the capacity of the urgent work before the buffer was back.
     assert report.used["cpu"].mean > 0.98
 
 
 def test_mixed_day() -> None:
     """The first three hours of a mixed day, its burst of two thousand included: all is placed, at once for most."""
     plan = msgspec.structs.replace(plan_of("mixed-day"), duration_ns=3 * 3600 * SECOND)
-    one = play(plan, opens=lambda _: iter(()))
+    one = run_scenario(plan, opens=lambda _: iter(()))
     report = one.report
     assert report.jobs["placed"] == report.jobs["submitted"] > 2_400
     assert waiting(report, "night").placed == 2_000
@@ -126,10 +127,12 @@ def test_the_same_scenario_twice_is_the_same_report() -> None:
     """A report is a function of the scenario: equal to the byte; another seed is another run."""
     plan = plan_of("couch-and-sand")
     short = msgspec.structs.replace(plan, duration_ns=900 * SECOND)
-    one, two = (play(short, opens=lambda _: iter(())).report for _ in range(2))
+    one, two = (run_scenario(short, opens=lambda _: iter(())).report for _ in range(2))
     assert msgspec.json.encode(one) == msgspec.json.encode(two)
     other = msgspec.structs.replace(plan.scenario, seed=2)
-    third = play(msgspec.structs.replace(short, scenario=other), opens=lambda _: iter(())).report
+    third = run_scenario(
+        msgspec.structs.replace(short, scenario=other), opens=lambda _: iter(())
+    ).report
     assert third.digest != one.digest
 
 
@@ -142,7 +145,7 @@ def test_a_large_cluster_begins_its_day() -> None:
         duration_ns=120 * SECOND,
         scenario=msgspec.structs.replace(plan.scenario, arrivals=arrays),
     )
-    report = play(plan, opens=lambda _: iter(())).report
+    report = run_scenario(plan, opens=lambda _: iter(())).report
     assert report.nodes == 10_000
     assert report.series.running_by["web"][-1] == 2_000
     assert waiting(report, "array").placed == 250
@@ -160,11 +163,11 @@ def test_every_example_is_a_test() -> None:
 def test_openb_is_read() -> None:
     """The trace's fleet and pods become nodes and jobs, where the files are."""
     if not (TRACES / "openb").is_dir():
-        pytest.skip(f"no trace in {TRACES}: the files are for research and no part of this tree")
+        not_tested.missing_feature(f"no trace in {TRACES}: the files are no part of this tree")
     plan = plan_of("openb", TRACES)
     plan = msgspec.structs.replace(plan, duration_ns=3600 * SECOND)
     assert len(plan.nodes) == 72
-    report = play(plan, opens=lambda _: iter(())).report
+    report = run_scenario(plan, opens=lambda _: iter(())).report
     assert report.refused == {}
     assert report.jobs["placed"] == report.jobs["submitted"] > 100
     assert report.used["device.gpu"].max > 0
@@ -175,7 +178,7 @@ def test_a_policy_that_is_none_is_refused() -> None:
     plan = plan_of("buffer")
     for change, where in (
         ({"algorith": "spread"}, "policy.algorith: unknown key"),
-        ({"algorithm": "best"}, "policy.algorithm: binpack, spread or fragmentation"),
+        ({"algorithm": "best"}, "policy.algorithm: must be binpack, spread or fragmentation"),
         ({"preemption": {"batches": True}}, "policy.preemption.batches: unknown key"),
         ({"reservations_max": "many"}, "policy.reservations_max: Expected `int`"),
     ):
@@ -189,5 +192,5 @@ def test_figures_of_a_report() -> None:
     waits = [(1, 98), (5, 1), (9, 1)]
     assert [percentile(waits, at) for at in (500, 980, 990, 1000)] == [1, 1, 5, 9]
     assert percentile([], 500) == 0
-    assert jain([3.0, 3.0, 3.0]) == 1.0
-    assert jain([1.0, 0.0, 0.0, 0.0]) == 0.25
+    assert jain_index([3.0, 3.0, 3.0]) == 1.0
+    assert jain_index([1.0, 0.0, 0.0, 0.0]) == 0.25

@@ -6,26 +6,27 @@ import msgspec
 import pytest
 
 from schemas.base import JobId, NodeId
-from schemas.envelope import RECORD_DECODER
+from schemas.envelope import CORE_VERSION, RECORD_DECODER
 from schemas.plans import PlanCommitted
-from shared.core.log import Chain, seal
-from shared.core.redecide import redecide
-from shared.core.replica import Replica
-from shared.core.role import Record
-from shared.core.tables.allocations import COMPLETE, FAILED, LOST
+from shared.core.runtime.chain import Chain, seal
+from shared.core.runtime.messages import Record
+from shared.core.runtime.replica import Replica
+from shared.core.scheduling.explain.verify_decisions import verify_decisions
+from shared.core.state.tables.allocations import COMPLETE, FAILED, LOST
 from shared.errors import CommandInvalid
-from shared.sim.loop import SECOND, START_NS
-from shared.whatif.compare import Differences, compare
-from shared.whatif.effects import effects, still_waiting, wait_s_by_job
-from shared.whatif.fork import Played, Recorded, play
-from shared.whatif.fork import read as fork_read
-from shared.whatif.moves import moves
-from shared.whatif.wishes import Wishes, changed, copies
+from shared.sim.virtual_time import SECOND, START_NS
+from shared.whatif.changes import RequestedChanges, apply_changes, clone_nodes
+from shared.whatif.comparison import TimelineDifferences, compare_timelines
+from shared.whatif.effects import measure_effects, still_waiting, wait_s_by_job
+from shared.whatif.fork import ForkRun, RecordedLog, run_fork
+from shared.whatif.fork import read_log as fork_read
+from shared.whatif.migrations import find_migrations
 from tests.golden.replay_log import read_log
 from tests.sim.recorded import read, seq_at, spec, written
 from tests.sim.test_engine import played as engine_story
 
-GOLDEN = sorted((Path(__file__).parents[1] / "golden" / "logs").glob("*.gz"))
+#: Of this core version: the plans of another one are not decided again.
+GOLDEN = sorted((Path(__file__).parents[1] / "golden" / "logs").glob(f"v1-{CORE_VERSION}-*.gz"))
 END_NS = START_NS + 300 * SECOND
 
 
@@ -40,22 +41,24 @@ def stormy() -> list[Record]:
     return list(engine_story(faults=True).records)
 
 
-def forked(records: list[Record], seconds: float) -> Recorded:
+def forked(records: list[Record], seconds: float) -> RecordedLog:
     return read(records, seq_at(records, seconds))
 
 
-def run(recorded: Recorded, wishes: Wishes | None = None, **options: bool) -> Played:
-    entries = changed(recorded.fork.state, recorded.entries, wishes or Wishes())
-    played = play(
+def run(recorded: RecordedLog, wishes: RequestedChanges | None = None, **options: bool) -> ForkRun:
+    entries = apply_changes(recorded.fork.state, recorded.entries, wishes or RequestedChanges())
+    played = run_fork(
         recorded, entries, workers=recorded.workers, until_ns=END_NS, settle=False, **options
     )
     played.course.close(END_NS)
     return played
 
 
-def against(recorded: Recorded, wishes: Wishes) -> tuple[Played, Played, Differences]:
+def against(
+    recorded: RecordedLog, wishes: RequestedChanges
+) -> tuple[ForkRun, ForkRun, TimelineDifferences]:
     before, after = run(recorded), run(recorded, wishes)
-    return before, after, compare(before.course, after.course)
+    return before, after, compare_timelines(before.course, after.course)
 
 
 @pytest.mark.parametrize("seconds", [0.5, 10, 40])
@@ -63,10 +66,10 @@ def test_an_unchanged_fork_goes_as_the_log_does(records: list[Record], seconds: 
     """Each placement comes to the node of the record, starts and ends when it did, wherever the fork is."""
     recorded = forked(records, seconds)
     played = run(recorded)
-    found = compare(recorded.behind(END_NS), played.course)
+    found = compare_timelines(recorded.behind(END_NS), played.course)
     assert (found.elsewhere, found.only_before, found.only_after) == (0, 0, 0)
     assert found.same == found.compared == (16, 6, 4)[[0.5, 10, 40].index(seconds)]
-    assert effects(played.course).complete == (12, 12, 12)[[0.5, 10, 40].index(seconds)]
+    assert measure_effects(played.course).complete == (12, 12, 12)[[0.5, 10, 40].index(seconds)]
     off = played.course.placed.column("ended_ns") - recorded.course.placed.column("ended_ns")
     assert abs(off).max() < SECOND // 2
     assert played.assumed.resampled == 0
@@ -76,14 +79,14 @@ def test_an_unchanged_fork_goes_as_the_log_does(records: list[Record], seconds: 
 def test_what_came_from_outside_comes_again(stormy: list[Record], seconds: float) -> None:
     """Nodes that die, fall silent and return, failures, a drain, another policy: the fork has them as the log had."""
     recorded = forked(stormy, seconds)
-    played = play(
+    played = run_fork(
         recorded,
         recorded.entries,
         workers=recorded.workers,
         until_ns=recorded.course.t_ns,
         settle=False,
     )
-    found = compare(recorded.behind(recorded.course.t_ns), played.course)
+    found = compare_timelines(recorded.behind(recorded.course.t_ns), played.course)
     assert (found.only_before, found.only_after) == (0, 0)
     # The same moment may be another order of things.
     assert found.same > found.compared * 95 // 100 > 100
@@ -108,16 +111,16 @@ def test_a_log_may_be_read_from_a_snapshot_on(records: list[Record]) -> None:
     recorded = fork_read(records[seq:], base=base, is_before=lambda one: one.seq <= fork_seq)
     assert base.state.hashes() == hashes
     played = run(recorded)
-    found = compare(recorded.behind(END_NS), played.course)
+    found = compare_timelines(recorded.behind(END_NS), played.course)
     assert (found.same, found.elsewhere, found.only_before, found.only_after) == (4, 0, 0, 0)
-    assert effects(played.course).complete == 12
+    assert measure_effects(played.course).complete == 12
     proof = recorded.proof()
     assert proof.checked == proof.equal > 0
 
 
 def test_the_same_fork_twice_is_the_same_log(records: list[Record]) -> None:
     """A fork is a pure function of the log and what is wished for."""
-    wishes = Wishes(policy={"algorithm": "spread"})
+    wishes = RequestedChanges(policy={"algorithm": "spread"})
     one, two = (run(forked(records, 10), wishes).digest for _ in range(2))
     assert one == two
 
@@ -131,7 +134,9 @@ def test_a_faithful_replay_comes_first(path: Path, part: float) -> None:
     proof = recorded.proof()
     assert proof.checked > 0
     assert not proof.differences
-    played = play(recorded, recorded.entries, workers=4, until_ns=recorded.course.t_ns, settle=True)
+    played = run_fork(
+        recorded, recorded.entries, workers=4, until_ns=recorded.course.t_ns, settle=True
+    )
     assert played.settled
     assert not played.refused
 
@@ -139,7 +144,7 @@ def test_a_faithful_replay_comes_first(path: Path, part: float) -> None:
 def test_a_planted_difference_is_found_with_both_records(records: list[Record]) -> None:
     """A plan that puts an allocation elsewhere than `place` does is named, both ways, and it alone."""
     altered = planted(records)
-    found = redecide(lambda: altered)
+    found = verify_decisions(lambda: altered)
     assert (found.checked - found.equal, len(found.differences)) == (1, 1)
     difference = found.differences[0]
     assert (difference.job_id, difference.snapshot_seq) == ("import", difference.seq - 1)
@@ -176,15 +181,15 @@ def planted(records: list[Record]) -> list[Record]:
 
 
 def test_a_drain_is_asked_for_before_it_is_done(records: list[Record]) -> None:
-    """What stands on the node is told one by one with where it goes, and nothing of it is left there."""
+    """Each allocation of the node is listed with its new node, and none is left."""
     recorded = forked(records, 150)
     node = NodeId("node-1")
-    after = run(recorded, Wishes(drain={node: recorded.fork.state.t_ns}))
+    after = run(recorded, RequestedChanges(drain={node: recorded.fork.state.t_ns}))
     table, row = recorded.fork.state.allocations, recorded.fork.state.fleet.row_of[node]
     there = [
         at for at in table.live_rows().tolist() if table.node[at] == row and table.client[at] < 2
     ]
-    found = moves(after.course, [node])
+    found = find_migrations(after.course, [node])
     assert len(found) == len(there) > 0
     assert all(one.from_node == node and one.to in ("node-2", "node-3") for one in found)
 
@@ -193,23 +198,23 @@ def test_what_finds_no_place_without_a_node_waits(records: list[Record]) -> None
     """With two nodes of three taken away the rest is full, and what does not fit waits for capacity."""
     recorded = forked(records, 10)
     gone = (NodeId("node-1"), NodeId("node-2"))
-    before, after, found = against(recorded, Wishes(remove_nodes=gone))
+    before, after, found = against(recorded, RequestedChanges(remove_nodes=gone))
     assert not still_waiting(before.course)
     waits = still_waiting(after.course)
     assert sum(n for classes in waits.values() for n in classes.values()) > 0
-    assert effects(after.course).lost > 0
+    assert measure_effects(after.course).lost > 0
     assert found.changed > 0
-    assert any(not one.to for one in moves(after.course, gone)) or waits
+    assert any(not one.to for one in find_migrations(after.course, gone)) or waits
 
 
 def test_more_nodes_shorten_the_waiting(records: list[Record]) -> None:
     """With one more node what waited is placed at once, and sooner is what the comparison says."""
     recorded = forked(records, 15)
     state = recorded.fork.state
-    more = Wishes(add_nodes=copies(state, NodeId("node-1"), 1))
+    more = RequestedChanges(add_nodes=clone_nodes(state, NodeId("node-1"), 1))
     before, after, found = against(recorded, more)
-    assert effects(before.course).waiting["capacity"].allocation_s > 100
-    assert "capacity" not in effects(after.course).waiting
+    assert measure_effects(before.course).waiting["capacity"].allocation_s > 100
+    assert "capacity" not in measure_effects(after.course).waiting
     assert found.sooner == 4
     assert found.first is not None
     assert found.first.allocation.startswith("report.g[")
@@ -224,7 +229,7 @@ def test_waiting_is_counted_from_the_fork_on(records: list[Record]) -> None:
     later_ns = replica.chain.t_ns + 5 * SECOND
     data, _ = seal(replica.chain.draft("checkpoint", later_ns, tables=replica.state.hashes()))
     past.append(Record(replica.chain.next_seq, "log.1.checkpoint", data))
-    course = forked(past, 300).at_fork
+    course = forked(past, 300).fork_timeline
     assert course.begin_ns == later_ns
     course.close(later_ns + 10 * SECOND)
     # Two of six run, the others wait.
@@ -238,16 +243,16 @@ def test_a_fork_on_a_snapshot_begins_at_its_checkpoint(records: list[Record]) ->
         base.apply(record)
     base.chain.t_ns += 5 * SECOND
     recorded = fork_read([], base=base, is_before=lambda _: True)
-    assert recorded.at_fork.begin_ns == base.chain.t_ns > base.state.t_ns
+    assert recorded.fork_timeline.begin_ns == base.chain.t_ns > base.state.t_ns
 
 
 def test_a_priority_counts_from_the_fork_on(records: list[Record]) -> None:
     """A job that is not there yet gets its other priority when it comes."""
     recorded = forked(records, 10)
-    entries = changed(
-        recorded.fork.state, recorded.entries, Wishes(priorities={JobId("report"): 90})
+    entries = apply_changes(
+        recorded.fork.state, recorded.entries, RequestedChanges(priorities={JobId("report"): 90})
     )
-    played = play(recorded, entries, workers=1, until_ns=END_NS, settle=False, keep=True)
+    played = run_fork(recorded, entries, workers=1, until_ns=END_NS, settle=False, keep=True)
     replica = Replica()
     for record in (*recorded.past(), *played.records):
         replica.apply(record)
@@ -259,21 +264,21 @@ def test_a_priority_counts_from_the_fork_on(records: list[Record]) -> None:
 def test_the_log_of_a_fork_proves_itself(records: list[Record]) -> None:
     """What a fork writes goes on where the record was cut: one chain, and every decision comes out again."""
     recorded = forked(records, 10)
-    played = run(recorded, Wishes(policy={"algorithm": "spread"}), keep=True)
+    played = run(recorded, RequestedChanges(policy={"algorithm": "spread"}), keep=True)
     log = [*recorded.past(), *played.records]
-    found = redecide(lambda: log)
+    found = verify_decisions(lambda: log)
     assert found.checked > 2
     assert not found.differences
 
 
 def test_unknown_durations_are_drawn_from_finished_ones(records: list[Record]) -> None:
-    """Resampled, tasks last as others of their job did; of a service nobody knows an end."""
+    """Resampled, tasks last as others of their job did; a service has no known end."""
     recorded = forked(records, 10)
     played = run(recorded, resample=True)
     assert played.assumed.recorded == 0
     assert played.assumed.resampled >= 6
     assert played.assumed.for_ever >= 4
-    assert effects(played.course).complete == 12
+    assert measure_effects(played.course).complete == 12
 
 
 def test_a_record_in_which_nothing_was_placed_can_be_forked(records: list[Record]) -> None:
@@ -290,25 +295,25 @@ def test_a_batch_that_never_ran_takes_as_long_as_others(records: list[Record]) -
     seq = seq_at(records, 67)
     played = run(read(records[:seq], seq))
     assert played.assumed.of_others == 6
-    assert effects(played.course).complete == 6
+    assert measure_effects(played.course).complete == 6
 
 
 @pytest.mark.parametrize(
     ("wishes", "said"),
     [
-        (Wishes(policy={"algorithms": "spread"}), "algorithms"),
-        (Wishes(policy={"algorithm": "best"}), "best"),
-        (Wishes(remove_nodes=(NodeId("node-9"),)), "no node 'node-9'"),
-        (Wishes(drain={NodeId("node-9"): 1}), "no node 'node-9'"),
-        (Wishes(priorities={JobId("nothing"): 50}), "no job 'nothing'"),
-        (Wishes(priorities={JobId("web"): 101}), "1 to 100, was 101"),
-        (Wishes(add_nodes=(spec(1),)), "there is a node 'node-1' already"),
+        (RequestedChanges(policy={"algorithms": "spread"}), "algorithms"),
+        (RequestedChanges(policy={"algorithm": "best"}), "best"),
+        (RequestedChanges(remove_nodes=(NodeId("node-9"),)), "no node 'node-9'"),
+        (RequestedChanges(drain={NodeId("node-9"): 1}), "no node 'node-9'"),
+        (RequestedChanges(priorities={JobId("nothing"): 50}), "no job 'nothing'"),
+        (RequestedChanges(priorities={JobId("web"): 101}), "1 to 100, was 101"),
+        (RequestedChanges(add_nodes=(spec(1),)), "node 'node-1' exists already"),
     ],
 )
 def test_what_cannot_be_wished_for_is_named(
-    records: list[Record], wishes: Wishes, said: str
+    records: list[Record], wishes: RequestedChanges, said: str
 ) -> None:
     """A wish about something that is not there is refused in words that name it."""
     recorded = forked(records, 10)
     with pytest.raises(CommandInvalid, match=said):
-        changed(recorded.fork.state, recorded.entries, wishes)
+        apply_changes(recorded.fork.state, recorded.entries, wishes)

@@ -1,10 +1,11 @@
 """A calm town for scenarios of the queue: real applier, brokers and schedulers; nodes that only start, run and end.
 
-Decides how long things run and what was seen when; reads the log as anybody would. Nothing is lost here: faults are
+Decides how long things run and what was seen when; reads the log as any replica does. Nothing is lost here: faults are
 shared/sim's business. Times are virtual ns since the town began.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import msgspec
 
@@ -18,17 +19,18 @@ from schemas.policy import Policy
 from services.eval_broker.role import EvalBroker
 from services.plan_applier.role import PlanApplier
 from services.scheduler.role import Scheduler
-from shared.bus import subjects
-from shared.core import role
-from shared.core.ids import make_key
-from shared.core.invariants import check
-from shared.core.redecide import redecide
-from shared.core.replica import Replica
-from shared.sim.bus import Bus
-from shared.sim.loop import MS, SECOND, Draws, Loop
-from shared.sim.memo import remembered
-from shared.sim.process import Process, Site
-from shared.sim.weather import Weather
+from shared.core.runtime import messages
+from shared.core.runtime.replica import Replica
+from shared.core.scheduling.explain.verify_decisions import verify_decisions
+from shared.core.state.ids import make_key
+from shared.core.state.invariants import check
+from shared.protocol import subjects
+from shared.sim.environment.memory_bus import MemoryBus
+from shared.sim.environment.message_faults import MessageFaults
+from shared.sim.environment.simulated_process import SimulatedProcess, SimulationContext
+from shared.sim.oracle.oracle import replica_of
+from shared.sim.record_cache import RecordCache
+from shared.sim.virtual_time import MS, SECOND, RandomDraws, VirtualLoop
 
 GPU = 10_000
 
@@ -38,7 +40,7 @@ def gpus(name: str, count: int) -> Pool:
     return Pool(name=name, amount=count * GPU)
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A job of one group. `run_ms` 0: until the end of the story."""
 
     job_id: str
@@ -77,12 +79,14 @@ class Town:
     def __init__(
         self, seed: int, nodes: list[NodeSpec], policy: Policy | None = None, schedulers: int = 2
     ) -> None:
-        loop = Loop()
-        weather = Weather(Draws(seed, 1))
-        self.site = Site(loop, Bus(loop, weather), weather, Draws(seed, 2))
-        self.replica = Replica()
-        self._draws = Draws(seed, 3)
-        self._wishes: dict[str, Wish] = {}
+        loop = VirtualLoop()
+        weather = MessageFaults(RandomDraws(seed, 1))
+        self.site = SimulationContext(loop, MemoryBus(loop, weather), weather, RandomDraws(seed, 2))
+        cache = RecordCache()
+        self.replica = Replica(decode=cache.decode)
+        replicas = partial(Replica, decode=cache.decode)
+        self._draws = RandomDraws(seed, 3)
+        self._requests: dict[str, JobRequest] = {}
         self._numbers: dict[NodeId, int] = {}
         #: job -> when it was asked for, and when its last allocation so far was placed.
         self.asked_ns: dict[str, int] = {}
@@ -95,15 +99,25 @@ class Town:
         self.on_evicted: Callable[[str, str, int], None] | None = None
         self._left: dict[str, int] = {}
         self.site.bus.log.watch(self._on_log)
-        applier = {"cluster_id": "town", "policy": policy or Policy()}
+        applier = {"cluster_id": "town", "policy": policy or Policy(), "replicas": replicas}
         self.processes = [
-            Process(self.site, "applier", lambda name: PlanApplier(instance=name, **applier)),
+            SimulatedProcess(
+                self.site, "applier", lambda name: PlanApplier(instance=name, **applier)
+            ),
             *(
-                Process(self.site, f"broker-{n}", lambda name: EvalBroker(instance=name))
+                SimulatedProcess(
+                    self.site,
+                    f"broker-{n}",
+                    lambda name: EvalBroker(instance=name, replicas=replicas),
+                )
                 for n in range(2)
             ),
             *(
-                Process(self.site, f"scheduler-{n}", lambda name: Scheduler(instance=name))
+                SimulatedProcess(
+                    self.site,
+                    f"scheduler-{n}",
+                    lambda name: Scheduler(instance=name, replicas=replicas),
+                )
                 for n in range(schedulers)
             ),
         ]
@@ -116,13 +130,13 @@ class Town:
 
     # ---- what a story does ----
 
-    def submit(self, *wishes: Wish) -> None:
+    def submit(self, *requests: JobRequest) -> None:
         """Ask for jobs, all in one moment."""
         commands: list[AnyCommand] = []
-        for wish in wishes:
-            self._wishes[wish.job_id] = wish
-            self.asked_ns[wish.job_id] = self.now_ns
-            commands.append(wish.command())
+        for request in requests:
+            self._requests[request.job_id] = request
+            self.asked_ns[request.job_id] = self.now_ns
+            commands.append(request.command())
         for at in range(0, len(commands), 200):
             self._send(subjects.command("job"), *commands[at : at + 200])
 
@@ -135,7 +149,7 @@ class Town:
         self.site.loop.run(self.now_ns + ns)
 
     def settle(self, limit_ns: int = 60 * SECOND) -> None:
-        """Let time pass until nothing is pending that anybody works on; fails after `limit_ns`."""
+        """Run until no evaluation is pending; fails after `limit_ns`."""
         until = self.now_ns + limit_ns
         while self.now_ns < until:
             before = len(self.site.bus.log.records)
@@ -179,7 +193,7 @@ class Town:
         """Hold the tables against their invariants, every replica against this one, every plan against `place`."""
         found = check(self.replica.state)
         assert found == [], found
-        decided = redecide(self._records)
+        decided = verify_decisions(self._records)
         assert decided.differences == []
         assert decided.equal == decided.checked > 0
         ours = self.replica.state.hashes()
@@ -188,14 +202,14 @@ class Town:
             if theirs is not None and theirs.next_seq == self.replica.next_seq:
                 assert {n: ours[n] for n in theirs.state.hashes()} == theirs.state.hashes()
 
-    def _records(self) -> Iterator[role.Record]:
+    def _records(self) -> Iterator[messages.Record]:
         for at, (subject, data) in enumerate(self.site.bus.log.records, 1):
-            yield role.Record(at, subject, data)
+            yield messages.Record(at, subject, data)
 
     # ---- what happens ----
 
     def _on_log(self, seq: int, subject: str, data: bytes) -> None:
-        record = self.replica.apply(role.Record(seq, subject, data))
+        record = self.replica.apply(messages.Record(seq, subject, data))
         ordinal = 0
         for event in record.events if record is not None else ():
             match event:
@@ -213,7 +227,7 @@ class Town:
                     pass
 
     def _placed(self, job_id: JobId, placement: object, seq: int, ordinal: int) -> int:
-        wish = self._wishes[job_id]
+        request = self._requests[job_id]
         self.placed_ns[job_id] = self.now_ns
         rows, counts = placement.rows, placement.counts
         nodes = [row for row, n in zip(rows, counts, strict=True) for _ in range(n)]
@@ -223,8 +237,8 @@ class Town:
             ordinal += 1
             node_id = self.replica.state.fleet.ids[row]
             self.site.loop.after(20 * MS, self._tell, node_id, key, "running", job_id)
-            if wish.run_ms:
-                after = (wish.run_ms + 20) * MS
+            if request.run_ms:
+                after = (request.run_ms + 20) * MS
                 self.site.loop.after(after, self._tell, node_id, key, "complete", job_id)
         return ordinal
 
@@ -259,12 +273,6 @@ class Town:
         self.site.loop.after(MS, self.site.bus.publish, subject, ENCODER.encode(batch))
 
 
-def replica_of(one: role.Role | None) -> Replica | None:
-    """Find the replica that a role follows the log with."""
-    found = [value for value in vars(one).values() if isinstance(value, Replica)] if one else []
-    return found[0] if found else None
-
-
 def nodes(count: int, first: int = 0, **fields: object) -> list[NodeSpec]:
     """Nodes of one kind."""
     plain = {"cpu_mhz": 8_000, "memory_mib": 65_536, "disk_mib": 100_000}
@@ -274,4 +282,4 @@ def nodes(count: int, first: int = 0, **fields: object) -> list[NodeSpec]:
     ]
 
 
-__all__ = ["MS", "SECOND", "Town", "Wish", "gpus", "nodes", "remembered", "replica_of"]
+__all__ = ["MS", "SECOND", "JobRequest", "Town", "gpus", "nodes", "replica_of"]

@@ -8,7 +8,7 @@ import pytest
 from tests.tidy.tree import report, shipped, sources
 
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "managers", "tools"}
-SUBJECTS_FILE = "shared/bus/subjects.py"
+SUBJECTS_FILE = "shared/protocol/subjects.py"
 
 #: A whole literal that can only be a subject. Event tags (`job.registered`) and log names share the first word.
 WHOLE = re.compile(
@@ -81,7 +81,7 @@ def test_subjects_are_told_from_tags(code: str, *, trips: bool) -> None:
 
 
 def test_subjects_are_built_in_one_place() -> None:
-    """Every subject string of the product stands in shared/bus/subjects.py."""
+    """Every subject string of the product stands in shared/protocol/subjects.py."""
     stray = [
         f"{one.path}:{line} {text!r}"
         for one in shipped()
@@ -122,3 +122,19 @@ def test_debt_has_a_number() -> None:
         if debt.search(line)
     ]
     assert not owed, report(owed)
+
+
+#: Public class names with more than one definition: this number only goes down, to 0.
+DUPLICATES_MAX = 0
+
+
+def test_class_names_are_unique() -> None:
+    """A public class name is defined once in the three packages and bench."""
+    found: dict[str, list[str]] = {}
+    for one in sources():
+        if one.path.startswith(("schemas/", "shared/", "services/", "bench/")):
+            for node in one.tree.body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    found.setdefault(node.name, []).append(one.path)
+    twice = [f"{name}: {', '.join(paths)}" for name, paths in found.items() if len(paths) > 1]
+    assert len(twice) <= DUPLICATES_MAX, report(twice)

@@ -3,6 +3,8 @@
 import ast
 import re
 
+import pytest
+
 from tests.tidy.tree import ROOT, files, report, shipped
 
 #: Brackets keep these patterns from finding themselves.
@@ -14,6 +16,17 @@ MAKERS = re.compile(
     r"cl[a]ude|anthr[o]pic|ch[a]tgpt|op[e]nai|c[o]pilot|\bLL[M]s?\b|AI (as)sistant|sub[a]gent|co-auth[o]red-by",
     re.IGNORECASE,
 )
+#: Words that hide the subject of a sentence: name it. Unix's user `nobody` is a name.
+RIDDLES = re.compile(
+    r"(?<![\"'`=:/])\b(nobody|somebody|anybody|whoever|whomever|who is before|t[ao]kes? note|took note"
+    r"|ha(?:s|ve) (?:its|their) price|such a one|(?:is|are|was|were) told|what is asked for"
+    r"|asked too much|shall)\b(?![\"'`])",
+    re.IGNORECASE,
+)
+#: Lines with such a word, in tests and in all else: these numbers only go down.
+RIDDLES_MAX = {"tests": 0, "product": 0}
+#: The changelog's past is not rewritten, the map of renames quotes old names, a licence is the law's English.
+RIDDLES_EXEMPT = ("CHANGELOG.md", "LICENSE", "docs/renames.md", "tests/tidy/", "tests/golden/")
 BINARY = (".png", ".gif", ".svg", ".ico", ".gz", ".parquet", ".bin", ".woff2")
 
 
@@ -51,3 +64,14 @@ def test_shipped_modules_say_what_they_decide() -> None:
     """Every module of the three packages opens with a docstring."""
     silent = [one.path for one in shipped() if one.text.strip() and not ast.get_docstring(one.tree)]
     assert not silent, report(silent)
+
+
+@pytest.mark.parametrize("part", RIDDLES_MAX)
+def test_sentences_name_their_subject(part: str) -> None:
+    """Code and docs say who does what: riddles with nobody, whoever, "is told" are counted and only get fewer."""
+    found = [
+        line
+        for line in lines_with(RIDDLES)
+        if not line.startswith(RIDDLES_EXEMPT) and line.startswith("tests/") is (part == "tests")
+    ]
+    assert len(found) <= RIDDLES_MAX[part], report(found)

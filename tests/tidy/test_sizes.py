@@ -16,6 +16,9 @@ STATE_LINES_MAX = 150
 #: Methods that a library calls, with the parameters it chose (nats-py's client).
 FOREIGN_SIGNATURES = {"_process_msg"}
 
+#: Written by `python -m schemas.generate`: as long as the wire is wide.
+GENERATED = {"clients/python/caravan_client/messages.py"}
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -26,7 +29,9 @@ def functions(tree: ast.AST) -> list[Function]:
 
 def test_files_are_short() -> None:
     """A Python file ends before line 600; one that grows is split by what it decides."""
-    lengths = {one.path: len(one.text.splitlines()) for one in sources()}
+    lengths = {
+        one.path: len(one.text.splitlines()) for one in sources() if one.path not in GENERATED
+    }
     long = [f"{path}: {n} lines" for path, n in lengths.items() if n > FILE_LINES_MAX]
     assert not long, report(long)
 
@@ -82,8 +87,8 @@ def test_many_parameters_are_named() -> None:
 
 
 def test_state_stays_a_record_of_tables() -> None:
-    """shared/core/state.py routes events to tables in at most 150 lines, for ever."""
-    state = ROOT / "shared" / "core" / "state.py"
+    """shared/core/state/state.py routes events to tables in at most 150 lines, for ever."""
+    state = ROOT / "shared" / "core" / "state" / "state.py"
     assert len(state.read_text(encoding="utf-8").splitlines()) <= STATE_LINES_MAX
 
 

@@ -41,4 +41,4 @@ def test_slim_processes_stay_slim(module: str) -> None:
 
 def test_the_core_brings_no_bus() -> None:
     """The pure core loads without an event loop, a bus client or a log library."""
-    assert not imported("shared.core.state") & {"asyncio", "nats", "structlog", "faststream"}
+    assert not imported("shared.core.state.state") & {"asyncio", "nats", "structlog", "faststream"}

@@ -1,16 +1,20 @@
-"""The one interface of every driver: fingerprint, start, wait, stop, signal, exec, stats, recover.
+"""The interface of every driver: fingerprint, start, wait, stop, signal, exec, stats, recover.
 
-Decides nothing. A driver may hang, lie or raise: `edge.py` bounds every call, so that it costs its own task alone.
+A driver may hang or raise: `executor/executor.py` bounds every call, so that a fault costs its own task alone.
 """
 
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
-from services.agent.edge_home import Places
-from shared.core.tasks import TaskLaunch
+from services.agent.executor.data_dir import TaskDirs
+from services.agent.safe_open import is_swapped, make_below
+from shared.core.runtime.agent_messages import TaskLaunch
 from shared.errors import CaravanError
+from shared.jobspec.drivers.options import OptionDiagnostic
 
 
 class StartRefused(CaravanError):
@@ -21,64 +25,104 @@ class StartRefused(CaravanError):
         self.recoverable = recoverable
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """Which run of which task, and where it lives."""
+def raise_option_faults(driver: str, faults: Sequence[OptionDiagnostic]) -> None:
+    """Raise StartRefused when options have faults: intake lets references through, which are resolved here."""
+    if faults:
+        text = "; ".join(f"{fault.path}: {fault.message}" for fault in faults[:10])
+        raise StartRefused(f"{driver}: {text}", recoverable=False)
+
+
+def split_list(text: str) -> tuple[str, ...]:
+    """Read a setting that is a list separated by commas."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def directories_refused(err: OSError) -> StartRefused:
+    """Refuse a start without its directories; what a task put in the place of one stays there for the next try."""
+    where = f"{err.filename}: " if err.filename else ""
+    text = f"failed to create task directories: {where}{err.strerror or err}"
+    return StartRefused(text, recoverable=not is_swapped(err))
+
+
+#: File in a run's directory: the run was ended because its agent ended.
+AGENT_SHUTDOWN_MARK = "left"
+
+
+class DriverRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run of a task, and its directories."""
 
     alloc_id: str
     task: str
     number: int
-    places: Places
-    #: the allocation's, for who has to name it.
+    places: TaskDirs
+    #: id of the allocation.
     key: int = 0
 
+    @property
+    def directory(self) -> Path:
+        """Directory of the run's records."""
+        return self.places.runs / str(self.number)
 
-class Exit(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run ended; `code` None: nobody knows."""
+    def make_directories(self) -> None:
+        """Create the directories that a start needs. Raises StartRefused."""
+        try:
+            for path in (*self.places.directories(), self.directory):
+                make_below(self.places.top, path)
+        except OSError as err:
+            raise directories_refused(err) from err
+
+    def mark_agent_shutdown(self) -> None:
+        """Record that the run ends with its agent: its next start is not counted."""
+        (self.directory / AGENT_SHUTDOWN_MARK).touch()
+
+
+class TaskExit(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run ended; `code` None: unknown."""
 
     code: int | None
     signal: int = 0
     reason: str = ""
 
 
-class Gone(msgspec.Struct, frozen=True, kw_only=True):
+def exit_from_code(code: int, reason: str = "") -> TaskExit:
+    """Read a shell's exit code: above 128 it names a signal."""
+    number = code - 128
+    return TaskExit(code=code, signal=number if 0 < number < signal.NSIG else 0, reason=reason)
+
+
+class TaskMissing(msgspec.Struct, frozen=True, kw_only=True):
     """Nothing is there; `started` False: the run never began and never will."""
 
     started: bool
     reason: str = ""
+    #: its end is the task's own; False: the machine went down, and the next start is not counted.
+    charged: bool = True
 
 
-class Output(msgspec.Struct, frozen=True, kw_only=True):
-    """What a command inside a task said."""
-
-    code: int
-    stdout: bytes
-    stderr: bytes
-
-
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run uses now, children included where the kernel says so."""
+class TaskUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """The present use of a run, with its children if the kernel reports them."""
 
     cpu_ns: int
     memory_bytes: int
 
 
 class ExecSession(Protocol):
-    """A command beside a task, while it runs. Who opened it closes it."""
+    """A command that runs beside a task; its opener closes it."""
 
     async def read(self) -> tuple[int, bytes]:
-        """The next output: 1 is stdout, 2 stderr (a terminal has 1 alone); empty: there is no more."""
+        """The next output: 1 is stdout, 2 stderr (only 1 for a terminal); empty: end of output."""
         ...
 
     async def write(self, data: bytes) -> None:
-        """Send input; empty: there is no more."""
+        """Send input; empty: end of input."""
         ...
 
     async def resize(self, rows: int, columns: int) -> None:
-        """Tell the terminal its size; without one this does nothing."""
+        """Set the size of the terminal; without one this does nothing."""
         ...
 
     async def wait(self) -> int:
-        """Wait for the end; asked when there is nothing left to read. Returns the exit code."""
+        """Wait for the end; called after the last output. Returns the exit code."""
         ...
 
     async def close(self) -> None:
@@ -86,7 +130,7 @@ class ExecSession(Protocol):
         ...
 
 
-class Handle(Protocol):
+class RunHandle(Protocol):
     """A run that was alive when the driver said so."""
 
     @property
@@ -96,14 +140,14 @@ class Handle(Protocol):
 
 
 @runtime_checkable
-class Talkative(Protocol):
-    """A driver that tells of a run's life beside its start and end: (run, kind, message)."""
+class EventingDriver(Protocol):
+    """A driver that reports events of a run beside its start and end: (run, kind, message)."""
 
-    tell: Callable[[Run, str, str], None]
+    tell: Callable[[DriverRun, str, str], None]
 
 
 class Driver(Protocol):
-    """What the edge asks of a driver. Handles are the driver's own and never shared between drivers."""
+    """Interface of a driver. Handles are never shared between drivers."""
 
     name: str
 
@@ -111,16 +155,16 @@ class Driver(Protocol):
         """Node attributes, `driver.<name>` = "1" among them; empty: not usable here."""
         ...
 
-    async def start(self, run: Run, launch: TaskLaunch) -> Handle:
-        """Start a run. Raises StartRefused; then nothing of it is alive."""
+    async def start(self, run: DriverRun, launch: TaskLaunch) -> RunHandle:
+        """Start a run. Raises StartRefused; then no process of it is left."""
         ...
 
-    async def recover(self, run: Run) -> Handle | Exit | Gone:
+    async def recover(self, run: DriverRun) -> RunHandle | TaskExit | TaskMissing:
         """Find a run of an earlier life."""
         ...
 
-    async def wait(self, handle: Any) -> Exit:
-        """Wait for the end, and leave nothing of the run behind."""
+    async def wait(self, handle: Any) -> TaskExit:
+        """Wait for the end, and clean up the run."""
         ...
 
     async def signal(self, handle: Any, name: str) -> None:
@@ -131,22 +175,14 @@ class Driver(Protocol):
         """Kill the run and all that it started."""
         ...
 
-    async def abandon(self, run: Run) -> None:
+    async def abandon(self, run: DriverRun) -> None:
         """Make sure that a start which took too long never comes alive."""
-        ...
-
-    async def leave(self, run: Run) -> None:
-        """Note that a run ends because its agent does: recovered, it counts as never begun."""
-        ...
-
-    async def exec(self, handle: Any, command: tuple[str, ...], timeout_s: float) -> Output:
-        """Run a command beside the task, in its environment and directory."""
         ...
 
     async def exec_stream(self, handle: Any, command: tuple[str, ...], *, tty: bool) -> ExecSession:
         """Start a command beside the task, to be talked to. Raises StartRefused."""
         ...
 
-    async def stats(self, handle: Any) -> Usage:
-        """Say what the run uses now."""
+    async def stats(self, handle: Any) -> TaskUsage:
+        """Return the present use of the run."""
         ...

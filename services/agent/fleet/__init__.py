@@ -1,1 +1,1 @@
-"""Agents by the thousand in one process, over nodes that are not there: `caravan fleet`."""
+"""Thousands of simulated agents in one process: `caravan fleet`."""

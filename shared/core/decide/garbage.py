@@ -15,11 +15,11 @@ from schemas.base import Event, JobId
 from schemas.evaluations import EvaluationsCollected
 from schemas.jobs import JobsCollected, SubmissionsCollected
 from schemas.nodes import NodesCollected
-from shared.core.columns import Rows
-from shared.core.state import State
-from shared.core.tables.allocations import COMPLETE, FAILED, RUN, TERMINAL
-from shared.core.tables.fleet import DOWN
-from shared.core.tables.jobs import Job
+from shared.core.state.columns import Rows
+from shared.core.state.state import State
+from shared.core.state.tables.allocations import COMPLETE, FAILED, RUN, TERMINAL
+from shared.core.state.tables.fleet import DOWN
+from shared.core.state.tables.jobs import Job
 
 #: Entities of one kind that one pass collects, and allocations.
 PASS_MAX = 5_000
@@ -31,7 +31,7 @@ _KEPT = 100_000
 _NO_ROWS: Rows = np.empty(0, dtype=np.int32)
 
 
-class Horizon:
+class LogTimeIndex:
     """Log time of past seqs, at a resolution of a second. Derived by replay, or taken from a snapshot."""
 
     def __init__(self) -> None:
@@ -50,6 +50,19 @@ class Horizon:
         """Take over what a snapshot knows, instead of what went by."""
         self._marks = deque(marks, maxlen=_KEPT)
 
+    def written_ns(self, seq: int, *, since_ns: int) -> int:
+        """Time at which a seq was written, at most a second late; 0: before `since_ns`, or not known."""
+        later_ns = 0
+        for first, when in reversed(self._marks):
+            if first <= seq:
+                found = when if first == seq else when + _STEP_NS
+                found = min(found, later_ns) if later_ns else found
+                return found if found >= since_ns else 0
+            if when < since_ns:
+                return 0
+            later_ns = when
+        return 0
+
     def seq_at(self, t_ns: int) -> int:
         """Newest seq written at or before `t_ns`, to the resolution; 0 when there is none."""
         found = 0
@@ -61,7 +74,7 @@ class Horizon:
 
 
 def decide_garbage(
-    state: State, horizon: Horizon, now_ns: int, *, everything: bool = False
+    state: State, horizon: LogTimeIndex, now_ns: int, *, everything: bool = False
 ) -> list[Event]:
     """Say what leaves now. `everything`: all that is terminal, whatever its age.
 
@@ -70,7 +83,8 @@ def decide_garbage(
     policy = state.policy.policy
 
     def limit(keep_ns: int) -> int:
-        return state.seq if everything else horizon.seq_at(now_ns - keep_ns)
+        # Never what the same transaction changed: a reader of one record finds in the state what its events name.
+        return state.seq - 1 if everything else horizon.seq_at(now_ns - keep_ns)
 
     events: list[Event] = []
     old = horizon.seq_at(now_ns - policy.submission_keep_ns)
@@ -78,18 +92,18 @@ def decide_garbage(
     events += _evaluations(state, limit(policy.evaluation_keep_ns), policy.terminal_keep_max)
     rows = _allocations(state, limit(policy.allocation_keep_ns), policy.terminal_keep_max)
     if len(rows):
-        events.append(collected(rows))
+        events.append(allocations_collected(rows))
     events += _jobs(state, limit(policy.job_keep_ns), policy.terminal_keep_max, rows)
     events += _nodes(state, limit(policy.node_keep_ns))
     return events
 
 
-def is_cut_short(events: Iterable[Event]) -> bool:
+def is_pass_full(events: Iterable[Event]) -> bool:
     """Tell whether a pass took all that it may: there is more to collect at once."""
     for event in events:
         match event:
             case AllocationsCollected():
-                if size_of(event) >= ROWS_MAX:
+                if collected_count(event) >= ROWS_MAX:
                     return True
             case EvaluationsCollected(keys=some) | JobsCollected(job_ids=some):
                 if len(some) >= PASS_MAX:
@@ -99,7 +113,7 @@ def is_cut_short(events: Iterable[Event]) -> bool:
     return False
 
 
-def collected(rows: Rows) -> AllocationsCollected:
+def allocations_collected(rows: Rows) -> AllocationsCollected:
     """Say which rows leave, in the shorter way."""
     ordered = np.sort(rows)
     starts = np.flatnonzero(np.diff(ordered, prepend=-2) != 1)
@@ -110,7 +124,7 @@ def collected(rows: Rows) -> AllocationsCollected:
     return AllocationsCollected(rows=(), runs=tuple(runs.tolist()))
 
 
-def size_of(event: AllocationsCollected) -> int:
+def collected_count(event: AllocationsCollected) -> int:
     """Count the allocations that left."""
     return len(event.rows) + sum(event.runs[1::2])
 
@@ -155,7 +169,8 @@ def _allocations(state: State, upto: int, keep_max: int) -> Rows:
     # A failed one of a live job waits for its retry, or has used all of them and keeps its place.
     spent &= (table.client[ended] != FAILED) | _by_ref(state, refs, _is_over)[inverse]
     old |= _by_ref(state, refs, _is_purged)[inverse]
-    old &= spent | (table.desired[ended] != RUN)
+    # What a drain ended for good keeps its place in a live job, too: forgotten, it would run again.
+    old &= spent | ((table.desired[ended] != RUN) & ~table.is_final(ended))
     return ended[old][:ROWS_MAX].astype(np.int32)
 
 
@@ -199,9 +214,18 @@ def _jobs(state: State, upto: int, keep_max: int, leaving: Rows) -> list[Event]:
         job = jobs.by_id[job_id]
         if not (job.purge or job.plan_seq <= upto or len(gone) < excess):
             continue
+        if not job.stopped and (job.is_pattern or job.job_type in {"service", "system"}):
+            # It goes on: a pattern makes others; a service may be at count 0, or behind a gate that never opened.
+            continue
+        if not job.purge and any(one.tag for one in jobs.versions.get(job_id, ())):
+            # An operator may start it again by this name.
+            continue
         if len(gone) >= PASS_MAX or taken >= ROWS_MAX:
             break
         if state.evaluations.open_of.get(job_id):
+            continue
+        if job_id in state.deployments.active or job_id in state.rollouts.active:
+            # While it is held or paused nothing of it may run, and it goes on later.
             continue
         held = state.allocations.rows_of(job_id)
         if len(held) and (job.stopped or not is_finished(state, job)):
@@ -217,7 +241,7 @@ def _jobs(state: State, upto: int, keep_max: int, leaving: Rows) -> list[Event]:
     events: list[Event] = []
     together = np.concatenate(rows) if rows else _NO_ROWS
     if len(together):
-        events.append(collected(together))
+        events.append(allocations_collected(together))
     return [*events, JobsCollected(job_ids=tuple(gone))] if gone else []
 
 
@@ -225,7 +249,7 @@ def _numbers(rows: Rows) -> int:
     """How many numbers it takes to name these."""
     if len(rows) <= _NUMBERS_MAX:
         return len(rows)
-    event = collected(rows)
+    event = allocations_collected(rows)
     return len(event.rows) + len(event.runs)
 
 

@@ -11,15 +11,15 @@ import numpy as np
 from schemas.base import Event, JobId
 from schemas.evaluations import EvaluationEnded
 from schemas.jobs import JobsCollected
-from shared.core.decide.garbage import PASS_MAX, collected
+from shared.core.decide.garbage import PASS_MAX, allocations_collected
 from shared.core.decide.reservations import reserve
-from shared.core.state import State
-from shared.core.tables.allocations import TERMINAL
+from shared.core.state.state import State
+from shared.core.state.tables.allocations import TERMINAL
 
 REASON = "the job was purged"
 
 
-def forget(state: State, job_id: JobId, ending: Collection[int] = ()) -> list[Event]:
+def purge_job(state: State, job_id: JobId, ending: Collection[int] = ()) -> list[Event]:
     """Forget a job, its allocations and open evaluations if everything of it ended; [] if not yet.
 
     `ending`: rows that end in this very transaction.
@@ -34,5 +34,5 @@ def forget(state: State, job_id: JobId, ending: Collection[int] = ()) -> list[Ev
         for key in state.evaluations.open_of.get(job_id, ())
     ]
     if len(rows):
-        events.append(collected(rows))
+        events.append(allocations_collected(rows))
     return [*events, *reserve(state, job_id, ()), JobsCollected(job_ids=(job_id,))]

@@ -7,8 +7,8 @@ Source: Nomad structs.go, RescheduleEligible and NextDelay.
 from schemas.base import Event, JobId
 from schemas.evaluations import EvaluationsCreated, NewEvaluation
 from schemas.jobs import ReschedulePolicy
-from shared.core.state import State
-from shared.core.tables.allocations import COMPLETE
+from shared.core.state.state import State
+from shared.core.state.tables.allocations import COMPLETE
 
 #: Reschedule delays within this window share one evaluation, as in Nomad.
 RESCHEDULE_WINDOW_NS = 5_000_000_000
@@ -16,7 +16,7 @@ RESCHEDULE_WINDOW_NS = 5_000_000_000
 RESCHEDULES_KEPT = 100
 
 
-def retry_at(state: State, row: int, code: int, now_ns: int) -> tuple[int, tuple[int, ...]]:
+def reschedule_time(state: State, row: int, code: int, now_ns: int) -> tuple[int, tuple[int, ...]]:
     """Log time from which an ended allocation may be replaced (0: never), and the reschedules of its chain then."""
     allocations = state.allocations
     groups = allocations.groups
@@ -45,7 +45,7 @@ def retry_at(state: State, row: int, code: int, now_ns: int) -> tuple[int, tuple
 def is_stopped(state: State, job_id: JobId) -> bool:
     """Tell whether a job wants nothing any more."""
     job = state.jobs.by_id.get(job_id)
-    return job is None or job.stopped
+    return job is None or job.runs_nothing
 
 
 def reschedule_delay_ns(
@@ -89,7 +89,7 @@ def _recent(policy: ReschedulePolicy, chain: tuple[int, ...], now_ns: int) -> tu
     return chain[recent[0] :] if recent else ()
 
 
-def retry(state: State, retries: dict[JobId, int], now_ns: int) -> list[Event]:
+def reschedule_evaluations(state: State, retries: dict[JobId, int], now_ns: int) -> list[Event]:
     """Create the evaluations that replace what failed: `retries` says when, by job; those soon after share one."""
     new = []
     for job_id, due in sorted(retries.items()):

@@ -3,7 +3,7 @@
 Decides from what schedulers propose beside a blocked evaluation (`Blocked.candidates`): who of all that wait may hold
 nodes back, and that no node is held for two. A reservation begins with the block, changes with what its job's next
 plan proposes, and ends when a plan leaves nothing waiting, or the job or the node goes. Whatever is let go may wake
-others. Must not know how nodes are chosen (`shared/core/reservations.py`), nor who minds them.
+others. Must not know how nodes are chosen (`shared/core/scheduling/reservations/gap.py`), nor who minds them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,11 +19,11 @@ from schemas.evaluations import (
     Reservation,
     ReservationsChanged,
 )
-from shared.core.decide.freed import freed_on_nodes
-from shared.core.shapes import Order, order_of
-from shared.core.state import State
-from shared.core.tables.jobs import Job
-from shared.core.tables.reservations import place_of
+from shared.core.decide.capacity_freed import freed_on_nodes
+from shared.core.scheduling.reservations.wait_shapes import QueueOrder, queue_order
+from shared.core.state.state import State
+from shared.core.state.tables.jobs import Job
+from shared.core.state.tables.reservations import queue_position
 
 
 def reserve(
@@ -36,20 +36,20 @@ def reserve(
     if not proposes and job_id not in held:
         return []
     most = state.policy.policy.reservations_max if most is None else most
-    wishes = dict(_standing(state, job_id))
+    wishes = dict(_claims_except(state, job_id))
     job = state.jobs.by_id.get(job_id)
     if blocked is not None and proposes and job is not None:
-        wishes[order_of(job)] = (job_id, blocked)
-    return _changes(state, wishes, most)
+        wishes[queue_order(job)] = (job_id, blocked)
+    return _grant(state, wishes, most)
 
 
-def bound(state: State, most: int) -> list[Event]:
+def limit_reservations(state: State, most: int) -> list[Event]:
     """Decide what is held back when so many may hold nodes."""
-    return _changes(state, dict(_standing(state, JobId(""))), most)
+    return _grant(state, dict(_claims_except(state, JobId(""))), most)
 
 
-def let_go(state: State, nodes: Iterable[int]) -> list[Event]:
-    """Hold these nodes back no longer: nobody can be placed there. Who waited for them looks for others."""
+def release_nodes(state: State, nodes: Iterable[int]) -> list[Event]:
+    """Release reservations of these nodes: nothing can be placed there. Their evaluations are woken to find others."""
     gone = set(nodes)
     changed = []
     for one in state.reservations.by_job.values():
@@ -65,25 +65,25 @@ def let_go(state: State, nodes: Iterable[int]) -> list[Event]:
     return events
 
 
-_Wishes = dict[Order, tuple[JobId, Blocked | Reservation]]
+_Claims = dict[QueueOrder, tuple[JobId, Blocked | Reservation]]
 
 
-def _standing(
+def _claims_except(
     state: State, without: JobId
-) -> Iterator[tuple[Order, tuple[JobId, Blocked | Reservation]]]:
+) -> Iterator[tuple[QueueOrder, tuple[JobId, Blocked | Reservation]]]:
     """Name what is held back, and what else was proposed by those who wait; but nothing of one job."""
     held = state.reservations.by_job
     for job_id, one in held.items():
         if job_id != without:
-            yield place_of(one), (job_id, one)
+            yield queue_position(one), (job_id, one)
     table = state.evaluations
     for job_id, key in table.proposing.items():
         blocked, job = table.by_key[key].blocked, state.jobs.by_id.get(job_id)
         if job_id != without and job_id not in held and blocked is not None and job is not None:
-            yield order_of(job), (job_id, blocked)
+            yield queue_order(job), (job_id, blocked)
 
 
-def _changes(state: State, wishes: _Wishes, most: int) -> list[Event]:
+def _grant(state: State, wishes: _Claims, most: int) -> list[Event]:
     """Give nodes to the first of those who wish, each node to the first of them."""
     held = state.reservations.by_job
     taken: set[int] = set()
@@ -114,7 +114,7 @@ def _changes(state: State, wishes: _Wishes, most: int) -> list[Event]:
 def _usable(
     state: State, job_id: JobId, wish: Blocked | Reservation, taken: set[int]
 ) -> tuple[Hold, ...]:
-    """Take of the nodes that somebody wishes for those that are free to be held."""
+    """Keep of the requested nodes those that can be reserved."""
     if isinstance(wish, Reservation):
         return _without(wish.holds, taken)
     fleet = state.fleet

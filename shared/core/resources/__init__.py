@@ -5,6 +5,6 @@ devices.py   models of instances, and constraints over `${device.…}`
 offers.py    what nodes and the cluster offer: sums, slots, ports, cores
 ports.py     which ports are held where
 held.py      what allocations hold, of all of it; copies to try things out on
-rooms.py     how many more of an ask each node takes
+headroom.py  how many more of an ask each node takes
 assign.py    which slots and ports one allocation gets on its node
 """

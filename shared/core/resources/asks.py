@@ -21,7 +21,7 @@ CORES: Final = "cores"
 PORT_MAX: Final = 65_535
 
 
-class Extras(msgspec.Struct, frozen=True):
+class ExtraAsks(msgspec.Struct, frozen=True):
     """What a group asks for beside the three columns."""
 
     #: at least one list, maybe an empty one.
@@ -49,11 +49,11 @@ class UnsoundColumnsError(ValueError):
     """A placement's ports or instances do not agree with what its group asks for."""
 
 
-def extras_of(group: GroupSpec) -> Extras | None:
+def extra_asks_of(group: GroupSpec) -> ExtraAsks | None:
     """What a group asks for beside the three columns; None: nothing."""
     if not (any(group.alternatives) or group.static_ports or group.dynamic_ports):
         return None
-    return Extras(group.alternatives or ((),), group.static_ports, group.dynamic_ports)
+    return ExtraAsks(group.alternatives or ((),), group.static_ports, group.dynamic_ports)
 
 
 def slots_of(amount: int) -> int:
@@ -61,7 +61,7 @@ def slots_of(amount: int) -> int:
     return -(-amount // WHOLE)
 
 
-def holdings_of(extras: Extras, placement: GroupPlacement) -> list[Holding]:
+def holdings_of(extras: ExtraAsks, placement: GroupPlacement) -> list[Holding]:
     """Read what each allocation of a placement holds, in their order.
 
     Raises: UnsoundColumnsError where the columns have not what the group asks for.

@@ -3,7 +3,7 @@
 Decides among what is free, always the same way: a part goes to the fullest slot that has room for it, whole ones to
 the lowest empty slots, all of one ask to slots of one model, and with `strict` grouping of one group; `compact` takes
 as few groups as it can, `scatter` as many. Ports are drawn by the counter hash of the seed, the next free one is
-taken. Must not know which node is better (rooms.py and the cut choose it); next: rooms.py.
+taken. Must not know which node is better (headroom.py and scheduling/selection/ choose it); next: headroom.py.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,32 +14,32 @@ from shared.core.resources.asks import (
     OF_CLUSTER,
     OF_NODE,
     WHOLE,
-    Extras,
+    ExtraAsks,
     Holding,
     slot_parts,
     slots_of,
 )
-from shared.core.resources.held import Held
-from shared.core.resources.offers import INDEXED, OF_THE_CLUSTER, SUM, Offers
-from shared.core.splitmix import splitmix64
+from shared.core.resources.held import HeldResources
+from shared.core.resources.offers import CLUSTER_WIDE, INDEXED, SUM, OfferedResources
+from shared.core.state.splitmix import splitmix64
 
 #: model code -> how much an ask likes it.
-Likes = Mapping[int, int]
+ModelAffinities = Mapping[int, int]
 
 
-#: Steps (coupled.py) of one assignment, beside one for each port: where whole slots will do, and where some are better.
+#: Steps (greedy_coupled.py) of one assignment, plus one for each port: for any free slots, and for the best slots.
 _STEPS_PLAIN: Final = 4
 _STEPS_EACH: Final = 15
 
 
-def steps_of(extras: Extras, variant: int) -> int:
+def steps_of(extras: ExtraAsks, variant: int) -> int:
     """What it costs to give one allocation its slots and ports, in steps."""
     asks = extras.alternatives[variant]
     plain = all(not (one.amount % WHOLE or one.grouping or one.affinities) for one in asks)
     return (_STEPS_PLAIN if plain else _STEPS_EACH) + extras.dynamic_ports
 
 
-class Slot(NamedTuple):
+class FreeSlot(NamedTuple):
     """One slot that an ask may have."""
 
     number: int
@@ -51,7 +51,7 @@ class Slot(NamedTuple):
 
 
 def choose_slots(
-    ask: ResourceAsk, slots: Sequence[Slot], likes: Likes | None = None
+    ask: ResourceAsk, slots: Sequence[FreeSlot], likes: ModelAffinities | None = None
 ) -> list[int] | None:
     """Choose the slots of one ask, a part of one last; None: it does not fit."""
     whole, part = divmod(ask.amount, WHOLE)
@@ -74,7 +74,12 @@ def choose_slots(
 
 
 def _of_key(
-    ask: ResourceAsk, empty: Sequence[Slot], partly: Sequence[Slot], whole: int, *, part: int
+    ask: ResourceAsk,
+    empty: Sequence[FreeSlot],
+    partly: Sequence[FreeSlot],
+    whole: int,
+    *,
+    part: int,
 ) -> list[int]:
     order = _ordered(empty, ask.grouping, whole)
     taken = [slot.number for slot in order[:whole]]
@@ -86,11 +91,11 @@ def _of_key(
     return taken
 
 
-def _ordered(empty: Sequence[Slot], grouping: str, whole: int) -> list[Slot]:
+def _ordered(empty: Sequence[FreeSlot], grouping: str, whole: int) -> list[FreeSlot]:
     """Bring empty slots into the order in which they are taken."""
     if grouping not in {"compact", "scatter"}:
         return sorted(empty, key=lambda slot: slot.number)
-    groups: dict[int, list[Slot]] = {}
+    groups: dict[int, list[FreeSlot]] = {}
     for slot in sorted(empty, key=lambda slot: slot.number):
         groups.setdefault(slot.group, []).append(slot)
     if grouping == "compact":
@@ -103,10 +108,10 @@ def _ordered(empty: Sequence[Slot], grouping: str, whole: int) -> list[Slot]:
     return [slot for *_, slot in sorted(turns)]
 
 
-class Assigner:
+class ResourceAssigner:
     """Assigns on what `held` shows as free, and writes nothing into it: `Held.add` what is kept."""
 
-    def __init__(self, offers: Offers, held: Held, seed: int = 0) -> None:
+    def __init__(self, offers: OfferedResources, held: HeldResources, seed: int = 0) -> None:
         self._offers = offers
         self.held = held
         self._seed = seed
@@ -116,11 +121,11 @@ class Assigner:
     def assign(
         self,
         row: int,
-        extras: Extras,
+        extras: ExtraAsks,
         variant: int,
         *,
         nth: int = 0,
-        likes: Sequence[Likes] = (),
+        likes: Sequence[ModelAffinities] = (),
         forced: Mapping[int, Sequence[int]] | None = None,
     ) -> Holding | None:
         """Give one allocation its slots and ports on a row; None: it has no room for them.
@@ -136,7 +141,7 @@ class Assigner:
             return None
         return Holding(parts, extras.static_ports, ports, variant)
 
-    def is_sound(self, row: int, extras: Extras, holding: Holding) -> bool:
+    def is_sound(self, row: int, extras: ExtraAsks, holding: Holding) -> bool:
         """Tell whether a choice is one that `assign` could have made, and all of it is free on the row."""
         first, last = int(self._offers.port_min[row]), int(self._offers.port_max[row])
         if any(not first <= port <= last for port in holding.ports):
@@ -161,7 +166,7 @@ class Assigner:
         """Tell whether an ask may have these parts, were they free."""
         _, kind, accepted = self._look_up(ask)
         if kind != INDEXED:
-            slot = {SUM: OF_NODE, OF_THE_CLUSTER: OF_CLUSTER}.get(kind)
+            slot = {SUM: OF_NODE, CLUSTER_WIDE: OF_CLUSTER}.get(kind)
             return slot is not None and [slot] == [part[1] for part in parts]
         pool = self._offers.slots[ask.pool]
         slots = [slot for _, slot, _ in parts]
@@ -174,7 +179,7 @@ class Assigner:
             and len({int(keys[row, slot]) for slot in slots}) == 1
         )
 
-    def slots(self, row: int, ask: ResourceAsk) -> list[Slot]:
+    def slots(self, row: int, ask: ResourceAsk) -> list[FreeSlot]:
         """The slots of a row that an ask may have and that are not full."""
         pool = self._offers.slots.get(ask.pool)
         if pool is None or row >= len(pool.present):
@@ -185,7 +190,7 @@ class Assigner:
         groups = pool.group[row].tolist()
         held = self.held.slots_on(row, ask.pool, len(present))
         return [
-            Slot(number, there - held[number], keys[number], groups[number], models[number])
+            FreeSlot(number, there - held[number], keys[number], groups[number], models[number])
             for number, there in enumerate(present)
             if there > held[number] and accepted[models[number]]
         ]
@@ -195,7 +200,7 @@ class Assigner:
         for known in self._known:
             if known[0] is ask:
                 return known
-        kind = self._offers.kind_now(ask.pool)
+        kind = self._offers.cached_kind(ask.pool)
         self._known.append((ask, kind, self._offers.matches(ask).tolist()))
         return self._known[-1]
 
@@ -218,7 +223,7 @@ class Assigner:
                     break
         return found
 
-    def _is_plain(self, ask: ResourceAsk, likes: Sequence[Likes]) -> bool:
+    def _is_plain(self, ask: ResourceAsk, likes: Sequence[ModelAffinities]) -> bool:
         """Tell whether whole slots are taken from below, whatever their group."""
         plain = not ask.amount % WHOLE and not ask.grouping and not likes
         return plain and self._offers.slots[ask.pool].parts == 1
@@ -239,7 +244,7 @@ class Assigner:
         self,
         row: int,
         asks: Sequence[ResourceAsk],
-        likes: Sequence[Likes],
+        likes: Sequence[ModelAffinities],
         forced: Mapping[int, Sequence[int]],
     ) -> tuple[tuple[str, int, int], ...] | None:
         parts: list[tuple[str, int, int]] = []
@@ -263,7 +268,7 @@ class Assigner:
                 if chosen is None:
                     return None
                 some = slot_parts(ask, chosen)
-            elif kind in {SUM, OF_THE_CLUSTER}:
+            elif kind in {SUM, CLUSTER_WIDE}:
                 slot = OF_NODE if kind == SUM else OF_CLUSTER
                 if self._free(row, ask.pool, slot) - taken.get((ask.pool, slot), 0) < ask.amount:
                     return None
@@ -278,7 +283,7 @@ class Assigner:
     def _is_barred(self, row: int, port: int) -> bool:
         return row in self._offers.reserved.get(port, ()) or self.held.ports.is_held(row, port)
 
-    def _ports(self, row: int, extras: Extras, nth: int) -> tuple[int, ...] | None:
+    def _ports(self, row: int, extras: ExtraAsks, nth: int) -> tuple[int, ...] | None:
         if any(self._is_barred(row, port) for port in extras.static_ports):
             return None
         found: list[int] = []

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from schemas.jobs import Constraint, ResourceAsk
-from shared.core.operators import OPERATORS, Operand
+from shared.core.scheduling.feasibility.operators import OPERATORS, Operand
 
 _PREFIX: Final = "${device."
 _QUANTITY: Final = re.compile(r"\s*([+-]?[0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([A-Za-z/]{1,6})\s*")
@@ -84,7 +84,7 @@ def accepts(ask: ResourceAsk, model: DeviceModel) -> bool:
 
 
 def holds(model: DeviceModel, left: str, operator: str, right: str) -> bool:
-    """Tell whether `left operator right` is true of a model. An operator nobody knows never is."""
+    """Tell whether `left operator right` is true of a model. An unknown operator never is."""
     first, second = model.resolve(left), model.resolve(right)
     order = _order(first, second)
     if order is not None and operator in _ORDERS:

@@ -1,7 +1,7 @@
 """What allocations hold of everything: the three columns, sums, slots, ports, and what belongs to the cluster.
 
 Decides nothing: adds and removes. Must not know what is offered, who holds or why. The allocation table keeps one as
-the truth; whoever wants to know what would be if (a plan under way, evicted victims, unconfirmed plans) takes a
+the truth; a hypothetical state (a plan under construction, evicted victims, unconfirmed plans) takes a
 `copy()` and adds and removes there:
 
     trial = snapshot.held.copy()
@@ -15,25 +15,25 @@ not change: it must not outlive the next change of the original.
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.core.columns import grown
 from shared.core.resources.asks import CORES, OF_CLUSTER, OF_NODE, WHOLE, Holding
-from shared.core.resources.offers import Int64s, Slots, sized, widened
-from shared.core.resources.ports import Ports
+from shared.core.resources.offers import Int64s, Slots, column_of_size, grow_matrix
+from shared.core.resources.ports import HeldPorts
+from shared.core.state.columns import grown
 
 _NO_USE: Int64s = np.zeros((0, 3), np.int64)
 _NO_CORES: Int64s = np.zeros(0, np.int64)
 
 
-class Holdings:
+class HeldResourcesView:
     """What is held, to be read. Shapes: N fleet rows; resources of `used` in the order of the fleet's columns.
 
     Amounts in 1/10,000.
     """
 
-    def __init__(self, used: Int64s = _NO_USE, ports: Ports | None = None) -> None:
+    def __init__(self, used: Int64s = _NO_USE, ports: HeldPorts | None = None) -> None:
         #: (N, 3) MHz, MiB, MiB; reserved cores' MHz are not in it (`correction`).
         self.used = used
-        self.ports = Ports() if ports is None else ports
+        self.ports = HeldPorts() if ports is None else ports
         self._sums: dict[str, Int64s] = {}
         self._slots: dict[str, Slots] = {}
         self._cluster: dict[str, int] = {}
@@ -54,14 +54,14 @@ class Holdings:
 
     def sum_of(self, name: str, size: int) -> Int64s:
         """What is held of a sum. Shape: (size,)."""
-        return sized(self._sums.get(name), size)
+        return column_of_size(self._sums.get(name), size)
 
     def slots_of(self, name: str, size: int, width: int) -> Slots:
         """What is held of each slot. Shape: (size, width)."""
         held = self._slots.get(name)
         if held is None:
             return np.zeros((size, width), np.int32)
-        return widened(held, size, width)[:size, :width]
+        return grow_matrix(held, size, width)[:size, :width]
 
     def slots_at(self, name: str, rows: NDArray[np.intp], width: int) -> Slots:
         """What is held of each slot of some rows. Shapes: rows (R,), result (R, width)."""
@@ -89,7 +89,7 @@ class Holdings:
 
     def cores(self, size: int) -> Int64s:
         """How many cores are reserved. Shape: (size,)."""
-        return sized(self._cores, size)
+        return column_of_size(self._cores, size)
 
     def names(self) -> dict[str, list[str]]:
         """Pools of which anything was ever held, by kind, sorted."""
@@ -100,10 +100,10 @@ class Holdings:
         }
 
 
-class Held(Holdings):
+class HeldResources(HeldResourcesView):
     """What is held, and what changes it."""
 
-    def copy(self, size: int = 0) -> "Held":
+    def copy(self, size: int = 0) -> "HeldResources":
         """Return one to try things out on; `size` rows of the three columns, column by column in memory."""
         self._grow(size)
         return self.with_columns(self.columns(size or len(self.used)).copy(order="F"))
@@ -118,9 +118,9 @@ class Held(Holdings):
             self._cores = grown(self._cores, size)
         self.ports.grow(size)
 
-    def with_columns(self, used: Int64s) -> "Held":
+    def with_columns(self, used: Int64s) -> "HeldResources":
         """Return a copy that holds `used` (N, 3) of the three columns."""
-        twin = Held(used, self.ports.copy())
+        twin = HeldResources(used, self.ports.copy())
         twin._sums, twin._slots = dict(self._sums), dict(self._slots)
         twin._cluster = dict(self._cluster)
         twin._cores = self._cores
@@ -191,7 +191,7 @@ class Held(Holdings):
         if ("slot", name) in self._shared:
             self._shared.discard(("slot", name))
             matrix = matrix.copy()
-        self._slots[name] = matrix = widened(matrix, row + 1, max(slot + 1, matrix.shape[1]))
+        self._slots[name] = matrix = grow_matrix(matrix, row + 1, max(slot + 1, matrix.shape[1]))
         return matrix
 
     def _own_cores(self, row: int) -> Int64s:

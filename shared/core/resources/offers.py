@@ -14,20 +14,22 @@ from numpy.typing import NDArray
 from schemas.base import NodeId
 from schemas.jobs import ResourceAsk
 from schemas.nodes import Instance, NodeSpec, Pool
-from shared.core.columns import grown
 from shared.core.resources.asks import PORT_MAX, WHOLE
 from shared.core.resources.devices import DeviceModel, accepts
+from shared.core.state.columns import grown
 
 Int64s = NDArray[np.int64]
 Slots = NDArray[np.int32]
 Mask = NDArray[np.bool_]
 SUM: Final = "sum"
 INDEXED: Final = "indexed"
-OF_THE_CLUSTER: Final = "cluster-wide"
+CLUSTER_WIDE: Final = "cluster-wide"
 #: Above these an offer is nonsense.
 NAME_MAX: Final = 128
 AMOUNT_MAX: Final = 10**15
 SLOTS_MAX: Final = 1_024
+ATTRIBUTES_MAX: Final = 100
+VALUE_MAX: Final = 500
 CORE_MHZ_MAX: Final = 1_000_000
 #: Masks of slots that are remembered.
 _ELIGIBLE_MAX: Final = 64
@@ -58,11 +60,11 @@ class SlotPool:
     def grow(self, rows: int, width: int) -> None:
         """Make room for rows and slots."""
         for name in ("present", "model", "group", "part", "cell"):
-            setattr(self, name, widened(getattr(self, name), rows, width))
+            setattr(self, name, grow_matrix(getattr(self, name), rows, width))
         self.count = grown(self.count, rows)
 
 
-class Offered:
+class OfferedResourcesView:
     """Offers of all rows. Arrays may be longer than the fleet, or shorter: read them by the methods."""
 
     def __init__(self) -> None:
@@ -75,7 +77,7 @@ class Offered:
         self.generation = 0
         #: (N,) what a reserved core takes of a node's MHz.
         self.core_mhz = np.zeros(0, np.int64)
-        #: (N,) first and last port that the cluster may pick, and how many between them nobody may have.
+        #: (N,) first and last port that the cluster may pick, and how many between them are excluded.
         self.port_min = np.zeros(0, np.int64)
         self.port_max = np.zeros(0, np.int64)
         self.ports_barred = np.zeros(0, np.int64)
@@ -96,7 +98,7 @@ class Offered:
     def kind(self, name: str, *, beside: int = -1) -> str:
         """Say what a pool is by what is offered of it now, by other rows than `beside`; empty: nothing is."""
         if name in self.cluster:
-            return OF_THE_CLUSTER
+            return CLUSTER_WIDE
         for kind, column in ((SUM, self.sums.get(name)), (INDEXED, self._count_of(name))):
             if column is not None and (np.flatnonzero(column) != beside).any():
                 return kind
@@ -120,7 +122,7 @@ class Offered:
                 return f"{pool.name} is {known} elsewhere, here it is {kind}"
         return ""
 
-    def kind_now(self, name: str) -> str:
+    def cached_kind(self, name: str) -> str:
         """Say the same of a pool as a whole, remembered until the next change."""
         self._forget()
         if name not in self._kinds:
@@ -148,11 +150,11 @@ class Offered:
 
     def is_offered(self, name: str) -> bool:
         """Tell whether any node or the cluster has anything of a pool."""
-        return bool(self.kind_now(name))
+        return bool(self.cached_kind(name))
 
     def sum_of(self, name: str, size: int) -> Int64s:
         """What rows offer of a sum. Shape: (size,)."""
-        return sized(self.sums.get(name), size)
+        return column_of_size(self.sums.get(name), size)
 
     def names_of(self, row: int) -> tuple[str, ...]:
         """Pools of a row, those included of which only absent slots are known; sorted."""
@@ -174,8 +176,8 @@ class Offered:
 
     def ports_open(self, size: int) -> Int64s:
         """How many ports of its range a node may give away, were none held. Shape: (size,)."""
-        first, last = sized(self.port_min, size), sized(self.port_max, size)
-        free: Int64s = np.maximum(last - first + 1, 0) - sized(self.ports_barred, size)
+        first, last = column_of_size(self.port_min, size), column_of_size(self.port_max, size)
+        free: Int64s = np.maximum(last - first + 1, 0) - column_of_size(self.ports_barred, size)
         return free
 
     def _count_of(self, name: str) -> Int64s | None:
@@ -183,7 +185,7 @@ class Offered:
         return None if pool is None else pool.count
 
 
-class Offers(Offered):
+class OfferedResources(OfferedResourcesView):
     """What is offered, and what changes it."""
 
     def set_row(self, row: int, spec: NodeSpec, declared: Iterable[Pool]) -> None:
@@ -308,7 +310,7 @@ class Offers(Offered):
         self.ports_barred[row] = sum(spec.port_min <= port <= spec.port_max for port in reserved)
 
 
-def pools_fault(pools: Sequence[Pool]) -> str:
+def invalid_pools(pools: Sequence[Pool]) -> str:
     """Say what no node can offer; empty: nothing is wrong. Kinds are `Offers.conflict`'s."""
     ids: dict[str, set[str]] = {}
     for pool in pools:
@@ -318,6 +320,8 @@ def pools_fault(pools: Sequence[Pool]) -> str:
             return f"{pool.name}: amount is {pool.amount}, it must be 0 to {AMOUNT_MAX}"
         if pool.amount and pool.instances:
             return f"{pool.name}: has an amount and instances, it must be one of them"
+        if reason := _long_text(pool):
+            return f"{pool.name}: {reason}"
         known = ids.setdefault(pool.name, set())
         for one in pool.instances:
             if not one.id or one.id in known:
@@ -328,7 +332,25 @@ def pools_fault(pools: Sequence[Pool]) -> str:
     return ""
 
 
-def ports_fault(spec: NodeSpec) -> str:
+def _long_text(pool: Pool) -> str:
+    """Say which text of a pool is too long; empty: none."""
+    for field, text in (("vendor", pool.vendor), ("model", pool.model)):
+        if len(text) > NAME_MAX:
+            return f"{field} has {len(text)} characters, at most {NAME_MAX} are kept"
+    if len(pool.attributes) > ATTRIBUTES_MAX:
+        return f"{len(pool.attributes)} attributes, at most {ATTRIBUTES_MAX} are kept"
+    for key, value in sorted(pool.attributes.items()):
+        if len(key) > NAME_MAX or len(value) > VALUE_MAX:
+            most = f"a name has at most {NAME_MAX} characters, a value {VALUE_MAX}"
+            return f"attribute {key[:40]!r} is too long: {most}"
+    for one in pool.instances:
+        if len(one.id) > NAME_MAX:
+            most = f"at most {NAME_MAX} are kept"
+            return f"instance {one.id[:40]!r} has an id of {len(one.id)} characters, {most}"
+    return ""
+
+
+def invalid_ports(spec: NodeSpec) -> str:
     """Say what is wrong with a node's ports and cores; empty: nothing."""
     if not (spec.port_min > spec.port_max or 1 <= spec.port_min <= spec.port_max <= PORT_MAX):
         return f"ports {spec.port_min} to {spec.port_max} are not within 1 to {PORT_MAX}"
@@ -340,14 +362,14 @@ def ports_fault(spec: NodeSpec) -> str:
     return ""
 
 
-def sized(column: NDArray[np.int64] | None, size: int) -> Int64s:
+def column_of_size(column: NDArray[np.int64] | None, size: int) -> Int64s:
     """Return the first `size` rows of a column, zero where it has none. Do not write to it."""
     if column is None:
         return np.zeros(size, np.int64)
     return grown(column, size)[:size]
 
 
-def widened(matrix: Slots, rows: int, width: int) -> Slots:
+def grow_matrix(matrix: Slots, rows: int, width: int) -> Slots:
     """Return a matrix with room for rows and slots; what is new is zero."""
     if width > matrix.shape[1]:
         wide = np.zeros((len(matrix), width), matrix.dtype)

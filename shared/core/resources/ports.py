@@ -1,12 +1,12 @@
 """Which ports are held on which row, the picked ones and those that jobs name.
 
-Decides nothing: a book of (row, port). Must not know ranges nor who may have a port (rooms.py, assign.py).
+A set of (row, port); ranges and choice of ports: headroom.py, assign.py.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.core.columns import grown
+from shared.core.state.columns import grown
 
 Int64s = NDArray[np.int64]
 
@@ -14,7 +14,7 @@ Int64s = NDArray[np.int64]
 _NO_COUNT: Int64s = np.zeros(0, np.int64)
 
 
-class _Book:
+class _RowsByPort:
     """Rows by port. A copy shares what it does not change."""
 
     def __init__(self) -> None:
@@ -22,8 +22,8 @@ class _Book:
         #: ports whose set is this book's own; None: all are.
         self._own: set[int] | None = None
 
-    def copy(self) -> "_Book":
-        twin = _Book()
+    def copy(self) -> "_RowsByPort":
+        twin = _RowsByPort()
         twin.rows = dict(self.rows)
         twin._own = set()
         return twin
@@ -52,19 +52,19 @@ class _Book:
         return found
 
 
-class Ports:
+class HeldPorts:
     """Held ports. A copy must not outlive the next change of what it was made of."""
 
     def __init__(self) -> None:
-        self._picked = _Book()
-        self._static = _Book()
+        self._picked = _RowsByPort()
+        self._static = _RowsByPort()
         #: (N,) picked ports of each row.
         self._count = _NO_COUNT
         self._owns_count = True
 
-    def copy(self) -> "Ports":
+    def copy(self) -> "HeldPorts":
         """Return a book to try things out on."""
-        twin = Ports()
+        twin = HeldPorts()
         twin._picked, twin._static = self._picked.copy(), self._static.copy()
         twin._count, twin._owns_count = self._count, False
         return twin
@@ -74,7 +74,7 @@ class Ports:
         self._count = grown(self._count, size)
 
     def is_held(self, row: int, port: int) -> bool:
-        """Tell whether anybody has a port of a row."""
+        """Tell whether a port of a row is taken."""
         return row in self._picked.rows.get(port, ()) or row in self._static.rows.get(port, ())
 
     def rows_of(self, port: int) -> list[int]:

@@ -4,33 +4,35 @@ Decides which of an ask's conditions are named: those that could never be met, e
 not know the three columns, nor other rules that close a node.
 """
 
-from shared.core.resources.asks import WHOLE, Extras
-from shared.core.resources.held import Held
-from shared.core.resources.offers import Int64s, Mask, Offers
-from shared.core.resources.rooms import Need, conditions, countables
+from shared.core.resources.asks import WHOLE, ExtraAsks
+from shared.core.resources.headroom import HeadroomQuery, cluster_pools, headroom_conditions
+from shared.core.resources.held import HeldResources
+from shared.core.resources.offers import Int64s, Mask, OfferedResources
 
 
-def ever_fits(
-    offers: Offers, extras: Extras, cpu_mhz: int, mask: Mask, *, capacity: Int64s
+def fits_when_empty(
+    offers: OfferedResources, extras: ExtraAsks, cpu_mhz: int, mask: Mask, *, capacity: Int64s
 ) -> tuple[Mask, tuple[str, ...]]:
     """Which of some rows could take one allocation by any alternative, were nothing held; else why none could.
 
     Shapes: mask, result (N,); capacity (N, 3).
     """
-    nothing = Held()
+    nothing = HeldResources()
     possible = mask & False
     reasons: list[str] = []
     for variant in range(len(extras.alternatives)):
-        need = Need(extras, variant, mask, capacity[:, 0], cpu_mhz, 1)
+        need = HeadroomQuery(extras, variant, mask, capacity[:, 0], cpu_mhz, 1)
         prefix = _prefix(extras, variant)
         fits = mask
-        for one in conditions(offers, nothing, need):
+        for one in headroom_conditions(offers, nothing, need):
             if not (mask & (one.room > 0)).any():
-                reasons.append(prefix + _never(offers, one.name, one.verb, int(mask.sum())))
+                reasons.append(
+                    prefix + _never_fits_reason(offers, one.name, one.verb, int(mask.sum()))
+                )
             fits = fits & (one.room > 0)
         if not fits.any() and len(reasons) == 0:
             reasons.append(f"{prefix}no feasible node has all of it, even empty")
-        for countable in countables(offers, nothing, need.asks):
+        for countable in cluster_pools(offers, nothing, need.asks):
             if not countable.room:
                 fits = fits & False
                 has, takes = _units(countable.left), _units(countable.amount)
@@ -39,20 +41,26 @@ def ever_fits(
     return possible, tuple(dict.fromkeys(reasons))
 
 
-def short_of(
-    offers: Offers, held: Held, extras: Extras, cpu_mhz: int, *, mask: Mask, free: Int64s
+def current_shortages(
+    offers: OfferedResources,
+    held: HeldResources,
+    extras: ExtraAsks,
+    cpu_mhz: int,
+    *,
+    mask: Mask,
+    free: Int64s,
 ) -> list[str]:
     """What is short on how many of some rows, alternative by alternative. Shapes: mask, free (N,), MHz."""
     nodes = int(mask.sum())
     found: list[str] = []
     for variant in range(len(extras.alternatives)):
-        need = Need(extras, variant, mask, free, cpu_mhz, 1)
+        need = HeadroomQuery(extras, variant, mask, free, cpu_mhz, 1)
         prefix = _prefix(extras, variant)
-        for one in conditions(offers, held, need):
+        for one in headroom_conditions(offers, held, need):
             count = int((mask & (one.room <= 0)).sum())
             if count:
                 found.append(f"{prefix}{one.name} {one.verb} on {count} of {nodes} nodes")
-        for countable in countables(offers, held, need.asks):
+        for countable in cluster_pools(offers, held, need.asks):
             if not countable.room:
                 there = _units(offers.cluster.get(countable.name, 0))
                 left = _units(max(countable.left, 0))
@@ -63,11 +71,11 @@ def short_of(
     return list(dict.fromkeys(found))
 
 
-def _prefix(extras: Extras, variant: int) -> str:
+def _prefix(extras: ExtraAsks, variant: int) -> str:
     return f"alternative {variant + 1}: " if len(extras.alternatives) > 1 else ""
 
 
-def _never(offers: Offers, name: str, verb: str, nodes: int) -> str:
+def _never_fits_reason(offers: OfferedResources, name: str, verb: str, nodes: int) -> str:
     if verb == "taken":
         return f"{name} is reserved on all {nodes} feasible nodes"
     # What is no pool (the range of ports, cores' MHz) has a blank in its name.

@@ -1,8 +1,7 @@
 """The options of driver docker: an allow-list, used where a job is submitted and again on its node.
 
-Decides what a container may ask for at all. What only some operators allow (networks, named volumes, more capabilities,
-paths of the node) passes here and is decided on the node. Must not know an engine: the driver
-(services/agent/drivers/docker*.py) turns these options into a container.
+Options that need the operator's permission (networks, named volumes, more capabilities, paths of the node) pass
+here and are decided on the node. The driver (services/agent/drivers/docker/) turns them into a request to the engine.
 """
 
 import posixpath
@@ -12,26 +11,43 @@ from typing import Any
 import msgspec
 
 from shared.jobspec.drivers.options import (
-    Json,
+    PORT_BOUNDS,
     Option,
-    OptionFault,
-    by_name,
+    OptionDiagnostic,
+    OptionValues,
+    option_table,
     read_options,
 )
 
-_HOST_SPACE = "namespaces of the node are not given to a container"
+TASK_DIRECTORY_TEXT = (
+    "the task's directory itself cannot be mounted; "
+    "mount local, secrets or a directory of your own in it"
+)
+_CREDENTIALS: tuple[str, ...] = ("username", "password", "email")
+_NAMESPACE_OPTIONS = ("cgroupns", "ipc_mode", "pid_mode", "userns_mode", "uts_mode")
+_HOST_WHERE_ALLOWED = "`private`; `host` where the operator allows"
+LOG_DRIVER_DEFAULT = "json-file"
+#: Log drivers of the engine that an operator can allow.
+LOG_DRIVERS = (
+    *("awslogs", "fluentd", "gcplogs", "gelf", "journald", "json-file", "local", "logentries"),
+    *("loki", "splunk", "syslog"),
+)
+_CREDENTIALS_TEXT = (
+    "would be stored in the log; the operator configures credentials on the node "
+    "(CARAVAN_DOCKER_AUTH_FILE); set only server_address"
+)
 
 #: Every option that is acted on.
-OPTIONS = by_name(
+OPTIONS = option_table(
     Option("image", "text", "the image; `name:tag` or `name@sha256:…`"),
-    Option("command", "text", "the program, instead of the image's"),
+    Option("command", "text", "replaces the image's program"),
     Option("args", "list", "its arguments"),
-    Option("entrypoint", "list", "instead of the image's entrypoint"),
+    Option("entrypoint", "list", "replaces the image's entrypoint"),
     Option("work_dir", "text", "working directory inside"),
     Option("hostname", "text", "the container's host name"),
-    Option("labels", "map", "labels of the container; `com.caravan.*` is ours"),
+    Option("labels", "map", "labels of the container; `com.caravan.*` is reserved"),
     Option("ports", "list", "labels of the group's ports to publish"),
-    Option("port_map", "numbers", "label = port inside: the old way to publish"),
+    Option("port_map", "numbers", "label = port inside; the older form of `ports`", bounds=PORT_BOUNDS),
     Option("network_mode", "text", "bridge (default), none; host or a network by name where the operator allows"),
     Option("network_aliases", "list", "further names in a network by name"),
     Option("dns_servers", "list", "name servers"),
@@ -42,58 +58,62 @@ OPTIONS = by_name(
            "`source:target[:ro]`; source relative to the task's directory, a path, or a volume's name"),
     Option("mount", "blocks", "type bind, tmpfs or volume; source, target, readonly"),
     Option("mounts", "blocks", "the same as a list"),
-    Option("readonly_rootfs", "flag", "the image's files cannot be changed"),
-    Option("shm_size", "number", "bytes of /dev/shm"),
-    Option("cpu_hard_limit", "flag", "never more than the reserved MHz"),
-    Option("cpu_cfs_period", "number", "period of that limit in µs"),
-    Option("memory_hard_limit", "number", "MiB, the old way to write memory_max"),
-    Option("pids_limit", "number", "processes and threads at most; not more than the operator's limit"),
+    Option("readonly_rootfs", "flag", "mount the image's file system read-only"),
+    Option("shm_size", "number", "bytes of /dev/shm", bounds=(0, 2**50)),
+    Option("cpu_hard_limit", "flag", "never use more CPU than reserved"),
+    Option("cpu_cfs_period", "number", "period of that limit in µs", bounds=(1_000, 1_000_000)),
+    Option("memory_hard_limit", "number", "MiB; the older form of memory_max", bounds=(0, 2**31 - 1)),
+    Option("pids_limit", "number", "processes and threads at most; not more than the operator's limit",
+           bounds=(0, 4_194_304)),
     Option("ulimit", "map", "`name = soft[:hard]`"),
     Option("sysctl", "map", "settings of the container's own network (`net.*`)"),
-    Option("cap_add", "list", "capabilities beyond the short list, of those the operator allows"),
-    Option("cap_drop", "list", "capabilities less"),
+    Option("cap_add", "list", "additional capabilities, from those the operator allows"),
+    Option("cap_drop", "list", "capabilities to remove"),
     Option("group_add", "list", "further groups of the process"),
     Option("init", "flag", "a small init as process 1, which reaps zombies"),
     Option("tty", "flag", "a terminal; stdout and stderr become one"),
-    Option("interactive", "flag", "stdin stays open"),
+    Option("interactive", "flag", "keep stdin open"),
     Option("stop_signal", "text", "kill signal where the task names none; else the image's, else SIGTERM"),
     Option("healthchecks", "blocks", "`disable = true`: the image's health check is not run"),
-    Option("force_pull", "flag", "pull even when the image is there"),
-    Option("image_pull_timeout", "duration", "how long pulling may take (5m)"),
+    Option("force_pull", "flag", "pull even when the image is present"),
+    Option("image_pull_timeout", "duration", "timeout of the pull (5m)",
+           bounds=(1_000_000_000, 86_400_000_000_000)),
+    Option("auth", "blocks",
+           "`server_address`: pull with the credentials that the operator of the node has configured for it"),
     Option("auth_soft_fail", "flag", "pull without the operator's credentials when they are refused"),
-    Option("logging", "blocks", "only `type = json-file`: the agent keeps the logs"),
-    Option("pid_mode", "text", "only `private`"),
-    Option("ipc_mode", "text", "only `private` or `none`"),
-    Option("uts_mode", "text", "only `private`"),
-    Option("userns_mode", "text", "only `private`"),
+    Option("logging", "blocks", "`type` and `config`: json-file (default), others where the operator allows; "
+           "the agent keeps the logs too"),
+    Option("privileged", "flag", "all capabilities and devices of the node, where the operator allows"),
+    Option("devices", "blocks", "`host_path`, `container_path`, `cgroup_permissions`, where the operator allows"),
+    Option("pid_mode", "text", _HOST_WHERE_ALLOWED),
+    Option("ipc_mode", "text", "`private` or `none`; `host` where the operator allows"),
+    Option("uts_mode", "text", _HOST_WHERE_ALLOWED),
+    Option("userns_mode", "text", _HOST_WHERE_ALLOWED),
+    Option("cgroupns", "text", _HOST_WHERE_ALLOWED),
     Option("runtime", "text", "a runtime the operator allows"),
 )  # fmt: skip
 
-#: Known to Nomad, never given here.
-NEVER = {
-    "privileged": "a privileged container is the node itself; name the capability in cap_add",
-    "devices": "devices are reserved through resources.device, not opened by path",
-    "security_opt": "seccomp and no-new-privileges stay as they are",
-    "auth": "credentials in a job end up in the log for ever; they are the operator's (CARAVAN_DOCKER_AUTH_FILE)",
-    "load": "an image from an archive is not offered; load it on the node, or push it to a registry",
-    "isolation": "is for Windows",
+#: Options of Nomad that are refused, with the reason.
+REFUSED_OPTIONS = {
+    "security_opt": "seccomp and no-new-privileges cannot be changed",
+    "load": "loading an image from an archive is not supported; load it on the node or push it to a registry",
+    "isolation": "is supported on Windows only",
     "cpuset_cpus": "cores are reserved through resources.cores",
-    "storage_opt": "is not offered",
-    "volume_driver": "is not offered; name a volume that the operator allows",
-    "mac_address": "is not offered",
-    "ipv4_address": "is not offered",
-    "ipv6_address": "is not offered",
-    "advertise_ipv6_address": "is not offered",
-    "cgroupns": _HOST_SPACE,
+    "storage_opt": "is not supported",
+    "volume_driver": "is not supported; use a volume that the operator allows",
+    "mac_address": "is not supported",
+    "ipv4_address": "is not supported",
+    "ipv6_address": "is not supported",
+    "advertise_ipv6_address": "is not supported",
 }
 
-#: Given to every container; what else there is only by cap_add.
+#: Capabilities of every container; others only by cap_add.
 CAPS_DEFAULT = (
     *("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE"),
     *("SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
 )
-#: What an operator can allow; the rest lets a container out, and is refused wherever it is asked for.
-CAPS_POSSIBLE = frozenset(
+#: Capabilities that an operator can allow; any other would let a process leave its container.
+CAPS_GRANTABLE = frozenset(
     (
         *CAPS_DEFAULT,
         *("AUDIT_WRITE", "MKNOD", "SETFCAP", "NET_RAW", "NET_ADMIN", "NET_BROADCAST"),
@@ -101,7 +121,7 @@ CAPS_POSSIBLE = frozenset(
     )
 )
 MOUNT_TYPES = ("bind", "tmpfs", "volume")
-#: Where a container's own places are: nothing is mounted over or above them.
+#: Directories of the container itself: no mount over or above them.
 RESERVED_TARGETS = ("/", "/proc", "/sys", "/dev", "/alloc", "/local", "/secrets")
 ULIMITS = frozenset(
     (
@@ -109,18 +129,29 @@ ULIMITS = frozenset(
         *("nproc", "rss", "rtprio", "rttime", "sigpending", "stack"),
     )
 )
-_MOUNT = by_name(
-    Option("type", "text", "bind, tmpfs or volume (default)"),
+_MOUNT = option_table(
+    Option("type", "text", "bind, tmpfs or volume (default)", MOUNT_TYPES),
     Option("source", "text", "path or volume's name"),
     Option("target", "text", "path inside"),
-    Option("readonly", "flag", "cannot be written to"),
+    Option("readonly", "flag", "mount read-only"),
     Option("bind_options", "blocks", "propagation: only private or rprivate"),
     Option("tmpfs_options", "blocks", "size in bytes, mode"),
     Option("volume_options", "blocks", "no_copy"),
 )
-_TMPFS = by_name(Option("size", "number", "bytes"), Option("mode", "number", "permissions"))
-_VOLUME = by_name(Option("no_copy", "flag", "starts empty"))
-_NO_DRIVER = "is not offered; the operator makes the volume"
+_TMPFS = option_table(Option("size", "number", "bytes"), Option("mode", "number", "permissions"))
+_VOLUME = option_table(Option("no_copy", "flag", "starts empty"))
+_NO_DRIVER = "is not supported; the operator creates the volume"
+_LOGGING = option_table(
+    Option("type", "text", "the engine's log driver", LOG_DRIVERS),
+    Option("driver", "text", "the same", LOG_DRIVERS),
+    Option("config", "map", "its options"),
+)
+_AUTH = option_table(Option("server_address", "text", "the registry"))
+_DEVICE = option_table(
+    Option("host_path", "text", "path below /dev of the node"),
+    Option("container_path", "text", "path inside; default: the same"),
+    Option("cgroup_permissions", "text", "of r, w and m; default: all"),
+)
 _ENGINE_SOCKETS = ("docker.sock", "containerd.sock", "podman.sock", "crio.sock")
 
 
@@ -138,9 +169,29 @@ class DockerMount(msgspec.Struct, frozen=True, kw_only=True):
     #: from `volumes`: a source that is not there is made as a directory.
     makes_source: bool = False
 
+    @property
+    def is_engine_socket(self) -> bool:
+        """Whether the source is the socket of a container engine."""
+        return (
+            self.kind == "bind" and posixpath.basename(self.source.rstrip("/")) in _ENGINE_SOCKETS
+        )
+
+    @property
+    def is_device(self) -> bool:
+        """Whether the source is the node's /dev or below it."""
+        return self.kind == "bind" and f"{posixpath.normpath(self.source)}/".startswith("/dev/")
+
+
+class DockerDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """A device of the node by path. `permissions`: of r, w and m."""
+
+    host_path: str
+    container_path: str
+    permissions: str = "rwm"
+
 
 class DockerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """A container as its job asks for it; unset is empty, 0 or None."""
+    """The container that a job requests; unset is empty, 0 or None."""
 
     image: str = ""
     command: str = ""
@@ -180,60 +231,116 @@ class DockerOptions(msgspec.Struct, frozen=True, kw_only=True):
     image_pull_timeout: int = 300_000_000_000
     auth_soft_fail: bool = False
     runtime: str = ""
+    privileged: bool = False
+    devices: tuple[DockerDevice, ...] = ()
+    #: options of namespaces that are the node's.
+    host_namespaces: tuple[str, ...] = ()
+    #: the pull needs credentials of the node.
+    node_auth: bool = False
+    log_driver: str = LOG_DRIVER_DEFAULT
+    log_options: dict[str, str] = {}
 
 
-#: Read into something else than a field of the same name.
-_SHAPED = frozenset(
+#: Options that are not read into a field of the same name.
+_CONVERTED_OPTIONS = frozenset(
     (
         *("volumes", "mount", "mounts", "ulimit", "cap_add", "cap_drop", "healthchecks", "logging"),
-        *("pid_mode", "ipc_mode", "uts_mode", "userns_mode"),
+        *("auth", "devices", *_NAMESPACE_OPTIONS),
     )
 )
 
 
-def read_docker(config: Json) -> tuple[DockerOptions, tuple[OptionFault, ...]]:
-    """Read the options of a docker task; with any fault the options are not to be used.
+def read_docker(config: OptionValues) -> tuple[DockerOptions, tuple[OptionDiagnostic, ...]]:
+    """Read the options of a docker task. With any error the options must not be used.
 
-    `${…}` in numbers and flags is let pass: it is resolved on the node, and read there again.
+    `${…}` in numbers and flags passes: the node resolves it and reads the options again.
     """
-    values, faults = read_options(config, OPTIONS, NEVER)
+    values, faults = read_options(config, OPTIONS, REFUSED_OPTIONS)
     if not config.get("image"):
-        faults.append(OptionFault("image", "must not be empty"))
-    plain = {name: value for name, value in values.items() if name not in _SHAPED}
+        faults.append(OptionDiagnostic("image", "must not be empty"))
+    plain = {name: value for name, value in values.items() if name not in _CONVERTED_OPTIONS}
+    log_driver, log_options = _logging(values, faults)
     options = DockerOptions(
         **plain,
+        devices=_devices(values, faults),
+        host_namespaces=_namespaces(values, faults),
+        node_auth=_auth(values, faults),
+        log_driver=log_driver,
+        log_options=log_options,
         mounts=_mounts(values, faults),
         ulimit=_ulimits(values.get("ulimit", {}), faults),
         cap_add=_caps("cap_add", values, faults),
         cap_drop=_caps("cap_drop", values, faults),
         no_healthcheck=_no_healthcheck(values, faults),
     )
-    _namespaces(values, faults)
-    _logging(values, faults)
-    _rest(options, faults)
+    _check_bounds(options, faults)
     return options, tuple(faults)
 
 
-def _namespaces(values: Json, faults: list[OptionFault]) -> None:
-    for name in ("pid_mode", "ipc_mode", "uts_mode", "userns_mode"):
-        allowed = ("", "private", "none") if name == "ipc_mode" else ("", "private")
-        if values.get(name, "") not in allowed:
-            faults.append(OptionFault(name, _HOST_SPACE))
+def _namespaces(values: OptionValues, faults: list[OptionDiagnostic]) -> tuple[str, ...]:
+    """Read which namespaces are to be the node's."""
+    for name in _NAMESPACE_OPTIONS:
+        allowed = ("private", "none", "host") if name == "ipc_mode" else ("private", "host")
+        value = values.get(name, "")
+        if value not in ("", *allowed) and "${" not in value:
+            text = f"must be {' or '.join(allowed)}, was {value[:40]!r}"
+            faults.append(OptionDiagnostic(name, text))
     if values.get("network_mode", "").startswith(("container:", "ns:")):
-        text = "the network of another container, or of the node by path, is not given"
-        faults.append(OptionFault("network_mode", text))
+        text = (
+            "joining the network of another container or a network namespace by path is not allowed"
+        )
+        faults.append(OptionDiagnostic("network_mode", text))
+    return tuple(name for name in _NAMESPACE_OPTIONS if values.get(name) == "host")
 
 
-def _logging(values: Json, faults: list[OptionFault]) -> None:
+def _logging(values: OptionValues, faults: list[OptionDiagnostic]) -> tuple[str, dict[str, str]]:
+    """Read the engine's log driver and its options."""
+    kind = LOG_DRIVER_DEFAULT
+    options: dict[str, str] = {}
     for at, block in enumerate(values.get("logging", ())):
-        kind = block.get("type") or block.get("driver") or "json-file"
-        if kind != "json-file":
-            text = f"only json-file: the agent keeps the logs and rotates them, was {kind!r}"
-            faults.append(OptionFault(f"logging[{at}].type", text))
+        found, wrong = read_options(block, _LOGGING, {}, path=f"logging[{at}].")
+        faults.extend(wrong)
+        kind = found.get("type") or found.get("driver") or kind
+        options |= found.get("config", {})
+    return kind, {} if kind == LOG_DRIVER_DEFAULT else options
 
 
-def _no_healthcheck(values: Json, faults: list[OptionFault]) -> bool:
-    table = by_name(Option("disable", "flag", ""))
+def _auth(values: OptionValues, faults: list[OptionDiagnostic]) -> bool:
+    """Read whether the pull needs credentials of the node."""
+    asked = False
+    for at, block in enumerate(values.get("auth", ())):
+        never: dict[str, str] = dict.fromkeys(_CREDENTIALS, _CREDENTIALS_TEXT)
+        found, wrong = read_options(block, _AUTH, never, path=f"auth[{at}].")
+        faults.extend(wrong)
+        asked = asked or bool(found.get("server_address"))
+    return asked
+
+
+def _devices(values: OptionValues, faults: list[OptionDiagnostic]) -> tuple[DockerDevice, ...]:
+    found = []
+    for at, block in enumerate(values.get("devices", ())):
+        one, wrong = read_options(block, _DEVICE, {}, path=f"devices[{at}].")
+        host = one.get("host_path", "")
+        device = DockerDevice(
+            host_path=host,
+            container_path=one.get("container_path") or host,
+            permissions=one.get("cgroup_permissions") or "rwm",
+        )
+        for name in ("host_path", "container_path"):
+            text = getattr(device, name)
+            if "${" not in text and not re.fullmatch(r"/dev/[^\0]+", posixpath.normpath(text)):
+                message = f"must be a path below /dev, was {text[:80]!r}"
+                wrong.append(OptionDiagnostic(f"devices[{at}].{name}", message))
+        if not re.fullmatch("[rwm]{1,3}", device.permissions):
+            message = f"must be of r, w and m, was {device.permissions[:40]!r}"
+            wrong.append(OptionDiagnostic(f"devices[{at}].cgroup_permissions", message))
+        faults.extend(wrong)
+        found.append(device)
+    return tuple(found)
+
+
+def _no_healthcheck(values: OptionValues, faults: list[OptionDiagnostic]) -> bool:
+    table = option_table(Option("disable", "flag", ""))
     off = False
     for block in values.get("healthchecks", ()):
         found, wrong = read_options(block, table, {}, path="healthchecks.")
@@ -242,59 +349,47 @@ def _no_healthcheck(values: Json, faults: list[OptionFault]) -> bool:
     return off
 
 
-def _rest(options: DockerOptions, faults: list[OptionFault]) -> None:
+def _check_bounds(options: DockerOptions, faults: list[OptionDiagnostic]) -> None:
     faults.extend(
-        OptionFault(f"labels.{label[:80]}", "com.caravan.* is ours")
+        OptionDiagnostic(f"labels.{label[:80]}", "com.caravan.* is reserved")
         for label in sorted(options.labels)
         if label.startswith("com.caravan.")
     )
     for name in sorted(options.sysctl):
         if not name.startswith("net.") or options.network_mode == "host":
             text = "only net.* of the container's own network"
-            faults.append(OptionFault(f"sysctl.{name[:80]}", text))
-    for label, port in sorted(options.port_map.items()):
-        if not 1 <= port <= 65_535:
-            faults.append(OptionFault(f"port_map.{label[:80]}", f"must be 1 to 65535, was {port}"))
-    bounds = {
-        "pids_limit": (0, 4_194_304),
-        "shm_size": (0, 2**50),
-        "memory_hard_limit": (0, 2**31 - 1),
-        "cpu_cfs_period": (1_000, 1_000_000),
-        "image_pull_timeout": (1_000_000_000, 86_400_000_000_000),
-    }
-    for name, (low, high) in bounds.items():
-        value = getattr(options, name)
-        if not low <= value <= high:
-            faults.append(OptionFault(name, f"must be {low} to {high}, was {value}"))
+            faults.append(OptionDiagnostic(f"sysctl.{name[:80]}", text))
 
 
-def _caps(name: str, values: Json, faults: list[OptionFault]) -> tuple[str, ...]:
+def _caps(name: str, values: OptionValues, faults: list[OptionDiagnostic]) -> tuple[str, ...]:
     found = tuple(one.strip().upper().removeprefix("CAP_") for one in values.get(name, ()))
     faults.extend(
-        OptionFault(name, f"capability {cap[:40]} is not given to a container")
+        OptionDiagnostic(name, f"capability {cap[:40]} is not allowed for a container")
         for cap in found
-        if name == "cap_add" and "${" not in cap and cap not in CAPS_POSSIBLE
+        if name == "cap_add" and "${" not in cap and cap not in CAPS_GRANTABLE
     )
     return found
 
 
-def _ulimits(values: dict[str, str], faults: list[OptionFault]) -> dict[str, tuple[int, int]]:
+def _ulimits(values: dict[str, str], faults: list[OptionDiagnostic]) -> dict[str, tuple[int, int]]:
     found: dict[str, tuple[int, int]] = {}
     for name, text in sorted(values.items()):
         soft, _, hard = text.partition(":")
         if name not in ULIMITS:
-            faults.append(OptionFault(f"ulimit.{name[:40]}", "is no limit of a process"))
+            faults.append(OptionDiagnostic(f"ulimit.{name[:40]}", "is not a process limit"))
         elif re.fullmatch(r"-1|\d{1,18}", soft) and re.fullmatch(r"(-1|\d{1,18})?", hard):
             found[name] = int(soft), int(hard or soft)
         elif "${" not in text:
-            faults.append(OptionFault(f"ulimit.{name}", f"must be soft or soft:hard, was {text!r}"))
+            faults.append(
+                OptionDiagnostic(f"ulimit.{name}", f"must be soft or soft:hard, was {text!r}")
+            )
     return found
 
 
 # ---- mounts ----
 
 
-def _mounts(values: Json, faults: list[OptionFault]) -> tuple[DockerMount, ...]:
+def _mounts(values: OptionValues, faults: list[OptionDiagnostic]) -> tuple[DockerMount, ...]:
     found = [
         mount
         for at, text in enumerate(values.get("volumes", ()))
@@ -310,25 +405,27 @@ def _mounts(values: Json, faults: list[OptionFault]) -> tuple[DockerMount, ...]:
     for mount in found:
         target = posixpath.normpath(mount.target)
         if target in targets:
-            faults.append(OptionFault(mount.path, f"another mount is at {target[:80]!r}"))
+            faults.append(
+                OptionDiagnostic(mount.path, f"another mount has the target {target[:80]!r}")
+            )
         targets.add(target)
     return tuple(found)
 
 
-def _volume(text: str, path: str, faults: list[OptionFault]) -> DockerMount | None:
+def _volume(text: str, path: str, faults: list[OptionDiagnostic]) -> DockerMount | None:
     """Read `source:target[:options]`."""
-    # References hold no colon that separates.
+    # A colon inside a reference is not a separator.
     parts = re.sub(r"\$\{[^}]*\}", lambda one: one[0].replace(":", "\0"), text).split(":")
     parts = [part.replace("\0", ":") for part in parts]
     flags = set(parts[2].split(",")) if len(parts) == 3 else set()
     if len(parts) not in {2, 3} or not parts[0] or not parts[1]:
-        faults.append(OptionFault(path, f"must be source:target[:ro], was {text[:80]!r}"))
+        faults.append(OptionDiagnostic(path, f"must be source:target[:ro], was {text[:80]!r}"))
         return None
     if unknown := sorted(flags - {"ro", "rw", "z", "Z", "private", "rprivate", "nocopy"}):
-        faults.append(OptionFault(path, f"{unknown[0][:40]!r} is not offered for a volume"))
+        faults.append(OptionDiagnostic(path, f"{unknown[0][:40]!r} is not supported for a volume"))
         return None
     named = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", parts[0]) is not None
-    # As in Nomad, a plain name is a directory of the task; a volume by name is asked for by `mount`.
+    # As in Nomad, a plain name is a directory of the task; a named volume needs `mount`.
     mount = DockerMount(
         path=path,
         kind="bind",
@@ -337,10 +434,10 @@ def _volume(text: str, path: str, faults: list[OptionFault]) -> DockerMount | No
         readonly="ro" in flags,
         makes_source=True,
     )
-    return _checked(mount, faults)
+    return _check_mount(mount, faults)
 
 
-def _mount(block: dict[str, Any], path: str, faults: list[OptionFault]) -> DockerMount | None:
+def _mount(block: dict[str, Any], path: str, faults: list[OptionDiagnostic]) -> DockerMount | None:
     before = len(faults)
     values, wrong = read_options(block, _MOUNT, {}, path=f"{path}.")
     faults.extend(wrong)
@@ -349,10 +446,8 @@ def _mount(block: dict[str, Any], path: str, faults: list[OptionFault]) -> Docke
     volume = _inner(values, "volume_options", _VOLUME, path=path, faults=faults)
     for options in values.get("bind_options", ()):
         if options.get("propagation") not in (None, "", "private", "rprivate"):
-            text = "mounts made later are not passed on between a node and its containers"
-            faults.append(OptionFault(f"{path}.bind_options.propagation", text))
-    if kind not in MOUNT_TYPES and "${" not in kind:
-        faults.append(OptionFault(f"{path}.type", f"must be bind, tmpfs or volume, was {kind!r}"))
+            text = "mount propagation between node and containers is not supported"
+            faults.append(OptionDiagnostic(f"{path}.bind_options.propagation", text))
     if len(faults) > before:
         return None
     mount = DockerMount(
@@ -365,11 +460,16 @@ def _mount(block: dict[str, Any], path: str, faults: list[OptionFault]) -> Docke
         mode=tmpfs.get("mode", 0),
         no_copy=volume.get("no_copy", False),
     )
-    return _checked(mount, faults)
+    return _check_mount(mount, faults)
 
 
 def _inner(
-    values: Json, name: str, table: dict[str, Option], *, path: str, faults: list[OptionFault]
+    values: OptionValues,
+    name: str,
+    table: dict[str, Option],
+    *,
+    path: str,
+    faults: list[OptionDiagnostic],
 ) -> dict[str, Any]:
     never = {"driver_config": _NO_DRIVER, "labels": _NO_DRIVER} if name == "volume_options" else {}
     found: dict[str, Any] = {}
@@ -380,26 +480,32 @@ def _inner(
     return found
 
 
-def _checked(mount: DockerMount, faults: list[OptionFault]) -> DockerMount | None:
+def _check_mount(mount: DockerMount, faults: list[OptionDiagnostic]) -> DockerMount | None:
     """Check what does not depend on the node."""
     target, source = posixpath.normpath(mount.target), posixpath.normpath(mount.source)
     text = ""
     if not mount.target.startswith("/") and "${" not in mount.target:
         text = f"target must be a full path inside, was {mount.target[:80]!r}"
-    elif target in RESERVED_TARGETS or target.startswith(("/proc/", "/sys/", "/dev/")):
-        text = f"nothing is mounted at {target}"
+    elif not (mount.is_device and f"{target}/".startswith("/dev/")) and (
+        target in RESERVED_TARGETS or target.startswith(("/proc/", "/sys/", "/dev/"))
+    ):
+        text = f"mounting at {target} is not allowed"
     elif mount.kind == "tmpfs":
-        text = "a tmpfs has no source" if mount.source else ""
+        text = "a tmpfs must not have a source" if mount.source else ""
     elif not mount.source:
         text = "source must not be empty"
-    elif mount.kind == "bind" and posixpath.basename(source) in _ENGINE_SOCKETS:
-        text = "the engine's socket is the node itself"
+    elif mount.kind == "bind" and source == ".":
+        text = TASK_DIRECTORY_TEXT
     elif mount.kind == "bind" and (source == ".." or source.startswith("../")):
-        # One's own allocation is reached by NOMAD_ALLOC_DIR; `../alloc` is how old files write it.
-        text = "" if source == "../alloc" or source.startswith("../alloc/") else "leaves the task"
+        # Older files write `../alloc` for NOMAD_ALLOC_DIR.
+        text = (
+            ""
+            if source == "../alloc" or source.startswith("../alloc/")
+            else "must not lead out of the task's directory"
+        )
     elif mount.kind == "volume" and not re.fullmatch(r"[\w.${}\[\]\"-]+", mount.source):
-        text = f"{mount.source[:80]!r} cannot name a volume"
+        text = f"{mount.source[:80]!r} is not a valid volume name"
     if text:
-        faults.append(OptionFault(mount.path, text))
+        faults.append(OptionDiagnostic(mount.path, text))
         return None
     return mount

@@ -2,23 +2,34 @@
 
 import msgspec
 
-from shared.jobspec.drivers.exec import ISOLATION, NEVER, IsolationOptions, isolation
-from shared.jobspec.drivers.options import Json, Option, OptionFault, by_name, read_options
+from shared.jobspec.drivers.exec import (
+    ISOLATION_OPTIONS,
+    REFUSED_OPTIONS,
+    IsolationOptions,
+    normalize_caps,
+)
+from shared.jobspec.drivers.options import (
+    Option,
+    OptionDiagnostic,
+    OptionValues,
+    option_table,
+    read_options,
+)
 
 #: Every option that is acted on.
-OPTIONS = by_name(
-    Option("jar_path", "text", "the archive to run, from the task's directory"),
-    Option("class", "text", "the class to run, instead of an archive"),
-    Option("class_path", "text", "where classes are looked for"),
-    Option("jvm_options", "list", "options of the virtual machine, each beginning with a dash"),
+OPTIONS = option_table(
+    Option("jar_path", "text", "the archive to run, relative to the task's directory"),
+    Option("class", "text", "the class to run if there is no archive"),
+    Option("class_path", "text", "the class path"),
+    Option("jvm_options", "list", "options of the virtual machine, each starting with a dash"),
     Option("args", "list", "arguments of the program"),
-    Option("work_dir", "text", "working directory, from the task's own"),
-    *ISOLATION,
+    Option("work_dir", "text", "working directory, relative to the task's"),
+    *ISOLATION_OPTIONS,
 )
 
 
 class JavaOptions(IsolationOptions, frozen=True, kw_only=True):
-    """What a task asks for."""
+    """The options of a task."""
 
     jar_path: str = ""
     class_name: str = msgspec.field(default="", name="class")
@@ -37,20 +48,20 @@ class JavaOptions(IsolationOptions, frozen=True, kw_only=True):
         return (*words, *self.args)
 
 
-def read_java(config: Json) -> tuple[JavaOptions, tuple[OptionFault, ...]]:
-    """Read the options. Faults, if any, stand beside what could be read."""
-    values, faults = read_options(config, OPTIONS, NEVER)
+def read_java(config: OptionValues) -> tuple[JavaOptions, tuple[OptionDiagnostic, ...]]:
+    """Read the options: those that are valid, and all errors."""
+    values, faults = read_options(config, OPTIONS, REFUSED_OPTIONS)
     if bool(config.get("jar_path")) == bool(config.get("class")):
-        faults.append(OptionFault("jar_path", "either jar_path or class must be named"))
+        faults.append(OptionDiagnostic("jar_path", "set either jar_path or class"))
     for index, text in enumerate(values.get("jvm_options", ())):
         if not text.startswith("-") and "${" not in text:
-            # A word without a dash would be taken for the class.
-            message = f"must begin with a dash, was {text[:40]!r}"
-            faults.append(OptionFault(f"jvm_options[{index}]", message))
+            # java takes the first argument without a dash as the class.
+            message = f"must start with a dash, was {text[:40]!r}"
+            faults.append(OptionDiagnostic(f"jvm_options[{index}]", message))
     if values.get("class", "").startswith("-"):
-        faults.append(OptionFault("class", "must be a class"))
+        faults.append(OptionDiagnostic("class", "must be a class name"))
     if ".." in values.get("work_dir", "").split("/"):
-        faults.append(OptionFault("work_dir", "must not lead out of the task's directory"))
-    values = isolation(values, faults)
+        faults.append(OptionDiagnostic("work_dir", "must not lead out of the task's directory"))
+    values = normalize_caps(values)
     values["class_name"] = values.pop("class", "")
     return JavaOptions(**values), tuple(faults)

@@ -1,21 +1,25 @@
-"""Reading a driver's options by a table: what is known, of which kind, and what is never given.
+"""Reads a driver's options by its table (`docker.py`): kinds, allowed values, and options that are refused.
 
-Decides how a value of a job file becomes text, number, flag, list or map, as leniently as Nomad does. Must not know a
-driver: each has its table (`docker.py`). What is not in a table is a fault, and names the nearest known option.
+Values become text, number, flag, list or map, as leniently as in Nomad. An option that is not in the table is an error,
+which names the nearest known option.
 """
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
-from shared.jobspec.durations import Misread, nanoseconds
+from shared.jobspec.durations import InvalidDuration, parse_duration
 
-Json = Mapping[str, Any]
+OptionValues = Mapping[str, Any]
 
 
-class OptionFault(NamedTuple):
+#: Lowest and highest number of a port.
+PORT_BOUNDS = (1, 65_535)
+
+
+class OptionDiagnostic(NamedTuple):
     """What is wrong with an option; `path` below the driver's options, such as `mount[0].source`."""
 
     path: str
@@ -23,18 +27,35 @@ class OptionFault(NamedTuple):
 
 
 class Option(msgspec.Struct, frozen=True):
-    """One option. `kind` is a key of KINDS; `meaning` is for people."""
+    """One option. `kind` is a key of KINDS, `meaning` documentation."""
 
     name: str
     kind: str
     meaning: str
+    #: allowed texts; empty: any.
+    choices: tuple[str, ...] = ()
+    #: lowest and highest number, or number of each entry of a map; None: any.
+    bounds: tuple[int, int] | None = None
+
+    def faults(self, value: Any, path: str) -> Iterator[OptionDiagnostic]:
+        """Check a value of the option's kind against `choices` and `bounds`."""
+        if self.choices and value and "${" not in value and value not in self.choices:
+            text = f"must be one of {', '.join(self.choices)}, was {value[:40]!r}"
+            yield OptionDiagnostic(path, text + suggest(value, list(self.choices)))
+        if self.bounds is not None:
+            low, high = self.bounds
+            entries = value if isinstance(value, dict) else {"": value}
+            for label, number in sorted(entries.items()):
+                if not low <= number <= high:
+                    here = f"{path}.{label[:80]}" if label else path
+                    yield OptionDiagnostic(here, f"must be {low} to {high}, was {number}")
 
 
-class Unfit(ValueError):
+class OptionMismatch(ValueError):
     """A value that cannot be of its option's kind."""
 
 
-class Open(Exception):
+class UnresolvedReference(Exception):
     """A value that is not known before the node resolves its references."""
 
 
@@ -45,73 +66,73 @@ def _text(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, int):
         return str(value)
-    raise Unfit(f"must be a text, was {_shown(value)}")
+    raise OptionMismatch(f"must be a string, was {_describe_value(value)}")
 
 
 def _number(value: Any) -> int:
     if isinstance(value, str) and "${" in value:
-        raise Open
+        raise UnresolvedReference
     if isinstance(value, str) and value.strip().removeprefix("-").isdigit() and len(value) < 20:
         return int(value)
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    raise Unfit(f"must be a whole number, was {_shown(value)}")
+    raise OptionMismatch(f"must be a whole number, was {_describe_value(value)}")
 
 
 def _flag(value: Any) -> bool:
     if isinstance(value, str) and "${" in value:
-        raise Open
+        raise UnresolvedReference
     if isinstance(value, bool):
         return value
     if value in ("true", "1", 1):
         return True
     if value in ("false", "0", 0, ""):
         return False
-    raise Unfit(f"must be true or false, was {_shown(value)}")
+    raise OptionMismatch(f"must be true or false, was {_describe_value(value)}")
 
 
 def _duration(value: Any) -> int:
     text = _text(value)
     if "${" in text:
-        raise Open
+        raise UnresolvedReference
     try:
-        return nanoseconds(text)
-    except Misread as err:
-        raise Unfit(str(err)) from err
+        return parse_duration(text)
+    except InvalidDuration as err:
+        raise OptionMismatch(str(err)) from err
 
 
 def _texts(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list):
-        raise Unfit(f"must be a list of texts, was {_shown(value)}")
+        raise OptionMismatch(f"must be a list of strings, was {_describe_value(value)}")
     return tuple(_text(one) for one in value)
 
 
-def _merged(value: Any) -> dict[str, Any]:
+def _merge_maps(value: Any) -> dict[str, Any]:
     """A block arrives as a list of maps, an attribute as one map."""
     parts = value if isinstance(value, list) else [value]
     if not all(isinstance(one, dict) for one in parts):
-        raise Unfit(f"must be a map, was {_shown(value)}")
+        raise OptionMismatch(f"must be a map, was {_describe_value(value)}")
     return {key: item for one in parts for key, item in one.items()}
 
 
 def _map(value: Any) -> dict[str, str]:
-    return {key: _text(item) for key, item in _merged(value).items()}
+    return {key: _text(item) for key, item in _merge_maps(value).items()}
 
 
 def _numbers(value: Any) -> dict[str, int]:
-    return {key: _number(item) for key, item in _merged(value).items()}
+    return {key: _number(item) for key, item in _merge_maps(value).items()}
 
 
 def _blocks(value: Any) -> tuple[dict[str, Any], ...]:
     found = value if isinstance(value, list) else [value]
     if not all(isinstance(one, dict) for one in found):
-        raise Unfit(f"must be blocks, was {_shown(value)}")
+        raise OptionMismatch(f"must be blocks, was {_describe_value(value)}")
     return tuple(found)
 
 
-def _shown(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "a list"
     return "a block" if isinstance(value, dict) else repr(value)[:60]
@@ -129,45 +150,53 @@ KINDS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def nearest(name: str, known: list[str]) -> str:
-    """Say which known name was probably meant: ` (did you mean image?)`, or nothing."""
+#: Unknown options of one config that get a suggestion.
+HINTS_MAX = 10
+
+
+def suggest(name: str, known: list[str]) -> str:
+    """Suggest the nearest known name: ` (did you mean image?)`, or nothing."""
     found = difflib.get_close_matches(name[:60], known, 1)
     return f" (did you mean {found[0]}?)" if found else ""
 
 
 def read_options(
-    config: Json,
+    config: OptionValues,
     table: Mapping[str, Option],
     never: Mapping[str, str],
     *,
     path: str = "",
-) -> tuple[dict[str, Any], list[OptionFault]]:
+) -> tuple[dict[str, Any], list[OptionDiagnostic]]:
     """Read options by a table. Returns the values that could be read, and what is wrong.
 
-    `never`: options that are known and not given, with the reason; one that asks for nothing (false, empty) passes.
+    `never`: known options that are refused, with the reason; an empty or false value passes.
     """
     found: dict[str, Any] = {}
-    faults: list[OptionFault] = []
+    faults: list[OptionDiagnostic] = []
+    strange = 0
     for name in sorted(config):
         value = config[name]
         option = table.get(name)
         if option is None:
             if name not in never:
-                known = [*sorted(table), *sorted(never)]
-                text = f"unknown option {name[:60]!r}{nearest(name, known)}"
-                faults.append(OptionFault(path + name[:60], text))
+                strange += 1
+                # A search through all names takes long; a config may have thousands of strange ones.
+                known = [*sorted(table), *sorted(never)] if strange <= HINTS_MAX else []
+                text = f"unknown option {name[:60]!r}{suggest(name, known)}"
+                faults.append(OptionDiagnostic(path + name[:60], text))
             elif value not in (None, False, "", 0, [], {}, "false"):
-                faults.append(OptionFault(path + name, never[name]))
+                faults.append(OptionDiagnostic(path + name, never[name]))
         elif value is not None:
             try:
                 found[name] = KINDS[option.kind](value)
-            except Open:
+                faults += option.faults(found[name], path + name)
+            except UnresolvedReference:
                 continue
-            except Unfit as err:
-                faults.append(OptionFault(path + name, str(err)))
+            except OptionMismatch as err:
+                faults.append(OptionDiagnostic(path + name, str(err)))
     return found, faults
 
 
-def by_name(*options: Option) -> dict[str, Option]:
+def option_table(*options: Option) -> dict[str, Option]:
     """A table of options."""
     return {option.name: option for option in options}

@@ -1,1 +1,1 @@
-"""HCL2 as job files use it: text to tree, tree to values. Knows nothing of jobs."""
+"""HCL2 as job files use it: text to tree, tree to values. Independent of jobs."""

@@ -6,9 +6,10 @@ expression.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
-from shared.jobspec.hcl.errors import DEPTH_MAX, HclFault
+from shared.jobspec.hcl.errors import DEPTH_MAX, HclError
 
 Value = Any
 #: Beyond this a number is a mistake, and work on it without bound.
@@ -30,7 +31,7 @@ def kind_of(value: Value) -> str:
     return "a list" if isinstance(value, list) else "an object"
 
 
-def shown(value: Value) -> str:
+def describe_value(value: Value) -> str:
     """Show a value in a message: short, on one line."""
     if isinstance(value, str):
         return repr(value if len(value) <= 40 else value[:40] + "…")
@@ -40,7 +41,7 @@ def shown(value: Value) -> str:
 
 
 def as_text(value: Value) -> str:
-    """Convert to text. Raises HclFault for lists, objects and null."""
+    """Convert to text. Raises HclError for lists, objects and null."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -50,31 +51,31 @@ def as_text(value: Value) -> str:
     if isinstance(value, float):
         text = f"{value:.15f}".rstrip("0").rstrip(".") if abs(value) < 1e15 else f"{value:.0f}"
         return text if float(text) == value else repr(value)
-    raise HclFault(f"must be text, was {kind_of(value)}")
+    raise HclError(f"must be a string, was {kind_of(value)}")
 
 
 def as_number(value: Value) -> int | float:
-    """Convert to a number. Raises HclFault."""
+    """Convert to a number. Raises HclError."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value
     if isinstance(value, str) and len(value) <= 80:
         try:
-            return tidy(int(value) if value.lstrip("-").isdecimal() else float(value))
+            return normalize_number(int(value) if value.lstrip("-").isdecimal() else float(value))
         except ValueError:
             pass
-    raise HclFault(f"must be a number, was {shown(value)}")
+    raise HclError(f"must be a number, was {describe_value(value)}")
 
 
-def as_whole(value: Value) -> int:
-    """Convert to a whole number. Raises HclFault."""
+def as_int(value: Value) -> int:
+    """Convert to a whole number. Raises HclError."""
     number = as_number(value)
     if isinstance(number, float):
-        raise HclFault(f"must be a whole number, was {as_text(number)}")
+        raise HclError(f"must be a whole number, was {as_text(number)}")
     return number
 
 
 def as_bool(value: Value) -> bool:
-    """Convert to a bool. Raises HclFault."""
+    """Convert to a bool. Raises HclError."""
     if isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -82,43 +83,51 @@ def as_bool(value: Value) -> bool:
             return True
         if value in {"false", "0"}:
             return False
-    raise HclFault(f"must be true or false, was {shown(value)}")
+    raise HclError(f"must be true or false, was {describe_value(value)}")
 
 
 def as_list(value: Value) -> list[Value]:
-    """Take a list. Raises HclFault."""
+    """Take a list. Raises HclError."""
     if isinstance(value, list):
         return value
-    raise HclFault(f"must be a list, was {kind_of(value)}")
+    raise HclError(f"must be a list, was {kind_of(value)}")
 
 
 def as_object(value: Value) -> dict[str, Value]:
-    """Take an object. Raises HclFault."""
+    """Take an object. Raises HclError."""
     if isinstance(value, dict):
         return value
-    raise HclFault(f"must be an object, was {kind_of(value)}")
+    raise HclError(f"must be an object, was {kind_of(value)}")
 
 
-def tidy(number: float) -> int | float:
-    """Make a float without fraction whole. Raises HclFault out of range."""
+def convert_named(name: str, convert: Callable[[Value], Value], value: Value) -> Value:
+    """Convert a value; an error begins with its name. Raises HclError."""
+    try:
+        return convert(value)
+    except HclError as fault:
+        raise HclError(f"{name}: {fault.message}") from None
+
+
+def normalize_number(number: float) -> int | float:
+    """Convert a float without fraction to a whole number. Raises HclError out of range."""
     if isinstance(number, float):
         if not math.isfinite(number):
-            raise HclFault("number is out of range")
+            raise HclError("number is out of range")
         if number.is_integer() and abs(number) < NUMBER_MAX:
             return int(number)
     if abs(number) >= NUMBER_MAX:
-        raise HclFault("number is out of range")
+        raise HclError("number is out of range")
     return number
 
 
-def equal(left: Value, right: Value) -> bool:
+def values_equal(left: Value, right: Value) -> bool:
     """Compare as `==` does: of different types nothing is equal."""
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     if isinstance(left, list) and isinstance(right, list):
-        return len(left) == len(right) and all(map(equal, left, right))
+        return len(left) == len(right) and all(map(values_equal, left, right))
     if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(equal(left[k], right[k]) for k in left)
+        return left.keys() == right.keys() and all(values_equal(left[k], right[k]) for k in left)
     return (
         type(left) is type(right) and bool(left == right)
         if isinstance(left, str)
@@ -126,23 +135,23 @@ def equal(left: Value, right: Value) -> bool:
     )
 
 
-def elements(value: Value) -> list[tuple[Value, Value]]:
-    """List the pairs a `for` runs over: index and element, or key and value by key. Raises HclFault."""
+def iteration_pairs(value: Value) -> list[tuple[Value, Value]]:
+    """List the pairs a `for` runs over: index and element, or key and value by key. Raises HclError."""
     if isinstance(value, list):
         return list(enumerate(value))
     if isinstance(value, dict):
         return sorted(value.items())
-    raise HclFault(f"for needs a list or an object, was {kind_of(value)}")
+    raise HclError(f"for needs a list or an object, was {kind_of(value)}")
 
 
-def weigh(value: Value, room: int) -> int:
+def value_size(value: Value, room: int) -> int:
     """Count the values in a value, text by 64 characters; stops once past `room`."""
     total = 0
     waiting: list[tuple[Value, int]] = [(value, 0)]
     while waiting and total <= room:
         one, depth = waiting.pop()
         if depth > 2 * DEPTH_MAX:
-            raise HclFault("value is nested too deep")
+            raise HclError("value is nested too deeply")
         total += 1
         if isinstance(one, str):
             total += len(one) >> 6

@@ -1,6 +1,5 @@
-"""The engine: the real roles in virtual time, calm and fast, for whole days of a cluster in one process.
+"""The engine: real roles in virtual time, without faults, fast enough for days of a cluster in one process.
 
-Read in this order: `setup.py` (what a run is made of), `times.py` (how long things take), `recent.py` (records decoded
-once), `actor.py` (one role and its inbox), `replicas.py` (one state that several roles read), `nodes.py` (simulated
-nodes), `silence.py` (heartbeats that need not be sent), `engine.py` (all of it together).
+Reading order: run_setup.py (what a run is made of), service_times.py, engine_role.py (one role), shared_replica.py (one
+state read by several roles), simulated_nodes.py, heartbeat_suppression.py, cluster.py, engine.py.
 """

@@ -1,12 +1,12 @@
 """The engine: a cluster's real roles in virtual time, with simulated nodes, driven by a script.
 
-    engine = Engine(Setup(seed=1, profile=profile))
-    engine.at(t_ns, Submission(body=…))         # wall time of the run, ns since 1970
+    engine = SimulationEngine(EngineSetup(seed=1, profile=profile))
+    engine.at(t_ns, ScriptedSubmission(body=…))         # wall time of the run, ns since 1970
     engine.run(until_ns)
     engine.state, engine.records, engine.stats
 
-Decides what a scripted happening does, and which nodes fail by the profile. The same `Setup` and script write the same
-log, byte for byte. What carries between roles: `cluster.py`; what nodes do: `nodes.py`.
+The same setup and script write the same log, byte for byte. Transport between roles: cluster.py; nodes:
+simulated_nodes.py.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -15,71 +15,81 @@ import msgspec
 import numpy as np
 
 from schemas.base import NodeId
-from schemas.envelope import ENCODER, AnyCommand, CommandBatch
-from schemas.envelope import Record as LogRecord
-from schemas.jobs import Verdict
-from shared.bus import subjects
-from shared.core import role
-from shared.core.replica import Replica
-from shared.core.state import State
-from shared.core.tables.allocations import RUN, RUNNING, TERMINAL
-from shared.core.tables.fleet import DISCONNECTED, DOWN
-from shared.fleet.laws import NEVER_NS, Int64s
-from shared.fleet.profile import Habits
-from shared.sim.engine.cluster import Cluster
-from shared.sim.engine.deciding import Decided, Decision
-from shared.sim.engine.nodes import SimNodes
-from shared.sim.engine.recent import recent
-from shared.sim.engine.routes import kind_of
-from shared.sim.engine.setup import (
-    Happening,
+from schemas.deployments import DeploymentDue
+from schemas.envelope import ENCODER, AnyCommand, CommandBatch, LogRecord
+from schemas.evaluations import EndEvaluations, WakeEvaluations
+from schemas.gates import GateDue
+from schemas.jobs import EvaluateJob, RegisterJob, StopJob, Verdict
+from schemas.nodes import ChangeLiveness
+from shared.core.runtime import messages
+from shared.core.runtime.replica import Replica
+from shared.core.state.state import State
+from shared.core.state.tables.allocations import RUN, RUNNING, TERMINAL
+from shared.core.state.tables.fleet import DISCONNECTED, DOWN
+from shared.fleet.outages import Outages
+from shared.fleet.profile import NodeProfile
+from shared.protocol import subjects
+from shared.sim.engine.cluster import SimulatedCluster
+from shared.sim.engine.heartbeat_suppression import HeartbeatSuppressor
+from shared.sim.engine.run_setup import (
+    EngineSetup,
+    EngineStats,
     NodeComesBack,
     NodeFallsSilent,
     NodeJoins,
-    Setup,
-    Stats,
-    Submission,
+    ScriptedEvent,
+    ScriptedSubmission,
 )
-from shared.sim.engine.silence import Watch
-from shared.sim.loop import SECOND, Loop
+from shared.sim.engine.simulated_nodes import SimulatedNodes
+from shared.sim.engine.timed_decisions import EvaluationLatency, TimedDecision
+from shared.sim.virtual_time import SECOND, VirtualLoop
 
-Scripted = Happening | AnyCommand
+Scripted = ScriptedEvent | AnyCommand
 _VERDICT = msgspec.json.Decoder(Verdict)
+#: Subject kind of a scripted command: that of its usual sender; the others are the operator's.
+_KINDS: dict[type, str] = {
+    **dict.fromkeys((RegisterJob, StopJob, EvaluateJob), "job"),
+    **dict.fromkeys((WakeEvaluations, EndEvaluations), "evaluation"),
+    ChangeLiveness: "liveness",
+    DeploymentDue: "timer",
+    GateDue: "timer",
+}
 
 
-class Engine:
+class SimulationEngine:
     """One run."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: EngineSetup) -> None:
         self.setup = setup
         start = setup.start
         self.begin_ns = setup.begin_ns if start is None else start.chain.t_ns
-        self._loop = Loop()
-        self._cluster = Cluster(self._loop, setup, self.begin_ns)
-        self._habits = Habits(setup.profile)
-        self._nodes = SimNodes(
+        self._loop = VirtualLoop()
+        self._cluster = SimulatedCluster(self._loop, setup, self.begin_ns)
+        self._habits = NodeProfile(setup.profile)
+        self._nodes = SimulatedNodes(
             self._loop,
             lambda: self.state,
             lambda subject, data: self._cluster.command("report", subject, data),
             seed=setup.seed,
             habits=self._habits,
             times=setup.times,
-            manner_of=setup.manner_of,
             lives=None if setup.lives is None else setup.lives(setup.seed, lambda: self.state),
         )
-        self._watch = Watch(self._loop, self._cluster.heartbeat, lambda: self.state)
-        self._cluster.heartbeat.parks = lambda: not self._watch.is_on
+        self._watch = HeartbeatSuppressor(self._loop, self._cluster.heartbeat, lambda: self.state)
+        self._cluster.heartbeat.may_park = lambda: not self._watch.is_scanning
         self._cluster.followers.append(self._nodes.follow)
         self._cluster.on_verdict = self._verdict
-        #: every evaluation that a worker decided, and every one from its lease to its end, in order of time.
-        self.decisions: list[Decision] = self._cluster.decisions
-        self.latencies: list[Decided] = self._cluster.latencies
-        #: nodes that are silent, and whether they died.
+        #: decided evaluations, and latencies from lease to end, in order of time.
+        self.decisions: list[TimedDecision] = self._cluster.decisions
+        self.latencies: list[EvaluationLatency] = self._cluster.latencies
+        #: silent nodes, and whether they died.
         self._gone: dict[NodeId, bool] = {}
-        #: number of a node among all that ever joined, and its outages so far.
+        #: nodes in the order in which they joined, and those that fail by the profile.
         self._numbers: dict[NodeId, int] = {}
-        self._outages: dict[NodeId, int] = {}
-        #: hears of each verdict that is no acceptance.
+        self._failing: set[NodeId] = set()
+        self._outages = Outages(self._habits, setup.seed)
+        self._outage_ns = 0
+        #: called with each refusal.
         self.on_refused: Callable[[Verdict], None] | None = None
         if start is not None:
             self._adopt()
@@ -93,17 +103,17 @@ class Engine:
 
     @property
     def state(self) -> State:
-        """What everybody who reads has seen."""
+        """The state that readers see."""
         return self._cluster.shared.state
 
     @property
     def replica(self) -> Replica:
-        """The state with its place in the log."""
+        """The replica that readers share."""
         return self._cluster.shared
 
     @property
-    def records(self) -> list[role.Record]:
-        """Every record written, where there is no sink."""
+    def records(self) -> list[messages.Record]:
+        """All records, in a run without a sink."""
         assert self.setup.sink is None, "records went to the sink"
         return self._cluster.records
 
@@ -113,28 +123,28 @@ class Engine:
         return self._cluster.digest
 
     @property
-    def stats(self) -> Stats:
+    def stats(self) -> EngineStats:
         """Counts so far."""
         self._cluster.count()
         self._cluster.stats.reports = self._nodes.reports
         return self._cluster.stats
 
     def follow(self, follower: Callable[[LogRecord, int], None]) -> None:
-        """Let somebody hear of each record, decoded, with its seq, once the state has it."""
+        """Call `follower` with each decoded record and its seq, once the state has applied it."""
         self._cluster.followers.append(follower)
 
     # ---- the script ----
 
     def at(self, t_ns: int, happening: Scripted) -> None:
-        """Let something happen at `t_ns`, or now where that is past."""
+        """Schedule an event at `t_ns`, or now if that is past."""
         self._loop.at(t_ns - self.begin_ns, self._happen, happening)
 
     def call(self, t_ns: int, action: Callable[[], None]) -> None:
-        """Call somebody at `t_ns` who looks, or asks for what happens next."""
+        """Call `action` at `t_ns`."""
         self._loop.at(t_ns - self.begin_ns, action)
 
     def feed(self, happenings: Iterable[tuple[int, Scripted]]) -> None:
-        """Let things happen that come in order of time; only the next one is looked at."""
+        """Schedule events from an iterable in order of time, read one at a time."""
         self._feed(iter(happenings))
 
     def _feed(self, rest: Iterator[tuple[int, Scripted]]) -> None:
@@ -147,12 +157,11 @@ class Engine:
         self._feed(rest)
 
     def run(self, until_ns: int) -> None:
-        """Let everything happen up to `until_ns`, wall time of the run. Raises EngineStopped."""
-        with recent():
-            self._loop.run(until_ns - self.begin_ns)
+        """Run up to `until_ns`, wall time of the run. Raises EngineStopped."""
+        self._loop.run(until_ns - self.begin_ns)
 
     def settle(self, quiet_ns: int = 2 * SECOND, limit_ns: int = 3_600 * SECOND) -> bool:
-        """Run until nothing was written for `quiet_ns`; says whether that came before `limit_ns` were over."""
+        """Run until nothing is written for `quiet_ns`; returns whether that was within `limit_ns`."""
         until = self.now_ns + limit_ns
         while self.now_ns < until:
             before = self._cluster.written
@@ -163,7 +172,7 @@ class Engine:
 
     def _happen(self, one: Scripted) -> None:
         match one:
-            case Submission():
+            case ScriptedSubmission():
                 self._cluster.stats.submissions += 1
                 self._cluster.ask(one.verb, one.body, one.submission_id)
             case NodeJoins():
@@ -173,7 +182,7 @@ class Engine:
             case NodeComesBack():
                 self._come_back(one.node_id)
             case _:
-                kind = kind_of(one)
+                kind = _KINDS.get(type(one), "operator")
                 batch = CommandBatch(sender="script", commands=(one,))
                 self._cluster.command(kind, subjects.command(kind), ENCODER.encode(batch))
 
@@ -194,12 +203,10 @@ class Engine:
         self._numbers.setdefault(node_id, len(self._numbers))
         row = self.state.fleet.row_of.get(node_id)
         if self._gone.pop(node_id, None) is not None and row is not None:
-            # Whoever registers again is there again.
+            # A node that registers is no longer silent.
             self._watch.silent.pop(row, None)
         self._nodes.join(one.spec)
-        if self._habits.has_outages and node_id not in self._outages:
-            self._outages[node_id] = 0
-            self._next_outage(node_id)
+        self._begin_outages(node_id)
 
     def _fall_silent(self, node_id: NodeId, *, dies: bool) -> None:
         row = self.state.fleet.row_of.get(node_id)
@@ -207,7 +214,7 @@ class Engine:
             return
         self._gone[node_id] = dies
         self._nodes.silence(row, dies=dies)
-        self._watch.fell_silent(row)
+        self._watch.node_silenced(row)
 
     def _come_back(self, node_id: NodeId) -> None:
         died = self._gone.pop(node_id, None)
@@ -219,36 +226,39 @@ class Engine:
         if died or row is None:
             self._nodes.join(self._nodes.specs[node_id])
         else:
-            self._watch.came_back(row)
-            self._loop.after(self.setup.times.projection_ns, self._nodes.hear_again, row)
+            self._watch.node_returned(row)
+            self._loop.after(self.setup.times.projection_ns, self._nodes.reconnect_node, row)
 
     # ---- failures of the profile ----
 
-    def _drawn(self, law: Callable[[int, Int64s, Int64s], Int64s], node_id: NodeId) -> int:
-        number = np.asarray([self._numbers[node_id]], dtype=np.int64)
-        nth = np.asarray([self._outages[node_id]], dtype=np.int64)
-        return int(law(self.setup.seed, number, nth)[0])
+    def _begin_outages(self, node_id: NodeId) -> None:
+        if self._habits.has_failures and node_id not in self._failing:
+            self._failing.add(node_id)
+            self._outages.add(self._numbers[node_id], self._loop.now_ns)
+            self._plan_outage()
 
-    def _next_outage(self, node_id: NodeId) -> None:
-        wait_ns = self._drawn(self._habits.outages_after_ns, node_id)
-        if wait_ns < NEVER_NS:
-            self._loop.after(wait_ns, self._fails, node_id)
+    def _plan_outage(self) -> None:
+        """Schedule the next failure or return, unless an earlier one is scheduled."""
+        at_ns = self._outages.next_ns()
+        if at_ns and (not self._outage_ns or at_ns < self._outage_ns):
+            self._outage_ns = at_ns
+            self._loop.at(at_ns, self._outage, at_ns)
 
-    def _fails(self, node_id: NodeId) -> None:
-        away_ns = self._drawn(self._habits.aways_ns, node_id)
-        boot_ns = self._drawn(self._habits.boots_ns, node_id)
-        self._fall_silent(node_id, dies=True)
-        self._loop.after(min(away_ns + boot_ns, NEVER_NS >> 1), self._recovers, node_id)
+    def _outage(self, at_ns: int) -> None:
+        if at_ns != self._outage_ns:
+            return
+        self._outage_ns = 0
+        ids = list(self._numbers)
+        for number in self._outages.take_failed(at_ns):
+            self._fall_silent(ids[number], dies=True)
+        for number, _ in self._outages.returned(at_ns):
+            self._come_back(ids[number])
+        self._plan_outage()
 
-    def _recovers(self, node_id: NodeId) -> None:
-        self._come_back(node_id)
-        self._outages[node_id] += 1
-        self._next_outage(node_id)
-
-    # ---- going on from a recorded state ----
+    # ---- continuing from a recorded state ----
 
     def _adopt(self) -> None:
-        """Take over nodes and what runs there: it runs on for as long as the setup says."""
+        """Take over nodes and their allocations, which run on as the setup says."""
         state = self.state
         fleet, table = state.fleet, state.allocations
         rows = np.flatnonzero(fleet.live[: fleet.size]).tolist()
@@ -260,12 +270,11 @@ class Engine:
                 self._gone[node_id] = bool(fleet.status[row] == DOWN)
                 self._nodes.silence(row, dies=True)
                 self._watch.silent[row] = None
-            elif self._habits.has_outages:
-                self._outages[node_id] = 0
-                self._next_outage(node_id)
+            else:
+                self._begin_outages(node_id)
         held = table.live_rows()
         held = held[~TERMINAL[table.client[held]]]
-        self._nodes.resume(held[table.client[held] == RUNNING], self.setup.left_ns)
+        self._nodes.resume(held[table.client[held] == RUNNING])
         fresh = held[(table.client[held] != RUNNING) & (table.desired[held] == RUN)]
         self._nodes.order(fresh, held[table.desired[held] != RUN])
         if bool((fleet.live[: fleet.size] & (fleet.status[: fleet.size] == DISCONNECTED)).any()):

@@ -1,6 +1,5 @@
-"""Scenarios: a whole cluster and its days in one file, and what came of it.
+"""Scenarios: a cluster and its days in one file, played in virtual time, with a report.
 
-Read in this order: `form.py` (what a file says), `reading.py` (and what is wrong with it), `traces.py` (other people's
-formats), `arrivals.py` (jobs as they come), `faults.py`, `play.py` (the run), `ledger.py` (what is noted), `report.py`
-(what it comes to), `comparing.py`, `page.py` (drawn).
+Reading order: schema.py (the file), parser.py (its checks), traces.py (recorded workloads), arrivals.py (jobs),
+faults.py, run.py, run_metrics.py (what is recorded), report.py, html_report.py.
 """

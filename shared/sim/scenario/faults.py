@@ -1,27 +1,29 @@
-"""Faults of a scenario: which nodes each one befalls, and what happens to them when.
+"""Faults of a scenario: the nodes that each one affects, and the events on them.
 
-Decides by hashes of (seed, fault, time) who is meant by a count or a share. Must not know what comes of it.
+Nodes meant by a count or a share are chosen by hashes of (seed, fault, time).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from schemas.base import NodeId
 from schemas.nodes import NodeSpec
 from schemas.policy import DrainNode, Policy, SetPolicy
-from shared.core.splitmix import splitmix64
+from shared.core.state.splitmix import splitmix64
+from shared.jobspec.durations import parse_duration
 from shared.sim.engine.engine import Scripted
-from shared.sim.engine.setup import NodeComesBack, NodeFallsSilent
-from shared.sim.scenario.arrivals import salt
-from shared.sim.scenario.form import Fault, Whom
+from shared.sim.engine.run_setup import NodeComesBack, NodeFallsSilent
+from shared.sim.scenario.arrivals import name_seed
+from shared.sim.scenario.parser import ScenarioPlan
+from shared.sim.scenario.schema import NodeSelection
 
-#: What befalls nodes.
-KINDS = ("lose", "cut_off", "drain", "reclaim")
-#: (ns from the scenario's first moment, what happens).
-Happens = tuple[int, Scripted]
+#: Faults of nodes.
+NODE_FAULTS = ("lose", "cut_off", "drain", "reclaim")
+#: (ns from the start of the scenario, event).
+TimedEvent = tuple[int, Scripted]
 
 
-def chosen(whom: Whom, nodes: list[tuple[NodeSpec, str]], seed: int) -> list[NodeId]:
-    """Name the nodes that are meant, in order."""
+def select_nodes(whom: NodeSelection, nodes: list[tuple[NodeSpec, str]], seed: int) -> list[NodeId]:
+    """Return the affected nodes, in order."""
     if whom.nodes:
         wanted = set(whom.nodes)
         return [spec.node_id for spec, _ in nodes if spec.node_id in wanted]
@@ -31,32 +33,31 @@ def chosen(whom: Whom, nodes: list[tuple[NodeSpec, str]], seed: int) -> list[Nod
     return [among[at] for at in sorted(at for _, at in drawn)]
 
 
-def happening(
-    fault: Fault,
+def fault_events(
+    plan: ScenarioPlan,
     number: int,
     *,
-    seed: int,
     nodes: list[tuple[NodeSpec, str]],
     begin_ns: int,
-    duration_ns: int,
     policy: Policy,
-    ns: Callable[[str], int],
-) -> Iterator[Happens]:
-    """Yield what a fault does, all of it; not in order of time. `begin_ns`: wall time of the first moment."""
-    first, every = ns(fault.at), ns(fault.every) if fault.every else 0
+) -> Iterator[TimedEvent]:
+    """Yield all events of a fault; not in order of time. `begin_ns`: wall time of the start."""
+    fault = plan.scenario.faults[number]
+    first = parse_duration(fault.at)
+    every = parse_duration(fault.every) if fault.every else 0
+    back_ns = parse_duration(fault.back_after) if fault.back_after else 0
+    wait_ns = parse_duration(fault.warning)
     times = (fault.times or -1) if every else 1
     nth = 0
-    while nth != times and first + nth * every < duration_ns:
+    while nth != times and first + nth * every < plan.duration_ns:
         at_ns = first + nth * every
         name = f"fault-{number}-{nth}"
         if fault.policy:
             yield at_ns, SetPolicy(request_id=name, policy=policy)
-        for kind in KINDS:
+        for kind in NODE_FAULTS:
             whom = getattr(fault, kind)
             if whom is not None:
-                back_ns = ns(fault.back_after) if fault.back_after else 0
-                some = chosen(whom, nodes, salt(seed, name))
-                wait_ns = ns(fault.warning)
+                some = select_nodes(whom, nodes, name_seed(plan.scenario.seed, name))
                 for node_id in some:
                     yield from _befalls(
                         kind,
@@ -72,7 +73,7 @@ def happening(
 
 def _befalls(
     kind: str, node_id: NodeId, name: str, at_ns: int, *, begin_ns: int, wait_ns: int, back_ns: int
-) -> Iterator[Happens]:
+) -> Iterator[TimedEvent]:
     dies_ns = at_ns
     drained = kind in {"drain", "reclaim"}
     if drained:
@@ -86,6 +87,6 @@ def _befalls(
         if kind != "drain":
             yield dies_ns + back_ns, NodeComesBack(node_id=node_id)
         if drained:
-            # A node that comes back was not drained: it is another machine under the same name.
+            # A node that returns is another machine under the same name: it is not drained.
             done = DrainNode(request_id=f"{name}-over", node_id=node_id, draining=False)
             yield dies_ns + back_ns + 1_000_000_000, done

@@ -1,7 +1,6 @@
-"""What a scenario came to, in numbers: a pure function of the ledger, equal each time. What was measured stands apart.
+"""The report of a scenario: figures that are a pure function of the run's metrics, and measured times apart from them.
 
-Decides percentiles (nearest rank, each allocation counts), means and fairness. Must not know how it is shown
-(`page.py`, the command line). Units in the names.
+Percentiles are by nearest rank, one value per allocation. Field names include units.
 """
 
 from math import fsum
@@ -9,26 +8,27 @@ from typing import Any
 
 import msgspec
 
-from shared.sim.engine.deciding import Decided, Decision
-from shared.sim.engine.setup import Stats
-from shared.sim.scenario.ledger import JobNote, Ledger, Sample
+from shared.sim.engine.engine import SimulationEngine
+from shared.sim.engine.run_setup import EngineStats
+from shared.sim.engine.timed_decisions import EvaluationLatency, TimedDecision
+from shared.sim.scenario.parser import ScenarioPlan
+from shared.sim.scenario.run_metrics import ClusterSample, JobMetrics, RunMetrics
+from shared.sim.virtual_time import MS, SECOND
 
-SECOND = 1_000_000_000
-MS = 1_000_000
-#: Loads that decisions are told by: so many evaluations leased, this one included, or more.
+#: Load classes of evaluation latency: leases outstanding, this one included, at least.
 _LOADS = (1, 2, 8, 64, 512)
-#: Slowdown of short jobs is bounded: what runs less counts as if it ran so long.
+#: Bounded slowdown: shorter run times count as this one.
 _BOUND_NS = 10 * SECOND
 
 
-class Waiting(msgspec.Struct, frozen=True, kw_only=True):
-    """How long allocations of one kind waited for their first placement."""
+class WaitStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Waits of allocations of one kind for their first placement."""
 
     name: str
     jobs: int
     wanted: int
     placed: int
-    #: still, at the end; and since when the oldest of them.
+    #: allocations that still wait at the end, and the oldest wait.
     waiting: int
     oldest_s: float
     p50_s: float
@@ -38,8 +38,8 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     mean_s: float
 
 
-class Latency(msgspec.Struct, frozen=True, kw_only=True):
-    """From a worker's lease to the end of the evaluation in the log, by how many were leased at the time."""
+class DecisionLatency(msgspec.Struct, frozen=True, kw_only=True):
+    """Latency from a worker's lease to the end of the evaluation in the log, by leases outstanding."""
 
     load: str
     decisions: int
@@ -48,15 +48,15 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
     max_ms: float
 
 
-class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """A share over time."""
+class ShareOverTime(msgspec.Struct, frozen=True, kw_only=True):
+    """Statistics of a share over time."""
 
     mean: float
     max: float
     end: float
 
 
-class Series(msgspec.Struct, frozen=True, kw_only=True):
+class SampleSeries(msgspec.Struct, frozen=True, kw_only=True):
     """Samples as columns."""
 
     t_s: list[float]
@@ -68,8 +68,8 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     fragmented: dict[str, list[float]]
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything told of a run; the same each time."""
+class ScenarioReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The deterministic figures of a run."""
 
     name: str
     about: str
@@ -85,25 +85,25 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     jobs: dict[str, int]
     allocations: dict[str, int]
     placements: dict[str, float]
-    #: allocations that found no room at a try, by why.
+    #: allocations that could not be placed, by reason.
     unplaced: dict[str, int]
     refused: dict[str, int]
-    #: the first few of them in words.
+    #: texts of the first few.
     refusals: list[str]
     plans: dict[str, int]
     #: "victim < evictor": allocations.
     evicted: dict[str, int]
-    waiting: list[Waiting]
-    priorities: list[Waiting]
-    decisions: list[Latency]
-    used: dict[str, Share]
-    fragmented: dict[str, Share]
+    waiting: list[WaitStats]
+    priorities: list[WaitStats]
+    decisions: list[DecisionLatency]
+    used: dict[str, ShareOverTime]
+    fragmented: dict[str, ShareOverTime]
     fairness: dict[str, float]
-    series: Series
+    series: SampleSeries
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """What the machine took; another each time."""
+class MachineTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Measured times of a run, which vary."""
 
     wall_s: float
     cpu_s: dict[str, float]
@@ -116,32 +116,23 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     speed: float
 
 
-def report_of(
-    ledger: Ledger,
-    stats: Stats,
-    latencies: list[Decided],
-    *,
-    name: str,
-    about: str,
-    seed: int,
-    algorithm: str,
-    schedulers: int,
-    nodes: int,
-    end_ns: int,
-    digest: str,
-) -> Report:
-    """Work out everything."""
+def build_report(
+    plan: ScenarioPlan, engine: SimulationEngine, ledger: RunMetrics
+) -> ScenarioReport:
+    """Compute the report."""
+    scenario, stats = plan.scenario, engine.stats
     counts, notes = ledger.counts, list(ledger.jobs.values())
+    end_ns = engine.now_ns
     duration_ns = max(end_ns - ledger.begin_ns, 1)
-    return Report(
-        name=name,
-        about=about,
-        seed=seed,
+    return ScenarioReport(
+        name=scenario.name,
+        about=scenario.about,
+        seed=scenario.seed,
         duration_s=duration_ns / SECOND,
-        algorithm=algorithm,
-        schedulers=schedulers,
-        nodes=nodes,
-        digest=digest,
+        algorithm=plan.policy.algorithm,
+        schedulers=scenario.schedulers,
+        nodes=len(engine.state.fleet.row_of),
+        digest=engine.digest,
         records=stats.records,
         bytes=stats.bytes,
         jobs=_jobs(ledger, stats),
@@ -158,7 +149,7 @@ def report_of(
         evicted={f"{of} < {by}": n for (of, by), n in sorted(ledger.evicted.items())},
         waiting=_by_name(ledger, notes, end_ns),
         priorities=_by_priority(notes, end_ns),
-        decisions=_latencies(latencies),
+        decisions=_latencies([one for one in engine.latencies if one.at_ns >= ledger.begin_ns]),
         used=_shares(ledger.samples, "used"),
         fragmented=_shares(ledger.samples, "fragmented"),
         fairness=_fairness(notes),
@@ -166,7 +157,7 @@ def report_of(
     )
 
 
-def _jobs(ledger: Ledger, stats: Stats) -> dict[str, int]:
+def _jobs(ledger: RunMetrics, stats: EngineStats) -> dict[str, int]:
     notes = ledger.jobs.values()
     return {
         "submitted": ledger.counts["submitted"],
@@ -177,7 +168,7 @@ def _jobs(ledger: Ledger, stats: Stats) -> dict[str, int]:
     }
 
 
-def _allocations(ledger: Ledger) -> dict[str, int]:
+def _allocations(ledger: RunMetrics) -> dict[str, int]:
     counts = ledger.counts
     names = ("placed", "again", "started", "complete", "stopped", "failed", "lost")
     return {
@@ -188,7 +179,7 @@ def _allocations(ledger: Ledger) -> dict[str, int]:
     }
 
 
-def _placements(ledger: Ledger, duration_ns: int) -> dict[str, float]:
+def _placements(ledger: RunMetrics, duration_ns: int) -> dict[str, float]:
     seconds = duration_ns / SECOND
     peaks = [max((one[at] for one in ledger.seconds.values()), default=0) for at in range(3)]
     counts = ledger.counts
@@ -206,7 +197,7 @@ def _placements(ledger: Ledger, duration_ns: int) -> dict[str, float]:
 
 
 def percentile(waits: list[tuple[int, int]], per_mille: int) -> int:
-    """Nearest rank of (value, how many), in order of value; 0: there are none."""
+    """Nearest-rank percentile of (value, count) in order of value; 0 without values."""
     total = sum(count for _, count in waits)
     rank = -(-total * per_mille // 1000)
     for value, count in waits:
@@ -216,12 +207,14 @@ def percentile(waits: list[tuple[int, int]], per_mille: int) -> int:
     return 0
 
 
-def _waiting(name: str, notes: list[JobNote], waits: list[tuple[int, int]], end_ns: int) -> Waiting:
+def _waiting(
+    name: str, notes: list[JobMetrics], waits: list[tuple[int, int]], end_ns: int
+) -> WaitStats:
     waits = sorted(waits)
     placed = sum(count for _, count in waits)
     left = [one for one in notes if one.placed < one.wanted and not one.is_stopped]
     total_ns = sum(value * count for value, count in waits)
-    return Waiting(
+    return WaitStats(
         name=name,
         jobs=len(notes),
         wanted=sum(one.wanted for one in notes),
@@ -236,7 +229,7 @@ def _waiting(name: str, notes: list[JobNote], waits: list[tuple[int, int]], end_
     )
 
 
-def _by_name(ledger: Ledger, notes: list[JobNote], end_ns: int) -> list[Waiting]:
+def _by_name(ledger: RunMetrics, notes: list[JobMetrics], end_ns: int) -> list[WaitStats]:
     names = sorted({one.name for one in notes})
     return [
         _waiting(
@@ -246,8 +239,8 @@ def _by_name(ledger: Ledger, notes: list[JobNote], end_ns: int) -> list[Waiting]
     ]
 
 
-def _by_priority(notes: list[JobNote], end_ns: int) -> list[Waiting]:
-    """By priority; a job's allocations count as placed with its last one."""
+def _by_priority(notes: list[JobMetrics], end_ns: int) -> list[WaitStats]:
+    """Waits by priority; a job's allocations count as placed with its last one."""
     found = []
     for priority in sorted({one.priority for one in notes}, reverse=True):
         some = [one for one in notes if one.priority == priority]
@@ -256,7 +249,7 @@ def _by_priority(notes: list[JobNote], end_ns: int) -> list[Waiting]:
     return found
 
 
-def _latencies(latencies: list[Decided]) -> list[Latency]:
+def _latencies(latencies: list[EvaluationLatency]) -> list[DecisionLatency]:
     found = []
     for least, most in zip(_LOADS, (*_LOADS[1:], 0), strict=True):
         some = sorted(
@@ -266,7 +259,7 @@ def _latencies(latencies: list[Decided]) -> list[Latency]:
         )
         if some:
             found.append(
-                Latency(
+                DecisionLatency(
                     load=f"{least}" if most == least + 1 else f"{least}+",
                     decisions=len(some),
                     p50_ms=percentile(some, 500) / MS,
@@ -280,12 +273,12 @@ def _latencies(latencies: list[Decided]) -> list[Latency]:
 # ---- shares and fairness ----
 
 
-def _shares(samples: list[Sample], field: str) -> dict[str, Share]:
+def _shares(samples: list[ClusterSample], field: str) -> dict[str, ShareOverTime]:
     names = sorted({name for one in samples for name in getattr(one, field)})
     found = {}
     for name in names:
         values = [getattr(one, field).get(name, 0.0) for one in samples]
-        found[name] = Share(
+        found[name] = ShareOverTime(
             mean=round(fsum(values) / len(values), 6),
             max=round(max(values), 6),
             end=round(values[-1], 6),
@@ -293,14 +286,14 @@ def _shares(samples: list[Sample], field: str) -> dict[str, Share]:
     return found
 
 
-def jain(values: list[float]) -> float:
-    """Jain's index of fairness: 1 where all are equal, 1/n where one has it all. Of nothing: 1."""
+def jain_index(values: list[float]) -> float:
+    """Jain's fairness index: 1 if all are equal, 1/n if one has everything; 1 without values."""
     squares = fsum(one * one for one in values)
     return fsum(values) ** 2 / (len(values) * squares) if squares else 1.0
 
 
-def _fairness(notes: list[JobNote]) -> dict[str, float]:
-    """How evenly jobs that completed were served: by their bounded slowdown, among jobs and among kinds of jobs."""
+def _fairness(notes: list[JobMetrics]) -> dict[str, float]:
+    """Fairness of the bounded slowdown of completed jobs, among jobs and among kinds."""
     by_name: dict[str, list[float]] = {}
     for one in notes:
         if one.ended_ns and one.done >= one.wanted:
@@ -313,12 +306,12 @@ def _fairness(notes: list[JobNote]) -> dict[str, float]:
         "jobs": len(everyone),
         "slowdown_mean": round(fsum(everyone) / len(everyone), 6) if everyone else 0.0,
         "slowdown_max": round(max(everyone, default=0.0), 6),
-        "jain_jobs": round(jain([1 / one for one in everyone]), 6),
-        "jain_kinds": round(jain([1 / one for one in means]), 6),
+        "jain_jobs": round(jain_index([1 / one for one in everyone]), 6),
+        "jain_kinds": round(jain_index([1 / one for one in means]), 6),
     }
 
 
-def _series(samples: list[Sample]) -> Series:
+def _series(samples: list[ClusterSample]) -> SampleSeries:
     def columns(field: str) -> dict[str, list[float]]:
         names = sorted({name for one in samples for name in getattr(one, field)})
         return {
@@ -326,7 +319,7 @@ def _series(samples: list[Sample]) -> Series:
             for name in names
         }
 
-    return Series(
+    return SampleSeries(
         t_s=[one.at_ns / SECOND for one in samples],
         nodes=[one.nodes for one in samples],
         running=[one.running for one in samples],
@@ -340,14 +333,14 @@ def _series(samples: list[Sample]) -> Series:
     )
 
 
-def measured_of(
-    decisions: list[Decision], stats: Stats, *, wall_ns: int, virtual_ns: int
-) -> Measured:
-    """Say what the machine took."""
+def measure_machine(
+    decisions: list[TimedDecision], stats: EngineStats, *, wall_ns: int, virtual_ns: int
+) -> MachineTimes:
+    """Return the measured times."""
     spent = sorted((one.cpu_ns, 1) for one in decisions)
     total_ns = sum(ns for ns, _ in spent)
     placed = sum(one.placed for one in decisions)
-    return Measured(
+    return MachineTimes(
         wall_s=wall_ns / SECOND,
         cpu_s={name: ns / SECOND for name, ns in sorted(stats.cpu_ns.items())},
         decisions_per_cpu_s=len(spent) * SECOND / total_ns if total_ns else 0.0,
@@ -361,7 +354,7 @@ def measured_of(
 # ---- two reports ----
 
 
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
+class FigureDifference(msgspec.Struct, frozen=True, kw_only=True):
     """One figure of two reports."""
 
     figure: str
@@ -369,16 +362,17 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     b: float
 
 
-def differences(a: Report, b: Report) -> list[Difference]:
-    """Put two reports side by side, figure by figure; a figure that only one has is 0 in the other."""
+def compare_reports(a: ScenarioReport, b: ScenarioReport) -> list[FigureDifference]:
+    """Compare two reports figure by figure; a figure missing in one is 0 there."""
     left, right = _figures(a), _figures(b)
     names = [*left, *(name for name in right if name not in left)]
     return [
-        Difference(figure=name, a=left.get(name, 0.0), b=right.get(name, 0.0)) for name in names
+        FigureDifference(figure=name, a=left.get(name, 0.0), b=right.get(name, 0.0))
+        for name in names
     ]
 
 
-def _figures(one: Report) -> dict[str, float]:
+def _figures(one: ScenarioReport) -> dict[str, float]:
     found: dict[str, float] = {"nodes": one.nodes, "schedulers": one.schedulers}
     parts: dict[str, Any] = {
         "jobs": one.jobs,

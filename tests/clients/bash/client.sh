@@ -1,16 +1,20 @@
 #!/usr/bin/env bash
 # A Caravan client in bash alone: no library, no jq, only /dev/tcp, printf and read (and b2sum, where it is there).
-# CARAVAN_NATS_URL names the bus. Submits a job, follows it until it runs, stops it, follows it until it is over, and
-# reads what the log says of that time.
+# CARAVAN_NATS_URL names the bus, user and password inside. Submits a job, follows it until it runs, stops it, follows
+# it until it is over, and reads what the log says of that time.
 set -euo pipefail
 export LC_ALL=C # lengths are bytes
 
-url=${CARAVAN_NATS_URL:-nats://127.0.0.1:4222}
-address=${url#nats://}
+url=${CARAVAN_NATS_URL:?is what "caravan context env" prints}
+url=${url%%,*} # a bus of several servers: the first
+login=${url#nats://}
+address=${login##*@} user=${login%%:*}
+login=${login%@*}
 job_id='café/menu.bash'
 task='{"Name":"sleep","Driver":"raw_exec","Config":{"command":"/bin/sleep","args":["3600"]},
   "Resources":{"CPU":20,"MemoryMB":16}}'
-job='{"ID":"'$job_id'","TaskGroups":[{"Name":"kitchen","Count":2,"Tasks":['$task']}]}'
+job='{"ID":"'$job_id'","Update":{"MinHealthyTime":1000000000},
+  "TaskGroups":[{"Name":"kitchen","Count":2,"Tasks":['$task']}]}'
 
 die() {
   echo "$*" >&2
@@ -19,8 +23,13 @@ die() {
 
 # ---- the protocol of NATS: lines, and payloads of a said length ----
 
-exec 3<>"/dev/tcp/${address%:*}/${address##*:}"
-inbox=_INBOX.bash-$$-$RANDOM
+pause=1
+until { exec 3<>"/dev/tcp/${address%:*}/${address##*:}"; } 2>/dev/null; do
+  echo "waiting for the bus at $address" >&2
+  sleep "$pause"
+  pause=$((pause < 8 ? 2 * pause : 8))
+done
+inbox=_INBOX.$user.$$-$RANDOM # a user may listen behind its own name only
 asked=0
 
 send() { printf '%s\r\n' "$@" >&3; }
@@ -85,7 +94,7 @@ submit() {
   local message="{$2,\"SubmissionID\":\"bash-$$-$RANDOM-$RANDOM\"}"
   for _ in {1..10}; do
     if ! ask "api.jobs.$1" "$message" || [[ $status || $body == *'"code":"unavailable"'* ]]; then
-      sleep 0.5 # nobody there yet
+      sleep 0.5 # no service there yet
     elif [[ $body == *'"status":"accepted"'* ]]; then
       seq=$(number seq)
       return
@@ -96,10 +105,11 @@ submit() {
   die 'no verdict'
 }
 
-# follow PATTERN: wait for numbers of the job, not older than seq, that match; their seq into seq.
+# follow STATUS: wait until the rollout, not older than seq, has a status; its seq into seq.
 follow() {
   ask "$last_value" ''
-  until [[ $body && $(number seq) -ge $seq && $body =~ $1 ]]; do
+  until [[ $body && $(number seq) -ge $seq && $body == *"\"rollout\":{\"status\":\"$1\""* ]]; do
+    [[ $body && $(number seq) -ge $seq && $body == *'"rollout":{"status":"failed"'* ]] && die "failed: $body"
     receive 5 || ask "$last_value" '' || die 'the bus is silent'
   done
   seq=$(number seq)
@@ -116,16 +126,17 @@ read_record() {
   [[ $(printf %s "${body:0:-42}" | b2sum --length=128) == "$sum "* ]] || die "the checksum fails at $1"
 }
 
-send 'CONNECT {"verbose":false,"headers":true,"no_responders":true}' "SUB $inbox.* 1"
+options='"verbose":false,"headers":true,"no_responders":true'
+send "CONNECT {$options,\"user\":\"$user\",\"pass\":\"${login#*:}\"}" "SUB $inbox.* 1"
 send "SUB view.job.$(token "$job_id") 2"
 last_value="\$JS.API.DIRECT.GET.VIEW.view.job.$(token "$job_id")"
 
 submit submit "\"Job\":$job"
 submitted=$seq
-follow '"running":2'
+follow running
 running=$seq
 submit stop "\"JobID\":\"$job_id\""
-follow '"status":"dead".*"running":0'
+follow stopped
 stopped=$seq
 
 records='' sum=''

@@ -1,14 +1,14 @@
-// A Caravan client in Go: the official NATS client and nothing of Caravan. CARAVAN_NATS_URL names the bus.
-// Submits a job, follows it until it runs, stops it, follows it until it is over, and reads what the log says of that
-// time.
+// A Caravan client in Go: the official NATS client and nothing of Caravan. CARAVAN_NATS_URL names the bus, user and
+// password inside. Submits a job, follows it until it runs, stops it, follows it until it is over, and reads what the
+// log says of that time.
 package main
 
 import (
-	"cmp"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"log"
+	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -20,7 +20,8 @@ import (
 
 const (
 	jobID = "café/menu.go"
-	job   = `{"ID": "` + jobID + `", "TaskGroups": [{"Name": "kitchen", "Count": 2, "Tasks": [{
+	job   = `{"ID": "` + jobID + `", "Update": {"MinHealthyTime": 1000000000},
+		"TaskGroups": [{"Name": "kitchen", "Count": 2, "Tasks": [{
 		"Name": "sleep", "Driver": "raw_exec", "Config": {"command": "/bin/sleep", "args": ["3600"]},
 		"Resources": {"CPU": 20, "MemoryMB": 16}}]}]}`
 )
@@ -33,9 +34,8 @@ type verdict struct {
 
 // numbers is what view.job.<token> holds.
 type numbers struct {
-	Seq    uint64
-	Status string
-	Groups map[string]struct{ Desired, Running int }
+	Seq     uint64
+	Rollout struct{ Status, Reason string }
 }
 
 type record struct {
@@ -105,25 +105,19 @@ func follow(nc *nats.Conn, subject string, seq uint64, reached func(numbers) boo
 }
 
 func isRunning(shown numbers) bool {
-	desired, running := sums(shown)
-	return desired > 0 && running == desired
+	if shown.Rollout.Status == "failed" {
+		log.Fatalf("failed: %s", shown.Rollout.Reason)
+	}
+	return shown.Rollout.Status == "running"
 }
 
 func isOver(shown numbers) bool {
-	_, running := sums(shown)
-	return shown.Status == "dead" && running == 0
-}
-
-func sums(shown numbers) (desired, running int) {
-	for _, group := range shown.Groups {
-		desired, running = desired+group.Desired, running+group.Running
-	}
-	return
+	return shown.Rollout.Status == "stopped" || shown.Rollout.Status == "complete"
 }
 
 // readLog reads records by one batched direct get, and checks their checksums and their chain.
 func readLog(nc *nats.Conn, first, last uint64) (records []record) {
-	inbox := nats.NewInbox()
+	inbox := nc.NewInbox()
 	answers, err := nc.SubscribeSync(inbox)
 	must(err)
 	request := fmt.Sprintf(`{"seq": %d, "batch": %d}`, first, last-first+1)
@@ -157,8 +151,17 @@ func must(err error) {
 }
 
 func main() {
-	nc, err := nats.Connect(cmp.Or(os.Getenv("CARAVAN_NATS_URL"), nats.DefaultURL))
+	servers := os.Getenv("CARAVAN_NATS_URL")
+	first, err := url.Parse(strings.Split(servers, ",")[0])
 	must(err)
+	// A user may listen behind its own name only.
+	prefix := nats.CustomInboxPrefix("_INBOX." + first.User.Username())
+	nc, err := nats.Connect(servers, prefix)
+	for pause := 500 * time.Millisecond; err != nil; pause = min(2*pause, 8*time.Second) {
+		log.Printf("waiting for the bus: %v", err)
+		time.Sleep(pause)
+		nc, err = nats.Connect(servers, prefix)
+	}
 	defer nc.Close()
 	subject := "view.job." + token(jobID)
 	submitted := submit(nc, "submit", `"Job": `+job)

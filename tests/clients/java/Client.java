@@ -4,7 +4,10 @@ import io.nats.client.Connection;
 import io.nats.client.Message;
 import io.nats.client.NUID;
 import io.nats.client.Nats;
+import io.nats.client.Options;
 import io.nats.client.Subscription;
+import java.io.IOException;
+import java.net.URI;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -14,7 +17,8 @@ import org.bouncycastle.crypto.digests.Blake2bDigest;
 import org.bouncycastle.util.encoders.Hex;
 
 /**
- * A Caravan client in Java: the official NATS client and nothing of Caravan. CARAVAN_NATS_URL names the bus.
+ * A Caravan client in Java: the official NATS client and nothing of Caravan. CARAVAN_NATS_URL names the bus,
+ * user and password inside.
  *
  * <p>Submits a job, follows it until it runs, stops it, follows it until it is over, and reads what the log says of
  * that time.
@@ -24,7 +28,8 @@ public final class Client {
     private static final Duration PATIENCE = Duration.ofSeconds(5);
     private static final String JOB_ID = "caf\u00e9/menu.java";
     private static final String JOB = """
-            {"ID": "%s", "TaskGroups": [{"Name": "kitchen", "Count": 2, "Tasks": [{
+            {"ID": "%s", "Update": {"MinHealthyTime": 1000000000},
+              "TaskGroups": [{"Name": "kitchen", "Count": 2, "Tasks": [{
               "Name": "sleep", "Driver": "raw_exec", "Config": {"command": "/bin/sleep", "args": ["3600"]},
               "Resources": {"CPU": 20, "MemoryMB": 16}}]}]}""".formatted(JOB_ID);
 
@@ -92,21 +97,19 @@ public final class Client {
         }
     }
 
-    static int sum(JsonObject shown, String column) {
-        int total = 0;
-        JsonObject groups = shown.has("groups") ? shown.getAsJsonObject("groups") : new JsonObject();
-        for (String name : groups.keySet()) {
-            total += groups.getAsJsonObject(name).get(column).getAsInt();
-        }
-        return total;
+    static String rollout(JsonObject shown, String field) {
+        return shown.getAsJsonObject("rollout").get(field).getAsString();
     }
 
     static boolean isRunning(JsonObject shown) {
-        return sum(shown, "desired") > 0 && sum(shown, "running") == sum(shown, "desired");
+        if (rollout(shown, "status").equals("failed")) {
+            throw new IllegalStateException("failed: " + rollout(shown, "reason"));
+        }
+        return rollout(shown, "status").equals("running");
     }
 
     static boolean isOver(JsonObject shown) {
-        return shown.has("status") && shown.get("status").getAsString().equals("dead") && sum(shown, "running") == 0;
+        return List.of("stopped", "complete").contains(rollout(shown, "status"));
     }
 
     /** Read records by one batched direct get, and check their checksums and their chain. */
@@ -138,9 +141,24 @@ public final class Client {
         }
     }
 
+    /** Connect; a client that starts before the bus waits for it. */
+    static Connection connected(Options options) throws InterruptedException {
+        for (long pause = 500;; pause = Math.min(2 * pause, 8_000)) {
+            try {
+                return Nats.connect(options);
+            } catch (IOException error) {
+                System.err.println("waiting for the bus: " + error.getMessage());
+                Thread.sleep(pause);
+            }
+        }
+    }
+
     public static void main(String[] args) throws Exception {
-        String url = System.getenv().getOrDefault("CARAVAN_NATS_URL", "nats://127.0.0.1:4222");
-        try (Connection nc = Nats.connect(url)) {
+        String servers = System.getenv("CARAVAN_NATS_URL");
+        String user = URI.create(servers.split(",")[0]).getUserInfo().split(":")[0];
+        // A user may listen behind its own name only.
+        Options options = Options.builder().server(servers).inboxPrefix("_INBOX." + user).build();
+        try (Connection nc = connected(options)) {
             String subject = "view.job." + token(JOB_ID);
             long submitted = submit(nc, "submit", "\"Job\": " + JOB);
             long running = follow(nc, subject, submitted, Client::isRunning);

@@ -1,6 +1,6 @@
-// A Caravan client in Node: the official NATS client and nothing of Caravan. CARAVAN_NATS_URL names the bus.
-// Submits a job, follows it until it runs, stops it, follows it until it is over, and reads what the log says of that
-// time.
+// A Caravan client in Node: the official NATS client and nothing of Caravan. CARAVAN_NATS_URL names the bus, user and
+// password inside. Submits a job, follows it until it runs, stops it, follows it until it is over, and reads what the
+// log says of that time.
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -8,7 +8,19 @@ import { jetstreamManager } from "@nats-io/jetstream";
 import { connect } from "@nats-io/transport-node";
 import { blake2b } from "@noble/hashes/blake2";
 
-const nc = await connect({ servers: process.env.CARAVAN_NATS_URL ?? "nats://127.0.0.1:4222" });
+const urls = process.env.CARAVAN_NATS_URL.split(",").map((one) => new URL(one));
+const { username: user, password: pass } = urls[0];
+// A user may listen behind its own name only.
+const options = { servers: urls.map((one) => one.host), user, pass, inboxPrefix: `_INBOX.${user}` };
+let nc;
+for (let pause = 500; !nc; pause = Math.min(2 * pause, 8_000)) {
+  try {
+    nc = await connect(options);
+  } catch (error) {
+    console.error(`waiting for the bus: ${error.message}`);
+    await sleep(pause);
+  }
+}
 // JetStream itself belongs to another account: no check, only direct gets.
 const { direct } = await jetstreamManager(nc, { checkAPI: false });
 
@@ -18,7 +30,11 @@ const task = {
   Config: { command: "/bin/sleep", args: ["3600"] },
   Resources: { CPU: 20, MemoryMB: 16 },
 };
-const job = { ID: "café/menu.node", TaskGroups: [{ Name: "kitchen", Count: 2, Tasks: [task] }] };
+const job = {
+  ID: "café/menu.node",
+  Update: { MinHealthyTime: 1_000_000_000 },
+  TaskGroups: [{ Name: "kitchen", Count: 2, Tasks: [task] }],
+};
 
 /** Spell an id as one token of a subject. */
 function token(id) {
@@ -69,9 +85,11 @@ async function follow(subject, seq, isReached) {
   }
 }
 
-const groups = (shown) => Object.values(shown.groups ?? {});
-const isRunning = (shown) => groups(shown).length > 0 && groups(shown).every((one) => one.running === one.desired);
-const isOver = (shown) => shown.status === "dead" && groups(shown).every((one) => one.running === 0);
+function isRunning({ rollout }) {
+  assert.notEqual(rollout.status, "failed", rollout.reason);
+  return rollout.status === "running";
+}
+const isOver = ({ rollout }) => ["stopped", "complete"].includes(rollout.status);
 
 /** Read records by one batched direct get, and check their checksums and their chain. */
 async function readLog(first, last) {

@@ -1,4 +1,4 @@
-"""A Caravan client in Python: nats-py and nothing else. CARAVAN_NATS_URL names the bus.
+"""A Caravan client in Python: nats-py and nothing else. CARAVAN_NATS_URL names the bus, user and password inside.
 
 Submits a job, follows it until it runs, stops it, follows it until it is over, and reads what the log says of
 that time.
@@ -12,13 +12,14 @@ import string
 import sys
 import uuid
 from collections.abc import Callable
+from urllib.parse import urlsplit
 
 import nats
 from nats.aio.client import Client
 from nats.aio.subscription import Subscription
 from nats.errors import NoRespondersError
 
-URL = os.environ.get("CARAVAN_NATS_URL", "nats://127.0.0.1:4222")
+SERVERS = os.environ["CARAVAN_NATS_URL"].split(",")
 PLAIN = (string.ascii_letters + string.digits + "-_").encode()
 TASK = {
     "Name": "sleep",
@@ -26,12 +27,21 @@ TASK = {
     "Config": {"command": "/bin/sleep", "args": ["3600"]},
     "Resources": {"CPU": 20, "MemoryMB": 16},
 }
-JOB = {"ID": "café/menu.python", "TaskGroups": [{"Name": "kitchen", "Count": 2, "Tasks": [TASK]}]}
+JOB = {
+    "ID": "café/menu.python",
+    "Update": {"MinHealthyTime": 1_000_000_000},
+    "TaskGroups": [{"Name": "kitchen", "Count": 2, "Tasks": [TASK]}],
+}
 
 
 def token(identifier: str) -> str:
     """Spell an id as one token of a subject."""
     return "".join(chr(b) if b in PLAIN else f"~{b:02X}" for b in identifier.encode())
+
+
+async def waiting(error: Exception) -> None:
+    """Say why there is no connection; the client tries again."""
+    print(f"waiting for the bus: {error}", file=sys.stderr, flush=True)
 
 
 async def submit(nc: Client, verb: str, body: dict) -> dict:
@@ -69,15 +79,16 @@ async def follow(
 
 
 def is_running(job: dict) -> bool:
-    """Every group has all that it wants."""
-    groups = job.get("groups", {}).values()
-    return bool(groups) and all(one["running"] == one["desired"] for one in groups)
+    """All of its newest version runs. Ends the program when it failed."""
+    rollout = job["rollout"]
+    if rollout["status"] == "failed":
+        sys.exit(f"failed: {rollout['reason']}")
+    return rollout["status"] == "running"
 
 
 def is_over(job: dict) -> bool:
     """Nothing of it runs or will run."""
-    groups = job.get("groups", {}).values()
-    return job.get("status") == "dead" and not any(one["running"] for one in groups)
+    return job["rollout"]["status"] in {"stopped", "complete"}
 
 
 async def read_log(nc: Client, first: int, last: int) -> list[dict]:
@@ -104,7 +115,12 @@ async def read_log(nc: Client, first: int, last: int) -> list[dict]:
 
 async def main() -> None:
     """Live through a job's life."""
-    nc = await nats.connect(URL)
+    # A user may listen behind its own name only.
+    prefix = f"_INBOX.{urlsplit(SERVERS[0]).username}"
+    # The first connect is tried as often as a later one, every two seconds.
+    nc = await nats.connect(
+        SERVERS, inbox_prefix=prefix, error_cb=waiting, max_reconnect_attempts=-1
+    )
     job_id = str(JOB["ID"])
     updates = await nc.subscribe(f"view.job.{token(job_id)}")
     verdict = await submit(nc, "submit", {"Job": JOB})

@@ -1,6 +1,6 @@
-"""Cgroups, version 1 and 2: what a task may use, who is in it, and that all of it ends.
+"""Cgroups, version 1 and 2: limits, members and the end of a run's group.
 
-Decides where a run's group stands in each hierarchy, and what its limits are in the words of that version. Must not
+Decides where a run's group is in each hierarchy, and its limits in the terms of that version. Must not
 know drivers or tasks. On a machine with both, each controller is used where it is, and the second version's tree, which
 needs no controller for that, kills. Every file is small text; `top` may be any directory, for tests.
 Source: the kernel's admin-guide/cgroup-v1 and cgroup-v2.
@@ -23,13 +23,13 @@ MIB = 1024 * 1024
 #: Tries to empty a group whose members fork while they are killed.
 _KILL_ROUNDS = 200
 _UNIFIED = "unified"
-#: An agent that has no task for so long may lose its empty level to another; the next task makes it again.
+#: The empty level of an agent without tasks for so long may be removed; the next task makes it again.
 ABANDONED_S = 3600.0
-#: The group of what watches tasks.
-KEEPERS = "keepers"
+#: The group of the processes that watch tasks.
+KEEPERS_GROUP = "keepers"
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class CgroupLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What a run may use. Zero: no limit."""
 
     #: its weight against others, in MHz of its ask.
@@ -48,7 +48,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.memory_max_mib, self.memory_mib)
 
 
-class Hierarchies(msgspec.Struct, frozen=True, kw_only=True):
+class CgroupHierarchies(msgspec.Struct, frozen=True, kw_only=True):
     """Directory of each controller in its hierarchy; `unified` is version 2's tree, with or without controllers."""
 
     dirs: dict[str, str]
@@ -56,8 +56,8 @@ class Hierarchies(msgspec.Struct, frozen=True, kw_only=True):
     second: tuple[str, ...] = ()
 
 
-def find(mounts: str, *, root: str = "") -> Hierarchies:
-    """Read where the hierarchies are out of /proc/self/mounts. `root` stands before each path, for tests."""
+def find_hierarchies(mounts: str, *, root: str = "") -> CgroupHierarchies:
+    """Read the mount points of the hierarchies from /proc/self/mounts. `root` is put before each path, for tests."""
     dirs: dict[str, str] = {}
     second: tuple[str, ...] = ()
     for line in mounts.splitlines():
@@ -73,22 +73,22 @@ def find(mounts: str, *, root: str = "") -> Hierarchies:
     for one in second:
         if one in CONTROLLERS:
             dirs.setdefault(one, dirs[_UNIFIED])
-    return Hierarchies(
+    return CgroupHierarchies(
         dirs=dirs, second=tuple(one for one in second if dirs.get(one) == dirs[_UNIFIED])
     )
 
 
-class Groups:
-    """All groups of one agent: below `<hierarchy>/<parent>`. Raises OSError where the kernel says no."""
+class CgroupTree:
+    """All groups of one agent: below `<hierarchy>/<parent>`. Raises OSError if the kernel refuses."""
 
-    def __init__(self, found: Hierarchies, parent: str) -> None:
+    def __init__(self, found: CgroupHierarchies, parent: str) -> None:
         self.found = found
         self.parent = parent
         #: distinct directories: controllers that are mounted together share one.
         self.tops = {place: Path(place, parent) for place in sorted(set(found.dirs.values()))}
 
     def prepare(self) -> None:
-        """Make the agent's own level and the keepers' group, and hand the second version's controllers down to it."""
+        """Create the agent's own level and the keepers' group, and hand the second version's controllers down to it."""
         for place, top in self.tops.items():
             top.mkdir(parents=True, exist_ok=True)
             levels = [Path(place)]
@@ -101,10 +101,10 @@ class Groups:
                             _write(level / "cgroup.subtree_control", f"+{one}")
                 elif place == self.found.dirs.get("cpuset") and level != levels[0]:
                     self._give_cores(level)
-        self.make(KEEPERS, Limits())
+        self.make(KEEPERS_GROUP, CgroupLimits())
 
-    def make(self, name: str, limits: Limits) -> None:
-        """Make a run's group with its limits. What an earlier life left under that name is used again."""
+    def make(self, name: str, limits: CgroupLimits) -> None:
+        """Create a run's group with its limits. What an earlier life left under that name is used again."""
         if not all(top.is_dir() for top in self.tops.values()):
             self.prepare()
         for top in self.tops.values():
@@ -123,7 +123,7 @@ class Groups:
             if not _text(path / file).strip():
                 _write(path / file, _text(path.parent / file).strip())
 
-    def _settings(self, limits: Limits) -> list[tuple[str, str, str]]:
+    def _settings(self, limits: CgroupLimits) -> list[tuple[str, str, str]]:
         found = []
         two = self.found.second
         hard = limits.memory_hard_mib * MIB
@@ -160,7 +160,7 @@ class Groups:
         """Return the files that a process writes "0" into to be a member."""
         return [str(top / name / "cgroup.procs") for top in self.tops.values()]
 
-    def oom_file(self, name: str) -> str:
+    def oom_counter_path(self, name: str) -> str:
         """Return the file that counts kills for lack of memory; empty: nothing counts them."""
         path = self._of("memory", name)
         if path is None:
@@ -174,12 +174,12 @@ class Groups:
         return members([str(top / name) for top in self.tops.values()])
 
     def exists(self, name: str) -> bool:
-        """Say whether anything of a run's group is there."""
+        """Return whether anything of a run's group is there."""
         return any((top / name).is_dir() for top in self.tops.values())
 
     def end(self, name: str) -> None:
         """Kill all members and remove the group."""
-        end([str(top / name) for top in self.tops.values()])
+        kill_and_remove([str(top / name) for top in self.tops.values()])
 
     def usage(self, name: str) -> tuple[int, int]:
         """Processor time (ns) and memory (bytes, without what is only a cache of files) of a group."""
@@ -201,7 +201,7 @@ class Groups:
     def sweep(self) -> int:
         """Remove groups without members that an earlier life left. Returns how many."""
         names = {path.name for top in self.tops.values() if top.is_dir() for path in _subs(top)}
-        empty = sorted(name for name in names - {KEEPERS} if not self.members(name))
+        empty = sorted(name for name in names - {KEEPERS_GROUP} if not self.members(name))
         for name in empty:
             self.end(name)
         return len(empty)
@@ -212,19 +212,19 @@ class Groups:
             for level in _subs(top.parent):
                 with contextlib.suppress(OSError):
                     if level != top and time.time() - level.stat().st_mtime > older_than_s:
-                        for part in (level / KEEPERS, level):
+                        for part in (level / KEEPERS_GROUP, level):
                             part.rmdir()
 
     def remove(self) -> None:
         """Remove the agent's own level, unless something runs in it."""
         for top in self.tops.values():
-            for level in (top / KEEPERS, top):
+            for level in (top / KEEPERS_GROUP, top):
                 with contextlib.suppress(OSError):
                     level.rmdir()
 
 
 def join(entry: str, pid: int) -> None:
-    """Make a process a member, by the group's file for that; 0: this one. Raises OSError."""
+    """Make a process a member of the group; 0: this one. Raises OSError."""
     _write(Path(entry), str(pid))
 
 
@@ -241,7 +241,7 @@ def members(directories: list[str]) -> list[int]:
     return sorted(found)
 
 
-def end(directories: list[str]) -> None:
+def kill_and_remove(directories: list[str]) -> None:
     """Kill all members of a run's groups, wait until they are gone, and remove the groups."""
     for directory in directories:
         with contextlib.suppress(OSError):
@@ -270,7 +270,7 @@ def _freeze(directories: list[str], state: str) -> None:
 
 
 def _wait_for(pids: list[int]) -> None:
-    """Give the killed a moment each; a process that is stuck in the kernel holds nobody up for long."""
+    """Wait briefly for each killed process; one that is stuck in the kernel delays only a moment."""
     for pid in pids:
         with contextlib.suppress(OSError):
             fd = os.pidfd_open(pid)

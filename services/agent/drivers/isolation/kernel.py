@@ -1,15 +1,17 @@
 """System calls that Python does not have: namespaces, mounts, capabilities, and a few words to the kernel.
 
 Decides nothing; raises OSError with what was attempted. Must not import more than it needs: it lives in the starter,
-and every watcher is a fork of that. Linux only; numbers that differ between machines stand in `seccomp.py`.
+and every keeper is a fork of that. Linux only; numbers that differ between machines are in `seccomp.py`.
 """
 
 import contextlib
 import ctypes
+import fcntl
 import os
+import socket
+import struct
 
 CLONE_NEWNS = 0x00020000
-CLONE_NEWCGROUP = 0x02000000
 CLONE_NEWUTS = 0x04000000
 CLONE_NEWIPC = 0x08000000
 CLONE_NEWPID = 0x20000000
@@ -17,7 +19,7 @@ CLONE_NEWNET = 0x40000000
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
-MNT_DETACH = 2
+MNT_DETACH, UMOUNT_NOFOLLOW = 2, 8
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -71,21 +73,21 @@ def setns(fd: int, flags: int) -> None:
 
 def mount(source: str, target: str, kind: str = "", *, flags: int = 0, data: str = "") -> None:
     """Mount; empty texts are no argument."""
-    words = [text.encode() or None for text in (source, target, kind)]
+    words = [os.fsencode(text) or None for text in (source, target, kind)]
     done = libc.mount(*words, ctypes.c_ulong(flags), data.encode() or None)
     check(done, f"mount {source or kind} at {target}")
 
 
 def unmount(target: str) -> None:
-    """Detach a mount and all below it."""
-    check(libc.umount2(target.encode(), MNT_DETACH), f"umount {target}")
+    """Detach a mount and all below it; the last step of the path is not followed. Raises OSError."""
+    check(libc.umount2(os.fsencode(target), MNT_DETACH | UMOUNT_NOFOLLOW), f"umount {target}")
 
 
 def pivot_root() -> None:
-    """Make the current directory the root, and leave nothing of the old one."""
+    """Make the current directory the root, and detach the old one."""
     number = _PIVOT_ROOT.get(os.uname().machine)
     if number is None:
-        raise OSError(38, f"pivot_root is not known for {os.uname().machine}")
+        raise OSError(38, f"pivot_root is not supported on {os.uname().machine}")
     check(libc.syscall(ctypes.c_long(number), b".", b"."), "pivot_root")
     unmount(".")
     os.chdir("/")
@@ -102,7 +104,7 @@ def no_new_privileges() -> None:
     check(prctl(_PR_SET_NO_NEW_PRIVS, 1), "no_new_privs")
 
 
-def call_me(name: str) -> None:
+def set_process_name(name: str) -> None:
     """Set the name that `ps` shows, 15 bytes of it."""
     libc.prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]))
 
@@ -143,3 +145,28 @@ def close_on_exec() -> None:
         for fd in os.listdir("/proc/self/fd"):
             with contextlib.suppress(OSError):
                 os.set_inheritable(int(fd), int(fd) < 3)
+
+
+def close_all_but(kept: int = -1) -> None:
+    """Close everything above 2 but one descriptor: a path below /proc/self/fd leads to what is open.
+
+    Raises OSError where the kernel has no such call and /proc is not there.
+    """
+    close_range, last = 436, 0xFFFFFFFF
+    ranges = [(3, last)] if kept < 3 else [(3, kept - 1), (kept + 1, last)]
+    for first, end in ranges:
+        if first > end:
+            continue
+        words = (ctypes.c_uint(first), ctypes.c_uint(end), 0)
+        if libc.syscall(ctypes.c_long(close_range), *words) < 0:
+            for fd in os.listdir("/proc/self/fd"):
+                if first <= int(fd) <= end:
+                    with contextlib.suppress(OSError):
+                        os.close(int(fd))
+
+
+def raise_loopback() -> None:
+    """Turn the loopback of this process's network namespace on."""
+    set_flags, is_up = 0x8914, 1
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as end:
+        fcntl.ioctl(end, set_flags, struct.pack("=16sh14x", b"lo", is_up))

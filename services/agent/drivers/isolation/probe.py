@@ -1,4 +1,4 @@
-"""What isolation works here, found by trying each in a process of its own. Versions and names of kernels say little.
+"""The isolation that works here, probed in separate processes. Kernel versions are not reliable.
 
 Decides what "works" means: not that a call exists, but that it had its effect. Printed as JSON by
 `python -c "…probe.main()"`, in a process beside the agent, which has threads and must not fork.
@@ -15,8 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from services.agent.drivers.isolation import cgroups, kernel, landlock, seccomp, view
-from services.agent.drivers.isolation.cgroups import Hierarchies, Limits
+from services.agent.drivers.isolation import cgroups, kernel, landlock, mount_view, seccomp
+from services.agent.drivers.isolation.cgroups import CgroupHierarchies, CgroupLimits
 
 _NOBODY = 65_534
 _SPACES = {
@@ -27,19 +27,19 @@ _SPACES = {
 }
 
 
-class Found(msgspec.Struct, kw_only=True):
-    """What works; `why` says of the others why not."""
+class IsolationSupport(msgspec.Struct, kw_only=True):
+    """The working kinds of isolation; `why` has the reasons of the others."""
 
     works: list[str] = []
     landlock: int = 0
     controllers: list[str] = []
-    hierarchies: Hierarchies = Hierarchies(dirs={})
+    hierarchies: CgroupHierarchies = CgroupHierarchies(dirs={})
     why: dict[str, str] = {}
 
 
-def probe(parent: str) -> Found:
+def probe(parent: str) -> IsolationSupport:
     """Try everything."""
-    found = Found(landlock=landlock.version(), works=[], controllers=[], why={})
+    found = IsolationSupport(landlock=landlock.version(), works=[], controllers=[], why={})
     for name, flag in _SPACES.items():
         _note(found, name, _tried(lambda flag=flag: kernel.unshare(flag)))  # type: ignore[misc]
     _note(found, "user", _tried(_change_user))
@@ -50,7 +50,7 @@ def probe(parent: str) -> Found:
     return found
 
 
-def _note(found: Found, name: str, why: str) -> None:
+def _note(found: IsolationSupport, name: str, why: str) -> None:
     if why:
         found.why[name] = why
     else:
@@ -64,7 +64,7 @@ def _tried(work: Callable[[], object]) -> str:
     if child == 0:
         try:
             work()
-        except BaseException as err:  # noqa: BLE001 - whatever it is, it does not work here.
+        except BaseException as err:  # noqa: BLE001 - any error means that it does not work.
             os.write(write, str(err).encode()[:4000] or b"failed")
             os._exit(1)
         os._exit(0)
@@ -82,7 +82,7 @@ def _change_user() -> None:
     kernel.no_new_privileges()
     with contextlib.suppress(PermissionError):
         os.setuid(0)
-        raise OSError("it could be root again")
+        raise OSError("could regain root")
 
 
 def _landlock() -> None:
@@ -90,7 +90,7 @@ def _landlock() -> None:
     landlock.restrict(read=("/usr",), write=())
     with contextlib.suppress(PermissionError):
         os.listdir("/etc")
-        raise OSError("it has no effect")
+        raise OSError("has no effect on this kernel")
     os.listdir("/usr")
 
 
@@ -99,7 +99,7 @@ def _seccomp() -> None:
     seccomp.restrict()
     with contextlib.suppress(PermissionError):
         kernel.unshare(kernel.CLONE_NEWUTS)
-        raise OSError("it has no effect")
+        raise OSError("has no effect on this kernel")
 
 
 def _tried_view() -> str:
@@ -116,7 +116,9 @@ def _view(top: str) -> None:
     kernel.unshare(kernel.CLONE_NEWPID)
     child = os.fork()
     if child == 0:
-        view.build(top=top, task=f"{top}/task", shared=f"{top}/shared", shown=(), devices=())
+        mount_view.build_view(
+            top=top, task=f"{top}/task", shared=f"{top}/shared", shown=(), devices=()
+        )
         if os.path.exists(top) or os.path.exists("/root") or not os.path.exists("/proc/self"):
             os._exit(3)
         os.execv("/bin/sh", ["/bin/sh", "-c", "exit 7"])
@@ -125,13 +127,15 @@ def _view(top: str) -> None:
         raise OSError(f"a program in a view ended with {code}")
 
 
-def _cgroups(found: Found, parent: str) -> None:
-    found.hierarchies = cgroups.find(Path("/proc/self/mounts").read_text(encoding="utf-8"))
-    groups = cgroups.Groups(found.hierarchies, parent)
+def _cgroups(found: IsolationSupport, parent: str) -> None:
+    found.hierarchies = cgroups.find_hierarchies(
+        Path("/proc/self/mounts").read_text(encoding="utf-8")
+    )
+    groups = cgroups.CgroupTree(found.hierarchies, parent)
     name = f"probe-{os.getpid()}"
     try:
         groups.prepare()
-        groups.make(name, Limits(cpu_mhz=100, memory_mib=64, processes=8))
+        groups.make(name, CgroupLimits(cpu_mhz=100, memory_mib=64, processes=8))
     except OSError as err:
         found.why["cgroups"] = str(err)
         return
@@ -156,13 +160,13 @@ def _cgroups(found: Found, parent: str) -> None:
         _note(found, "cgroups", f"no controller for {', '.join(lacks)}" if lacks else "")
 
 
-def _await_member(groups: cgroups.Groups, name: str, child: int) -> None:
+def _await_member(groups: cgroups.CgroupTree, name: str, child: int) -> None:
     """Wait for the child to be in its group, or to have failed to."""
     while True:
         if groups.members(name) == [child]:
             return
         if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-            raise OSError("a process cannot join a group")
+            raise OSError("a process could not join a cgroup")
 
 
 def main(parent: str) -> None:

@@ -1,4 +1,4 @@
-"""A filter of system calls that no ordinary task makes, and that kernel holes were found behind.
+"""A filter of system calls that ordinary tasks do not need and that had kernel vulnerabilities.
 
 Decides the list: calls that change the machine, look into other processes, or make new namespaces. They fail with
 EPERM, as without the right to them. Numbers are per architecture; where we know none there is no filter, and the
@@ -48,7 +48,7 @@ class _Program(ctypes.Structure):
 
 
 def known() -> bool:
-    """Say whether there is a filter for this machine."""
+    """Return whether a filter exists for this architecture."""
     return os.uname().machine in _CALLS
 
 
@@ -70,7 +70,7 @@ def program(machine: str) -> bytes:
 
 
 def restrict() -> None:
-    """Give the calls up for ever, for this process and all it starts. Needs no_new_privs. Raises OSError."""
+    """Disable the calls permanently, for this process and its children. Needs no_new_privs. Raises OSError."""
     code = program(os.uname().machine)
     filled = _Program(length=len(code) // 8, code=code)
     done = libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_MODE_FILTER), ctypes.byref(filled), 0, 0)

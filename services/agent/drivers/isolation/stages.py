@@ -2,25 +2,26 @@
 
     starter ─fork→ keeper ─fork→ init ─fork→ task
 
-The keeper stands outside: it waits for init, kills what is left, takes the cgroups away. Init is pid 1 of the task's
+The keeper is outside: it waits for init, kills what is left, takes the cgroups away. Init is pid 1 of the task's
 namespaces: it reaps orphans, writes the task's exit where every life of the agent finds it, and ends, at which the
 kernel kills whatever else is in there. The task does all the rest: it makes its cgroups and its view, claims its run
-(see `watcher.py`: the same files), gives up its rights, and executes the command. So a killed agent or keeper loses
-nothing, and a killed init ends its task. Keeper and init are forks of the starter that touch as little as they can
-while the task runs: they do not even read the order before it has ended.
+(`process/run_record.py`), gives up its rights, and executes the command. So a killed agent or keeper loses
+nothing, and a killed init ends its task. A task of raw_exec has one process for both. Keeper and init are forks of the
+starter that touch as little as they can while the task runs: they do not even read the order before it has ended.
 
 Decides the order of these steps. Every function here ends its process.
 """
 
 import contextlib
+import errno
 import os
 import resource
 import signal
 from collections.abc import Sequence
 
-from services.agent.drivers.isolation import cgroups, kernel, landlock, network, seccomp, view
-from services.agent.drivers.isolation.orders import DECODER, Jail, Start
-from services.agent.drivers.outputs import open_log
+from services.agent.drivers.isolation import cgroups, kernel, landlock, mount_view, seccomp
+from services.agent.drivers.isolation.starter_protocol import ORDER_DECODER, Jail, StartOrder
+from services.agent.safe_open import open_log
 
 #: Exit codes of a shell for a command that cannot be executed, and one that is not found.
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
@@ -29,7 +30,7 @@ _SIGNAL_BASE = 128
 _FINAL = (1, 2, 7, 8, 13, 20, 22, 36, 40)
 
 
-class Failed(Exception):
+class StageFailed(Exception):
     """A step did not work; `again`: it may the next time."""
 
     def __init__(self, reason: str, *, again: bool) -> None:
@@ -37,25 +38,25 @@ class Failed(Exception):
         self.again = again
 
 
-def keep(order_fd: int, tell: int, namespaces: int) -> None:
+def run_keeper(order_fd: int, tell: int, namespaces: int) -> None:
     """Be the keeper of a run; never returns."""
     os.setsid()
-    kernel.call_me("caravan-keep")
+    kernel.set_process_name("caravan-keep")
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     code = NOT_EXECUTABLE
     try:
         kernel.unshare(namespaces)
         child = os.fork()
         if child == 0:
-            _init(order_fd, tell)
+            _run_init(order_fd, tell)
         os.close(tell)
         tell = -1
-        code = _code(os.waitpid(child, 0)[1])
+        code = shell_code(os.waitpid(child, 0)[1])
     except OSError as err:
-        _say(tell, err)
+        _report_error(tell, err)
     order = _read(order_fd)
     if order.groups is not None:
-        cgroups.Groups(order.groups.found, order.groups.parent).end(order.groups.name)
+        cgroups.CgroupTree(order.groups.found, order.groups.parent).end(order.groups.name)
     # Init was killed before it could write: the kernel has killed the task with it.
     with contextlib.suppress(OSError):
         if _claimed(f"{order.directory}/proc", order.kernel_boot):
@@ -63,21 +64,28 @@ def keep(order_fd: int, tell: int, namespaces: int) -> None:
     os._exit(0)
 
 
-def _read(order_fd: int) -> Start:
-    """Read the order, which nobody needs in memory while the task runs."""
-    found = DECODER.decode(os.pread(order_fd, os.fstat(order_fd).st_size, 0))
-    assert isinstance(found, Start)
+def run_plain(order_fd: int, tell: int) -> None:
+    """Be keeper and init in one of a run without namespaces and cgroups; never returns."""
+    os.setsid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    _run_init(order_fd, tell)
+
+
+def _read(order_fd: int) -> StartOrder:
+    """Read the order again: it is not kept in memory while the task runs."""
+    found = ORDER_DECODER.decode(os.pread(order_fd, os.fstat(order_fd).st_size, 0))
+    assert isinstance(found, StartOrder)
     return found
 
 
-def _init(order_fd: int, tell: int) -> None:
+def _run_init(order_fd: int, tell: int) -> None:
     """Be pid 1 of a run."""
-    kernel.call_me("caravan-init")
+    kernel.set_process_name("caravan-init")
     code = NOT_EXECUTABLE
     try:
         child = os.fork()
         if child == 0:
-            _task(_read(order_fd), tell)
+            _run_task(_read(order_fd), tell)
         os.close(tell)
         tell = -1
         code = _reap(child)
@@ -85,87 +93,96 @@ def _init(order_fd: int, tell: int) -> None:
         if _claimed(f"{order.directory}/proc", order.kernel_boot):
             write_exit(order.directory, code, _out_of_memory(order, code))
     except OSError as err:
-        _say(tell, err)
+        _report_error(tell, err)
     os._exit(code if code < _SIGNAL_BASE else NOT_EXECUTABLE)
 
 
-def _out_of_memory(order: Start, code: int) -> str:
-    """Say that the kernel killed for lack of memory; empty: it did not."""
+def _out_of_memory(order: StartOrder, code: int) -> str:
+    """Text for a kill by the kernel at the memory limit; empty: there was none."""
     groups = order.groups
     if groups is None:
         return ""
     try:
-        path = cgroups.Groups(groups.found, groups.parent).oom_file(groups.name)
+        path = cgroups.CgroupTree(groups.found, groups.parent).oom_counter_path(groups.name)
         kills = cgroups.oom_kills(_line_of(path)) if path else 0
     except OSError:
         return ""
     if not kills:
         return ""
-    whom = "it" if code == _SIGNAL_BASE + signal.SIGKILL else "a process of it"
-    return f"out of memory: the kernel killed {whom} at its limit of {groups.limits.memory_hard_mib} MiB"
+    victim = "the task" if code == _SIGNAL_BASE + signal.SIGKILL else "a child process"
+    return f"out of memory: {victim} was killed at the limit of {groups.limits.memory_hard_mib} MiB"
 
 
 def _reap(task: int) -> int:
-    """Wait for the task, and bury whoever else ends meanwhile. Returns a shell's exit code."""
+    """Wait for the task, kill what is left of its group, reap other children. Returns a shell's exit code."""
     while True:
-        pid, status = os.waitpid(-1, 0)
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        pid = ended.si_pid if ended is not None else task
         if pid == task:
-            return _code(status)
+            # Before it is reaped: its group has its number until then.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(task, signal.SIGKILL)
+        status = os.waitpid(pid, 0)[1]
+        if pid == task:
+            return shell_code(status)
 
 
-def _code(status: int) -> int:
+def shell_code(status: int) -> int:
+    """Exit code of a child as a shell gives it: 128 + signal for a signal."""
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else _SIGNAL_BASE - code
 
 
-def _task(order: Start, tell: int) -> None:
+def _run_task(order: StartOrder, tell: int) -> None:
     """Become the task."""
     try:
         os.setsid()
         helper = _join(order)
-        lines = _lineage(order.kernel_boot)
+        lines = _lineage(order)
         run = os.open(order.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         std = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)]
         std += [_output(order, path) for path in (order.stdout, order.stderr)]
-        _settle(order)
+        _prepare_namespaces(order)
         _await_helper(helper)
         _claim(run, lines)
         for number, fd in enumerate(std):
             os.dup2(fd, number)
+        kernel.close_all_but(tell)
         confine(order.jail)
         os.chdir(order.work_dir)
         os.write(tell, b"alive\n")
         run_program(order.argv, order.env)
-    except (OSError, Failed) as err:
-        _say(tell, err)
+    except (OSError, StageFailed) as err:
+        _report_error(tell, err)
     os._exit(NOT_FOUND)
 
 
-def _settle(order: Start) -> None:
+def _prepare_namespaces(order: StartOrder) -> None:
     """Make what is the task's alone: its network's loopback, its host name, its view."""
     jail = order.jail
     if jail.namespaces & kernel.CLONE_NEWNET:
-        network.raise_loopback()
+        kernel.raise_loopback()
     if jail.namespaces & kernel.CLONE_NEWUTS and jail.hostname:
         kernel.libc.sethostname(jail.hostname.encode(), len(jail.hostname))
     if jail.view:
-        view.build(
+        mount_view.build_view(
             top=order.top,
             task=order.task,
             shared=order.shared,
             shown=jail.shown,
             devices=order.devices,
+            volumes=jail.volumes,
         )
 
 
-def _join(order: Start) -> int:
-    """Make the run's cgroups, and let a helper join this process to them. Returns its pid; 0: there are none.
+def _join(order: StartOrder) -> int:
+    """Create the run's cgroups, and let a helper join this process to them. Returns its pid; 0: there are none.
 
     Joining waits for the kernel's other cores; the view is built meanwhile.
     """
     if order.groups is None:
         return 0
-    groups = cgroups.Groups(order.groups.found, order.groups.parent)
+    groups = cgroups.CgroupTree(order.groups.found, order.groups.parent)
     groups.make(order.groups.name, order.groups.limits)
     me = os.getpid()
     helper = os.fork()
@@ -181,15 +198,15 @@ def _join(order: Start) -> int:
 
 def _await_helper(helper: int) -> None:
     if helper and os.waitpid(helper, 0)[1]:
-        raise OSError(5, "its cgroups cannot be joined")
+        raise OSError(5, "cannot join its cgroups")
 
 
-def _lineage(kernel_boot: str) -> list[str]:
-    """What a claim says: kernel boot, and the stat of keeper, task and init, in the numbers of the node."""
+def _lineage(order: StartOrder) -> list[str]:
+    """The content of a claim: kernel boot, and the stat of keeper, task and init, with pids of the node."""
     me = _line_of("/proc/self/stat")
     init = _line_of(f"/proc/{parse_parent(me)}/stat")
-    keeper = _line_of(f"/proc/{parse_parent(init)}/stat")
-    return [kernel_boot, keeper, me, init]
+    keeper = init if order.jail.plain else _line_of(f"/proc/{parse_parent(init)}/stat")
+    return [order.kernel_boot, keeper, me, init]
 
 
 def parse_parent(stat: str) -> int:
@@ -198,18 +215,18 @@ def parse_parent(stat: str) -> int:
 
 
 def _claim(run: int, lines: Sequence[str]) -> None:
-    """Take the right to begin, once. Raises FileExistsError when somebody voided the run."""
+    """Claim the run. Raises FileExistsError when the run was voided."""
     fd = os.open("proc", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=run)
     os.write(fd, "".join(f"{line}\n" for line in lines).encode())
     os.close(fd)
 
 
 def confine(jail: Jail) -> None:
-    """Give up what the task shall not have, in the one order that works. Raises OSError."""
-    if jail.plain:
-        return
+    """Drop rights and privileges, in the only order that works. Raises OSError."""
     for number, limits in sorted(jail.rlimits.items()):
         _limit(number, *limits)
+    if jail.plain:
+        return
     kernel.limit_capabilities(jail.capabilities)
     if os.getuid() == 0:
         os.setgroups(jail.groups)
@@ -233,7 +250,7 @@ def _limit(number: int, soft: int, hard: int) -> None:
     try:
         resource.setrlimit(number, (soft, hard))
     except ValueError:
-        # Not even root may raise it everywhere: as much as there is.
+        # Root may not raise it everywhere: use the maximum.
         most = resource.getrlimit(number)[1]
         resource.setrlimit(number, (min(soft, most), min(hard, most)))
 
@@ -241,16 +258,16 @@ def _limit(number: int, soft: int, hard: int) -> None:
 def run_program(argv: tuple[str, ...], env: dict[str, str]) -> None:
     """Execute a command, found as a shell would. Returns never, or raises Failed."""
     for number in range(1, signal.NSIG):
-        # Python ignores some signals; what is executed would go on ignoring them.
+        # Python ignores some signals; what is executed would continue ignoring them.
         with contextlib.suppress(OSError, ValueError):
             signal.signal(number, signal.SIG_DFL)
-    # Nothing of ours is open in the task, however it was made.
+    # No descriptor of the agent stays open in the task.
     kernel.close_on_exec()
     command = argv[0]
     places = [command]
     if "/" not in command:
         places = [f"{part or '.'}/{command}" for part in env.get("PATH", "").split(":")]
-    worst = OSError(2, "not found")
+    worst = OSError(errno.ENOENT, "")
     for place in places:
         try:
             os.execve(place, argv, env)
@@ -259,24 +276,24 @@ def run_program(argv: tuple[str, ...], env: dict[str, str]) -> None:
         except OSError as err:
             worst = err
     again = worst.errno not in _FINAL
-    raise Failed(f"command {command!r} is no program here: {worst.strerror}", again=again)
+    if worst.errno == errno.ENOENT:
+        raise StageFailed(f"command {command!r} not found on this node", again=again)
+    raise StageFailed(f"command {command!r} cannot be executed: {worst.strerror}", again=again)
 
 
-def _output(order: Start, path: str) -> int:
+def _output(order: StartOrder, path: str) -> int:
     if not path:
         return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-    directory = view.open_below(order.top, os.path.dirname(path))
-    try:
-        fd = open_log(os.path.basename(path), directory, 0o666)
-    finally:
-        os.close(directory)
-    # The task may open it again as /dev/stdout; whoever can reach it can write here.
+    if order.jail.plain:
+        return open_log(order.top, path)
+    fd = open_log(order.top, path, 0o666)
+    # The task may open it again as /dev/stdout.
     os.fchmod(fd, 0o666)
     return fd
 
 
 def write_exit(directory: str, code: int, reason: str) -> None:
-    """Write how a run ended, once: who comes later says nothing."""
+    """Write the end of a run, once; later writers do nothing."""
     if os.path.exists(f"{directory}/exit"):
         return
     fresh = f"{directory}/exit.new"
@@ -298,17 +315,17 @@ def _line_of(path: str) -> str:
 
 
 def _claimed(path: str, boot: str) -> bool:
-    """Say whether the run began; what was voided before never did."""
+    """Return whether the run began; a voided run never began."""
     try:
         return _line_of(path).splitlines()[0] == boot
     except FileNotFoundError:
         return False
 
 
-def _say(tell: int, err: Exception) -> None:
+def _report_error(tell: int, err: Exception) -> None:
     if tell < 0:
         return
-    if isinstance(err, Failed):
+    if isinstance(err, StageFailed):
         again, reason = err.again, str(err)
     elif isinstance(err, OSError):
         again, reason = err.errno not in _FINAL, err.strerror or str(err)
@@ -319,8 +336,8 @@ def _say(tell: int, err: Exception) -> None:
         os.write(tell, f"error {int(again)} {reason}\n".encode())
 
 
-def nothing_open() -> None:
-    """Let go of what the starter has as its first three: its socket, and words that nobody hears."""
+def close_standard_streams() -> None:
+    """Replace the standard descriptors of the starter: its socket and unused outputs."""
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for number in range(3):
         os.dup2(null, number, inheritable=False)
@@ -328,8 +345,8 @@ def nothing_open() -> None:
         os.close(null)
 
 
-def fail_loudly(tell: int, err: BaseException) -> None:
-    """Say what nobody expected, and end."""
+def report_crash(tell: int, err: BaseException) -> None:
+    """Report an unexpected error, and exit."""
     with contextlib.suppress(OSError):
         os.write(tell, f"error 1 {err!r}\n".encode())
     os._exit(NOT_EXECUTABLE)

@@ -12,16 +12,28 @@ import signal
 import socket
 
 from services.agent.drivers.isolation.cgroups import join
-from services.agent.drivers.isolation.entering import enter
-from services.agent.drivers.isolation.orders import DECODER, ENTER, SHELTER, Enter, Shelter
-from services.agent.drivers.isolation.stages import fail_loudly, keep, nothing_open
+from services.agent.drivers.isolation.enter import enter
+from services.agent.drivers.isolation.stages import (
+    close_standard_streams,
+    report_crash,
+    run_keeper,
+    run_plain,
+)
+from services.agent.drivers.isolation.starter_protocol import (
+    ENTER,
+    MOVE,
+    ORDER_DECODER,
+    PLAIN,
+    EnterOrder,
+    MoveOrder,
+)
 
 _MOST_DESCRIPTORS = 8
 
 
 def serve(inbox: socket.socket) -> None:
     """Take orders until the agent's end of the socket is closed."""
-    # Children are reaped by the kernel: their ends are told by files and descriptors.
+    # The kernel reaps children: their ends are known by files and descriptors.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -35,33 +47,35 @@ def serve(inbox: socket.socket) -> None:
             return
         for fd in fds:
             os.set_inheritable(fd, False)
-        if word == SHELTER:
-            _take_shelter(fds[0])
+        if word == MOVE:
+            _move_to_cgroup(fds[0])
         elif os.fork() == 0:
-            nothing_open()
+            close_standard_streams()
             inbox.detach()
             try:
-                _obey(word, fds)
+                _execute_order(word, fds)
             except BaseException as err:  # noqa: BLE001 - the child of a fork must not return.
-                fail_loudly(fds[1], err)
+                report_crash(fds[1], err)
         for fd in fds:
             os.close(fd)
 
 
-def _take_shelter(order_fd: int) -> None:
-    order = DECODER.decode(os.pread(order_fd, os.fstat(order_fd).st_size, 0))
-    if isinstance(order, Shelter):
+def _move_to_cgroup(order_fd: int) -> None:
+    order = ORDER_DECODER.decode(os.pread(order_fd, os.fstat(order_fd).st_size, 0))
+    if isinstance(order, MoveOrder):
         for entry in order.entries:
             with contextlib.suppress(OSError):
                 join(entry, 0)
 
 
-def _obey(word: bytes, fds: list[int]) -> None:
+def _execute_order(word: bytes, fds: list[int]) -> None:
     """A start says its namespaces in the word itself: its keeper reads no more than that."""
+    if word == PLAIN:
+        run_plain(fds[0], fds[1])
     if word != ENTER:
-        keep(fds[0], fds[1], int(word))
-    order = DECODER.decode(os.pread(fds[0], os.fstat(fds[0]).st_size, 0))
-    if isinstance(order, Enter):
+        run_keeper(fds[0], fds[1], int(word))
+    order = ORDER_DECODER.decode(os.pread(fds[0], os.fstat(fds[0]).st_size, 0))
+    if isinstance(order, EnterOrder):
         enter(order, fds[1], fds[2], (fds[3], fds[4], fds[5]))
 
 

@@ -1,6 +1,6 @@
-//! A Caravan client in Rust: the official NATS client and nothing of Caravan. CARAVAN_NATS_URL names the bus.
-//! Submits a job, follows it until it runs, stops it, follows it until it is over, and reads what the log says of that
-//! time.
+//! A Caravan client in Rust: the official NATS client and nothing of Caravan. CARAVAN_NATS_URL names the bus,
+//! user and password inside. Submits a job, follows it until it runs, stops it, follows it until it is over, and reads
+//! what the log says of that time.
 
 use std::{env, error::Error, time::Duration};
 
@@ -64,16 +64,14 @@ async fn follow(nc: &Client, updates: &mut Subscriber, seq: u64, is_reached: fn(
     }
 }
 
-fn groups(shown: &Value) -> impl Iterator<Item = &Value> {
-    shown["groups"].as_object().into_iter().flat_map(|all| all.values())
-}
-
 fn is_running(shown: &Value) -> bool {
-    groups(shown).count() > 0 && groups(shown).all(|one| one["running"] == one["desired"])
+    let rollout = &shown["rollout"];
+    assert_ne!(rollout["status"], "failed", "{}", rollout["reason"]);
+    rollout["status"] == "running"
 }
 
 fn is_over(shown: &Value) -> bool {
-    shown["status"] == "dead" && groups(shown).all(|one| one["running"] == 0)
+    ["stopped", "complete"].iter().any(|one| shown["rollout"]["status"] == *one)
 }
 
 /// Read records by one batched direct get, and check their checksums and their chain.
@@ -102,12 +100,28 @@ async fn read_log(nc: &Client, first: u64, last: u64) -> Outcome<Vec<Value>> {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Outcome<()> {
-    let nc = async_nats::connect(env::var("CARAVAN_NATS_URL").unwrap_or("nats://127.0.0.1:4222".into())).await?;
+    let servers = env::var("CARAVAN_NATS_URL")?;
+    let parts: Vec<&str> = servers.split(['/', ':', '@']).collect(); // nats, "", "", user, password, …
+    // A user may listen behind its own name only.
+    let options = async_nats::ConnectOptions::with_user_and_password(parts[3].into(), parts[4].into())
+        .custom_inbox_prefix(format!("_INBOX.{}", parts[3]));
+    let mut pause = Duration::from_millis(500);
+    let nc = loop {
+        match options.clone().connect(&servers).await {
+            Ok(nc) => break nc,
+            Err(error) => eprintln!("waiting for the bus: {error}"),
+        }
+        sleep(pause).await;
+        pause = (2 * pause).min(Duration::from_secs(8));
+    };
     let task = json!({
         "Name": "sleep", "Driver": "raw_exec", "Config": {"command": "/bin/sleep", "args": ["3600"]},
         "Resources": {"CPU": 20, "MemoryMB": 16},
     });
-    let job = json!({"ID": JOB_ID, "TaskGroups": [{"Name": "kitchen", "Count": 2, "Tasks": [task]}]});
+    let job = json!({
+        "ID": JOB_ID, "Update": {"MinHealthyTime": 1_000_000_000},
+        "TaskGroups": [{"Name": "kitchen", "Count": 2, "Tasks": [task]}],
+    });
     // Listen first, then read the last value: what changes in between is not missed.
     let mut updates = nc.subscribe(format!("view.job.{}", token(JOB_ID))).await?;
     let submitted = submit(&nc, "submit", json!({"Job": job})).await?;

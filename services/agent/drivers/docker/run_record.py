@@ -1,0 +1,80 @@
+"""What a run keeps of its container, beside it in `runs/<n>/`: that it may have been started, and how it ended.
+
+Decides the meaning of the engine's state of an ended container. Independent of the engine.
+"""
+
+import contextlib
+import os
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from services.agent.drivers.driver import TaskExit, exit_from_code
+
+_CLAIM, _END = "container", "exit"
+
+
+class ContainerClaim(msgspec.Struct, frozen=True, kw_only=True):
+    """A container that was, or is about to be, started."""
+
+    container: str
+    kernel_boot: str
+
+
+def write_claim(directory: Path, claim: ContainerClaim) -> None:
+    """Keep a claim; it is there before the container runs."""
+    _replace(directory / _CLAIM, msgspec.json.encode(claim))
+
+
+def read_claim(directory: Path) -> ContainerClaim | None:
+    """Read a run's claim; None: it was never started."""
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        return msgspec.json.decode((directory / _CLAIM).read_bytes(), type=ContainerClaim)
+    return None
+
+
+def write_end(directory: Path, end: TaskExit) -> None:
+    """Keep an end, on disk when this returns; a full disk costs only a later life its knowledge."""
+    with contextlib.suppress(OSError):
+        _replace(directory / _END, msgspec.json.encode(end), sync=True)
+
+
+def read_end(directory: Path) -> TaskExit | None:
+    """Read a run's end; None: it has none that is known."""
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        return msgspec.json.decode((directory / _END).read_bytes(), type=TaskExit)
+    return None
+
+
+def _replace(path: Path, data: bytes, *, sync: bool = False) -> None:
+    fresh = path.with_suffix(".new")
+    with fresh.open("wb") as file:
+        file.write(data)
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
+    fresh.replace(path)
+
+
+def container_exit(state: dict[str, Any]) -> TaskExit:
+    """Read how a container ended: a code above 128 names a signal, out of memory is called so."""
+    code = int(state["ExitCode"])
+    reason = str(state.get("Error") or "")
+    if state.get("OOMKilled") and code != 0:
+        reason = "OOM Killed: memory limit exceeded"
+    return exit_from_code(code, reason)
+
+
+def ended_before_boot(state: dict[str, Any]) -> bool:
+    """Return whether a container had ended before this machine was started: then its code is its own."""
+    text = str(state.get("FinishedAt") or "")[:19]
+    try:
+        finished = datetime.fromisoformat(f"{text}+00:00").timestamp()
+    except ValueError:
+        return False
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    # The engine writes the year 1 for never.
+    return 0 < finished < booted

@@ -1,0 +1,1 @@
+"""The isolated drivers: exec, java, qemu."""

@@ -1,0 +1,1 @@
+"""Operating system processes that outlive the agent: starter, runs, sessions."""

@@ -1,0 +1,180 @@
+"""What all drivers of processes do alike: start through the starter, adopt, wait, signal, end, run commands beside.
+
+A subclass decides the order of a start: command, user, view and limits. Processes and their records:
+`isolation/stages.py`, `run_record.py`. Rejected: the agent as parent (an exit while it is away is lost), a process of
+its own beside each task (8 MiB; a fork of the starter has a quarter).
+"""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from services.agent.drivers.driver import (
+    DriverRun,
+    StartRefused,
+    TaskExit,
+    TaskMissing,
+    TaskUsage,
+)
+from services.agent.drivers.isolation.starter_protocol import EnterOrder, Jail, StartOrder
+from services.agent.drivers.process.exec_session import ProcessSession, open_session
+from services.agent.drivers.process.os_process import (
+    has_pid,
+    is_alive,
+    kill_session,
+    process_usage,
+    send_signal,
+    wait_for_end,
+)
+from services.agent.drivers.process.run_record import (
+    ProcessRun,
+    find_run,
+    read_claim,
+    read_exit,
+    void_run,
+)
+from services.agent.drivers.process.starter_client import StarterClient
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class ProcessDriver:
+    """Base of raw_exec and exec."""
+
+    #: at every end, kill processes that left the task's group but not its session.
+    kills_session = False
+
+    def __init__(self, *, kernel_boot: str, starter: StarterClient | None = None) -> None:
+        self._kernel_boot = kernel_boot
+        self.starter = starter or StarterClient()
+
+    async def start_order(self, run: DriverRun, order: StartOrder) -> ProcessRun:
+        """Start a run; returns when its command is being executed. Raises StartRefused."""
+        try:
+            await self.starter.start(order)
+        except StartRefused:
+            await self.abandon(run)
+            raise
+        found = find_run(run.directory, self._kernel_boot)
+        if not isinstance(found, ProcessRun):
+            # The task has ended already; its keeper may still be ending.
+            found = read_claim(run.directory)
+        if found is None:
+            raise StartRefused("claim file cannot be read", recoverable=True)
+        return found
+
+    async def recover(self, run: DriverRun) -> ProcessRun | TaskExit | TaskMissing:
+        """Find a run of an earlier agent process, or make sure that it never begins."""
+        for _ in range(200):
+            found = void_run(run.directory, self._kernel_boot)
+            if found is None:
+                # The claim is being written.
+                await asyncio.sleep(0.01)
+                continue
+            if isinstance(found, TaskExit) and (last := read_claim(run.directory)):
+                for process in (last.keeper, last.init):
+                    if is_alive(process):
+                        await wait_for_end(process)
+            if not isinstance(found, ProcessRun):
+                await self.clean(run.directory)
+            return found
+        return TaskMissing(started=True, reason="start was interrupted and never completed")
+
+    async def wait(self, handle: ProcessRun) -> TaskExit:
+        """Wait for the keeper, or for init and the task when the keeper was killed; then clean up."""
+        await wait_for_end(handle.keeper)
+        found = read_exit(handle.directory)
+        if found is None or has_pid(handle.init):
+            if is_alive(handle.process):
+                await wait_for_end(handle.process)
+            await wait_for_end(handle.init)
+            found = read_exit(handle.directory)
+            kill_session(handle.process)
+        elif self.kills_session:
+            kill_session(handle.process)
+        await self.clean(handle.directory)
+        if found is not None:
+            return found
+        reason = "exit code unknown: keeper and init processes were killed"
+        return TaskExit(code=None, reason=reason)
+
+    async def clean(self, directory: Path) -> None:
+        """Remove what a driver made for a run that has ended."""
+
+    async def signal(self, handle: ProcessRun, name: str) -> None:
+        """Signal the task's group."""
+        send_signal(handle.process, name)
+
+    async def stop(self, handle: ProcessRun) -> None:
+        """Kill the task's group; init ends with it, and kills what is left."""
+        send_signal(handle.process, "SIGKILL")
+        if not is_alive(handle.process):
+            # Init ends by itself unless it is stopped.
+            send_signal(handle.init, "SIGCONT")
+
+    async def abandon(self, run: DriverRun) -> None:
+        """Void a start that took too long, or end the run."""
+        found = await self.recover(run)
+        if isinstance(found, ProcessRun):
+            await self.stop(found)
+            await self.wait(found)
+
+    def jail_of(self, _handle: ProcessRun) -> Jail:
+        """Isolation of a live run, for commands beside it. Raises StartRefused."""
+        return Jail(plain=True)
+
+    async def exec_stream(
+        self, handle: ProcessRun, command: tuple[str, ...], *, tty: bool
+    ) -> ProcessSession:
+        """Run a command in the task's environment, directory and isolation. Raises StartRefused."""
+        jail = self.jail_of(handle)
+        env, where = _environment_of(handle.pid)
+        order = EnterOrder(
+            pid=handle.pid,
+            start_ticks=handle.process.start_ticks,
+            argv=command,
+            env=env,
+            work_dir="/" if jail.view and not jail.plain else where,
+            jail=jail,
+            tty=tty,
+        )
+        return await open_session(self.starter, order)
+
+    async def stats(self, handle: ProcessRun) -> TaskUsage:
+        """Processor time and memory of the task's own process."""
+        cpu_ns, memory_bytes = process_usage(handle.process)
+        return TaskUsage(cpu_ns=cpu_ns, memory_bytes=memory_bytes)
+
+    def close(self) -> None:
+        """Release the starter; tasks run on."""
+        self.starter.close()
+
+
+def _environment_of(pid: int) -> tuple[dict[str, str], str]:
+    """Environment and directory of a process. Raises StartRefused when it has ended."""
+    try:
+        text = Path(f"/proc/{pid}/environ").read_bytes()
+        where = str(Path(f"/proc/{pid}/cwd").readlink())
+    except OSError as err:
+        raise StartRefused("the task has ended", recoverable=False) from err
+    pairs = [pair.split(b"=", 1) for pair in text.split(b"\0") if b"=" in pair]
+    return {os.fsdecode(name): os.fsdecode(value) for name, value in pairs}, where
+
+
+def check_environment(texts: Iterable[str], env: dict[str, str]) -> None:
+    """Raise StartRefused for what the kernel cannot hand to a program."""
+    if any("\0" in text for text in (*texts, *env, *env.values())):
+        raise StartRefused("options and environment must not contain NUL bytes", recoverable=False)
+    if any("=" in name or not name for name in env):
+        raise StartRefused(
+            'environment variable names must not be empty or contain "="', recoverable=False
+        )
+
+
+def prune_runs(run: DriverRun) -> None:
+    """Delete the records of all earlier runs but the last one."""
+    for old in run.places.runs.iterdir():
+        if old.name.isdigit() and int(old.name) < run.number - 1:
+            shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""Performs what the agent's role decides: journal, directories, logs, processes."""

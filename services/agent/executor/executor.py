@@ -1,0 +1,445 @@
+"""Performs the agent's effects on a real node: journal, drivers, directories.
+
+Bounds drivers in time, and turns their results into the inputs that
+shared/core/runtime/agent_messages.py promises. Each run is one asyncio task, so that a driver that hangs holds up
+its own run alone.
+"""
+
+import asyncio
+import contextlib
+import os
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from services.agent.drivers.driver import (
+    Driver,
+    DriverRun,
+    EventingDriver,
+    StartRefused,
+    TaskExit,
+    TaskMissing,
+    directories_refused,
+)
+from services.agent.executor.alloc_dirs import AllocDirs
+from services.agent.executor.alloc_story import AllocStory
+from services.agent.executor.check_runner import CheckRunner
+from services.agent.executor.data_dir import DataDir
+from services.agent.executor.disk_usage import DiskUsageMonitor
+from services.agent.executor.log_rotation import OpenLog, rotate
+from services.agent.executor.port_check import find_port_in_use
+from services.agent.host_volumes import HostVolumes
+from services.agent.inputs.input_handler import InputHandler
+from services.agent.inputs.input_runner import InputRunner, refused
+from services.agent.safe_open import open_below
+from shared.core.runtime.agent_messages import (
+    AgentInput,
+    CancelPrepare,
+    CloseAlloc,
+    KillTask,
+    LimitLogs,
+    LogLimits,
+    PrepareTask,
+    RecoverTask,
+    RemoveAlloc,
+    SignalTask,
+    StartTask,
+    SweepAllocs,
+    TaskExited,
+    TaskGone,
+    TaskNoted,
+    TaskStarted,
+    TaskStartFailed,
+    WatchChecks,
+    WriteJournal,
+)
+
+#: A driver's answer to start and recover is awaited this long; docker pulls have their own limit within it.
+DRIVER_TIMEOUT_S = 300.0
+#: How often the logs of what runs are looked at.
+LOG_ROTATE_INTERVAL_S = 1.0
+#: Not more than so many tasks a second, however many run.
+LOG_CHECKS_PER_S = 2_000
+#: Signals, kills and abandoned starts.
+DRIVER_SHORT_TIMEOUT_S = 15.0
+
+_log = structlog.get_logger()
+
+_RunKey = tuple[int, str, int]
+
+
+class TaskExecutor:
+    """One per agent, on its event loop. `inject` hands an input to the shell."""
+
+    def __init__(
+        self,
+        *,
+        home: DataDir,
+        drivers: Mapping[str, Driver],
+        inject: Callable[[AgentInput], None],
+        directories: AllocDirs | None = None,
+        handlers: Mapping[str, InputHandler] | None = None,
+        volumes: HostVolumes | None = None,
+    ) -> None:
+        self._home = home
+        self._directories = directories or AllocDirs(home.top)
+        self._volumes = volumes or HostVolumes({})
+        self._inputs = InputRunner(home, self._directories, handlers)
+        self._drivers = dict(drivers)
+        for driver in drivers.values():
+            if isinstance(driver, EventingDriver):
+                driver.tell = self._note
+        self._tell = inject
+        self._live: dict[_RunKey, tuple[Driver, Any, DriverRun]] = {}
+        #: how many runs of an allocation are alive or about to be, and what was found of its ports before the first.
+        self._busy: Counter[int] = Counter()
+        self._ports: dict[int, asyncio.Future[str]] = {}
+        self._logs: dict[_RunKey, tuple[DriverRun, LogLimits]] = {}
+        self._tends_logs = False
+        self._work: set[asyncio.Task[None]] = set()
+        self._story = AllocStory(home.journal.entries)
+        self._checks = CheckRunner(self._inject, self.runs)
+        self.disk = DiskUsageMonitor(self._directories, self._live_allocs, self._inject)
+        #: why the last write to the journal failed; nothing starts while it does.
+        self._journal_error = ""
+        #: tasks are being ended with the agent: no more starts, and no reports of their ends.
+        self._ending = False
+
+    def performers(self) -> dict[type, Callable[[Any], None]]:
+        """What the shell calls for each effect that is not the bus's."""
+        return {
+            WriteJournal: self._write,
+            PrepareTask: self._prepare_inputs,
+            CancelPrepare: self._inputs.cancel,
+            StartTask: self._start,
+            RecoverTask: self._recover,
+            SignalTask: self._signal,
+            KillTask: self._kill,
+            LimitLogs: self._limit_logs,
+            CloseAlloc: self._close,
+            RemoveAlloc: self._remove,
+            SweepAllocs: self._sweep,
+            WatchChecks: self._checks.watch,
+        }
+
+    def runs(self, alloc_id: str = "") -> list[tuple[Driver, Any, DriverRun]]:
+        """List what is alive, with driver and handle; of one allocation, or of all."""
+        return [one for one in self._live.values() if alloc_id in ("", one[2].alloc_id)]
+
+    def disk_mib(self) -> dict[str, int]:
+        """Return the last measured sizes of the directories of live allocations, by shown id."""
+        known = self.disk.used_mib
+        return {alloc_id: known.get(key, 0) for key, alloc_id in self._live_allocs().items()}
+
+    async def end_tasks(self, grace_s: float = 5.0) -> int:
+        """End every run because the agent ends; the next life starts them again. Returns how many there were.
+
+        May be called on another loop than the one the runs were watched on, when that is over.
+        """
+        self._ending = True
+        ending = list(self._live.values())
+        await asyncio.gather(*(self._end(*one, grace_s) for one in ending))
+        for alloc_id in sorted({run.alloc_id for _, _, run in ending}):
+            # The next life of the agent creates them again.
+            self._directories.close(alloc_id)
+        return len(ending)
+
+    async def close(self) -> None:
+        """Stop watching; tasks run on."""
+        await self._checks.close()
+        await self._inputs.close()
+        for task in list(self._work):
+            task.cancel()
+        await asyncio.gather(*self._work, return_exceptions=True)
+        self._home.close()
+
+    # ---- effects ----
+
+    def _write(self, effect: WriteJournal) -> None:
+        try:
+            self._home.journal.append(effect.entries, sync=effect.sync)
+        except OSError as err:
+            self._journal_error = f"journal cannot be written: {err}"
+            _log.error("journal.failed", error=str(err))
+        else:
+            self._journal_error = ""
+        self._story.log(effect.entries)
+
+    def _prepare_inputs(self, effect: PrepareTask) -> None:
+        if self._ending:
+            return
+        if self._journal_error:
+            self._inject(refused(effect, self._journal_error))
+        else:
+            self._inputs.prepare(effect, self._inject)
+
+    def _start(self, effect: StartTask) -> None:
+        driver = self._drivers.get(effect.driver)
+        if self._ending:
+            return
+        if self._journal_error:
+            self._inject(_failed(effect, self._journal_error, recoverable=True))
+        elif driver is None:
+            reason = f"driver {effect.driver!r} is not available on this node"
+            self._inject(_failed(effect, reason, recoverable=False))
+        else:
+            if not self._busy[effect.key] and effect.launch.ports:
+                # Checked once for all tasks that start together: a running sibling may hold the ports.
+                ports, shared = effect.launch.ports, effect.launch.shared_ports
+                loop = asyncio.get_running_loop()
+                self._ports[effect.key] = loop.run_in_executor(
+                    None, find_port_in_use, ports, shared
+                )
+            self._spawn_run(effect.key, self._run(driver, effect))
+
+    def _recover(self, effect: RecoverTask) -> None:
+        driver = self._drivers.get(effect.driver)
+        if driver is None:
+            # The task may still run; without its driver its state is unknown.
+            reason = f"driver {effect.driver!r} is no longer available on this node"
+            self._inject(_gone(effect, TaskMissing(started=True, reason=reason)))
+        else:
+            self._spawn_run(effect.key, self._find(driver, effect))
+
+    def _signal(self, effect: SignalTask) -> None:
+        live = self._live.get((effect.key, effect.task, effect.run))
+        if live is not None:
+            driver, handle, _ = live
+            self._spawn("call", self._bounded(driver.signal(handle, effect.signal), effect.task))
+
+    def _kill(self, effect: KillTask) -> None:
+        live = self._live.get((effect.key, effect.task, effect.run))
+        if live is not None:
+            driver, handle, _ = live
+            self._spawn("call", self._bounded(driver.stop(handle), effect.task))
+
+    def _limit_logs(self, effect: LimitLogs) -> None:
+        name = (effect.key, effect.task, effect.run)
+        if name in self._logs:
+            self._logs[name] = (self._logs[name][0], effect.logs)
+
+    def _close(self, effect: CloseAlloc) -> None:
+        _log.info("allocation.ended", **self._story.names(effect.key))
+        work = asyncio.to_thread(self._directories.close, effect.alloc_id)
+        self._spawn("call", self._bounded(work, effect.alloc_id))
+
+    def _remove(self, effect: RemoveAlloc) -> None:
+        work = asyncio.to_thread(self._directories.remove, effect.alloc_id)
+        self._spawn("call", self._bounded(work, effect.alloc_id))
+
+    def _sweep(self, effect: SweepAllocs) -> None:
+        # Named before anything new can be there; an allocation that was forgotten never comes back.
+        names = self._directories.strangers(effect.kept)
+        if names:
+            _log.info("directories.swept", count=len(names))
+            work = asyncio.to_thread(self._directories.sweep, names)
+            self._spawn("call", self._bounded(work, "sweep"))
+
+    # ---- one asyncio task each ----
+
+    def _inject(self, event: AgentInput) -> None:
+        if not self._ending:
+            self._tell(event)
+
+    def _note(self, run: DriverRun, kind: str, text: str) -> None:
+        noted = TaskNoted(key=run.key, task=run.task, run=run.number, kind=kind, message=text)
+        self._inject(noted)
+
+    def _spawn(self, kind: str, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=f"{kind} {len(self._work)}")
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+
+    def _spawn_run(self, key: int, work: Coroutine[Any, Any, None]) -> None:
+        self._busy[key] += 1
+        self._spawn("run", self._counted(key, work))
+
+    async def _counted(self, key: int, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        finally:
+            self._busy[key] -= 1
+            if not self._busy[key]:
+                del self._busy[key]
+                self._ports.pop(key, None)
+
+    async def _run(self, driver: Driver, effect: StartTask) -> None:
+        run = None
+        try:
+            run = self._run_of(effect)
+            found = self._ports.get(effect.key)
+            problem = await asyncio.shield(found) if found is not None else ""
+            await asyncio.to_thread(self._prepare, run, effect, problem)
+            # Not wait_for: it may swallow a cancellation that comes together with the answer.
+            async with asyncio.timeout(DRIVER_TIMEOUT_S):
+                launch = self._volumes.resolved(effect.launch)
+                handle = _checked(await driver.start(run, launch))
+        except StartRefused as err:
+            self._inject(_failed(effect, str(err), recoverable=err.recoverable))
+            return
+        except Exception as err:  # noqa: BLE001 - a driver may fail in any way; its task alone pays.
+            reason = str(err) if isinstance(err, ValueError) else repr(err)
+            if isinstance(err, TimeoutError):
+                reason = f"driver did not answer within {DRIVER_TIMEOUT_S:.0f} s"
+            elif not isinstance(err, ValueError):
+                _log.warning("driver.failed", driver=driver.name, task=effect.task, error=reason)
+            if run is not None:
+                await self._bounded(driver.abandon(run), effect.task)
+            recoverable = not isinstance(err, ValueError)
+            self._inject(_failed(effect, reason, recoverable=recoverable))
+            return
+        await self._watch(driver, handle, run, effect, adopted=False)
+
+    def _prepare(self, run: DriverRun, effect: StartTask, problem: str) -> None:
+        """Make directories, in a thread. Raises StartRefused, at once where its ports are a problem."""
+        if problem:
+            raise StartRefused(problem, recoverable=True)
+        secrets_mib = effect.launch.secrets_mib
+        try:
+            self._directories.prepare(run.places, inherit=effect.inherit, secrets_mib=secrets_mib)
+        except OSError as err:
+            raise directories_refused(err) from err
+
+    async def _find(self, driver: Driver, effect: RecoverTask) -> None:
+        try:
+            run = self._run_of(effect)
+            async with asyncio.timeout(DRIVER_TIMEOUT_S):
+                found = await driver.recover(run)
+            if not isinstance(found, TaskExit | TaskMissing):
+                _checked(found)
+        except Exception as err:  # noqa: BLE001 - as above.
+            _log.warning("driver.failed", driver=driver.name, task=effect.task, error=repr(err))
+            found = TaskMissing(started=True, reason=f"recovery failed: {err!r}")
+            self._inject(_gone(effect, found))
+            return
+        if isinstance(found, TaskMissing):
+            self._inject(_gone(effect, found))
+        elif isinstance(found, TaskExit):
+            self._inject(_exited(effect, found))
+        else:
+            await self._watch(driver, found, run, effect, adopted=True)
+
+    async def _watch(
+        self,
+        driver: Driver,
+        handle: Any,
+        run: DriverRun,
+        effect: StartTask | RecoverTask,
+        *,
+        adopted: bool,
+    ) -> None:
+        key = (effect.key, effect.task, effect.run)
+        self._live[key] = (driver, handle, run)
+        self._tend_logs(key, run, effect)
+        if not self.disk.is_running:
+            self.disk.is_running = True
+            self._spawn("disk", self.disk.run())
+        names = {**self._story.names(effect.key), "task": effect.task, "run": effect.run}
+        word = "task.adopted" if adopted else "task.started"
+        _log.info(word, **names, driver=driver.name, pid=handle.pid)
+        self._inject(TaskStarted(**_names(effect), pid=handle.pid, adopted=adopted))
+        try:
+            end = await driver.wait(handle)
+            if not isinstance(end, TaskExit):
+                raise TypeError(f"driver returned no task exit: {end!r}")  # noqa: TRY301 - handled below.
+        except asyncio.CancelledError:
+            raise
+        except Exception as err:  # noqa: BLE001 - as above.
+            await self._bounded(driver.stop(handle), effect.task)
+            end = TaskExit(code=None, reason=f"driver lost track of the task: {err!r}")
+        del self._live[key]
+        self._logs.pop(key, None)
+        _log.info("task.ended", **names, exit_code=end.code, signal=end.signal, reason=end.reason)
+        self._inject(_exited(effect, end))
+
+    def _tend_logs(self, key: _RunKey, run: DriverRun, effect: StartTask | RecoverTask) -> None:
+        limits = effect.launch.logs if isinstance(effect, StartTask) else effect.logs
+        if limits.disabled:
+            return
+        self._logs[key] = (run, limits)
+        if not self._tends_logs:
+            self._tends_logs = True
+            self._spawn("logs", self._rotate_logs())
+
+    async def _rotate_logs(self) -> None:
+        """Keep logs within bounds while any task runs: two sizes are checked for each task."""
+        try:
+            while self._logs:
+                await asyncio.to_thread(_rotate_all, self._home.top, list(self._logs.values()))
+                await asyncio.sleep(max(LOG_ROTATE_INTERVAL_S, len(self._logs) / LOG_CHECKS_PER_S))
+        finally:
+            self._tends_logs = False
+
+    def _live_allocs(self) -> dict[int, str]:
+        return {key: run.alloc_id for (key, _, _), (_, _, run) in self._live.items()}
+
+    async def _end(self, driver: Driver, handle: Any, run: DriverRun, grace_s: float) -> None:
+        await self._bounded(asyncio.to_thread(run.mark_agent_shutdown), run.task)
+        await self._bounded(driver.signal(handle, "SIGTERM"), run.task)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(driver.wait(handle), grace_s)
+            return
+        await self._bounded(driver.stop(handle), run.task)
+        await self._bounded(driver.wait(handle), run.task)
+
+    async def _bounded(self, work: Awaitable[object], about: str) -> None:
+        try:
+            async with asyncio.timeout(DRIVER_SHORT_TIMEOUT_S):
+                await work
+        except Exception as err:  # noqa: BLE001 - as above; the role's timers go on.
+            _log.warning("driver.call_failed", about=about, error=repr(err))
+
+    def _run_of(self, effect: StartTask | RecoverTask) -> DriverRun:
+        return DriverRun(
+            alloc_id=effect.alloc_id,
+            task=effect.task,
+            number=effect.run,
+            key=effect.key,
+            places=self._home.places(effect.alloc_id, effect.task),
+        )
+
+
+def _rotate_all(top: Path, logs: list[tuple[DriverRun, LogLimits]]) -> None:
+    """Rotate what has grown too long; a log that cannot be read is its own task's matter."""
+    for run, limits in logs:
+        for path in (run.places.stdout, run.places.stderr):
+            with contextlib.suppress(OSError):
+                if path.lstat().st_size <= limits.file_bytes:
+                    continue
+                fd = open_below(top, path.parent)
+                try:
+                    rotate(OpenLog(fd, path.name), limits)
+                finally:
+                    os.close(fd)
+
+
+def _checked(handle: Any) -> Any:
+    """Take a handle for one. Raises TypeError for anything else that a driver may return."""
+    if not isinstance(getattr(handle, "pid", None), int):
+        raise TypeError(f"driver returned no task handle: {handle!r}")
+    return handle
+
+
+def _names(effect: StartTask | RecoverTask) -> dict[str, Any]:
+    """Fields of every event of a run."""
+    return {"key": effect.key, "task": effect.task, "run": effect.run}
+
+
+def _failed(effect: StartTask, reason: str, *, recoverable: bool) -> TaskStartFailed:
+    return TaskStartFailed(**_names(effect), reason=reason, recoverable=recoverable)
+
+
+def _gone(effect: RecoverTask, found: TaskMissing) -> TaskGone:
+    return TaskGone(
+        **_names(effect),
+        started=found.started,
+        reason=found.reason,
+        charged=found.charged,
+    )
+
+
+def _exited(effect: StartTask | RecoverTask, end: TaskExit) -> TaskExited:
+    return TaskExited(**_names(effect), exit_code=end.code, signal=end.signal, reason=end.reason)

@@ -1,0 +1,86 @@
+"""Reads the log of a task: the rotated files in order, then the active one.
+
+Decides how a reader keeps its position while the beginning of the active file moves to a numbered file
+(`log_rotation.py`): the active file then has that many bytes less in front.
+"""
+
+import errno
+import os
+from collections import deque
+
+from services.agent.executor.log_rotation import MOVING, OpenLog, data_range
+
+#: No such file, or something else in its place.
+_NO_LOG = (errno.ENOENT, errno.EINVAL)
+_BLOCK = 1 << 16
+
+
+class TaskLogReader:
+    """One output of one task. `take` gives what was not given before."""
+
+    def __init__(self, log: OpenLog) -> None:
+        self._log = log
+        self._last = 0
+        #: bytes of the active file, behind its hole, that were given.
+        self._given = 0
+
+    def tail(self, lines: int, bytes_max: int = 0) -> bytes:
+        """Return the last lines, at most `bytes_max` bytes (0: any number), and go to the end."""
+        kept: deque[bytes] = deque(maxlen=lines or None)
+        length = 0
+        rest = b""
+        while part := self.take():
+            whole = (rest + part).splitlines(keepends=True)
+            rest = whole.pop() if whole and not whole[-1].endswith(b"\n") else b""
+            kept.extend(whole)
+            length = sum(map(len, kept)) if bytes_max else 0
+            while bytes_max and length > bytes_max and kept:
+                length -= len(kept.popleft())
+        if rest:
+            kept.append(rest)
+        found = b"".join(kept)
+        return found[-bytes_max:] if bytes_max else found
+
+    def take(self) -> bytes:
+        """Return the next bytes; empty: nothing new."""
+        for _ in range(1000):
+            if self._is_moving():
+                continue
+            before = self._log.numbers()
+            found = self._next(before)
+            if not self._is_moving() and self._log.numbers() == before:
+                data, self._last, self._given = found
+                if data or (self._last, self._given) == found[1:]:
+                    return data
+        return b""
+
+    def _next(self, older: list[int]) -> tuple[bytes, int, int]:
+        """What comes next, and the place behind it."""
+        last, given = self._last, self._given
+        for number in older:
+            if number <= last:
+                continue
+            data, size = self._read(self._log.beside(str(number)), given)
+            if given < size:
+                return data, last, given + len(data)
+            last, given = number, given - size
+        data, _ = self._read(self._log.name, given, skips_hole=True)
+        return data, last, given + len(data)
+
+    def _is_moving(self) -> bool:
+        head = self._log.beside(MOVING)
+        return any(name.startswith(head) for name in self._log.names())
+
+    def _read(self, name: str, at: int, *, skips_hole: bool = False) -> tuple[bytes, int]:
+        """Read one file from `at` on. Returns the bytes and its size; nothing for what is not a log."""
+        try:
+            fd = self._log.open(os.O_RDONLY, name)
+        except OSError as err:
+            if err.errno not in _NO_LOG:
+                raise
+            return b"", 0
+        try:
+            start, size = data_range(fd) if skips_hole else (0, os.fstat(fd).st_size)
+            return os.pread(fd, _BLOCK, start + at), size
+        finally:
+            os.close(fd)

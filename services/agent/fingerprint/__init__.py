@@ -1,0 +1,1 @@
+"""What this node offers: attributes, resources, drivers, looked at again every 15 s."""

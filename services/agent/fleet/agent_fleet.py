@@ -1,0 +1,317 @@
+"""A fleet of real agents: the agent's own role for every node, over simulated tasks.
+
+Tasks follow the profile with the same draws as the columnar fleet. Journals are not kept: a restarted fleet is a set of
+machines that lost their disks. For some hundreds of nodes: each has every object of an agent.
+"""
+
+import heapq
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from services.agent.fleet.simulated_fleet import SimulatedFleet
+from services.agent.fleet.task_profiles import JOB_VERSION_DECODER, task_profile_of
+from services.agent.node_reconciler import AgentLimits
+from services.agent.role import Agent
+from services.agent.tasks.resolved_group import ResolvedGroup
+from shared.core.runtime.agent_messages import (
+    AgentEffect,
+    AgentInput,
+    KillTask,
+    PrepareTask,
+    SignalTask,
+    StartTask,
+    TaskExited,
+    TaskStarted,
+    TaskStartFailed,
+    WatchChecks,
+    passing_checks,
+    prepared_inputs,
+)
+from shared.core.runtime.messages import (
+    Ack,
+    Answer,
+    Ask,
+    Effect,
+    Message,
+    Reconnected,
+    Send,
+    SetTimer,
+    Stop,
+    Timer,
+)
+from shared.core.runtime.role import Input
+from shared.fleet import distributions
+from shared.fleet.profile import (
+    RUN,
+    RUN_FAILS,
+    RUN_FOREVER,
+    START,
+    START_FAILS,
+    STOP,
+    TaskProfile,
+)
+from shared.protocol import subjects
+
+_SIGTERM = 15
+_JOB_VERSION = subjects.query("job_version")
+#: When, order, node, life of its agent, event of a task.
+SimulatedTaskEvent = tuple[int, int, int, int, AgentInput]
+
+
+class _SimulatedTasks:
+    """Simulated drivers of all nodes: events of task runs, in order of time."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._events: list[SimulatedTaskEvent] = []
+        self._count = 0
+        #: profile of each run that has not ended: node, key, task, run.
+        self._alive: dict[tuple[int, int, str, int], TaskProfile] = {}
+
+    def next_ns(self) -> int:
+        """When the next event is due; 0: never."""
+        return self._events[0][0] if self._events else 0
+
+    def take(self, now_ns: int) -> list[SimulatedTaskEvent]:
+        """Take the events due by now, in order."""
+        out = []
+        while self._events and self._events[0][0] <= now_ns:
+            out.append(heapq.heappop(self._events))
+        return out
+
+    def _tell(self, at_ns: int, node: int, life: int, event: AgentInput) -> None:
+        self._count += 1
+        heapq.heappush(self._events, (at_ns, self._count, node, life, event))
+
+    def start(
+        self, effect: StartTask, manner: TaskProfile, *, node: int, life: int, now_ns: int
+    ) -> None:
+        """Start a run: schedule its start and its end."""
+        key, task, run = effect.key, effect.task, effect.run
+        at_ns = now_ns + self._draw(START, manner.starts, effect.key)
+        if self._happens(START_FAILS, manner.start_fails, effect.key):
+            why = "start failure set by the fleet profile"
+            failed = TaskStartFailed(key=key, task=task, run=run, reason=why, recoverable=False)
+            self._tell(at_ns, node, life, failed)
+            return
+        self._alive[node, effect.key, effect.task, effect.run] = manner
+        self._tell(at_ns, node, life, TaskStarted(key=key, task=task, run=run))
+        if not manner.runs.is_never:
+            fails = self._happens(RUN_FAILS, manner.run_fails, effect.key)
+            code = manner.exit_code or int(fails)
+            ended = TaskExited(key=key, task=task, run=run, exit_code=code)
+            lasts = self._draw(RUN, manner.runs, effect.key)
+            self._tell(at_ns + lasts, node, life, ended)
+
+    def end(self, effect: SignalTask | KillTask, *, node: int, life: int, now_ns: int) -> None:
+        """Stop a run; a kill takes effect at once."""
+        manner = self._alive.get((node, effect.key, effect.task, effect.run))
+        if manner is None:
+            return
+        wait = 0 if isinstance(effect, KillTask) else self._draw(STOP, manner.stops, effect.key)
+        ended = TaskExited(
+            key=effect.key, task=effect.task, run=effect.run, exit_code=143, signal=_SIGTERM
+        )
+        self._tell(now_ns + wait, node, life, ended)
+
+    def is_news(self, node: int, event: AgentInput) -> bool:
+        """Return whether an event is no repeated end of a run."""
+        if not isinstance(event, TaskExited):
+            return True
+        return self._alive.pop((node, event.key, event.task, event.run), None) is not None
+
+    def _draw(self, purpose: int, law: distributions.Distribution, key: int) -> int:
+        return int(
+            law.draw(distributions.purpose_hashes(self._seed, purpose, np.asarray([key])))[0]
+        )
+
+    def _happens(self, purpose: int, share: int, key: int) -> bool:
+        return bool(
+            distributions.happens(
+                distributions.purpose_hashes(self._seed, purpose, np.asarray([key])), share
+            )[0]
+        )
+
+
+class AgentFleet(SimulatedFleet):
+    """A fleet of agents."""
+
+    def _set_up(self, seed: int) -> None:
+        self._tasks = _SimulatedTasks(seed)
+        self._lives = [0] * len(self._specs)
+        self._agents = [self._agent(at, 0) for at in range(len(self._specs))]
+        self._now_ns = 0
+        #: answers about job versions, and the nodes waiting for one.
+        self._texts: dict[str, bytes] = {}
+        self._waiting: dict[str, list[int]] = {}
+        self._manners: dict[tuple[str, int, str, str], TaskProfile] = {}
+
+    def _agent(self, at: int, nth: int) -> Agent:
+        spec = self._specs[at]
+        return Agent(
+            node_id=spec.node_id,
+            instance=f"{self.instance}-{spec.node_id}",
+            host_id=f"host-{spec.node_id}",
+            boot_id=self._boots(at, nth),
+            spec=spec,
+            settings=AgentLimits(kept_allocs_max=0, brief=True),
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """Sums of the metrics of all agents."""
+        sums: dict[str, float] = {}
+        for agent in self._agents:
+            for name, value in agent.metrics().items():
+                sums[name] = sums.get(name, 0.0) + value
+        return {
+            **sums,
+            **super().metrics(),
+            "caravan_fleet_registered": sums["caravan_agent_registered"],
+            "caravan_fleet_allocations": sums["caravan_agent_tasks_running"],
+            "caravan_fleet_starts_total": sums["caravan_agent_starts_total"],
+        }
+
+    def step(self, inputs: Sequence[Input], now_ns: int) -> list[Effect]:
+        """Route inputs to agents, and perform their effects."""
+        self._now_ns = now_ns
+        out: list[Effect] = []
+        given: dict[int, list[Input | AgentInput]] = {}
+        if not self._is_begun:
+            self._is_begun = True
+            self._outages.begin(now_ns)
+            given = {at: [] for at in range(len(self._agents))}
+        for one in inputs:
+            self._sort(one, given, out)
+        self._fail(now_ns, given)
+        self._run(given, now_ns, out)
+        while events := self._tasks.take(now_ns):
+            given = {}
+            for _, _, node, life, event in events:
+                if life == self._lives[node] and self._tasks.is_news(node, event):
+                    given.setdefault(node, []).append(event)
+            self._run(given, now_ns, out)
+        self._set("tasks", self._tasks.next_ns(), out)
+        self._set("outage", self._outages.next_ns(), out)
+        return out
+
+    def _sort(
+        self, one: Input, given: dict[int, list[Input | AgentInput]], out: list[Effect]
+    ) -> None:
+        """Route one input to its agents."""
+        match one:
+            case Message():
+                at = self._number_of.get(one.subject)
+                if at is None or self._outages.is_away(at):
+                    out.append(Ack(one.token))
+                else:
+                    given.setdefault(at, []).append(one)
+            case Timer():
+                self._timers.pop(one.name, None)
+                at_text, tab, name = one.name.partition("\t")
+                if tab and not self._outages.is_away(int(at_text)):
+                    timer = msgspec.structs.replace(one, name=name)
+                    given.setdefault(int(at_text), []).append(timer)
+            case Answer():
+                at_text, tab, name = one.name.partition("\t")
+                answer = Answer(name=name, data=one.data)
+                if tab and at_text:
+                    given.setdefault(int(at_text), []).append(answer)
+                    return
+                if one.data is not None:
+                    self._texts[name] = one.data
+                for at in self._waiting.pop(name, []):
+                    given.setdefault(at, []).append(answer)
+            case Reconnected():
+                for at in range(len(self._agents)):
+                    given.setdefault(at, []).append(one)
+            case _:
+                pass
+
+    def _fail(self, now_ns: int, given: dict[int, list[Input | AgentInput]]) -> None:
+        for at in self._outages.take_failed(now_ns):
+            self._lives[at] += 1
+            given.pop(at, None)
+        for at, nth in self._outages.returned(now_ns):
+            self._agents[at] = self._agent(at, nth)
+            given.setdefault(at, [])
+
+    def _run(
+        self, given: dict[int, list[Input | AgentInput]], now_ns: int, out: list[Effect]
+    ) -> None:
+        while given:
+            again: dict[int, list[Input | AgentInput]] = {}
+            for at, inputs in given.items():
+                if self._specs[at].node_id in self.refused:
+                    continue
+                for effect in self._agents[at].step(inputs, now_ns):
+                    self._perform(at, effect, again, out)
+            given = again
+
+    def _perform(
+        self,
+        at: int,
+        effect: Effect | AgentEffect,
+        again: dict[int, list[Input | AgentInput]],
+        out: list[Effect],
+    ) -> None:
+        match effect:
+            case PrepareTask():
+                again.setdefault(at, []).append(prepared_inputs(effect))
+            case StartTask():
+                manner = self._manner(at, effect)
+                life = self._lives[at]
+                self._tasks.start(effect, manner, node=at, life=life, now_ns=self._now_ns)
+            case SignalTask() | KillTask():
+                self._tasks.end(effect, node=at, life=self._lives[at], now_ns=self._now_ns)
+            case WatchChecks():
+                # Simulated services pass their checks.
+                again.setdefault(at, []).extend(passing_checks(effect))
+            case Ask() if effect.subject == subjects.node_query(self._specs[at].node_id):
+                if effect.name in self._texts:
+                    known = Answer(name=effect.name, data=self._texts[effect.name])
+                    again.setdefault(at, []).append(known)
+                elif effect.name in self._waiting:
+                    self._waiting[effect.name].append(at)
+                else:
+                    self._waiting[effect.name] = [at]
+                    # One question for all nodes, under the fleet's own name.
+                    shared = f"\t{effect.name}"
+                    out.append(msgspec.structs.replace(effect, name=shared, subject=_JOB_VERSION))
+            case Ask():
+                out.append(msgspec.structs.replace(effect, name=f"{at}\t{effect.name}"))
+            case SetTimer():
+                out.append(msgspec.structs.replace(effect, name=f"{at}\t{effect.name}"))
+            case Stop():
+                self.refused[self._specs[at].node_id] = effect.reason
+                if len(self.refused) == len(self._specs):
+                    out.append(effect)
+            case Send() | Ack():
+                out.append(effect)
+            case _:
+                # Directories, journals and logs are not simulated.
+                pass
+
+    def _manner(self, at: int, effect: StartTask) -> TaskProfile:
+        """Return the profile of a task: that of its allocation; hook tasks end at once, sidecars never."""
+        alloc = self._agents[at].alloc(effect.key)
+        if alloc is None or alloc.plan is None:
+            return RUN_FOREVER
+        job = alloc.desired
+        name = (job.job_id, job.version, job.group, effect.task)
+        if name not in self._manners:
+            plan = alloc.plan
+            self._manners[name] = self._made(job.job_id, job.version, plan, effect.task)
+        return self._manners[name]
+
+    def _made(self, job_id: str, version: int, plan: ResolvedGroup, task: str) -> TaskProfile:
+        (found,) = (one for one in plan.tasks if one.name == task)
+        if found.hook and found.sidecar:
+            return RUN_FOREVER
+        if found.hook:
+            return TaskProfile(
+                distributions.fixed(0), 0, distributions.fixed(0), 0, distributions.fixed(0)
+            )
+        answer = JOB_VERSION_DECODER.decode(self._texts[f"{version} {job_id}"])
+        return task_profile_of(self._habits, job_id, answer.spec, plan)

@@ -1,0 +1,231 @@
+"""Artifacts of tasks: a helper process fetches and unpacks each in a fresh directory, the agent moves the result in.
+
+Decides where a destination is and who owns it. Bytes of others are read by the helper alone (fetch_helper.py).
+"""
+
+import asyncio
+import contextlib
+import os
+import pwd
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from posixpath import normpath
+
+import msgspec
+
+from services.agent.drivers.driver import split_list
+from services.agent.executor.data_dir import TaskDirs
+from services.agent.inputs.artifacts.cache import ArtifactCache
+from services.agent.inputs.artifacts.fetch_order import FetchAnswer, FetchOrder, FetchRefused
+from services.agent.inputs.artifacts.move_in import move_in
+from services.agent.inputs.artifacts.settings import PREFIX, ArtifactSettings
+from services.agent.inputs.input_handler import InputContext, InputFailed
+from services.agent.safe_open import is_swapped, open_below, open_regular
+from shared.core.runtime.agent_messages import TaskInput
+from shared.core.runtime.input_specs import ARTIFACT, ArtifactInput
+from shared.jobspec.artifact_source import ArtifactSource, read_source
+
+#: Nomad's word.
+EVENT = "Failed Artifact Download"
+_HELPER = "services.agent.inputs.artifacts.fetch_helper"
+_NOBODY = 65_534
+_ERROR_CHARS_MAX = 300
+#: What the helper's limits do not end in time is ended by the runner.
+_EXTRA_S = 60.0
+
+
+class ArtifactHandler:
+    """Prepares artifacts of one data directory. `refused_hosts`: those of the bus."""
+
+    kind = ARTIFACT
+    event_kind = EVENT
+    begin_kind = "Downloading Artifacts"
+
+    def __init__(
+        self, top: Path, settings: ArtifactSettings, *, refused_hosts: tuple[str, ...] = ()
+    ) -> None:
+        self._top = top
+        self._settings = settings
+        self._refused_hosts = refused_hosts
+        self.timeout_s: float | None = settings.timeout_s + _EXTRA_S
+        self._cache = ArtifactCache(top / "artifacts", settings.cache_mib << 20)
+        self._work = top / "fetch"
+        # What an earlier life left is of no use: each fetch begins in a fresh directory.
+        shutil.rmtree(self._work, ignore_errors=True)
+        self._work.mkdir(mode=0o711)
+
+    async def prepare(self, about: InputContext, wanted: TaskInput) -> bytes:
+        """Fetch one artifact, and move it into its destination."""
+        spec = msgspec.json.decode(wanted.spec, type=ArtifactInput)
+        source = _source(spec)
+        try:
+            destination = _destination(about.places, spec.destination)
+            owner = _owner(spec, about.launch.user)
+            work = Path(await asyncio.to_thread(tempfile.mkdtemp, dir=self._work))
+            try:
+                target = destination.parent if spec.mode == "file" else destination
+                if target == about.places.shared.parent:
+                    raise FetchRefused("destination is beside the directories of the tasks")
+                answer = await self._fetch(work, spec, source, destination.name)
+                await asyncio.to_thread(move_in, self._top, work / "out", target, owner=owner)
+            finally:
+                await asyncio.to_thread(shutil.rmtree, work, ignore_errors=True)
+        except FetchRefused as err:
+            text = f"{source.shown()}: {err}"
+            raise InputFailed(text, recoverable=err.recoverable, kind=EVENT) from err
+        except OSError as err:
+            text = f"{source.shown()}: {err.filename or spec.destination}: {err.strerror or err}"
+            raise InputFailed(text, recoverable=not is_swapped(err), kind=EVENT) from err
+        return f"{source.url} {answer.sha256}".encode()
+
+    # ---- inside ----
+
+    async def _fetch(
+        self, work: Path, spec: ArtifactInput, source: ArtifactSource, file_name: str
+    ) -> FetchAnswer:
+        checksum = source.options.get("checksum", "")
+        is_remote = source.getter != "file"
+        content = self._cache.open(checksum) if is_remote else self._local_file(source)
+        order = FetchOrder(
+            source=spec.source,
+            options=spec.options,
+            headers=spec.headers,
+            mode=spec.mode,
+            insecure=spec.insecure,
+            file_name=file_name,
+            content_fd=content,
+            agent_pid=os.getpid(),
+            needs_landlock=self._settings.require == "landlock",
+            allow=split_list(self._settings.allow),
+            refused_hosts=self._refused_hosts,
+            bytes_max=self._settings.max_bytes,
+            files_max=self._settings.max_files,
+            stall_s=self._settings.stall_s,
+        )
+        try:
+            if content < 0 or not is_remote:
+                answer = await _run_helper(work, order)
+            else:
+                with contextlib.suppress(FetchRefused):
+                    return await _run_helper(work, order)
+                # A damaged file of the cache, or an archive that cannot be unpacked from there either.
+                self._cache.drop(checksum)
+                await asyncio.to_thread(_empty, work)
+                answer = await _run_helper(work, msgspec.structs.replace(order, content_fd=-1))
+        finally:
+            if content >= 0:
+                os.close(content)
+        if is_remote and checksum:
+            await asyncio.to_thread(self._store, checksum, work)
+        return answer
+
+    def _store(self, checksum: str, work: Path) -> None:
+        fd = open_below(self._top, work)
+        try:
+            raw = open_regular("raw", fd, os.O_RDONLY)
+            try:
+                self._cache.store(checksum, raw)
+            finally:
+                os.close(raw)
+        except OSError:
+            return
+        finally:
+            os.close(fd)
+
+    def _local_file(self, source: ArtifactSource) -> int:
+        folder = self._settings.files
+        if not folder:
+            raise FetchRefused(
+                f"files of the node are allowed by its operator alone ({PREFIX}FILES)"
+            )
+        path = normpath(source.url)
+        if not path.startswith(folder.rstrip("/") + "/"):
+            raise FetchRefused(f"the operator allows files below {folder} alone")
+        try:
+            directory = open_below(folder, Path(path).parent)
+            try:
+                return open_regular(Path(path).name, directory, os.O_RDONLY)
+            finally:
+                os.close(directory)
+        except OSError as err:
+            raise FetchRefused(err.strerror or str(err), recoverable=not is_swapped(err)) from err
+
+
+async def _run_helper(work: Path, order: FetchOrder) -> FetchAnswer:
+    """Run one helper to its end. Raises FetchRefused with its reason; a cancelled one is killed."""
+    if os.geteuid() == 0:
+        order = msgspec.structs.replace(order, uid=_NOBODY, gid=_NOBODY)
+        os.chown(work, _NOBODY, _NOBODY)
+    helper = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-I", "-m", _HELPER),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        cwd=work,
+        env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "TMPDIR": "/proc/self/cwd"},
+        pass_fds=(order.content_fd,) if order.content_fd >= 0 else (),
+    )
+    try:
+        out, err = await helper.communicate(msgspec.json.encode(order))
+    finally:
+        if helper.returncode is None:
+            helper.kill()
+            await helper.wait()
+        if order.uid >= 0:
+            # From here on no process of that user changes what was made.
+            os.chown(work, 0, 0)
+    try:
+        answer = msgspec.json.decode(out, type=FetchAnswer)
+    except msgspec.MsgspecError:
+        last = err.decode(errors="replace").strip().rpartition("\n")[2][:_ERROR_CHARS_MAX]
+        text = f"the fetch helper ended with code {helper.returncode}: {last}"
+        raise FetchRefused(text, recoverable=True) from None
+    if answer.reason:
+        raise FetchRefused(answer.reason, recoverable=answer.recoverable)
+    return answer
+
+
+def _empty(work: Path) -> None:
+    for one in work.iterdir():
+        if one.is_dir() and not one.is_symlink():
+            shutil.rmtree(one)
+        else:
+            one.unlink()
+
+
+def _source(spec: ArtifactInput) -> ArtifactSource:
+    try:
+        return read_source(spec.source, spec.options)
+    except ValueError as err:
+        raise InputFailed(f"source {err}", recoverable=False, kind=EVENT) from err
+
+
+def _destination(places: TaskDirs, text: str) -> Path:
+    """Find a destination on this node. Raises FetchRefused where it leaves the allocation."""
+    for name, path in places.variables().items():
+        text = text.replace(f"${{{name}}}", path)
+    top = str(places.shared.parent)
+    if "\0" in text or "${" in text:
+        raise FetchRefused(f"destination {text[:80]!r} has a reference that is not known")
+    path = text if text.startswith(f"{top}/") else f"{places.task}/{text}"
+    found = Path(normpath(path))
+    if not found.is_relative_to(top) or found == Path(top):
+        raise FetchRefused(f"destination {text[:80]!r} leaves the directory of the allocation")
+    return found
+
+
+def _owner(spec: ArtifactInput, user: str) -> tuple[int, int] | None:
+    """Say whom the result is given to; None: who made it has it already. Raises FetchRefused."""
+    is_root = os.geteuid() == 0
+    if not spec.chown or not user:
+        return (0, 0) if is_root else None
+    try:
+        found = pwd.getpwuid(int(user)) if user.isdigit() else pwd.getpwnam(user)
+    except KeyError as err:
+        raise FetchRefused(f"chown: user {user[:40]!r} is not known on this node") from err
+    if not is_root and found.pw_uid != os.geteuid():
+        raise FetchRefused("chown to another user needs an agent that runs as root")
+    return found.pw_uid, found.pw_gid

@@ -1,0 +1,57 @@
+"""The interface of an input's handler, and how its failure is said.
+
+A handler may hang or raise: `input_runner.py` bounds it, so that a fault costs its own task alone.
+"""
+
+from typing import Protocol
+
+import msgspec
+
+from services.agent.executor.data_dir import TaskDirs
+from shared.core.runtime.agent_messages import TaskInput, TaskLaunch
+from shared.errors import CaravanError
+
+#: Nomad's word for whatever goes wrong before a start.
+SETUP_FAILURE = "Setup Failure"
+
+
+class InputFailed(CaravanError):
+    """An input could not be prepared. Not `recoverable`: another try would fail the same way. `kind`: of the event."""
+
+    def __init__(self, reason: str, *, recoverable: bool, kind: str = SETUP_FAILURE) -> None:
+        super().__init__(reason)
+        self.recoverable = recoverable
+        self.kind = kind
+
+
+class InputContext(msgspec.Struct, frozen=True, kw_only=True):
+    """The run that an input is for, with its directories, which exist."""
+
+    key: int
+    alloc_id: str
+    task: str
+    run: int
+    places: TaskDirs
+    launch: TaskLaunch
+
+
+class InputHandler(Protocol):
+    """Prepares the inputs of one kind."""
+
+    #: of `TaskInput.kind`.
+    kind: str
+    #: of a task event when the handler raises or takes too long.
+    event_kind: str
+    #: of the task event that says that it begins; empty: there is none.
+    begin_kind: str
+    #: bound of one `prepare`; None: it waits as long as it must (data that does not exist yet).
+    timeout_s: float | None
+
+    async def prepare(self, about: InputContext, wanted: TaskInput) -> bytes:
+        """Make the input, whole or not at all; returns what its digest is taken of.
+
+        Repeatable: an earlier life may have made it without knowing. Cancelled when the task is stopped: then nothing
+        of it may go on. Paths are opened below `about.places.top` (services/agent/safe_open.py), never by name. Raises
+        InputFailed.
+        """
+        ...

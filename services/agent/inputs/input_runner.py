@@ -1,0 +1,188 @@
+"""Performs PrepareTask: makes the directories of a task and all inputs that it lacks, some at a time.
+
+Each preparation is one asyncio task with a bound on each input, so that an input that hangs or fails costs its own
+task alone. When one fails the others of the same task still finish: what succeeded is not made again.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from services.agent.drivers.driver import directories_refused
+from services.agent.executor.alloc_dirs import AllocDirs
+from services.agent.executor.data_dir import DataDir
+from services.agent.inputs.digests import InputDigests
+from services.agent.inputs.input_handler import (
+    SETUP_FAILURE,
+    InputContext,
+    InputFailed,
+    InputHandler,
+)
+from services.agent.inputs.payload import PayloadHandler
+from shared.core.runtime.agent_messages import (
+    AgentInput,
+    CancelPrepare,
+    PrepareTask,
+    TaskInput,
+    TaskNoted,
+    TaskPrepared,
+    TaskPrepareFailed,
+)
+
+#: Inputs of one task that are prepared side by side.
+AT_ONCE = 3
+STOPPED = "the task was stopped"
+_log = structlog.get_logger()
+
+_RunKey = tuple[int, str, int]
+
+
+class InputRunner:
+    """One per agent, on its event loop."""
+
+    def __init__(
+        self,
+        home: DataDir,
+        directories: AllocDirs,
+        handlers: Mapping[str, InputHandler] | None = None,
+    ) -> None:
+        self._home = home
+        self._directories = directories
+        payload = PayloadHandler()
+        self._handlers: dict[str, InputHandler] = {payload.kind: payload, **(handlers or {})}
+        self._digests = InputDigests(home.top)
+        self._work: dict[_RunKey, asyncio.Task[None]] = {}
+        self._is_closing = False
+
+    def prepare(self, effect: PrepareTask, inject: Callable[[AgentInput], None]) -> None:
+        """Begin a preparation; `inject` gets its one answer."""
+        name = (effect.key, effect.task, effect.run)
+        for kind, text in self._begun(effect).items():
+            inject(
+                TaskNoted(key=effect.key, task=effect.task, run=effect.run, kind=kind, message=text)
+            )
+
+        async def run() -> None:
+            try:
+                answer = await self._prepare(effect)
+            except asyncio.CancelledError:
+                answer = _failed(effect, "", STOPPED, recoverable=True)
+            finally:
+                self._work.pop(name, None)
+            if not self._is_closing:
+                inject(answer)
+
+        work = run()
+        self._work[name] = asyncio.get_running_loop().create_task(work, name=f"inputs {name}")
+
+    def cancel(self, effect: CancelPrepare) -> None:
+        """End a preparation; its answer follows."""
+        work = self._work.get((effect.key, effect.task, effect.run))
+        if work is not None:
+            work.cancel()
+
+    async def close(self) -> None:
+        """End all preparations; the next life of the agent begins them again."""
+        self._is_closing = True
+        work = list(self._work.values())
+        for one in work:
+            one.cancel()
+        await asyncio.gather(*work, return_exceptions=True)
+
+    # ---- inside ----
+
+    def _begun(self, effect: PrepareTask) -> dict[str, str]:
+        """Say what begins: kind of event -> names of inputs."""
+        found: dict[str, list[str]] = {}
+        for one in effect.inputs:
+            handler = self._handlers.get(one.kind)
+            if handler is not None and handler.begin_kind:
+                found.setdefault(handler.begin_kind, []).append(one.name)
+        return {kind: ", ".join(names) for kind, names in found.items()}
+
+    async def _prepare(self, effect: PrepareTask) -> TaskPrepared | TaskPrepareFailed:
+        about = InputContext(
+            key=effect.key,
+            alloc_id=effect.alloc_id,
+            task=effect.task,
+            run=effect.run,
+            places=self._home.places(effect.alloc_id, effect.task),
+            launch=effect.launch,
+        )
+        try:
+            await asyncio.to_thread(
+                self._directories.prepare,
+                about.places,
+                inherit=effect.inherit,
+                secrets_mib=effect.launch.secrets_mib,
+            )
+        except OSError as err:
+            refusal = directories_refused(err)
+            return _failed(effect, "", str(refusal), recoverable=refusal.recoverable)
+        gate = asyncio.Semaphore(AT_ONCE)
+        results = await asyncio.gather(*(self._one(about, one, gate) for one in effect.inputs))
+        digests = {
+            one.name: self._digests.of(found)
+            for one, found in zip(effect.inputs, results, strict=True)
+            if isinstance(found, bytes)
+        }
+        for one, found in zip(effect.inputs, results, strict=True):
+            if isinstance(found, InputFailed):
+                return _failed(
+                    effect,
+                    one.name,
+                    str(found),
+                    recoverable=found.recoverable,
+                    kind=found.kind,
+                    digests=digests,
+                )
+        return TaskPrepared(key=effect.key, task=effect.task, run=effect.run, digests=digests)
+
+    async def _one(
+        self, about: InputContext, wanted: TaskInput, gate: asyncio.Semaphore
+    ) -> bytes | InputFailed:
+        handler = self._handlers.get(wanted.kind)
+        if handler is None:
+            text = f"this agent has no handler for inputs of kind {wanted.kind!r}"
+            return InputFailed(text, recoverable=False)
+        try:
+            if handler.timeout_s is None:
+                # What waits for data of others must not hold up the rest.
+                return await handler.prepare(about, wanted)
+            async with gate, asyncio.timeout(handler.timeout_s):
+                return await handler.prepare(about, wanted)
+        except InputFailed as err:
+            return err
+        except TimeoutError:
+            text = f"not prepared within {handler.timeout_s:.0f} s"
+            return InputFailed(text, recoverable=True, kind=handler.event_kind)
+        except Exception as err:  # noqa: BLE001 - a handler may fail in any way; its task alone pays.
+            _log.warning("input.failed", input=wanted.name, task=about.task, error=repr(err))
+            return InputFailed(repr(err), recoverable=True, kind=handler.event_kind)
+
+
+def refused(effect: PrepareTask, reason: str) -> TaskPrepareFailed:
+    """Answer a preparation that may not begin now."""
+    return _failed(effect, "", reason, recoverable=True)
+
+
+def _failed(
+    effect: PrepareTask,
+    name: str,
+    reason: str,
+    *,
+    recoverable: bool,
+    kind: str = SETUP_FAILURE,
+    digests: Mapping[str, str] | None = None,
+) -> TaskPrepareFailed:
+    return TaskPrepareFailed(
+        key=effect.key,
+        task=effect.task,
+        run=effect.run,
+        input=name,
+        reason=reason,
+        recoverable=recoverable,
+        kind=kind,
+        digests=dict(digests or {}),
+    )

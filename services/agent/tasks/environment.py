@@ -1,0 +1,181 @@
+"""The environment of a task, and `${…}` references in its environment and driver options.
+
+Decides names and values of variables. Must not know directories: the driver adds those and resolves references to
+them in a second pass. What the node lacks (`${node.…}`, `${attr.…}`, `${meta.…}`) is empty, as in Nomad;
+any other unknown reference stays as it is.
+Source: Nomad's runtime environment and interpolation tables. Next: `restart_policy.py`.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from schemas.nodes import NodeSpec
+from services.agent.tasks import task_resources
+from services.agent.tasks.resolved_group import ResolvedGroup, ResolvedTask
+from services.agent.tasks.runtime_state import TaskRuntime
+from services.agent.tasks.task_resources import env_name
+from shared.core.runtime.agent_messages import LogLimits, TaskLaunch, TaskNames, VolumeBind
+from shared.core.runtime.desired_allocs import DesiredAlloc
+
+_REFERENCE = re.compile(r"\$\{\s*([^}\s]+)\s*\}")
+_OF_NODE = ("node.", "attr.", "meta.")
+_ENV_CALL = re.compile(r'env\["?([^"\]]+)"?\]')
+
+
+def interpolate(text: str, values: Mapping[str, str]) -> str:
+    """Replace `${name}` and `${env["name"]}` by their values, in one pass."""
+    if "${" not in text:
+        return text
+
+    def value(match: re.Match[str]) -> str:
+        name = match.group(1)
+        called = _ENV_CALL.fullmatch(name)
+        unknown = "" if name.startswith(_OF_NODE) else match.group(0)
+        return values.get(called.group(1) if called else name, unknown)
+
+    return _REFERENCE.sub(value, text)
+
+
+def interpolate_json(value: Any, values: Mapping[str, str]) -> Any:
+    """Interpolate every string of a decoded JSON value, object keys excepted."""
+    if isinstance(value, str):
+        return interpolate(value, values)
+    if isinstance(value, list):
+        return [interpolate_json(one, values) for one in value]
+    if isinstance(value, dict):
+        return {key: interpolate_json(one, values) for key, one in value.items()}
+    return value
+
+
+def node_variables(node: NodeSpec) -> dict[str, str]:
+    """Values of `${node.…}`, `${attr.…}` and `${meta.…}` on this node."""
+    return {
+        "node.unique.id": node.node_id,
+        "node.unique.name": node.name,
+        "node.datacenter": node.datacenter,
+        "node.region": "global",
+        "node.class": node.node_class,
+        "node.pool": node.node_pool,
+        **{f"attr.{name}": value for name, value in node.attributes.items()},
+        **{f"meta.{name}": value for name, value in node.meta.items()},
+    }
+
+
+def with_operator_meta(node: NodeSpec, said: dict[str, str | None]) -> NodeSpec:
+    """Add metadata set by operators to a node; None removes a key."""
+    meta = {key: value for key, value in {**node.meta, **said}.items() if value is not None}
+    return msgspec.structs.replace(node, meta=dict(sorted(meta.items())))
+
+
+def task_environment(
+    alloc: DesiredAlloc,
+    plan: ResolvedGroup,
+    task: ResolvedTask,
+    node: NodeSpec,
+    *,
+    failed: TaskRuntime | None = None,
+) -> dict[str, str]:
+    """Build the variables of a task; its own `env` block wins. `failed`: the failed task, for a postfail task."""
+    ours = {
+        "NOMAD_ALLOC_ID": alloc.alloc_id,
+        "NOMAD_SHORT_ALLOC_ID": alloc.alloc_id[:8],
+        "NOMAD_ALLOC_NAME": alloc_name(alloc),
+        "NOMAD_ALLOC_INDEX": str(alloc.index),
+        "NOMAD_TASK_NAME": task.name,
+        "NOMAD_GROUP_NAME": alloc.group,
+        "NOMAD_JOB_ID": alloc.job_id,
+        "NOMAD_JOB_NAME": plan.job_name,
+        "NOMAD_DC": node.datacenter,
+        "NOMAD_REGION": "global",
+        "NOMAD_NAMESPACE": "default",
+        "NOMAD_CPU_LIMIT": str(task.cpu_mhz),
+        "NOMAD_MEMORY_LIMIT": str(task.memory_mib),
+    }
+    if plan.job_parent:
+        ours["NOMAD_JOB_PARENT_ID"] = plan.job_parent
+    if task.memory_max_mib > 0:
+        ours["NOMAD_MEMORY_MAX_LIMIT"] = str(task.memory_max_mib)
+    if cores := task_resources.task_cores(alloc, task):
+        ours["NOMAD_CPU_CORES"] = task_resources.format_cores(cores)
+    ports = task_resources.task_ports(alloc, plan, task)
+    ours |= task_resources.port_variables(
+        ports, task.driver, node, task_resources.port_addresses(plan, node)
+    )
+    ours |= task_resources.device_variables(task_resources.task_devices(alloc, task), node)
+    if task.hook == "postfail" and failed is not None:
+        ours |= _failure_variables(failed)
+    for name in sorted(task.meta):
+        plain = env_name(name)
+        ours[f"NOMAD_META_{plain}"] = task.meta[name]
+        ours[f"NOMAD_META_{plain.upper()}"] = task.meta[name]
+    values = {**node_variables(node), **ours}
+    own = {name: interpolate(text, values) for name, text in sorted(task.env.items())}
+    return {**ours, **own}
+
+
+def alloc_name(alloc: DesiredAlloc) -> str:
+    """Name of an allocation: `job.group[index]`."""
+    return f"{alloc.job_id}.{alloc.group}[{alloc.index}]"
+
+
+def _failure_variables(task: TaskRuntime) -> dict[str, str]:
+    """Describe a failed task; an unknown exit code or signal is empty."""
+    said = {
+        "FAILED_TASK": task.plan.name,
+        "FAILED_EXIT_CODE": "" if task.exit_code is None else str(task.exit_code),
+        "FAILED_SIGNAL": str(task.signal) if task.signal else "",
+    }
+    return {
+        f"{prefix}_{name}": text for prefix in ("CARAVAN", "NOMAD") for name, text in said.items()
+    }
+
+
+def task_launch(
+    alloc: DesiredAlloc,
+    plan: ResolvedGroup,
+    task: ResolvedTask,
+    node: NodeSpec,
+    *,
+    failed: TaskRuntime | None = None,
+) -> TaskLaunch:
+    """Build what a driver needs. Raises msgspec.DecodeError when the driver's options are not JSON."""
+    env = task_environment(alloc, plan, task, node, failed=failed)
+    config = interpolate_json(msgspec.json.decode(task.config), {**node_variables(node), **env})
+    return TaskLaunch(
+        config=msgspec.Raw(msgspec.json.encode(config)),
+        env=env,
+        user=task.user,
+        cpu_mhz=task.cpu_mhz,
+        memory_mib=task.memory_mib,
+        memory_max_mib=task.memory_max_mib,
+        cores=task_resources.task_cores(alloc, task),
+        ports=task_resources.task_ports(alloc, plan, task),
+        shared_ports=tuple(sorted(task_resources.shared_labels(plan))),
+        devices=task_resources.task_devices(alloc, task),
+        device_paths=task_resources.task_device_paths(alloc, task, node),
+        network=task_resources.task_network(plan, task, node),
+        names=TaskNames(
+            job=alloc.job_id,
+            group=alloc.group,
+            task=task.name,
+            alloc=alloc_name(alloc),
+            node_id=node.node_id,
+            node_name=node.name,
+        ),
+        secrets_mib=task.secrets_mib,
+        logs=log_limits(task),
+        volumes=tuple(
+            VolumeBind(source=one.source, target=one.target, read_only=one.read_only)
+            for one in task.volumes
+        ),
+    )
+
+
+def log_limits(task: ResolvedTask) -> LogLimits:
+    """Log limits of a task."""
+    return LogLimits(
+        files=task.log_files, file_bytes=task.log_file_bytes, disabled=task.log_disabled
+    )

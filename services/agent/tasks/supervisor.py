@@ -1,0 +1,502 @@
+"""Starts, restarts and stops tasks, in the order that `lifecycle.py` gives.
+
+Decides every effect on tasks, and changes them. Must not know the bus: orders come from `role.py`, which follows the
+projection. Every start is in the journal before it is made (`AgentStep.effects`).
+"""
+
+from msgspec import DecodeError
+
+from schemas.nodes import NodeSpec
+from services.agent.reports import Reports
+from services.agent.tasks import lifecycle
+from services.agent.tasks.environment import log_limits, task_launch
+from services.agent.tasks.restart_policy import decide_restart
+from services.agent.tasks.runtime_state import AllocRuntime, TaskPhase, TaskRuntime
+from services.agent.tasks.task_inputs import missing_inputs, task_inputs
+from shared.core.runtime.agent_messages import (
+    AgentEffect,
+    CancelPrepare,
+    CloseAlloc,
+    DiskUsed,
+    EndKept,
+    JournalEntry,
+    KillTask,
+    LimitLogs,
+    PrepareTask,
+    RecoverTask,
+    SignalTask,
+    StartTask,
+    TaskExited,
+    TaskGone,
+    TaskInput,
+    TaskLaunch,
+    TaskNoted,
+    TaskPrepared,
+    TaskPrepareFailed,
+    TaskStarted,
+    TaskStartFailed,
+    WriteJournal,
+)
+from shared.core.runtime.messages import Effect, SetTimer
+
+#: A kill that shows no effect (a process the kernel holds) is repeated.
+KILL_RETRY_NS = 5_000_000_000
+DEFAULT_KILL_SIGNAL = "SIGINT"
+#: Of drivers that know better: empty is the image's own, else SIGTERM.
+DRIVER_KILL_SIGNALS = {"docker": ""}
+EXPIRED_REASON = "allocation exceeded max_run_duration"
+
+
+class AgentStep:
+    """What one step does. The journal comes first, and is on disk before anything starts."""
+
+    def __init__(self, now_ns: int) -> None:
+        self.now_ns = now_ns
+        self.kept: list[JournalEntry] = []
+        self.acts: list[Effect | AgentEffect] = []
+        self._sync = False
+
+    def keep(self, *entries: JournalEntry, sync: bool = False) -> None:
+        """Write to the journal; `sync`: an effect of this step depends on it."""
+        self.kept.extend(entries)
+        self._sync = self._sync or sync
+
+    def act(self, *effects: Effect | AgentEffect) -> None:
+        """Add effects, performed in order after the journal."""
+        self.acts.extend(effects)
+
+    def effects(self) -> list[Effect | AgentEffect]:
+        """All of the step, in order."""
+        head = [WriteJournal(tuple(self.kept), self._sync)] if self.kept else []
+        return [*head, *self.acts]
+
+
+def timer_name(alloc: AllocRuntime, task: TaskRuntime) -> str:
+    """Name of a task's timer, for its restart, its kill signal or its kill."""
+    return f"task {alloc.key} {task.plan.name}"
+
+
+def alloc_timer_name(alloc: AllocRuntime) -> str:
+    """Name of an allocation's timer, for its max_run_duration or its first kill signal."""
+    return f"alloc {alloc.key}"
+
+
+def record_driver_event(
+    alloc: AllocRuntime, event: TaskNoted, reports: Reports, now_ns: int
+) -> None:
+    """Record an event that a driver reports about a task's current run."""
+    task = alloc.tasks.get(event.task)
+    if task is not None and task.run == event.run and task.phase is not TaskPhase.DEAD:
+        task.note(event.kind, event.message, now_ns)
+        reports.touch(alloc.key)
+
+
+def limit_logs(alloc: AllocRuntime, turn: AgentStep) -> None:
+    """Apply the log limits of a new plan to live runs, which go on under another version of the job."""
+    for task in alloc.tasks.values():
+        if task.phase is TaskPhase.RUNNING:
+            limits = log_limits(task.plan)
+            turn.act(LimitLogs(key=alloc.key, task=task.plan.name, run=task.run, logs=limits))
+
+
+class Supervisor:
+    """Drives tasks; the node only fills in variables."""
+
+    def __init__(
+        self, *, node: NodeSpec, reports: Reports, disk_over_is_fatal: bool = False
+    ) -> None:
+        #: the node as fingerprinted, and with the metadata that operators set.
+        self.fingerprinted_node = self.node = node
+        self._reports = reports
+        self._disk_over_is_fatal = disk_over_is_fatal
+        self.starts = 0
+        self.failures = 0
+        #: keys of allocations that may have changed, in order; `HealthMonitor.mind` takes them out.
+        self.changed: dict[int, None] = {}
+
+    # ---- orders ----
+
+    def advance(self, alloc: AllocRuntime, turn: AgentStep) -> None:
+        """Start and end every task that is due."""
+        self.changed[alloc.key] = None
+        if alloc.plan is None:
+            return
+        while self._advance(alloc, turn):
+            pass
+        self._arm(alloc, turn)
+        if alloc.is_dead() and not alloc.closed:
+            alloc.closed = True
+            turn.act(CloseAlloc(key=alloc.key, alloc_id=alloc.desired.alloc_id))
+
+    def recover(self, alloc: AllocRuntime, turn: AgentStep) -> None:
+        """Recover the runs of an earlier agent process."""
+        for task in alloc.tasks.values():
+            if task.phase is TaskPhase.RECOVERING:
+                turn.act(
+                    RecoverTask(
+                        key=alloc.key,
+                        alloc_id=alloc.desired.alloc_id,
+                        task=task.plan.name,
+                        run=task.run,
+                        driver=task.plan.driver,
+                        logs=log_limits(task.plan),
+                    )
+                )
+                self._limit(alloc, task, turn)
+
+    def stop(
+        self, alloc: AllocRuntime, reason: str, turn: AgentStep, *, cause: str = lifecycle.ORDERED
+    ) -> None:
+        """End an allocation, in its order. What is ending already goes on as it does."""
+        if alloc.end is None:
+            alloc.end = EndKept(cause=cause, reason=reason, at_ns=turn.now_ns)
+            turn.keep(alloc.kept())
+        self._reports.touch(alloc.key)
+        self.advance(alloc, turn)
+
+    def restart(
+        self, alloc: AllocRuntime, task: TaskRuntime, turn: AgentStep, *, unhealthy: str = ""
+    ) -> bool:
+        """End a run as a stop would and start the next at once, at no charge; False: there is none to end.
+
+        `unhealthy`: why its checks want that; then it counts as a failure, under the restart policy.
+        """
+        if alloc.end is not None or task.stopping or task.restarting:
+            return False
+        if task.phase is TaskPhase.WAITING and not unhealthy:
+            task.enter(TaskPhase.IDLE)
+            task.restarts += 1
+            self._set_timer(alloc, task, 0, turn)
+            self.advance(alloc, turn)
+            return True
+        if task.phase is not TaskPhase.RUNNING:
+            return False
+        task.restarting = True
+        task.unhealthy = bool(unhealthy)
+        task.note("Restart Signaled", unhealthy or "requested by an operator", turn.now_ns)
+        self._reports.touch(alloc.key)
+        self._signal(alloc, task, turn)
+        return True
+
+    # ---- what happened ----
+
+    def started(
+        self, alloc: AllocRuntime, task: TaskRuntime, event: TaskStarted, turn: AgentStep
+    ) -> None:
+        """A run is alive."""
+        if task.phase not in (TaskPhase.STARTING, TaskPhase.RECOVERING):
+            return
+        task.enter(TaskPhase.RUNNING)
+        task.pid = event.pid
+        if event.adopted:
+            task.note("Recovered", f"adopted after agent restart, pid {event.pid}", turn.now_ns)
+        else:
+            task.note("Started", "Task started by client", turn.now_ns)
+        turn.keep(task.kept(alloc.key))
+        self._reports.touch(alloc.key)
+        if task.stopping:
+            self._signal(alloc, task, turn)
+        self.advance(alloc, turn)
+
+    def prepared(
+        self, alloc: AllocRuntime, task: TaskRuntime, event: TaskPrepared, turn: AgentStep
+    ) -> None:
+        """The inputs of a run are there: it starts."""
+        task.take_digests(event.digests)
+        if task.stopping:
+            self._ended(alloc, task, success=False, turn=turn)
+        elif (composed := self._compose(alloc, task, turn)) is not None:
+            self._prepare_or_launch(alloc, task, composed, turn, is_first=False)
+        self.advance(alloc, turn)
+
+    def start_failed(
+        self,
+        alloc: AllocRuntime,
+        task: TaskRuntime,
+        event: TaskStartFailed | TaskPrepareFailed,
+        turn: AgentStep,
+    ) -> None:
+        """A run failed to start, or one of its inputs cannot be prepared."""
+        if isinstance(event, TaskStartFailed):
+            task.note("Driver Failure", event.reason, turn.now_ns)
+        else:
+            task.take_digests(event.digests)
+            if not task.stopping:
+                text = f"{event.input}: {event.reason}" if event.input else event.reason
+                task.note(event.kind, text, turn.now_ns)
+        self.failures += 1
+        if event.recoverable or task.stopping:
+            self._ended(alloc, task, success=False, turn=turn)
+        else:
+            task.note("Not Restarting", "error is not recoverable", turn.now_ns)
+            self._bury(alloc, task, failed=True, turn=turn)
+        self.advance(alloc, turn)
+
+    def exited(
+        self, alloc: AllocRuntime, task: TaskRuntime, event: TaskExited, turn: AgentStep
+    ) -> None:
+        """A run ended."""
+        task.exit_code = event.exit_code
+        task.signal = event.signal
+        code = "unknown" if event.exit_code is None else event.exit_code
+        text = f"Exit Code: {code}" + (f", Signal: {event.signal}" if event.signal else "")
+        task.note("Terminated", f"{text}, {event.reason}".rstrip(", "), turn.now_ns)
+        success = event.exit_code == 0 and not task.unhealthy
+        self._ended(alloc, task, success=success, turn=turn)
+        self.advance(alloc, turn)
+
+    def gone(
+        self, alloc: AllocRuntime, task: TaskRuntime, event: TaskGone, turn: AgentStep
+    ) -> None:
+        """A run of the journal does not exist: it never began, or ended while the agent was down."""
+        if event.started:
+            task.exit_code, task.signal = None, 0
+            task.note("Terminated", event.reason or "lost while the agent was down", turn.now_ns)
+        if event.started and event.charged:
+            self._ended(alloc, task, success=False, turn=turn)
+        elif task.stopping:
+            self._bury(alloc, task, failed=False, turn=turn)
+        else:
+            task.enter(TaskPhase.IDLE)
+            turn.keep(task.kept(alloc.key))
+            self._reports.touch(alloc.key)
+        self.advance(alloc, turn)
+
+    def timer(
+        self, alloc: AllocRuntime, task: TaskRuntime, deadline_ns: int, turn: AgentStep
+    ) -> None:
+        """The task's timer fired: a pause or a timeout is over."""
+        if deadline_ns != task.due_ns:
+            return
+        task.due_ns = 0
+        if task.phase is TaskPhase.WAITING:
+            task.enter(TaskPhase.IDLE)
+            task.restarts += 1
+        elif task.stopping and not task.signaled and task.phase is TaskPhase.RUNNING:
+            self._signal(alloc, task, turn)
+        elif task.restarting and task.phase is TaskPhase.RUNNING:
+            turn.act(KillTask(key=alloc.key, task=task.plan.name, run=task.run))
+            self._set_timer(alloc, task, turn.now_ns + KILL_RETRY_NS, turn)
+        elif task.phase is not TaskPhase.DEAD and (task.stopping or task.plan.hook == "prestop"):
+            if not task.stopping:
+                task.note("Killing", "prestop task exceeded its kill timeout", turn.now_ns)
+                task.stopping = task.signaled = True
+                turn.keep(task.kept(alloc.key))
+            kill = CancelPrepare if task.phase is TaskPhase.PREPARING else KillTask
+            turn.act(kill(key=alloc.key, task=task.plan.name, run=task.run))
+            self._set_timer(alloc, task, turn.now_ns + KILL_RETRY_NS, turn)
+        self.advance(alloc, turn)
+
+    def alloc_timer(self, alloc: AllocRuntime, turn: AgentStep) -> None:
+        """An allocation's timer fired."""
+        alloc.due_ns = 0
+        self.advance(alloc, turn)
+
+    def disk_used(self, alloc: AllocRuntime, event: DiskUsed, turn: AgentStep) -> None:
+        """The disk usage of an allocation was measured."""
+        limit_mib = alloc.plan.disk_mib if alloc.plan is not None else 0
+        was_over = alloc.disk_used_mib > limit_mib
+        alloc.disk_used_mib = event.used_mib
+        if not limit_mib or event.used_mib <= limit_mib or was_over or alloc.end is not None:
+            return
+        text = f"allocation uses {event.used_mib} MiB of disk, its ask is {limit_mib} MiB"
+        for task in alloc.tasks.values():
+            if task.phase is TaskPhase.RUNNING:
+                task.note("Disk Exceeded", text, turn.now_ns)
+        self._reports.touch(alloc.key)
+        if self._disk_over_is_fatal:
+            self.stop(alloc, text, turn, cause=lifecycle.DISK)
+
+    # ---- inside ----
+
+    def _advance(self, alloc: AllocRuntime, turn: AgentStep) -> bool:
+        """One round; says whether anything changed."""
+        if alloc.end is None and (found := self._ending(alloc, turn)):
+            cause, reason = found
+            alloc.end = EndKept(cause=cause, reason=reason, at_ns=turn.now_ns)
+            turn.keep(alloc.kept())
+        starts = lifecycle.tasks_to_start(alloc)
+        for task in starts:
+            self._start(alloc, task, turn)
+        stops = lifecycle.tasks_to_stop(alloc, turn.now_ns)
+        for task in stops:
+            self._stop(alloc, task, turn)
+        over = lifecycle.tasks_never_started(alloc)
+        for task in over:
+            self._bury(alloc, task, failed=False, turn=turn)
+        # A start opens nothing by itself: what waits for it waits for its answer.
+        is_over = any(task.phase is TaskPhase.DEAD for task in starts)
+        return bool(stops or over) or is_over
+
+    def _ending(self, alloc: AllocRuntime, turn: AgentStep) -> tuple[str, str] | None:
+        assert alloc.plan is not None
+        last_ns = alloc.first_ns + alloc.plan.max_run_ns
+        if alloc.plan.max_run_ns and turn.now_ns >= last_ns and not alloc.is_dead():
+            return lifecycle.EXPIRED, EXPIRED_REASON
+        return lifecycle.end_cause(alloc)
+
+    def _arm(self, alloc: AllocRuntime, turn: AgentStep) -> None:
+        """Set the timer of an allocation."""
+        assert alloc.plan is not None
+        due_ns = lifecycle.delay_ends_ns(alloc)
+        if alloc.end is None and alloc.plan.max_run_ns and not alloc.is_dead():
+            due_ns = alloc.first_ns + alloc.plan.max_run_ns
+        if due_ns != alloc.due_ns and (due_ns > turn.now_ns or not due_ns):
+            alloc.due_ns = due_ns
+            turn.act(SetTimer(alloc_timer_name(alloc), due_ns))
+
+    def _start(self, alloc: AllocRuntime, task: TaskRuntime, turn: AgentStep) -> None:
+        assert alloc.plan is not None
+        composed = self._compose(alloc, task, turn)
+        if composed is None:
+            return
+        self.starts += 1
+        task.run += 1
+        task.pid = task.signal = 0
+        task.exit_code = None
+        task.failed = task.signaled = task.restarting = task.unhealthy = False
+        self._prepare_or_launch(alloc, task, composed, turn, is_first=True)
+        self._limit(alloc, task, turn)
+
+    def _compose(
+        self, alloc: AllocRuntime, task: TaskRuntime, turn: AgentStep
+    ) -> tuple[TaskLaunch, tuple[TaskInput, ...]] | None:
+        """Compose what a start needs; None: it cannot be read, and the task is dead."""
+        assert alloc.plan is not None
+        try:
+            failed = lifecycle.failed_main(alloc)
+            launch = task_launch(alloc.desired, alloc.plan, task.plan, self.node, failed=failed)
+            inputs = task_inputs(alloc.plan, task.plan, launch.env, self.node)
+        except DecodeError as err:
+            task.note("Failed Validation", f"driver options cannot be read: {err}", turn.now_ns)
+            self._bury(alloc, task, failed=True, turn=turn)
+            return None
+        return launch, inputs
+
+    def _prepare_or_launch(
+        self,
+        alloc: AllocRuntime,
+        task: TaskRuntime,
+        composed: tuple[TaskLaunch, tuple[TaskInput, ...]],
+        turn: AgentStep,
+        *,
+        is_first: bool,
+    ) -> None:
+        """Prepare the inputs that the run lacks, or start it when it lacks none."""
+        assert alloc.plan is not None
+        launch, inputs = composed
+        missing = missing_inputs(task, inputs, is_first=is_first)
+        phase = TaskPhase.PREPARING if missing else TaskPhase.STARTING
+        if task.phase is not phase:
+            task.enter(phase)
+        turn.keep(task.kept(alloc.key), sync=True)
+        key, alloc_id, name = alloc.key, alloc.desired.alloc_id, task.plan.name
+        inherit = alloc.desired.previous if alloc.plan.inherits else ""
+        turn.act(
+            PrepareTask(
+                key=key,
+                alloc_id=alloc_id,
+                task=name,
+                run=task.run,
+                launch=launch,
+                inputs=missing,
+                inherit=inherit,
+            )
+            if missing
+            else StartTask(
+                key=key,
+                alloc_id=alloc_id,
+                task=name,
+                run=task.run,
+                driver=task.plan.driver,
+                launch=launch,
+                inherit=inherit,
+                inputs=inputs,
+            )
+        )
+
+    def _limit(self, alloc: AllocRuntime, task: TaskRuntime, turn: AgentStep) -> None:
+        """Bound the wait for a prestop task, even for one that does not start."""
+        if task.plan.hook == "prestop":
+            self._set_timer(alloc, task, turn.now_ns + task.plan.kill_timeout_ns, turn)
+
+    def _stop(self, alloc: AllocRuntime, task: TaskRuntime, turn: AgentStep) -> None:
+        assert alloc.end is not None
+        task.stopping = True
+        task.note("Killing", alloc.end.reason, turn.now_ns)
+        if task.phase in (TaskPhase.IDLE, TaskPhase.WAITING):
+            self._bury(alloc, task, failed=False, turn=turn)
+            return
+        turn.keep(task.kept(alloc.key))
+        if task.phase is TaskPhase.RUNNING and task.plan.shutdown_delay_ns:
+            self._set_timer(alloc, task, turn.now_ns + task.plan.shutdown_delay_ns, turn)
+        elif task.phase is TaskPhase.RUNNING:
+            self._signal(alloc, task, turn)
+        elif task.phase is TaskPhase.PREPARING:
+            turn.act(CancelPrepare(key=alloc.key, task=task.plan.name, run=task.run))
+        # A start or a recovery under way is answered first; `started` goes on from there.
+
+    def _signal(self, alloc: AllocRuntime, task: TaskRuntime, turn: AgentStep) -> None:
+        task.signaled = True
+        name = task.plan.kill_signal or DRIVER_KILL_SIGNALS.get(
+            task.plan.driver, DEFAULT_KILL_SIGNAL
+        )
+        turn.act(SignalTask(key=alloc.key, task=task.plan.name, run=task.run, signal=name))
+        self._set_timer(alloc, task, turn.now_ns + task.plan.kill_timeout_ns, turn)
+
+    def _ended(
+        self, alloc: AllocRuntime, task: TaskRuntime, *, success: bool, turn: AgentStep
+    ) -> None:
+        task.pid = 0
+        if task.stopping:
+            task.note("Killed", "Task successfully killed", turn.now_ns)
+            self._bury(alloc, task, failed=False, turn=turn)
+            return
+        if task.restarting and not task.unhealthy:
+            task.enter(TaskPhase.IDLE)
+            task.restarts += 1
+            self._set_timer(alloc, task, 0, turn)
+            turn.keep(task.kept(alloc.key))
+            self._reports.touch(alloc.key)
+            return
+        # Any 64-bit seed is good: the key is unique, the name separates the tasks of an allocation.
+        seed = alloc.key ^ int.from_bytes(task.plan.name.encode()[-8:], "big")
+        verdict = decide_restart(
+            task.plan.restart, task.count, success=success, seed=seed, now_ns=turn.now_ns
+        )
+        task.count = verdict.count
+        if not verdict.again:
+            if verdict.failed:
+                task.note("Not Restarting", verdict.reason, turn.now_ns)
+            self._bury(alloc, task, failed=verdict.failed, turn=turn)
+            return
+        seconds = verdict.delay_ns // 1_000_000 / 1000
+        task.note("Restarting", f"in {seconds} s, {verdict.reason}", turn.now_ns)
+        task.enter(TaskPhase.IDLE)
+        first = task
+        for step in reversed(lifecycle.chain_steps_before(alloc, task)):
+            # The chain starts again from its first step, after the pause of the failed one.
+            step.enter(TaskPhase.IDLE)
+            first = step
+            turn.keep(step.kept(alloc.key))
+        first.enter(TaskPhase.WAITING)
+        turn.keep(task.kept(alloc.key), first.kept(alloc.key))
+        self._reports.touch(alloc.key)
+        self._set_timer(alloc, first, turn.now_ns + verdict.delay_ns, turn)
+
+    def _bury(
+        self, alloc: AllocRuntime, task: TaskRuntime, *, failed: bool, turn: AgentStep
+    ) -> None:
+        task.enter(TaskPhase.DEAD)
+        task.failed = failed
+        task.pid = 0
+        if task.due_ns:
+            self._set_timer(alloc, task, 0, turn)
+        turn.keep(task.kept(alloc.key))
+        self._reports.touch(alloc.key)
+
+    def _set_timer(
+        self, alloc: AllocRuntime, task: TaskRuntime, at_ns: int, turn: AgentStep
+    ) -> None:
+        task.due_ns = at_ns
+        turn.act(SetTimer(timer_name(alloc, task), at_ns))

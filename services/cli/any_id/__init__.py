@@ -1,0 +1,1 @@
+"""The command that finds what an id is of."""

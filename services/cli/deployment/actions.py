@@ -1,0 +1,119 @@
+"""`caravan deployment promote|pause|resume|fail|set-health` and `job promote`: requests to the operator API.
+
+Promoting and resuming follow the deployment until it ended or waits again, unless told to detach.
+"""
+
+from schemas.answers import DeploymentAnswer, DeploymentsAnswer
+from schemas.operator import (
+    FailRequest,
+    HealthRequest,
+    OperatorVerdict,
+    PauseRequest,
+    PromoteRequest,
+    ResumeRequest,
+)
+from schemas.projections import Query
+from services.cli.deployment import monitor
+from services.cli.runtime.bus_client import query_view, resolve_job, with_bus
+from services.cli.runtime.operator_client import OperatorResult, request_verdict
+from services.cli.runtime.output import CliError, CommandOutput, result_from, short_id
+from shared.bus.connection.public_client import Client
+
+
+class DeploymentChangeResult(OperatorResult, frozen=True):
+    """What every command prints with `--json` that changes a deployment."""
+
+    deployment: str
+    job: str
+    deployment_status: str
+    description: str
+    #: the version that its failure took back; -1: none.
+    reverted_to: int
+
+
+_Request = PromoteRequest | FailRequest | PauseRequest | ResumeRequest | HealthRequest
+
+
+def promote(out: CommandOutput, *, deployment_id: str, group: list[str], detach: bool) -> int:
+    """Promote canaries; follow the deployment."""
+    body = PromoteRequest(deployment_id=deployment_id, groups=tuple(group))
+    return _change(out, body, "promoted", follow=not detach)
+
+
+def promote_job(out: CommandOutput, *, job_id: str, group: list[str], detach: bool) -> int:
+    """Promote the canaries of a job's newest deployment; follow it."""
+
+    async def newest(client: Client) -> str:
+        name = await resolve_job(client, job_id)
+        query = Query(job_id=name, limit=1)
+        answer = await query_view(client, "deployments", DeploymentsAnswer, query)
+        if not answer.deployments:
+            raise CliError("not_found", f"job {name!r} has no deployment")
+        return answer.deployments[0].id
+
+    return promote(out, deployment_id=with_bus(newest), group=group, detach=detach)
+
+
+def resume(out: CommandOutput, *, deployment_id: str, ignore_gate: bool, detach: bool) -> int:
+    """Resume a deployment that is paused, or that its gates hold; follow it."""
+    body = ResumeRequest(deployment_id=deployment_id, ignore_gate=ignore_gate)
+    return _change(out, body, "resumed", follow=not detach)
+
+
+def pause(out: CommandOutput, *, deployment_id: str) -> int:
+    """Pause a deployment."""
+    return _change(out, PauseRequest(deployment_id=deployment_id), "paused")
+
+
+def fail(out: CommandOutput, *, deployment_id: str) -> int:
+    """End a deployment as failed."""
+    return _change(out, FailRequest(deployment_id=deployment_id), "marked as failed")
+
+
+def set_health(
+    out: CommandOutput, *, deployment_id: str, healthy: list[str], unhealthy: list[str]
+) -> int:
+    """Say which allocations are healthy, and which are not."""
+    if not healthy and not unhealthy:
+        raise CliError("usage", "--healthy or --unhealthy is required")
+    body = HealthRequest(
+        deployment_id=deployment_id, healthy=tuple(healthy), unhealthy=tuple(unhealthy)
+    )
+    return _change(out, body, "health recorded")
+
+
+def _change(out: CommandOutput, body: _Request, word: str, *, follow: bool = False) -> int:
+    """Send a request, say what became of it, follow the deployment. Raises CliError with the refusal."""
+    verdict = request_verdict(body)
+    shown = short_id(verdict.deployment_id)
+    out.line(f"deployment {shown}: {word if verdict.changed else f'was {word} already'}")
+
+    async def look(client: Client) -> tuple[DeploymentAnswer, list[str]]:
+        if not follow:
+            found = await monitor.query_deployment(client, verdict.deployment_id, verdict.seq)
+            return found, []
+        found = await monitor.follow_deployment(client, out, verdict.deployment_id, verdict.seq)
+        return found, await monitor.failure_texts(client, found)
+
+    answer, failures = with_bus(look)
+    out.result(_result(verdict, answer))
+    if follow:
+        monitor.print_outcome(out, answer, failures)
+        return monitor.exit_code(answer)
+    if answer.deployment.reverted_to >= 0:
+        out.line(f"rolled back to version {answer.deployment.reverted_to}", "yellow")
+    return 0
+
+
+def _result(verdict: OperatorVerdict, answer: DeploymentAnswer) -> DeploymentChangeResult:
+    one = answer.deployment
+    return result_from(
+        DeploymentChangeResult,
+        verdict,
+        deployment=one.id,
+        job=one.job,
+        deployment_status=one.status,
+        description=one.description,
+        reverted_to=one.reverted_to,
+        seq=answer.seq,
+    )

@@ -1,0 +1,1 @@
+"""The commands that open the console or ask the gateway."""

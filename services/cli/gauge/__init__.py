@@ -1,0 +1,1 @@
+"""`caravan gauge …`: values that hold the updates of jobs back."""

@@ -1,0 +1,30 @@
+"""Options of every command: --context, --at and --from-file. Imports nothing."""
+
+#: Name of the context; empty: none given.
+_context = [""]
+#: The moment of the state; empty: now.
+_at = [""]
+#: Folder of an export to read instead of the bus; empty: none.
+_from_file = [""]
+
+
+def set_global_options(context: str, at: str = "", from_file: str = "") -> None:
+    """Set the values for this run."""
+    _context[0] = context
+    _at[0] = at
+    _from_file[0] = from_file
+
+
+def context_name() -> str:
+    """Value of --context."""
+    return _context[0]
+
+
+def at_position() -> str:
+    """Value of --at."""
+    return _at[0]
+
+
+def export_dir() -> str:
+    """Value of --from-file."""
+    return _from_file[0]

@@ -1,0 +1,229 @@
+"""The commands `caravan job …`."""
+
+from services.cli.command_spec import (
+    AT_OPTION,
+    DETACH_FLAG,
+    FILE_ARGUMENT,
+    JOB_ARGUMENT,
+    JOB_FILE_OPTIONS,
+    LIMIT_OPTION,
+    VERBOSE_FLAG,
+    ArgumentSpec,
+    CommandSpec,
+    Needs,
+    flag_argument,
+    option_argument,
+)
+from services.cli.sql.commands import EXPORT_DIR_OPTION, LIVE_FLAG
+
+COMMANDS = (
+    CommandSpec(
+        ("job", "run"),
+        "submit a job and follow it until it runs",
+        "job.run:run",
+        (
+            FILE_ARGUMENT._replace(kind=list),
+            option_argument(
+                "together",
+                "submit the files as one rollout with this name: all jobs go on, or back, together",
+                metavar="NAME",
+            ),
+            flag_argument(
+                "in_order", "with --together: a job begins when the one before it is successful"
+            ),
+            flag_argument("detach", "return as soon as the job is accepted"),
+            option_argument(
+                "check_index",
+                "submit only if the job has this modify index; 0: only if the job does not exist",
+                int,
+                default=-1,
+                metavar="INDEX",
+            ),
+            option_argument(
+                "submission_id", "idempotency key: submitting again has no effect", metavar="ID"
+            ),
+            *JOB_FILE_OPTIONS,
+        ),
+        {"": "job.run:JobRunResult", "with --together": "job.run_together:TogetherResult"},
+        details="Follows the deployment of a service or system job: exit 0 when it is successful, 1 when it failed or "
+        "was cancelled, 2 when it waits for a promotion or for capacity, or is paused. Other jobs: waits until the job "
+        "runs and goes on running for 10 s, is complete, failed, or can only wait, at most 60 s. Exit 2: accepted, but "
+        "some allocations could not be placed. Exit 1: refused; or the evaluation, the deployment or a task failed, a "
+        "task was started again, or not all runs in time: then --json prints the keys and `error`. "
+        "With --together the same exit codes are those of the rollout: 0 all jobs are successful, 1 refused, or one "
+        "failed and all went back, 2 it waits. "
+        "A field that is not built yet is an error: with --accept-unbuilt the job runs without it, and job status "
+        "names it.",
+        examples=(
+            "job run hello.nomad.hcl",
+            "job run --var image=redis:8 --detach cache.nomad.hcl",
+            "job run --check-index 0 hello.nomad.hcl",
+            "job run --together shop --in-order db.nomad.hcl web.nomad.hcl",
+            "job run --accept-unbuilt web.nomad.hcl",
+            "job run - < hello.json",
+        ),
+        changes=True,
+    ),
+    CommandSpec(
+        ("job", "plan"),
+        "show what running a job file would change, without changing anything",
+        "job.plan:plan",
+        (FILE_ARGUMENT, *JOB_FILE_OPTIONS, AT_OPTION),
+        {"": "job.plan:JobPlanResult"},
+        Needs.LOG,
+        "Exit 0: no allocation would be created or stopped; there may be an update in place. Exit 1: some would. "
+        "Exit 255: error.",
+        ("job plan hello.nomad.hcl", "job plan --var count=5 hello.nomad.hcl"),
+        255,
+    ),
+    CommandSpec(
+        ("job", "validate"),
+        "check a job file, without a bus",
+        "job.files:validate",
+        (FILE_ARGUMENT, *JOB_FILE_OPTIONS),
+        {"": "job.files:ValidateResult"},
+        Needs.NOTHING,
+        "Reports every error with its line.",
+        ("job validate hello.nomad.hcl",),
+    ),
+    CommandSpec(
+        ("job", "init"),
+        "write an example job file with comments",
+        "job.files:init",
+        (
+            ArgumentSpec(
+                "file",
+                "file to write",
+                default="example.nomad.hcl",
+                metavar="FILE",
+                complete="file",
+            ),
+        ),
+        {"": "job.files:InitResult"},
+        Needs.NOTHING,
+        "Never overwrites an existing file.",
+        ("job init", "job init web.nomad.hcl"),
+    ),
+    CommandSpec(
+        ("job", "stop"),
+        "stop a job",
+        "job.status:stop",
+        (
+            JOB_ARGUMENT._replace(help="job id"),
+            flag_argument("purge", "delete the job once its allocations have ended"),
+            flag_argument("detach", "return without waiting for its tasks to end"),
+        ),
+        {"": "job.status:JobStopResult"},
+        examples=("job stop hello", "job stop --purge hello"),
+        changes=True,
+    ),
+    CommandSpec(
+        ("job", "status"),
+        "list jobs, or show one",
+        "job.status:status",
+        (
+            JOB_ARGUMENT._replace(default="", help="job id or a unique prefix; omit to list all"),
+            LIMIT_OPTION,
+            AT_OPTION,
+            VERBOSE_FLAG,
+        ),
+        {"": "schemas.job_answers:JobAnswer", "without ID": "schemas.job_answers:JobsAnswer"},
+        Needs.LOG,
+        examples=("job status", "job status hello", "job status hello --json | jq .groups"),
+    ),
+    CommandSpec(
+        ("job", "inspect"),
+        "print a job as it was submitted",
+        "job.versions:inspect",
+        (
+            JOB_ARGUMENT._replace(help="job id"),
+            option_argument("version", "version; -1: the newest", int, default=-1),
+            AT_OPTION,
+        ),
+        {"": "job.versions:JobInspectResult"},
+        Needs.LOG,
+        "The output can be submitted again.",
+        ("job inspect hello", "job inspect --version 0 hello | caravan job run -"),
+    ),
+    CommandSpec(
+        ("job", "history"),
+        "show the versions of a job and the changes between them",
+        "job.versions:history",
+        (JOB_ARGUMENT._replace(help="job id"), LIMIT_OPTION, AT_OPTION),
+        {"": "job.versions:JobHistoryResult"},
+        Needs.LOG,
+        "The six newest versions are kept, beside them those with a tag and the newest stable one.",
+        ("job history hello",),
+    ),
+    CommandSpec(
+        ("job", "timeline"),
+        "show every state of a job, the reasons it waited, and the durations",
+        "job.timeline:timeline",
+        (
+            JOB_ARGUMENT._replace(help="job id"),
+            EXPORT_DIR_OPTION,
+            LIVE_FLAG,
+            option_argument(
+                "trace",
+                "also write a trace for chrome://tracing or Perfetto; never overwrites a file",
+                metavar="FILE",
+                complete="file",
+            ),
+        ),
+        {"": "job.timeline:TimelineResult"},
+        details="Each row is one state: of the job's versions, its evaluations, the reasons why allocations of a "
+        "group waited, its allocations, and the stop requests with their reason. A state that still holds is counted "
+        "up to now, in an export up to its last record.",
+        examples=("job timeline hello", "job timeline hello --trace hello.trace.json"),
+    ),
+    CommandSpec(
+        ("job", "dispatch"),
+        "make a child of a parameterized job and wait until it runs",
+        "job.dispatch:dispatch",
+        (
+            JOB_ARGUMENT._replace(help="job id"),
+            option_argument("meta", "meta of the child; repeatable", list, metavar="KEY=VALUE"),
+            option_argument(
+                "payload", "file with the payload, at most 16 KiB; - reads stdin", metavar="FILE"
+            ),
+            option_argument(
+                "idempotency_token",
+                "dispatching again with this token is the same child, as long as it is known",
+                metavar="TOKEN",
+            ),
+            option_argument("priority", "priority of the child; 0: the job's", int, default=0),
+            option_argument(
+                "submission_id", "idempotency key: submitting again has no effect", metavar="ID"
+            ),
+            flag_argument("detach", "return as soon as the dispatch is accepted"),
+        ),
+        {"": "job.run:JobRunResult"},
+        details="Waits and exits as job run does. Exit 1 also: the job is unknown, stopped or not parameterized, or "
+        "payload or meta are not what it takes.",
+        examples=(
+            "job dispatch render --meta scene=7 --payload scene.json",
+            "job dispatch render --idempotency-token order-17 --payload - < scene.json",
+        ),
+        changes=True,
+    ),
+    CommandSpec(
+        ("job", "periodic", "force"),
+        "launch a child of a periodic job now",
+        "job.periodic:force",
+        (JOB_ARGUMENT._replace(help="job id"),),
+        {"": "job.periodic:JobForceResult"},
+        details="Its planned launches stay as they are, and prohibit_overlap is not asked. Exit 1: the job is unknown, "
+        "not periodic, stopped or disabled.",
+        examples=("job periodic force backup",),
+        changes=True,
+    ),
+    CommandSpec(
+        ("job", "eval"),
+        "create an evaluation of a job: place missing allocations",
+        "job.status:evaluate",
+        (JOB_ARGUMENT, DETACH_FLAG),
+        {"": "job.status:JobEvalResult"},
+        examples=("job eval hello",),
+        changes=True,
+    ),
+)

@@ -1,0 +1,1 @@
+"""The commands that run a cluster on this machine: `up`, `demo`, `run`."""

@@ -1,0 +1,1 @@
+"""Shared by all commands: clients of the bus, contexts, output, terminal."""

@@ -1,0 +1,107 @@
+"""Moments of a log, as --at and --to name them, and the state at a moment.
+
+The log is read by direct get, from its beginning or from a verified snapshot; no service is involved.
+"""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+
+import msgspec
+
+from schemas.envelope import RECORD_DECODER
+from services.cli import global_options
+from services.cli.runtime.output import CliError
+from shared.bus.connection.public_client import Client
+from shared.bus.log import snapshots
+from shared.core.runtime.chain import is_framed
+from shared.core.runtime.messages import Record
+from shared.core.runtime.replica import Replica
+from shared.core.runtime.restored import Restored
+from shared.core.state.state import TABLES
+from shared.query.historical_state import HistoricalState
+
+
+def parse_log_position(text: str, flag: str = "--at") -> tuple[int, int]:
+    """Turn a seq or a time into (last seq, moment in ns); 0: no bound. Raises CliError."""
+    if not text:
+        return 0, 0
+    if text.isdigit():
+        if int(text) < 1:
+            raise CliError("usage", f"{flag}: seqs start at 1")
+        return int(text), 0
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError as err:
+        raise CliError(
+            "usage", f"{flag} must be a seq or a time like 2026-01-31T12:00:00, not {text!r}"
+        ) from err
+    when = when if when.tzinfo is not None else when.astimezone()
+    return 0, int(when.astimezone(UTC).timestamp() * 1e6) * 1000
+
+
+def is_written_after(record: Record, until_ns: int) -> bool:
+    """Whether a record was written after a moment; a foreign one has no time."""
+    if not is_framed(record.data):
+        return False
+    try:
+        return RECORD_DECODER.decode(record.data).t_ns > until_ns
+    except msgspec.DecodeError:
+        return False
+
+
+async def read_log_until(
+    client: Client, text: str, flag: str = "--at", *, first: int = 1
+) -> AsyncIterator[Record]:
+    """Yield the log from `first` up to a moment; the empty text means all of it.
+
+    Raises CliError for a seq beyond the end.
+    """
+    last, until_ns = parse_log_position(text, flag)
+    seen = first - 1
+    async for record in client.read_log(first, last):
+        if until_ns and is_written_after(record, until_ns):
+            break
+        seen = record.seq
+        yield record
+    if last and seen < last:
+        raise CliError("not_found", f"the log ends at {seen}, before seq {last}")
+    if not seen:
+        raise CliError("not_found", "the log has no records before that moment")
+
+
+async def snapshot_before(client: Client, text: str, flag: str = "--at") -> Restored | None:
+    """The newest valid snapshot not newer than a moment; None without one, or for an export."""
+    last, until_ns = parse_log_position(text, flag)
+    if global_options.export_dir():
+        return None
+    return await snapshots.restore_newest(
+        client.bus, TABLES, last_seq=last, last_ns=until_ns, quiet=True
+    )
+
+
+async def replica_before(client: Client, text: str, flag: str = "--at") -> Replica:
+    """A replica at the newest snapshot before a moment, else an empty one."""
+    restored = await snapshot_before(client, text, flag)
+    return Replica() if restored is None else restored.replica
+
+
+async def replay_to(client: Client, text: str = "") -> HistoricalState:
+    """Replay to a moment, from the newest snapshot before it. Raises CliError, LogError."""
+    found = HistoricalState()
+    restored = await snapshot_before(client, text)
+    if restored is not None:
+        found.begin_at(restored)
+    async for record in read_log_until(client, text, first=found.replica.next_seq):
+        found.apply(record)
+    return found
+
+
+async def replay_to_at_option(client: Client) -> HistoricalState:
+    """Replay to the moment of --at, once per run. Raises CliError, LogError."""
+    text = global_options.at_position()
+    if _replayed.get(text) is None:
+        _replayed[text] = await replay_to(client, text)
+    return _replayed[text]
+
+
+_replayed: dict[str, HistoricalState] = {}

@@ -1,0 +1,1 @@
+"""`caravan service …`: services and where their instances are."""

@@ -1,0 +1,1 @@
+"""The commands `caravan simulate`, `sim` and `fleet`."""

@@ -1,0 +1,1 @@
+"""The commands `caravan sql` and `caravan job timeline` ask with."""

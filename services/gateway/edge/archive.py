@@ -1,0 +1,155 @@
+"""An archive in place of a cluster: its records, its past, and a caller who may only read.
+
+There is no bus. What a request would send with its caller's login is refused in one place: the connection of the only
+caller (`_NoConnection`).
+"""
+
+import asyncio
+import hmac
+import secrets
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from services.gateway.edge.callers import Caller, Callers, token_of
+from services.gateway.edge.context import GatewaySettings, ServerContext
+from services.gateway.edge.faults import HttpFault, permission_denied
+from services.gateway.edge.past_states import PastStates
+from services.gateway.role import Gateway
+from shared.archive.export import ExportReader
+from shared.bus.connection.nats_client import BusClient
+from shared.bus.shell.shell import Shell
+from shared.core.runtime.messages import CaughtUp, Record, Stop
+from shared.core.runtime.restored import Restored, SnapshotExtras
+from shared.sim.engine.shared_replica import copy_replica
+
+#: Records of one read. States that are kept to begin a replay at, and records between the first of them.
+BATCH_RECORDS, STATES_MAX, STRIDE = 1_024, 6, 4_000
+TEXT = "this is an archive: nothing in it can be changed, and its tasks cannot be reached"
+
+
+class ArchiveLog:
+    """The records of an export. Sequential reads share one pass over its files."""
+
+    def __init__(self, reading: ExportReader) -> None:
+        self._reading = reading
+        self._lock = asyncio.Lock()
+        self._rest: Iterator[Record] = iter(())
+        self._next_seq = 0
+
+    async def first_seq(self) -> int:
+        """Seq of the first record; 0: it is empty."""
+        return self._reading.segments[0].first_seq if self._reading.segments else 0
+
+    async def read(self, seq: int) -> list[Record]:
+        """Read some records from a seq on; empty at the end."""
+        async with self._lock:
+            return await asyncio.to_thread(self._batch, seq)
+
+    def _batch(self, seq: int) -> list[Record]:
+        if seq != self._next_seq:
+            self._rest = self._reading.records(seq)
+        found = [one for _, one in zip(range(BATCH_RECORDS), self._rest, strict=False)]
+        self._next_seq = found[-1].seq + 1 if found else 0
+        return found
+
+
+class ArchiveContext(ServerContext):
+    """What the requests of a gateway on an archive share."""
+
+    def __init__(self, folder: Path, reading: ExportReader, settings: GatewaySettings) -> None:
+        super().__init__(Gateway(instance="archive"), cast("Shell", _NoShell()), settings, None)
+        self.archive = folder.resolve()
+        self.token = f"archive:{secrets.token_urlsafe(24)}"
+        self.callers = _OneCaller(self.token)
+        #: why it is not shown to its end.
+        self.problem = ""
+        self._archive_log = ArchiveLog(reading)
+        self._states: list[Restored] = []
+        self._stride = STRIDE
+        self.past = PastStates(self)
+
+    @property
+    def is_ready(self) -> bool:
+        """The archive was replayed."""
+        return self.role.is_caught_up
+
+    @property
+    def bus(self) -> BusClient:
+        """Raises HttpFault 403: there is none."""
+        raise HttpFault(403, TEXT)
+
+    @property
+    def log(self) -> ArchiveLog:
+        """The records."""
+        return self._archive_log
+
+    async def load(self) -> None:
+        """Replay the archive, to its end or to its first damage."""
+        role = self.role
+        while not self.problem and (batch := await self.log.read(role.seq + 1)):
+            effects = role.step(list(batch), 0)
+            self.problem = next((one.reason for one in effects if isinstance(one, Stop)), "")
+            if role.seq >= (self._states[-1].replica.seq if self._states else 0) + self._stride:
+                self._keep()
+            await asyncio.sleep(0)
+        # Seen from its end, whatever it waited for by then has settled or not.
+        role.step([CaughtUp(role.seq)], role.times.at(role.seq))
+
+    def _keep(self) -> None:
+        """Keep the present state; where there are too many, every other one leaves."""
+        role = self.role
+        asides = SnapshotExtras(
+            since_ns=role.histories.open_since_ns(), marks=role.log_times.marks()
+        )
+        self._states.append(Restored(copy_replica(role.replica), asides, role.answers.lease))
+        if len(self._states) > STATES_MAX:
+            self._states = self._states[1::2]
+            self._stride *= 2
+
+    async def restore(self, last_seq: int) -> Restored | None:
+        """A copy of the newest kept state not behind a seq."""
+        known = [one for one in self._states if one.replica.seq <= last_seq]
+        if not known:
+            return None
+        return Restored(copy_replica(known[-1].replica), known[-1].asides, known[-1].lease)
+
+
+class _NoShell:
+    """Stands for the shell of a role on the bus."""
+
+    bus = None
+    is_ready = False
+
+    def metrics(self) -> dict[str, float]:
+        """None."""
+        return {}
+
+
+class _NoConnection:
+    """The connection of a caller to the bus, which an archive has not. Any use of it is a refusal."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise HttpFault(403, TEXT)
+
+
+class _OneCaller(Callers):
+    """The only caller: who has the token that the one-time code was drawn for."""
+
+    def __init__(self, token: str) -> None:
+        super().__init__("")
+        self._token = token
+        self._caller = Caller("archive", cast("Any", _NoConnection()))
+
+    async def caller(self, headers: Mapping[str, str]) -> Caller:
+        """The caller. Raises HttpFault 403."""
+        return await self.of_token(token_of(headers))
+
+    async def of_token(self, token: str) -> Caller:
+        """The caller. Raises HttpFault 403."""
+        if not hmac.compare_digest(token.encode(), self._token.encode()):
+            raise permission_denied("this gateway serves an archive, with a login of its own")
+        return self._caller
+
+    async def end(self) -> None:
+        """Nothing is open."""

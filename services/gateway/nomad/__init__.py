@@ -1,0 +1,1 @@
+"""Nomad's JSON, made from the state: pure functions without HTTP."""

@@ -1,0 +1,1 @@
+"""The endpoints, one family a module; each module has its `ROUTES`."""

@@ -1,0 +1,99 @@
+"""`/v1/services` and `/v1/service/<name>`: services with `provider = "nomad"`, as they follow from allocations."""
+
+from typing import Any
+
+from schemas.base import JobId
+from schemas.projections import Query, ServiceInstance
+from services.gateway.change_index import job, table
+from services.gateway.edge.call import Call
+from services.gateway.edge.faults import HttpFault
+from services.gateway.edge.route import Endpoint
+from services.gateway.nomad.ids import node_uuid
+from services.gateway.nomad.source import Object
+from services.gateway.routes.agent import DATACENTER
+from services.gateway.routes.lookup import find_alloc, find_job
+from shared.errors import CommandInvalid
+
+_TABLES = ("allocations", "jobs")
+
+
+async def list_services(call: Call) -> object:
+    """Services by name."""
+    role = call.role
+    await call.block(map(table, _TABLES), lambda: role.changes.newest(_TABLES))
+    found: Any = role.answers.answer("services", Query(limit=1_000))
+    lines = [{"ServiceName": one.name, "Tags": list(one.tags)} for one in found.services]
+    return [{"Namespace": "default", "Services": lines}] if lines else []
+
+
+async def read_service(call: Call) -> object:
+    """The instances of one service."""
+    role = call.role
+    await call.block(map(table, _TABLES), lambda: role.changes.newest(_TABLES))
+    try:
+        found: Any = role.answers.answer("service", Query(id=call.path["name"], limit=1_000))
+    except CommandInvalid as err:
+        if err.code == "not_found":
+            return []
+        raise
+    return [_registration(call, one) for one in found.instances]
+
+
+async def list_job_services(call: Call) -> object:
+    """The instances of a job's services."""
+    await call.block([job(call.path["job"])], lambda: max(call.role.changes.newest(_TABLES), 1))
+    return _of_job(call, find_job(call).id)
+
+
+async def list_alloc_services(call: Call) -> object:
+    """The instances of an allocation's services."""
+    allocations = call.role.state.allocations
+    job_id = allocations.groups.job_ids[int(allocations.group[find_alloc(call)])]
+    found = _of_job(call, JobId(job_id))
+    return [one for one in found if one["AllocID"] == call.path["alloc"]]
+
+
+def _of_job(call: Call, job_id: JobId) -> list[Object]:
+    found = call.role.answers.catalog.instances_of(call.role.state, job_id)
+    return [_registration(call, one) for name in sorted(found) for one in found[name]]
+
+
+def _registration(call: Call, one: ServiceInstance) -> Object:
+    """An instance as Nomad registers it."""
+    index = call.role.changes.newest(_TABLES)
+    return {
+        "ID": f"_nomad-{one.task or 'group'}-{one.alloc}-{one.service}-{one.port}",
+        "ServiceName": one.service,
+        "Namespace": "default",
+        "NodeID": node_uuid(one.node),
+        "Datacenter": DATACENTER,
+        "JobID": one.job,
+        "AllocID": one.alloc,
+        "Tags": list(one.tags),
+        "Address": one.address,
+        "Port": one.port,
+        "CreateIndex": index,
+        "ModifyIndex": index,
+    }
+
+
+async def refuse_deletion(_call: Call) -> object:
+    """Refuse: an instance follows from its allocation."""
+    raise HttpFault(400, "an instance of a service follows from its allocation: stop that")
+
+
+ENDPOINTS = (
+    Endpoint(
+        pattern="/v1/job/{job:path}/services",
+        summary="Instances of a job's services.",
+        read=list_job_services,
+    ),
+    Endpoint(
+        pattern="/v1/allocation/{alloc}/services",
+        summary="Instances of an allocation's services.",
+        read=list_alloc_services,
+    ),
+    Endpoint(pattern="/v1/services", summary="List services.", read=list_services),
+    Endpoint(pattern="/v1/service/{name}/{id}", summary="Refused.", delete=refuse_deletion),
+    Endpoint(pattern="/v1/service/{name}", summary="Instances of a service.", read=read_service),
+)

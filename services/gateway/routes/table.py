@@ -1,0 +1,51 @@
+"""The table of all endpoints, in order of matching."""
+
+from services.gateway.edge.route import Endpoint
+from services.gateway.routes import (
+    absent,
+    access,
+    agent,
+    allocations,
+    answers,
+    client_exec,
+    client_files,
+    console,
+    deployments,
+    evaluations,
+    event_stream,
+    job_writes,
+    log_stream,
+    moments,
+    nodes,
+    operator,
+    pools,
+    search,
+    services,
+    webhooks,
+    what_if,
+)
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    # A job's id may have slashes: what stands behind it comes first.
+    *services.ENDPOINTS,
+    *job_writes.ENDPOINTS,
+    *allocations.ENDPOINTS,
+    *evaluations.ENDPOINTS,
+    *pools.ENDPOINTS,
+    *nodes.ENDPOINTS,
+    *deployments.ENDPOINTS,
+    *event_stream.ENDPOINTS,
+    *log_stream.ENDPOINTS,
+    *webhooks.ENDPOINTS,
+    *client_exec.ENDPOINTS,
+    *client_files.ENDPOINTS,
+    *agent.ENDPOINTS,
+    *operator.ENDPOINTS,
+    *search.ENDPOINTS,
+    *absent.ENDPOINTS,
+    *access.ENDPOINTS,
+    *moments.ENDPOINTS,
+    *what_if.ENDPOINTS,
+    *answers.ENDPOINTS,
+    *console.ENDPOINTS,
+)

@@ -1,0 +1,1 @@
+"""The timekeeper: says that the time of something has come."""

@@ -1,0 +1,93 @@
+"""What is due when: one heap of (time, kind, key), where a later word about a key replaces the earlier one.
+
+Times are ns of the wall clock, as the log has them. `DueSource` is one kind of deadline: a table that says when what is
+due. A further kind is one more source of the role.
+"""
+
+import heapq
+from collections.abc import Hashable, Iterable
+from typing import Protocol
+
+from schemas.base import Event
+from schemas.envelope import AnyCommand
+from shared.core.state.state import State
+
+#: Unique within its kind, and ordered among the keys of it.
+DueKey = Hashable
+
+
+class DueSource(Protocol):
+    """One kind of deadline. Reads the state alone; what is due follows from it and from the time."""
+
+    #: tables that it reads.
+    tables: frozenset[str]
+    #: events that may change what is due.
+    events: frozenset[type[Event]]
+    #: a command is sent again until the log shows something else; otherwise the next one says what holds then.
+    is_told_again: bool
+
+    def keys(self, state: State) -> Iterable[DueKey]:
+        """Return every key that something may be due of, in order."""
+        ...
+
+    def changed(self, state: State, event: Event) -> Iterable[DueKey]:
+        """Return the keys of which an event, which the state includes, changed what is due."""
+        ...
+
+    def due_ns(self, state: State, key: DueKey, now_ns: int) -> int:
+        """Return when the next thing of a key is due; 0: nothing is."""
+        ...
+
+    def grace_ns(self, state: State, key: DueKey) -> int:
+        """Return how long nothing is said of a key after this instance began to lead, or was cut off, ns.
+
+        What would have met the deadline may be on its way.
+        """
+        ...
+
+    def command(self, state: State, key: DueKey, now_ns: int) -> AnyCommand | None:
+        """Say that what was due of a key has come; None: it has not."""
+        ...
+
+
+class DueHeap:
+    """Deadlines by (kind, key). `kind` is the number of a source."""
+
+    def __init__(self) -> None:
+        self._due: dict[tuple[int, DueKey], int] = {}
+        self._heap: list[tuple[int, int, DueKey]] = []
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def put(self, kind: int, key: DueKey, due_ns: int) -> None:
+        """Have a key due at a time; 0: not at all."""
+        if not due_ns:
+            self._due.pop((kind, key), None)
+        elif self._due.get((kind, key)) != due_ns:
+            self._due[kind, key] = due_ns
+            heapq.heappush(self._heap, (due_ns, kind, key))
+
+    def take_due(self, now_ns: int, most: int) -> list[tuple[int, DueKey]]:
+        """Take out what is due by now, the earliest first, at most `most`: (kind, key)."""
+        found: list[tuple[int, DueKey]] = []
+        while self._heap and len(found) < most and self.earliest_ns() <= now_ns and self._heap:
+            _, kind, key = heapq.heappop(self._heap)
+            del self._due[kind, key]
+            found.append((kind, key))
+        return found
+
+    def earliest_ns(self) -> int:
+        """Return when the first is due; 0: none."""
+        heap = self._heap
+        while heap:
+            due_ns, kind, key = heap[0]
+            if self._due.get((kind, key)) == due_ns:
+                return due_ns
+            heapq.heappop(heap)
+        return 0
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._due.clear()
+        self._heap.clear()

@@ -1,0 +1,226 @@
+"""Timekeeper: says that the time of something has come, by commands to the plan applier.
+
+It decides nothing: a command names the instant that it believes in, and the applier acts only if its tables still hold
+that instant and log time has reached it. What is due follows from tables and the clock, so nothing is kept that a
+successor would miss. The leader has one heap over all kinds (`due_heap.py`), sends what is due, and sends it again
+until the log shows that something else is due. A standby reads the log and has no heap.
+
+Times may be late, never early. They are of the wall clock, as the log has them: where it is set back all wait.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+from schemas import envelope
+from schemas.base import Event
+from schemas.envelope import ENCODER, AnyCommand, CommandBatch
+from services.timekeeper.due_heap import DueHeap, DueKey, DueSource
+from services.timekeeper.gates import HeardGauges, UpdateGates
+from services.timekeeper.launches import PeriodicLaunches
+from services.timekeeper.progress_deadlines import ProgressDeadlines
+from shared.core.runtime.deadline_timer import RESEND_NS, earliest
+from shared.core.runtime.messages import (
+    CaughtUp,
+    LeadershipLost,
+    LeadershipWon,
+    Listen,
+    Message,
+    Reconnected,
+    Replay,
+    Send,
+    Source,
+)
+from shared.core.runtime.replica import Replica, ReplicaFactory
+from shared.core.runtime.replicated_role import ReplicatedRole
+from shared.core.runtime.role import Input
+from shared.core.runtime.selective_decoding import decoder_for
+from shared.core.runtime.step import Step
+from shared.core.state.state import State
+from shared.protocol import subjects
+
+#: A command that the log does not show is sent again after twice the time, up to this.
+RESEND_MAX_NS = 8_000_000_000
+#: Commands in one message: each has a few hundred bytes.
+COMMANDS_MAX = 500
+#: Sent in one step, one message: the applier works on it while the next step computes instants.
+STEP_MAX = COMMANDS_MAX
+#: Messages that are no gauge and are kept, a second.
+DEAD_LETTERS_MAX = 5
+SECOND_NS = 1_000_000_000
+#: What follows from a record is a matter of milliseconds.
+BATCH_WINDOW_NS = 20_000_000
+
+#: Beside these each instance has one of gates, which hears gauges.
+SOURCES: tuple[DueSource, ...] = (ProgressDeadlines(), PeriodicLaunches())
+
+
+class _Asked:
+    """What was said of a key, until the log shows something else."""
+
+    __slots__ = ("pause_ns", "resend_ns")
+
+    def __init__(self, now_ns: int) -> None:
+        self.pause_ns = RESEND_NS
+        #: steady.
+        self.resend_ns = now_ns + RESEND_NS
+
+
+class Timekeeper(ReplicatedRole):
+    """The role. Replays the tables of its sources."""
+
+    name = "timekeeper"
+    leader_key = "timekeeper"
+
+    def __init__(
+        self,
+        *,
+        instance: str,
+        sources: Sequence[DueSource] = SOURCES,
+        replicas: ReplicaFactory | None = None,
+    ) -> None:
+        self._gauges = HeardGauges()
+        sources = (*sources, UpdateGates(self._gauges))
+        tables = frozenset({"policy"}).union(*(one.tables for one in sources))
+        if replicas is None:
+            # Most of the log is about allocations: only what a table or a source needs is decoded.
+            needed = {
+                kind for table in State(tables).tables().values() for kind in table.handlers()
+            }
+            needed = needed.union(*(one.events for one in sources))
+            replicas = partial(Replica, decode=decoder_for(needed))
+        super().__init__(instance, tables, replicas)
+        self._due_sources: tuple[DueSource, ...] = sources
+        self._of_event: dict[type[Event], tuple[int, ...]] = {}
+        for kind, source in enumerate(self._due_sources):
+            for event in source.events:
+                self._of_event[event] = (*self._of_event.get(event, ()), kind)
+        self._heap = DueHeap()
+        self._asked: dict[tuple[int, DueKey], _Asked] = {}
+        #: when this instance began to lead, or was connected again.
+        self._began_ns = 0
+        #: the second in which dead letters were written last, and how many.
+        self._dead_letters = (0, 0)
+        self._counts = dict.fromkeys(("commands", "resends", "gauges"), 0)
+
+    def sources(self) -> tuple[Source, ...]:
+        """The log, and the gauges that clients publish."""
+        replay = Replay(tables=self.replica.tables, lull_ns=BATCH_WINDOW_NS)
+        return replay, Listen("gauges", subjects.GAUGES)
+
+    def metrics(self) -> dict[str, float]:
+        """Counts since the start, and what waits for its time or for the log."""
+        found = {f"caravan_timekeeper_{name}_total": float(n) for name, n in self._counts.items()}
+        found["caravan_timekeeper_waiting_deadlines"] = float(len(self._heap))
+        found["caravan_timekeeper_unconfirmed_commands"] = float(len(self._asked))
+        return found
+
+    # ---- inputs ----
+
+    def take_inputs(self, inputs: list[Input], step: Step) -> None:
+        """Take the inputs at the time of the step."""
+        self._gauges.now_ns = step.steady_ns
+        super().take_inputs(inputs, step)
+
+    def on_message(self, message: Message, step: Step) -> None:
+        """Hear a gauge, also as a standby. Raises GaugeInvalidError."""
+        del step
+        self._gauges.hear(message)
+        self._counts["gauges"] += 1
+
+    def _on_failed(self, message: Message, reason: str, step: Step) -> None:
+        """Keep some of what is no gauge."""
+        second, count = self._dead_letters
+        count = count + 1 if second == step.now_ns // SECOND_NS else 1
+        self._dead_letters = (step.now_ns // SECOND_NS, count)
+        if self.is_leader and count <= DEAD_LETTERS_MAX:
+            step.emit(self.dead_letter(message, reason, step.now_ns))
+
+    def on_input(self, item: Input, step: Step) -> None:
+        """Begin anew where this instance begins to act, or may have missed something."""
+        match item:
+            case CaughtUp() | LeadershipWon() | Reconnected():
+                if self.is_acting:
+                    self._begin(step)
+            case LeadershipLost():
+                self._heap.clear()
+                self._asked.clear()
+            case _:
+                pass
+
+    def on_applied(self, record: envelope.LogRecord, seq: int, step: Step) -> None:
+        """Look again at what the events are about."""
+        del seq
+        if not self.is_acting:
+            return
+        of_event, state = self._of_event, self.replica.state
+        for event in record.events:
+            for kind in of_event.get(type(event), ()):
+                for key in self._due_sources[kind].changed(state, event):
+                    self._look(kind, key, step.now_ns)
+
+    def _on_new_writer(self, step: Step) -> None:
+        """Say again what the log does not show; `finish` sends it."""
+        for asked in self._asked.values():
+            asked.pause_ns = RESEND_NS
+            asked.resend_ns = step.steady_ns
+
+    def finish(self, step: Step) -> None:
+        """Say what is due, and again what the log does not show."""
+        if not self.is_acting:
+            return
+        found = self._heap.take_due(step.now_ns, STEP_MAX)
+        commands: list[AnyCommand] = []
+        for kind, key in found:
+            self._ask(kind, key, commands, step)
+        for kind, key in [
+            which for which, one in self._asked.items() if one.resend_ns <= step.steady_ns
+        ]:
+            self._ask(kind, key, commands, step)
+        for start in range(0, len(commands), COMMANDS_MAX):
+            batch = CommandBatch(
+                sender=self.instance, commands=tuple(commands[start : start + COMMANDS_MAX])
+            )
+            step.emit(Send(subjects.command("timer"), ENCODER.encode(batch)))
+        due_ns = self._heap.earliest_ns()
+        resend_ns = min((one.resend_ns for one in self._asked.values()), default=0)
+        self.timer.arm(step, earliest(due_ns and self.timer.steady(due_ns), resend_ns))
+
+    # ---- deadlines ----
+
+    def _begin(self, step: Step) -> None:
+        """Find everything that is due, from the tables."""
+        self._began_ns = step.now_ns
+        self._gauges.begin()
+        self._heap.clear()
+        self._asked.clear()
+        for kind, source in enumerate(self._due_sources):
+            for key in source.keys(self.replica.state):
+                self._look(kind, key, step.now_ns)
+
+    def _look(self, kind: int, key: DueKey, now_ns: int) -> None:
+        """Ask a source when the next thing of a key is due."""
+        source = self._due_sources[kind]
+        self._asked.pop((kind, key), None)
+        due_ns = source.due_ns(self.replica.state, key, now_ns)
+        if due_ns:
+            due_ns = max(due_ns, self._began_ns + source.grace_ns(self.replica.state, key))
+        self._heap.put(kind, key, due_ns)
+
+    def _ask(self, kind: int, key: DueKey, commands: list[AnyCommand], step: Step) -> None:
+        """Send the command of a key, and remember to send it again."""
+        command = self._due_sources[kind].command(self.replica.state, key, step.now_ns)
+        asked = self._asked.get((kind, key))
+        if command is None:
+            self._look(kind, key, step.now_ns)
+            return
+        commands.append(command)
+        if not self._due_sources[kind].is_told_again:
+            self._counts["commands"] += 1
+            self._look(kind, key, step.now_ns)
+        elif asked is None:
+            self._counts["commands"] += 1
+            self._asked[kind, key] = _Asked(step.steady_ns)
+        else:
+            self._counts["resends"] += 1
+            asked.pause_ns = min(2 * asked.pause_ns, RESEND_MAX_NS)
+            asked.resend_ns = step.steady_ns + asked.pause_ns

@@ -1,0 +1,127 @@
+"""Which services changed since they were published, found by comparing the instances of marked jobs.
+
+A service is the instances of all jobs that declare it. Many reports change none of them, so a job is looked at when it
+is marked, and a large one not at each mark. When and how values are published is decided in `publisher.py`.
+"""
+
+from collections.abc import Iterable
+from hashlib import blake2b
+
+from schemas.base import JobId
+from schemas.envelope import ENCODER
+from schemas.projections import ServiceInstance, ServiceProjection
+from shared.core.state.state import State
+from shared.query.service_catalog import STATUSES, ServiceCatalog
+
+#: Instances in a published value; `query.service` has pages.
+INSTANCES_MAX = 1_000
+#: Instances that one tick may compare, and the measured cost of one.
+INSTANCES_PER_TICK = 2_000
+INSTANCE_NS = 20_000
+#: A job is looked at again after so many times what the last look took.
+PAUSE_FACTOR = 10
+
+
+class ServiceTracker:
+    """Marked jobs on one side, services to publish on the other."""
+
+    def __init__(self, state: State) -> None:
+        #: services to publish.
+        self.due: dict[str, None] = {}
+        self._state = state
+        self._catalog = ServiceCatalog()
+        #: by service: the jobs that declare it.
+        self._jobs_of: dict[str, set[JobId]] = {}
+        #: by job and service: of the instances that were last seen.
+        self._digests: dict[JobId, dict[str, bytes]] = {}
+        self._marked: dict[JobId, None] = {}
+        self._not_before_ns: dict[JobId, int] = {}
+
+    def begin(self) -> None:
+        """Forget what was published, and note which jobs declare services."""
+        self._digests = {}
+        self._jobs_of = {}
+        for job_id in self._state.jobs.by_id:
+            self._declare(job_id)
+
+    def mark(self, job_id: JobId) -> None:
+        """Look at a job before the next values are published."""
+        self._marked[job_id] = None
+
+    def due_ns(self) -> int:
+        """Time of the next look or value; 1: now, 0: there is none."""
+        if self.due:
+            return 1
+        return min((self._not_before_ns.get(one, 1) for one in self._marked), default=0)
+
+    def look(self, now_ns: int) -> int:
+        """Look at marked jobs, within the bounds of a tick. Returns the instances that were compared."""
+        compared = 0
+        for job_id in list(self._marked):
+            if compared >= INSTANCES_PER_TICK:
+                break
+            if self._not_before_ns.get(job_id, 0) > now_ns:
+                continue
+            del self._marked[job_id]
+            count = self._compare(job_id)
+            compared += count
+            if count:
+                self._not_before_ns[job_id] = now_ns + count * INSTANCE_NS * PAUSE_FACTOR
+            else:
+                self._not_before_ns.pop(job_id, None)
+        return compared
+
+    def projection(self, name: str) -> ServiceProjection:
+        """Return a service as it is now."""
+        state = self._state
+        found: list[ServiceInstance] = []
+        for job_id in sorted(self._jobs_of.get(name, ())):
+            if job_id not in state.jobs.by_id:
+                self._undeclare(job_id, name)
+                self._digests.pop(job_id, None)
+            found += self._catalog.instances_of(state, job_id).get(name, ())
+        total = len(found)
+        if total > INSTANCES_MAX:
+            found.sort(key=lambda one: STATUSES.index(one.status))
+        return ServiceProjection(
+            cluster_id=state.policy.cluster_id,
+            seq=state.seq,
+            service=name,
+            instances=tuple(found[:INSTANCES_MAX]),
+            total=total,
+            incarnation=state.policy.incarnations.newest,
+        )
+
+    # ---- inside ----
+
+    def _declare(self, job_id: JobId) -> frozenset[str]:
+        names = self._catalog.declared(self._state, job_id)
+        for name in names:
+            self._jobs_of.setdefault(name, set()).add(job_id)
+        return names
+
+    def _undeclare(self, job_id: JobId, name: str) -> None:
+        jobs = self._jobs_of.get(name, set())
+        jobs.discard(job_id)
+        if not jobs:
+            self._jobs_of.pop(name, None)
+
+    def _compare(self, job_id: JobId) -> int:
+        """Mark the services of a job whose instances changed; returns how many instances there are."""
+        names, before = self._declare(job_id), self._digests.pop(job_id, {})
+        if not names and not before:
+            return 0
+        found = self._catalog.instances_of(self._state, job_id)
+        after = {name: _digest(found.get(name, ())) for name in names}
+        for name in sorted(before.keys() | after.keys()):
+            if before.get(name) != after.get(name):
+                self.due[name] = None
+            if name not in after:
+                self._undeclare(job_id, name)
+        if after:
+            self._digests[job_id] = after
+        return sum(map(len, found.values()))
+
+
+def _digest(instances: Iterable[ServiceInstance]) -> bytes:
+    return blake2b(ENCODER.encode(tuple(instances)), digest_size=16).digest()

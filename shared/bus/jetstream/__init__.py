@@ -1,0 +1,1 @@
+"""Streams, consumers and direct reads of JetStream."""

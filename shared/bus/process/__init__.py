@@ -1,0 +1,1 @@
+"""A role as a process: settings, health server, runner."""

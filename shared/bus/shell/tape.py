@@ -1,0 +1,254 @@
+"""A role's steps on tape: what it was given and when, so that it can be played again, alone, and measured.
+
+A role is a function of its inputs: a replayed tape gives the same effects as the recorded run. Decides
+only how that is written down. Switched on by `CARAVAN_TAPE` for a role in real life, played by
+`bench/report/tape_replay.py`.
+
+A tape is a row of frames, each its length in four bytes (big endian) and that much msgpack. The first is the `Header`:
+which role, and the plain values that it was made from. Each other one is a step: `[now_ns, [input, …]]`, an input being
+`[tag, field, …]` in the order of the fields. Tags are the words of `INPUTS` and `EFFECTS`; no tape names a module or
+a class, so it outlives their names. What a field holds is plain, or the bytes that are on the wire.
+
+A taped role replays the whole log: `Restored`, a state in memory, is not wire bytes, so `runner.py` lets no role that
+is taped begin at a snapshot. A log whose first generations were dropped cannot be taped.
+"""
+
+import gzip
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import IO, Any, cast
+
+import msgspec
+
+from schemas.base import Command, Event, Wire
+from schemas.envelope import ENCODER
+from shared.core.runtime import agent_messages as t
+from shared.core.runtime import messages as r
+from shared.core.runtime.role import Input, Role
+from shared.errors import ConfigInvalid
+
+FORMAT = 2
+_LENGTH_BYTES = 4
+_PACK = msgspec.msgpack.Encoder(order="deterministic")
+
+#: Tags of a role's inputs. They stay if a class is renamed; a tag is never reused.
+INPUTS: dict[str, type[msgspec.Struct]] = {
+    "Record": r.Record,
+    "CaughtUp": r.CaughtUp,
+    "LogSpace": r.LogSpace,
+    "LogScrubbed": r.LogScrubbed,
+    "Message": r.Message,
+    "Appended": r.Appended,
+    "AppendRefused": r.AppendRefused,
+    "AppendUnknown": r.AppendUnknown,
+    "RollReady": r.RollReady,
+    "RollRefused": r.RollRefused,
+    "Answer": r.Answer,
+    "PutDone": r.PutDone,
+    "PutRefused": r.PutRefused,
+    "Timer": r.Timer,
+    "LeadershipWon": r.LeadershipWon,
+    "LeadershipLost": r.LeadershipLost,
+    "Reconnected": r.Reconnected,
+    "TaskPrepared": t.TaskPrepared,
+    "TaskPrepareFailed": t.TaskPrepareFailed,
+    "TaskStarted": t.TaskStarted,
+    "TaskStartFailed": t.TaskStartFailed,
+    "TaskExited": t.TaskExited,
+    "TaskGone": t.TaskGone,
+    "TaskNoted": t.TaskNoted,
+    "DiskUsed": t.DiskUsed,
+    "CheckChanged": t.CheckChanged,
+    "NodeFound": t.NodeFound,
+}
+#: Tags of a role's effects.
+EFFECTS: dict[str, type[msgspec.Struct]] = {
+    "Append": r.Append,
+    "Roll": r.Roll,
+    "Send": r.Send,
+    "Put": r.Put,
+    "Ack": r.Ack,
+    "Nak": r.Nak,
+    "Reply": r.Reply,
+    "SetTimer": r.SetTimer,
+    "Open": r.Open,
+    "Close": r.Close,
+    "Purge": r.Purge,
+    "Ask": r.Ask,
+    "Rewind": r.Rewind,
+    "Resign": r.Resign,
+    "Stop": r.Stop,
+    "WriteJournal": t.WriteJournal,
+    "PrepareTask": t.PrepareTask,
+    "CancelPrepare": t.CancelPrepare,
+    "StartTask": t.StartTask,
+    "RecoverTask": t.RecoverTask,
+    "SignalTask": t.SignalTask,
+    "KillTask": t.KillTask,
+    "LimitLogs": t.LimitLogs,
+    "WatchChecks": t.WatchChecks,
+    "CloseAlloc": t.CloseAlloc,
+    "RemoveAlloc": t.RemoveAlloc,
+    "SweepAllocs": t.SweepAllocs,
+}
+_TAG_OF_INPUT = {kind: tag for tag, kind in INPUTS.items()}
+_TAG_OF_EFFECT = {kind: tag for tag, kind in EFFECTS.items()}
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """Which role a tape is of. `given`: what it was made from beside its instance, by the names of its settings."""
+
+    format: int
+    role: str
+    instance: str
+    given: dict[str, Any]
+
+
+class TapedRole:
+    """A wrapper of a role that records its steps in a file."""
+
+    def __init__(self, role: Role, path: Path, given: Mapping[str, object]) -> None:
+        self._role = role
+        # It contains job data: only the owner may read it.
+        self._file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
+        values = {name: plain(value) for name, value in given.items()}
+        self._write(Header(format=FORMAT, role=role.name, instance=role.instance, given=values))
+
+    def __getattr__(self, name: str) -> Any:
+        """All but the step is the role's own."""
+        return getattr(self._role, name)
+
+    def step(self, inputs: list[Input], now_ns: int) -> list[r.Effect]:
+        """Write down what comes in, then step."""
+        self._write([now_ns, _tagged(inputs, _TAG_OF_INPUT)])
+        return self._role.step(inputs, now_ns)
+
+    def close(self) -> None:
+        """End the tape; the end of the process does that, too."""
+        self._file.close()
+
+    def _write(self, entry: object) -> None:
+        data = _PACK.encode(entry)
+        self._file.write(len(data).to_bytes(_LENGTH_BYTES, "big") + data)
+        # A killed role must leave the step that it died in.
+        self._file.flush()
+
+
+def record_to_tape(role: Role, folder: str, given: Mapping[str, object] | None = None) -> Role:
+    """Let a role write `<name>-<instance>.tape` into `folder`; without one nothing is recorded.
+
+    `given`: arguments that `bench/report/tape_replay.py` needs beside the instance to create the role. Raises
+    ConfigInvalid for a folder that is not writable.
+    """
+    if not folder:
+        return role
+    path = Path(folder) / f"{role.name}-{role.instance}.tape"
+    try:
+        return cast("Role", TapedRole(role, path, given or {}))
+    except OSError as err:
+        raise ConfigInvalid(f"CARAVAN_TAPE: cannot write {path}: {err.strerror}") from err
+
+
+# ---- wire bytes of inputs and effects ----
+
+
+def effect_lists(effects: Iterable[object]) -> list[list[Any]]:
+    """Return effects as `[tag, field, …]`, in plain values and wire bytes."""
+    return _tagged(effects, _TAG_OF_EFFECT)
+
+
+def packed(value: object) -> bytes:
+    """Return plain values as msgpack, the same for the same ones."""
+    return _PACK.encode(value)
+
+
+def plain(value: Any) -> Any:
+    """Return a value without classes: what is on the wire as its JSON bytes, other Structs as a list of fields."""
+    if isinstance(value, Wire | Event | Command):
+        return ENCODER.encode(value)
+    if isinstance(value, msgspec.Raw):
+        return bytes(value)
+    if isinstance(value, msgspec.Struct):
+        return [plain(getattr(value, name)) for name in value.__struct_fields__]
+    if isinstance(value, frozenset | set):
+        return sorted(plain(one) for one in value)
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    if isinstance(value, dict):
+        return {name: plain(one) for name, one in value.items()}
+    return value
+
+
+def _tagged(values: Iterable[Any], tags: Mapping[type, str]) -> list[list[Any]]:
+    return [[tags[type(one)], *plain_fields(one)] for one in values]
+
+
+def plain_fields(value: msgspec.Struct) -> list[Any]:
+    """Return the fields of an input or effect, in their order."""
+    return [plain(getattr(value, name)) for name in value.__struct_fields__]
+
+
+# ---- reading ----
+
+
+def read_tape(path: Path) -> tuple[Header, Iterator[tuple[list[Any], int]]]:
+    """Open a tape, `*.gz` too: its header and its steps. A truncated step ends the tape.
+
+    Raises ConfigInvalid for a file that is not a tape of this format.
+    """
+    frames = _frames(path)
+    try:
+        header = msgspec.msgpack.decode(next(frames, b""), type=Header)
+    except msgspec.MsgspecError as err:
+        raise ConfigInvalid(f"{path} is not a tape of format {FORMAT}") from err
+    if header.format != FORMAT:
+        raise ConfigInvalid(f"{path} is of format {header.format}, this release reads {FORMAT}")
+    return header, _steps(frames)
+
+
+def _steps(frames: Iterator[bytes]) -> Iterator[tuple[list[Any], int]]:
+    for data in frames:
+        now_ns, inputs = msgspec.msgpack.decode(data)
+        yield [_input(one) for one in inputs], now_ns
+
+
+def _frames(path: Path) -> Iterator[bytes]:
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        while (data := _frame(cast("IO[bytes]", file))) is not None:
+            yield data
+
+
+def _frame(file: IO[bytes]) -> bytes | None:
+    """Read the next frame; None: the tape ends here."""
+    try:
+        head = file.read(_LENGTH_BYTES)
+        wanted = int.from_bytes(head, "big")
+        data = file.read(wanted)
+    except EOFError:
+        return None
+    return data if len(head) == _LENGTH_BYTES and len(data) == wanted else None
+
+
+def _input(entry: list[Any]) -> msgspec.Struct:
+    """Create an input from its tag and fields; those that a newer release has beyond them keep their defaults."""
+    tag, *values = entry
+    kind = INPUTS[tag]
+    names = kind.__struct_fields__[: len(values)]
+    fields = {
+        name: value if read is None else read(value)
+        for name, value, read in zip(names, values, _readers(kind), strict=False)
+    }
+    return kind(**fields)
+
+
+@cache
+def _readers(kind: type[msgspec.Struct]) -> tuple[Callable[[bytes], Any] | None, ...]:
+    """By field, what reads its wire bytes; None: it is plain."""
+    return tuple(
+        msgspec.json.Decoder(field.type).decode
+        if isinstance(field.type, type) and issubclass(field.type, Wire)
+        else None
+        for field in msgspec.structs.fields(kind)
+    )

@@ -1,0 +1,81 @@
+"""Children of jobs: the facts that make a job of the pattern that another one is.
+
+Decides nothing about whether or when; `launches.py` and `dispatch.py` do.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from schemas.base import EvalKey, Event, JobId
+from schemas.evaluations import EvaluationsCreated, NewEvaluation
+from schemas.jobs import JobRegistered
+from schemas.launches import JobPayload
+from shared.core.state.state import State
+from shared.core.state.tables.jobs import Job
+
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_META = msgspec.json.Decoder(dict[str, str])
+
+
+def next_evaluation(state: State) -> EvalKey:
+    """Return the key of the next evaluation that the transaction creates."""
+    # The state stands in the transaction that is being written, so its seq is the one these events will get.
+    ordinal = state.evaluations.next_ordinal(state.seq)
+    return EvalKey(state.policy.incarnations.key(state.seq, ordinal))
+
+
+def child_spec(spec: bytes, *, without: str, **fields: object) -> bytes:
+    """Make the canonical text of a child from that of its parent: without its pattern, with fields of its own."""
+    found: dict[str, object] = {
+        key: value for key, value in _FIELDS.decode(spec).items() if key != without
+    }
+    return msgspec.json.encode(dict(sorted((found | fields).items())))
+
+
+def merged_meta(spec: bytes, meta: Mapping[str, str]) -> dict[str, str]:
+    """Lay meta over that of a text: keys in order."""
+    known = _FIELDS.decode(spec).get("Meta")
+    return dict(sorted({**(_META.decode(known) if known is not None else {}), **meta}.items()))
+
+
+def register_child(
+    state: State,
+    parent: Job,
+    child_id: JobId,
+    *,
+    spec: bytes,
+    triggered_by: str,
+    payload: bytes = b"",
+    **fields: Any,
+) -> list[Event]:
+    """Register a child with its payload, and evaluate it unless it is a pattern itself."""
+    is_pattern = fields.get("periodic") is not None
+    shared: dict[str, Any] = {"submission_id": "", "digest": "", "priority": parent.priority}
+    registered = JobRegistered(
+        **(shared | fields),
+        job_id=child_id,
+        version=0,
+        job_type=parent.job_type,
+        datacenters=parent.datacenters,
+        node_pool=parent.node_pool,
+        all_at_once=parent.all_at_once,
+        groups=parent.groups,
+        spec=msgspec.Raw(spec),
+        evaluation=EvalKey(0) if is_pattern else next_evaluation(state),
+        launches_after_ns=state.t_ns if is_pattern else 0,
+        parent=parent.id,
+    )
+    events: list[Event] = [registered]
+    if payload:
+        events.append(JobPayload(job_id=child_id, data=payload))
+    if not is_pattern:
+        new = NewEvaluation(
+            job_id=child_id,
+            priority=registered.priority,
+            job_type=parent.job_type,
+            triggered_by=triggered_by,
+        )
+        events.append(EvaluationsCreated(evaluations=(new,)))
+    return events

@@ -1,0 +1,76 @@
+"""Consequences: applies facts one by one, and with each what follows from it in the same transaction.
+
+Code that applies what `decide` returns does it here, so that no fact of a deployment is left out. What follows from a
+fact is decided on the state that holds it, before the next one is applied; where facts follow one from the other, the
+decision is a generator, whose next fact is decided once the one before is applied.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from schemas.allocations import AllocationsHealthChanged, AllocationsReported
+from schemas.base import Event
+from schemas.deployments import (
+    DeploymentEnded,
+    DeploymentReleased,
+    DeploymentResumed,
+    DeploymentStarted,
+)
+from schemas.gates import DeploymentGated, GateChanged, WindowChanged
+from schemas.jobs import JobRegistered, JobStopped
+from schemas.nodes import NodeDrainChanged
+from schemas.plans import PlanCommitted
+from schemas.rollouts import RolloutEnded
+from shared.core.decide.deployment_progress import (
+    deploy_version,
+    follow_health,
+    follow_plan,
+    go_on,
+    stop_deployment,
+)
+from shared.core.decide.gates import begin_gates, follow_gates
+from shared.core.decide.nodes.drains import finished_drains
+from shared.core.decide.rollouts import cancel_rollout, follow_deployment_end, follow_rollout_end
+from shared.core.state.state import State
+
+#: What follows from a fact, by its type.
+_FOLLOWERS: dict[type[Event], Callable[[State, Any, int], Iterable[Event]]] = {
+    JobRegistered: lambda state, event, _: [
+        *deploy_version(state, event),
+        *cancel_rollout(state, event.job_id),
+    ],
+    JobStopped: lambda state, event, _: [
+        *stop_deployment(state, event),
+        *cancel_rollout(state, event.job_id),
+    ],
+    DeploymentStarted: begin_gates,
+    DeploymentGated: lambda state, event, now_ns: follow_gates(state, event.key, now_ns),
+    GateChanged: lambda state, event, now_ns: follow_gates(state, event.key, now_ns),
+    WindowChanged: lambda state, event, now_ns: follow_gates(state, event.key, now_ns),
+    DeploymentResumed: lambda state, event, now_ns: go_on(state, event.key, now_ns),
+    DeploymentReleased: lambda state, event, now_ns: go_on(state, event.key, now_ns),
+    DeploymentEnded: follow_deployment_end,
+    RolloutEnded: follow_rollout_end,
+    PlanCommitted: lambda state, event, _: [
+        *follow_plan(state, event),
+        *finished_drains(state),
+    ],
+    AllocationsHealthChanged: follow_health,
+    # Nothing may be left on a draining node.
+    AllocationsReported: lambda state, _event, _now_ns: finished_drains(state),
+    NodeDrainChanged: lambda state, _event, _now_ns: finished_drains(state),
+}
+
+
+def apply_facts(state: State, events: Iterable[Event], now_ns: int) -> list[Event]:
+    """Apply facts and what follows from them; return all of them in the order in which they were applied."""
+    applied: list[Event] = []
+    now_ns = max(now_ns, state.t_ns)
+    for event in events:
+        state.evolve(event, state.seq)
+        applied.append(event)
+        follow = _FOLLOWERS.get(type(event))
+        # Mostly nothing follows, and a list says so; a generator is asked.
+        if follow is not None and (more := follow(state, event, now_ns)):
+            applied += apply_facts(state, more, now_ns)
+    return applied

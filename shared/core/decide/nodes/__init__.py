@@ -1,0 +1,1 @@
+"""Commands about nodes to facts: registration, liveness, drains, reports."""

@@ -1,0 +1,1 @@
+"""Plans to facts: verify them against the newest state, cut what has no room."""

@@ -1,0 +1,16 @@
+"""What refuses a submission against the state, and the bound that texts made here share.
+
+Raised where a submission is decided (`dispatch.py`, `versions.py`), made a fact of in `jobs.py`.
+"""
+
+#: Canonical bytes of a job, as at its submission.
+SPEC_BYTES_MAX = 256 * 1024
+
+
+class SubmissionFault(Exception):
+    """Why a submission changes nothing. `code`: as in ErrorDetail."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason

@@ -1,0 +1,1 @@
+"""What roles and shells share: messages, the role protocol, the replica of the log, timers."""

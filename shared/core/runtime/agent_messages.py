@@ -1,0 +1,498 @@
+"""What the agent's role asks of its node and what the node answers: the effects and inputs that no other role has.
+
+Decides nothing. Must not know a driver, a directory or a process: services/agent/executor/executor.py performs
+these on a real
+node, shared/sim performs the same in virtual time. Read `role.py` first; services/agent/role.py is the one user.
+
+What a performer promises:
+- Effects are performed in order, and `WriteJournal` is durable (or has failed) before a later effect begins. After a
+  failed write the starts of the same batch are answered `TaskStartFailed(recoverable=True)`, nothing is started.
+- Every `PrepareTask` is answered once by TaskPrepared or TaskPrepareFailed, also after `CancelPrepare`; inputs that are
+  not in the answer left nothing behind that counts. After a failed write it is answered like a start.
+- A run is named by (key, task, run). Every `StartTask` is answered once by TaskStarted or TaskStartFailed, and every
+  TaskStarted in the end by TaskExited; every `RecoverTask` by TaskStarted(adopted), TaskExited or TaskGone.
+- After TaskStartFailed, TaskExited or TaskGone nothing of that run is alive, and nothing of it will come alive.
+- Signals and kills of a run that has ended, or never began, do nothing and are not answered.
+- A crash of the agent loses answers and effects not yet performed; tasks that run go on running, and what was
+  written to the journal is what the next `Agent(journal=…)` is given, in order, with nothing after a torn end.
+"""
+
+import msgspec
+
+from schemas.base import Wire
+from schemas.nodes import NodeSpec, TaskEvent
+from shared.core.runtime.desired_allocs import DesiredAlloc
+from shared.core.runtime.messages import (
+    Answer as Answer,  # noqa: PLC0414 - agents import it from here.
+)
+from shared.core.runtime.messages import (
+    Ask as Ask,  # noqa: PLC0414
+)
+
+# ---- the journal: what an agent knows after it was killed ----
+
+
+class ClusterKept(Wire, frozen=True, kw_only=True, tag_field="kind", tag="cluster"):
+    """The newest projection that was taken for an order: an older one is none, another cluster's neither."""
+
+    cluster_id: str
+    seq: int
+    #: incarnation of the log that the seq is of.
+    incarnation: int = 0
+    #: when the cluster was last heard of, where an allocation asks to be stopped after a silence; else 0.
+    heard_ns: int = 0
+
+
+class EndKept(Wire, frozen=True, kw_only=True):
+    """Why an allocation ends, and since when."""
+
+    #: order, failed, leader, done, expired, silence or disk.
+    cause: str
+    reason: str
+    at_ns: int
+
+
+class AllocKept(Wire, frozen=True, kw_only=True, tag_field="kind", tag="alloc"):
+    """An allocation that this node has, with what it takes to start its tasks again without the bus."""
+
+    alloc: DesiredAlloc
+    #: the agent's own compiled form of the job (services/agent/tasks/resolved_group.py); no one else reads it.
+    plan: msgspec.Raw = msgspec.Raw(b"{}")
+    #: when this node first heard of it; 0: not known.
+    first_ns: int = 0
+    end: EndKept | None = None
+
+
+class TaskKept(Wire, frozen=True, kw_only=True, tag_field="kind", tag="task"):
+    """Where a task stands; the last one of (key, task) counts. On disk before a start; else written when it changes."""
+
+    key: int
+    task: str
+    #: the run that is about to start, or that ended; runs count from 1.
+    run: int = 0
+    #: pending, running or dead; "running" also covers a run about to start.
+    state: str = "pending"
+    failed: bool = False
+    #: order of this node to end: a restart of the agent does not start it again.
+    stopping: bool = False
+    restarts: int = 0
+    #: restarts within the policy's present interval, and when that began.
+    interval_restarts: int = 0
+    interval_start_ns: int = 0
+    exit_code: int | None = None
+    signal: int = 0
+    #: its life so far, for people.
+    events: tuple[TaskEvent, ...] = ()
+    #: input -> digest of what was prepared for it, which no later life prepares again.
+    prepared: dict[str, str] = {}
+
+
+class HealthKept(Wire, frozen=True, kw_only=True, tag_field="kind", tag="health"):
+    """Where the health of an allocation stands; the last one of a key counts. Instants are of the agent's clock."""
+
+    key: int
+    #: of its job: another version is another deployment, and its health begins anew.
+    version: int = 0
+    #: from when its healthy_deadline counts.
+    began_ns: int = 0
+    #: since when all its tasks have run, and the sum of their runs then; 0: they do not all run.
+    ready_ns: int = 0
+    runs: int = 0
+    #: since when all its checks have passed; 0: they do not all pass.
+    passing_ns: int = 0
+    #: 0 unknown, 1 healthy, 2 unhealthy; for good once it is known.
+    health: int = 0
+    reason: str = ""
+    #: boot of the machine's kernel in which the clocks ran.
+    boot: str = ""
+    #: by name, the last statuses of its checks.
+    checks: dict[str, str] = {}
+
+
+class AllocForgotten(Wire, frozen=True, kw_only=True, tag_field="kind", tag="forgotten"):
+    """Nothing of this allocation is kept any more."""
+
+    key: int
+
+
+JournalEntry = ClusterKept | AllocKept | TaskKept | HealthKept | AllocForgotten
+
+
+# ---- effects ----
+
+
+class LogLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of each output of a task is kept: so many files of that size, the one written to among them."""
+
+    files: int = 10
+    file_bytes: int = 10 * 1024 * 1024
+    #: nothing is kept at all.
+    disabled: bool = False
+
+
+class TaskNames(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose a task is. `alloc`: `job.group[index]`."""
+
+    job: str = ""
+    group: str = ""
+    task: str = ""
+    alloc: str = ""
+    node_id: str = ""
+    node_name: str = ""
+
+
+class TaskNetwork(msgspec.Struct, frozen=True, kw_only=True):
+    """What a group says of its network; a task's own options win. `mode`: host, bridge or none."""
+
+    mode: str = "host"
+    hostname: str = ""
+    dns_servers: tuple[str, ...] = ()
+    dns_searches: tuple[str, ...] = ()
+    dns_options: tuple[str, ...] = ()
+    #: label -> address of the node where that port is, for ports of a network by name; else it is at all.
+    addresses: dict[str, str] = {}
+    #: in mode bridge: labels that this task publishes without naming them.
+    published: tuple[str, ...] = ()
+
+
+class VolumeBind(msgspec.Struct, frozen=True, kw_only=True):
+    """A host volume in a task. `path` on the node is filled in at the start, from the operator's settings."""
+
+    source: str
+    #: from the root of the task.
+    target: str
+    read_only: bool = False
+    path: str = ""
+
+
+class TaskLaunch(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a driver needs to start a task, already interpolated. Units: MHz and MiB reserved for it."""
+
+    #: the driver's own options, JSON (Nomad's `config` block).
+    config: msgspec.Raw = msgspec.Raw(b"{}")
+    #: complete but for directories: those the driver adds (NOMAD_ALLOC_DIR, NOMAD_TASK_DIR, NOMAD_SECRETS_DIR).
+    env: dict[str, str] = {}
+    user: str = ""
+    cpu_mhz: int = 0
+    memory_mib: int = 0
+    #: how much it may take beyond `memory_mib` while the node has room; 0: none, -1: no limit.
+    memory_max_mib: int = 0
+    #: cores that are its own, by the kernel's numbers; empty: it shares the others.
+    cores: tuple[int, ...] = ()
+    #: label -> (port of the node, port in the task's own network where it has one).
+    ports: dict[str, tuple[int, int]] = {}
+    #: labels of ports that others may hold too.
+    shared_ports: tuple[str, ...] = ()
+    #: pool (`device.<type>` or a custom name) -> ids of the instances that are its own.
+    devices: dict[str, tuple[str, ...]] = {}
+    #: device files of the node that belong to them.
+    device_paths: tuple[str, ...] = ()
+    network: TaskNetwork = TaskNetwork()
+    #: what it is called: for labels of containers and for people.
+    names: TaskNames = TaskNames()
+    #: MiB of memory that hold its `secrets/`; 0: the usual 1 MiB.
+    secrets_mib: int = 0
+    logs: LogLimits = LogLimits()
+    volumes: tuple[VolumeBind, ...] = ()
+
+
+class TaskInput(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that a task is given before it starts. The role sees its digest, never its content."""
+
+    #: unique in its task, for the journal and for people: `artifact[0]`.
+    name: str
+    #: which handler prepares it (services/agent/inputs/).
+    kind: str
+    #: JSON of its kind, interpolated but for directories.
+    spec: msgspec.Raw = msgspec.Raw(b"{}")
+    #: prepared before every start, not once in the life of the allocation.
+    each_start: bool = False
+    #: lies in `secrets/`, which may be memory: prepared again in another life of the agent.
+    in_memory: bool = False
+
+
+class WriteJournal(msgspec.Struct, frozen=True):
+    """Append entries; with `sync` they are on disk before the next effect is performed."""
+
+    entries: tuple[JournalEntry, ...]
+    sync: bool = True
+
+
+class PrepareTask(msgspec.Struct, frozen=True, kw_only=True):
+    """Make the directories of a task, and in them the inputs that it does not have yet."""
+
+    key: int
+    alloc_id: str
+    task: str
+    run: int
+    launch: TaskLaunch
+    inputs: tuple[TaskInput, ...]
+    #: as in StartTask.
+    inherit: str = ""
+
+
+class CancelPrepare(msgspec.Struct, frozen=True, kw_only=True):
+    """The inputs of a run are not needed any more; TaskPrepareFailed follows, unless they are there already."""
+
+    key: int
+    task: str
+    run: int
+
+
+class StartTask(msgspec.Struct, frozen=True, kw_only=True):
+    """Start a run of a task."""
+
+    key: int
+    #: shown id, names the allocation's directory.
+    alloc_id: str
+    task: str
+    run: int
+    driver: str
+    launch: TaskLaunch
+    #: shown id of an allocation of this node that is over: its data moves here, if it is still there.
+    inherit: str = ""
+    #: all of them are prepared.
+    inputs: tuple[TaskInput, ...] = ()
+
+
+class RecoverTask(msgspec.Struct, frozen=True, kw_only=True):
+    """Find a run that an earlier life of this agent started, or may have started."""
+
+    key: int
+    alloc_id: str
+    task: str
+    run: int
+    driver: str
+    logs: LogLimits = LogLimits()
+
+
+class SignalTask(msgspec.Struct, frozen=True, kw_only=True):
+    """Send a signal, by name (SIGTERM), to a run."""
+
+    key: int
+    task: str
+    run: int
+    signal: str
+
+
+class KillTask(msgspec.Struct, frozen=True, kw_only=True):
+    """End a run and everything that it started, now; TaskExited follows."""
+
+    key: int
+    task: str
+    run: int
+
+
+class CloseAlloc(msgspec.Struct, frozen=True, kw_only=True):
+    """All tasks of an allocation are dead for good: its secrets go now, the rest stays to be read."""
+
+    key: int
+    alloc_id: str
+
+
+class LimitLogs(msgspec.Struct, frozen=True, kw_only=True):
+    """From now on keep so much of the output of a run that is alive."""
+
+    key: int
+    task: str
+    run: int
+    logs: LogLimits
+
+
+class CheckSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One check of a service, with all references resolved."""
+
+    #: unique in its allocation.
+    name: str
+    #: what runs: results name it, and those of another run count for nothing.
+    run: int
+    #: tcp, http, grpc or script.
+    kind: str
+    #: the task in which a script runs.
+    task: str = ""
+    address: str = ""
+    port: int = 0
+    #: http or https.
+    protocol: str = "http"
+    method: str = "GET"
+    path: str = ""
+    header: dict[str, tuple[str, ...]] = {}
+    body: str = ""
+    tls_skip_verify: bool = False
+    #: empty: the server as a whole.
+    grpc_service: str = ""
+    grpc_use_tls: bool = False
+    command: tuple[str, ...] = ()
+    interval_ns: int = 10_000_000_000
+    timeout_ns: int = 1_000_000_000
+
+
+class WatchChecks(msgspec.Struct, frozen=True, kw_only=True):
+    """From now on make these checks of an allocation, and no others; those that are made already go on."""
+
+    key: int
+    alloc_id: str
+    checks: tuple[CheckSpec, ...]
+
+
+class SweepAllocs(msgspec.Struct, frozen=True):
+    """Delete what allocations left that are not among these: their removal was cut short by a crash."""
+
+    kept: tuple[str, ...]
+
+
+class RemoveAlloc(msgspec.Struct, frozen=True, kw_only=True):
+    """Delete the directories of an allocation; none of its tasks runs."""
+
+    key: int
+    alloc_id: str
+
+
+AgentEffect = (
+    WriteJournal
+    | PrepareTask
+    | CancelPrepare
+    | StartTask
+    | RecoverTask
+    | SignalTask
+    | KillTask
+    | LimitLogs
+    | CloseAlloc
+    | RemoveAlloc
+    | SweepAllocs
+    | WatchChecks
+    | Ask
+)
+
+
+# ---- inputs ----
+
+
+class TaskPrepared(msgspec.Struct, frozen=True, kw_only=True):
+    """All inputs of a PrepareTask are there: input -> keyed digest."""
+
+    key: int
+    task: str
+    run: int
+    digests: dict[str, str]
+
+
+class TaskPrepareFailed(msgspec.Struct, frozen=True, kw_only=True):
+    """An input cannot be prepared. Not `recoverable`: another try would fail the same way."""
+
+    key: int
+    task: str
+    run: int
+    input: str
+    reason: str
+    recoverable: bool = True
+    #: of the task event.
+    kind: str = "Setup Failure"
+    #: inputs that are there all the same.
+    digests: dict[str, str] = {}
+
+
+class TaskStarted(msgspec.Struct, frozen=True, kw_only=True):
+    """The run is alive. `adopted`: it was found alive after a restart of the agent."""
+
+    key: int
+    task: str
+    run: int
+    pid: int = 0
+    adopted: bool = False
+
+
+class TaskStartFailed(msgspec.Struct, frozen=True, kw_only=True):
+    """The run did not come alive. Not `recoverable`: another try would fail the same way (command not found)."""
+
+    key: int
+    task: str
+    run: int
+    reason: str
+    recoverable: bool = True
+
+
+class TaskExited(msgspec.Struct, frozen=True, kw_only=True):
+    """The run ended. `exit_code` None: unknown; `signal` 0: not by a signal."""
+
+    key: int
+    task: str
+    run: int
+    exit_code: int | None = None
+    signal: int = 0
+    reason: str = ""
+
+
+class TaskGone(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to RecoverTask: nothing is there. `started` False: it never came alive, and never will."""
+
+    key: int
+    task: str
+    run: int
+    started: bool
+    reason: str = ""
+    #: counts against its restart policy.
+    charged: bool = True
+
+
+class DiskUsed(msgspec.Struct, frozen=True, kw_only=True):
+    """What the directories of an allocation take. `is_partial`: too many files to count them all; at least this."""
+
+    key: int
+    used_mib: int
+    is_partial: bool = False
+
+
+class TaskNoted(msgspec.Struct, frozen=True, kw_only=True):
+    """Something about a run that people want to know: an image is fetched, a health check fails."""
+
+    key: int
+    task: str
+    run: int
+    kind: str
+    message: str
+
+
+class CheckChanged(msgspec.Struct, frozen=True, kw_only=True):
+    """A check has another status, or its first. `status`: passing, warning or critical; `output` is cut."""
+
+    key: int
+    check: str
+    run: int
+    status: str
+    output: str = ""
+
+
+def prepared_inputs(effect: PrepareTask) -> TaskPrepared:
+    """Return what a simulated node answers: each input is there at once."""
+    digests = {one.name: "simulated" for one in effect.inputs}
+    return TaskPrepared(key=effect.key, task=effect.task, run=effect.run, digests=digests)
+
+
+def passing_checks(effect: WatchChecks) -> list[CheckChanged]:
+    """Return what a simulated service answers: each check passes."""
+    return [
+        CheckChanged(key=effect.key, check=one.name, run=one.run, status="passing")
+        for one in effect.checks
+    ]
+
+
+class NodeFound(msgspec.Struct, frozen=True, kw_only=True):
+    """The node was looked at again, and is not what it was: a driver came or went, there is more or less disk."""
+
+    spec: NodeSpec
+
+
+AgentInput = (
+    TaskPrepared
+    | TaskPrepareFailed
+    | TaskStarted
+    | TaskStartFailed
+    | TaskExited
+    | TaskGone
+    | TaskNoted
+    | DiskUsed
+    | CheckChanged
+    | Answer
+    | NodeFound
+)

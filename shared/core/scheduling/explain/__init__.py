@@ -1,0 +1,1 @@
+"""Why a placement was made or refused, from the log alone."""

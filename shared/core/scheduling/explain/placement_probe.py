@@ -1,0 +1,155 @@
+"""Placement probe: what one more allocation of a group would find, on a snapshot or in the middle of a recorded plan.
+
+It builds the plan state of the stages and reads it by plan_view.py. Reconcile uses only the scores.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from schemas.evaluations import Waiting
+from schemas.jobs import SYSTEM_JOB_TYPES, GroupSpec
+from schemas.plans import GroupPlacement, Origin, Stops
+from shared.core.scheduling.explain.plan_view import (
+    availability,
+    explain_waiting,
+    filter_report,
+    score_rows,
+)
+from shared.core.scheduling.explain.shortages import NodeAvailability, RankedNode, Scores, ranking
+from shared.core.scheduling.feasibility.filters import FilterReport, NodeFilter, filters_of
+from shared.core.scheduling.model import LaneDraw, Snapshot
+from shared.core.scheduling.plan_state import PlanState
+from shared.core.scheduling.preemption.make_room import make_room
+from shared.core.scheduling.reconcile.service_jobs import PlacementRequest
+from shared.core.scheduling.reconcile.system_jobs import reconcile_system
+from shared.core.state.columns import Rows
+from shared.core.state.splitmix import splitmix64
+from shared.core.state.tables.allocations import FAILED
+from shared.core.state.tables.jobs import Job
+
+
+class PlacementProbe:
+    """One group of a job. `origin`: the recorded plan to explain; None: a new plan."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        job: Job,
+        group: GroupSpec,
+        *,
+        stops: Sequence[Stops] = (),
+        origin: Origin | None = None,
+    ) -> None:
+        self.group = group
+        self._job = job
+        self._origin = origin
+        self._policy = snapshot.state.policy.policy
+        self._state = snapshot.state
+        self._fleet = snapshot.state.fleet
+        self._mask = snapshot.caches.mask(self._fleet, job, group)
+        stopping = [np.asarray(stop.rows, dtype=np.int32) for stop in stops]
+        draw = LaneDraw() if origin is None else LaneDraw(origin.seed, origin.lane, origin.lanes)
+        self._plan = PlanState(snapshot, job, stopping, draw)
+        self._request = request_one_more(snapshot, job, group, stopping)
+        self._table = snapshot.state.allocations
+        self._avoided: tuple[int, ...] = ()
+
+    def take(self, recorded: GroupPlacement, *, is_same_request: bool = True) -> None:
+        """Add a recorded placement of the same plan; of another request it holds resources alone."""
+        group = next((one for one in self._job.groups if one.name == recorded.group), None)
+        if group is not None:
+            self._plan.record(group, recorded, is_same_request=is_same_request)
+
+    def avoid(self, previous: Sequence[int]) -> None:
+        """Avoid the nodes that these allocations (keys) failed on; lost ones do not count."""
+        keys = np.asarray([key for key in previous if key], dtype=np.int64)
+        rows = np.flatnonzero(np.isin(self._table.key[: self._table.size], keys))
+        rows = rows[self._table.client[rows] == FAILED]
+        self._avoided = tuple(self._table.node[rows].tolist())
+
+    def standing(self) -> NodeAvailability:
+        """Show the resources available now. Valid until the plan changes."""
+        found = availability(self._plan, self._request, self._mask)
+        if self._origin is not None or self._job.job_type not in SYSTEM_JOB_TYPES:
+            return found
+        return msgspec.structs.replace(found, rules=(*found.rules, self._missing(found)))
+
+    def _missing(self, found: NodeAvailability) -> NodeFilter:
+        """Close the nodes of a system job that already have their allocations."""
+        state, job, usable = self._state, self._job, found.feasible & found.ready
+        rows = state.allocations.rows_of(job.id)
+        wanted = reconcile_system(state, job, rows, lambda _: self._mask)
+        missing = np.zeros(len(usable), dtype=bool)
+        for request in wanted.requests:
+            if request.group.name == self.group.name and request.per_node is not None:
+                missing |= request.per_node > 0
+        return NodeFilter("existing allocation of the job", missing | ~usable)
+
+    def scores(self, rows: Sequence[int], variant: int = 0) -> list[Scores]:
+        """Name the scorers of one more allocation on each of these rows, and their values (2**-20)."""
+        return self._scores(rows, variant)[0]
+
+    def ranking(self, rows: Sequence[int], variant: int = 0) -> list[RankedNode]:
+        """Rank these rows as placing does."""
+        return ranking(rows, *self._scores(rows, variant))
+
+    def _scores(self, rows: Sequence[int], variant: int) -> tuple[list[Scores], list[int]]:
+        return score_rows(self._plan, self._request, rows, avoided=self._avoided, variant=variant)
+
+    def report(self) -> FilterReport:
+        """Say which filters refuse which nodes."""
+        return filter_report(self._plan, self._request)
+
+    def filters(self) -> list[NodeFilter]:
+        """List the conditions on single nodes in report order, then those of the job's own allocations."""
+        own = filters_of(self._fleet, self._job, self.group)
+        return [*own, *self.standing().rules]
+
+    def explain(self) -> Waiting:
+        """Say why one more allocation finds no room."""
+        return explain_waiting(self._plan, self._request, self._mask, 1)
+
+    def evict(self) -> tuple[int, Sequence[int]] | None:
+        """Return the row where one more makes room, and the victims; None: it may not evict, or no eviction helps.
+
+        Call it last: it changes the plan.
+        """
+        if not getattr(self._policy.preemption, self._job.job_type):
+            return None
+        made = make_room(self._plan, self._request, self._mask, ())
+        return (int(made[0].placement.rows[0]), self._plan.victims) if made else None
+
+    def is_first(self, row: int) -> bool:
+        """Tell whether a row is in the lane that the plan's worker fills first."""
+        origin = self._origin
+        return origin is None or origin.lanes <= 1 or splitmix64(row) % origin.lanes == origin.lane
+
+    def passed_over_reason(self) -> str:
+        """Say why a node with a better score was passed over."""
+        if self._policy.candidates != "all":
+            return f"only nodes drawn by {self._policy.candidates} were considered"
+        if self._origin is not None and self._origin.lanes > 1:
+            return f"nodes of lane {self._origin.lane} of {self._origin.lanes} go first"
+        return "the whole count was placed in one pass, and these nodes came later in it"
+
+
+def request_one_more(
+    snapshot: Snapshot, job: Job, group: GroupSpec, stopping: Sequence[Rows] = ()
+) -> PlacementRequest:
+    """Request one more allocation of a group than it has now, stopping ones not counted."""
+    table = snapshot.state.allocations
+    rows = table.rows_of(job.id)
+    refs = [ref for ref, name in enumerate(table.groups.names) if name == group.name]
+    rows = rows[np.isin(table.group[rows], refs) & table.is_wanted(rows)]
+    if stopping:
+        rows = rows[~np.isin(rows, np.concatenate(stopping))]
+    return PlacementRequest(group, 1, np.zeros(1, dtype=np.int64), rows)
+
+
+def score_nodes(
+    snapshot: Snapshot, job: Job, group: GroupSpec, rows: Sequence[int]
+) -> list[Scores]:
+    """Name the scorers of one more allocation of a group on each of these rows, and their values (2**-20)."""
+    return PlacementProbe(snapshot, job, group).scores(rows)

@@ -1,0 +1,139 @@
+"""Shortages: what one more allocation of a group lacks on every node, and which nodes come nearest.
+
+Works on the availability that plan_view.py takes from a plan under way.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.jobs import GroupSpec
+from shared.core.resources.asks import WHOLE, ExtraAsks, extra_asks_of
+from shared.core.resources.headroom import HeadroomQuery, cluster_pools, headroom_conditions
+from shared.core.resources.held import HeldResources
+from shared.core.resources.offers import OfferedResources
+from shared.core.scheduling.feasibility.filters import Mask, NodeFilter
+from shared.core.scheduling.scoring.scores import RESOURCES, Int64s, mean_score
+
+#: Names and values of the scorers that apply to one node.
+Scores = dict[str, int]
+
+
+class NodeAvailability(msgspec.Struct, frozen=True, eq=False):
+    """Resources for the next allocation. Shapes: capacity, used (N, 3); feasible, ready (N,). Do not write to it."""
+
+    group: GroupSpec
+    capacity: Int64s
+    used: Int64s
+    held: HeldResources
+    offers: OfferedResources
+    feasible: Mask
+    ready: Mask
+    #: rules of the job's other allocations.
+    rules: tuple[NodeFilter, ...] = ()
+
+
+class Shortage(msgspec.Struct, frozen=True, eq=False):
+    """One dimension, and how much of it each row lacks (0: enough). Shape: (N,). `scale`: raw amount per unit."""
+
+    name: str
+    lacking: Int64s
+    scale: int = 1
+
+
+class RankedNode(msgspec.Struct, frozen=True):
+    """A row with room, its score (2**-20), and the scores it is the mean of."""
+
+    row: int
+    score: int
+    scores: Scores
+
+
+def shortages(standing: NodeAvailability, variant: int = 0) -> tuple[Shortage, ...]:
+    """List every dimension of the ask, and what each row lacks of it."""
+    group = standing.group
+    ask = (group.cpu_mhz, group.memory_mib, group.disk_mib)
+    free = standing.capacity - standing.used
+    found = [
+        Shortage(name, np.maximum(need - free[:, column], 0))
+        for column, (name, need) in enumerate(zip(RESOURCES, ask, strict=True))
+        if need
+    ]
+    extras = extra_asks_of(group)
+    return (*found, *(_extra(standing, extras, variant) if extras is not None else ()))
+
+
+def _extra(standing: NodeAvailability, extras: ExtraAsks, variant: int) -> Iterator[Shortage]:
+    group, rows = standing.group, len(standing.feasible)
+    free_cpu = standing.capacity[:, 0] - standing.used[:, 0]
+    need = HeadroomQuery(extras, variant, standing.feasible, free_cpu, group.cpu_mhz, 1)
+    amounts: dict[str, int] = {}
+    for ask in need.asks:
+        amounts[ask.pool] = amounts.get(ask.pool, 0) + ask.amount
+    for one in headroom_conditions(standing.offers, standing.held, need):
+        amount, scale = (amounts[one.name], WHOLE) if one.name in amounts else (1, 1)
+        yield Shortage(one.name, np.where(one.room > 0, 0, amount), scale)
+    for countable in cluster_pools(standing.offers, standing.held, need.asks):
+        lacking = max(countable.amount - countable.left, 0)
+        yield Shortage(countable.name, np.full(rows, lacking, np.int64), WHOLE)
+
+
+def fitting(standing: NodeAvailability, short: Sequence[Shortage]) -> Mask:
+    """Rows that are feasible, ready and lack nothing. Shape: (N,)."""
+    mask = open_rows(standing)
+    for one in short:
+        mask &= np.equal(one.lacking, 0)
+    return mask
+
+
+def open_rows(standing: NodeAvailability) -> Mask:
+    """Rows that only lack of room can exclude. Shape: (N,)."""
+    mask: Mask = standing.feasible & standing.ready
+    for rule in standing.rules:
+        mask = mask & rule.mask
+    return mask
+
+
+def exhausted(standing: NodeAvailability, short: Sequence[Shortage]) -> list[tuple[str, int]]:
+    """Count the open rows that lack each dimension."""
+    mask = open_rows(standing)
+    counts = [(one.name, int((mask & (one.lacking > 0)).sum())) for one in short]
+    return [(name, count) for name, count in counts if count]
+
+
+def nearest(standing: NodeAvailability, short: Sequence[Shortage], most: int) -> list[int]:
+    """Open rows that lack the least: fewest dimensions first, then the smallest relative lack, then the row."""
+    rows = np.flatnonzero(open_rows(standing) & ~fitting(standing, short))
+    if not len(rows):
+        return []
+    missing = np.zeros(len(rows), np.int64)
+    worst = np.zeros(len(rows), np.int64)
+    for one in short:
+        lacking = one.lacking[rows]
+        missing += lacking > 0
+        np.maximum(worst, lacking * 1_000_000 // max(int(one.lacking.max()), 1), out=worst)
+    order: NDArray[np.intp] = np.lexsort((rows, worst, missing))
+    return [int(row) for row in rows[order[:most]]]
+
+
+def shortfall(short: Sequence[Shortage], row: int) -> dict[str, float]:
+    """What one row lacks, by dimension, in units."""
+    return {
+        one.name: int(one.lacking[row]) / one.scale if one.scale > 1 else int(one.lacking[row])
+        for one in short
+        if one.lacking[row] > 0
+    }
+
+
+def ranking(
+    rows: Sequence[int], scores: Sequence[Scores], order: Sequence[int]
+) -> list[RankedNode]:
+    """Rank rows as placing does: highest mean of the scorers first, among equals the least in `order`."""
+    ranked = [
+        (-mean_score(list(named.values())), first, row, named)
+        for row, named, first in zip(rows, scores, order, strict=True)
+    ]
+    ranked.sort(key=lambda one: one[:3])
+    return [RankedNode(row, -score, named) for score, _, row, named in ranked]

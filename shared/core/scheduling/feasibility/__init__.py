@@ -1,0 +1,1 @@
+"""Which nodes may hold a group: constraints as masks over the fleet."""

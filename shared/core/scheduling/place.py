@@ -1,0 +1,190 @@
+"""Place: from one evaluation to a proposed plan. The scheduler, as a pure function of named stages.
+
+    reconcile            the job against its allocations: stops, updates, requests     reconcile/
+    for each request
+        limits_for       which nodes, and how many more each takes                     feasibility/
+        place_group      alternative by alternative, the best nodes by score           selection/, scoring/, packing/
+        make_room        evict allocations of lower priority                           preemption/
+        explain, hold    why the rest waits, and nodes to reserve for it               explain/, reservations/
+    Proposal             columns, follow-up evaluations, decision record               proposal.py
+
+The stages share one PlanState (plan_state.py). The same snapshot, assignment, seed and lane always give the same
+proposal; that makes a decision replayable. Workers, plan numbers and the bus belong to services/scheduler/role.py.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from schemas.evaluations import NewEvaluation
+from schemas.jobs import SYSTEM_JOB_TYPES, GroupSpec
+from schemas.plans import GroupPlacement
+from shared.core.scheduling.explain.placement_probe import score_nodes
+from shared.core.scheduling.explain.plan_view import explain_waiting
+from shared.core.scheduling.feasibility.node_limits import lacking, limits_by_avoidance, limits_for
+from shared.core.scheduling.model import Assignment, LaneDraw, PlacedPart, Proposal, Snapshot
+from shared.core.scheduling.plan_state import PlanState
+from shared.core.scheduling.preemption.make_room import make_room
+from shared.core.scheduling.preemption.search import evictions_of
+from shared.core.scheduling.proposal import (
+    PLAN_CONTINUES,
+    WaitingGroups,
+    follow_up,
+    placement_columns,
+)
+from shared.core.scheduling.reconcile.paced_jobs import deployment_of, reconcile_paced
+from shared.core.scheduling.reconcile.service_jobs import (
+    PlacementRequest,
+    ReconcileResult,
+    reconcile,
+)
+from shared.core.scheduling.reconcile.system_jobs import reconcile_system
+from shared.core.scheduling.reservations.hold import hold_for
+from shared.core.scheduling.scoring.scores import mean_score
+from shared.core.scheduling.selection.alternatives import place_group
+from shared.core.scheduling.selection.candidates import Mask
+from shared.core.scheduling.tied_stops import tied_stops
+from shared.core.state.tables.jobs import Job
+
+#: Wait classes for which nodes may be reserved until there is room.
+RESERVABLE_WAIT_CLASSES = frozenset({"capacity", "reservation", "priority"})
+
+
+def place(
+    snapshot: Snapshot, assignment: Assignment, *, seed: int, lane: int, lanes: int
+) -> Proposal:
+    """Decide one evaluation. Pure: reads only its arguments, writes none of them.
+
+    `seed` matters only for policies that sample nodes and for ports; otherwise every node is considered.
+    """
+    state = snapshot.state
+    job = state.jobs.by_id.get(assignment.job_id)
+    wanted = _reconcile(snapshot, assignment, job)
+    if job is None or not wanted.requests:
+        return Proposal(stops=wanted.stops, updates=wanted.updates, sizes=wanted.sizes)
+    may_evict = getattr(state.policy.policy.preemption, job.job_type)
+    draw = LaneDraw(seed, lane, lanes)
+    proposal = _place_requests(snapshot, job, assignment, wanted, draw=draw, may_evict=may_evict)
+    if job.all_at_once and proposal.evictions and proposal.follow_ups:
+        # A partial placement of an all-at-once job is useless, so it evicts nothing.
+        return _place_requests(snapshot, job, assignment, wanted, draw=draw, may_evict=False)
+    return proposal
+
+
+def _reconcile(snapshot: Snapshot, assignment: Assignment, job: Job | None) -> ReconcileResult:
+    state, fleet = snapshot.state, snapshot.state.fleet
+    rows = state.allocations.rows_of(assignment.job_id)
+
+    def mask_of(group: GroupSpec) -> Mask:
+        assert job is not None
+        return snapshot.caches.mask(fleet, job, group)
+
+    def score_of(group: GroupSpec, nodes: Sequence[int]) -> list[int]:
+        assert job is not None
+        scores = score_nodes(snapshot, job, group, nodes)
+        return [mean_score(list(one.values())) for one in scores]
+
+    deployment = deployment_of(state, job)
+    if job is not None and job.job_type in SYSTEM_JOB_TYPES:
+        return reconcile_system(state, job, rows, mask_of, deployment=deployment)
+    if job is not None and deployment is not None:
+        return reconcile_paced(
+            state, job, rows, deployment=deployment, mask_of=mask_of, score_of=score_of
+        )
+    return reconcile(state, job, rows, mask_of=mask_of, score_of=score_of)
+
+
+def _place_requests(
+    snapshot: Snapshot,
+    job: Job,
+    assignment: Assignment,
+    wanted: ReconcileResult,
+    *,
+    draw: LaneDraw,
+    may_evict: bool,
+) -> Proposal:
+    """Run the stages on every request; with `may_evict`, also where lower priorities hold the room."""
+    state, fleet = snapshot.state, snapshot.state.fleet
+    stopping = [np.asarray(stop.rows, dtype=np.int32) for stop in wanted.stops]
+    stopping += [request.tied for request in wanted.requests if len(request.tied)]
+    stops = wanted.stops
+    plan = PlanState(snapshot, job, stopping, draw)
+    placements: list[GroupPlacement] = []
+    waiting = WaitingGroups(fleet)
+    continues = False
+    for request in wanted.requests:
+        if plan.is_over_budget:
+            continues = True
+            break
+        mask = snapshot.caches.mask(fleet, request.job or job, request.group)
+        parts = _place_request(plan, request, mask)
+        placed, stopped = 0, False
+        for part in parts:
+            placed += part.placement.placed
+            stopped |= part.placement.stopped
+        if placed < request.count and may_evict and not stopped:
+            made = make_room(plan, request, mask, parts)
+            parts += made
+            placed += sum(part.placement.placed for part in made)
+        placements += placement_columns(state, job, request, parts)
+        if len(request.tied):
+            stops += tied_stops(plan, request, mask, parts, may_make_room=not stopped)
+        rest = request.count - placed
+        if request.per_node is not None:
+            left = lacking(plan, request, parts)
+            # A system job waits only for the nodes that have no room.
+            rest, mask = int(left.sum()), left > 0
+        elif not (rest or stopped):
+            continue
+        if _needs_another_plan(plan, parts, rest) or placed == request.count < placed + rest:
+            continues = True
+        elif rest > 0:
+            why = explain_waiting(plan, request, mask, rest, placed=parts)
+            is_reservable = why.wait_class in RESERVABLE_WAIT_CLASSES
+            hold = hold_for(plan, request, mask, rest, placed=parts) if is_reservable else None
+            waiting.add(request.group, why, hold, mask)
+    return Proposal(
+        placements=tuple(placements),
+        stops=stops,
+        updates=wanted.updates,
+        sizes=wanted.sizes,
+        evictions=evictions_of(state, plan.victims) if plan.victims else (),
+        all_at_once=job.all_at_once,
+        follow_ups=_follow_ups(plan, assignment, waiting, continues=continues),
+        decision=waiting.decision_record() if waiting.by_group else msgspec.UNSET,
+    )
+
+
+def _follow_ups(
+    plan: PlanState, assignment: Assignment, waiting: WaitingGroups, *, continues: bool
+) -> tuple[NewEvaluation, ...]:
+    """The evaluation that continues this one, or that waits for room."""
+    if continues:
+        return (follow_up(plan.job, assignment, PLAN_CONTINUES),)
+    if waiting.by_group:
+        blocked = waiting.blocked(plan.state, plan.job)
+        return (follow_up(plan.job, assignment, "queued-allocs", blocked),)
+    return ()
+
+
+def _place_request(plan: PlanState, request: PlacementRequest, mask: Mask) -> list[PlacedPart]:
+    """Place a request as far as there is room."""
+    if request.avoid is None:
+        return place_group(plan, request.group, request.count, limits_for(plan, request, mask))
+    parts: list[PlacedPart] = []
+    for positions, limits in limits_by_avoidance(plan, request, mask):
+        parts += place_group(plan, request.group, len(positions), limits, positions=positions)
+        if _is_stopped(parts):
+            break
+    return parts
+
+
+def _is_stopped(parts: Sequence[PlacedPart]) -> bool:
+    """Tell whether placing stopped for its budget, not for want of room."""
+    return any(part.placement.stopped for part in parts)
+
+
+def _needs_another_plan(plan: PlanState, parts: Sequence[PlacedPart], rest: int) -> bool:
+    """Tell whether the rest of a request continues in another plan: this one is over its budget."""
+    return _is_stopped(parts) or (rest > 0 and bool(plan.victims) and plan.is_over_budget)

@@ -1,0 +1,1 @@
+"""Which allocations make room for a job of higher priority."""

@@ -1,0 +1,1 @@
+"""Which nodes a count is placed on: the best scores first, equal to scalar greedy."""

@@ -1,0 +1,65 @@
+"""Tied stops: old allocations that stop once their replacements are placed, in the same plan.
+
+Where a replacement found no room, the old one goes on. The exception: a changed allocation whose own room would do for
+its replacement stops first, since that may be the only room there is; a deployment's limit counts what is missing.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.plans import Stops
+from shared.core.scheduling.model import PlacedPart
+from shared.core.scheduling.plan_state import PlanState
+from shared.core.scheduling.reconcile.drained_allocs import DRAINED
+from shared.core.scheduling.reconcile.service_jobs import PlacementRequest
+from shared.core.scheduling.selection.candidates import ask_columns
+
+Mask = NDArray[np.bool_]
+
+
+def tied_stops(
+    plan: PlanState,
+    request: PlacementRequest,
+    mask: Mask,
+    parts: Sequence[PlacedPart],
+    *,
+    may_make_room: bool,
+) -> tuple[Stops, ...]:
+    """The stops of a request's tied rows: those replaced, and with `may_make_room` those in their own way."""
+    placed = _is_placed(request, parts)[request.count - len(request.tied) :]
+    reasons = request.tied_reasons
+    stops: dict[str, list[int]] = {}
+    makes_room: dict[str, list[int]] = {}
+    for row, reason, has_new in zip(request.tied.tolist(), reasons, placed.tolist(), strict=True):
+        if has_new:
+            stops.setdefault(reason, []).append(row)
+        elif may_make_room and reason != DRAINED and _is_in_the_way(plan, request, mask, row):
+            makes_room.setdefault(reason, []).append(row)
+    return (
+        *(Stops(rows=tuple(rows), reason=reason, tied=True) for reason, rows in stops.items()),
+        *(Stops(rows=tuple(rows), reason=reason) for reason, rows in makes_room.items()),
+    )
+
+
+def _is_placed(request: PlacementRequest, parts: Sequence[PlacedPart]) -> Mask:
+    """Which allocations of a request were placed. Shape: (count,)."""
+    placed = np.zeros(request.count, dtype=bool)
+    for part in parts:
+        if part.positions is None:
+            placed[: part.placement.placed] = True
+        else:
+            placed[part.positions] = True
+    return placed
+
+
+def _is_in_the_way(plan: PlanState, request: PlacementRequest, mask: Mask, row: int) -> bool:
+    """Tell whether the replacement of a row would have room where the row is, without it."""
+    table = plan.state.allocations
+    node = int(table.node[row])
+    if not (mask[node] and plan.ready[node]):
+        return False
+    freed: NDArray[np.int64] = table.groups.ask[table.group[row]]
+    free = plan.capacity[node] - plan.used()[node] + freed
+    return bool((free >= ask_columns(request.group)).all())

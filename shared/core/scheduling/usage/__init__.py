@@ -1,0 +1,1 @@
+"""Resource use while a plan is being made: tentative sums and the rows that changed."""

@@ -1,0 +1,1 @@
+"""How times, sizes and events are written for people. Reads the time zone, decides nothing."""

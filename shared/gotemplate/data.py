@@ -1,0 +1,109 @@
+"""What a template reads from outside, through the caller: the engine itself has no clock, file or network."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+
+class NamedInstance(msgspec.Struct, frozen=True, kw_only=True):
+    """One instance, as `nomadService` lists it."""
+
+    id: str = ""
+    name: str = ""
+    node: str = ""
+    address: str = ""
+    port: int = 0
+    datacenter: str = ""
+    tags: tuple[str, ...] = ()
+    job_id: str = ""
+    alloc_id: str = ""
+
+
+class ServiceName(msgspec.Struct, frozen=True):
+    """One service, as `nomadServices` lists it."""
+
+    name: str
+    tags: tuple[str, ...] = ()
+
+
+class Variable(msgspec.Struct, frozen=True, kw_only=True):
+    """A variable with its items, as `nomadVar` returns it."""
+
+    path: str
+    items: Mapping[str, str] = {}
+    namespace: str = "default"
+    create_index: int = 0
+    modify_index: int = 0
+
+
+class TemplateData(Protocol):
+    """Where a template gets its data. None: it is not known yet, and the pass notes it as missing.
+
+    Each method may raise TemplateError: the data can never be had.
+    """
+
+    def env(self, name: str) -> str | None:
+        """Read a variable of the task's environment; None: it is not set."""
+
+    def file(self, path: str) -> str | None:
+        """Read a file of the task."""
+
+    def now_ns(self) -> int:
+        """Return the time that `timestamp` prints."""
+        raise NotImplementedError
+
+    def service(self, name: str) -> Sequence[NamedInstance] | None:
+        """List the healthy instances of a service."""
+
+    def services(self) -> Sequence[ServiceName] | None:
+        """List all services."""
+
+    def variable(self, path: str) -> Variable | None:
+        """Read a variable."""
+
+    def variable_exists(self, path: str) -> bool | None:
+        """Return whether a variable exists."""
+
+    def variables(self, prefix: str) -> Sequence[Variable] | None:
+        """List the variables below a prefix; their items are not read."""
+
+
+class NoData:
+    """A source without data: everything but the environment is missing."""
+
+    def __init__(self, env: Mapping[str, str] | None = None, now_ns: int = 0) -> None:
+        self._env = dict(env or {})
+        self._now_ns = now_ns
+
+    def env(self, name: str) -> str | None:
+        """Read a variable of the task's environment."""
+        return self._env.get(name)
+
+    def file(self, path: str) -> str | None:  # noqa: ARG002 - nothing is known
+        """Read a file: never known."""
+        return None
+
+    def now_ns(self) -> int:
+        """Return the given time."""
+        return self._now_ns
+
+    def service(self, name: str) -> Sequence[NamedInstance] | None:  # noqa: ARG002
+        """List instances: never known."""
+        return None
+
+    def services(self) -> Sequence[ServiceName] | None:
+        """List services: never known."""
+        return None
+
+    def variable(self, path: str) -> Variable | None:  # noqa: ARG002
+        """Read a variable: never known."""
+        return None
+
+    def variable_exists(self, path: str) -> bool | None:  # noqa: ARG002
+        """Look for a variable: never known."""
+        return None
+
+    def variables(self, prefix: str) -> Sequence[Variable] | None:  # noqa: ARG002
+        """List variables: never known."""
+        return None

@@ -1,0 +1,97 @@
+"""All functions of templates, and those that are refused with their reasons."""
+
+import difflib
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Final
+
+import msgspec
+
+from shared.gotemplate.functions import (
+    builtin,
+    collections,
+    convert,
+    data,
+    numbers,
+    sprig_lists,
+    sprig_text,
+    text,
+)
+from shared.gotemplate.functions.registry import FUNCTIONS
+
+#: Importing them registers their functions.
+FAMILIES: Final = (
+    builtin,
+    collections,
+    convert,
+    data,
+    numbers,
+    sprig_lists,
+    sprig_text,
+    text,
+)
+
+_CONSUL: Final = frozenset(
+    (
+        *("caLeaf", "caRoots", "connect", "datacenters", "exportedServices", "importedServices"),
+        *("key", "keyExists", "keyOrDefault", "ls", "node", "nodes", "partitions", "peerings"),
+        *("safeLs", "safeTree", "service", "services", "tree"),
+    )
+)
+_VAULT: Final = frozenset(("pkiCert", "secret", "secrets"))
+#: What to use instead.
+_INSTEAD: Final = {
+    "service": "nomadService",
+    "services": "nomadServices",
+    "key": "nomadVar",
+    "keyExists": "nomadVarExists",
+    "ls": "nomadVarList",
+}
+#: Functions that are refused: name -> reason.
+REFUSED_FUNCTIONS: Final = {
+    "plugin": "it would start a program on the node",
+    "writeToFile": "it would write files beside the destination",
+    **dict.fromkeys(
+        ("spew_dump", "spew_printf", "spew_sdump", "spew_sprintf"),
+        "it prints types of Go; use toJSONPretty or printf",
+    ),
+    "sockaddr": "it would show the addresses of the node; use NOMAD_IP_<label> and NOMAD_ADDR_<label>",
+}
+
+
+class FunctionPolicy(msgspec.Struct, frozen=True):
+    """Which functions a template may use; patterns such as `sprig_*` name many."""
+
+    #: by the operator.
+    denied: Sequence[str] = ()
+    #: functions whose data the caller cannot have yet.
+    unbuilt: Sequence[str] = ()
+    #: takes functions that need Consul or Vault, or act outside: the template is checked and never rendered.
+    is_check_only: bool = False
+
+    def refusal(self, name: str) -> str:
+        """Return why a function cannot be used; empty: it can."""
+        shown = name[:40]
+        if self.is_check_only and (name in _CONSUL | _VAULT or name in REFUSED_FUNCTIONS):
+            return ""
+        if name in _CONSUL:
+            instead = f"; {_INSTEAD[name]} may serve instead" if name in _INSTEAD else ""
+            return f"function {shown} needs Consul, which is not supported{instead}"
+        if name in _VAULT:
+            return f"function {shown} needs Vault, which is not built yet"
+        if name in REFUSED_FUNCTIONS:
+            return f"function {shown} is not supported: {REFUSED_FUNCTIONS[name]}"
+        if name not in FUNCTIONS:
+            if name.startswith("sprig_"):
+                return f"function {shown} is not supported"
+            return f"unknown function {shown}{_nearest(name)}"
+        if any(fnmatchcase(name, pattern) for pattern in self.denied):
+            return f"function {shown} is denied by the operator"
+        if any(fnmatchcase(name, pattern) for pattern in self.unbuilt):
+            return f"function {shown} is not built yet"
+        return ""
+
+
+def _nearest(name: str) -> str:
+    near = difflib.get_close_matches(name[:40], sorted(FUNCTIONS), 1)
+    return f"; did you mean {near[0]}?" if near else ""

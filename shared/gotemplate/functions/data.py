@@ -1,0 +1,283 @@
+"""Functions that read what the caller's `TemplateData` has, and the scratch pad of a pass."""
+
+# The types of parameters are in the kinds of each row.
+# pyright: reportUnknownLambdaType=false
+
+import re
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
+
+from shared.gotemplate.data import NamedInstance, ServiceName, Variable
+from shared.gotemplate.errors import TemplateError
+from shared.gotemplate.functions.registry import TemplateFunction, template_function
+from shared.gotemplate.layouts.time_layout import RFC3339, time_text
+from shared.gotemplate.values import GoObject, ObjectMap, Value, sorted_items
+
+_SERVICE = re.compile(r"(?:[\w\-]+\.)?(?P<name>[\w\-]+)(?:@[\w.\-]+)?")
+
+
+def _known(execution: Any, key: str, value: Value) -> bool:
+    """Note the use of a key, and that it is missing."""
+    execution.used[key] = None
+    if value is None:
+        execution.missing[key] = None
+    return value is not None
+
+
+# ---- environment, files, time ----
+
+
+@template_function("env", "text")
+def _env(execution: Any, name: str) -> Value:
+    """Return a variable of the task's environment, or an empty text."""
+    return execution.data.env(name) or ""
+
+
+@template_function("mustEnv", "text")
+def _must_env(execution: Any, name: str) -> Value:
+    """Return a variable of the task's environment; an empty one is an error."""
+    value = execution.data.env(name)
+    if not value:
+        raise TemplateError(f"required environment variable {name[:80]} is empty")
+    return value
+
+
+@template_function("envOrDefault", "text text")
+def _env_or_default(execution: Any, name: str, default: str) -> Value:
+    """Return a variable of the task's environment, or a default where it is not set."""
+    value = execution.data.env(name)
+    return default if value is None else value
+
+
+@template_function("file", "text")
+def _file(execution: Any, path: str) -> Value:
+    """Return the content of a file of the task."""
+    if not path:
+        return ""
+    content = execution.data.file(path.strip())
+    return content if _known(execution, f"file({path.strip()[:200]})", content) else ""
+
+
+@template_function("timestamp", "text…")
+def _timestamp(execution: Any, *layouts: str) -> Value:
+    """Return the time in UTC: in RFC 3339, by a layout of Go, or `unix` for the seconds."""
+    if len(layouts) > 1:
+        raise TemplateError(f"wrong number of arguments, expected 0 or 1, but got {len(layouts)}")
+    now_ns = execution.data.now_ns()
+    if layouts == ("unix",):
+        return str(now_ns // 1_000_000_000)
+    return time_text(now_ns, layouts[0] if layouts else RFC3339)
+
+
+@template_function("executeTemplate", "text any…")
+def _execute(execution: Any, name: str, *dot: Value) -> Value:
+    """Return the text of a definition: `executeTemplate name` or `executeTemplate name value`."""
+    if len(dot) > 1:
+        raise TemplateError(f"wrong number of arguments, expected 1 or 2, but got {len(dot) + 1}")
+    return execution.run(name, *dot)
+
+
+# ---- services ----
+
+
+def _instance(one: NamedInstance) -> GoObject:
+    fields = {
+        "ID": one.id,
+        "Name": one.name,
+        "Node": one.node,
+        "Address": one.address,
+        "Port": one.port,
+        "Datacenter": one.datacenter,
+        "Tags": list(one.tags),
+        "JobID": one.job_id,
+        "AllocID": one.alloc_id,
+    }
+    return GoObject("NomadService", fields)
+
+
+@template_function("nomadServices", "text…")
+def _services(execution: Any, *_options: str) -> Value:
+    """List all services: .Name and .Tags."""
+    found = execution.data.services()
+    if not _known(execution, "nomad.services", found):
+        return []
+    return [GoObject("NomadServicesSnippet", _snippet(one)) for one in found]
+
+
+def _snippet(one: ServiceName) -> Mapping[str, Value]:
+    return {"Name": one.name, "Tags": list(one.tags)}
+
+
+@template_function("nomadService", "any any…")
+def _service(execution: Any, *arguments: Value) -> Value:
+    """List the instances of a service: `nomadService name`, or n of them by a key: `nomadService n key name`."""
+    if len(arguments) not in {1, 3}:
+        raise TemplateError("expected arguments <service> or <count> <key> <service>")
+    *choice, service = arguments
+    if not isinstance(service, str):
+        raise TemplateError("expected a text for <service>")
+    found = _SERVICE.fullmatch(service)
+    if found is None:
+        raise TemplateError("invalid name of a service")
+    _check_choice(choice)
+    instances = execution.data.service(found["name"])
+    if not _known(execution, f"nomad.service({service})", instances):
+        return []
+    return [_instance(one) for one in _chosen(list(instances), choice)]
+
+
+def _check_choice(choice: list[Value]) -> None:
+    if choice and (isinstance(choice[0], bool) or not isinstance(choice[0], int)):
+        raise TemplateError("expected a number for <count>")
+    if choice and not isinstance(choice[1], str):
+        raise TemplateError("expected a text for <key>")
+
+
+def _chosen(instances: list[NamedInstance], choice: list[Value]) -> list[NamedInstance]:
+    """Choose n instances by a key: the same for the same key as long as they stay (rendezvous hash)."""
+    if not choice:
+        return instances
+    count, key = choice
+    ranked = sorted(instances, key=lambda one: (_rank(key, one), one.id))
+    return ranked[: max(count, 0)]
+
+
+def _rank(key: str, one: NamedInstance) -> str:
+    return sha256(f"{key}\0{one.id}".encode("utf-8", "surrogateescape")).hexdigest()
+
+
+# ---- variables ----
+
+
+def _meta(one: Variable) -> GoObject:
+    fields = {
+        "Namespace": one.namespace,
+        "Path": one.path,
+        "CreateIndex": one.create_index,
+        "ModifyIndex": one.modify_index,
+    }
+    return GoObject("NomadVarMeta", fields, text=one.path)
+
+
+def _items(one: Variable) -> ObjectMap:
+    """Return the items of a variable: texts with methods, in a map with methods."""
+    found = ObjectMap()
+    meta = _meta(one)
+    for key, value in one.items.items():
+        methods = {
+            "Metadata": TemplateFunction("Metadata", "", lambda _execution: meta),
+            "Parent": TemplateFunction("Parent", "", lambda _execution: found),
+        }
+        found[key] = GoObject("NomadVarItem", {"Key": key, "Value": value}, methods, text=value)
+    pairs = [(key, item.fields["Value"]) for key, item in sorted_items(found)]
+    tuples = [GoObject("NomadVarItem", {"K": key, "V": value}) for key, value in pairs]
+    found.methods = {
+        "Keys": TemplateFunction("Keys", "", lambda _execution: [key for key, _ in pairs]),
+        "Values": TemplateFunction("Values", "", lambda _execution: [value for _, value in pairs]),
+        "Tuples": TemplateFunction("Tuples", "", lambda _execution: tuples),
+        "Metadata": TemplateFunction("Metadata", "", lambda _execution: meta),
+        "Parent": TemplateFunction("Parent", "", lambda _execution: meta),
+    }
+    return found
+
+
+@template_function("nomadVar", "text")
+def _variable(execution: Any, path: str) -> Value:
+    """Return the items of a variable; one that does not exist is waited for."""
+    if not path:
+        return ObjectMap()
+    one = execution.data.variable(path)
+    return _items(one) if _known(execution, f"nomad.var.block({path[:200]})", one) else ObjectMap()
+
+
+@template_function("nomadVarExists", "text")
+def _variable_exists(execution: Any, path: str) -> Value:
+    """Return whether a variable exists."""
+    exists = execution.data.variable_exists(path) if path else False
+    return (
+        exists if not path or _known(execution, f"nomad.var.get({path[:200]})", exists) else False
+    )
+
+
+def _list(execution: Any, prefixes: tuple[str, ...], *, waits: bool) -> Value:
+    if len(prefixes) > 1:
+        raise TemplateError("takes one prefix or none")
+    prefix = prefixes[0] if prefixes else ""
+    found = execution.data.variables(prefix)
+    key = f"nomad.var.list({prefix[:200]})"
+    _known(execution, key, None if waits and not found else found)
+    return [_meta(one) for one in found or ()]
+
+
+@template_function("nomadVarList", "text…")
+def _variable_list(execution: Any, *prefixes: str) -> Value:
+    """List the variables below a prefix; each prints its path."""
+    return _list(execution, prefixes, waits=False)
+
+
+@template_function("nomadVarListSafe", "text…")
+def _variable_list_safe(execution: Any, *prefixes: str) -> Value:
+    """List the variables below a prefix; an empty list is waited for."""
+    return _list(execution, prefixes, waits=True)
+
+
+# ---- scratch ----
+
+
+def _scratch_map(execution: Any, key: str) -> dict[str, Value]:
+    found = execution.scratch.setdefault(key, {})
+    if not isinstance(found, dict):
+        raise TemplateError(f"{key[:40]!r} is not a map")
+    return found
+
+
+def _set(execution: Any, key: str, value: Value) -> Value:
+    execution.scratch[key] = value
+    return ""
+
+
+def _set_new(execution: Any, key: str, value: Value) -> Value:
+    execution.scratch.setdefault(key, value)
+    return ""
+
+
+def _map_set(execution: Any, key: str, name: str, value: Value) -> Value:
+    _scratch_map(execution, key)[name] = value
+    return ""
+
+
+def _map_set_new(execution: Any, key: str, name: str, value: Value) -> Value:
+    _scratch_map(execution, key).setdefault(name, value)
+    return ""
+
+
+def _map_values(execution: Any, key: str) -> Value:
+    found = execution.scratch.get(key)
+    execution.charge(len(found) if isinstance(found, dict) else 1)
+    return [one for _, one in sorted_items(found)] if isinstance(found, dict) else []
+
+
+_SCRATCH = GoObject(
+    "Scratch",
+    {},
+    {
+        name: TemplateFunction(name, kinds, body, is_light=True)
+        for name, kinds, body in (
+            ("Key", "text", lambda execution, key: key in execution.scratch),
+            ("Get", "text", lambda execution, key: execution.scratch.get(key)),
+            ("Set", "text any", _set),
+            ("SetX", "text any", _set_new),
+            ("MapSet", "text text any", _map_set),
+            ("MapSetX", "text text any", _map_set_new),
+            ("MapValues", "text", _map_values),
+        )
+    },
+    text="scratch",
+)
+
+
+@template_function("scratch", "", is_light=True)
+def _scratch(_execution: Any) -> Value:
+    """Return the scratch pad of this pass: .Key .Get .Set .SetX .MapSet .MapSetX .MapValues."""
+    return _SCRATCH

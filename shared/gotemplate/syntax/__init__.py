@@ -1,0 +1,1 @@
+"""Text to tree: lexer and parser. Knows no value but constants."""

@@ -1,0 +1,1 @@
+"""Validation of a job: what is refused, with path and reason."""

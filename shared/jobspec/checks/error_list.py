@@ -1,0 +1,28 @@
+"""The errors of a job, each with its path, up to a limit; and the bounds that several blocks share."""
+
+from schemas.jobs import ErrorDetail
+from shared.jobspec.nomad.base import SECOND_NS
+
+#: Errors reported at once.
+ERRORS_MAX = 100
+#: Allocations one job may want; a count of a billion is a slip, not a wish.
+JOB_COUNT_MAX = 1_000_000
+#: Ten years: sums of log times and durations stay below int64.
+DURATION_NS_MAX = 10 * 366 * 86_400 * SECOND_NS
+
+
+class ErrorList:
+    """Collects errors with their paths; the first ERRORS_MAX are kept."""
+
+    def __init__(self) -> None:
+        self.found: list[ErrorDetail] = []
+
+    def add(self, path: str, message: str) -> None:
+        """Record an error."""
+        if len(self.found) < ERRORS_MAX:
+            self.found.append(ErrorDetail(code="invalid", message=message, path=path))
+
+    def within(self, path: str, field: str, value: int, bounds: tuple[int, int]) -> None:
+        """Record an error for a number outside its bounds (inclusive)."""
+        if not bounds[0] <= value <= bounds[1]:
+            self.add(path + field, f"must be {bounds[0]} to {bounds[1]}, was {value}")

@@ -1,0 +1,259 @@
+"""Validation of the resources of a task: cpu or cores, memory, devices, custom resources, and the ports of its group.
+
+A resource that no node offers is valid: the job waits, with the reason. Next: `shared/jobspec/compile/group_ask.py`.
+"""
+
+import re
+
+from shared.jobspec.amounts import amount_error
+from shared.jobspec.checks.error_list import ErrorList
+from shared.jobspec.checks.identifiers import name_error
+from shared.jobspec.checks.placement import check_rules
+from shared.jobspec.compile.group_ask import (
+    ALTERNATIVES_MAX,
+    CORES,
+    DEVICE,
+    device_options,
+    parse_device_name,
+)
+from shared.jobspec.compile.ports import group_networks, has_networks
+from shared.jobspec.nomad.job import TaskGroup
+from shared.jobspec.nomad.placement import (
+    AffinityBlock,
+    ConstraintBlock,
+    CustomResource,
+    Device,
+    DeviceOption,
+    Network,
+    Port,
+    Resources,
+)
+
+#: MHz and MiB of one task; far beyond any machine, and sums stay far below int64.
+RESOURCE_MAX = 2**31 - 1
+CPU_MHZ_MIN = 1
+#: Nomad's default; here it cannot be told from a value that the job sets.
+CPU_MHZ_DEFAULT = 100
+MEMORY_MIB_MIN = 10
+CORES_MAX = 10_000
+PORT_MAX = 65_535
+#: Ports of one group.
+PORTS_MAX = 100
+#: Devices and custom resources of one group; each is part of every alternative.
+ASKS_MAX = 100
+#: The same of a job, over all alternatives.
+JOB_ASKS_MAX = 5_000
+#: Counting stops here.
+ALTERNATIVES_COUNTED_MAX = 1_000_000
+_HOSTNAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,61}[A-Za-z0-9])?")
+_CNI = re.compile(r"cni/[\w.-]+")
+GROUPINGS = ("", "compact", "scatter", "strict")
+NUMA_AFFINITIES = ("none", "prefer", "require")
+#: Instances of one ask; their ids are in every plan.
+INSTANCES_MAX = 1_024
+
+
+def check_resources(faults: ErrorList, asked: Resources, path: str) -> None:
+    """Find everything wrong with the resources of one task."""
+    path += ".Resources"
+    if asked.cores:
+        faults.within(path, ".Cores", asked.cores, (1, CORES_MAX))
+        if asked.cpu_mhz not in {0, CPU_MHZ_DEFAULT}:
+            faults.add(f"{path}.CPU", "set either cpu or cores, not both")
+    else:
+        faults.within(path, ".CPU", asked.cpu_mhz, (CPU_MHZ_MIN, RESOURCE_MAX))
+    faults.within(path, ".MemoryMB", asked.memory_mib, (MEMORY_MIB_MIN, RESOURCE_MAX))
+    highest = asked.memory_max_mib
+    if highest not in {0, -1} and not asked.memory_mib <= highest <= RESOURCE_MAX:
+        faults.add(
+            f"{path}.MemoryMaxMB",
+            f"must be 0, -1 or at least MemoryMB ({asked.memory_mib}), was {highest}",
+        )
+    if asked.secrets_mib:
+        faults.within(path, ".SecretsMB", asked.secrets_mib, (0, RESOURCE_MAX))
+    if asked.numa is not None and asked.numa.affinity not in NUMA_AFFINITIES:
+        text = f"must be one of {', '.join(NUMA_AFFINITIES)}, was {asked.numa.affinity[:80]!r}"
+        faults.add(f"{path}.NUMA.Affinity", text)
+    if asked.devices:
+        _devices(faults, asked.devices, f"{path}.Devices")
+    if asked.custom:
+        _custom(faults, asked.custom, f"{path}.Custom")
+
+
+def check_group_asks(faults: ErrorList, group: TaskGroup, path: str) -> None:
+    """Find what is wrong with the requests of a group taken together: its ports, and how many alternatives it has."""
+    if has_networks(group):
+        _ports(faults, group, path)
+    total = sum([len(task.resources.devices) + len(task.resources.custom) for task in group.tasks])
+    if not total:
+        return
+    if total > ASKS_MAX:
+        text = f"{total} devices and custom resources in the group, at most {ASKS_MAX} are allowed"
+        faults.add(f"{path}.Tasks", text)
+    ways = _count_alternatives(group)
+    if ways > ALTERNATIVES_MAX:
+        text = f"{ways} combinations of first_available, at most {ALTERNATIVES_MAX} are tried"
+        faults.add(f"{path}.Tasks", text)
+
+
+def check_job_asks(faults: ErrorList, groups: tuple[TaskGroup, ...]) -> None:
+    """Refuse a job whose compiled form would be too large."""
+    total = 0
+    for group in groups:
+        for task in group.tasks:
+            asked = task.resources
+            if asked.devices or asked.custom:
+                total += (len(asked.devices) + len(asked.custom)) * _count_alternatives(group)
+    if total > JOB_ASKS_MAX:
+        text = f"{total} resource requests over all alternatives of all groups, at most {JOB_ASKS_MAX} are allowed"
+        faults.add("Job.TaskGroups", text)
+
+
+def _count_alternatives(group: TaskGroup) -> int:
+    """Count the alternatives of a group."""
+    ways = 1
+    for task in group.tasks:
+        for device in task.resources.devices:
+            ways *= len(device.first_available) or 1
+            if ways > ALTERNATIVES_COUNTED_MAX:
+                return ways
+    return ways
+
+
+# ---- devices and custom resources ----
+
+
+def _devices(faults: ErrorList, devices: tuple[Device, ...], path: str) -> None:
+    for at, one in enumerate(devices):
+        here = f"{path}[{at}]"
+        _grouping(faults, one.grouping, here)
+        if one.first_available and one.count is not None:
+            faults.add(
+                f"{here}.Count", "must be inside each first_available block, not beside them"
+            )
+        if not one.first_available:
+            _option(faults, device_options(one)[0], here)
+            continue
+        _rules(faults, one.constraints, one.affinities, here)
+        for number, option in enumerate(one.first_available):
+            inner = f"{here}.FirstAvailable[{number}]"
+            _option(faults, option, inner, outer=one.name)
+
+
+def _option(faults: ErrorList, one: DeviceOption, path: str, *, outer: str = "") -> None:
+    name = one.name or outer
+    if text := _device_name_error(name):
+        faults.add(f"{path}.Name", text)
+    if text := amount_error(one.count):
+        faults.add(f"{path}.Count", text)
+    elif one.count > INSTANCES_MAX:
+        faults.add(f"{path}.Count", f"must be at most {INSTANCES_MAX}, was {one.count}")
+    _rules(faults, one.constraints, one.affinities, path)
+
+
+def _device_name_error(name: str) -> str:
+    vendor, kind, model = parse_device_name(name)
+    parts = name.count("/") + 1
+    for part, text in (("vendor", vendor), ("type", kind), ("model", model)):
+        is_there = {"vendor": parts > 1, "type": True, "model": parts > 2}[part]
+        if is_there and (fault := name_error(text, slashes=part == "model")):
+            return f"{part} {fault}; expected type, vendor/type or vendor/type/model"
+    return ""
+
+
+def _custom(faults: ErrorList, asks: tuple[CustomResource, ...], path: str) -> None:
+    seen: set[str] = set()
+    for at, one in enumerate(asks):
+        here = f"{path}[{at}]"
+        if text := custom_name_error(one.name):
+            faults.add(f"{here}.Name", text)
+        elif one.name in seen:
+            faults.add(f"{here}.Name", f"another custom block requests {one.name!r}")
+        seen.add(one.name)
+        if text := amount_error(one.amount):
+            faults.add(f"{here}.Amount", text)
+        _grouping(faults, one.grouping, here)
+
+
+def custom_name_error(name: str) -> str:
+    """Describe what is wrong with the name of a custom resource."""
+    if text := name_error(name):
+        return text
+    if name == CORES:
+        return "reserved name; use `cores` to request cores"
+    if name.startswith(DEVICE):
+        return "names that begin with device. are reserved; use a `device` block"
+    return ""
+
+
+def _grouping(faults: ErrorList, grouping: str, path: str) -> None:
+    if grouping not in GROUPINGS:
+        text = f"must be compact, scatter, strict or empty, was {grouping[:80]!r}"
+        faults.add(f"{path}.Grouping", text)
+
+
+def _rules(
+    faults: ErrorList,
+    constraints: tuple[ConstraintBlock, ...],
+    affinities: tuple[AffinityBlock, ...],
+    path: str,
+) -> None:
+    """Check rules over the attributes of one device."""
+    check_rules(faults, constraints, f"{path}.Constraints", subject=" for a device")
+    check_rules(faults, affinities, f"{path}.Affinities", subject=" for a device")
+
+
+# ---- ports ----
+
+
+def _ports(faults: ErrorList, group: TaskGroup, path: str) -> None:
+    total = 0
+    labels: dict[str, set[str]] = {}
+    numbers: dict[int, str] = {}
+    for below, network in group_networks(group):
+        here = f"{path}.{below}"
+        # A label of the group is every task's; one of a task, as old files have it, is that task's alone.
+        own = labels.setdefault(below.partition(".")[0] if below.startswith("Tasks") else "", set())
+        known = (labels.get("", own), own)
+        _mode(faults, group, network, here)
+        total += len(network.reserved_ports) + len(network.dynamic_ports)
+        if total > PORTS_MAX:
+            faults.add(here, f"{total} ports in the group, at most {PORTS_MAX} are allowed")
+            return
+        for at, port in enumerate(network.reserved_ports):
+            _port(faults, port, known, path=f"{here}.ReservedPorts[{at}]")
+            _static(faults, port, numbers, f"{here}.ReservedPorts[{at}].Value")
+        for at, port in enumerate(network.dynamic_ports):
+            _port(faults, port, known, path=f"{here}.DynamicPorts[{at}]")
+            if port.static:
+                text = f"a static port belongs under ReservedPorts, was {port.static}"
+                faults.add(f"{here}.DynamicPorts[{at}].Value", text)
+
+
+def _mode(faults: ErrorList, group: TaskGroup, network: Network, path: str) -> None:
+    mode = network.mode
+    if mode not in {"", "host", "bridge", "none"} and not _CNI.fullmatch(mode):
+        faults.add(f"{path}.Mode", f"must be host, bridge, none or cni/NAME, was {mode[:80]!r}")
+    if network.hostname and not _HOSTNAME.fullmatch(network.hostname):
+        faults.add(f"{path}.Hostname", "must be letters, digits, dots and dashes, at most 63")
+    plain = [task.name for task in group.tasks if task.driver == "raw_exec"]
+    if mode == "none" and plain:
+        text = f"task {plain[0]!r} uses raw_exec, which has the node's network; use exec or docker"
+        faults.add(f"{path}.Mode", text)
+
+
+def _port(faults: ErrorList, port: Port, known: tuple[set[str], set[str]], *, path: str) -> None:
+    if text := name_error(port.label):
+        faults.add(f"{path}.Label", text)
+    elif any(port.label in labels for labels in known):
+        faults.add(f"{path}.Label", f"another port of the group is named {port.label!r}")
+    known[1].add(port.label)
+    faults.within(path, ".To", port.to, (-1, PORT_MAX))
+
+
+def _static(faults: ErrorList, port: Port, numbers: dict[int, str], path: str) -> None:
+    if not 1 <= port.static <= PORT_MAX:
+        faults.add(path, f"must be 1 to {PORT_MAX}, was {port.static}")
+    elif numbers.get(port.static) == port.host_network:
+        faults.add(path, f"another port of the group has the number {port.static}")
+    numbers[port.static] = port.host_network

@@ -1,0 +1,114 @@
+"""Validation of template blocks: their fields, and the syntax and functions of what they hold.
+
+Source: Nomad structs.go, Template.Validate; a template itself is parsed here, where Nomad finds its faults on the node.
+The block is not built yet: functions that need Consul or Vault are no fault of a job that is accepted without it.
+"""
+
+import posixpath
+import re
+
+from shared.jobspec.checks.error_list import DURATION_NS_MAX, ErrorList
+from shared.jobspec.nomad.job import JobSpec, TaskSpec
+from shared.jobspec.nomad.tasks import TemplateBlock
+
+CHANGE_MODES = ("noop", "restart", "signal", "script")
+TEMPLATES_MAX = 100
+#: Of one job; beyond them templates are checked on the node alone, so that a check stays below half a second.
+CHECKED_CHARS_MAX = 256 * 1024
+ID_MAX = 2**31 - 1
+_OCTAL = re.compile("[0-7]{1,5}")
+_MODE_MAX = 0o7777
+
+
+def check_templates(faults: ErrorList, job: JobSpec) -> None:
+    """Find what is impossible in the templates of a job."""
+    left = CHECKED_CHARS_MAX
+    for at, group in enumerate(job.groups):
+        for number, task in enumerate(group.tasks):
+            if task.templates:
+                left = _task(faults, task, f"Job.TaskGroups[{at}].Tasks[{number}].Templates", left)
+
+
+def _task(faults: ErrorList, task: TaskSpec, path: str, left: int) -> int:
+    """Check the templates of a task; return how many characters may still be checked."""
+    if len(task.templates) > TEMPLATES_MAX:
+        faults.add(path, f"{len(task.templates)} templates, at most {TEMPLATES_MAX} are allowed")
+        return left
+    seen: set[str] = set()
+    for at, block in enumerate(task.templates):
+        here = f"{path}[{at}]"
+        _places(faults, block, here, seen)
+        _changes(faults, block, here)
+        _numbers(faults, block, here)
+        left -= len(block.data)
+        if block.data and left >= 0:
+            _content(faults, block, here)
+    return left
+
+
+def _places(faults: ErrorList, block: TemplateBlock, path: str, seen: set[str]) -> None:
+    if not block.source and not block.data:
+        faults.add(path, "a template needs data or a source")
+    elif block.source and block.data:
+        faults.add(f"{path}.SourcePath", "data is set, too; remove one of them")
+    if _escapes(block.source):
+        faults.add(f"{path}.SourcePath", "must not leave the directory of the allocation")
+    if not block.destination:
+        faults.add(f"{path}.DestPath", "must be set")
+    elif _escapes(block.destination):
+        faults.add(f"{path}.DestPath", "must not leave the directory of the allocation")
+    else:
+        place = posixpath.normpath(block.destination.lstrip("/"))
+        if place in seen:
+            faults.add(f"{path}.DestPath", "another template of the task has the same destination")
+        seen.add(place)
+
+
+def _escapes(path: str) -> bool:
+    """Return whether a path below the task's directory leaves that of the allocation."""
+    place = posixpath.normpath(posixpath.join("task", path.lstrip("/")))
+    return "\0" in path or place == ".." or place.startswith("../")
+
+
+def _changes(faults: ErrorList, block: TemplateBlock, path: str) -> None:
+    mode = block.change_mode or "restart"
+    if mode not in CHANGE_MODES:
+        text = f"must be one of {', '.join(CHANGE_MODES)}, was {mode[:80]!r}"
+        faults.add(f"{path}.ChangeMode", text)
+    if mode == "signal" and not block.change_signal:
+        faults.add(f"{path}.ChangeSignal", "must be set for change_mode signal")
+    if mode == "signal" and block.env:
+        text = "must not be signal with env: a running task does not see its environment change"
+        faults.add(f"{path}.ChangeMode", text)
+    if mode == "script" and (block.change_script is None or not block.change_script.command):
+        faults.add(f"{path}.ChangeScript.Command", "must be set for change_mode script")
+    if block.change_script is not None:
+        timeout_ns = block.change_script.timeout_ns
+        faults.within(path, ".ChangeScript.Timeout", timeout_ns, (0, DURATION_NS_MAX))
+
+
+def _numbers(faults: ErrorList, block: TemplateBlock, path: str) -> None:
+    faults.within(path, ".Splay", block.splay_ns, (0, DURATION_NS_MAX))
+    if block.perms and not (_OCTAL.fullmatch(block.perms) and int(block.perms, 8) <= _MODE_MAX):
+        faults.add(f"{path}.Perms", f"must be octal, up to 7777, was {block.perms[:80]!r}")
+    for name, number in (("Uid", block.uid), ("Gid", block.gid)):
+        if number is not None and number > ID_MAX:
+            faults.add(f"{path}.{name}", f"must be at most {ID_MAX}, was {number}")
+    if block.wait is None:
+        return
+    least, most = block.wait.min_ns, block.wait.max_ns
+    faults.within(path, ".Wait.Min", least or 0, (0, DURATION_NS_MAX))
+    faults.within(path, ".Wait.Max", most or 0, (0, DURATION_NS_MAX))
+    if least is not None and most is not None and least > most:
+        faults.add(f"{path}.Wait.Min", "must not exceed max")
+
+
+def _content(faults: ErrorList, block: TemplateBlock, path: str) -> None:
+    # Most jobs have no template, and its functions import a parser of YAML.
+    from shared.gotemplate.functions.catalog import FunctionPolicy  # noqa: PLC0415
+    from shared.gotemplate.template import parse_template  # noqa: PLC0415
+
+    delimiters = (block.left_delimiter, block.right_delimiter)
+    policy = FunctionPolicy(is_check_only=True)
+    for fault in parse_template(block.data, delimiters=delimiters, policy=policy).faults:
+        faults.add(f"{path}.EmbeddedTmpl", f"line {fault.line} of the template: {fault.message}")

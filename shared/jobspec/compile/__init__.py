@@ -1,0 +1,1 @@
+"""From a checked job to what the scheduler reads: groups, asks, ports."""

@@ -1,0 +1,84 @@
+"""Options that a node offers only if its operator enables it: what a task requests, and the attribute that offers it.
+
+Decides which switch an option needs. The compiler makes a constraint of each, so that a job is placed only where it is
+offered; the driver on the node asks again (services/agent/drivers/). A value that only the node can resolve (`${…}`)
+makes no constraint: the node decides alone. Next: `registry.py`.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from shared.jobspec.drivers.docker import LOG_DRIVER_DEFAULT, DockerOptions, read_docker
+
+DOCKER_PREFIX, EXEC_PREFIX = "CARAVAN_DOCKER_", "CARAVAN_EXEC_"
+#: Drivers that isolate processes as exec does, by the settings of exec.
+_EXEC_DRIVERS = ("exec", "java", "qemu")
+_UNLIMITED = -1
+
+
+class DriverSwitch(NamedTuple):
+    """What a task requests (`option`), the node's attribute that offers it, and the setting that makes the offer."""
+
+    option: str
+    attribute: str
+    setting: str
+
+
+def _docker_switch(option: str, name: str) -> DriverSwitch:
+    return DriverSwitch(option, f"driver.docker.{name}", DOCKER_PREFIX + name.upper())
+
+
+def docker_switches(options: DockerOptions, memory_max_mib: int = 0) -> tuple[DriverSwitch, ...]:
+    """List the switches that a container needs. Unit: MiB, -1 is unlimited."""
+    return tuple(_docker_switches(options, memory_max_mib))
+
+
+def _docker_switches(options: DockerOptions, memory_max_mib: int) -> Iterator[DriverSwitch]:
+    if options.privileged:
+        yield _docker_switch("privileged", "allow_privileged")
+    if options.devices:
+        yield _docker_switch("devices", "allow_devices")
+    for name in options.host_namespaces:
+        yield _docker_switch(f"{name} host", "allow_host_namespaces")
+    if options.network_mode == "host":
+        yield DriverSwitch(
+            "network_mode host", "driver.docker.host_network", f"{DOCKER_PREFIX}ALLOW_HOST_NETWORK"
+        )
+    for mount in options.mounts:
+        if mount.is_engine_socket:
+            yield _docker_switch(f"{mount.path}: the engine's socket", "allow_engine_socket")
+        elif mount.is_device:
+            yield _docker_switch(f"{mount.path}: a path in /dev", "allow_device_volumes")
+    if options.node_auth:
+        yield DriverSwitch("auth", "driver.docker.auth_file", f"{DOCKER_PREFIX}AUTH_FILE")
+    if (kind := options.log_driver) != LOG_DRIVER_DEFAULT:
+        attribute = f"driver.docker.log_driver.{kind}"
+        yield DriverSwitch(f"logging {kind}", attribute, f"{DOCKER_PREFIX}ALLOWED_LOG_DRIVERS")
+    if {"rtprio", "nice"} & set(options.ulimit):
+        yield _docker_switch("ulimit rtprio or nice", "allow_realtime")
+    if memory_max_mib == _UNLIMITED:
+        yield _docker_switch("memory_max -1", "allow_unlimited_memory")
+
+
+def _exec_switches(config: Mapping[str, Any], memory_max_mib: int) -> Iterator[DriverSwitch]:
+    for name in ("pid_mode", "ipc_mode"):
+        if config.get(name) == "host":
+            attribute = "driver.exec.allow_host_namespaces"
+            yield DriverSwitch(f"{name} host", attribute, f"{EXEC_PREFIX}ALLOW_HOST_NAMESPACES")
+    if memory_max_mib == _UNLIMITED:
+        attribute = "driver.exec.allow_unlimited_memory"
+        yield DriverSwitch("memory_max -1", attribute, f"{EXEC_PREFIX}ALLOW_UNLIMITED_MEMORY")
+
+
+def needed_switches(
+    driver: str, config: bytes | msgspec.Raw, memory_max_mib: int = 0
+) -> tuple[DriverSwitch, ...]:
+    """List the switches that a task with valid options needs. `config`: an object in JSON; unit: MiB."""
+    if driver == "docker":
+        options, _ = read_docker(msgspec.json.decode(config))
+        return docker_switches(options, memory_max_mib)
+    if driver in _EXEC_DRIVERS:
+        return tuple(_exec_switches(msgspec.json.decode(config), memory_max_mib))
+    return ()

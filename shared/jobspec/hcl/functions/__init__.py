@@ -1,0 +1,1 @@
+"""The functions that HCL expressions may call."""

@@ -1,0 +1,1 @@
+"""HCL text to a syntax tree."""

@@ -1,0 +1,1 @@
+"""Nomad's job specification as Structs, and its defaults."""

@@ -1,0 +1,1 @@
+"""What a client of the bus must know: subjects, names, and which of them belong together."""

@@ -1,0 +1,449 @@
+"""What every subject carries: who says it, who hears it, which message, kept where and how long.
+
+Decides nothing at run time: it is the one description from which docs/subjects.md (here) and schemas/asyncapi.json
+(services/gateway/edge/bus/asyncapi.py) are written, and tests hold it against subjects.py and streams.py. Independent
+of any bus client.
+"""
+
+import msgspec
+
+from schemas.answers import ErrorAnswer
+from schemas.base import Wire
+from schemas.catalogue import ANSWERS, NODE_RPCS, published_name
+from schemas.dead_letter import DeadLetter
+from schemas.envelope import CommandBatch, LogRecord
+from schemas.evaluations import Leases, Presence
+from schemas.gates import Gauge
+from schemas.jobs import ParsedJob, Verdict
+from schemas.nodes import Heartbeat
+from schemas.operator import OperatorVerdict
+from schemas.projections import (
+    JobProjection,
+    NodeProjection,
+    NodeSummary,
+    PlanQuery,
+    Query,
+    ServiceProjection,
+)
+from schemas.submissions import (
+    JobDispatch,
+    JobNamed,
+    JobRevert,
+    JobScale,
+    JobsSubmission,
+    JobStart,
+    JobSubmission,
+    JobText,
+    KeptAck,
+)
+from shared.protocol import subjects
+from shared.protocol.operator_verbs import VERBS
+
+ANY_CLIENT = "any client, in any language"
+
+
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
+    """One row: a subject, or a family of them with `{parameters}`."""
+
+    #: of the function in subjects.py that builds it.
+    made_by: str
+    address: str
+    says: str
+    subscriber: str
+    message_type: type[Wire]
+    #: empty: no reply.
+    answers: tuple[type[Wire], ...] = ()
+    #: empty: core NATS, never stored.
+    stream: str = ""
+    kept: str = "not kept"
+    what: str
+
+
+class SubjectPattern(msgspec.Struct, frozen=True, kw_only=True):
+    """A name of subjects.py that is no subject of its own: a wildcard, a stream's name, the server's API."""
+
+    name: str
+    what: str
+
+
+def _parameterized(subject: str) -> str:
+    """Turn the capital tokens of a subject that was built with sample ids into parameters."""
+    tokens = [f"{{{one.lower()}}}" if one.isupper() else one for one in subject.split(".")]
+    return ".".join(tokens)
+
+
+def _log() -> tuple[Subject, ...]:
+    what = {
+        "tx": "A transaction: events that happened together.",
+        "lease": "The new holder of the write lease: the epoch of all records behind it.",
+        "checkpoint": "The hashes of all tables at this seq.",
+        "roll": "The last record of a generation: the log goes on in the stream that begins at the next seq.",
+    }
+    return tuple(
+        Subject(
+            made_by="log",
+            address=subjects.log(0, kind).replace("0", "{generation}"),
+            says="plan_applier",
+            subscriber="every role and `caravan log`, by replay",
+            message_type=LogRecord,
+            stream="LOG_{generation}",
+            kept="for ever, fsynced, nothing deleted; full: refused",
+            what=what[kind],
+        )
+        for kind in subjects.LOG_KINDS
+    )
+
+
+def _jobs() -> tuple[Subject, ...]:
+    verbs = {
+        "submit": "Register a job, or a new version of it.",
+        "submit_together": "Register several jobs as one rollout: all of them, or none.",
+        "stop": "Stop a job.",
+        "evaluate": "Look at a job again.",
+        "dispatch": "Make a child of a parameterized job, with a payload and meta of its own.",
+        "revert": "Register the text of an older version of a job again, as the next version.",
+        "scale": "Register a job with another count of a group, as the next version.",
+        "start": "Run a stopped job again, as the next version.",
+        "validate": "Say what is wrong with a job; nothing is registered.",
+        "parse": "Turn a job file into JSON; nothing is registered.",
+    }
+    carried: dict[str, type[Wire]] = {
+        "submit": JobSubmission,
+        "submit_together": JobsSubmission,
+        "validate": JobSubmission,
+        "parse": JobText,
+        "dispatch": JobDispatch,
+        "revert": JobRevert,
+        "scale": JobScale,
+        "start": JobStart,
+    }
+    dropped = tuple(
+        Subject(
+            made_by="jobs",
+            address=subjects.jobs(verb),
+            says=ANY_CLIENT,
+            subscriber="intake, from the position that the log knows",
+            message_type=carried.get(verb, JobNamed),
+            answers=(KeptAck,),
+            stream="JOBS",
+            kept="until its verdict is in the log, fsynced; at most 1 GiB, then refused",
+            what=f"{verbs[verb]} Drop box: the answer means kept, the verdict is on `view.submission.<id>`.",
+        )
+        for verb in subjects.JOB_VERBS
+    )
+    asked = tuple(
+        Subject(
+            made_by="api_jobs",
+            address=subjects.api_jobs(verb),
+            says=ANY_CLIENT,
+            subscriber="intake, one of the queue group",
+            message_type=carried.get(verb, JobNamed),
+            answers=(ParsedJob,) if verb == "parse" else (Verdict,),
+            what=verbs[verb]
+            if verb == "parse"
+            else f"{verbs[verb]} The answer is the verdict; pending: ask again under the same id.",
+        )
+        for verb in subjects.API_JOB_VERBS
+    )
+    return dropped + asked
+
+
+def _commands() -> tuple[Subject, ...]:
+    senders = {
+        "plan": ("scheduler", "Plans to commit."),
+        "evaluation": ("eval_broker", "Evaluations to wake or to end."),
+        "job": ("intake", "Submissions that are valid as such."),
+        "operator": ("intake, view", "What an operator asked for."),
+        "liveness": ("heartbeat", "Nodes that fell silent or came back."),
+        "timer": ("timekeeper", "Things whose time has come."),
+        "report": (
+            "the agent of that node",
+            "Registration, and every state not yet seen in the log.",
+        ),
+    }
+    return tuple(
+        Subject(
+            made_by="report" if kind == "report" else "command",
+            address=_parameterized(
+                subjects.report("NODE") if kind == "report" else subjects.command(kind)
+            ),
+            says=senders[kind][0],
+            subscriber="plan_applier",
+            message_type=CommandBatch,
+            stream="CMD",
+            kept="in memory until delivered; at most 256 MiB, then refused; the sender keeps it, too",
+            what=f"{senders[kind][1]} Sent again until the log shows the effect or the refusal.",
+        )
+        for kind in subjects.COMMAND_KINDS
+    )
+
+
+def _operators() -> tuple[Subject, ...]:
+    return tuple(
+        Subject(
+            made_by="api",
+            address=subjects.api(row.noun, row.verb),
+            says=ANY_CLIENT,
+            subscriber="view, one of the queue group",
+            message_type=row.request,
+            answers=(OperatorVerdict,),
+            what=f"{row.summary} Answered once the log shows it; pending: ask again.",
+        )
+        for row in VERBS
+    )
+
+
+def _node_rpc() -> tuple[Subject, ...]:
+    whats = {
+        "logs": "What a task wrote, as a stream of answers.",
+        "exec": "Run a command beside a task: its output is a stream of answers.",
+        "session": "Input of such a stream, how far its reader got, and that it is there.",
+        "fs_list": "List a directory of an allocation.",
+        "fs_stat": "Describe a file of an allocation.",
+        "fs_read": "Read a part of a file of an allocation.",
+        "stats": "What runs use now.",
+        "restart": "End tasks and start them again; it counts as no failure.",
+        "signal": "Send tasks a signal.",
+    }
+    return tuple(
+        Subject(
+            made_by="hands",
+            address=_parameterized(subjects.hands("NODE", verb)),
+            says=ANY_CLIENT,
+            subscriber="the agent of that node",
+            message_type=NODE_RPCS[verb][0],
+            answers=(NODE_RPCS[verb][1],),
+            what=f"{whats[verb]} No responder: the node is disconnected.",
+        )
+        for verb in subjects.HANDS_VERBS
+    )
+
+
+def _queries() -> tuple[Subject, ...]:
+    asks = {"job_version": "a fleet, " + ANY_CLIENT}
+    own = Subject(
+        made_by="node_query",
+        address=_parameterized(subjects.node_query("NODE")),
+        says="the agent of that node",
+        subscriber="view, one of the queue group",
+        message_type=Query,
+        answers=(ANSWERS["job_version"], ErrorAnswer),
+        what="The text of a job that has an allocation on that node.",
+    )
+    asked = tuple(
+        Subject(
+            made_by="query",
+            address=subjects.query(noun),
+            says=asks.get(noun, ANY_CLIENT),
+            subscriber="view, one of the queue group",
+            message_type=PlanQuery if noun == "plan" else Query,
+            answers=(ANSWERS[noun], ErrorAnswer),
+            what="What registering a job would do; nothing is kept."
+            if noun == "plan"
+            else "A question about the state, at least as new as `min_seq`.",
+        )
+        for noun in subjects.QUERY_NOUNS
+    )
+    return (*asked, own)
+
+
+def _projections() -> tuple[Subject, ...]:
+    """Last values of the state."""
+
+    def value(made_by: str, subject: str, carries: type[Wire], **other: str) -> Subject:
+        return Subject(
+            made_by=made_by,
+            address=_parameterized(subject),
+            says="view",
+            subscriber=other.get("hears", ANY_CLIENT),
+            message_type=carries,
+            stream="NODE" if made_by == "node" else "VIEW",
+            kept=other.get("kept", "in memory, the last value; an hour once it left the state"),
+            what=other["what"],
+        )
+
+    return (
+        value(
+            "node",
+            subjects.node("NODE"),
+            NodeProjection,
+            hears="the agent of that node",
+            what="Everything the node should run. It stops what is omitted.",
+        ),
+        value("view_job", subjects.view_job("JOB"), JobProjection, what="A job in numbers."),
+        value("view_node", subjects.view_node("NODE"), NodeSummary, what="A node in numbers."),
+        value(
+            "view_service",
+            subjects.view_service("SERVICE"),
+            ServiceProjection,
+            kept="in memory, the last value; an hour once it has no instance",
+            what="The instances of a service, with the status of their checks.",
+        ),
+        value(
+            "view_submission",
+            subjects.view_submission("SUBMISSION"),
+            Verdict,
+            kept="in memory, one hour",
+            what="The verdict of a submission.",
+        ),
+    )
+
+
+def _leases_and_liveness() -> tuple[Subject, ...]:
+    return (
+        Subject(
+            made_by="leases",
+            address=_parameterized(subjects.leases("WORKER")),
+            says="eval_broker",
+            subscriber="that scheduler worker",
+            message_type=Leases,
+            stream="EVAL",
+            kept="in memory until delivered; at most 64 MiB, then refused; leased again after 5 s",
+            what="Evaluations handed to one worker for a time.",
+        ),
+        Subject(
+            made_by="heartbeat",
+            address=_parameterized(subjects.heartbeat("NODE")),
+            says="the agent of that node, every second",
+            subscriber="heartbeat",
+            message_type=Heartbeat,
+            what="The node is there. A change of its state is an event, silence is not.",
+        ),
+        Subject(
+            made_by="gauge",
+            address=_parameterized(subjects.gauge("GAUGE")),
+            says=ANY_CLIENT,
+            subscriber="timekeeper",
+            message_type=Gauge,
+            what="The value of a gauge now; jobs name it in gates of their updates. Silence closes these gates.",
+        ),
+        Subject(
+            made_by="presence",
+            address=_parameterized(subjects.presence("ROLE", "INSTANCE")),
+            says="that instance, five times a second; the eval broker under the name `backlog` while many wait",
+            subscriber="eval_broker, intake",
+            message_type=Presence,
+            what="The instance is there, has replayed so far, and hands these leases back.",
+        ),
+        Subject(
+            made_by="dead",
+            address=_parameterized(subjects.dead("SUBJECT")),
+            says="any role",
+            subscriber="view, to answer `query.dead`",
+            message_type=DeadLetter,
+            stream="DEAD",
+            kept="7 days, at most 1 GiB, the oldest leave first",
+            what="A message that could not be decoded, with the reason.",
+        ),
+    )
+
+
+SUBJECTS: tuple[Subject, ...] = (
+    *_log(),
+    *_jobs(),
+    *_commands(),
+    *_operators(),
+    *_node_rpc(),
+    *_queries(),
+    *_projections(),
+    *_leases_and_liveness(),
+)
+
+PATTERNS: tuple[SubjectPattern, ...] = tuple(
+    SubjectPattern(name=name, what=what)
+    for name, what in (
+        ("log_all", "all records of a generation: what LOG_n holds"),
+        ("log_stream", "name of a generation's stream"),
+        ("JOBS_ALL", "the drop box: what JOBS holds"),
+        ("API_JOBS_ALL", "the asked door: what intake listens on"),
+        ("API_ALL", "everything asked: what PUBLIC may publish"),
+        ("HANDS_ALL", "an operator's hands on all nodes: what NODES exports to PUBLIC"),
+        ("command_filter", "what the applier's consumer of a command kind reads"),
+        ("REPORTS", "reports of all nodes"),
+        ("LEASES", "leases of all workers: what EVAL holds"),
+        ("NODES", "projections of all nodes: what NODE holds"),
+        ("VIEWS", "everything published for readers: what VIEW holds"),
+        ("HEARTBEATS", "heartbeats of all nodes"),
+        ("GAUGES", "values of all gauges: what the timekeeper listens on"),
+        ("PRESENCES", "signs of life of all instances"),
+        ("presences", "signs of life of a role's instances"),
+        ("QUERIES", "all questions of clients: what view listens on"),
+        ("NODE_QUERIES", "questions of all nodes: what view listens on, too"),
+        ("DEAD_ALL", "all dead letters: what DEAD holds"),
+        ("SNAPSHOTS", "the state at some checkpoints, stored by views: what SNAP holds"),
+        ("SNAPSHOT_SETS", "all snapshots that are whole"),
+        ("snapshot_set", "the manifest of the snapshot at a checkpoint, stored last; JSON"),
+        ("snapshot_chunk", "a piece of one table's bytes, at most 480 KiB"),
+        ("snapshot_chunks", "all pieces of one table"),
+        ("snapshot_parts", "all pieces of one snapshot"),
+        ("snapshot_seq", "where the checkpoint stands in such a subject"),
+        ("last_token", "where ids stand in a subject"),
+        (
+            "leader",
+            "who holds a leadership: a key of KV_LEADER, in memory, gone after 2 s without renewal",
+        ),
+        ("LEADERS", "all leaderships: what KV_LEADER holds"),
+        ("js_stream_info", "JetStream: settings and state of a stream"),
+        (
+            "js_stream_create",
+            "JetStream: create a stream; each role in CORE ensures the memory streams",
+        ),
+        (
+            "js_stream_update",
+            "JetStream: note where the log begins, which the administrator alone may",
+        ),
+        ("js_stream_delete", "JetStream: delete a stream, which the administrator alone may"),
+        (
+            "js_stream_purge",
+            "JetStream: intake drops what has its verdict, a view all but its newest snapshots",
+        ),
+        ("js_message_get", "JetStream: one message from the stream's leader"),
+        ("js_message_delete", "JetStream: give a leadership up"),
+        ("js_direct_get", "JetStream: read LOG, NODE, VIEW and SNAP from any replica"),
+        ("js_consumer_create", "JetStream: a consumer of one's own"),
+        ("js_consumer_next", "JetStream: pull messages"),
+        ("SYS_JETSTREAM", "the plan applier asks the server whether it fsyncs"),
+    )
+)
+
+
+def markdown() -> str:
+    """Write docs/subjects.md."""
+    out = [
+        "# Subjects",
+        "",
+        "<!-- Written by `python -m services.gateway.edge.bus.asyncapi` from shared/protocol/contract.py; tested. -->",
+        "",
+        "Every subject is built in `shared/protocol/subjects.py` and nowhere else. Ids enter a subject as one",
+        "reversible token (`shared/protocol/id_tokens.py`): letters, digits, `-` and `_` as they are, any other",
+        "byte as `~XX`. All bodies are JSON: [events.md](events.md), [schemas/json](../schemas/json), and as",
+        "AsyncAPI [schemas/asyncapi.json](../schemas/asyncapi.json). Streams are declared in",
+        "`shared/bus/jetstream/streams.py`; the server's accounts (`shared/bus/server/accounts.py`) enforce",
+        "which user may publish and subscribe.",
+        "",
+        "| subject | who says it | who hears it | message | answer | stream | kept | built by |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for one in SUBJECTS:
+        answer = " or ".join(_link(struct) for struct in one.answers) or "none"
+        cells = (
+            f"`{one.address}`",
+            one.says,
+            one.subscriber,
+            _link(one.message_type),
+            answer,
+            one.stream or "none",
+            one.kept,
+            f"`{one.made_by}`",
+        )
+        out.append(f"| {' | '.join(cells)} |")
+    out += ["", "## What each is for", "", "| subject | |", "|---|---|"]
+    out += [f"| `{one.address}` | {one.what} |" for one in SUBJECTS]
+    out += ["", "## The other names of subjects.py", "", "| name | |", "|---|---|"]
+    out += [f"| `{one.name}` | {one.what} |" for one in PATTERNS]
+    return "\n".join(out) + "\n"
+
+
+def _link(struct: type[Wire]) -> str:
+    name = published_name(struct)
+    return f"[{name}](events.md#{name.lower()})"

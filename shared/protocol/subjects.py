@@ -1,0 +1,302 @@
+"""Every subject string is built here, and nowhere else (held by tests/tidy).
+
+Pure text: roles and both shells import it. docs/subjects.md is the table for people.
+"""
+
+from shared.protocol.id_tokens import id_token
+
+LOG_KINDS = ("tx", "lease", "checkpoint", "roll")
+#: Order in which the plan applier drains them.
+COMMAND_KINDS = ("plan", "evaluation", "job", "operator", "liveness", "report", "timer")
+JOB_VERBS = ("submit", "stop", "evaluate", "dispatch", "revert", "scale", "start")
+API_JOB_VERBS = (*JOB_VERBS, "submit_together", "validate", "parse")
+QUERY_NOUNS = (
+    "jobs",
+    "job",
+    "job_version",
+    "job_versions",
+    "plan",
+    "why_not",
+    "policy",
+    "nodes",
+    "node",
+    "allocs",
+    "alloc",
+    "evals",
+    "eval",
+    "deployments",
+    "deployment",
+    "rollouts",
+    "rollout",
+    "services",
+    "service",
+    "waiting",
+    "cluster",
+    "resources",
+    "submission",
+    "dead",
+)
+
+
+def log(generation: int, kind: str) -> str:
+    """Subject of a log record; kind is tx, lease, checkpoint or roll."""
+    return f"log.{generation}.{kind}"
+
+
+def log_all(generation: int) -> str:
+    """All records of one generation."""
+    return f"log.{generation}.>"
+
+
+def log_stream(generation: int) -> str:
+    """Name of a generation's stream."""
+    return f"LOG_{generation}"
+
+
+def jobs(verb: str) -> str:
+    """The drop box for one verb."""
+    return f"jobs.{verb}"
+
+
+JOBS_ALL = "jobs.*"
+
+
+def api_jobs(verb: str) -> str:
+    """The asked door for one verb."""
+    return f"api.jobs.{verb}"
+
+
+API_JOBS_ALL = "api.jobs.*"
+
+
+def api(noun: str, verb: str) -> str:
+    """Operator verbs: noun is operator, node, alloc, deployment or system; verb `*`: all of a noun."""
+    return f"api.{noun}.{verb}"
+
+
+#: What an agent does for an operator, asked over the bus.
+HANDS_VERBS = (
+    "logs",
+    "exec",
+    "session",
+    "fs_list",
+    "fs_stat",
+    "fs_read",
+    "stats",
+    "restart",
+    "signal",
+)
+
+
+def hands(node_id: str, verb: str) -> str:
+    """One verb of a node's agent; verb `*`: all of them."""
+    return f"hands.{id_token(node_id)}.{verb}"
+
+
+HANDS_ALL = "hands.*.*"
+
+
+def command(kind: str) -> str:
+    """Commands of one kind, for the plan applier."""
+    return f"cmd.{kind}"
+
+
+def report(node_id: str) -> str:
+    """Reports of one node."""
+    return f"cmd.report.{id_token(node_id)}"
+
+
+REPORTS = "cmd.report.*"
+
+
+def command_filter(kind: str) -> str:
+    """What the applier's consumer of a kind reads."""
+    return REPORTS if kind == "report" else command(kind)
+
+
+def leases(worker: str) -> str:
+    """Leases for one scheduler worker."""
+    return f"eval.{id_token(worker)}"
+
+
+def node(node_id: str) -> str:
+    """A node's projection."""
+    return f"node.{id_token(node_id)}"
+
+
+def view_job(job_id: str) -> str:
+    """A job's projection."""
+    return f"view.job.{id_token(job_id)}"
+
+
+def view_node(node_id: str) -> str:
+    """A node's summary."""
+    return f"view.node.{id_token(node_id)}"
+
+
+def view_service(name: str) -> str:
+    """Where the instances of a service are."""
+    return f"view.service.{id_token(name)}"
+
+
+def view_submission(submission_id: str) -> str:
+    """The verdict of a submission."""
+    return f"view.submission.{id_token(submission_id)}"
+
+
+def dead(subject: str) -> str:
+    """Where an undecodable message of `subject` is kept; any text has such a place."""
+    for length in range(60, 0, -1):
+        try:
+            return f"dead.{id_token(subject[:length])}"
+        except ValueError:
+            # Of other letters than ours fewer fit into a token.
+            continue
+    return "dead.unnamed"
+
+
+def heartbeat(node_id: str) -> str:
+    """A node's heartbeat, never stored."""
+    return f"hb.{id_token(node_id)}"
+
+
+HEARTBEATS = "hb.*"
+
+
+def gauge(name: str) -> str:
+    """The value of a gauge, never stored; names may have dots."""
+    return f"gauge.{name}"
+
+
+GAUGES = "gauge.>"
+
+
+def presence(role: str, instance: str) -> str:
+    """An instance's sign of life, never stored."""
+    return f"presence.{role}.{id_token(instance)}"
+
+
+PRESENCES = "presence.>"
+
+
+def presences(role: str) -> str:
+    """Signs of life of all instances of a role."""
+    return f"presence.{role}.*"
+
+
+def query(noun: str) -> str:
+    """A request answered by `view`."""
+    return f"query.{noun}"
+
+
+QUERIES = "query.*"
+
+
+def node_query(node_id: str) -> str:
+    """A node's own question for a job version; view answers about jobs that have an allocation there."""
+    return f"query.job_version.{id_token(node_id)}"
+
+
+NODE_QUERIES = "query.job_version.*"
+
+
+def last_token(subject: str) -> str:
+    """The last token of a subject, where ids stand."""
+    return subject.rsplit(".", 1)[-1]
+
+
+def snapshot_set(seq: int) -> str:
+    """What says that the snapshot at a checkpoint is whole."""
+    return f"snap.set.{seq}"
+
+
+def snapshot_chunk(seq: int, table: str, digest: str, nth: int) -> str:
+    """One piece of a table's bytes; `digest` is of all of them."""
+    return f"snap.part.{seq}.{id_token(table)}.{id_token(digest)}.{nth}"
+
+
+def snapshot_chunks(seq: int, table: str, digest: str) -> str:
+    """All pieces of one table. Raises ValueError for what is no name."""
+    return f"snap.part.{seq}.{id_token(table)}.{id_token(digest)}.*"
+
+
+def snapshot_parts(seq: int) -> str:
+    """All pieces of the snapshot at a checkpoint."""
+    return f"snap.part.{seq}.>"
+
+
+def snapshot_seq(subject: str) -> int:
+    """Return which checkpoint a subject of a snapshot is of; 0: it is none."""
+    tokens = subject.split(".")
+    return int(tokens[2]) if len(tokens) > 2 and tokens[2].isdigit() else 0
+
+
+SNAPSHOTS = "snap.>"
+SNAPSHOT_SETS = "snap.set.*"
+#: What streams hold and accounts export.
+LEASES = "eval.*"
+NODES = "node.*"
+VIEWS = "view.>"
+DEAD_ALL = "dead.*"
+API_ALL = "api.>"
+LEADERS = "$KV.LEADER.>"
+
+
+def leader(key: str) -> str:
+    """Who holds the leadership `key`."""
+    return f"$KV.LEADER.{key}"
+
+
+def js_stream_info(stream: str) -> str:
+    """Ask for a stream's settings and state."""
+    return f"$JS.API.STREAM.INFO.{stream}"
+
+
+def js_stream_create(stream: str) -> str:
+    """Create a stream."""
+    return f"$JS.API.STREAM.CREATE.{stream}"
+
+
+def js_stream_update(stream: str) -> str:
+    """Change a stream's settings: only the bus's administrator may."""
+    return f"$JS.API.STREAM.UPDATE.{stream}"
+
+
+def js_stream_delete(stream: str) -> str:
+    """Delete a stream: only the bus's administrator may."""
+    return f"$JS.API.STREAM.DELETE.{stream}"
+
+
+def js_stream_purge(stream: str) -> str:
+    """Drop messages of a stream from its beginning."""
+    return f"$JS.API.STREAM.PURGE.{stream}"
+
+
+def js_message_get(stream: str) -> str:
+    """Read one message, from the stream's leader."""
+    return f"$JS.API.STREAM.MSG.GET.{stream}"
+
+
+def js_message_delete(stream: str) -> str:
+    """Delete one message."""
+    return f"$JS.API.STREAM.MSG.DELETE.{stream}"
+
+
+def js_direct_get(stream: str, subject: str = "") -> str:
+    """Read messages from any replica: by request body, or the last one of `subject`."""
+    return f"$JS.API.DIRECT.GET.{stream}.{subject}" if subject else f"$JS.API.DIRECT.GET.{stream}"
+
+
+def js_consumer_create(stream: str, name: str, subject: str = "") -> str:
+    """Create a consumer, filtered by `subject` where one is given."""
+    tail = f".{subject}" if subject else ""
+    return f"$JS.API.CONSUMER.CREATE.{stream}.{name}{tail}"
+
+
+def js_consumer_next(stream: str, name: str) -> str:
+    """Pull messages from a consumer."""
+    return f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}"
+
+
+#: What the server itself knows of its JetStream: settings, sync_always among them.
+SYS_JETSTREAM = "$SYS.REQ.SERVER.PING.JSZ"

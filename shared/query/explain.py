@@ -1,0 +1,403 @@
+"""Explains placements: why an allocation got its node, and why no node takes another one.
+
+Stores nothing for it: the decision is repeated on the state that it was made on, so any placement in the log can be
+explained at any time.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from schemas.envelope import RECORD_DECODER
+from schemas.evaluation_answers import Decision, Exhausted, FilterCount, Nearest, Scored, WhyAnswer
+from schemas.evaluations import Waiting
+from schemas.jobs import SYSTEM_JOB_TYPES, GroupSpec
+from schemas.plans import GroupPlacement, PlanCommitted
+from shared.core.runtime.messages import Record
+from shared.core.runtime.replica import Replica
+from shared.core.scheduling.explain.placement_probe import PlacementProbe
+from shared.core.scheduling.explain.recorded_plans import RecordedPlan, read_plans, rebuild_snapshot
+from shared.core.scheduling.explain.shortages import (
+    NodeAvailability,
+    RankedNode,
+    Shortage,
+    exhausted,
+    fitting,
+    nearest,
+    open_rows,
+    shortages,
+    shortfall,
+)
+from shared.core.scheduling.feasibility.filters import PlacementCache
+from shared.core.scheduling.model import Snapshot
+from shared.core.scheduling.placement_columns import merge_placements, subset_placement
+from shared.core.scheduling.scoring.pow10 import SCALE
+from shared.core.state.ids import Incarnations, alloc_id
+from shared.core.state.state import State
+from shared.core.state.tables.allocations import expand_runs
+from shared.core.state.tables.jobs import Job
+from shared.errors import CommandInvalid
+
+NEAREST_SHOWN = 3
+TOP_SHOWN = 5
+
+
+class _RecordedPlacement(msgspec.Struct, frozen=True):
+    """The records of an allocation in the log: its plan, its placement, and the earlier placements of the plan."""
+
+    seq: int
+    node: int
+    plan: RecordedPlan
+    placement: GroupPlacement
+    earlier: tuple[GroupPlacement, ...]
+
+
+def explain_candidate(
+    state: State, masks: PlacementCache, job: Job, group_name: str, *, row: int | None = None
+) -> WhyAnswer:
+    """Explain the placement of one more allocation of a group. `row`: the named node; None: all.
+
+    An empty `group_name` is the first group that waits, else the first. Raises CommandInvalid.
+    """
+    waiting = _waiting(state, job)
+    group = _group(job, group_name, waiting)
+    held = state.allocations.held
+    looking = PlacementProbe(Snapshot(state, held, masks), job, group)
+    found = _Explanation(state, looking, row)
+    decision = Decision(snapshot_seq=state.seq, policy=state.policy.policy_hash)
+    waiting_group = waiting.get(group.name)
+    answer = found.answer(job, group, decision)
+    if not found.ranked:
+        said = looking.explain()
+        evicting = looking.evict() if waiting_group is None else None
+        if evicting is not None:
+            node, victims = evicting
+            return msgspec.structs.replace(
+                answer,
+                victims=tuple(_named(state, victims)),
+                text=found.eviction_text(job, group, node, len(victims)),
+            )
+        if (
+            waiting_group is None
+            and row is None
+            and job.job_type in SYSTEM_JOB_TYPES
+            and found.covers_all_nodes()
+        ):
+            text = f"{job.id}.{group.name} runs or has ended on every allowed node"
+            return msgspec.structs.replace(answer, text=text)
+        waiting_group = waiting_group or said
+        return msgspec.structs.replace(
+            answer,
+            wait_class=waiting_group.wait_class,
+            reasons=waiting_group.reasons,
+            text=found.against(job, group, waiting_group.wait_class),
+        )
+    best = found.ranked[0]
+    text = f"{job.id}.{group.name}: one more would go to {state.fleet.ids[best.row]}, score {_float(best.score)}"
+    if row is not None and row != best.row:
+        text = found.of_node(job, group, row)
+    if waiting_group is not None:
+        # Blocked on an older state, or behind a reservation: the queue has reasons beside capacity.
+        answer = msgspec.structs.replace(
+            answer, wait_class=waiting_group.wait_class, reasons=waiting_group.reasons
+        )
+    return msgspec.structs.replace(answer, text=text)
+
+
+def explain_placement(now: State, records: Sequence[Record], row: int) -> WhyAnswer:
+    """Explain why the allocation in a row of `now` is where it is. `records`: the log up to there, from its beginning.
+
+    Raises CommandInvalid where the log does not begin early enough, LogError.
+    """
+    key = int(now.allocations.key[row])
+    plans = read_plans(records)
+    made = _find_placement(records, plans, key, now.policy.incarnations)
+    origin = made.plan.origin
+    before = Replica()
+    for record in records:
+        if record.seq > origin.snapshot_seq:
+            break
+        before.apply(record)
+    state = before.state
+    job = state.jobs.by_id.get(made.plan.job_id)
+    groups = () if job is None else job.groups
+    group = next((one for one in groups if one.name == made.placement.group), None)
+    if job is None or group is None:
+        raise CommandInvalid("not_found", f"job {made.plan.job_id!r} is not in the log at its plan")
+    snapshot = rebuild_snapshot(plans.values(), origin, state)
+    stops = [stop for part in made.plan.parts.values() for stop in part.stops]
+    looking = PlacementProbe(snapshot, job, group, stops=stops, origin=origin)
+    request = (made.placement.version, made.placement.canaries)
+    for one in made.earlier:
+        # Beside canaries, the others are requested apart, in the version before.
+        looking.take(one, is_same_request=(one.version, one.canaries) == request)
+    looking.avoid(made.placement.previous)
+    node = made.node
+    found = _Explanation(state, looking, node)
+    decision = Decision(
+        snapshot_seq=origin.snapshot_seq,
+        policy=origin.policy,
+        seed=origin.seed,
+        lane=origin.lane,
+        lanes=origin.lanes,
+        worker=origin.worker,
+        number=origin.number,
+        seq=made.seq,
+    )
+    answer = found.answer(job, group, decision)
+    evicted = _named(
+        state,
+        [
+            victim
+            for part in made.plan.parts.values()
+            for one in part.evictions
+            for victim in one.rows
+            if int(state.allocations.node[victim]) == node
+        ],
+    )
+    return msgspec.structs.replace(
+        answer,
+        seq=now.seq,
+        allocation=alloc_id(key),
+        victims=tuple(evicted),
+        text=found.for_node(job, group, node, evicted=bool(evicted)),
+    )
+
+
+class _Explanation:
+    """The result of an evaluation of all nodes."""
+
+    def __init__(self, state: State, looking: PlacementProbe, row: int | None) -> None:
+        self._state = state
+        self._looking = looking
+        self._row = row
+        self._standing: NodeAvailability = looking.standing()
+        best: tuple[Shortage, ...] | None = None
+        chosen = 0
+        for variant in range(max(len(looking.group.alternatives), 1)):
+            short = shortages(self._standing, variant)
+            fits = np.flatnonzero(fitting(self._standing, short)).tolist()
+            if best is None or fits:
+                best, self._fits, chosen = short, fits, variant
+            if fits:
+                break
+        assert best is not None
+        self._short = best
+        self.ranked: list[RankedNode] = looking.ranking(self._fits, chosen)
+
+    def answer(self, job: Job, group: GroupSpec, decision: Decision) -> WhyAnswer:
+        """Fill in everything but the text."""
+        state, ids = self._state, self._state.fleet.ids
+        report = self._looking.report()
+        near = nearest(self._standing, self._short, NEAREST_SHOWN)
+        if self._row is not None and shortfall(self._short, self._row) and self._row not in near:
+            near = [self._row, *near]
+        return WhyAnswer(
+            seq=state.seq,
+            cluster_id=state.policy.cluster_id,
+            job_id=job.id,
+            group=group.name,
+            node="" if self._row is None else ids[self._row],
+            decision=decision,
+            nodes_considered=report.nodes,
+            feasible=report.feasible,
+            fitting=len(self._fits),
+            filters=tuple(
+                FilterCount(name=one.name, refused=one.refused, by_class=one.by_class)
+                for one in report.filters
+            ),
+            exhausted=tuple(
+                Exhausted(dimension=name, nodes=nodes)
+                for name, nodes in exhausted(self._standing, self._short)
+            ),
+            nearest=tuple(
+                Nearest(node=ids[row], shortfall=shortfall(self._short, row)) for row in near
+            ),
+            top=tuple(self._scored(one) for one in self._shown()),
+        )
+
+    def covers_all_nodes(self) -> bool:
+        """Return whether every node that may take the group is closed to one more, whatever room it has."""
+        return bool(self._standing.feasible.any()) and not open_rows(self._standing).any()
+
+    def _shown(self) -> list[RankedNode]:
+        """The best, and the one that matters."""
+        shown = self.ranked[:TOP_SHOWN]
+        return shown + [one for one in self.ranked[TOP_SHOWN:] if one.row == self._row]
+
+    def _scored(self, one: RankedNode) -> Scored:
+        return Scored(
+            node=self._state.fleet.ids[one.row],
+            score=_float(one.score),
+            scores={name: _float(value) for name, value in one.scores.items()},
+        )
+
+    def for_node(self, job: Job, group: GroupSpec, row: int, *, evicted: bool) -> str:
+        """Explain why a node was chosen."""
+        node, name = self._state.fleet.ids[row], f"{job.id}.{group.name}"
+        own = next((one for one in self.ranked if one.row == row), None)
+        if evicted:
+            return f"{name} is on {node}: no node had capacity; preemption was cheapest there"
+        if job.job_type in SYSTEM_JOB_TYPES:
+            return f"{name} is on {node}: it runs on every node that its constraints allow"
+        if own is None:
+            return f"{name} is on {node}, which had no capacity in the snapshot of its plan"
+        score = _float(own.score)
+        better = self.ranked[: self.ranked.index(own)]
+        if not better:
+            rest = (
+                f"the best of {len(self.ranked)} nodes with capacity"
+                if self.ranked[1:]
+                else "the only node with capacity"
+            )
+            return f"{name} is on {node}: score {score}, {rest}"
+        best = self._state.fleet.ids[better[0].row]
+        rest = f"{len(better)} nodes rank higher, {best} first ({_float(better[0].score)})"
+        return (
+            f"{name} is on {node}: score {score}; {rest}, but {self._looking.passed_over_reason()}"
+        )
+
+    def of_node(self, job: Job, group: GroupSpec, row: int) -> str:
+        """Explain why a node would not be chosen, though others would."""
+        node, name = self._state.fleet.ids[row], f"{job.id}.{group.name}"
+        best = self.ranked[0]
+        other = f"{self._state.fleet.ids[best.row]} ({_float(best.score)})"
+        own = next((one for one in self.ranked if one.row == row), None)
+        if own is not None and job.job_type in SYSTEM_JOB_TYPES:
+            return f"{name} would go to {node}, as to every node without it"
+        if own is not None:
+            less = "less than" if own.score < best.score else "equal to, but ranked after"
+            return f"{name} would not go to {node}: score {_float(own.score)}, {less} {other}"
+        refusal = f"{name} would not go to {node}: {self._refusal(row)}"
+        return refusal if job.job_type in SYSTEM_JOB_TYPES else f"{refusal}; it would go to {other}"
+
+    def against(self, job: Job, group: GroupSpec, wait_class: str) -> str:
+        """Explain why no node is possible, or why the named node is not."""
+        name = f"{job.id}.{group.name}"
+        if self._row is not None:
+            node = self._state.fleet.ids[self._row]
+            return f"{name} would not go to {node}: {self._refusal(self._row)}"
+        return f"{name} cannot be placed ({wait_class.replace('_', ' ')})"
+
+    def eviction_text(self, job: Job, group: GroupSpec, row: int, victims: int) -> str:
+        """Describe where preemption would place one more, and why not on the named node."""
+        node, name = self._state.fleet.ids[row], f"{job.id}.{group.name}"
+        price = f"{victims} allocations of lower-priority jobs evicted"
+        if self._row is None or self._row == row:
+            return f"{name}: no node has capacity; one more would go to {node}, {price}"
+        asked = f"{name} would not go to {self._state.fleet.ids[self._row]}"
+        return f"{asked}: {self._refusal(self._row)}; it would go to {node}, {price}"
+
+    def _refusal(self, row: int) -> str:
+        """Describe the first rule that excludes a node."""
+        for rule in self._looking.filters():
+            if not rule.mask[row]:
+                return f"{rule.name} excludes the node"
+        if not self._standing.ready[row]:
+            return "the node is not ready or not eligible"
+        lacks = shortfall(self._short, row)
+        if lacks:
+            return "the node lacks " + ", ".join(
+                name if name.startswith("port ") else f"{value:g} of {name}"
+                for name, value in lacks.items()
+            )
+        return "no rule excludes the node"
+
+
+def _named(state: State, victims: Sequence[int]) -> list[str]:
+    """Name allocations by row: the beginning of their id, and their job."""
+    table = state.allocations
+    return [
+        f"{alloc_id(int(table.key[row]))[:8]} of {table.groups.job_ids[int(table.group[row])]}"
+        for row in victims
+    ]
+
+
+def _group(job: Job, name: str, waiting: dict[str, Waiting]) -> GroupSpec:
+    names = [one.name for one in job.groups]
+    if name and name not in names:
+        raise CommandInvalid(
+            "not_found", f"job {job.id!r} has no group {name!r}, only {', '.join(names)}"
+        )
+    wanted = name or next((one for one in names if one in waiting), names[0])
+    return next(one for one in job.groups if one.name == wanted)
+
+
+def _find_placement(
+    records: Sequence[Record],
+    plans: Mapping[tuple[str, int], RecordedPlan],
+    key: int,
+    incarnations: Incarnations,
+) -> _RecordedPlacement:
+    """Find the placement that made an allocation, as its worker requested it."""
+    seq = incarnations.seq(key)
+    at = seq - records[0].seq if records else -1
+    if not 0 <= at < len(records) or records[at].seq != seq:
+        raise CommandInvalid(
+            "not_found", f"the log read does not contain seq {seq}, which placed it"
+        )
+    ordinal = 0
+    for event in RECORD_DECODER.decode(records[at].data).events:
+        for placement in event.placements if isinstance(event, PlanCommitted) else ():
+            assert isinstance(event, PlanCommitted)
+            position = key - incarnations.key(seq, ordinal)
+            ordinal += sum(placement.counts)
+            if position < sum(placement.counts):
+                name = (placement.group, int(expand_runs(placement.names)[position]))
+                node = int(np.repeat(placement.rows, placement.counts)[position])
+                return _find_in_plan(
+                    plans[event.origin.worker, event.origin.number], seq, node, name
+                )
+    raise CommandInvalid("not_found", f"seq {seq} has no placement with that key")
+
+
+def _find_in_plan(
+    plan: RecordedPlan, seq: int, node: int, name: tuple[str, int]
+) -> _RecordedPlacement:
+    earlier: list[GroupPlacement] = []
+    for number in sorted(plan.parts):
+        for placement in _merge_cut_parts(plan.parts[number].placements):
+            names = expand_runs(placement.names).tolist() if placement.group == name[0] else []
+            if name[1] in names:
+                before = (*earlier, *_first(placement, names.index(name[1])))
+                return _RecordedPlacement(seq, node, plan, placement, before)
+            earlier.append(placement)
+    raise CommandInvalid(
+        "not_found", f"plan {plan.origin.number} of {plan.origin.worker} does not propose it"
+    )
+
+
+def _merge_cut_parts(placements: Sequence[GroupPlacement]) -> list[GroupPlacement]:
+    """Put together again what the applier cut out of a placement: new names are given in the order of placing."""
+    whole: dict[tuple[str, int], GroupPlacement] = {}
+    out: list[GroupPlacement] = []
+    for one in placements:
+        if one.previous:
+            out.append(one)
+            continue
+        at = (one.group, one.variant)
+        whole[at] = merge_placements(whole[at], one) if at in whole else one
+    return [*out, *whole.values()]
+
+
+def _first(placement: GroupPlacement, count: int) -> tuple[GroupPlacement, ...]:
+    """Return the first `count` allocations of a placement, if there are any."""
+    if not count:
+        return ()
+    mask = np.zeros(sum(placement.counts), dtype=bool)
+    mask[:count] = True
+    return (subset_placement(placement, mask),)
+
+
+def _waiting(state: State, job: Job) -> dict[str, Waiting]:
+    """Waiting allocations of the job by group, from its blocked evaluation."""
+    key = state.evaluations.blocked_of.get(job.id)
+    evaluation = state.evaluations.by_key.get(key) if key is not None else None
+    if evaluation is None or evaluation.blocked is None:
+        return {}
+    return evaluation.blocked.waiting
+
+
+def _float(value: int) -> float:
+    return round(value / SCALE, 4)

@@ -1,0 +1,274 @@
+"""A simulated node: tasks in virtual time, and the agent's journal, which survives the agent.
+
+Draws decide how long a task runs and whether it fails. Tasks survive a crash of the agent; only the journal up to its
+last synced entry survives a power loss.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from shared.core.runtime import agent_messages
+from shared.sim.environment.simulated_process import SimulatedProcess, SimulationContext
+from shared.sim.virtual_time import MS, SECOND, RandomDraws
+
+TaskRunId = tuple[int, str, int]
+
+
+class _Config(msgspec.Struct):
+    """Config of a simulated task. The first argument is its run time in ms; 0: until it is stopped."""
+
+    args: tuple[str, ...] = ("0",)
+
+
+class TaskRun:
+    """One run of one task. `life`: of the agent that is notified of its end; 0: none now."""
+
+    __slots__ = ("exit_code", "is_alive", "is_started", "life", "name", "signal")
+
+    def __init__(self, name: TaskRunId, life: int) -> None:
+        self.name = name
+        self.life = life
+        self.is_started = False
+        self.is_alive = False
+        self.exit_code: int | None = None
+        self.signal = 0
+
+
+class SimulatedNode:
+    """One machine. `runs` holds every run ever started, by name."""
+
+    def __init__(self, site: SimulationContext, node_id: str, draws: RandomDraws) -> None:
+        self.site = site
+        self.node_id = node_id
+        self.boot = 1
+        self.is_dead = False
+        self.runs: dict[TaskRunId, TaskRun] = {}
+        self.journal: list[agent_messages.JournalEntry] = []
+        self.process: SimulatedProcess | None = None
+        self.fail_per_mille = 0
+        #: inputs that are there: key, task, input.
+        self.inputs: set[tuple[int, str, str]] = set()
+        #: called with every run that starts.
+        self.on_start: Callable[[SimulatedNode, TaskRunId], None] | None = None
+        self._synced = 0
+        #: preparations under way, with the life that is answered.
+        self._preparing: dict[TaskRunId, int] = {}
+        self._draws = draws
+        self._performers: dict[type, Callable[..., None]] = {
+            agent_messages.WriteJournal: self._write,
+            agent_messages.PrepareTask: self._prepare,
+            agent_messages.CancelPrepare: self._cancel,
+            agent_messages.StartTask: self._start,
+            agent_messages.RecoverTask: self._recover,
+            agent_messages.SignalTask: self._signal,
+            agent_messages.KillTask: self._kill,
+            agent_messages.LimitLogs: self._remove,
+            agent_messages.CloseAlloc: self._remove,
+            agent_messages.RemoveAlloc: self._remove,
+            agent_messages.SweepAllocs: self._remove,
+            agent_messages.WatchChecks: self._check,
+        }
+
+    def perform(self, effect: object) -> None:
+        """Perform one effect of the agent."""
+        self._performers[type(effect)](effect)
+
+    def alive(self) -> list[TaskRunId]:
+        """Names of the runs that are alive."""
+        return [name for name, run in self.runs.items() if run.is_alive]
+
+    def crash_agent(self, *, power_lost: bool) -> None:
+        """Kill the agent; with `power_lost` the whole node, which loses unsynced data."""
+        assert self.process is not None
+        self.process.crash()
+        for run in self.runs.values():
+            run.life = 0
+            if power_lost:
+                run.is_alive = False
+        if len(self.journal) > self._synced:
+            kept = self._synced + self._draws.below(len(self.journal) - self._synced + 1)
+            if kept < len(self.journal):
+                self.site.message_faults.faults["journal_tail_lost"] += 1
+            del self.journal[kept:]
+        self._synced = len(self.journal)
+        if power_lost:
+            self.is_dead = True
+            self.boot += 1
+
+    def start_agent(self) -> None:
+        """Start the agent, and the node if it was off."""
+        assert self.process is not None
+        self.is_dead = False
+        if self.process.role is None:
+            self.process.start()
+
+    # ---- effects ----
+
+    def _write(self, effect: agent_messages.WriteJournal) -> None:
+        self.journal += effect.entries
+        if effect.sync:
+            self._synced = len(self.journal)
+
+    def kept_inputs(self, key: int, task: str) -> frozenset[str]:
+        """Inputs that the journal says are prepared."""
+        for entry in reversed(self.journal):
+            if isinstance(entry, agent_messages.TaskKept) and (entry.key, entry.task) == (
+                key,
+                task,
+            ):
+                return frozenset(entry.prepared)
+        return frozenset()
+
+    def _prepare(self, effect: agent_messages.PrepareTask) -> None:
+        """Prepare for a while; an agent that is killed meanwhile leaves any part of it."""
+        assert self.process is not None
+        name = (effect.key, effect.task, effect.run)
+        self._preparing[name] = self.process.life
+        delay = self._draws.between(MS, 1_500 * MS)
+        self.site.loop.after(delay, self._prepared, effect, self.process.life)
+
+    def _prepared(self, effect: agent_messages.PrepareTask, life: int) -> None:
+        name = (effect.key, effect.task, effect.run)
+        assert self.process is not None
+        if self.process.role is None or self.process.life != life:
+            self.site.message_faults.faults["preparation_lost"] += 1
+            self._preparing.pop(name, None)
+            return
+        if self._preparing.pop(name, None) != life:
+            return
+        failed = ""
+        digests = {}
+        for one in effect.inputs:
+            if self._draws.hit(self.fail_per_mille):
+                failed = one.name
+                continue
+            digests[one.name] = "simulated"
+            self.inputs.add((effect.key, effect.task, one.name))
+        key, task, run = name
+        if not failed:
+            done = agent_messages.TaskPrepared(key=key, task=task, run=run, digests=digests)
+            self._answer(life, done)
+            return
+        self.site.message_faults.faults["input_failed"] += 1
+        # A failed start, as one that the driver refused.
+        self.runs[name] = TaskRun(name, life)
+        self.runs[name].is_started, self.runs[name].exit_code = True, -1
+        self._refuse(name, life, failed, digests)
+
+    def _cancel(self, effect: agent_messages.CancelPrepare) -> None:
+        name = (effect.key, effect.task, effect.run)
+        life = self._preparing.pop(name, 0)
+        if life:
+            self._refuse(name, life, "", {})
+
+    def _refuse(self, name: TaskRunId, life: int, input_: str, digests: dict[str, str]) -> None:
+        key, task, run = name
+        failed = agent_messages.TaskPrepareFailed(
+            key=key, task=task, run=run, input=input_, reason="unreachable", digests=digests
+        )
+        self._answer(life, failed)
+
+    def _answer(self, life: int, given: object) -> None:
+        assert self.process is not None
+        self.site.loop.after(MS, self.process.take, life, given)
+
+    def _start(self, effect: agent_messages.StartTask) -> None:
+        assert self.process is not None
+        name = (effect.key, effect.task, effect.run)
+        run = TaskRun(name, self.process.life)
+        self.runs[name] = run
+        config = msgspec.json.decode(bytes(effect.launch.config), type=_Config)
+        fails = self._draws.hit(self.fail_per_mille)
+        delay = self._draws.between(MS, 40 * MS)
+        self.site.loop.after(delay, self._came_up, run, self.boot, int(config.args[0]), fails)
+
+    def _came_up(self, run: TaskRun, boot: int, run_ms: int, fails: bool) -> None:  # noqa: FBT001
+        if boot != self.boot or run.exit_code is not None or run.signal:
+            return
+        key, task, number = run.name
+        run.is_started = True
+        if fails and self._draws.hit(300):
+            self.site.message_faults.faults["task_failed"] += 1
+            run.exit_code = -1
+            reason = "no such command"
+            self._tell(
+                run, agent_messages.TaskStartFailed(key=key, task=task, run=number, reason=reason)
+            )
+            return
+        run.is_alive = True
+        if self.on_start is not None:
+            self.on_start(self, run.name)
+        self._tell(
+            run,
+            agent_messages.TaskStarted(key=key, task=task, run=number, pid=1000 + len(self.runs)),
+        )
+        if fails:
+            self.site.message_faults.faults["task_failed"] += 1
+            self.site.loop.after(self._draws.below(3 * SECOND), self._end, run, boot, 1, 0)
+        elif run_ms:
+            self.site.loop.after(run_ms * MS, self._end, run, boot, 0, 0)
+
+    def _end(self, run: TaskRun, boot: int, exit_code: int | None, signal: int) -> None:
+        if boot != self.boot or not run.is_alive:
+            return
+        run.is_alive = False
+        run.exit_code, run.signal = exit_code, signal
+        self._tell(run, self._exited(run))
+
+    @staticmethod
+    def _exited(run: TaskRun) -> agent_messages.TaskExited:
+        key, task, number = run.name
+        return agent_messages.TaskExited(
+            key=key, task=task, run=number, exit_code=run.exit_code, signal=run.signal
+        )
+
+    def _recover(self, effect: agent_messages.RecoverTask) -> None:
+        assert self.process is not None
+        key, task, number = effect.key, effect.task, effect.run
+        run = self.runs.get((key, task, number))
+        if run is None:
+            run = TaskRun((key, task, number), 0)
+            run.exit_code = -1
+            self.runs[run.name] = run
+        run.life = self.process.life
+        if run.is_alive:
+            self._tell(
+                run, agent_messages.TaskStarted(key=key, task=task, run=number, adopted=True)
+            )
+        elif run.is_started and (run.exit_code is not None or run.signal):
+            self._tell(run, self._exited(run))
+        else:
+            # The run never started, or the node lost power; a pending start is cancelled.
+            run.exit_code = -1
+            self._tell(
+                run, agent_messages.TaskGone(key=key, task=task, run=number, started=run.is_started)
+            )
+
+    def _signal(self, effect: agent_messages.SignalTask) -> None:
+        run = self.runs.get((effect.key, effect.task, effect.run))
+        # One task in eight ignores signals and must be killed.
+        if run is not None and run.is_alive and self._draws.below(8):
+            delay = self._draws.between(MS, 300 * MS)
+            self.site.loop.after(delay, self._end, run, self.boot, None, 15)
+
+    def _kill(self, effect: agent_messages.KillTask) -> None:
+        run = self.runs.get((effect.key, effect.task, effect.run))
+        if run is not None and run.is_alive:
+            self.site.loop.after(
+                self._draws.between(MS, 5 * MS), self._end, run, self.boot, None, 9
+            )
+
+    def _check(self, effect: agent_messages.WatchChecks) -> None:
+        assert self.process is not None
+        for one in agent_messages.passing_checks(effect):
+            self.site.loop.after(MS, self.process.take, self.process.life, one)
+
+    def _remove(self, effect: object) -> None:
+        """Do nothing: directories and logs are not simulated, and the oracle checks that nothing runs."""
+
+    def _tell(self, run: TaskRun, given: object) -> None:
+        assert self.process is not None
+        if run.life:
+            delay = self._draws.between(50_000, MS)
+            self.site.loop.after(delay, self.process.take, run.life, given)

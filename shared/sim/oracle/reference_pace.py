@@ -1,0 +1,117 @@
+"""The pace of updates and drains, counted again from the log: how many stop by our own act while others have no health.
+
+A part of the reference model; it shares no code with the scheduler. A plan is judged by what its snapshot could show:
+what became unhealthy or ended after that is no fault of it.
+"""
+
+from typing import Any
+
+from schemas import allocations, plans
+from schemas.allocations import HEALTHS
+from schemas.jobs import GroupSpec
+
+_HEALTHY, _UNHEALTHY = HEALTHS.index("healthy"), HEALTHS.index("unhealthy")
+_CHANGED, _DRAINED = "job changed", "its node is drained"
+
+
+class ReferencePace:
+    """Health of all allocations, and what each plan may stop for it."""
+
+    def __init__(self, books: Any) -> None:
+        # The reference model, which makes this: its type would be an import cycle.
+        self._books = books
+        #: row -> code and the seq at which it became known.
+        self._health: dict[int, tuple[int, int]] = {}
+        #: row -> seq at which it was placed, or entered another deployment.
+        self._since: dict[int, int] = {}
+        #: row -> code that it had before it was updated in place, and the seq of that.
+        self._before: dict[int, tuple[int, int]] = {}
+        #: plan in parts and what it stopped of a group so far, by reason and name.
+        self._parts: tuple[str, int] = ("", 0)
+        self._so_far: dict[tuple[str, str], int] = {}
+
+    def place(self, row: int) -> None:
+        """Nothing is known of an allocation that was placed."""
+        self._health.pop(row, None)
+        self._before.pop(row, None)
+        self._since[row] = self._books.seq
+
+    def update(self, row: int) -> None:
+        """Take an allocation that entered another deployment: its health counts anew for later plans."""
+        code, _ = self._health.pop(row, (0, 0))
+        self._before[row] = (code, self._books.seq)
+        self._since[row] = self._books.seq
+
+    def take(self, event: allocations.AllocationsHealthChanged, seq: int) -> None:
+        """Take what was said of health."""
+        for row, code in zip(event.rows, event.healths, strict=True):
+            self._health[row] = (code, seq)
+
+    def check(self, job: Any, event: plans.PlanCommitted) -> None:
+        """Check the stops of a plan, before they are applied. Raises InvariantBroken."""
+        seen = event.origin.snapshot_seq
+        stopping = {row for stop in event.stops for row in stop.rows}
+        plan = (event.origin.worker, event.origin.number)
+        if plan != self._parts:
+            self._parts, self._so_far = plan, {}
+        touched: set[tuple[str, str]] = set()
+        for stop in event.stops:
+            if stop.reason == _CHANGED or (stop.reason == _DRAINED and stop.tied):
+                for row in stop.rows:
+                    what = (stop.reason, self._books.allocs[row].group)
+                    self._so_far[what] = self._so_far.get(what, 0) + 1
+                    touched.add(what)
+        for reason, name in sorted(touched):
+            count = self._so_far[reason, name]
+            if reason == _CHANGED:
+                self._updated(job, name, count, seen=seen, stopping=stopping)
+            else:
+                self._moved(job, name, count, seen)
+
+    def _updated(self, job: Any, name: str, count: int, *, seen: int, stopping: set[int]) -> None:
+        """No more are replaced than max_parallel, less the new ones without health."""
+        rollouts = self._books.rollouts
+        for key in rollouts.active(job.id):
+            group = rollouts.by_key[key].groups.get(name)
+            if group is None or rollouts.by_key[key].version != job.version:
+                continue
+            rows = [
+                row
+                for row in self._books.wanted(job.id, name) - stopping
+                if row in rollouts.members
+                and rollouts.members[row].deployment == key
+                and self._since.get(row, 0) <= seen
+            ]
+            health = [self._health.get(row, (0, 0)) for row in rows]
+            unready = sum(not code for code, _ in health)
+            is_bad = any(code == _UNHEALTHY and at <= seen for code, at in health)
+            waits = bool(group.canaries) and not group.is_promoted
+            fits = count + unready <= group.max_parallel and (waits or not is_bad)
+            # A plan that was made before the hold is refused.
+            fits = fits and not rollouts.by_key[key].held_by
+            self._books.ledger.hold("pace_kept", fits, job.id, name, count, unready, is_bad)
+
+    def _moved(self, job: Any, name: str, count: int, seen: int) -> None:
+        """Before the deadline so many stay healthy as the group's `migrate` block wants."""
+        rollouts = self._books.rollouts
+        actives = [rollouts.by_key[key].groups.get(name) for key in rollouts.active(job.id)]
+        spec: GroupSpec | None = job.specs.get((job.version, name))
+        if any(one is not None and one.canaries for one in actives) or spec is None:
+            # Canaries leave at once, and the old ones are counted by their own version.
+            return
+        healthy = sum(self._was_healthy(alloc, seen) for alloc in self._books.of_group(job, name))
+        stays = 0 if spec.migrate is None else spec.count - spec.migrate.max_parallel
+        fits = spec.migrate is not None and healthy - count >= stays
+        self._books.ledger.hold("drain_keeps_pace", fits, job.id, name, count, healthy, stays)
+
+    def _was_healthy(self, alloc: Any, seen: int) -> bool:
+        """Tell whether an allocation was wanted and healthy at a seq, as far as is known."""
+        if self._books.allocs.get(alloc.row) is not alloc:
+            return False
+        code, _ = self._health.get(alloc.row, (0, 0))
+        before, updated_seq = self._before.get(alloc.row, (0, 0))
+        if updated_seq > seen:
+            code = before
+        # Another part of the plan may have stopped it.
+        is_here = alloc.is_wanted or alloc.ended_seq > seen or alloc.stopped_seq > seen
+        return bool(code == _HEALTHY and is_here)

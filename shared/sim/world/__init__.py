@@ -1,0 +1,1 @@
+"""The simulated world of one seed, its fault injector, and planted bugs."""

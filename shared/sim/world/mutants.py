@@ -1,0 +1,507 @@
+"""Planted bugs, by name: each breaks one promise of the design, and a check that does not find it proves nothing.
+
+A mutant replaces a function of the product while one world runs. Every mutant must be found within 200 seeds.
+"""
+
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from schemas.envelope import ENCODER, LogRecord
+from schemas.jobs import Verdict
+from shared.core.runtime.messages import Reply
+from shared.sim.environment.simulated_process import SimulationContext
+
+#: Replaces an attribute of an object, module or class until the world ends.
+Patch = Callable[[object, str, object], None]
+
+
+def _of(module: str, name: str) -> Any:
+    return getattr(import_module(module), name)
+
+
+def _ack_before_append(patch: Patch, _site: SimulationContext) -> None:
+    """Intake answers before the submission is in the log."""
+    intake = _of("services.intake.role", "Intake")
+    plain = intake._ask  # noqa: SLF001
+
+    def ask(self: Any, submission: Any, submission_id: str, message: Any, step: Any) -> None:
+        plain(self, submission, submission_id, message, step)
+        verdict = Verdict(submission_id=submission_id, status="accepted")
+        step.emit(Reply(message.token, ENCODER.encode(verdict)))
+
+    patch(intake, "_ask", ask)
+
+
+def _no_job_fence(patch: Patch, _site: SimulationContext) -> None:
+    """The applier takes plans made on any snapshot, for any evaluation."""
+
+    def pass_all(state: Any, plan: Any) -> Any:
+        """Return the current job, refuse nothing."""
+        return state.jobs.by_id.get(plan.job_id)
+
+    patch(import_module("shared.core.decide.plans.verify"), "_check_fences", pass_all)
+
+
+def _skip_dedup(patch: Patch, _site: SimulationContext) -> None:
+    """The applier does not deduplicate submissions."""
+    route = import_module("shared.core.decide.route")
+    plain = route.decide_submission
+
+    def decide(state: Any, command: Any) -> Any:
+        known = state.jobs.submissions
+        held = known.pop(getattr(command, "submission_id", ""), None)
+        events = plain(state, command)
+        if held is not None:
+            known[command.submission_id] = held
+        return events
+
+    patch(route, "decide_submission", decide)
+
+
+def _two_leaders(patch: Patch, site: SimulationContext) -> None:
+    """Every candidate is leader, and the log takes appends at any seq."""
+    bus = site.bus
+
+    def take(*_: object) -> bool:
+        return True
+
+    def append(subject: str, data: bytes, *_: object) -> int:
+        return bus.log.inject(subject, data)
+
+    patch(bus.leaderships, "take", take)
+    patch(bus.log, "append", append)
+
+
+def _wrong_column(patch: Patch, _site: SimulationContext) -> None:
+    """The applier's record of used CPU on the first node is wrong by the smallest amount; no table hash covers it."""
+    applier = _of("services.plan_applier.role", "PlanApplier")
+    plain = applier._confirm  # noqa: SLF001
+    spoiled: dict[Any, Any] = {}
+
+    def confirm(self: Any, seq: int, step: Any) -> None:
+        plain(self, seq, step)
+        used = self.replica.state.allocations.held.used
+        if len(used) and self.replica is not spoiled.get(self):
+            spoiled[self] = self.replica
+            used[0, 0] += 1
+
+    patch(applier, "_confirm", confirm)
+
+
+def _lost_wakeup(patch: Patch, _site: SimulationContext) -> None:
+    """The broker does not wake blocked evaluations."""
+
+    def take(*_: object) -> list[int]:
+        return []
+
+    patch(_of("services.eval_broker.blocked_queue", "BlockedQueues"), "take", take)
+
+
+def _ignore_epoch(patch: Patch, _site: SimulationContext) -> None:
+    """Replicas apply records of an older epoch."""
+    chain = _of("shared.core.runtime.chain", "Chain")
+    plain = chain.accept
+
+    def accept(self: Any, seq: int, subject: str, data: bytes) -> LogRecord | None:
+        record: LogRecord | None = self.decode(seq, subject, data)
+        if record is None or record.epoch >= self.epoch:
+            return plain(self, seq, subject, data)  # type: ignore[no-any-return]
+        self.next_seq = seq + 1
+        self.accepted += 1
+        return record
+
+    patch(chain, "accept", accept)
+
+
+def _stale_projection(patch: Patch, _site: SimulationContext) -> None:
+    """The agent obeys any projection, even an older one."""
+    desired = _of("services.agent.node_reconciler", "NodeReconciler")
+    plain = desired.take_projection
+
+    def take(self: Any, message: Any, turn: Any) -> None:
+        self.seq = 0
+        plain(self, message, turn)
+
+    patch(desired, "take_projection", take)
+
+
+def _drop_report(patch: Patch, _site: SimulationContext) -> None:
+    """The agent treats a sent report as seen."""
+    reports = _of("services.agent.reports", "Reports")
+    plain = reports.compose
+
+    def compose(self: Any, *args: Any) -> Any:
+        report = plain(self, *args)
+        self._carried.clear()
+        return report
+
+    patch(reports, "compose", compose)
+
+
+def _crowd_in(patch: Patch, _site: SimulationContext) -> None:
+    """The agent starts allocations before evicted ones have ended."""
+
+    def never(_: object) -> bool:
+        return False
+
+    patch(_of("services.agent.node_reconciler", "NodeReconciler"), "_has_leaving", never)
+
+
+def _evict_equals(patch: Patch, _site: SimulationContext) -> None:
+    """The priority gap of preemption is 0."""
+    patch(import_module("shared.core.scheduling.preemption.search"), "PRIORITY_GAP_MIN", 0)
+    patch(import_module("shared.core.decide.plans.evictions"), "PRIORITY_GAP_MIN", 0)
+
+
+def _reuse_row_early(patch: Patch, _site: SimulationContext) -> None:
+    """An allocation's row is free at its end, not at its collection."""
+    table = _of("shared.core.state.tables.allocations", "AllocationTable")
+    terminal = _of("shared.core.state.tables.allocations", "TERMINAL")
+    plain = table._set_client  # noqa: SLF001
+
+    def set_client(self: Any, rows: Any, codes: Any, seq: int) -> None:
+        ended = rows[terminal[codes] & ~terminal[self.client[rows]]]
+        plain(self, rows, codes, seq)
+        self._pool.free(ended)
+
+    patch(table, "_set_client", set_client)
+
+
+def _wall_clock_in_core(patch: Patch, site: SimulationContext) -> None:
+    """A table reads the clock while it applies a fact."""
+    fleet = _of("shared.core.state.tables.fleet", "FleetTable")
+    plain = fleet._changed  # noqa: SLF001
+
+    def changed(self: Any, rows: Any, seq: int) -> None:
+        plain(self, rows, seq)
+        self.modify_seq[rows] += site.loop.now_ns // 1_000_000_000
+
+    patch(fleet, "_changed", changed)
+
+
+def _hasty_main(patch: Patch, _site: SimulationContext) -> None:
+    """Main tasks do not wait for those before them."""
+
+    def passed(_task: object) -> bool:
+        return True
+
+    patch(import_module("services.agent.tasks.lifecycle"), "_is_passed", passed)
+
+
+def _repeat_step(patch: Patch, _site: SimulationContext) -> None:
+    """A restarted agent forgets which lifecycle steps are done."""
+    task = _of("services.agent.tasks.runtime_state", "TaskRuntime")
+    phases = _of("services.agent.tasks.runtime_state", "TaskPhase")
+    plain = task.restore
+
+    def restore(self: Any, kept: Any) -> None:
+        plain(self, kept)
+        if self.phase is phases.DEAD and self.plan.hook == "prestart":
+            self.phase = phases.IDLE
+
+    patch(task, "restore", restore)
+
+
+def _start_unprepared(patch: Patch, _site: SimulationContext) -> None:
+    """The agent starts tasks whose inputs are not prepared."""
+
+    def missing(*_: object, **__: object) -> tuple[object, ...]:
+        return ()
+
+    patch(import_module("services.agent.tasks.supervisor"), "missing_inputs", missing)
+
+
+def _prepare_again(patch: Patch, _site: SimulationContext) -> None:
+    """The agent prepares all inputs of a task at each of its starts."""
+
+    def missing(_task: object, inputs: Any, *, is_first: bool) -> Any:
+        return inputs if is_first else ()
+
+    patch(import_module("services.agent.tasks.supervisor"), "missing_inputs", missing)
+
+
+def _both_stay(patch: Patch, _site: SimulationContext) -> None:
+    """Duplicates are kept when a disconnected node returns."""
+    reconcile = import_module("shared.core.scheduling.reconcile.service_jobs")
+    plain = reconcile.duplicates_to_stop
+
+    def leaving(state: Any, group: Any, rows: Any, keep: Any, *, score_of: Any) -> Any:
+        return plain(state, group, rows, keep & False, score_of=score_of)
+
+    patch(reconcile, "duplicates_to_stop", leaving)
+
+
+def _give_twice(patch: Patch, _site: SimulationContext) -> None:
+    """The applier does not verify assigned resources."""
+    assigner = import_module("shared.core.resources.assign").ResourceAssigner
+
+    def is_sound(*_: object) -> bool:
+        return True
+
+    patch(assigner, "is_sound", is_sound)
+
+
+def _promote_twice(patch: Patch, _site: SimulationContext) -> None:
+    """A group whose canaries were promoted waits for its promotion again."""
+    group = _of("shared.core.state.tables.deployments", "GroupProgress")
+
+    def needs(self: Any) -> bool:
+        return bool(self.desired_canaries > 0)
+
+    patch(group, "needs_promotion", property(needs))
+
+
+def _revert_loop(patch: Patch, _site: SimulationContext) -> None:
+    """A deployment that fails registers the text of its own version again."""
+    rollouts = import_module("shared.core.decide.deployment_progress")
+
+    def target(state: Any, job: Any, _deployment: Any) -> Any:
+        newest = state.jobs.version(job.id, job.version)
+        found = msgspec.structs.replace(newest, job=job)
+        return found, f"rolling back to job version {found.version}"
+
+    patch(rollouts, "_revert_target", target)
+
+
+def _stale_timer(patch: Patch, _site: SimulationContext) -> None:
+    """The timekeeper is eight seconds early, and the applier believes it."""
+    route = import_module("shared.core.decide.deployments")
+    plain = route.decide_deployment_due
+    source = _of("services.timekeeper.progress_deadlines", "ProgressDeadlines")
+    due = source.due_ns
+
+    def early(self: Any, state: Any, key: Any, now_ns: int) -> int:
+        found: int = due(self, state, key, now_ns)
+        return max(found - 8_000_000_000, 1) if found else 0
+
+    def decide(state: Any, command: Any) -> Any:
+        deployment = state.deployments.by_key.get(command.key)
+        due_ns = 0 if deployment is None else deployment.due_ns
+        t_ns, state.t_ns = state.t_ns, max(state.t_ns, due_ns)
+        try:
+            return plain(state, msgspec.structs.replace(command, due_ns=due_ns))
+        finally:
+            state.t_ns = t_ns
+
+    patch(source, "due_ns", early)
+    patch(route, "decide_deployment_due", decide)
+
+
+def _one_incarnation(patch: Patch, _site: SimulationContext) -> None:
+    """A log restored from an older copy continues in the incarnation of the lost one."""
+
+    def decide(*_: object) -> None:
+        """Begin none."""
+
+    def decide_seen(*_: object, **_named: object) -> None:
+        """Begin none."""
+
+    # Either sign of a restore would do: a new start of the bus, and a node that has seen more.
+    patch(import_module("services.plan_applier.incarnation"), "decide_bus", decide)
+    patch(import_module("services.plan_applier.incarnation"), "decide_seen", decide_seen)
+
+
+def _cron_doubled_at_takeover(patch: Patch, _site: SimulationContext) -> None:
+    """The applier launches what a timekeeper says is due, though another one said it before."""
+    route = import_module("shared.core.decide.route")
+    launches = import_module("shared.core.decide.launches")
+    names = vars(launches)
+    plain, name = route.decide_launch, launches.child_name
+
+    def decide(state: Any, command: Any) -> Any:
+        held = state.launches.by_parent.get(command.parent)
+        if held is None:
+            return plain(state, command)
+        changed = replace(held, handled_ns=command.after_ns)
+        state.launches.by_parent[command.parent] = changed
+
+        def another(parent: str, at_ns: int) -> str:
+            return f"{name(parent, at_ns)}-{state.seq}"
+
+        names["child_name"] = another
+        events = plain(state, command)
+        names["child_name"] = name
+        state.launches.by_parent[command.parent] = held
+        return events
+
+    patch(route, "decide_launch", decide)
+
+
+def _dispatch_twice(patch: Patch, _site: SimulationContext) -> None:
+    """A dispatch makes a child whatever token it has."""
+
+    def never(_job_id: str, token: str) -> str:
+        return f"unknown {token}"
+
+    patch(import_module("shared.core.decide.dispatch"), "token_key", never)
+
+
+def _heed_late_copies(patch: Patch, _site: SimulationContext) -> None:
+    """Late copies of operators' requests are decided, whatever was asked for since."""
+
+    def never(*_: object) -> bool:
+        return False
+
+    for module in (
+        "shared.core.decide.operator",
+        "shared.core.decide.nodes.drains",
+        "services.view.operator_verbs",
+        "services.view.operator_api",
+    ):
+        patch(import_module(module), "is_late", never)
+
+
+def _no_pace(patch: Patch, _site: SimulationContext) -> None:
+    """Updates go on whatever is without health."""
+    paced = import_module("shared.core.scheduling.reconcile.paced_jobs")
+
+    def update_room(max_parallel: int, *_: object, **__: object) -> int:
+        return max_parallel
+
+    patch(paced, "update_room", update_room)
+
+
+def _drain_forgets_pace(patch: Patch, _site: SimulationContext) -> None:
+    """A drain moves everything at once."""
+
+    def movable(*_: object, healthy: int, drainable: int) -> int:
+        return max(healthy, drainable)
+
+    patch(import_module("shared.core.scheduling.reconcile.drained_allocs"), "movable", movable)
+
+
+def _drain_forgets_the_last(patch: Patch, _site: SimulationContext) -> None:
+    """A drain ends while allocations still run on its node."""
+
+    def is_busy(*_: object) -> bool:
+        return False
+
+    patch(import_module("shared.core.decide.nodes.drains"), "_is_busy", is_busy)
+
+
+def _rollback_forgets_a_member(patch: Patch, _site: SimulationContext) -> None:
+    """A failed rollout leaves its first member as it is."""
+    rollouts = import_module("shared.core.decide.rollouts")
+    back = rollouts._back  # noqa: SLF001
+
+    def forgetful(state: Any, rollout: Any, nth: int) -> Any:
+        return back(state, rollout, nth) if nth else ()
+
+    patch(rollouts, "_back", forgetful)
+
+
+def _promotes_one_alone(patch: Patch, _site: SimulationContext) -> None:
+    """A member of a rollout is promoted without the others."""
+
+    def promoted_with(_state: Any, deployment: Any) -> Any:
+        return [deployment]
+
+    progress = import_module("shared.core.decide.deployment_progress")
+    patch(progress, "promoted_with", promoted_with)
+
+
+def _held_goes_on(patch: Patch, _site: SimulationContext) -> None:
+    """The scheduler and the applier let a held deployment go on."""
+    table = _of("shared.core.state.tables.deployments", "Deployment")
+    patch(table, "is_moving", property(lambda self: self.status == "running"))
+
+
+def _revert_keeps_counts(patch: Patch, _site: SimulationContext) -> None:
+    """A job that goes back to an older version keeps the counts of its newest."""
+    versions = import_module("shared.core.decide.versions")
+    plain = versions.next_version
+
+    def next_version(state: Any, command: Any, job: Any) -> Any:
+        found = plain(state, command, job)
+        if type(command).__name__ != "RevertJob":
+            return found
+        counts = {one.name: one.count for one in job.groups}
+        groups = [replace(one, count=counts.get(one.name, one.count)) for one in found.groups]
+        return replace(found, groups=tuple(groups))
+
+    patch(import_module("shared.core.decide.jobs"), "next_version", next_version)
+
+
+def _scale_in_update(patch: Patch, _site: SimulationContext) -> None:
+    """A job is scaled in the middle of its deployment."""
+    versions = import_module("shared.core.decide.versions")
+    plain = versions._scaled  # noqa: SLF001
+
+    def scaled(state: Any, command: Any, job: Any) -> Any:
+        active = state.deployments.active.pop(job.id, None)
+        try:
+            return plain(state, command, job)
+        finally:
+            if active is not None:
+                state.deployments.active[job.id] = active
+
+    patch(versions, "_scaled", scaled)
+
+
+def _drain_takes_system(patch: Patch, _site: SimulationContext) -> None:
+    """A drain that leaves system jobs alone stops them, too."""
+
+    def ignores_system(*_: object) -> bool:
+        return False
+
+    table = _of("shared.core.state.tables.fleet", "FleetTable")
+    patch(table, "ignores_system", ignores_system)
+
+
+MUTANTS: dict[str, Callable[[Patch, SimulationContext], None]] = {
+    "ack-before-append": _ack_before_append,
+    "no-job-fence": _no_job_fence,
+    "skip-dedup": _skip_dedup,
+    "two-leaders": _two_leaders,
+    "lost-wakeup": _lost_wakeup,
+    "wrong-column": _wrong_column,
+    "ignore-epoch": _ignore_epoch,
+    "stale-projection": _stale_projection,
+    "drop-report": _drop_report,
+    "crowd-in": _crowd_in,
+    "evict-equals": _evict_equals,
+    "give-twice": _give_twice,
+    "both-stay": _both_stay,
+    "hasty-main": _hasty_main,
+    "repeat-step": _repeat_step,
+    "start-unprepared": _start_unprepared,
+    "prepare-again": _prepare_again,
+    "reuse-row-early": _reuse_row_early,
+    "wall-clock-in-core": _wall_clock_in_core,
+    "promote-twice": _promote_twice,
+    "revert-loop": _revert_loop,
+    "stale-timer": _stale_timer,
+    "one-incarnation": _one_incarnation,
+    "cron-doubled-at-takeover": _cron_doubled_at_takeover,
+    "dispatch-twice": _dispatch_twice,
+    "heed-late-copies": _heed_late_copies,
+    "no-pace": _no_pace,
+    "drain-forgets-pace": _drain_forgets_pace,
+    "drain-forgets-the-last": _drain_forgets_the_last,
+    "rollback-forgets-a-member": _rollback_forgets_a_member,
+    "promotes-one-alone": _promotes_one_alone,
+    "held-goes-on": _held_goes_on,
+    "revert-keeps-counts": _revert_keeps_counts,
+    "scale-in-update": _scale_in_update,
+    "drain-takes-system": _drain_takes_system,
+}
+
+
+@contextmanager
+def plant_bug(name: str, site: SimulationContext) -> Generator[None]:
+    """Run with one bug planted; the empty name plants none. Raises KeyError for an unknown one."""
+    with ExitStack() as undo:
+
+        def patch(owner: object, attribute: str, value: object) -> None:
+            # Restoring a bound method on an instance hides the class's, which has the same effect.
+            undo.callback(setattr, owner, attribute, getattr(owner, attribute))
+            setattr(owner, attribute, value)
+
+        if name:
+            MUTANTS[name](patch, site)
+        yield

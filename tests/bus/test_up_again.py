@@ -1,0 +1,132 @@
+"""`caravan up` again: nodes that the directory had, a copy of a directory that runs, a bus that restarts."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.bus.test_lifecycle import Story, job
+from tests.bus.test_restore import SLEEPS, is_alive, pids_below, tasks
+from tests.bus.up import Up
+
+pytestmark = pytest.mark.bus
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder for one cluster; no task of it is left behind."""
+    yield tmp_path
+    for pid in pids_below(tmp_path):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def spread(up: Up, folder: Path) -> tuple[Story, dict[str, int]]:
+    """Four tasks, some on each of two nodes."""
+    spec = job("spread", SLEEPS, count=4)
+    spec["TaskGroups"][0]["Constraints"] = [
+        {"Operand": "distinct_property", "LTarget": "${node.unique.id}", "RTarget": "2"}
+    ]
+    story = Story(up, folder, spec)
+    assert story.run()[0] == 0
+    found = tasks(story, 4)
+    assert {one["node"] for one in story.allocs("running")} == {"node-1", "node-2"}
+    return story, found
+
+
+def kill(up: Up) -> None:
+    """End `caravan up` itself without a word, as a crash does."""
+    up.process.kill()
+    up.process.wait()
+    assert up.process.stdout is not None
+    up.process.stdout.close()
+    up.log.close()
+
+
+def test_up_runs_the_nodes_that_it_had(folder: Path) -> None:
+    """`up --agents 2` is killed, then `up`: both nodes are back with the same tasks, and Ctrl-C ends them all."""
+    up = Up(folder, "--agents", "2")
+    _, before = spread(up, folder)
+    kill(up)
+    up = Up(folder)
+    try:
+        story = Story(up, folder, job("spread", SLEEPS, count=4))
+        assert tasks(story, 4) == before
+    finally:
+        assert up.end() == 0
+    assert not any(map(is_alive, before.values()))
+
+
+def test_up_with_fewer_nodes_ends_the_tasks_of_the_others(folder: Path) -> None:
+    """`up --agents 1` behind `--agents 2` ends what ran on node-2, says so, and its work goes to node-1."""
+    up = Up(folder, "--agents", "2")
+    story, before = spread(up, folder)
+    there = [before[one["id"]] for one in story.allocs("running") if one["node"] == "node-2"]
+    kill(up)
+    up = Up(folder, "--agents", "1")
+    try:
+        assert not any(map(is_alive, there))
+        up.log.flush()
+        assert (
+            "node-2 is not among the 1 agents: its tasks were ended"
+            in (folder / "up.log").read_text()
+        )
+    finally:
+        assert up.end() == 0
+    assert not pids_below(folder)
+
+
+def test_a_copy_of_a_directory_that_runs_is_refused(folder: Path) -> None:
+    """A second `up` on a copy says which cluster already runs, and where; so does an agent on a copy of its own."""
+    up = Up(folder)
+    try:
+        shutil.copytree(
+            up.data_dir, folder / "copy", symlinks=True, ignore=shutil.ignore_patterns("*.sock")
+        )
+        words = [*up._command("up"), "--port", "0", "--data-dir", str(folder / "copy")]
+        done = subprocess.run(
+            words, env=up.env, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode != 0
+        assert "already runs on this machine" in done.stderr
+        assert str(up.data_dir) in done.stderr
+        env = {
+            **up.env,
+            "CARAVAN_AGENT_NODE_ID": "node-1",
+            "CARAVAN_AGENT_DATA_DIR": str(folder / "copy" / "agents" / "node-1"),
+        }
+        done = subprocess.run(
+            up._command("run", "agent"),
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 1
+        assert "another agent on this machine runs as node node-1" in done.stdout + done.stderr
+    finally:
+        assert up.end() == 0
+
+
+def test_log_tail_goes_on_behind_a_restart_of_the_bus(folder: Path) -> None:
+    """`log tail -f` survives that the bus is killed and started again, and shows what came after."""
+    up = Up(folder)
+    shown = folder / "tail"
+    with shown.open("wb") as out:
+        command = up._command("log", "tail", "-f", "--json")
+        follow = subprocess.Popen(command, env=up.env, stdout=out)
+    try:
+        up.until(lambda: "node.registered" in shown.read_text(), "it follows")
+        os.kill(up.said["services"]["bus"], signal.SIGKILL)
+        up.until(lambda: "log.incarnation_began" in shown.read_text(), "it goes on")
+        assert follow.poll() is None
+    finally:
+        follow.terminate()
+        follow.wait()
+        assert up.end() == 0

@@ -1,0 +1,38 @@
+"""The one way to leave a test out: loudly, and with CI=1 only where no installation would help."""
+
+import os
+from collections import defaultdict
+from typing import NoReturn
+
+import pytest
+
+
+def missing_tool(why: str) -> NoReturn:
+    """Leave a test out because a program is missing; with CI=1, which installs what tests need, fail instead."""
+    fail_in_ci(why)
+    pytest.skip(f"NOT TESTED: {why}")
+
+
+def fail_in_ci(why: str) -> None:
+    """With CI=1 fail where a program is missing, also when the rest of the test could go on without it."""
+    if os.environ.get("CI"):
+        pytest.fail(
+            f"a tool is missing, and CI=1 says that all are installed: {why}", pytrace=False
+        )
+
+
+def missing_feature(why: str) -> NoReturn:
+    """Leave a test out because this kernel, or a file that is no part of the tree, does not allow it."""
+    pytest.skip(f"NOT TESTED: {why}")
+
+
+def summary(skipped: list[pytest.TestReport]) -> str:
+    """Say in one line what was skipped, each reason once with the number of its tests."""
+    if not skipped:
+        return "not tested: nothing was skipped"
+    counts: dict[str, int] = defaultdict(int)
+    for report in skipped:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        counts[reason.removeprefix("Skipped: ").removeprefix("NOT TESTED: ")] += 1
+    parts = [f"{count} x {reason}" for reason, count in counts.items()]
+    return f"not tested: {len(skipped)} tests were skipped: {'; '.join(parts)}"

@@ -1,0 +1,167 @@
+"""Data from outside: what is missing is noted, and the pass goes on with empty values."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from shared.gotemplate.data import NamedInstance, NoData, ServiceName, Variable
+from shared.gotemplate.errors import TemplateError
+from shared.gotemplate.template import Rendered, parse_template
+
+
+class World(NoData):
+    """Data as a task would have it."""
+
+    def __init__(self) -> None:
+        super().__init__({"A": "x"})
+        self.files: dict[str, str] = {}
+        self.instances: dict[str, list[NamedInstance]] = {}
+        self.kept: dict[str, Variable] = {}
+
+    def file(self, path: str) -> str | None:
+        if ".." in path:
+            raise TemplateError(f"{path} is outside of the task's directory")
+        return self.files.get(path)
+
+    def service(self, name: str) -> Sequence[NamedInstance] | None:
+        return self.instances.get(name)
+
+    def services(self) -> Sequence[ServiceName] | None:
+        return [ServiceName(name, ("t",)) for name in sorted(self.instances)]
+
+    def variable(self, path: str) -> Variable | None:
+        return self.kept.get(path)
+
+    def variable_exists(self, path: str) -> bool | None:
+        return path in self.kept
+
+    def variables(self, prefix: str) -> Sequence[Variable] | None:
+        return [one for path, one in sorted(self.kept.items()) if path.startswith(prefix)]
+
+
+def instance(number: int, *tags: str) -> NamedInstance:
+    return NamedInstance(
+        id=f"i{number}",
+        name="db",
+        node=f"n{number}",
+        address=f"10.0.0.{number}",
+        port=5000 + number,
+        tags=tags,
+        alloc_id=f"a{number}",
+    )
+
+
+@pytest.fixture
+def world() -> World:
+    made = World()
+    made.files["local/a"] = "content"
+    made.instances["db"] = [instance(1, "x"), instance(2, "x", "y"), instance(3)]
+    made.kept["app/db"] = Variable(path="app/db", items={"user": "u", "pass": "p"}, modify_index=7)
+    return made
+
+
+def render(text: str, data: NoData) -> Rendered:
+    return parse_template(text).render(data)
+
+
+def test_what_is_missing_is_noted_and_the_pass_goes_on() -> None:
+    """Each missing key is noted once, in the order met; the text does not count."""
+    text = '{{ file "f" }}{{ nomadVar "v" }}{{ range nomadService "s" }}{{ end }}{{ nomadVar "v" }}{{ nomadServices }}'
+    found = render(text, NoData())
+    expected = ("file(f)", "nomad.var.block(v)", "nomad.service(s)", "nomad.services")
+    assert (found.missing, found.used) == (expected, expected)
+    assert not found.is_whole and found.fault is None
+
+
+def test_an_error_beside_missing_data_waits() -> None:
+    """`index` of an empty list is no fault as long as data is missing, and one when nothing is."""
+    text = '{{ (index (nomadService "db") 0).Address }}'
+    world = World()
+    assert render(text, world).fault is None and render(text, world).missing
+    world.instances["db"] = []
+    assert render(text, world).fault is not None
+    world.instances["db"] = [instance(1)]
+    assert render(text, world).text == "10.0.0.1"
+
+
+def test_a_limit_beside_missing_data_is_a_fault() -> None:
+    """Missing data excuses no template that never ends."""
+    assert (
+        render('{{ nomadVar "v" }}{{ range loop 100000000 }}{{ end }}', NoData()).fault is not None
+    )
+
+
+def test_passes_need_not_see_all_keys_at_once(world: World) -> None:
+    """A key whose name comes from other data is met in a later pass."""
+    text = '{{ with nomadVar "app/ref" }}{{ range nomadService .name.Value }}{{ .Port }} {{ end }}{{ end }}'
+    assert render(text, world).missing == ("nomad.var.block(app/ref)",)
+    world.kept["app/ref"] = Variable(path="app/ref", items={"name": "cache"})
+    assert render(text, world).missing == ("nomad.service(cache)",)
+    world.instances["cache"] = [instance(4)]
+    assert render(text, world).text == "5004 "
+
+
+def test_services_have_their_fields(world: World) -> None:
+    """An instance has ID, Name, Node, Address, Port, Tags, JobID, AllocID and Datacenter."""
+    fields = "{{ .ID }} {{ .Node }} {{ .Address }}:{{ .Port }} {{ .AllocID }}{{ .Tags }};"
+    text = '{{ range nomadService "db" }}' + fields + "{{ end }}"
+    assert render(text, world).text == (
+        "i1 n1 10.0.0.1:5001 a1[x];i2 n2 10.0.0.2:5002 a2[x y];i3 n3 10.0.0.3:5003 a3[];"
+    )
+    assert render("{{ range nomadServices }}{{ .Name }}{{ .Tags }}{{ end }}", world).text == "db[t]"
+    assert "can't evaluate field Nope" in str(
+        render('{{ range nomadService "db" }}{{ .Nope }}{{ end }}', world).fault
+    )
+
+
+def test_services_are_grouped_by_tag_and_port(world: World) -> None:
+    """`byTag` and `byPort` make maps of lists."""
+    text = '{{ range $t, $s := nomadService "db" | byTag }}{{ $t }}={{ len $s }} {{ end }}'
+    assert render(text, world).text == "x=2 y=1 "
+    text = '{{ range $p, $s := nomadService "db" | byPort }}{{ $p }} {{ end }}'
+    assert render(text, world).text == "5001 5002 5003 "
+
+
+def test_a_key_chooses_instances_that_stay(world: World) -> None:
+    """`nomadService n key name` chooses n by a key; losing another instance does not change the choice."""
+    text = '{{ range nomadService 1 "key-%d" "db" }}{{ .ID }}{{ end }}'
+    chosen = {number: render(text % number, world).text for number in range(20)}
+    assert len(set(chosen.values())) == 3
+    world.instances["db"] = [one for one in world.instances["db"] if one.id != "i3"]
+    for number, one in chosen.items():
+        if one != "i3":
+            assert render(text % number, world).text == one
+    assert render('{{ len (nomadService 9 "k" "db") }}', world).text == "2"
+
+
+def test_variables_are_maps_with_methods(world: World) -> None:
+    """Items print their value; keys, values, tuples and metadata are methods."""
+    parts = (
+        "{{ .user }} {{ .pass.Key }}={{ .pass.Value }} {{ .Keys }}{{ .Values }}",
+        " {{ .Metadata.ModifyIndex }}{{ range .Tuples }} {{ .K }}:{{ .V }}{{ end }}",
+        "{{ range $k, $v := . }} {{ $k }}={{ $v }}{{ end }} {{ .user.Metadata.Path }}",
+    )
+    text = '{{ with nomadVar "app/db" }}' + "".join(parts) + "{{ end }}"
+    assert (
+        render(text, world).text == "u pass=p [pass user][p u] 7 pass:p user:u pass=p user=u app/db"
+    )
+    assert render('{{ (nomadVar "app/db").nope }}|', world).text == "|"
+
+
+def test_variables_that_do_not_exist_wait_or_do_not(world: World) -> None:
+    """`nomadVar` and an empty `nomadVarListSafe` wait, `nomadVarExists` and `nomadVarList` do not."""
+    assert (
+        render('{{ nomadVarExists "app/db" }}{{ nomadVarExists "no" }}', world).text == "truefalse"
+    )
+    assert (
+        render('{{ range nomadVarList "app" }}{{ . }} {{ .Path }}{{ end }}', world).text
+        == "app/db app/db"
+    )
+    assert render('{{ len (nomadVarList "no") }}', world).text == "0"
+    assert render('{{ nomadVarListSafe "no" }}', world).missing == ("nomad.var.list(no)",)
+
+
+def test_files_come_from_the_caller(world: World) -> None:
+    """`file` reads what the caller allows; a refusal is a fault."""
+    assert render('{{ file "local/a" | toUpper }}', world).text == "CONTENT"
+    assert "outside of the task's directory" in str(render('{{ file "../b" }}', world).fault)

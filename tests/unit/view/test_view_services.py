@@ -1,0 +1,180 @@
+"""`view.service.<name>`: where the instances of a service are, published as they change."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas.allocations import AllocationsHealthChanged, AllocationsReported, AllocDetail
+from schemas.base import Event, JobId, NodeId
+from schemas.envelope import ENCODER
+from schemas.jobs import GroupSpec, JobRegistered, JobsCollected
+from schemas.nodes import NodeRegistered, NodeSpec
+from schemas.plans import GroupPlacement, Origin, PlanCommitted, Stops
+from services.view import service_tracker
+from shared.core.runtime.messages import Put, Reconnected
+from shared.protocol import subjects
+from tests.unit.query.test_services import CHECK, WEB, story
+from tests.unit.view.view_story import Story, puts
+
+HOUR_S = 3_600
+CHECKED = {**WEB, "Checks": [CHECK]}
+SUBJECT = subjects.view_service("web")
+
+
+def published(one: Story, *events: Event, ms: int = 60) -> dict[str, Any]:
+    """What the values of services became after these facts."""
+    if events:
+        one.log(*events)
+    landed = one.land(one.later(ms=ms))
+    return {name: value for name, value in landed.items() if name.startswith("view.service.")}
+
+
+def started(one: Story) -> dict[str, Any]:
+    landed = one.land(one.start())
+    return {name: value for name, value in landed.items() if name.startswith("view.service.")}
+
+
+def told(status: str, check: str, row: int = 0) -> AllocationsReported:
+    detail = AllocDetail(
+        row=row,
+        tasks=msgspec.Raw(ENCODER.encode({"t": {"state": "running", "checks": {"web/up": check}}})),
+    )
+    return AllocationsReported(rows=(row,), statuses=(int(status == "running"),), details=(detail,))
+
+
+def stop(*rows: int) -> PlanCommitted:
+    origin = Origin(worker="w", number=9, snapshot_seq=1)
+    return PlanCommitted(key=0, job_id=JobId("j"), origin=origin, stops=(Stops(rows=rows),))
+
+
+def second_job(one: Story) -> None:
+    """Another job with an instance of the same service, on the first node."""
+    group = {"Name": "g", "Tasks": [{"Name": "t", "Driver": "x"}], "Services": [WEB]}
+    text = {"ID": "k", "Name": "k", "TaskGroups": [group]}
+    one.log(
+        JobRegistered(
+            submission_id="s2",
+            digest="d",
+            job_id=JobId("k"),
+            version=0,
+            groups=(GroupSpec(name="g", count=1, cpu_mhz=100, memory_mib=64),),
+            spec=msgspec.Raw(ENCODER.encode(text)),
+        )
+    )
+    placed = GroupPlacement(group="g", version=0, rows=(0,), counts=(1,), names=(0, 1))
+    origin = Origin(worker="w", number=2, snapshot_seq=1)
+    one.log(PlanCommitted(key=0, job_id=JobId("k"), origin=origin, placements=(placed,)))
+    one.log(AllocationsReported(rows=(2,), statuses=(1,)))
+
+
+def test_a_service_is_published_with_what_a_balancer_needs() -> None:
+    """Address, port, check status, node and allocation of each instance, and how many there are."""
+    one = story(CHECKED, checks={"web/up": "passing"})
+    value = started(one)[SUBJECT]
+    first, second = value["instances"]
+    assert (value["service"], value["total"], value["cluster_id"]) == ("web", 2, "c1")
+    assert value["seq"] == len(one.records)
+    assert (first["address"], first["port"], first["status"]) == ("10.0.0.1", 8080, "passing")
+    assert (first["node"], second["node"], second["status"]) == ("n1", "n2", "pending")
+    assert first["alloc"] == one.ask("service", id="web")["instances"][0]["alloc"]
+
+
+def test_it_changes_with_checks_and_health_and_not_otherwise() -> None:
+    """Failed checks and health are published; a report that changes no instance publishes nothing."""
+    one = story(CHECKED, checks={"web/up": "passing"})
+    started(one)
+    failed = published(one, told("running", "critical"))[SUBJECT]["instances"]
+    assert [each["status"] for each in failed] == ["critical", "pending"]
+    assert published(one, told("running", "critical")) == {}
+    health = published(one, AllocationsHealthChanged(rows=(0,), healths=(1,)))
+    assert health[SUBJECT]["instances"][0]["health"] == "healthy"
+
+
+def test_a_stopped_instance_leaves_with_the_record_that_stops_it() -> None:
+    """The stop is enough, before its agent hears; the last one leaves an empty value, which expires."""
+    one = story(WEB)
+    started(one)
+    value = published(one, stop(0))[SUBJECT]
+    assert [each["node"] for each in value["instances"]] == ["n2"]
+    one.log(stop(1))
+    effects = one.later(ms=60)
+    (last,) = [put for put in puts(effects) if put.subject == SUBJECT]
+    assert (msgspec.json.decode(last.data)["total"], last.ttl_s) == (0, HOUR_S)
+
+
+def test_a_service_of_two_jobs_is_one_value() -> None:
+    """Instances of all jobs that declare it, by job; one job that leaves takes only its own."""
+    one = story(WEB)
+    second_job(one)
+    value = started(one)[SUBJECT]
+    assert [each["job"] for each in value["instances"]] == ["j", "j", "k"]
+    one.log(stop(0, 1))
+    one.log(AllocationsReported(rows=(0, 1), statuses=(2, 2)))
+    left = published(one, JobsCollected(job_ids=(JobId("j"),)))[SUBJECT]
+    assert [each["job"] for each in left["instances"]] == ["k"]
+
+
+@pytest.mark.parametrize("view", ["follows", "was away"])
+def test_the_service_of_a_purged_job_ends(view: str) -> None:
+    """Also where the view was away while the job was stopped and purged."""
+    one = story(WEB)
+    if view == "follows":
+        started(one)
+    one.log(stop(0, 1))
+    one.log(AllocationsReported(rows=(0, 1), statuses=(2, 2)), JobsCollected(job_ids=(JobId("j"),)))
+    value = (published(one) if view == "follows" else started(one))[SUBJECT]
+    assert (value["total"], value["instances"]) == (0, [])
+
+
+def test_a_node_with_another_address_moves_its_instances() -> None:
+    """The address is the node's, so its registration tells it."""
+    one = story(WEB)
+    started(one)
+    attributes = {"unique.network.ip-address": "10.0.9.9"}
+    spec = NodeSpec(node_id=NodeId("n1"), cpu_mhz=4000, memory_mib=4096, attributes=attributes)
+    again = NodeRegistered(spec=spec, host_id="h-n1", boot_id="b2")
+    value = published(one, again)[SUBJECT]
+    assert [each["address"] for each in value["instances"]] == ["10.0.9.9", "10.0.0.2"]
+
+
+def test_after_a_reconnect_all_services_are_published() -> None:
+    """The bus may have lost what it held in memory."""
+    one = story(WEB)
+    started(one)
+    assert published(one) == {}
+    again = one.land(one.later(Reconnected(), ms=60))
+    assert again[SUBJECT]["total"] == 2
+
+
+def test_a_large_service_is_cut_and_not_compared_at_each_report(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of too many instances the passing ones are published, with the total; the next look waits its time."""
+    monkeypatch.setattr(service_tracker, "INSTANCES_MAX", 1)
+    monkeypatch.setattr(service_tracker, "INSTANCE_NS", 50_000_000)
+    one = story(CHECKED, checks={"web/up": "critical"})
+    one.log(told("running", "passing", row=1))
+    value = started(one)[SUBJECT]
+    assert (value["total"], [each["node"] for each in value["instances"]]) == (2, ["n2"])
+    assert published(one, told("running", "passing")) == {}
+    assert published(one, ms=1_000)[SUBJECT]["instances"][0]["node"] == "n1"
+
+
+def test_jobs_without_services_publish_none() -> None:
+    """Nothing is published for them, at the start and later."""
+    one = story()
+    assert started(one) == {}
+    assert published(one, told("running", "")) == {}
+
+
+def test_puts_are_fenced_like_other_values() -> None:
+    """A second value of a service expects the seq of the first."""
+    one = story(WEB)
+    started(one)
+    expected = one.stands[SUBJECT][0]
+    one.log(stop(0))
+    (put,) = [
+        each for each in one.later(ms=60) if isinstance(each, Put) and each.subject == SUBJECT
+    ]
+    assert put.expected == expected
