@@ -23,8 +23,14 @@ lint:
     ruff format --check .
 
 # both type checkers
-types:
+types: mypy basedpyright
+
+# types of everything, strict
+mypy:
     mypy
+
+# types of schemas and shared, by a second checker
+basedpyright:
     basedpyright
 
 # walls between packages
@@ -47,7 +53,7 @@ property *args:
 sim seed="1" *args:
     caravan sim check --seeds 1 --seed {{ seed }} {{ args }}
 
-# all tests
+# the gate: what CI runs
 test *args:
     pytest {{ args }}
 
@@ -107,9 +113,9 @@ demo *args:
 up *args:
     caravan up {{ args }}
 
-# the long forms: every test, a thousand seeds
+# every test there is, in its long form, then a thousand seeds; what is missing on the machine fails
 full *args:
-    CARAVAN_FULL=1 pytest {{ args }}
+    CARAVAN_FULL=1 pytest tests {{ args }}
     caravan sim check --seeds 1000 --json
 
 # a flame graph and a table for every process of one benchmark, e.g. `just profile p1 0.2`

@@ -1,7 +1,7 @@
-"""Set up .venv from nothing but python3, then run the main job or all tests.
+"""Set up .venv from nothing but python3, then run the main job or the tests.
 
     python3 deploy/bootstrap.py demo     everything set up, then `caravan demo`
-    python3 deploy/bootstrap.py test     everything set up, then style, types, walls and all tests
+    python3 deploy/bootstrap.py test     everything set up, then the gate of tests (docs/testing.md)
     python3 deploy/bootstrap.py setup    everything set up, nothing run
 
 Decides how the environment is made: a virtual environment beside pyproject.toml, filled from the hashed locks in this
@@ -18,7 +18,6 @@ import shutil
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NoReturn
 
@@ -36,8 +35,6 @@ LOCKS = {
 }
 #: Test files run side by side (tests/conftest.py says which must not): they wait for real processes, mostly.
 LANES = "2"
-#: The quick parts of `test`, by their names in the Justfile; they run beside pytest.
-PARTS = ("lint", "types", "imports", "deps")
 PIP = ("-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--quiet")
 
 
@@ -159,44 +156,10 @@ def set_up(level: str) -> None:
     say(f"set up in {time.monotonic() - began:.0f} s")
 
 
-def run_parts() -> list[str]:
-    """Run style, types and walls, and print each part's output and time when it ends; returns the names that failed."""
-    failed = []
-    for part in PARTS:
-        began = time.monotonic()
-        done = subprocess.run(
-            [str(VENV / "bin" / "just"), part],
-            cwd=str(ROOT),
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        verdict = "ok" if done.returncode == 0 else "FAILED"
-        say(f"{part}: {verdict} in {time.monotonic() - began:.1f} s\n{done.stdout.rstrip()}")
-        if done.returncode != 0:
-            failed.append(part)
-    return failed
-
-
 def run_tests(extra: list[str]) -> int:
-    """Run style, types, walls and all tests; print each part's time, pytest's own summary last."""
+    """Run the gate in lanes, or the tests that the caller names; pytest prints each part's time and its summary."""
     tests = [str(PYTHON), "-m", "pytest", "--durations=10"]
-    if extra:
-        # The caller decides how tests of its own choice run; they may end before the parts would.
-        failed = run_parts()
-        code = subprocess.call([*tests, *extra], cwd=str(ROOT), env=environment())
-    else:
-        # All tests wait more than they compute: the parts take what they leave, and end long before them.
-        with ThreadPoolExecutor(1) as beside:
-            parts = beside.submit(run_parts)
-            code = subprocess.call([*tests, "-n", LANES], cwd=str(ROOT), env=environment())
-            failed = parts.result()
-    if failed:
-        stop("failed beside the tests: " + ", ".join(failed))
-    return code
+    return subprocess.call([*tests, *(extra or ["-n", LANES])], cwd=str(ROOT), env=environment())
 
 
 def main(arguments: list[str]) -> int:

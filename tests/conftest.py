@@ -9,7 +9,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from services.cli import global_options
-from tests import not_tested
+from tests import not_tested, summary
 
 TESTS = Path(__file__).parent
 FULL = os.environ.get("CARAVAN_FULL") == "1"
@@ -39,6 +39,7 @@ MARKER_OF_FOLDER = {
 
 #: Where a lane would be busy alone at the end: handed out first, the longest ahead. Beginnings of node ids.
 LONG_FIRST = (
+    "tests/checks/",
     "tests/compose/",
     "tests/docker/",
     "tests/bus/test_commands.py",
@@ -58,7 +59,7 @@ LONG_FIRST = (
     "tests/property/",
 )
 #: Each test starts a cluster of its own, or none: they go out one by one.
-ONE_BY_ONE = ("tests/bench/", "tests/sim/", "tests/docs/test_pages.py")
+ONE_BY_ONE = ("tests/checks/", "tests/bench/", "tests/sim/", "tests/docs/test_pages.py")
 
 
 def pytest_configure() -> None:
@@ -69,15 +70,15 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark tests by folder, and leave out what takes minutes unless CARAVAN_FULL=1 asks for it (just full)."""
+    """Mark tests by folder, and leave out those marked `full` unless CARAVAN_FULL=1 asks for them (just full)."""
     for item in items:
         marker = MARKER_OF_FOLDER.get(item.path.relative_to(TESTS).parts[0])
         if marker is not None:
             item.add_marker(marker)
-    slow = [item for item in items if not FULL and item.get_closest_marker("slow")]
-    if slow:
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if item not in slow]
+    if not FULL:
+        left = [item for item in items if item.get_closest_marker("full") is None]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(left)])
+        items[:] = left
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: _turn(item.nodeid))
 
@@ -96,7 +97,12 @@ def _nothing_chosen() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """End with one line on what was skipped, before pytest's own."""
+    """End with the parts, each failure with its reason, and what was skipped, before pytest's own summary."""
+    for line in (
+        *summary.table(summary.count_parts(terminalreporter.stats)),
+        *summary.failures(terminalreporter.stats),
+    ):
+        terminalreporter.line(line)
     terminalreporter.line(not_tested.summary(terminalreporter.stats.get("skipped", [])))
 
 

@@ -67,7 +67,7 @@ def run_elsewhere() -> set[str]:
 
 
 LEFT = [
-    pytest.param(name, marks=pytest.mark.slow if name in SLOW else ())
+    pytest.param(name, marks=pytest.mark.full("minutes at any size") if name in SLOW else ())
     for name, module in BENCHMARKS.items()
     if name not in SEPARATE_PAGE and module.rpartition(".")[2] not in run_elsewhere()
 ]

@@ -89,7 +89,7 @@ def ready() -> Iterator[Callable[[str], Workshop]]:
 
 
 def untested(name: str, fault: NotHere) -> NoReturn:
-    """Leave a client out, or fail: with CI=1 or CARAVAN_ALL_CLIENTS=1 every toolchain must be there, and new enough."""
+    """Leave a client out, or fail: with CARAVAN_FULL=1 or CARAVAN_ALL_CLIENTS=1 every toolchain must be new enough."""
     SAID[name] = f"NOT TESTED: {fault}"
     why = f"the client in {name}: {fault}"
     if ALL:

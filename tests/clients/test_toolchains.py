@@ -1,4 +1,4 @@
-"""A toolchain that is missing or too old is a failure with CI=1, and a skip that says so elsewhere."""
+"""A toolchain that is missing or too old is a failure with CARAVAN_FULL=1, and a skip that says so elsewhere."""
 
 from pathlib import Path
 
@@ -21,10 +21,10 @@ def put_tools(folder: Path, language: Language, release: str) -> None:
 
 @pytest.mark.parametrize("language", WITH_TOOLS, ids=lambda one: one.name)
 @pytest.mark.parametrize("is_there", [True, False])
-def test_with_ci_a_toolchain_too_old_or_missing_fails(
+def test_in_full_a_toolchain_too_old_or_missing_fails(
     language: Language, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_there: bool
 ) -> None:
-    """The same fault is a failure under CI=1 and a skip without it, and the report names it either way."""
+    """The same fault is a failure under CARAVAN_FULL=1 and a skip without it, and the report names it either way."""
     if is_there:
         put_tools(tmp_path, language, "0.9")
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin" if is_there else str(tmp_path))
@@ -32,10 +32,10 @@ def test_with_ci_a_toolchain_too_old_or_missing_fails(
         check_tools(language)
     monkeypatch.setattr(conftest, "SAID", {})
     monkeypatch.setattr(conftest, "ALL", False)
-    monkeypatch.setenv("CI", "1")
+    monkeypatch.setenv("CARAVAN_FULL", "1")
     with pytest.raises(pytest.fail.Exception, match="a tool is missing"):
         conftest.untested(language.name, found.value)
-    monkeypatch.delenv("CI")
+    monkeypatch.delenv("CARAVAN_FULL")
     with pytest.raises(pytest.skip.Exception, match="NOT TESTED"):
         conftest.untested(language.name, found.value)
     assert conftest.SAID[language.name].startswith("NOT TESTED")
@@ -49,9 +49,11 @@ def test_a_new_enough_toolchain_is_taken(tmp_path: Path, monkeypatch: pytest.Mon
     check_tools(language)
 
 
-def test_only_what_no_installation_mends_is_skipped_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CI=1 turns a missing tool into a failure and leaves a missing feature of the machine a skip."""
-    monkeypatch.setenv("CI", "1")
+def test_only_what_no_installation_mends_is_skipped_in_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """CARAVAN_FULL=1 turns a missing tool into a failure and leaves a missing feature of the machine a skip."""
+    monkeypatch.setenv("CARAVAN_FULL", "1")
     with pytest.raises(pytest.fail.Exception):
         not_tested.missing_tool("x")
     with pytest.raises(pytest.skip.Exception):

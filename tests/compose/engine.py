@@ -122,10 +122,10 @@ def _start() -> Engine:
 
 
 def _install() -> None:
-    """Install Debian's engine, in CI only."""
-    if not os.environ.get("CI") or not shutil.which("apt-get"):
+    """Install Debian's engine, with CARAVAN_FULL=1 only."""
+    if not os.environ.get("CARAVAN_FULL") or not shutil.which("apt-get"):
         raise NoEngineError(
-            f"no container engine here; install one (Debian: {' '.join(_PACKAGES)}), or set CI=1"
+            f"no container engine here; install one (Debian: {' '.join(_PACKAGES)}), or set CARAVAN_FULL=1"
         )
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for words in (

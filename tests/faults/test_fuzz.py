@@ -27,7 +27,7 @@ from tests.faults.city import City, play, watched
 from tests.faults.raw_frames import RawSender
 from tests.faults.roll_call import every_role_answers, failed_messages
 
-SECONDS = float(os.environ.get("CARAVAN_FUZZ_S", "60" if os.environ.get("CI") else "10"))
+SECONDS = float(os.environ.get("CARAVAN_FUZZ_S", "60" if os.environ.get("CARAVAN_FULL") else "10"))
 SEED = int(os.environ.get("CARAVAN_FUZZ_SEED", str(time.time_ns() % 10**9)))
 PUBLIC = tuple(
     f"{stem}.".encode() for stem in ("jobs", "api.jobs", "api.operator", "api.node", "query")

@@ -106,7 +106,7 @@ def nothing_in_excess(inside: InProcessState) -> bool:
     return not any(one.excess for one in pools)
 
 
-@pytest.mark.slow
+@pytest.mark.full("minutes")
 @pytest.mark.timeout(1800)
 def test_ten_thousand_jobs() -> None:
     """Ten thousand jobs on 5,000 nodes: none crashes or loops, each keeps its rules."""

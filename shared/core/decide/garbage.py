@@ -156,9 +156,10 @@ def _allocations(state: State, upto: int, keep_max: int) -> Rows:
     """Terminal allocations that no reconcile needs any more and that are old, too many, or purged."""
     table = state.allocations
     size = table.size
-    ended = np.flatnonzero(TERMINAL[table.client[:size]] & (table.key[:size] != 0))
+    live = table.key[:size] != 0
+    ended: Rows = np.flatnonzero(TERMINAL[table.client[:size]] & live).astype(np.int32)
     if not len(ended):
-        return ended.astype(np.int32)
+        return ended
     old = table.modify_seq[ended] <= upto
     excess = len(ended) - keep_max
     if excess > 0:
@@ -171,7 +172,7 @@ def _allocations(state: State, upto: int, keep_max: int) -> Rows:
     old |= _by_ref(state, refs, _is_purged)[inverse]
     # What a drain ended for good keeps its place in a live job, too: forgotten, it would run again.
     old &= spent | ((table.desired[ended] != RUN) & ~table.is_final(ended))
-    return ended[old][:ROWS_MAX].astype(np.int32)
+    return ended[old][:ROWS_MAX]
 
 
 def _by_ref(

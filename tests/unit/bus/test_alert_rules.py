@@ -30,12 +30,14 @@ def promtool(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.full("needs promtool, of Debian's package prometheus")
 def test_every_case_of_the_alerts_holds() -> None:
     """Prometheus's own tool evaluates the rules over the series of each case."""
     done = promtool("test", "rules", "alerts.test.yml")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.full("needs promtool, of Debian's package prometheus")
 def test_a_changed_bound_is_noticed(tmp_path: Path) -> None:
     """The cases are near their bounds: a rule that compares with another number fails some of them."""
     text = (FOLDER / "alerts.yml").read_text()

@@ -160,6 +160,7 @@ def certificate(folder: Path) -> tuple[Path, ssl.SSLContext]:
     return cert, context
 
 
+@pytest.mark.full("needs the program openssl")
 def test_a_certificate_is_verified_for_the_name(tmp_path: Path) -> None:
     """An unknown authority is refused; one that the operator names is accepted for its name alone."""
     cert, context = certificate(tmp_path)

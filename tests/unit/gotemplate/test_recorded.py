@@ -42,6 +42,7 @@ def test_recorded_results_are_met(path: Path) -> None:
     assert [pair for pair in wrong if pair[0] != pair[1]] == []
 
 
+@pytest.mark.full("needs Go")
 def test_the_record_is_what_go_says() -> None:
     """The Go that is installed makes the same record of the core cases."""
     go = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
