@@ -27,6 +27,7 @@ from dulwich.web import WSGIRequestHandlerLogger, make_server, make_wsgi_chain
 
 from services.agent.executor.alloc_dirs import AllocDirs
 from services.agent.executor.data_dir import DataDir
+from services.agent.inputs.artifacts import handler
 from services.agent.inputs.artifacts.addresses import AddressRules
 from services.agent.inputs.artifacts.aws_signature import AwsKeys, aws_region, signed_headers
 from services.agent.inputs.artifacts.handler import ArtifactHandler
@@ -37,6 +38,27 @@ from shared.core.runtime.input_specs import ArtifactInput
 from shared.errors import ConfigInvalid
 
 ALLOC = "a" * 36
+
+
+#: The helper, in which no module can be loaded once it gave up its rights: an environment that only root may enter.
+NO_LATE_IMPORTS = """
+import sys
+from services.agent.inputs.artifacts import fetch_helper
+give_up = fetch_helper._give_up_rights
+class Refusing:
+    def find_spec(self, name, *_):
+        raise ModuleNotFoundError(f"late import of {name}")
+def and_refuse(order):
+    give_up(order)
+    sys.meta_path.insert(0, Refusing())
+fetch_helper._give_up_rights = and_refuse
+sys.exit(fetch_helper.main())
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_late_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handler, "_HELPER", ("-I", "-c", NO_LATE_IMPORTS))
 
 
 def tar(*members: tuple[str, Any], mode: str = "w:gz") -> bytes:
@@ -128,14 +150,14 @@ def fetched(
     places = home.places(ALLOC, "main")
     AllocDirs(home.top, memory=False).prepare(places)
     own = ArtifactSettings(**{"allow": "127.0.0.0/8", **(settings or {})})
-    handler = ArtifactHandler(home.top, own, refused_hosts=refused_hosts)
+    artifacts = ArtifactHandler(home.top, own, refused_hosts=refused_hosts)
     spec = ArtifactInput(source=source, **fields)
     wanted = TaskInput(
         name="artifact[0]", kind="artifact", spec=msgspec.Raw(msgspec.json.encode(spec))
     )
     launch = TaskLaunch(user=user)
     about = InputContext(key=7, alloc_id=ALLOC, task="main", run=1, places=places, launch=launch)
-    asyncio.run(handler.prepare(about, wanted))
+    asyncio.run(artifacts.prepare(about, wanted))
     assert list((home.top / "fetch").iterdir()) == []
     return places.task
 

@@ -3,6 +3,7 @@
 Needs the extra `git` (dulwich). The files are written by the unpacker, under its limits; no `.git` is left.
 """
 
+import importlib
 import re
 import stat
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,14 @@ from dulwich.repo import Repo
 
 from services.agent.inputs.artifacts.fetch_order import FetchRefused
 from services.agent.inputs.artifacts.http_fetch import CheckedHttp, check_status
+
+#: What dulwich imports where it is first used. Loaded here, since the user that fetches may have no right to read
+#: modules: an environment below a directory of mode 0700 is enough.
+for _late in (
+    *("bitmap", "bundle_uri", "commit_graph", "dumb", "midx", "object_filters", "reflog"),
+    *("reftable", "trailers", "worktree"),
+):
+    importlib.import_module(f"dulwich.{_late}")
 
 _HEX_CHARS = frozenset("0123456789abcdef")
 #: dulwich names whole URLs, with their logins.

@@ -29,7 +29,8 @@ from shared.jobspec.artifact_source import ArtifactSource, read_source
 
 #: Nomad's word.
 EVENT = "Failed Artifact Download"
-_HELPER = "services.agent.inputs.artifacts.fetch_helper"
+#: Arguments of the interpreter that runs the helper.
+_HELPER = ("-I", "-m", "services.agent.inputs.artifacts.fetch_helper")
 _NOBODY = 65_534
 _ERROR_CHARS_MAX = 300
 #: What the helper's limits do not end in time is ended by the runner.
@@ -160,7 +161,7 @@ async def _run_helper(work: Path, order: FetchOrder) -> FetchAnswer:
         os.chown(work, _NOBODY, _NOBODY)
     helper = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-I", "-m", _HELPER),
+        *_HELPER,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
