@@ -43,7 +43,7 @@ ENDED_MARK = "ended"
 _RETIRE_S = 30.0
 _TICK_S = 0.05
 _TASKS_S = 15.0
-_SERVICES_S = 5.0
+_SERVICES_S = 15.0
 
 
 class LocalClusterSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,6 +25,7 @@ from dulwich.repo import Repo
 from dulwich.server import DictBackend
 from dulwich.web import WSGIRequestHandlerLogger, make_server, make_wsgi_chain
 
+from services.agent.drivers.isolation import landlock
 from services.agent.executor.alloc_dirs import AllocDirs
 from services.agent.executor.data_dir import DataDir
 from services.agent.inputs.artifacts import handler
@@ -40,25 +41,31 @@ from shared.errors import ConfigInvalid
 ALLOC = "a" * 36
 
 
-#: The helper, in which no module can be loaded once it gave up its rights: an environment that only root may enter.
-NO_LATE_IMPORTS = """
+#: The helper as it is on the strictest machine: once it gave up its rights it can load no module (an environment that
+#: only root may enter) and open no file that is not named as readable (Landlock).
+STRICTEST = """
 import sys
 from services.agent.inputs.artifacts import fetch_helper
 give_up = fetch_helper._give_up_rights
 class Refusing:
     def find_spec(self, name, *_):
         raise ModuleNotFoundError(f"late import of {name}")
+allowed = (*fetch_helper.READABLE, fetch_helper.HERE)
+def look(event, args):
+    if event == "open" and str(args[0]).startswith("/") and not args[0].startswith(allowed):
+        raise PermissionError(13, "Permission denied", args[0])
 def and_refuse(order):
     give_up(order)
     sys.meta_path.insert(0, Refusing())
+    sys.addaudithook(look)
 fetch_helper._give_up_rights = and_refuse
 sys.exit(fetch_helper.main())
 """
 
 
 @pytest.fixture(autouse=True)
-def _no_late_imports(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handler, "_HELPER", ("-I", "-c", NO_LATE_IMPORTS))
+def _strictest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handler, "_HELPER", ("-I", "-c", STRICTEST))
 
 
 def tar(*members: tuple[str, Any], mode: str = "w:gz") -> bytes:
@@ -412,6 +419,17 @@ def test_a_link_in_the_way_of_the_destination_fails_for_good(home: DataDir, stor
     (task / "own").symlink_to(outside)
     assert refused(home, f"{store}/t.tgz", destination="own/x").recoverable is False
     assert list(outside.iterdir()) == []
+
+
+def test_the_helper_is_confined_where_the_kernel_can(home: DataDir, store: str) -> None:
+    """Landlock holds for a python below a directory that only root may enter, too; without it nothing is fetched."""
+    Store.files["/f"] = b"whole"
+    if landlock.version():
+        task = fetched(home, f"{store}/f", settings={"require": "landlock"})
+        assert (task / "local" / "f").read_bytes() == b"whole"
+    else:
+        found = refused(home, f"{store}/f", settings={"require": "landlock"})
+        assert "requires Landlock" in str(found)
 
 
 # ---- lives ----

@@ -43,7 +43,7 @@ def restrict(
 ) -> None:
     """Give up everything but reading and executing below `read` and all below `write`. Needs no_new_privs.
 
-    What is not there is left out. `opened`: files that may be opened again, as /dev/stdout. Raises OSError.
+    What is not there, or below a directory that this user may not enter, is left out. `opened`: files that may be opened again, as /dev/stdout. Raises OSError.
     """
     speaks = version()
     if not speaks:
@@ -70,7 +70,8 @@ def restrict(
 def _allow(ruleset: int, path: str, allowed: int) -> None:
     try:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):
+        # A path that cannot be reached needs no rule: it stays out of reach.
         return
     try:
         if not stat.S_ISDIR(os.fstat(fd).st_mode):

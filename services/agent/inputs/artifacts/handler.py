@@ -29,6 +29,14 @@ from shared.jobspec.artifact_source import ArtifactSource, read_source
 
 #: Nomad's word.
 EVENT = "Failed Artifact Download"
+#: What the helper has of an environment. The machine's own settings of git are not for what a job fetches.
+_HELPER_ENV = {
+    "PATH": "/usr/bin:/bin",
+    "HOME": "/nonexistent",
+    "TMPDIR": "/proc/self/cwd",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_CONFIG_NOSYSTEM": "1",
+}
 #: Arguments of the interpreter that runs the helper.
 _HELPER = ("-I", "-m", "services.agent.inputs.artifacts.fetch_helper")
 _NOBODY = 65_534
@@ -166,7 +174,7 @@ async def _run_helper(work: Path, order: FetchOrder) -> FetchAnswer:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         cwd=work,
-        env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "TMPDIR": "/proc/self/cwd"},
+        env=_HELPER_ENV,
         pass_fds=(order.content_fd,) if order.content_fd >= 0 else (),
     )
     try:
