@@ -43,7 +43,8 @@ def restrict(
 ) -> None:
     """Give up everything but reading and executing below `read` and all below `write`. Needs no_new_privs.
 
-    What is not there, or below a directory that this user may not enter, is left out. `opened`: files that may be opened again, as /dev/stdout. Raises OSError.
+    What is not there, or below a directory that this user may not enter, is left out. `opened`: files that may be
+    opened again, as /dev/stdout. Raises OSError.
     """
     speaks = version()
     if not speaks:
