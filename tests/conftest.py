@@ -1,6 +1,5 @@
 """What holds for every test: generated examples are bounded and repeatable, minutes-long tests are asked for."""
 
-import os
 import signal
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from services.cli import global_options
 from tests import not_tested, summary
 
 TESTS = Path(__file__).parent
-FULL = os.environ.get("CARAVAN_FULL") == "1"
+FULL = not_tested.is_full()
 
 # A deadline would make a timing a test; the seed is fixed, so that a run repeats. `just full` looks further.
 hypothesis.settings.register_profile("quick", deadline=None, derandomize=True, max_examples=60)
@@ -76,9 +75,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if marker is not None:
             item.add_marker(marker)
     if not FULL:
-        left = [item for item in items if item.get_closest_marker("full") is None]
-        config.hook.pytest_deselected(items=[item for item in items if item not in set(left)])
-        items[:] = left
+        full = [item for item in items if item.get_closest_marker("full") is not None]
+        config.hook.pytest_deselected(items=full)
+        items[:] = [item for item in items if item.get_closest_marker("full") is None]
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: _turn(item.nodeid))
 

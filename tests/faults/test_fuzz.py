@@ -26,8 +26,9 @@ from tests.faults import fuzz_subjects, poison
 from tests.faults.city import City, play, watched
 from tests.faults.raw_frames import RawSender
 from tests.faults.roll_call import every_role_answers, failed_messages
+from tests.not_tested import is_full
 
-SECONDS = float(os.environ.get("CARAVAN_FUZZ_S", "60" if os.environ.get("CARAVAN_FULL") else "10"))
+SECONDS = float(os.environ.get("CARAVAN_FUZZ_S", "60" if is_full() else "10"))
 SEED = int(os.environ.get("CARAVAN_FUZZ_SEED", str(time.time_ns() % 10**9)))
 PUBLIC = tuple(
     f"{stem}.".encode() for stem in ("jobs", "api.jobs", "api.operator", "api.node", "query")
