@@ -31,6 +31,8 @@ from shared.errors import CaravanError
 log = structlog.get_logger()
 #: Allocations before the young are looked through, and how often before the older ones are.
 _GC_THRESHOLDS = (20_000, 50, 100)
+#: How long the end of a service waits for what runs beside its role.
+_SIDE_TASK_END_S = 5.0
 
 
 def shell_settings(settings: RunSettings, role: str, node_id: str = "") -> ShellSettings:
@@ -238,6 +240,8 @@ async def _run(one: _RunningRole, stop: asyncio.Event, fields: Mapping[str, obje
     finally:
         if edge is not None:
             edge.cancel()
+            # It may need its own connection and tasks to end, and all tasks are cancelled once this has returned.
+            await asyncio.wait([edge], timeout=_SIDE_TASK_END_S)
     return 0
 
 
