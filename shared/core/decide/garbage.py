@@ -1,9 +1,10 @@
 """Forgetting: terminal entities leave the state by facts, by the policy's ages in log time.
 
-Seqs stand for times: `Horizon` says which seq was written when, from the records that went by. One pass is bounded,
+Seqs stand for times: `LogTimeIndex` tells which seq was written when, from the records that went by. One pass is bounded,
 so that collecting a million rows is many small transactions and not one pause.
 """
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable
 
@@ -65,12 +66,13 @@ class LogTimeIndex:
 
     def seq_at(self, t_ns: int) -> int:
         """Newest seq written at or before `t_ns`, to the resolution; 0 when there is none."""
-        found = 0
-        for seq, when in self._marks:
-            if when > t_ns:
-                return max(found, seq - 1) if found else 0
-            found = seq
-        return found
+        marks = self._marks
+        # Log time never falls, so the marks are sorted by it.
+        at = bisect_right(marks, t_ns, key=lambda mark: mark[1])
+        if at == 0:
+            return 0
+        newest = marks[at - 1][0]
+        return newest if at == len(marks) else max(newest, marks[at][0] - 1)
 
 
 def decide_garbage(

@@ -147,23 +147,19 @@ def drain_last_jobs(state: State, row: int, ended: Iterable[int]) -> list[Event]
 
 def finished_drains(state: State) -> list[Event]:
     """End the drains of nodes on which nothing runs any more, on a state that holds the facts which ended it."""
-    if not state.fleet.drains:
+    fleet, table = state.fleet, state.allocations
+    if not fleet.drains:
         return []
+    rows = table.on_nodes(np.asarray(sorted(fleet.drains), dtype=np.int32))
+    alive = frozenset(table.node[rows[~TERMINAL[table.client[rows]]]].tolist())
     ended: list[Event] = []
-    for row, deadline_ns in sorted(state.fleet.drains.items()):
-        if not _is_busy(state, row):
+    for row, deadline_ns in sorted(fleet.drains.items()):
+        # A drain that ignores system jobs waits for the others alone.
+        is_busy = row in alive and (not fleet.ignores_system(row) or has_other_allocs(state, row))
+        if not is_busy:
             reached = 0 < deadline_ns <= state.t_ns
             ended.append(NodeDrained(row=row, deadline_reached=reached))
     return ended
-
-
-def _is_busy(state: State, row: int) -> bool:
-    """Tell whether an allocation that the drain waits for is not dead yet."""
-    if state.fleet.ignores_system(row):
-        return has_other_allocs(state, row)
-    table = state.allocations
-    rows = table.on_nodes(np.asarray([row], dtype=np.int32))
-    return not TERMINAL[table.client[rows]].all()
 
 
 def decide_alloc_stop(state: State, command: StopAllocation) -> list[Event]:

@@ -170,11 +170,10 @@ def reported_events(
     ended = np.array(facts.rows, dtype=np.int32)[TERMINAL[facts.codes]] if facts.rows else rows
     if len(ended):
         events += freed_by_allocations(state, ended)
-        if state.fleet.drains:
-            for node in nodes:
-                events += drain_last_jobs(
-                    state, node, ended[state.allocations.node[ended] == node].tolist()
-                )
+        for node in nodes:
+            if node in state.fleet.drains:
+                there = ended[state.allocations.node[ended] == node]
+                events += drain_last_jobs(state, node, there.tolist())
     if facts.retries:
         events.extend(reschedule_evaluations(state, facts.retries, now_ns))
     if state.jobs.purging:

@@ -24,7 +24,7 @@ def is_stop_requested(state: State, rows: Rows) -> Mask:
     marks = state.allocations.displaced
     if not marks:
         return np.zeros(len(rows), dtype=bool)
-    return np.isin(rows, np.asarray(sorted(marks), dtype=np.int32))
+    return np.isin(rows, np.fromiter(marks, dtype=np.int32, count=len(marks)))
 
 
 def is_drained(state: State, rows: Rows, job_type: str) -> Mask:

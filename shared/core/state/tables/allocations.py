@@ -161,7 +161,7 @@ class AllocationTable(EventConsumer):
         """Which of these rows were stopped for good, replaced by nothing. Shapes: rows, result (R,)."""
         if not self.final:
             return np.zeros(len(rows), dtype=bool)
-        return np.isin(rows, np.asarray(sorted(self.final), dtype=np.int32))
+        return np.isin(rows, np.fromiter(self.final, dtype=np.int32, count=len(self.final)))
 
     def is_holding(self, rows: Rows) -> NDArray[np.bool_]:
         """Which of these rows hold resources: what did not end and was not evicted. Shapes: rows, result (R,)."""
