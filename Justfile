@@ -59,7 +59,7 @@ test *args:
 
 # tests on a real nats-server
 integration *args:
-    pytest -m bus {{ args }}
+    pytest tests -m bus {{ args }}
 
 # ten minutes of every subject, header and field on the real bus; CARAVAN_FUZZ_SEED repeats a run
 fuzz seconds="600" *args:
@@ -71,7 +71,7 @@ clients *args:
 
 # the tests in containers, on an engine that runs here or on one of their own (root)
 compose *args:
-    pytest -m compose {{ args }}
+    pytest tests -m 'compose or docker' {{ args }}
 
 # one benchmark, or the list of them
 bench *args:

@@ -21,6 +21,15 @@ class InvalidDuration(ValueError):
     """A text that is not a duration."""
 
 
+def write_duration(duration_ns: int) -> str:
+    """Write a duration exactly, as parse_duration reads it: `1h30m`, `1s500ms`, `0s`."""
+    left, found = abs(duration_ns), ""
+    for unit in ("h", "m", "s", "ms", "us", "ns"):
+        count, left = divmod(left, _UNITS[unit])
+        found += f"{count}{unit}" if count else ""
+    return ("-" if duration_ns < 0 else "") + (found or "0s")
+
+
 def parse_duration(text: str) -> int:
     """Read a duration. Raises InvalidDuration."""
     rest = text.strip()

@@ -11,12 +11,16 @@ COMMANDS = (
             ArgumentSpec("name", "name of the gauge", metavar="NAME"),
             ArgumentSpec("value", "a number", metavar="VALUE"),
             option_argument(
-                "every", "it counts for three times as long (default 1m)", default="1m", metavar="T"
+                "every",
+                "interval at which you publish the value; it expires after three times that",
+                default="1m",
+                metavar="T",
             ),
         ),
         {"": "gauge.publish:GaugeResult"},
-        details="Gates in the update block of jobs name it. Nothing is kept: published no more, it closes them. "
-        "A program publishes it on the subject gauge.NAME (docs/any-language.md).",
+        details="A gate in the update block of a job refers to a gauge by its name. The value is not stored: it "
+        "expires when it is no longer published, and gates that use it close. A program "
+        "publishes it on the subject gauge.NAME (docs/any-language.md).",
         examples=("gauge set queue_depth 120", "gauge set queue_depth 40 --every 10m"),
         changes=True,
     ),

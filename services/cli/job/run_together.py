@@ -84,7 +84,7 @@ def _read(
     for one in file:
         loaded = files.read_valid_job_file(out, one, **options)
         if loaded.job_id in known:
-            text = f"job {loaded.job_id!r} stands in {known[loaded.job_id]}, too"
+            text = f"job {loaded.job_id!r} is also in {known[loaded.job_id]}"
             raise CliError("invalid", text, file=one)
         if fault := member_fault(loaded.register("")):
             raise CliError("invalid", f"not for a rollout: {fault}", file=one)

@@ -34,7 +34,7 @@ _TAG = ArgumentSpec("name", "name of the version", metavar="TAG")
 COMMANDS = (
     CommandSpec(
         ("job", "revert"),
-        "register the text of an older version again, as the next version",
+        "register the specification of an older version again, as the next version",
         "job.next_versions:revert",
         (
             _JOB,
@@ -124,17 +124,17 @@ COMMANDS = (
     ),
     CommandSpec(
         ("job", "tag", "apply"),
-        "name a version of a job, which is kept while it has the name",
+        "tag a version of a job; a tagged version is kept",
         "job.marks:apply_tag",
         (
             _JOB,
             _TAG,
             option_argument("version", "version; -1: the newest", int, default=-1),
-            option_argument("description", "what is to be said of it", metavar="TEXT"),
+            option_argument("description", "description of the tag", metavar="TEXT"),
         ),
         {"": "job.marks:JobTagResult"},
-        details="A version has one name, a name is of one version of the job: exit 1 if another one has it. The same "
-        "version again gets the new description. job revert takes names.",
+        details="A version has one tag, and a tag names one version of the job: exit 1 if another one has it. The same "
+        "version again gets the new description. job revert takes tags.",
         examples=(
             "job tag apply web good",
             "job tag apply web golden --version 3 --description audited",
@@ -143,7 +143,7 @@ COMMANDS = (
     ),
     CommandSpec(
         ("job", "tag", "unset"),
-        "take the name of a version away",
+        "remove the tag of a version",
         "job.marks:unset_tag",
         (_JOB, _TAG),
         {"": "job.marks:JobTagResult"},
@@ -152,16 +152,16 @@ COMMANDS = (
     ),
     CommandSpec(
         ("job", "stable"),
-        "say that a version of a job is one to go back to",
+        "mark a version of a job as stable",
         "job.marks:set_stability",
         (
             _JOB,
             ArgumentSpec("version", "number of a kept version", int, metavar="VERSION"),
-            flag_argument("unset", "say that it is not"),
+            flag_argument("unset", "remove the mark"),
         ),
         {"": "job.marks:JobStableResult"},
-        details="A successful deployment says so too. With auto_revert a failed one goes back to the newest stable "
-        "version.",
+        details="A successful deployment marks its version, too. With auto_revert a failed one goes "
+        "back to the newest stable version.",
         examples=("job stable web 3", "job stable web 3 --unset"),
         changes=True,
     ),

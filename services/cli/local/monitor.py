@@ -131,7 +131,7 @@ def _log_folder() -> Path:
     url = contexts.select().context.url
     up = running_at(url)
     if up is None:
-        text = f"the bus at {redacted_url(url)} is not of a `caravan up` on this machine"
+        text = f"the bus at {redacted_url(url)} does not belong to a `caravan up` on this machine"
         raise CliError(
             "unavailable", f"{text}: its services log where they run (journal, container)"
         )

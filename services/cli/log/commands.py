@@ -94,7 +94,7 @@ COMMANDS = (
             ),
             option_argument(
                 "sample",
-                "share of the jobs, by the hash of their id (default: 1, all)",
+                "share of the jobs to export, chosen by the hash of the job id; 1: all",
                 default="1",
                 metavar="SHARE",
             ),
@@ -158,7 +158,7 @@ COMMANDS = (
         (
             ArgumentSpec(
                 "first",
-                "first record that is left, as the reason of the stop names it",
+                "seq of the first record that remains, as the error of the stopped service names it",
                 int,
                 metavar="SEQ",
             ),

@@ -112,8 +112,9 @@ async def _drop(
         out.progress("restoring the newest snapshot")
         found = await snapshots.restore_newest(bus, TABLES, quiet=True)
         if found is None or found.replica.seq <= one.end:
-            text = "no snapshot after this generation can be restored; a view writes the next one"
-            raise CliError("conflict", f"{text} after CARAVAN_SNAPSHOT_RECORDS records or minutes")
+            text = "no snapshot after this generation can be restored; a view writes the next one after"
+            bounds = "CARAVAN_SNAPSHOT_RECORDS records or CARAVAN_SNAPSHOT_MINUTES minutes"
+            raise CliError("conflict", f"{text} {bounds}")
         if found.replica.chain.cluster_id != cluster_id:
             raise CliError("conflict", "the snapshot belongs to another cluster")
         # Noted first: a beginning without a note counts as lost.
@@ -194,7 +195,10 @@ async def _restore(number: int, reading: ExportReader, archive: str) -> Generati
         found = await generations.list_generations(bus)
         oldest = found[0]
         if number >= oldest.number:
-            raise CliError("conflict", f"generation {number} is not a dropped one")
+            raise CliError(
+                "conflict",
+                f"generation {number} has not been dropped; the log begins at {oldest.number}",
+            )
         first, last = _bounds(reading, number, oldest, archive)
         info = await streams.info(bus, oldest.stream)
         assert info is not None

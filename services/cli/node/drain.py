@@ -178,7 +178,7 @@ def _own_node() -> str:
     own = [one.nodes[0].id for one in answers if one.attributes.get(_HOSTNAME) == name]
     if len(own) != 1:
         found = ", ".join(own) or "none"
-        raise CliError("not_found", f"nodes on this machine ({name}): {found}; name one")
+        raise CliError("not_found", f"nodes on this machine ({name}): {found}; give a node id")
     return own[0]
 
 

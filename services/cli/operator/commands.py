@@ -10,7 +10,7 @@ from services.cli.command_spec import (
     option_argument,
 )
 
-_NAME = ArgumentSpec("name", "context", metavar="NAME", complete="context")
+_NAME = ArgumentSpec("name", "name of the context", metavar="NAME", complete="context")
 _POLICY_WORDS = (
     "(algorithm=binpack algorithm=spread algorithm=fragmentation"
     " anti_affinity=true anti_affinity=false preemption.batch=true preemption.service=true)"

@@ -100,7 +100,7 @@ async def read_raft(call: Call) -> object:
 
 async def refuse_raft(_call: Call) -> object:
     """Refuse: peers of the bus are not changed by HTTP."""
-    raise HttpFault(501, "peers of the bus are not changed by HTTP")
+    raise HttpFault(501, "Raft peers cannot be changed over HTTP")
 
 
 async def refuse_snapshot(_call: Call) -> object:

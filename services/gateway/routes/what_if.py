@@ -21,7 +21,7 @@ async def ask(call: Call) -> object:
     try:
         question = _DECODER.decode(await call.raw_body())
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
-        raise HttpFault(400, f"the body is not a question: {err}") from err
+        raise HttpFault(400, f"the body is not a what-if request: {err}") from err
     if question.seq > call.role.seq:
         raise HttpFault(400, f"seq must be up to {call.role.seq}, was {question.seq}")
     where, env = _log_of(call)

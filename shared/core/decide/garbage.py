@@ -1,7 +1,7 @@
 """Forgetting: terminal entities leave the state by facts, by the policy's ages in log time.
 
-Seqs stand for times: `LogTimeIndex` tells which seq was written when, from the records that went by. One pass is bounded,
-so that collecting a million rows is many small transactions and not one pause.
+Seqs stand for times: `LogTimeIndex` tells which seq was written when, from the records that went by. One pass is
+bounded, so that collecting a million rows is many small transactions and not one pause.
 """
 
 from bisect import bisect_right

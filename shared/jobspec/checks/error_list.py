@@ -1,6 +1,7 @@
 """The errors of a job, each with its path, up to a limit; and the bounds that several blocks share."""
 
 from schemas.jobs import ErrorDetail
+from shared.jobspec.durations import write_duration
 from shared.jobspec.nomad.base import SECOND_NS
 
 #: Errors reported at once.
@@ -26,3 +27,9 @@ class ErrorList:
         """Record an error for a number outside its bounds (inclusive)."""
         if not bounds[0] <= value <= bounds[1]:
             self.add(path + field, f"must be {bounds[0]} to {bounds[1]}, was {value}")
+
+    def within_span(self, path: str, field: str, value_ns: int, bounds_ns: tuple[int, int]) -> None:
+        """Record an error for a duration outside its bounds (inclusive), all written as in job files."""
+        least, most, was = (write_duration(one) for one in (*bounds_ns, value_ns))
+        if not bounds_ns[0] <= value_ns <= bounds_ns[1]:
+            self.add(path + field, f"must be {least} to {most}, was {was}")

@@ -27,7 +27,9 @@ def check_gates(faults: ErrorList, job: JobSpec) -> None:
     for at, group in enumerate(job.groups):
         for name in _set_in(group.update):
             path = f"Job.TaskGroups[{at}].Update.{name}"
-            faults.add(path, "belongs into the update block of the job: it holds all groups")
+            faults.add(
+                path, "is allowed in the update block of the job only: it holds all groups back"
+            )
     names = _set_in(job.update)
     if job.update is None or not names:
         return
@@ -69,8 +71,8 @@ def _gate(faults: ErrorList, gate: GateBlock, path: str) -> None:
     if bound is not None and not -GAUGE_MAX <= bound <= GAUGE_MAX:
         name = "Below" if gate.below is not None else "Above"
         faults.add(f"{path}.{name}", f"must be -{GAUGE_MAX} to {GAUGE_MAX}, was {bound}")
-    faults.within(path, ".For", gate.for_ns, (0, DURATION_NS_MAX))
-    faults.within(path, ".Timeout", gate.timeout_ns, (0, DURATION_NS_MAX))
+    faults.within_span(path, ".For", gate.for_ns, (0, DURATION_NS_MAX))
+    faults.within_span(path, ".Timeout", gate.timeout_ns, (0, DURATION_NS_MAX))
     if gate.on_timeout not in {None, "", *ON_TIMEOUTS}:
         text = f"must be one of {', '.join(ON_TIMEOUTS)}, was {(gate.on_timeout or '')[:80]!r}"
         faults.add(f"{path}.OnTimeout", text)
@@ -83,19 +85,19 @@ def _gate(faults: ErrorList, gate: GateBlock, path: str) -> None:
 def gauge_error(name: str) -> str:
     """Say why a gauge cannot have this name; empty: it can."""
     if not _GAUGE.fullmatch(name) or len(name) > GAUGE_CHARS_MAX:
-        text = f"a gauge has a name of 1 to {GAUGE_CHARS_MAX} letters, digits, - or _, with dots"
-        return f"{text} between, was {name[:80]!r}"
+        text = f"the name of a gauge is 1 to {GAUGE_CHARS_MAX} letters, digits, - and _, in parts"
+        return f"{text} separated by dots, was {name[:80]!r}"
     if _RESERVED.match(name) and not BUILT_IN.fullmatch(name):
         return f"the cluster has no gauge {name[:80]!r}; it has {_KNOWN}"
     return ""
 
 
 def _window(faults: ErrorList, window: WindowBlock, path: str) -> None:
-    faults.within(path, ".Duration", window.duration_ns, (SECOND_NS, DURATION_NS_MAX))
+    faults.within_span(path, ".Duration", window.duration_ns, (SECOND_NS, DURATION_NS_MAX))
     try:
         spec = parse_cron(window.cron)
         if not is_ever(spec):
-            text = f"{window.cron[:80]!r} never opens; it says: {reading(spec)}"
+            text = f"{window.cron[:80]!r} never matches a date; read as: {reading(spec)}"
             faults.add(f"{path}.Cron", text)
     except CronInvalid as fault:
         faults.add(f"{path}.Cron", f"{window.cron[:80]!r}: {fault}")

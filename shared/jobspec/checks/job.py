@@ -132,7 +132,7 @@ def _disconnect(faults: ErrorList, group: TaskGroup, path: str) -> None:
     block = group.disconnect
     if block is not None:
         here = f"{path}.Disconnect"
-        faults.within(here, ".LostAfter", block.lost_after_ns or 0, (0, DURATION_NS_MAX))
+        faults.within_span(here, ".LostAfter", block.lost_after_ns or 0, (0, DURATION_NS_MAX))
         for name, old in (
             ("MaxClientDisconnect", group.max_client_disconnect_ns),
             ("StopAfterClientDisconnect", group.stop_after_client_disconnect_ns),
@@ -142,7 +142,7 @@ def _disconnect(faults: ErrorList, group: TaskGroup, path: str) -> None:
                     f"{path}.{name}", "is already set in the disconnect block; remove one of them"
                 )
     old = group.max_client_disconnect_ns
-    faults.within(path, ".MaxClientDisconnect", old or 0, (0, DURATION_NS_MAX))
+    faults.within_span(path, ".MaxClientDisconnect", old or 0, (0, DURATION_NS_MAX))
 
 
 def _task(faults: ErrorList, task: TaskSpec, path: str) -> None:
@@ -157,7 +157,7 @@ def _task(faults: ErrorList, task: TaskSpec, path: str) -> None:
             faults.add(f"{path}.Config.{where}", text)
     check_resources(faults, task.resources, path)
     check_artifacts(faults, task, path)
-    faults.within(path, ".KillTimeout", task.kill_timeout_ns, (0, DURATION_NS_MAX))
+    faults.within_span(path, ".KillTimeout", task.kill_timeout_ns, (0, DURATION_NS_MAX))
     for key in sorted(task.env):
         if not key or "=" in key:
             faults.add(f"{path}.Env", f"{key!r} is not a valid name of an environment variable")
@@ -188,8 +188,8 @@ def _restart(
     found = resolve_restart(job.type, group, task)
     before = len(faults.found)
     faults.within(path, ".Attempts", found.attempts, (0, JOB_COUNT_MAX))
-    faults.within(path, ".Delay", found.delay_ns, (0, DURATION_NS_MAX))
-    faults.within(path, ".Interval", found.interval_ns, (DELAY_NS_MIN, DURATION_NS_MAX))
+    faults.within_span(path, ".Delay", found.delay_ns, (0, DURATION_NS_MAX))
+    faults.within_span(path, ".Interval", found.interval_ns, (DELAY_NS_MIN, DURATION_NS_MAX))
     if not found.attempts and found.mode == "delay":
         faults.add(f"{path}.Mode", "mode delay requires attempts above 0; use fail")
     if len(faults.found) == before and found.attempts * found.delay_ns > found.interval_ns:
@@ -217,10 +217,10 @@ def _resolved_reschedule(faults: ErrorList, job: JobSpec, group: TaskGroup, path
     before = len(faults.found)
     if not found.unlimited:
         lowest = RESCHEDULE_INTERVAL_NS_MIN
-        faults.within(path, ".Interval", found.interval_ns, (lowest, DURATION_NS_MAX))
-    faults.within(path, ".Delay", found.delay_ns, (DELAY_NS_MIN, DURATION_NS_MAX))
+        faults.within_span(path, ".Interval", found.interval_ns, (lowest, DURATION_NS_MAX))
+    faults.within_span(path, ".Delay", found.delay_ns, (DELAY_NS_MIN, DURATION_NS_MAX))
     if found.delay_function != "constant":
-        faults.within(path, ".MaxDelay", found.max_delay_ns, (found.delay_ns, DURATION_NS_MAX))
+        faults.within_span(path, ".MaxDelay", found.max_delay_ns, (found.delay_ns, DURATION_NS_MAX))
     is_sound = len(faults.found) == before and found.delay_function in DELAY_FUNCTIONS
     if is_sound and not found.unlimited and (text := reschedule_error(found)):
         faults.add(path, text)

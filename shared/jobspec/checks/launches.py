@@ -117,4 +117,4 @@ def _cron(faults: ErrorList, text: str, path: str) -> None:
         faults.add(path, f"{text[:80]!r}: {fault}")
         return
     if not is_ever(spec):
-        faults.add(path, f"{text[:80]!r} never fires; it says: {reading(spec)}")
+        faults.add(path, f"{text[:80]!r} never matches a date; read as: {reading(spec)}")

@@ -6,6 +6,7 @@ valid on the day it is built. Source: Nomad structs.go, Validate of each struct.
 
 from schemas.jobs import ReschedulePolicy
 from shared.jobspec.checks.error_list import DURATION_NS_MAX, JOB_COUNT_MAX, ErrorList
+from shared.jobspec.durations import write_duration
 from shared.jobspec.nomad.base import SECOND_NS
 from shared.jobspec.nomad.defaults import (
     DEPLOYED_TYPES,
@@ -72,8 +73,8 @@ def _update_values(faults: ErrorList, found: UpdateStrategy, path: str) -> None:
     progress = found.progress_deadline_ns or 0
     _bounded(faults, f"{path}.MaxParallel", found.max_parallel or 0, JOB_COUNT_MAX)
     _bounded(faults, f"{path}.Canary", found.canary or 0, JOB_COUNT_MAX)
-    _bounded(faults, f"{path}.MinHealthyTime", healthy, DURATION_NS_MAX)
-    _bounded(faults, f"{path}.ProgressDeadline", progress, DURATION_NS_MAX)
+    faults.within_span(path, ".MinHealthyTime", healthy, (0, DURATION_NS_MAX))
+    faults.within_span(path, ".ProgressDeadline", progress, (0, DURATION_NS_MAX))
     if deadline <= 0:
         faults.add(f"{path}.HealthyDeadline", "must be more than 0")
     elif healthy >= deadline:
@@ -81,7 +82,10 @@ def _update_values(faults: ErrorList, found: UpdateStrategy, path: str) -> None:
     elif progress and deadline >= progress:
         faults.add(f"{path}.HealthyDeadline", "must be shorter than ProgressDeadline")
     elif deadline > DURATION_NS_MAX:
-        faults.add(f"{path}.HealthyDeadline", f"must be at most {DURATION_NS_MAX}")
+        faults.add(
+            f"{path}.HealthyDeadline",
+            f"must be at most {write_duration(DURATION_NS_MAX)}, was {write_duration(deadline)}",
+        )
     if (found.stagger_ns or 0) <= 0:
         faults.add(f"{path}.Stagger", "must be more than 0")
     if found.auto_promote and not found.canary:

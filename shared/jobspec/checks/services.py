@@ -54,7 +54,7 @@ def check_services(faults: ErrorList, job: JobSpec, group: TaskGroup, path: str)
         seen.add(key)
     providers = sorted({one.service.provider or "consul" for one in declared})
     if len(providers) > 1:
-        text = f"a group has one provider of services, found {' and '.join(providers)[:80]}"
+        text = f"all services of a group must have the same provider, found {' and '.join(providers)[:80]}"
         faults.add(f"{path}{declared[-1].path}.Provider", text)
 
 
@@ -181,11 +181,13 @@ def _on_update(faults: ErrorList, service: Service, check: Check, path: str) -> 
     if again is None:
         return
     faults.within(path, ".CheckRestart.Limit", again.limit, (0, 1_000_000))
-    faults.within(path, ".CheckRestart.Grace", again.grace_ns, (0, DAY_NS))
+    faults.within_span(path, ".CheckRestart.Grace", again.grace_ns, (0, DAY_NS))
     if mode == "ignore" and again.limit:
         faults.add(f"{path}.OnUpdate", "ignore excludes check_restart; remove one of them")
     elif mode == "ignore_warnings" and again.limit and not again.ignore_warnings:
-        faults.add(f"{path}.CheckRestart.IgnoreWarnings", "must be true with on_update of the same")
+        faults.add(
+            f"{path}.CheckRestart.IgnoreWarnings", "must be true when on_update is ignore_warnings"
+        )
 
 
 def _port(faults: ErrorList, path: str, label: str, labels: frozenset[str]) -> None:

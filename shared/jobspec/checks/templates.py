@@ -84,11 +84,11 @@ def _changes(faults: ErrorList, block: TemplateBlock, path: str) -> None:
         faults.add(f"{path}.ChangeScript.Command", "must be set for change_mode script")
     if block.change_script is not None:
         timeout_ns = block.change_script.timeout_ns
-        faults.within(path, ".ChangeScript.Timeout", timeout_ns, (0, DURATION_NS_MAX))
+        faults.within_span(path, ".ChangeScript.Timeout", timeout_ns, (0, DURATION_NS_MAX))
 
 
 def _numbers(faults: ErrorList, block: TemplateBlock, path: str) -> None:
-    faults.within(path, ".Splay", block.splay_ns, (0, DURATION_NS_MAX))
+    faults.within_span(path, ".Splay", block.splay_ns, (0, DURATION_NS_MAX))
     if block.perms and not (_OCTAL.fullmatch(block.perms) and int(block.perms, 8) <= _MODE_MAX):
         faults.add(f"{path}.Perms", f"must be octal, up to 7777, was {block.perms[:80]!r}")
     for name, number in (("Uid", block.uid), ("Gid", block.gid)):
@@ -97,8 +97,8 @@ def _numbers(faults: ErrorList, block: TemplateBlock, path: str) -> None:
     if block.wait is None:
         return
     least, most = block.wait.min_ns, block.wait.max_ns
-    faults.within(path, ".Wait.Min", least or 0, (0, DURATION_NS_MAX))
-    faults.within(path, ".Wait.Max", most or 0, (0, DURATION_NS_MAX))
+    faults.within_span(path, ".Wait.Min", least or 0, (0, DURATION_NS_MAX))
+    faults.within_span(path, ".Wait.Max", most or 0, (0, DURATION_NS_MAX))
     if least is not None and most is not None and least > most:
         faults.add(f"{path}.Wait.Min", "must not exceed max")
 

@@ -73,12 +73,12 @@ def destination_error(text: str) -> str:
     if not text:
         return "is required"
     if len(text) > _PATH_CHARS_MAX or not text.isprintable() or "${" in text:
-        return f"at most {_PATH_CHARS_MAX} printable characters are allowed, and no references"
+        return f"at most {_PATH_CHARS_MAX} printable characters are allowed, and no ${{…}}"
     if ".." in text.split("/"):
         return f"{text[:80]!r} must not contain .."
     place = mount_place(text)
     if place in _TAKEN or place.startswith(_KERNELS):
-        return f"{place[:80]!r} has something of the task or of the kernel already"
+        return f"{place[:80]!r} is reserved for the task's own directories or the kernel"
     return ""
 
 

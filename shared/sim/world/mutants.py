@@ -378,10 +378,10 @@ def _drain_forgets_pace(patch: Patch, _site: SimulationContext) -> None:
 def _drain_forgets_the_last(patch: Patch, _site: SimulationContext) -> None:
     """A drain ends while allocations still run on its node."""
 
-    def is_busy(*_: object) -> bool:
-        return False
+    def busy_nodes(*_: object) -> frozenset[int]:
+        return frozenset()
 
-    patch(import_module("shared.core.decide.nodes.drains"), "_is_busy", is_busy)
+    patch(import_module("shared.core.decide.nodes.drains"), "_busy_nodes", busy_nodes)
 
 
 def _rollback_forgets_a_member(patch: Patch, _site: SimulationContext) -> None:

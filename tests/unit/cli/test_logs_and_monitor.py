@@ -84,7 +84,7 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         (("--log-level", "loud"), "unknown log level 'loud'"),
         (("-n", "-1"), "--count must not be negative"),
-        ((), "is not of a `caravan up` on this machine"),
+        ((), "does not belong to a `caravan up` on this machine"),
     ],
 )
 def test_monitor_refuses_what_is_not_there(

@@ -98,7 +98,9 @@ def test_a_job_without_deployments_has_no_gates(kind: str) -> None:
 def test_a_gate_of_a_group_is_refused() -> None:
     """One deployment brings up all groups of a job."""
     found = faults(group=GATE + "}")
-    assert any("belongs into the update block of the job" in message for _, _, message in found)
+    assert any(
+        "is allowed in the update block of the job only" in message for _, _, message in found
+    )
     assert all(line for line, _, _ in found)
 
 

@@ -227,9 +227,11 @@ def _build(order: FetchOrder, source: ArtifactSource, kind: str, content: Binary
     """Make `out`: a directory whose content goes to the destination."""
     is_tree = kind not in ("", *_SINGLE)
     if order.mode == "dir" and not is_tree:
-        raise FetchRefused("the source is a file, and mode is dir")
+        raise FetchRefused("mode is dir, and the source is a single file")
     if source.inner and not is_tree:
-        raise FetchRefused("the source is a file, which has no directory after //")
+        raise FetchRefused(
+            "the source is a single file: a directory after // needs an archive or a repository"
+        )
     top = _new_tree()
     name = order.file_name if order.mode == "file" else source.name
     if kind in _SINGLE and order.mode != "file" and "filename" not in source.options:

@@ -58,7 +58,7 @@ def _checked(fd: int, above: tuple[str, ...]) -> Iterator[None]:
                 )
                 raise FetchRefused(text)
         elif not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-            raise FetchRefused(f"{'/'.join(parts)[:80]!r} is not a regular file of one name")
+            raise FetchRefused(f"{'/'.join(parts)[:80]!r} is not a regular file, or has hard links")
         yield
 
 

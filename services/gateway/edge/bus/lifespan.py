@@ -74,7 +74,7 @@ class BusEdge:
             await send({"type": "websocket.close", "code": 1008})
             return
         if self._app is None:
-            text = "FastStream is still being loaded, or the bus is unreachable"
+            text = "the gateway is still starting, or the bus is unreachable"
             answer = Response(text, 503, {"Retry-After": "2"}, media_type="text/plain")
             await answer(scope, receive, send)
             return

@@ -147,19 +147,26 @@ def drain_last_jobs(state: State, row: int, ended: Iterable[int]) -> list[Event]
 
 def finished_drains(state: State) -> list[Event]:
     """End the drains of nodes on which nothing runs any more, on a state that holds the facts which ended it."""
-    fleet, table = state.fleet, state.allocations
-    if not fleet.drains:
+    drains = state.fleet.drains
+    if not drains:
         return []
+    busy = _busy_nodes(state)
+    return [
+        NodeDrained(row=row, deadline_reached=0 < deadline_ns <= state.t_ns)
+        for row, deadline_ns in sorted(drains.items())
+        if row not in busy
+    ]
+
+
+def _busy_nodes(state: State) -> frozenset[int]:
+    """Draining nodes with an allocation that the drain waits for: one pass over the table for all of them."""
+    fleet, table = state.fleet, state.allocations
     rows = table.on_nodes(np.asarray(sorted(fleet.drains), dtype=np.int32))
-    alive = frozenset(table.node[rows[~TERMINAL[table.client[rows]]]].tolist())
-    ended: list[Event] = []
-    for row, deadline_ns in sorted(fleet.drains.items()):
-        # A drain that ignores system jobs waits for the others alone.
-        is_busy = row in alive and (not fleet.ignores_system(row) or has_other_allocs(state, row))
-        if not is_busy:
-            reached = 0 < deadline_ns <= state.t_ns
-            ended.append(NodeDrained(row=row, deadline_reached=reached))
-    return ended
+    alive: list[int] = np.unique(table.node[rows[~TERMINAL[table.client[rows]]]]).tolist()
+    # A drain that ignores system jobs waits for the others alone.
+    return frozenset(
+        row for row in alive if not fleet.ignores_system(row) or has_other_allocs(state, row)
+    )
 
 
 def decide_alloc_stop(state: State, command: StopAllocation) -> list[Event]:
