@@ -79,7 +79,7 @@ def _registration(call: Call, one: ServiceInstance) -> Object:
 
 async def refuse_deletion(_call: Call) -> object:
     """Refuse: an instance follows from its allocation."""
-    raise HttpFault(400, "instances of services follow from allocations: stop the allocation")
+    raise HttpFault(400, "a service instance follows from its allocation: stop the allocation")
 
 
 ENDPOINTS = (
