@@ -113,10 +113,9 @@ demo *args:
 up *args:
     caravan up {{ args }}
 
-# every test there is, in its long form, then a thousand seeds; what is missing on the machine fails
+# every test there is, in its long form and from a fresh seed; installs the programs that it needs (root, Debian)
 full *args:
-    CARAVAN_FULL=1 pytest tests {{ args }}
-    caravan sim check --seeds 1000 --json
+    python3 deploy/bootstrap.py test --full {{ args }}
 
 # a flame graph and a table for every process of one benchmark, e.g. `just profile p1 0.2`
 profile *args:

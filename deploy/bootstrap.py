@@ -2,6 +2,7 @@
 
     python3 deploy/bootstrap.py demo     everything set up, then `caravan demo`
     python3 deploy/bootstrap.py test     everything set up, then the gate of tests (docs/testing.md)
+    python3 deploy/bootstrap.py test --full    every test, from a fresh seed; installs Debian's packages for it
     python3 deploy/bootstrap.py setup    everything set up, nothing run
 
 Decides how the environment is made: a virtual environment beside pyproject.toml, filled from the hashed locks in this
@@ -35,6 +36,26 @@ LOCKS = {
 }
 #: Test files run side by side (tests/conftest.py says which must not): they wait for real processes, mostly.
 LANES = "2"
+#: Programs that the gate calls, and those that all tests together call, each with Debian's package.
+GATE_PROGRAMS = {"git": "git"}
+FULL_PROGRAMS = {
+    **GATE_PROGRAMS,
+    "busybox": "busybox-static",
+    "cargo": "cargo",
+    "cc": "gcc",
+    "chromium": "chromium",
+    "dockerd": "docker.io",
+    "go": "golang-go",
+    "iptables": "iptables",
+    "javac": "default-jdk-headless",
+    "mvn": "maven",
+    "node": "nodejs",
+    "npm": "npm",
+    "openssl": "openssl",
+    "promtool": "prometheus",
+}
+#: Environment variable of the seed from which the full tier draws; docs/testing.md.
+SEED = "CARAVAN_TEST_SEED"
 PIP = ("-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--quiet")
 
 
@@ -156,22 +177,69 @@ def set_up(level: str) -> None:
     say(f"set up in {time.monotonic() - began:.0f} s")
 
 
-def run_tests(extra: list[str]) -> int:
-    """Run the gate in lanes, or the tests that the caller names; pytest prints each part's time and its summary."""
-    tests = [str(PYTHON), "-m", "pytest", "--durations=10"]
-    return subprocess.call([*tests, *(extra or ["-n", LANES])], cwd=str(ROOT), env=environment())
+def missing(programs: dict[str, str]) -> dict[str, str]:
+    """Return the programs that are not on PATH, each with its package."""
+    return {name: package for name, package in programs.items() if not shutil.which(name)}
+
+
+def require(programs: dict[str, str]) -> None:
+    """End, before anything runs, when a program is missing, with the package that has it."""
+    lacking = missing(programs)
+    if lacking:
+        named = ", ".join(f"{name} (Debian: {package})" for name, package in lacking.items())
+        stop(f"not on PATH: {named}; install what is missing and run this again; no test was run")
+
+
+def install(programs: dict[str, str]) -> None:
+    """Install what is missing, where this is root on Debian."""
+    packages = sorted(set(missing(programs).values()))
+    if not packages or os.geteuid() != 0 or not shutil.which("apt-get"):
+        return
+    say("installing " + " ".join(packages))
+    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for words in (["update"], ["install", "-y", "--no-install-recommends", *packages]):
+        command = ["apt-get", "-qq", *words]
+        if subprocess.call(command, stdout=sys.stderr, env=quiet) != 0:
+            stop(f"{' '.join(command)} failed; no test was run")
+
+
+def run_full(extra: list[str]) -> NoReturn:
+    """Become a run of every test, or of those that the caller names, from a seed that is printed."""
+    seed = os.environ.get(SEED) or str(int.from_bytes(os.urandom(4), "big"))
+    say(f"every test, from seed {seed} ({SEED}={seed} repeats it)")
+    chosen = extra or ["tests", "-n", LANES]
+    full = {"CARAVAN_FULL": "1", "CARAVAN_ALL_CLIENTS": "1", SEED: seed}
+    become_pytest([f"--hypothesis-seed={seed}", *chosen], {**environment(), **full})
+
+
+def become_pytest(arguments: list[str], env: dict[str, str]) -> NoReturn:
+    """Become pytest, so that a signal reaches what it means; it prints each part's time and its summary."""
+    os.chdir(str(ROOT))
+    common = [str(PYTHON), "-m", "pytest", "--durations=10", "--second-try"]
+    os.execve(str(PYTHON), [*common, *arguments], env)
 
 
 def main(arguments: list[str]) -> int:
     """Set up, then do what was asked."""
     command, extra = (arguments[0], arguments[1:]) if arguments else ("", [])
     if command not in ("demo", "test", "setup"):
-        stop("say what to do: python3 deploy/bootstrap.py demo | test | setup")
+        stop(
+            "expected one of demo, test, setup: python3 deploy/bootstrap.py demo | test [--full] | setup"
+        )
+    is_full = command == "test" and "--full" in extra
+    if is_full:
+        install(FULL_PROGRAMS)
+    if command == "test":
+        require(FULL_PROGRAMS if is_full else GATE_PROGRAMS)
     set_up("run" if command == "demo" else "dev")
     if command == "demo":
         caravan = str(VENV / "bin" / "caravan")
         os.execve(caravan, [caravan, "demo", *extra], environment())
-    return run_tests(extra) if command == "test" else 0
+    if is_full:
+        run_full([one for one in extra if one != "--full"])
+    if command == "test":
+        become_pytest(extra or ["-n", LANES], environment())
+    return 0
 
 
 if __name__ == "__main__":

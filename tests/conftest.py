@@ -1,6 +1,8 @@
 """What holds for every test: generated examples are bounded and repeatable, minutes-long tests are asked for."""
 
+import os
 import signal
+import time
 from pathlib import Path
 
 import hypothesis
@@ -8,7 +10,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from services.cli import global_options
-from tests import not_tested, summary
+from tests import leftovers, not_tested, second_try, summary
 
 TESTS = Path(__file__).parent
 FULL = not_tested.is_full()
@@ -61,10 +63,43 @@ LONG_FIRST = (
 ONE_BY_ONE = ("tests/checks/", "tests/bench/", "tests/sim/", "tests/docs/test_pages.py")
 
 
-def pytest_configure() -> None:
-    """Restore Ctrl-C: a shell's background jobs ignore it, and so would every process that a test starts."""
+#: Mounts before the run.
+_MOUNTS = pytest.StashKey[frozenset[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of the gate."""
+    parser.addoption(
+        "--second-try",
+        action="store_true",
+        help="run a failed test of real processes once more, alone",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Restore Ctrl-C, which a shell's background jobs ignore, and name the run for all that it starts."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if not hasattr(config, "workerinput"):
+        os.environ[leftovers.RUN] = f"{os.getpid()}-{time.time_ns()}"
+        config.stash[_MOUNTS] = leftovers.mounts()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """When all lanes have ended: try again what may be, then look at what the run left behind."""
+    if hasattr(session.config, "workerinput"):
+        return
+    stats = session.config.pluginmanager.get_plugin("terminalreporter").stats
+    second_try.finish(session, stats)
+    is_interrupted = session.exitstatus == pytest.ExitCode.INTERRUPTED
+    left = leftovers.of_run(
+        session.config, session.config.stash[_MOUNTS], is_interrupted=is_interrupted
+    )
+    if left:
+        stats.setdefault("error", []).extend(leftovers.report(one) for one in left)
+        if session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -103,6 +138,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     ):
         terminalreporter.line(line)
     terminalreporter.line(not_tested.summary(terminalreporter.stats.get("skipped", [])))
+    for line in second_try.lines(terminalreporter.stats):
+        terminalreporter.line(line)
 
 
 class _Lanes(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types.

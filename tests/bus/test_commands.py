@@ -269,6 +269,7 @@ def test_ctrl_c_leaves_nothing(up: Up) -> None:
     assert said.splitlines()[-1] == "stopped"
 
 
+@pytest.mark.full("README's first command is the demo, which CI runs before the gate")
 def test_demo(tmp_path: Path) -> None:
     """The demo comes to its end: ran, restarted, stopped, nothing left; one object on stdout."""
     env = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}

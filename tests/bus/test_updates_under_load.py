@@ -26,7 +26,7 @@ from shared.errors import BusUnavailable
 from tests.bus.test_restore import pids_below
 from tests.bus.up import Up
 
-pytestmark = pytest.mark.bus
+pytestmark = [pytest.mark.bus, pytest.mark.full("a long storm, whose requests have a time")]
 COUNT = 10
 MAX_PARALLEL = 5
 UPDATES = 20

@@ -177,6 +177,7 @@ def test_a_full_disk_loses_nothing(small_disk: Path) -> None:
         play(story(cluster))
 
 
+@pytest.mark.full("a minute: the client waits so long for room")
 def test_up_and_status_tell_of_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
     """`operator status` and `up` name the fault within seconds, `job run` its reason; with room all goes on alone."""
     up = Up(tmp_path, "--agents", "0", "--data-dir", str(small_disk / "up"))

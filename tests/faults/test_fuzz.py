@@ -1,6 +1,7 @@
 """Standing fuzz: every subject, header and field, on the real bus, for CARAVAN_FUZZ_S seconds; then every role answers.
 
-`just fuzz` takes ten minutes, CI one, other runs ten seconds. The output names the seed; CARAVAN_FUZZ_SEED repeats it.
+`just fuzz` takes ten minutes, `just full` one, the gate ten seconds from a fixed seed. The output names the seed;
+CARAVAN_FUZZ_SEED repeats it.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ from shared.bus.jetstream.marks import mark_of
 from shared.protocol import subjects
 from shared.protocol.contract import SUBJECTS
 from shared.protocol.operator_verbs import VERBS
+from tests import seeds
 from tests.faults import fuzz_subjects, poison
 from tests.faults.city import City, play, watched
 from tests.faults.raw_frames import RawSender
@@ -29,7 +31,7 @@ from tests.faults.roll_call import every_role_answers, failed_messages
 from tests.not_tested import is_full
 
 SECONDS = float(os.environ.get("CARAVAN_FUZZ_S", "60" if is_full() else "10"))
-SEED = int(os.environ.get("CARAVAN_FUZZ_SEED", str(time.time_ns() % 10**9)))
+SEED = int(os.environ.get("CARAVAN_FUZZ_SEED", str(seeds.seed())))
 PUBLIC = tuple(
     f"{stem}.".encode() for stem in ("jobs", "api.jobs", "api.operator", "api.node", "query")
 )

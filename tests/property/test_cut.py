@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.core.scheduling.scoring.pow10 import SCALE
@@ -20,6 +20,7 @@ from shared.core.scheduling.selection.coupling import (
     TargetSpread,
 )
 from shared.core.scheduling.selection.greedy import place_count
+from tests.examples import examples
 from tests.property.reference import greedy
 
 pytestmark = pytest.mark.property
@@ -112,7 +113,7 @@ def problems(draw: st.DrawFn) -> Problem:
     }
 
 
-@settings(deadline=None, derandomize=True, max_examples=600)
+@examples(600, gate=150)
 @given(problems())
 def test_the_cut_is_scalar_greedy(problem: Problem) -> None:
     """Every placement has the row greedy gives it, in greedy's order, as runs of differing rows."""
@@ -123,7 +124,7 @@ def test_the_cut_is_scalar_greedy(problem: Problem) -> None:
     assert (placement.rows[1:] != placement.rows[:-1]).all()
 
 
-@settings(deadline=None, derandomize=True, max_examples=600)
+@examples(600, gate=150)
 @given(problems(), st.sampled_from((1, 2, 3, 5, 8)))
 def test_a_few_by_kept_keys_are_scalar_greedy(problem: Problem, count: int) -> None:
     """Small counts by the keys of the fit alone, crowded rows scored only where they may win: greedy's all the same."""
@@ -134,7 +135,7 @@ def test_a_few_by_kept_keys_are_scalar_greedy(problem: Problem, count: int) -> N
 
 
 @pytest.mark.parametrize("few", [0, 1000])
-@settings(deadline=None, derandomize=True, max_examples=300)
+@examples(300, gate=75)
 @given(problem=coupled_problems())
 def test_the_coupled_cut_is_scalar_greedy(problem: Problem, few: int) -> None:
     """Under spreads and distinct properties every placement is greedy's, by buckets and by passes alike."""
@@ -145,7 +146,7 @@ def test_the_coupled_cut_is_scalar_greedy(problem: Problem, few: int) -> None:
     assert placement.placed == placement.counts.sum()
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@examples(150)
 @given(problem=coupled_problems())
 def test_tangled_combinations_are_scalar_greedy(problem: Problem) -> None:
     """Where a placement would change very many combinations, passes over all rows give the same."""
@@ -157,7 +158,7 @@ def test_tangled_combinations_are_scalar_greedy(problem: Problem) -> None:
 
 
 @pytest.mark.parametrize("few", [0, 1000])
-@settings(deadline=None, derandomize=True, max_examples=100)
+@examples(100)
 @given(problem=coupled_problems())
 def test_what_stops_early_placed_as_greedy_begins(problem: Problem, few: int) -> None:
     """A count that takes too many steps stops after at least one placement, all of them greedy's; and says so."""
@@ -171,7 +172,7 @@ def test_what_stops_early_placed_as_greedy_begins(problem: Problem, few: int) ->
     assert placement.placed == len(wanted) or (placement.stopped and placement.placed)
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@examples(200)
 @given(problems(), st.integers(1, 7))
 def test_slices_change_nothing(problem: Problem, size: int) -> None:
     """A count cut in slices is placed as in one piece: greedy has no memory."""
@@ -183,7 +184,7 @@ def test_slices_change_nothing(problem: Problem, size: int) -> None:
     assert len(sliced.rows) == len(whole.rows)
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@examples(200)
 @given(problems(), st.integers(1, 5))
 def test_blocks_change_nothing(problem: Problem, size: int) -> None:
     """A fleet scored in blocks is placed on as in one piece."""
@@ -193,7 +194,7 @@ def test_blocks_change_nothing(problem: Problem, size: int) -> None:
         assert expand(place_count(**problem)) == expand(whole)
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
+@examples(100)
 @given(problems())
 def test_arguments_are_left_alone_and_nothing_is_oversubscribed(problem: Problem) -> None:
     """Placing changes none of its arguments, and what it adds fits every row it uses."""

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.jobs import Affinity, GroupSpec, ResourceAsk
@@ -20,6 +20,7 @@ from shared.core.scheduling.scoring.scores import mean_score, node_scores
 from shared.core.scheduling.selection.candidates import ask_columns
 from shared.core.state.splitmix import splitmix64
 from tests.builders import Cluster, group, join, register
+from tests.examples import examples
 
 pytestmark = pytest.mark.property
 UNIT = 10_000
@@ -83,7 +84,7 @@ def placed(cluster: Cluster, spec: GroupSpec, **lanes: int) -> list[tuple[int, t
     return [(row, tuple(slot for _, slot, _ in one.parts)) for row, one in found]
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@examples(200, gate=60)
 @given(problems(weights=False), st.sampled_from((1, 1, 3)))
 def test_the_product_packs_as_the_policy_does(
     problem: tuple[Cluster, GroupSpec], lanes: int
@@ -162,7 +163,7 @@ def greedy(cluster: Cluster, spec: GroupSpec) -> list[int]:
     return rows
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@examples(200, gate=60)
 @given(problems(weights=True))
 def test_liked_devices_go_first(problem: tuple[Cluster, GroupSpec]) -> None:
     """A count with device affinities is scalar greedy; nothing of it is cut."""

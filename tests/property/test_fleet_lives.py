@@ -5,13 +5,14 @@ from fractions import Fraction
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.fleet import distributions
 from shared.fleet.due_queue import DueQueue
 from shared.fleet.profile import RUN, RUN_FAILS, START, START_FAILS, STOP, TaskProfile
 from shared.fleet.simulated_allocs import COMPLETE, FAILED, PENDING, RUNNING, SimulatedAllocs
+from tests.examples import examples
 
 pytestmark = pytest.mark.property
 SEED = 7
@@ -152,7 +153,7 @@ class Twin:
         assert self.lives.next_due_ns() <= min(due, default=distributions.NEVER_NS)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(STEPS)
 def test_columns_live_as_a_dict_of_lives_does(steps: list[tuple[str, list[int], int, int]]) -> None:
     """Whatever is ordered when: the columns tell the same statuses of the same keys at the same times."""
@@ -167,7 +168,7 @@ def test_columns_live_as_a_dict_of_lives_does(steps: list[tuple[str, list[int], 
     assert len(twin.lives.on(np.arange(3, dtype=np.int32))) == ended + twin.lives.alive()
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     st.lists(st.tuples(st.lists(st.integers(0, 50), max_size=30), st.integers(0, 60)), max_size=40)
 )

@@ -3,13 +3,14 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.gotemplate.data import NoData
 from shared.gotemplate.functions.registry import FUNCTIONS
 from shared.gotemplate.layouts.yaml_text import read_yaml, yaml_text
 from shared.gotemplate.template import RenderLimits, parse_template
+from tests.examples import examples
 
 pytestmark = pytest.mark.property
 
@@ -113,7 +114,7 @@ def check(text: str) -> None:
 
 
 @given(st.lists(WORDS | NAMES, max_size=30))
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_no_text_is_a_crash(words: list[str]) -> None:
     """Any mixture of the language's pieces is rendered or has a fault, twice the same."""
     check(" ".join(words))
@@ -121,7 +122,7 @@ def test_no_text_is_a_crash(words: list[str]) -> None:
 
 
 @given(st.text(max_size=60))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_no_characters_are_a_crash(text: str) -> None:
     """Any characters, inside an action and outside, are rendered or have a fault."""
     check(text)
@@ -129,7 +130,7 @@ def test_no_characters_are_a_crash(text: str) -> None:
 
 
 @given(st.lists(st.tuples(NAMES, st.lists(ARGUMENTS, max_size=4)), min_size=1, max_size=4))
-@settings(max_examples=600, deadline=None)
+@examples(600, gate=200)
 def test_no_arguments_are_a_crash(calls: list[tuple[str, list[str]]]) -> None:
     """Any function takes any arguments, and any result goes into any function."""
     pipeline = " | ".join(" ".join([name, *arguments]) for name, arguments in calls)
@@ -137,7 +138,7 @@ def test_no_arguments_are_a_crash(calls: list[tuple[str, list[str]]]) -> None:
 
 
 @given(VALUES)
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_values_survive_json(value: object) -> None:
     """What toJSON writes is what was read."""
     text = json.dumps(value)
@@ -147,7 +148,7 @@ def test_values_survive_json(value: object) -> None:
 
 
 @given(VALUES)
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_values_survive_yaml(value: object) -> None:
     """What toYAML writes is read back as the same value."""
     assert read_yaml(yaml_text(value)) == value

@@ -6,7 +6,7 @@ from typing import Any
 
 import hcl2
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from lark.exceptions import LarkError
 
@@ -17,6 +17,7 @@ from shared.jobspec.hcl.errors import HclError
 from shared.jobspec.hcl.evaluate import ExpressionContext
 from shared.jobspec.hcl.syntax.parser import parse_body, parse_expression
 from shared.regexp.search import CapturingRegexp
+from tests.examples import examples
 from tests.unit.jobspec.test_job_files import HELLO, HELLO_JSON
 
 pytestmark = pytest.mark.property
@@ -100,7 +101,7 @@ def literal(value: Any) -> str:
 
 
 @given(st.lists(PIECES | TEXTS, max_size=40).map("".join))
-@settings(max_examples=400, deadline=None)
+@examples(400)
 def test_no_text_is_a_crash(text: str) -> None:
     """Any text is a job, or faults with a message and a line."""
     found = load_file(text.encode(), "x.hcl")
@@ -109,7 +110,7 @@ def test_no_text_is_a_crash(text: str) -> None:
 
 
 @given(st.integers(0, len(HELLO)), st.integers(0, 30), PIECES)
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_no_damage_is_a_crash(at: int, cut: int, piece: str) -> None:
     """A job file with a part cut out and another put in is a job or is refused in words."""
     text = HELLO[:at] + piece + HELLO[at + cut :]
@@ -120,14 +121,14 @@ def test_no_damage_is_a_crash(at: int, cut: int, piece: str) -> None:
 
 
 @given(st.sampled_from(["x.yaml", "x.toml", "x.json", "x"]), st.binary(max_size=60))
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_no_bytes_are_a_crash(name: str, content: bytes) -> None:
     """Any bytes under any name are a job or faults."""
     assert bool(load_file(content, name).errors) or load_file(content, name).submission is not None
 
 
 @given(VALUES)
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_values_survive_their_text(value: Any) -> None:
     """A value written in HCL, in JSON by a function, and in a heredoc's template is read as itself."""
     world = ExpressionContext()
@@ -137,7 +138,7 @@ def test_values_survive_their_text(value: Any) -> None:
 
 
 @given(st.dictionaries(NAMES, VALUES, max_size=4), st.lists(NAMES, max_size=2), NAMES)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_another_parser_agrees(attributes: dict[str, Any], labels: list[str], name: str) -> None:
     """What we read of a generated file, python-hcl2 reads too: the same blocks, labels and attribute names."""
     quoted = " ".join(f'"{one}"' for one in labels)
@@ -168,7 +169,7 @@ def test_another_parser_agrees(attributes: dict[str, Any], labels: list[str], na
     ).map("".join),
     st.text("abc ", max_size=10),
 )
-@settings(max_examples=500, deadline=None)
+@examples(500)
 def test_patterns_match_as_pythons(pattern: str, text: str) -> None:
     """Where Python's own engine finds a pattern, ours does, at the same place."""
     ours = next(CapturingRegexp(pattern, states_max=1000).find_all(text, lambda _: None), None)
@@ -257,7 +258,7 @@ SHAPED: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(SHAPED, st.sampled_from(["job", "Job", ""]), st.booleans())
-@settings(max_examples=120, deadline=None)
+@examples(120)
 def test_no_shape_is_a_crash(value: Any, key: str, in_yaml: bool) -> None:  # noqa: FBT001
     """Values of any shape under names of job files are a job or faults, in JSON and in YAML."""
     text = json.dumps({key: value} if key else value)

@@ -5,7 +5,7 @@ from unittest.mock import patch
 
 import msgspec
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.base import JobId
@@ -16,6 +16,7 @@ from shared.core.scheduling.preemption.search import PRIORITY_GAP_MIN
 from shared.core.scheduling.preemption.victim_sets import VictimCandidate, cheapest_set, cost_of
 from shared.core.state.ids import Incarnations
 from tests.builders import Cluster, group, join, register
+from tests.examples import examples
 from tests.unit.core.scheduling.test_preemption import ALL
 
 #: Nodes held back for those who wait are another rule.
@@ -71,7 +72,7 @@ def brute(world: Cluster, priority: int, ask: np.ndarray) -> tuple[int, ...] | N
     return min(costs, default=None)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(world=fleets(), priority=st.sampled_from((30, 39, 40, 60)), data=st.data())
 def test_the_cheapest_victims_of_all_nodes_go(
     world: Cluster, priority: int, data: st.DataObject
@@ -101,7 +102,7 @@ def test_the_cheapest_victims_of_all_nodes_go(
     assert committed.evictions == proposal.evictions and not committed.spared and not committed.cut
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(world=fleets(), count=st.integers(2, 6), units=st.integers(1, 6))
 def test_counts_share_what_their_victims_leave(world: Cluster, count: int, units: int) -> None:
     """Of several, what fits is placed; all victims are needed, and no other allocation could be placed."""
@@ -128,7 +129,7 @@ def test_counts_share_what_their_victims_leave(world: Cluster, count: int, units
     assert (table.used(fleet.size) <= np.maximum(before, fleet.capacity[: fleet.size])).all()
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     need=st.lists(st.integers(0, 12), min_size=2, max_size=2),
     raw=st.lists(

@@ -3,7 +3,7 @@
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from schemas.jobs import GroupSpec
@@ -15,6 +15,7 @@ from shared.core.resources.assign import ResourceAssigner
 from shared.core.scheduling.preemption.search import PRIORITY_GAP_MIN
 from shared.core.scheduling.selection.candidates import ask_columns
 from tests.builders import Cluster, join, register
+from tests.examples import examples
 from tests.property.test_resources import UNIT, groups, nodes
 from tests.unit.core.scheduling.test_preemption import ALL
 
@@ -59,7 +60,7 @@ def fits(cluster: Cluster, spec: GroupSpec, node: int, gone: list[int]) -> bool:
     return False
 
 
-@settings(deadline=None, max_examples=120)
+@examples(120, gate=40)
 @given(crowded(), groups(), st.sampled_from((40, 60, 60, 60)))
 def test_whoever_goes_is_needed_and_nothing_waits_that_could_be_placed(
     cluster: Cluster, spec: GroupSpec, priority: int

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.base import EvalKey, JobId, NodeId
@@ -20,6 +20,7 @@ from shared.core.runtime.desired_allocs import DesiredAlloc, read_columns, read_
 from shared.core.state.ids import alloc_id
 from shared.core.state.state import State
 from shared.query import projections
+from tests.examples import examples
 from tests.projected import projected
 
 pytestmark = pytest.mark.property
@@ -77,7 +78,7 @@ def read(state: Any, node: int) -> list[tuple[Any, ...]]:
     return out
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(PLACED, st.sets(st.integers(0, 30)))
 def test_columns_say_what_the_state_holds(
     placed: list[tuple[int, list[int]]], stopped: set[int]

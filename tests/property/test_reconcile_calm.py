@@ -4,7 +4,7 @@ from unittest.mock import patch
 
 import msgspec
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from schemas.base import JobId
@@ -12,6 +12,7 @@ from shared.core.scheduling.reconcile.service_jobs import Reconciler, ReconcileR
 from shared.core.state.tables.allocations import COMPLETE, FAILED, RUNNING, STOP, UNKNOWN
 from shared.core.state.tables.fleet import DOWN
 from tests.builders import Cluster, group, join, register
+from tests.examples import examples
 
 NODES = 6
 
@@ -27,7 +28,7 @@ def buckets(found: ReconcileResult) -> object:
     return msgspec.to_builtins((found.stops, found.updates)), wants
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     counts=some.lists(some.integers(1, 9), min_size=1, max_size=3),
     count_now=some.integers(1, 9),

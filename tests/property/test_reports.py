@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.allocations import CLIENT_STATUSES, AllocationsReported
@@ -14,6 +14,7 @@ from schemas.nodes import AllocReport, BriefStates, ReportNode
 from shared.core.decide.nodes.registration import decide_reports, is_plain
 from shared.core.state.ids import make_key
 from tests.builders import Cluster, group, join, register
+from tests.examples import examples
 
 pytestmark = pytest.mark.property
 NODES = ("n0", "n1", "n2")
@@ -71,7 +72,7 @@ def message(one: Cluster, node_id: str, **fields: Any) -> ReportNode:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.lists(SAID, min_size=1, max_size=3))
 def test_brief_reports_as_one_are_detailed_ones_one_by_one(
     rounds: list[list[tuple[int, int, int]]],

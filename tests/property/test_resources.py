@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.base import JobId
@@ -18,6 +18,7 @@ from shared.core.scheduling.scoring.scores import mean_score, node_scores
 from shared.core.scheduling.selection.candidates import ask_columns
 from shared.core.state.splitmix import splitmix64
 from tests.builders import Cluster, group, join, register
+from tests.examples import examples
 
 pytestmark = pytest.mark.property
 Choice = tuple[int, Holding]
@@ -148,7 +149,7 @@ def greedy(cluster: Cluster, spec: GroupSpec, lane: int, lanes: int) -> list[Cho
     return out
 
 
-@settings(deadline=None, derandomize=True, max_examples=400)
+@examples(400, gate=100)
 @given(clusters(), groups(), st.sampled_from((1, 1, 2, 3)), st.integers(0, 2))
 def test_a_count_is_scalar_greedy(cluster: Cluster, spec: GroupSpec, lanes: int, lane: int) -> None:
     """Rows, alternatives, slots and ports are those of one at a time, with lanes too; the applier keeps all."""
@@ -178,7 +179,7 @@ def _by_row(choice: Choice) -> tuple[int, int]:
     return choice[0], choice[1].variant
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@examples(150, gate=40)
 @given(clusters(), groups(), groups(), st.integers(0, 3))
 def test_two_workers_never_give_the_same_twice(
     cluster: Cluster, first: GroupSpec, second: GroupSpec, seed: int

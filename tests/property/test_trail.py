@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.jobs import GroupSpec
@@ -11,6 +11,7 @@ from shared.core.scheduling.scoring.score_cache import ScoreCache
 from shared.core.scheduling.selection.candidates import Demand, Placement
 from shared.core.scheduling.usage.dirty_rows import DirtyRows
 from shared.core.scheduling.usage.tentative_usage import TentativeUsage
+from tests.examples import examples
 
 pytestmark = pytest.mark.property
 
@@ -40,7 +41,7 @@ def _check(ranked: ScoreCache, used: np.ndarray, trail: DirtyRows | None) -> Non
         assert (kept == ScoreCache().keys(demand, CAPACITY, used)).all()
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@examples(150)
 @given(steps=STEPS, every=st.integers(1, 3))
 def test_kept_keys_are_those_made_anew(steps: list[list[PLANS]], every: int) -> None:
     """Sum after sum, plan after plan: what is looked at in the middle of a plan, or not at all, never shows later."""

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.base import JobId
@@ -10,6 +10,7 @@ from schemas.jobs import Affinity, GroupSpec, Spread, SpreadTarget
 from shared.core.scheduling.feasibility.filters import PlacementCache
 from shared.query.explain import explain_candidate
 from tests.builders import Cluster, register
+from tests.examples import examples
 from tests.property.test_device_ways import asks, problems
 
 pytestmark = pytest.mark.property
@@ -37,7 +38,7 @@ def cases(draw: st.DrawFn) -> tuple[Cluster, GroupSpec]:
     return cluster, msgspec.structs.replace(spec, **fields)
 
 
-@settings(deadline=None, derandomize=True, max_examples=400)
+@examples(400, gate=100)
 @given(cases())
 def test_one_more_goes_where_why_not_says(case: tuple[Cluster, GroupSpec]) -> None:
     """Asked before each of five allocations: its best node is taken, and where it has none nothing is placed."""

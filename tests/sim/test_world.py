@@ -15,19 +15,24 @@ from shared.sim.record_cache import RecordCache
 from shared.sim.world.mutants import MUTANTS
 from shared.sim.world.seed_check import PROOF_SEEDS_MIN, run_seeds
 from shared.sim.world.world import SimulatedWorld, WorldOutcome
+from tests.seeds import seed as run_seed
 
 pytestmark = pytest.mark.sim
 
-#: fresh seeds begin behind all fixed ones.
-FRESH_SEEDS, FRESH_BEGIN = 6, 1_000_000
+#: Fresh seeds begin behind all fixed ones.
+FRESH_SEEDS, FRESH_PARTS, FRESH_BEGIN = 100, 10, 1_000_000
 SEEDS, FIRST_SEED = 12, 101
 #: Seeds within which `caravan sim check --mutant` must find each; the tests stop at the first that does.
 MUTANT_SEEDS_MAX = 200
 #: Seeds that find the rare ones: where their search begins, so that it is short. Another world may need another seed.
 RARE = {
     "both-stay": 33,
+    "drain-takes-system": 12,
+    "one-incarnation": 10,
     "promote-twice": 87,
+    "promotes-one-alone": 10,
     "revert-loop": 14,
+    "stale-timer": 25,
 }
 
 ONE_WORLD = "from shared.sim.world.world import SimulatedWorld; print(SimulatedWorld(3, trace=True).run().digest)"
@@ -42,9 +47,11 @@ def test_worlds_hold_and_exercise_everything() -> None:
     assert len([kind for kind in FAULTS if not result.faults[kind]]) <= 2
 
 
-def test_fresh_seeds_hold(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.full("fresh seeds, minutes")
+@pytest.mark.parametrize("part", range(FRESH_PARTS))
+def test_fresh_seeds_hold(capsys: pytest.CaptureFixture[str], part: int) -> None:
     """Seeds that no run had before hold every invariant; the first one is printed."""
-    first = int.from_bytes(os.urandom(4)) + FRESH_BEGIN
+    first = FRESH_BEGIN + run_seed() + part * FRESH_SEEDS
     with capsys.disabled():
         print(f"\nfresh seeds: caravan sim check --seeds {FRESH_SEEDS} --seed {first}", flush=True)
     result = run_seeds(FRESH_SEEDS, first)

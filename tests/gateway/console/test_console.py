@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import random
 import re
 import signal
 import struct
@@ -26,6 +25,7 @@ from shared.core.runtime.replica import Replica
 from tests.gateway.console import browser as browsers
 from tests.gateway.console.browser import PATIENCE_MS, Console
 from tests.gateway.test_http import TICKER, Gateway, job
+from tests.seeds import draws
 
 expect.set_options(timeout=PATIENCE_MS)
 RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}
@@ -198,7 +198,7 @@ def test_the_page_follows_the_cluster(screens: Screens, console: Console) -> Non
 def test_a_past_moment_is_the_one_of_the_log(screens: Screens, console: Console) -> None:
     """At random seqs the jobs of the page are those that `caravan job status --at` prints, and it offers no changes."""
     last = int(screens.gateway.read("/v1/caravan/time")["seq"])
-    chance = random.Random()
+    chance = draws("console")
     seqs = sorted({chance.randint(2, last) for _ in range(3)})
     for seq in seqs:
         console.open(f"jobs?at={seq}")
@@ -214,7 +214,7 @@ def test_a_past_moment_is_the_one_of_the_log(screens: Screens, console: Console)
 
 def test_the_state_of_any_moment_is_the_one_of_a_replay(screens: Screens, console: Console) -> None:
     """Behind 20 random seqs the page shows the table hashes of a replay, which are those of `caravan replay --to`."""
-    chance = random.Random()
+    chance = draws("console")
     last = screens.last_seq
     seqs = sorted({chance.randint(2, last) for _ in range(20)})
     # The driver of the browser has the loop of this thread.
@@ -399,7 +399,8 @@ def test_an_archive_is_opened_and_played(screens: Screens, tmp_path: Path) -> No
         page = console.page
         page.goto(url)
         expect(page.get_by_text("Archive export")).to_be_visible()
-        seqs = sorted({random.Random().randint(2, screens.last_seq - 1) for _ in range(3)})
+        chance = draws("console/seqs")
+        seqs = sorted({chance.randint(2, screens.last_seq - 1) for _ in range(3)})
         token = page.evaluate("sessionStorage.getItem('caravan.token')")
         with httpx.Client(base_url=console.url, headers={"X-Nomad-Token": token}) as http:
             for seq in seqs:

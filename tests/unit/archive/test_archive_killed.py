@@ -17,10 +17,13 @@ from shared.archive.fact_extractor import FactExtractor
 from shared.archive.segments import Archive, ArchiveInvalid
 from shared.core.runtime.messages import Record
 from tests.golden.replay_log import read_log
+from tests.not_tested import is_full
 
 LOGS = Path(__file__).resolve().parents[2] / "golden" / "logs"
 RECORDS = read_log(LOGS / "v1-0.1.0-seed-2.jsonl.gz")
 FEW = RECORDS[:24]
+#: Death comes at every such step: at each one in the full tier.
+STRIDE = 1 if is_full() else 4
 
 
 class Killed(BaseException):
@@ -100,9 +103,9 @@ def database_over(folder: Path) -> FactDatabase:
 
 def test_killed_at_any_step_the_next_export_goes_on(tmp_path: Path) -> None:
     """Whatever step was the last one, the next run needs no help, and the export is then the log, byte by byte."""
-    nth, deaths = 0, 0
+    nth, deaths = 1 - STRIDE, 0
     while True:
-        nth += 1
+        nth += STRIDE
         folder, death = tmp_path / f"out-{nth}", Death(nth)
         try:
             with dying(death):
@@ -118,7 +121,7 @@ def test_killed_at_any_step_the_next_export_goes_on(tmp_path: Path) -> None:
         assert not list(folder.glob(".draft-*"))
         if not death.is_here:
             break
-    assert deaths == nth - 1 and deaths > 15
+    assert deaths == nth // STRIDE and nth > 15
 
 
 def test_who_is_refused_hears_who_exports(tmp_path: Path) -> None:
@@ -159,7 +162,7 @@ def test_a_spool_says_what_memory_would(tmp_path: Path) -> None:
         )
 
 
-def many_small(folder: Path, step: int = 20) -> set[str]:
+def many_small(folder: Path, step: int) -> set[str]:
     """Export a bit at a time; returns names of segments."""
     for end in (*range(step, len(RECORDS), step), len(RECORDS)):
         export(folder, RECORDS[:end], rows_max=1_000_000)
@@ -169,7 +172,7 @@ def many_small(folder: Path, step: int = 20) -> set[str]:
 def test_small_segments_become_one(tmp_path: Path) -> None:
     """Put together they say at every moment what they said, hold the same records, and exports go on behind them."""
     folder = tmp_path / "out"
-    many_small(folder)
+    many_small(folder, 20 if is_full() else 30)
     asked = "SELECT * FROM allocations_at(?)"
     before = database_over(folder)
     wanted = {seq: sorted(before.ask(asked, [seq]).rows) for seq in range(1, len(RECORDS), 31)}
@@ -188,10 +191,10 @@ def test_small_segments_become_one(tmp_path: Path) -> None:
 
 def test_killed_while_segments_are_put_together(tmp_path: Path) -> None:
     """Whatever step was the last one, nothing is lost, and what was replaced goes with the next export."""
-    nth = 0
+    nth = 1 - STRIDE
     many_small(tmp_path / "small", 100)
     while True:
-        nth += 1
+        nth += STRIDE
         folder, death = tmp_path / f"out-{nth}", Death(nth)
         shutil.copytree(tmp_path / "small", folder)
         archive = Archive(folder)

@@ -5,11 +5,12 @@ from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.cron.instants import is_ever, missed_launches, next_instant, next_launch, time_zone
 from shared.cron.spec import CronInvalid, parse_cron, reading
+from tests.examples import examples
 
 SECOND = 1_000_000_000
 NEW_YORK = "America/New_York"
@@ -240,7 +241,7 @@ def fields(draw: st.DrawFn, low: int, high: int) -> tuple[str, set[int]]:
         )
     ),
 )
-@settings(max_examples=150, deadline=None)
+@examples(150, gate=40)
 def test_a_walk_from_minute_to_minute_finds_the_same(
     minute: tuple[str, set[int]],
     hour: tuple[str, set[int]],

@@ -4,7 +4,7 @@ import re
 import unicodedata
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from shared.core.scheduling.feasibility.regex import compile_pattern
@@ -12,6 +12,7 @@ from shared.regexp.char_sets import complement, unicode_class
 from shared.regexp.matcher import RegexpMatcher
 from shared.regexp.search import CapturingRegexp
 from shared.regexp.syntax import PatternRefusedError, parse_pattern
+from tests.examples import examples
 
 
 def is_in(pattern: str, text: str) -> bool:
@@ -162,10 +163,12 @@ PATTERNS = st.recursive(
 
 
 @pytest.mark.property
-@settings(deadline=None, derandomize=True, max_examples=600)
+@examples(600, gate=200)
 @given(PATTERNS, st.text("abcA1 .\n", max_size=10))
 def test_both_ways_agree_with_pythons_engine(pattern: str, text: str) -> None:
     """On the syntax that both have, the same texts match, at the same places."""
+    # Python before 3.14 finds no \B in an empty text; Go does.
+    assume(text or r"\B" not in pattern)
     theirs = re.search(pattern, text, re.ASCII)
     regexp = CapturingRegexp(pattern, states_max=2_000)
     ours = next(regexp.find_all(text, lambda _: None), None)
@@ -179,7 +182,7 @@ def test_both_ways_agree_with_pythons_engine(pattern: str, text: str) -> None:
 
 
 @pytest.mark.property
-@settings(deadline=None, derandomize=True, max_examples=600)
+@examples(600, gate=200)
 @given(st.text(r"ab()[]{}*+?|\^$.-:dwpLQE,12iPx<>=!#", max_size=14), st.text("ab1", max_size=6))
 def test_any_text_is_a_pattern_or_is_refused(pattern: str, text: str) -> None:
     """No text makes the parser fail in another way, and both ways to run a pattern agree."""

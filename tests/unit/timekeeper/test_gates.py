@@ -31,6 +31,7 @@ from shared.core.runtime.role import Input
 from shared.cron.spec import CronInvalid
 from shared.cron.windows import read_windows
 from shared.protocol import subjects
+from tests.seeds import seed as run_seed
 from tests.unit.core.state.written_log import START_NS, WrittenLog
 
 SECOND = 1_000_000_000
@@ -193,8 +194,8 @@ def test_memory_is_bounded() -> None:
 
 @pytest.mark.parametrize("fixed", [7, None])
 def test_random_bytes_never_end_it(fixed: int | None) -> None:
-    """Whatever stands in a message, the step returns; one seed is fresh."""
-    seed = random.randrange(10**9) if fixed is None else fixed
+    """Whatever stands in a message, the step returns; one seed is this run's."""
+    seed = run_seed() if fixed is None else fixed
     draws = random.Random(seed)
     leader = Leader(LOAD)
     for _ in range(200):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.base import NodeId
@@ -16,6 +16,7 @@ from shared.core.scheduling.feasibility.constraint_masks import (
     pool_mask,
 )
 from shared.core.state.node_attributes import AttributeColumns, node_attributes
+from tests.examples import examples
 
 
 @pytest.mark.parametrize(
@@ -194,7 +195,7 @@ ROWS = st.tuples(
 )
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@examples(200)
 @given(st.lists(ROWS, max_size=40))
 def test_columns_hold_what_was_last_set(changes: list[tuple[int, dict[str, str] | None]]) -> None:
     """After any sets and clears each row has exactly its last attributes, and masks agree with them."""

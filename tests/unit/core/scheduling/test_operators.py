@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.core.scheduling.feasibility.operators import (
@@ -21,6 +21,7 @@ from shared.core.scheduling.feasibility.regex import (
     compile_pattern,
 )
 from shared.regexp.syntax import PatternRefusedError
+from tests.examples import examples
 
 
 def holds(left: str, operator: str, right: str) -> bool:
@@ -153,7 +154,7 @@ TEXTS = st.text(alphabet="abcdx 1_\n", max_size=8)
 
 
 @pytest.mark.property
-@settings(deadline=None, derandomize=True, max_examples=300)
+@examples(300)
 @given(st.sampled_from(SAFE), TEXTS)
 def test_patterns_mean_what_they_mean_elsewhere(pattern: str, text: str) -> None:
     """The automaton finds what the standard matcher finds, `$` being the very end."""

@@ -5,7 +5,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.core.scheduling.scoring.pow10 import POW10, SCALE, STEPS, exact_table
@@ -19,6 +19,7 @@ from shared.core.scheduling.scoring.scores import (
     mean_scores,
     node_scores,
 )
+from tests.examples import examples
 
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 SIZES = st.sampled_from((0, 1, 2, 3, 1000, 20_800, 65_536, 1 << 40)) | st.integers(0, 1 << 40)
@@ -50,7 +51,7 @@ def formula(capacity: list[int], used: list[int], algorithm: Algorithm) -> float
     return min(max(raw, 0.0), 18.0) / 18
 
 
-@settings(deadline=None, derandomize=True, max_examples=300)
+@examples(300)
 @given(st.lists(st.integers(1, 1 << 41), min_size=2, max_size=2), st.data())
 def test_the_fit_is_close_to_the_formula(capacity: list[int], data: st.DataObject) -> None:
     """The integer fit differs from the real-valued formula by less than 1e-4, at any size and use."""
@@ -76,7 +77,7 @@ def test_no_capacity_and_too_much_use_count_as_full() -> None:
     assert fit_scores(capacity, used, "binpack").tolist() == [SCALE, SCALE, half]
 
 
-@settings(deadline=None, derandomize=True, max_examples=300)
+@examples(300)
 @given(st.lists(st.tuples(SIZES, SIZES, SIZES, SIZES), min_size=1, max_size=8))
 def test_vectors_equal_their_scalar_twins(nodes: list[tuple[int, int, int, int]]) -> None:
     """Every row of the vector score is the score of that node alone, whatever its neighbours."""

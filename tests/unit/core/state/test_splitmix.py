@@ -1,10 +1,11 @@
 """SplitMix64: the published sequence, and vectors equal to scalars."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.core.state.splitmix import splitmix64, splitmix64_array
+from tests.examples import examples
 
 
 def test_the_published_sequence_comes_out() -> None:
@@ -19,7 +20,7 @@ def test_the_published_sequence_comes_out() -> None:
     ]
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
+@examples(100)
 @given(st.lists(st.integers(0, 2**64 - 1)))
 def test_vectors_equal_scalars(values: list[int]) -> None:
     """The hash of an array is the hash of each element, wrap-around included."""
