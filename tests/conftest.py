@@ -8,7 +8,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from services.cli import global_options
-from tests import not_tested, summary
+from tests import bounds, not_tested, summary
 
 TESTS = Path(__file__).parent
 FULL = not_tested.is_full()
@@ -61,8 +61,14 @@ LONG_FIRST = (
 ONE_BY_ONE = ("tests/checks/", "tests/bench/", "tests/sim/", "tests/docs/test_pages.py")
 
 
-def pytest_configure() -> None:
-    """Restore Ctrl-C: a shell's background jobs ignore it, and so would every process that a test starts."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Restore Ctrl-C: a shell's background jobs ignore it, and so would every process that a test starts.
+
+    CARAVAN_TEST_WAIT lengthens the last resort with the waits below it.
+    """
+    if config.option.timeout is None:
+        config.option.timeout = float(config.getini("timeout")) * bounds.FACTOR
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
