@@ -64,6 +64,7 @@ class Up:
             env=self.env,
             capture_output=True,
             text=True,
+            # It may follow a whole rollout; on a full disk `job run` alone asks for a minute.
             timeout=LONG_S,
             check=False,
         )

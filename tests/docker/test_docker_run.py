@@ -219,9 +219,7 @@ async def test_exec_and_stats_look_inside(engine: OwnEngine, top: Path) -> None:
     """A command runs inside with its code and both outputs; a slow one is killed; statistics are there."""
     async with a_box(engine, top) as box:
         handle = await box.start("echo up; sleep 300", launch_env={"A": "b"})
-        said = await run_command(
-            box.driver, handle, ("sh", "-c", "echo $A; echo no >&2; exit 4"), 10
-        )
+        said = await run_command(box.driver, handle, ("sh", "-c", "echo $A; echo no >&2; exit 4"))
         assert (said.code, said.stdout, said.stderr) == (4, b"b\n", b"no\n")
         with pytest.raises(TimeoutError):
             await run_command(box.driver, handle, ("sleep", "77"), 1.0)

@@ -251,9 +251,7 @@ async def test_exec_and_stats_look_inside(tmp_path: Path) -> None:
         node.hear(projection(5, 1))
         await node.until(lambda: node.status() == "running")
         driver, handle, _ = next(iter(node.edge._live.values()))
-        said = await run_command(
-            driver, handle, ("sh", "-c", "echo $NOMAD_JOB_NAME; pwd; exit 4"), 10
-        )
+        said = await run_command(driver, handle, ("sh", "-c", "echo $NOMAD_JOB_NAME; pwd; exit 4"))
         lines = said.stdout.decode().split()
         assert (said.code, lines[0], Path(lines[1]).name) == (4, "jay", "main")
         assert (await driver.stats(handle)).memory_bytes > 0
