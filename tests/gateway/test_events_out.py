@@ -165,6 +165,9 @@ class Out:
 def out(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Out]:
     """One cluster for the file, with a job that runs."""
     one = Out(tmp_path_factory.mktemp("events-out"))
+    # A new subscription begins with the next record: what came before its start is not sent.
+    begun = one.up.data_dir / "gateway" / "outgoing"
+    one.up.until(lambda: len(list(begun.glob("*.json"))) == 4, "every target has begun")
     code, found = one.up.run("job", "run", str(ROOT / "examples" / "hello.nomad.hcl"))
     assert code == 0, found
     seq = one.up.ask("cluster")["seq"]
