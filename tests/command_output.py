@@ -5,6 +5,8 @@ from typing import Any
 
 import msgspec
 
+from tests.bounds import WAIT_S
+
 
 class CommandOutput(msgspec.Struct):
     """Exit code and both outputs of a command."""
@@ -15,7 +17,7 @@ class CommandOutput(msgspec.Struct):
 
 
 async def run_command(
-    driver: Any, handle: Any, command: tuple[str, ...], timeout_s: float
+    driver: Any, handle: Any, command: tuple[str, ...], timeout_s: float = WAIT_S
 ) -> CommandOutput:
     """Run a command. Raises TimeoutError after closing it."""
     session = await driver.exec_stream(handle, command, tty=False)

@@ -10,7 +10,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from services.cli import global_options
-from tests import leftovers, not_tested, second_try, summary
+from tests import bounds, leftovers, not_tested, second_try, summary
 
 TESTS = Path(__file__).parent
 FULL = not_tested.is_full()
@@ -76,8 +76,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Restore Ctrl-C, which a shell's background jobs ignore, and name the run for all that it starts."""
+    """Restore Ctrl-C, which a shell's background jobs ignore, and name the run for all that it starts.
+
+    CARAVAN_TEST_WAIT lengthens the last resort with the waits below it.
+    """
+    if config.option.timeout is None:
+        config.option.timeout = float(config.getini("timeout")) * bounds.FACTOR
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):

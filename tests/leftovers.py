@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.bounds import WAIT_S
+
 #: Environment variable with the name of the run; workers and all that they start inherit it.
 RUN = "CARAVAN_TEST_RUN"
 PROC = Path("/proc")
-#: What ends by itself after its test, a watcher that writes down an exit for instance, gets this long, in seconds.
-PATIENCE_S = 60.0
-#: The same after Ctrl-C: who presses it waits.
+#: After Ctrl-C, in seconds: who presses it waits.
 INTERRUPTED_S = 2.0
 
 _TEST = re.compile(rb"PYTEST_CURRENT_TEST=(.*?)(?: \([a-z]+\))?\0")
@@ -102,8 +102,11 @@ def look(run: str, folder: str, before: frozenset[str]) -> list[Left]:
     ]
 
 
-def settle(look_now: Callable[[], list[Left]], patience_s: float = PATIENCE_S) -> list[Left]:
-    """Look until nothing is left, or until patience is at its end; returns what is left then."""
+def settle(look_now: Callable[[], list[Left]], patience_s: float = WAIT_S) -> list[Left]:
+    """Look until nothing is left, or until patience is at its end; returns what is left then.
+
+    What ends by itself after its test, a watcher that writes down an exit for instance, has that long.
+    """
     deadline = time.monotonic() + patience_s
     while (left := look_now()) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -122,9 +125,7 @@ def of_run(config: pytest.Config, before: frozenset[str], *, is_interrupted: boo
     """What a run left behind when it had ended; its processes are killed."""
     run = os.environ[RUN]
     folder = str(config._tmp_path_factory.getbasetemp())  # type: ignore[attr-defined]
-    left = settle(
-        lambda: look(run, folder, before), INTERRUPTED_S if is_interrupted else PATIENCE_S
-    )
+    left = settle(lambda: look(run, folder, before), INTERRUPTED_S if is_interrupted else WAIT_S)
     end(left)
     return left
 

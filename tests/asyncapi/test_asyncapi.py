@@ -15,6 +15,7 @@ from schemas import generate
 from services.gateway.edge.bus import asyncapi
 from shared.protocol import contract, subjects
 from tests import not_tested
+from tests.bounds import LONG_S, WAIT_S
 
 HERE = Path(__file__).parent
 #: The parser and what it needs, installed once per lock; git ignores it.
@@ -152,11 +153,11 @@ def parser_folder() -> Path:
     command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
     try:
         done = subprocess.run(
-            command, cwd=fresh, capture_output=True, text=True, timeout=150, check=False
+            command, cwd=fresh, capture_output=True, text=True, timeout=LONG_S, check=False
         )
         failure = done.stderr[-300:] if done.returncode else ""
     except subprocess.TimeoutExpired:
-        failure = "it took longer than 150 s"
+        failure = f"it took longer than {LONG_S:g} s"
     if failure:
         shutil.rmtree(fresh, ignore_errors=True)
         not_tested.missing_tool(f"the official AsyncAPI parser cannot be installed: {failure}")
@@ -170,12 +171,12 @@ def parser_folder() -> Path:
 
 def parse(file: Path) -> dict:
     command = ["node", str(HERE / "check.mjs"), str(parser_folder()), str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(2 * LONG_S)
 def test_the_official_parser_accepts_it() -> None:
     """The AsyncAPI project's own parser finds no error and no warning, and sees every channel."""
     told = parse(generate.ROOT / asyncapi.ASYNCAPI_JSON)
@@ -185,7 +186,7 @@ def test_the_official_parser_accepts_it() -> None:
     assert told["operations"] == len(contract.SUBJECTS)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(2 * LONG_S)
 def test_the_official_parser_can_refuse(tmp_path: Path) -> None:
     """A document with a dangling channel is an error to the same check."""
     broken = asyncapi.document()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bounds import WAIT_S
 from tests.bus.up import Up
 
 pytestmark = pytest.mark.bus
@@ -98,7 +99,7 @@ def test_42_secrets_stay_where_they_are(up: Up, tmp_path: Path) -> None:
     seen |= files_below(up.data_dir / "logs")
     for port in sorted((up.data_dir / "logs").glob("*.port")):
         url = f"http://127.0.0.1:{port.read_text().strip()}/metrics"
-        with urllib.request.urlopen(url, timeout=5) as found:
+        with urllib.request.urlopen(url, timeout=WAIT_S) as found:
             seen[url] = found.read()
     for words in (("alloc", "status", keeper), ("job", "status", "keeper"), ("node", "status")):
         seen[str(words)] = json.dumps(up.run(*words)[1]).encode()

@@ -14,6 +14,7 @@ import pytest
 
 from bench.catalog import BENCHMARKS
 from bench.report.build import RESULTS, ROOT, SEPARATE_PAGE
+from tests.bounds import LONG_S
 
 #: Parts of the size that take a few seconds.
 SIZE = 0.02
@@ -83,7 +84,7 @@ def holds_contract(name: str, told: dict[str, Any]) -> None:
     assert told["fsync"] or not told["replicas"]
 
 
-@pytest.mark.timeout(620)
+@pytest.mark.timeout(4 * LONG_S)
 @pytest.mark.parametrize("name", LEFT)
 def test_a_small_part_of_it_holds(name: str) -> None:
     """The command ends well, stdout is the one object and nothing else, and all that it checked held."""
@@ -94,7 +95,7 @@ def test_a_small_part_of_it_holds(name: str) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=3 * LONG_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]

@@ -19,6 +19,7 @@ from shared.bus.server.nats_server import NatsServer, ServerSettings
 from shared.core.runtime.messages import Listen, Message, Open, Work
 from shared.errors import BusUnavailable, ConfigInvalid
 from shared.protocol import subjects
+from tests.bounds import WAIT_S
 from tests.bus.toys import Bus, Toy, append, run, until
 
 pytestmark = pytest.mark.bus
@@ -367,13 +368,14 @@ def test_a_client_hears_its_own_answers_only(bus: Bus) -> None:
 @asynccontextmanager
 async def _once_there(bus: Bus, login: Login) -> AsyncIterator[BusClient]:
     """Connect as a user that the server takes over at this moment."""
-    while True:
-        try:
-            async with bus.client(login) as client:
-                await client.flush()
-                break
-        except BusUnavailable:
-            await asyncio.sleep(0.02)
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            try:
+                async with bus.client(login) as client:
+                    await client.flush()
+                    break
+            except BusUnavailable:
+                await asyncio.sleep(0.02)
     async with bus.client(login) as client:
         yield client
 
@@ -458,13 +460,8 @@ def test_a_node_joins_a_running_bus(bus: Bus) -> None:
             grown = bus.credentials.with_node("rack/7")
             await asyncio.to_thread(bus.server.reload, grown)
             bus.credentials = grown
-            while True:
-                try:
-                    async with bus.client(bus.node_login("rack/7")) as node:
-                        await node.flush()
-                    break
-                except BusUnavailable:
-                    await asyncio.sleep(0.02)
+            async with _once_there(bus, bus.node_login("rack/7")) as node:
+                await node.flush()
             assert view.is_connected
             assert view.stats["reconnects"] == 0
 

@@ -17,6 +17,7 @@ from services.cli.command_table import COMMANDS
 from services.cli.local.processes import processes_using
 from shared.bus.connection.public_client import Client
 from shared.protocol import subjects
+from tests.bounds import LONG_S, WAIT_S
 from tests.bus.up import Up
 
 pytestmark = pytest.mark.bus
@@ -274,7 +275,9 @@ def test_demo(tmp_path: Path) -> None:
     """The demo comes to its end: ran, restarted, stopped, nothing left; one object on stdout."""
     env = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-m", "services.cli", "demo", "--json"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=90, check=False)
+    done = subprocess.run(
+        command, env=env, capture_output=True, text=True, timeout=LONG_S, check=False
+    )
     story = json.loads(done.stdout)
     assert done.returncode == 0, done.stderr
     assert set(story) == set(next(c.keys() for c in COMMANDS if c.words == ("demo",)))
@@ -296,7 +299,7 @@ def test_a_demo_that_is_ended_leaves_nothing(tmp_path: Path, number: signal.Sign
             assert any("bus at nats://" in line for line in process.stdout)
             (folder,) = tmp_path.glob("caravan-demo-*")
             process.send_signal(number)
-            process.communicate(timeout=60)
+            process.communicate(timeout=WAIT_S)
         finally:
             process.kill()
     assert process.returncode == 128 + number

@@ -22,6 +22,7 @@ from shared.core.runtime import messages as r
 from shared.core.runtime.histogram import Histogram
 from shared.errors import BusUnavailable, ConfigInvalid
 from shared.protocol import subjects
+from tests.bounds import WAIT_S
 from tests.bus.toys import Bus, Toy, run, until
 
 pytestmark = pytest.mark.bus
@@ -126,7 +127,7 @@ def test_the_client_asks_and_reads(bus: Bus) -> None:
 
 def get(port: int, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=WAIT_S) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as err:
         with err:
@@ -208,7 +209,7 @@ def test_a_process_serves_until_it_is_told_to_end(bus: Bus, tmp_path: Path) -> N
         try:
             run(until(lambda: healthy(port_file), "a ready process"))
             process.send_signal(signal.SIGTERM)
-            _, written = process.communicate(timeout=60)
+            _, written = process.communicate(timeout=WAIT_S)
         finally:
             process.kill()
     lines = [json.loads(line) for line in written.splitlines()]
@@ -244,7 +245,7 @@ def test_two_roles_share_a_process(bus: Bus, tmp_path: Path) -> None:
             health = json.loads(get(port, "/health")[1])
             metrics = get(port, "/metrics")[1]
             process.send_signal(signal.SIGTERM)
-            _, written = process.communicate(timeout=60)
+            _, written = process.communicate(timeout=WAIT_S)
         finally:
             process.kill()
     assert process.returncode == 0, written
@@ -268,7 +269,7 @@ def test_a_process_that_must_not_go_on_says_so(bus: Bus, tmp_path: Path) -> None
         cwd=root,
         capture_output=True,
         check=False,
-        timeout=60,
+        timeout=WAIT_S,
     )
     last = json.loads(done.stderr.splitlines()[-1])
     assert done.returncode == 1

@@ -112,7 +112,7 @@ def test_an_append_into_nowhere_is_unknown(bus: Bus) -> None:
 
 
 def test_the_standby_takes_over_a_crashed_leader(bus: Bus) -> None:
-    """A leader that falls silent is followed within three seconds; a leader that stops, at once."""
+    """A leader that falls silent is followed, though it lets go of nothing; so is a leader that stops."""
 
     async def story() -> None:
         await bus.bootstrap()
@@ -128,9 +128,9 @@ def test_the_standby_takes_over_a_crashed_leader(bus: Bus) -> None:
             silenced = standby._leadership._running
             assert silenced is not None
             silenced.cancel()
-            crashed_at = time.monotonic()
             await until(lambda: one.leads)
-            assert time.monotonic() - crashed_at < 3.0
+            # It let go of nothing, and its connection is there: the key died of its age.
+            assert standby._leadership.held and standby.is_ready
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
             async with bus.shell(Applier("three")) as third:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.bounds import WAIT_S
 from tests.bus.up import Up
 
 pytestmark = pytest.mark.bus
@@ -38,7 +39,7 @@ class Fleet:
     def end(self, number: signal.Signals) -> tuple[int, str, str]:
         """End it; returns exit code and what it said."""
         self.process.send_signal(number)
-        out, err = self.process.communicate(timeout=60)
+        out, err = self.process.communicate(timeout=WAIT_S)
         return self.process.returncode, out, err
 
 

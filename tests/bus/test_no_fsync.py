@@ -5,6 +5,7 @@ import pytest
 from bench.harness.cluster import BenchCluster, run_on_cluster, wait_until
 from bench.harness.fleet_process import n1_standard_8
 from bench.harness.measured_run import log_is_fsynced
+from tests.bounds import WAIT_S
 
 
 def test_a_benchmark_may_ask_for_a_bus_without_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -15,7 +16,7 @@ def test_a_benchmark_may_ask_for_a_bus_without_fsync(monkeypatch: pytest.MonkeyP
     async def story(cluster: BenchCluster) -> None:
         async with cluster.observer() as observer:
             cluster.start_fleet(n1_standard_8(2))
-            await wait_until(lambda: observer.state.fleet.ready().sum() == 2, "two nodes", 60)
+            await wait_until(lambda: observer.state.fleet.ready().sum() == 2, "two nodes", WAIT_S)
             said.append(await log_is_fsynced(cluster, observer))
 
     run_on_cluster(story)

@@ -16,6 +16,7 @@ from shared.bus.shell.shell import Shell
 from shared.core.runtime import messages as r
 from shared.core.runtime.role import Role
 from shared.protocol import subjects
+from tests.bounds import WAIT_S
 from tests.bus.toys import Bus, Toy, append, run, until
 from tests.faults.poison import HEADERS
 from tests.faults.raw_frames import RawSender
@@ -31,7 +32,7 @@ CARRIERS = {"query": subscribe_without_headers}
 @contextlib.asynccontextmanager
 async def carried(bus: Bus, role: Role) -> AsyncIterator[Shell]:
     """A shell as the view's process has it."""
-    shell = Shell(role, bus.settings("view", start_timeout_s=60.0), carriers=CARRIERS)
+    shell = Shell(role, bus.settings("view", start_timeout_s=WAIT_S), carriers=CARRIERS)
     stop = asyncio.Event()
     running = asyncio.create_task(shell.run(stop))
     try:
@@ -56,7 +57,7 @@ async def write(bus: Bus, log: WrittenLog) -> None:
 
 
 async def ask(asker: BusClient, noun: str, body: bytes = b"{}") -> dict:
-    return json.loads((await asker.request_raw(subjects.query(noun), body, timeout_s=60.0))[1])
+    return json.loads((await asker.request_raw(subjects.query(noun), body, timeout_s=WAIT_S))[1])
 
 
 def test_the_view_answers(bus: Bus) -> None:

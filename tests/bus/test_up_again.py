@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bounds import WAIT_S
 from tests.bus.test_lifecycle import Story, job
 from tests.bus.test_restore import SLEEPS, is_alive, pids_below, tasks
 from tests.bus.up import Up
@@ -90,7 +91,7 @@ def test_a_copy_of_a_directory_that_runs_is_refused(folder: Path) -> None:
         )
         words = [*up._command("up"), "--port", "0", "--data-dir", str(folder / "copy")]
         done = subprocess.run(
-            words, env=up.env, capture_output=True, text=True, timeout=60, check=False
+            words, env=up.env, capture_output=True, text=True, timeout=WAIT_S, check=False
         )
         assert done.returncode != 0
         assert "already runs on this machine" in done.stderr
@@ -105,7 +106,7 @@ def test_a_copy_of_a_directory_that_runs_is_refused(folder: Path) -> None:
             env=env,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=WAIT_S,
             check=False,
         )
         assert done.returncode == 1

@@ -23,6 +23,7 @@ import pytest
 from services.cli.local.processes import processes_using
 from shared.bus.connection.public_client import Client
 from shared.errors import BusUnavailable
+from tests.bounds import LONG_S, WAIT_S
 from tests.bus.test_restore import pids_below
 from tests.bus.up import Up
 
@@ -41,8 +42,6 @@ LISTING_S = 1.0
 SHUTDOWN_DELAY = "3s"
 #: Between two requests of a user.
 PAUSE_S = 0.02
-#: For one answer of the service, and for a listing.
-PATIENCE_S = 30.0
 
 SERVER = """
 import http.server, json, os, socketserver
@@ -192,7 +191,7 @@ class Users:
     def _fresh(self) -> list[dict[str, Any]]:
         is_fresh = lambda: time.monotonic() - self._asked_s < LISTING_S  # noqa: E731
         with self._is_new:
-            return self.listing if self._is_new.wait_for(is_fresh, PATIENCE_S) else []
+            return self.listing if self._is_new.wait_for(is_fresh, WAIT_S) else []
 
     def _ask(self, number: int) -> None:
         turn = number
@@ -209,7 +208,7 @@ class Users:
 
     def _request(self, one: dict[str, Any]) -> str:
         """Ask one instance; returns what went wrong."""
-        connection = http.client.HTTPConnection(one["address"], one["port"], timeout=PATIENCE_S)
+        connection = http.client.HTTPConnection(one["address"], one["port"], timeout=WAIT_S)
         try:
             connection.request("GET", "/")
             answer = connection.getresponse()
@@ -335,7 +334,7 @@ def update(web: Web, users: Users, release: int) -> None:
 
 
 # A minute on a machine that has nothing else to do.
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3 * LONG_S)
 def test_no_request_fails_in_twenty_updates(up: Up, tmp_path: Path) -> None:
     """Requests failed 0, never too few listed; versions and counts exact; no allocation lost or doubled."""
     web = Web(up, tmp_path)

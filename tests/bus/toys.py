@@ -21,18 +21,12 @@ from shared.bus.shell.shell_settings import ShellSettings
 from shared.core.runtime import messages as r
 from shared.core.runtime.role import Input, Role
 from shared.protocol import subjects
+from tests.bounds import WAIT_S, level
 
-PATIENCE_S = 60.0
 
-
-async def until(holds: Callable[[], object], what: str = "the expected level") -> None:
+async def until(holds: Callable[[], object], what: str = "") -> None:
     """Wait for a level, bounded in time."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + PATIENCE_S
-    while not holds():
-        if loop.time() > deadline:
-            raise AssertionError(f"never reached: {what}")
-        await asyncio.sleep(0.005)
+    await level(holds, what)
 
 
 def run(story: Coroutine[Any, Any, None]) -> None:
@@ -83,7 +77,7 @@ class Bus:
     def settings(self, user: str = "plan_applier", **other: float) -> ShellSettings:
         """What a role's shell in CORE is given."""
         sys_login = self.login("sys") if user == "plan_applier" else None
-        own = ShellSettings(login=self.login(user), sys_login=sys_login, start_timeout_s=60.0)
+        own = ShellSettings(login=self.login(user), sys_login=sys_login, start_timeout_s=WAIT_S)
         return msgspec.structs.replace(own, **other)
 
     def node_settings(self, node_id: str) -> ShellSettings:

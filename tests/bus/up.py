@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -16,9 +15,7 @@ from services.cli.command_table import COMMANDS
 from shared.bus.connection.public_client import Client
 from shared.errors import BusUnavailable
 from shared.protocol import subjects
-
-#: A loaded machine is slow; what hangs is ended by the timeout of its test.
-PATIENCE_S = 90.0
+from tests.bounds import LONG_S, WAIT_S, until
 
 
 class Up:
@@ -67,7 +64,8 @@ class Up:
             env=self.env,
             capture_output=True,
             text=True,
-            timeout=PATIENCE_S,
+            # It may follow a whole rollout; on a full disk `job run` alone asks for a minute.
+            timeout=LONG_S,
             check=False,
         )
         lines = done.stdout.splitlines()
@@ -90,13 +88,13 @@ class Up:
             async with Client(self.client_url) as client:
                 return await client.request(subjects.query(noun), query)
 
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
+        def answer() -> list[dict[str, Any]]:
             try:
-                return asyncio.run(ask())
+                return [asyncio.run(ask())]
             except BusUnavailable:
-                assert time.monotonic() < deadline, f"no answer to query.{noun}"
-                time.sleep(0.1)
+                return []
+
+        return until(answer, f"an answer to query.{noun}")[0]
 
     def allocs(self, job_id: str, status: str = "") -> list[dict[str, Any]]:
         """Allocations of a job, all or those of one status, as `job status` lists them."""
@@ -105,15 +103,12 @@ class Up:
 
     def until(self, holds: Callable[[], bool], what: str) -> None:
         """Wait for a level."""
-        deadline = time.monotonic() + PATIENCE_S
-        while not holds():
-            assert time.monotonic() < deadline, what
-            time.sleep(0.1)
+        until(holds, what)
 
     def end(self) -> int:
         """Ctrl-C."""
         self.process.send_signal(signal.SIGINT)
-        code = self.process.wait(PATIENCE_S)
+        code = self.process.wait(WAIT_S)
         self.log.close()
         if self.process.stdout is not None:
             self.process.stdout.close()

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.bounds import LONG_S
+
 ROOT = Path(__file__).resolve().parents[2]
 JUST = Path(sys.executable).parent / "just"
 
 
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(8 * LONG_S)
 @pytest.mark.parametrize("recipe", ["mypy", "basedpyright", "lint", "imports", "deps"])
 def test_a_check_finds_nothing(recipe: str) -> None:
     """Each recipe of the Justfile ends with 0; what it found is the reason of the failure."""

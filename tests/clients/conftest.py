@@ -16,6 +16,7 @@ import pytest
 
 from services.cli.local.processes import processes_using
 from tests import not_tested
+from tests.bounds import WAIT_S
 from tests.clients.languages import LANGUAGES, NotHere, Workshop, workshop
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,7 +64,7 @@ def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         )
         yield json.loads(shown.stdout)["url"]
         process.send_signal(signal.SIGINT)
-        assert process.wait(90) == 0
+        assert process.wait(WAIT_S) == 0
     assert processes_using(folder / "data") == []
 
 

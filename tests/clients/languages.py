@@ -17,12 +17,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.bounds import LONG_S, WAIT_S
+
 HERE = Path(__file__).parent
 CACHE = Path(os.environ.get("CARAVAN_CACHE") or HERE.parents[1] / ".cache") / "clients"
 FETCHED = ".fetched"
 #: A cold build in Rust takes 45 s of processor time; a busy machine makes minutes of it.
-STEP_S = 400
-TOO_LONG = f"it took longer than {STEP_S} s"
+STEP_S = 2 * LONG_S
+TOO_LONG = f"it took longer than {STEP_S:g} s"
 #: What running a client beside its source leaves there.
 LEFT = shutil.ignore_patterns("node_modules", "target", "lib", "Cargo.lock")
 
@@ -126,7 +128,9 @@ class Workshop(NamedTuple):
     #: seconds that fetching and building took.
     prepared_s: float
 
-    def run(self, command: tuple[str, ...], env: dict[str, str], *, timeout_s: float = 90.0) -> str:
+    def run(
+        self, command: tuple[str, ...], env: dict[str, str], *, timeout_s: float = LONG_S
+    ) -> str:
         """Run one of the client's commands with nothing of ours in its environment; return its stdout."""
         kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
         done = subprocess.run(
@@ -188,7 +192,7 @@ def check_tools(language: Language) -> None:
         raise NotHere(f"no {' and no '.join(missing)} here")
     if language.version:
         told = subprocess.run(
-            language.version, capture_output=True, text=True, timeout=30, check=False
+            language.version, capture_output=True, text=True, timeout=WAIT_S, check=False
         ).stdout
         found = re.search(r"(\d+)\.(\d+)", told)
         if found is None or (int(found[1]), int(found[2])) < language.least:

@@ -27,6 +27,7 @@ from caravan_client.messages import Verdict
 from caravan_client.queries import Queries
 
 from schemas.queries import NOUNS
+from tests.bounds import LONG_S, WAIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "clients" / "python"
@@ -70,7 +71,7 @@ def test_the_page_does_what_it_says(bus: str) -> None:
             cwd="/",
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=LONG_S,
             check=False,
         )
         assert done.returncode == 0, done.stderr
@@ -99,20 +100,20 @@ async def test_a_job_lives_through_all_verbs(bus: str) -> None:
     async with client(bus) as caravan:
         first = await caravan.jobs.submit(service("verbs"), submission_id="verbs-1")
         assert await caravan.jobs.submit(service("verbs"), submission_id="verbs-1") == first
-        await caravan.jobs.wait(first, timeout_s=60)
+        await caravan.jobs.wait(first, timeout_s=WAIT_S)
         with pytest.raises(Refused, match="modify index"):
             await caravan.jobs.submit(service("verbs"), modify_index=0)
         scaled = await caravan.jobs.scale("verbs", 2)
-        job = await caravan.jobs.wait(scaled, timeout_s=60)
+        job = await caravan.jobs.wait(scaled, timeout_s=WAIT_S)
         assert (job.version, job.groups["web"].running) == (1, 2)
         back = await caravan.jobs.revert("verbs", version=0)
-        await caravan.jobs.wait(back, timeout_s=60)
+        await caravan.jobs.wait(back, timeout_s=WAIT_S)
         answer = await caravan.query.job("verbs", min_seq=back.seq)
         assert [one.desired_status for one in answer.allocations].count("run") == 1
         stopped = await caravan.jobs.stop("verbs")
-        await caravan.jobs.wait(stopped, until=OVER, timeout_s=60)
+        await caravan.jobs.wait(stopped, until=OVER, timeout_s=WAIT_S)
         started = await caravan.jobs.start("verbs")
-        await caravan.jobs.wait(started, timeout_s=60)
+        await caravan.jobs.wait(started, timeout_s=WAIT_S)
         await caravan.jobs.stop("verbs", purge=True)
         records = [one async for one in caravan.log.records(first.seq, stopped.seq)]
     seqs = [one.seq for one in records]
@@ -128,7 +129,7 @@ async def test_files_output_and_commands_of_a_task(bus: str) -> None:
     command = f"seq {lines}; echo kept > local/kept.txt; exec sleep 3600"
     async with client(bus) as caravan:
         verdict = await caravan.jobs.submit(service("output", command))
-        await caravan.jobs.wait(verdict, timeout_s=60)
+        await caravan.jobs.wait(verdict, timeout_s=WAIT_S)
         alloc = "output.web[0]"
         said = b"".join([piece async for piece in caravan.tasks.logs(alloc, "main")])
         assert said == b"".join(b"%d\n" % n for n in range(1, lines + 1))
@@ -173,7 +174,7 @@ async def test_what_fails_says_so(bus: str) -> None:
             ],
         }
         with pytest.raises(JobFailed, match="broken"):
-            await caravan.jobs.wait(await caravan.jobs.submit(job), timeout_s=60)
+            await caravan.jobs.wait(await caravan.jobs.submit(job), timeout_s=WAIT_S)
 
 
 async def submit_some(caravan: Client) -> list[Verdict]:
@@ -187,7 +188,7 @@ async def test_the_log_is_followed_from_any_seq(bus: str) -> None:
         begin = (await caravan.query.cluster()).seq + 1
         seen: list[Record] = []
         submitting = asyncio.create_task(submit_some(caravan))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_S):
             async for record in caravan.log.records(begin, follow=True):
                 seen.append(record)
                 if submitting.done() and record.seq >= submitting.result()[-1].seq:
@@ -202,7 +203,7 @@ def test_without_a_loop(bus: str) -> None:
     """The synchronous client submits, follows and iterates like the other, and closes."""
     with connect_sync(bus) as caravan:
         verdict = caravan.jobs.submit(service("sync"))
-        assert caravan.jobs.wait(verdict, timeout_s=60).rollout.status == "running"
+        assert caravan.jobs.wait(verdict, timeout_s=WAIT_S).rollout.status == "running"
         assert next(iter(caravan.jobs.follow("sync"))).job_id == "sync"
         assert b"".join(caravan.tasks.logs("sync.web[0]", "main")) == b"hello\n"
         with pytest.raises(Refused):

@@ -14,6 +14,7 @@ from uuid import uuid4
 import msgspec
 
 from shared.bus.server.nats_server import free_port
+from tests.bounds import LONG_S, WAIT_S, until
 from tests.compose.engine import ROOT, Engine, Project
 from tests.compose.load import fleet
 
@@ -64,24 +65,22 @@ class ContainerCluster:
         command = [*self.engine.inside, sys.executable, "-m", "services.cli", *words, "--json"]
         env = {**os.environ, "CARAVAN_NATS_URL": url}
         done = subprocess.run(
-            command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+            command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=WAIT_S, check=False
         )
         assert done.returncode in allowed, (words, done.stdout, done.stderr)
         told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return told
 
-    def until(self, what: str, holds: Any, within_s: float = 30.0) -> Any:
+    def until(self, what: str, holds: Any) -> Any:
         """Wait until `holds()` is true; returns it. Raises AssertionError with what every container said last."""
-        deadline = time.monotonic() + within_s
-        while time.monotonic() < deadline:
+
+        def found() -> Any:
             try:
-                found = holds()
+                return holds()
             except (AssertionError, json.JSONDecodeError):
-                found = None
-            if found:
-                return found
-            time.sleep(0.1)
-        raise AssertionError(f"not within {within_s} s: {what}\n{self.project.logs()}")
+                return None
+
+        return until(found, lambda: f"{what}\n{self.project.logs()}")
 
     def metric(self, service: str, name: str) -> float:
         """A metric of a service that has one container, read in there as Prometheus would."""
@@ -114,11 +113,11 @@ class ContainerCluster:
 
     def load(self, *words: str) -> dict[str, Any]:
         """Run `tests.compose.load` to its end."""
-        return self.answer(self.start_load(*words), 60)
+        return self.answer(self.start_load(*words))
 
-    def answer(self, child: "subprocess.Popen[str]", within_s: float) -> dict[str, Any]:
+    def answer(self, child: "subprocess.Popen[str]") -> dict[str, Any]:
         """End a client's stdin, wait for its end and return its object."""
-        out, err = child.communicate(timeout=within_s)
+        out, err = child.communicate(timeout=LONG_S)
         self._children.remove(child)
         assert child.returncode == 0, (out[-500:], err[-1500:])
         told: dict[str, Any] = json.loads(out.splitlines()[-1])

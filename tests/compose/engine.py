@@ -22,6 +22,7 @@ import docker
 import docker.errors
 
 from tests import not_tested
+from tests.bounds import LONG_S, WAIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache" / "compose"
@@ -44,7 +45,7 @@ class Engine:
 
     def __init__(self, url: str, process: subprocess.Popen[bytes] | None, folder: Path) -> None:
         self.url = url
-        self.client = docker.DockerClient(base_url=url, timeout=120)
+        self.client = docker.DockerClient(base_url=url, timeout=LONG_S)
         self.inside: tuple[str, ...] = ()
         self._process = process
         self._folder = folder
@@ -63,7 +64,7 @@ class Engine:
             return
         self._process.send_signal(signal.SIGTERM)
         try:
-            self._process.wait(30)
+            self._process.wait(WAIT_S)
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
@@ -111,7 +112,7 @@ def _start() -> Engine:
             start_new_session=True,
             preexec_fn=_leave_network,  # noqa: PLW1509 - nothing else runs in a thread here.
         )
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + WAIT_S
     while not (folder / "sock").exists():
         if process.poll() is not None or time.monotonic() > deadline:
             process.kill()
@@ -205,11 +206,11 @@ class Project:
         ]
         self._env = {**os.environ, "DOCKER_HOST": engine.url, "DOCKER_BUILDKIT": "0", **env}
 
-    def run(self, *words: str, timeout_s: float = 120) -> str:
+    def run(self, *words: str) -> str:
         """Run one compose command. Raises AssertionError with what it said."""
         done = subprocess.run(
             [*self._command, *words], env=self._env, capture_output=True, text=True,
-            timeout=timeout_s, check=False,
+            timeout=LONG_S, check=False,
         )  # fmt: skip
         assert done.returncode == 0, (
             f"compose {' '.join(words)}: {done.stderr[-2000:]}\n{self.logs()}"

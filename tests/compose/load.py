@@ -24,11 +24,12 @@ from shared.bus.server import accounts
 from shared.core.runtime.replica import Replica
 from shared.errors import BusUnavailable
 from shared.protocol import subjects
+from tests.bounds import WAIT_S
 
 GROUP = "group"
 DATACENTER = "fleet"
 #: So long may the cluster stand still before we say that something is lost.
-_STILL_S = 45.0
+_STILL_S = WAIT_S
 
 
 def job(number: int, count: int) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from shared.bus.server.nats_server import free_port
 from tests import not_tested
+from tests.bounds import LONG_S, WAIT_S
 from tests.compose.engine import ROOT, Engine, find_compose
 
 PAGE = ROOT / "docs" / "operations.md"
@@ -92,7 +93,7 @@ class Reader:
             name, _, value = line.removeprefix("export ").partition("=")
             self._env[name] = self._run(f"echo {value}").stdout.strip()
             return ""
-        deadline = time.monotonic() + (45 if line.startswith("caravan") else 0)
+        deadline = time.monotonic() + (WAIT_S if line.startswith("caravan") else 0)
         while True:
             done = self._run(line)
             if done.returncode == 0:
@@ -107,7 +108,7 @@ class Reader:
             env=self._env,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=LONG_S,
             check=False,
         )
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests import not_tested
+from tests.bounds import until
 from tests.clients.conftest import ALL, ten_lines
 from tests.clients.languages import LANGUAGES, STEP_S, Language, NotHere, workshop
 from tests.compose.cluster import ContainerCluster
@@ -57,13 +58,15 @@ def _asked(reader: Reader, words: str) -> dict[str, Any]:
     return told
 
 
-def _until(
-    reader: Reader, words: str, holds: Callable[[dict[str, Any]], bool], within_s: float = 60.0
-) -> dict[str, Any]:
-    deadline = time.monotonic() + within_s
-    while not holds(told := _asked(reader, words)):
-        assert time.monotonic() < deadline, told
-        time.sleep(0.2)
+def _until(reader: Reader, words: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    told: dict[str, Any] = {}
+
+    def is_so() -> bool:
+        nonlocal told
+        told = _asked(reader, words)
+        return holds(told)
+
+    until(is_so, lambda: told)
     return told
 
 
@@ -90,7 +93,7 @@ def test_clients_use_the_exported_url_and_tasks_find_no_login(cluster_of: Make) 
     cluster = cluster_of(1, "agents")
     say(f"up in {cluster.up():.1f} s: one server, every service, three agents")
     there = lambda: len(cluster.caravan("node", "status")["nodes"]) == 3  # noqa: E731
-    cluster.until("three nodes", there, 90)
+    cluster.until("three nodes", there)
     tried = [one for one in LANGUAGES if _speaks(cluster, one)]
     assert {"bash", "python"} <= {one.name for one in tried}
     assert len(tried) == len(LANGUAGES) or not ALL
@@ -166,7 +169,7 @@ def test_three_servers_place_every_job_once_while_scaled_and_broken(cluster_of: 
     _scale(cluster, phases, 3)
     time.sleep(2)  # What three do.
 
-    told = cluster.answer(load, 150)
+    told = cluster.answer(load)
     phases.append((time.time(), "load done"))
     say(f"load: {told}")
     jobs = told["jobs"]
@@ -205,7 +208,7 @@ def _repair(cluster: ContainerCluster) -> None:
             cluster.engine.client.volumes.get(volume).remove()
         else:
             assert line == "caravan log verify"
-    cluster.until("the wiped server has all again", lambda: _behind(cluster) == [], 60)
+    cluster.until("the wiped server has all again", lambda: _behind(cluster) == [])
 
 
 def _scale(cluster: ContainerCluster, phases: list[tuple[float, str]], count: int) -> None:

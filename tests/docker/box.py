@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from services.agent.drivers.docker.settings import DockerSettings
 from services.agent.drivers.driver import DriverRun
 from services.agent.executor.data_dir import DataDir
 from shared.core.runtime.agent_messages import TaskLaunch, TaskNames
+from tests.bounds import WAIT_S
 from tests.docker.engine import IMAGE, OwnEngine
 
 ALLOC = "0123456789abcdef0123456789abcdef"
@@ -49,7 +50,7 @@ class Box:
     async def ended(self, script: str, number: int = 1, **more: Any) -> Any:
         """Run a script to its end. Returns how it ended."""
         handle = await self.start(script, number, **more)
-        return await asyncio.wait_for(self.driver.wait(handle), 60)
+        return await asyncio.wait_for(self.driver.wait(handle), WAIT_S)
 
     def output(self, name: str = "stdout", task: str = "main") -> str:
         """What a task wrote, as its log has it."""
@@ -100,13 +101,6 @@ async def a_box(engine: OwnEngine, top: Path, **settings: Any) -> AsyncIterator[
         box.clear()
         await box.forget()
         box.leave()
-
-
-async def level(check: Callable[[], Any], timeout_s: float = 60.0) -> None:
-    """Wait for what no event tells of."""
-    async with asyncio.timeout(timeout_s):
-        while not check():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
 
 
 def status(pid: int) -> str:

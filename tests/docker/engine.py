@@ -18,6 +18,7 @@ import docker
 
 from services.agent.drivers.docker.engine import probe_socket
 from tests import not_tested
+from tests.bounds import WAIT_S, until
 from tests.compose.engine import NoEngineError, _install, _leave_network, _unmount_below
 
 #: Programs of the image; all are one static file.
@@ -27,7 +28,6 @@ PROGRAMS = (
     *("stty", "grep", "ulimit", "pwd", "stat", "mount", "chmod", "nslookup", "tty", "yes", "tr"),
 )
 IMAGE = "caravan-test-box:1"
-_START_S = 40
 
 
 class OwnEngine:
@@ -43,7 +43,7 @@ class OwnEngine:
         self._process: subprocess.Popen[bytes] | None = None
         # The namespace outlives a killed dockerd: another process stays in it.
         self._keeper = subprocess.Popen(
-            ["sleep", "1200"],
+            ["sleep", str(20 * WAIT_S)],
             stdin=subprocess.DEVNULL,
             preexec_fn=_leave_network,  # noqa: PLW1509 - nothing else runs in a thread here.
         )
@@ -54,7 +54,7 @@ class OwnEngine:
         except BaseException:
             self.end()
             raise
-        self.client = docker.DockerClient(base_url=self.url, timeout=60)
+        self.client = docker.DockerClient(base_url=self.url, timeout=WAIT_S)
 
     def start(self) -> None:
         """Start dockerd; running containers are found again."""
@@ -82,7 +82,7 @@ class OwnEngine:
                 stderr=log,
                 start_new_session=True,
             )
-        deadline = time.monotonic() + _START_S
+        deadline = time.monotonic() + WAIT_S
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 last = (self._folder / "dockerd.log").read_text(errors="replace").splitlines()[-3:]
@@ -111,9 +111,7 @@ class OwnEngine:
         self._process.wait()
         # Its containerd dies with it, a moment later: the next dockerd must not take it for its own.
         pid = self._folder / "run" / "containerd" / "containerd.pid"
-        deadline = time.monotonic() + 60
-        while Path(f"/proc/{pid.read_text().strip()}").exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        until(lambda: not Path(f"/proc/{pid.read_text().strip()}").exists(), "containerd's end")
 
     def freeze(self) -> None:
         """Dockerd keeps its connections and answers nothing."""
@@ -128,7 +126,7 @@ class OwnEngine:
     def run_inside(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a command in the engine's network."""
         return subprocess.run(
-            [*self.inside, *words], capture_output=True, text=True, timeout=20, check=False
+            [*self.inside, *words], capture_output=True, text=True, timeout=WAIT_S, check=False
         )
 
     def import_image(self) -> None:
@@ -158,13 +156,13 @@ class OwnEngine:
         """End everything that was started, and remove its files."""
         if self._process is not None and self._process.poll() is None:
             self.thaw()
-            client = docker.DockerClient(base_url=self.url, timeout=30)
+            client = docker.DockerClient(base_url=self.url, timeout=WAIT_S)
             for one in client.containers.list(all=True):
                 one.remove(force=True)
             client.close()
             self._process.terminate()
             try:
-                self._process.wait(60)
+                self._process.wait(WAIT_S)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()

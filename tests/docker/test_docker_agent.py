@@ -12,7 +12,7 @@ from services.agent.drivers.docker.container_spec import HostCpu
 from services.agent.drivers.docker.driver import DockerDriver
 from services.agent.drivers.docker.settings import DockerSettings
 from services.agent.executor.data_dir import DataDir
-from tests.docker.box import level
+from tests.bounds import level
 from tests.docker.engine import IMAGE, OwnEngine
 from tests.integration.agent_node import Node, job, projection
 
@@ -102,6 +102,6 @@ async def test_exit_code_and_reason_reach_the_report(engine: OwnEngine, top: Pat
     spec = job(box_task("x=$(yes | head -c 300000000); echo $x"), kind="batch")
     async with a_node(engine, top, spec) as node:
         node.hear(projection(5, 1))
-        await node.until(lambda: node.status() == "failed", 60)
+        await node.until(lambda: node.status() == "failed")
         assert (node.task().exit_code, node.task().signal) == (137, 9)
         assert "OOM Killed" in str(node.task().events)

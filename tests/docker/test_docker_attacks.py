@@ -10,7 +10,8 @@ import pytest
 from services.agent.drivers.docker.mounts import MountPins, MountSources
 from services.agent.drivers.docker.settings import DockerSettings
 from services.agent.drivers.driver import StartRefused
-from tests.docker.box import ALLOC, a_box, launch, level
+from tests.bounds import WAIT_S, level
+from tests.docker.box import ALLOC, a_box, launch
 from tests.docker.engine import OwnEngine
 
 pytestmark = pytest.mark.asyncio
@@ -245,7 +246,7 @@ async def test_secrets_stay_with_their_task(engine: OwnEngine, top: Path) -> Non
         await level(lambda: "s3cr3t-file" in box.output())
         script = "env; ls -R /secrets /alloc /local; cat /alloc/../main/secrets/key; sleep 0.1"
         other = await box.driver.start(box.run(task="other"), launch(script))
-        await asyncio.wait_for(box.driver.wait(other), 60)
+        await asyncio.wait_for(box.driver.wait(other), WAIT_S)
         assert "s3cr3t" not in box.output(task="other")
         labels = str([one.labels for one in box.containers()])
         kept = b"".join(path.read_bytes() for path in (top / "runs").rglob("*") if path.is_file())

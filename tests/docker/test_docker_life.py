@@ -15,7 +15,8 @@ from services.agent.drivers.docker.container_start import (
 )
 from services.agent.drivers.docker.driver import Container
 from services.agent.drivers.driver import StartRefused, TaskExit, TaskMissing
-from tests.docker.box import Box, a_box, launch, level, status
+from tests.bounds import WAIT_S, level
+from tests.docker.box import Box, a_box, launch, status
 from tests.docker.engine import OwnEngine
 
 pytestmark = pytest.mark.asyncio
@@ -38,7 +39,7 @@ async def test_a_running_container_is_adopted(engine: OwnEngine, top: Path) -> N
         found = await box2.driver.recover(box2.run())
         assert isinstance(found, Container)
         assert (found.id, found.pid) == (first.id, first.pid)
-        end = await asyncio.wait_for(box2.driver.wait(found), 60)
+        end = await asyncio.wait_for(box2.driver.wait(found), WAIT_S)
         assert end.code == 7
         assert box2.output() == "".join(f"line {number}\n" for number in range(40))
         assert box2.containers() == []
@@ -134,7 +135,7 @@ async def test_a_container_removed_by_somebody(engine: OwnEngine, top: Path) -> 
         handle = await box.start()
         waiting = asyncio.ensure_future(box.driver.wait(handle))
         engine.client.containers.get(handle.id).remove(force=True)
-        end = await asyncio.wait_for(waiting, 60)
+        end = await asyncio.wait_for(waiting, WAIT_S)
         assert end.code in {None, 137}
         second = await box.start(number=2)
         box2 = await next_life(box)
@@ -165,7 +166,7 @@ async def test_the_engine_goes_and_comes_back(engine: OwnEngine, top: Path) -> N
         await level(lambda: "on" in box.output())
         engine.kill()
         try:
-            await level(lambda: not status(ends.pid), 30)
+            await level(lambda: not status(ends.pid))
             with pytest.raises(StartRefused, match="not reachable") as caught:
                 await box.start(number=9)
             assert caught.value.recoverable
@@ -173,14 +174,14 @@ async def test_the_engine_goes_and_comes_back(engine: OwnEngine, top: Path) -> N
             assert box.driver.fingerprint() == {}
         finally:
             await asyncio.to_thread(engine.start)
-        end = await asyncio.wait_for(waits[1], 60)
+        end = await asyncio.wait_for(waits[1], WAIT_S)
         assert end.code == 6
         assert "bye" in box.output(task="ends")
         assert not waits[0].done()
         count = box.output().count("on")
         await level(lambda: box.output().count("on") > count)
         await box.driver.stop(stays)
-        assert (await asyncio.wait_for(waits[0], 60)).signal == 9
+        assert (await asyncio.wait_for(waits[0], WAIT_S)).signal == 9
 
 
 async def test_an_engine_that_is_away_when_the_agent_comes(engine: OwnEngine, top: Path) -> None:
@@ -195,9 +196,9 @@ async def test_an_engine_that_is_away_when_the_agent_comes(engine: OwnEngine, to
             waiting = asyncio.ensure_future(box2.driver.wait(found))
         finally:
             await asyncio.to_thread(engine.start)
-        await level(lambda: found.pid == first.pid, 30)
+        await level(lambda: found.pid == first.pid)
         await box2.driver.stop(found)
-        assert (await asyncio.wait_for(waiting, 60)).signal == 9
+        assert (await asyncio.wait_for(waiting, WAIT_S)).signal == 9
         box.home = box2.home
 
 
@@ -210,12 +211,12 @@ async def test_a_hanging_engine_costs_its_own_tasks_alone(engine: OwnEngine, top
         engine.freeze()
         try:
             with pytest.raises(StartRefused, match=r"did not answer|not reachable"):
-                await asyncio.wait_for(box.start(number=2), 60)
+                await asyncio.wait_for(box.start(number=2), WAIT_S)
             assert not waiting.done()
         finally:
             engine.thaw()
         await level(lambda: len(box.containers()) >= 1)
         box.driver._engine._call_s = 30.0
         await box.driver.stop(handle)
-        assert (await asyncio.wait_for(waiting, 60)).signal == 9
+        assert (await asyncio.wait_for(waiting, WAIT_S)).signal == 9
         await box.driver.abandon(box.run(2))

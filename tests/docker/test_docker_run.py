@@ -8,8 +8,9 @@ import pytest
 
 from services.agent.drivers.driver import StartRefused
 from shared.core.runtime.agent_messages import TaskNetwork
+from tests.bounds import level
 from tests.command_output import run_command
-from tests.docker.box import a_box, level, status
+from tests.docker.box import a_box, status
 from tests.docker.engine import OwnEngine
 
 pytestmark = pytest.mark.asyncio
@@ -94,7 +95,7 @@ async def test_limits_are_the_reservation(engine: OwnEngine, top: Path) -> None:
         assert (host["Memory"], host["MemoryReservation"]) == (96 << 20, 64 << 20)
         assert (host["CpuShares"], host["CpuPeriod"], host["CpuQuota"]) == (500, 100_000, 25_000)
         assert (host["PidsLimit"], host["ShmSize"]) == (50, 1 << 20)
-        said = await run_command(box.driver, handle, ("sh", "-c", "ulimit -Hn"), 10)
+        said = await run_command(box.driver, handle, ("sh", "-c", "ulimit -Hn"))
         assert said.stdout.split() == [b"200"]
         assert host["Ulimits"] == [{"Name": "nofile", "Soft": 100, "Hard": 200}]
 
@@ -122,7 +123,7 @@ async def test_hardened_by_default(engine: OwnEngine, top: Path) -> None:
         host = box.containers()[0].attrs["HostConfig"]
         assert host["PidsLimit"] == 4096
         assert (host["PidMode"], host["UTSMode"], host["IpcMode"]) == ("", "", "private")
-        said = await run_command(box.driver, handle, ("touch", "/etc/x"), 10)
+        said = await run_command(box.driver, handle, ("touch", "/etc/x"))
         assert said.code != 0
 
 
@@ -218,9 +219,7 @@ async def test_exec_and_stats_look_inside(engine: OwnEngine, top: Path) -> None:
     """A command runs inside with its code and both outputs; a slow one is killed; statistics are there."""
     async with a_box(engine, top) as box:
         handle = await box.start("echo up; sleep 300", launch_env={"A": "b"})
-        said = await run_command(
-            box.driver, handle, ("sh", "-c", "echo $A; echo no >&2; exit 4"), 10
-        )
+        said = await run_command(box.driver, handle, ("sh", "-c", "echo $A; echo no >&2; exit 4"))
         assert (said.code, said.stdout, said.stderr) == (4, b"b\n", b"no\n")
         with pytest.raises(TimeoutError):
             await run_command(box.driver, handle, ("sleep", "77"), 1.0)
@@ -279,7 +278,7 @@ async def test_health_is_told(engine: OwnEngine, top: Path) -> None:
         handle = await box.start("touch /tmp/ok; sleep 300", image="caravan-test-box:health")
         waiting = asyncio.ensure_future(box.driver.wait(handle))
         await level(lambda: ("Health", "container is healthy") in box.told)
-        await run_command(box.driver, handle, ("rm", "/tmp/ok"), 10)
+        await run_command(box.driver, handle, ("rm", "/tmp/ok"))
         await level(lambda: ("Health", "container is unhealthy") in box.told)
         await box.driver.stop(handle)
         assert (await waiting).signal == 9

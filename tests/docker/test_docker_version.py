@@ -7,8 +7,9 @@ import docker
 import pytest
 
 from services.agent.drivers.docker.engine import API_MAX, API_MIN
+from tests.bounds import WAIT_S, level
 from tests.command_output import run_command
-from tests.docker.box import a_box, level
+from tests.docker.box import a_box
 from tests.docker.engine import OwnEngine
 from tests.docker.version_gate import VersionGate
 
@@ -42,12 +43,12 @@ async def test_an_engine_that_demands_1_44(engine: OwnEngine, top: Path) -> None
             assert (await asyncio.to_thread(box.driver.fingerprint))["driver.docker"] == "1"
             handle = await box.start("echo hello; while :; do sleep 0.1; done")
             await level(lambda: "hello" in box.output())
-            done = await run_command(box.driver, handle, ("echo", "inside"), 20)
+            done = await run_command(box.driver, handle, ("echo", "inside"))
             assert (done.code, done.stdout) == (0, b"inside\n")
             assert (await box.driver.stats(handle)).memory_bytes > 0
             ending = asyncio.ensure_future(box.driver.wait(handle))
             await box.driver.stop(handle)
-            assert (await asyncio.wait_for(ending, 60)).signal == 9
+            assert (await asyncio.wait_for(ending, WAIT_S)).signal == 9
         assert gate.passed == {API_MAX[1]}
         assert gate.refused == {41}
 
@@ -74,7 +75,7 @@ async def test_a_newer_engine_takes_over(engine: OwnEngine, top: Path) -> None:
             await level(lambda: 44 in gate.passed)
             assert not ending.done()
             engine.client.containers.get(handle.id).kill()
-            assert (await asyncio.wait_for(ending, 60)).signal == 9
+            assert (await asyncio.wait_for(ending, WAIT_S)).signal == 9
 
 
 async def test_an_engine_that_is_too_old_offers_no_driver(engine: OwnEngine, top: Path) -> None:

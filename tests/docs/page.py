@@ -3,7 +3,7 @@
 - A block that begins with `caravan up` is the first terminal: started, waited for, ended at the end or when the page
   ends it by the pid in `up.lock`.
 - A `text` block below shows lines of the output, in their order; others may stand between. `…` stands for anything, and
-  any space for any number of spaces. A block that only asks is asked again until it says so, at most for PATIENCE_S.
+  any space for any number of spaces. A block that only asks is asked again until it says so, at most for WAIT_S.
 """
 
 import os
@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.bounds import LONG_S, WAIT_S
+
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 90.0
 _BLOCK = re.compile(r"^```(sh|text)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _ASKS = re.compile(
     r"caravan (\w+ )?(status|logs|list|tail|get|history|timeline|verify|why-not|deployments)\b"
@@ -68,7 +69,7 @@ class Reader:
         if step.command.startswith("caravan up"):
             self._begin(step.command)
             return
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + WAIT_S
         lines = [line for line in step.command.splitlines() if line and not line.startswith("#")]
         only_asks = all(_ASKS.match(line) for line in lines)
         while True:
@@ -80,7 +81,7 @@ class Reader:
             time.sleep(0.2)
         if "up.lock" in step.command:
             assert self._up is not None
-            assert self._up.wait(PATIENCE_S) == 0
+            assert self._up.wait(WAIT_S) == 0
             self._up = None
 
     def _run(self, command: str) -> tuple[int, str]:
@@ -91,7 +92,7 @@ class Reader:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=PATIENCE_S,
+            timeout=LONG_S,
             check=False,
         )
         return done.returncode, done.stdout.decode()
@@ -104,7 +105,7 @@ class Reader:
             self._up = subprocess.Popen(
                 words, cwd=self.folder, env=self.env, stdout=out, stderr=subprocess.STDOUT
             )
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + WAIT_S
         while "Ctrl-C" not in (said := (self.folder / "up.out").read_text()):
             assert time.monotonic() < deadline and self._up.poll() is None, said
             time.sleep(0.1)
@@ -114,7 +115,7 @@ class Reader:
         if self._up is None:
             return 0
         self._up.send_signal(signal.SIGINT)
-        return self._up.wait(PATIENCE_S)
+        return self._up.wait(WAIT_S)
 
 
 def first_missing(shown: tuple[str, ...], said: str) -> str:

@@ -15,6 +15,8 @@ import time
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from tests.bounds import WAIT_S
+
 _PART = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|\r|\n|[^\x1b\r\n]+|\x1b")
 _SGR = re.compile(r"\x1b\[([0-9;]*)m")
 _COLOURS = {
@@ -64,7 +66,7 @@ class Screen:
 
 
 def run(
-    command: Sequence[str], env: Mapping[str, str], *, columns: int = 100, within_s: float = 60.0
+    command: Sequence[str], env: Mapping[str, str], *, columns: int = 100
 ) -> tuple[int, Screen]:
     """Run a command on a terminal of that width; returns its exit code and what stands there at the end."""
     ours, theirs = pty.openpty()
@@ -77,7 +79,7 @@ def run(
     )
     os.close(theirs)
     screen, data = Screen(), b""
-    deadline = time.monotonic() + within_s
+    deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
         if not select.select([ours], [], [], 0.2)[0]:
             continue
@@ -92,7 +94,7 @@ def run(
         process.kill()
     os.close(ours)
     screen.write(data.decode("utf-8", "replace"))
-    return process.wait(10), screen
+    return process.wait(WAIT_S), screen
 
 
 def svg(lines: Sequence[str], title: str) -> str:

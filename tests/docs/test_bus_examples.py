@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bounds import WAIT_S
 from tests.bus.up import Up
 
 pytestmark = pytest.mark.bus
@@ -50,7 +51,7 @@ def ran(up: Up, name: str, *words: str) -> subprocess.CompletedProcess[str]:
         env={**up.env, "CARAVAN_NATS_URL": up.client_url},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WAIT_S,
         check=False,
     )
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from services.cli.local.processes import processes_using
-from tests.bus.up import PATIENCE_S, Up
+from tests.bounds import WAIT_S
+from tests.bus.up import Up
 from tests.docs.terminal import run
 
 pytestmark = pytest.mark.bus
@@ -78,7 +79,7 @@ def test_no_colour_is_no_colour(up: Up, env: dict[str, str]) -> None:
 def test_a_pipe_gets_plain_lines(up: Up) -> None:
     """Piped, progress is one line a change, without a control character."""
     command = [*CARAVAN, "job", "run", "--var", "count=2", HELLO]
-    done = subprocess.run(command, env=up.env, capture_output=True, check=False, timeout=PATIENCE_S)
+    done = subprocess.run(command, env=up.env, capture_output=True, check=False, timeout=WAIT_S)
     assert done.returncode == 0
     assert b"\x1b" not in done.stdout and b"\r" not in done.stdout
     assert b"greeters: 2/2 healthy" in done.stdout
@@ -89,7 +90,7 @@ def test_a_reader_that_leaves_is_no_traceback(up: Up, lines: int) -> None:
     """`caravan log tail -f | head -1` ends with the reader, also while no event comes that it could not write."""
     text = f"{sys.executable} -m services.cli log tail -n {lines} -f | head -n 1"
     done = subprocess.run(
-        ["/bin/sh", "-c", text], env=up.env, capture_output=True, check=False, timeout=PATIENCE_S
+        ["/bin/sh", "-c", text], env=up.env, capture_output=True, check=False, timeout=WAIT_S
     )
     assert len(done.stdout.splitlines()) == 1
     assert b"Traceback" not in done.stderr
@@ -116,7 +117,7 @@ def test_ctrl_c_while_it_starts_is_quiet(up: Up, at: str) -> None:
         if line.split()[-1] == at:
             break
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=PATIENCE_S)
+    _, err = process.communicate(timeout=WAIT_S)
     assert process.returncode in (130, -signal.SIGINT), err
     assert "Traceback" not in err
 
@@ -134,7 +135,7 @@ def test_ctrl_c_ends_what_follows(up: Up, words: list[str]) -> None:
     assert process.stdout is not None
     assert process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=PATIENCE_S)
+    _, err = process.communicate(timeout=WAIT_S)
     assert (process.returncode, err) == (130, b"")
 
 
@@ -154,7 +155,7 @@ def test_ctrl_c_while_following_leaves_the_job_alone(up: Up) -> None:
             if "pending" in line:
                 break
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=PATIENCE_S)
+        _, err = process.communicate(timeout=WAIT_S)
         # A command that changes a cluster names it; nothing else is said.
         assert process.returncode == 130
         assert re.fullmatch(r"cluster \S+ \(nats://\S+, context \S+\)\n", err), err
@@ -216,7 +217,7 @@ def test_what_is_no_bus_is_said_within_two_seconds(
         capture_output=True,
         text=True,
         check=False,
-        timeout=PATIENCE_S,
+        timeout=WAIT_S,
     )
     listener.close()
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1), done.stderr
@@ -234,7 +235,7 @@ def test_an_old_server_is_named(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=PATIENCE_S,
+        timeout=WAIT_S,
     )
     listener.close()
     assert done.returncode == 1

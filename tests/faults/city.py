@@ -26,9 +26,7 @@ from shared.core.state.invariants import check
 from shared.core.state.tables.allocations import RUN, TERMINAL
 from shared.errors import BusUnavailable
 from shared.protocol import subjects
-
-#: A story that takes longer has failed.
-PATIENCE_S = 120.0
+from tests.bounds import LONG_S, WAIT_S
 
 
 class City:
@@ -43,7 +41,7 @@ class City:
 
     async def submit(self, body: bytes, verb: str = "submit") -> Verdict:
         """Ask until there is a verdict, under one id, as a careful submitter does."""
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(LONG_S):
             while True:
                 answer = await self.ask(body, verb)
                 if answer is not None and answer.status != "pending":
@@ -64,7 +62,7 @@ class City:
         """The services go on: a fresh job is accepted and placed."""
         verdict = await self.submit(body_of(name))
         assert verdict.status == "accepted", verdict
-        await wait_until(lambda: self.held(name) == 1, f"{name} is placed", PATIENCE_S)
+        await wait_until(lambda: self.held(name) == 1, f"{name} is placed", LONG_S)
 
     def held(self, job_id: str) -> int:
         """Allocations of a job that are desired to run and have not ended, as the observer sees them."""
@@ -84,18 +82,15 @@ class City:
 
     async def dead_letters(self, subject: str) -> list[str]:
         """Reasons of the dead letters that came on a subject, as the view knows them."""
-        answer: dict[str, Any] | None = None
-        for _ in range(int(PATIENCE_S / 0.1)):
-            answer = await self._asked("dead")
-            if answer is not None:
-                break
-            await asyncio.sleep(0.1)
+        async with asyncio.timeout(LONG_S):
+            while (answer := await self._asked("dead")) is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
         found = msgspec.convert(answer, DeadAnswer)
         return [one.reason for one in found.messages if one.subject == subject]
 
     async def answer(self, subject: str, body: bytes) -> bytes:
         """Ask until there is an answer: a question may be lost like any message."""
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(LONG_S):
             while True:
                 with contextlib.suppress(BusUnavailable):
                     return await self.public.request_bytes(subject, body)
@@ -111,12 +106,12 @@ class City:
     async def buried(self, subject: str, count: int) -> None:
         """Wait until so many dead letters of a subject are kept."""
         found = 0
-        for _ in range(int(PATIENCE_S / 0.1)):
-            found = await self.count_buried(subject)
-            if found >= count:
-                return
-            await asyncio.sleep(0.1)
-        raise AssertionError(f"{found} dead letters of {subject}, expected {count}")
+        try:
+            async with asyncio.timeout(LONG_S):
+                while (found := await self.count_buried(subject)) < count:  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            raise AssertionError(f"{found} dead letters of {subject}, expected {count}") from None
 
     async def count_buried(self, subject: str) -> int:
         """Count the dead letters of a subject, as the server keeps them."""
@@ -137,9 +132,7 @@ class City:
 async def watched(cluster: BenchCluster) -> AsyncIterator[City]:
     """Look at a cluster that has nodes and whose appliers have one active."""
     async with cluster.observer() as observer, cluster.client() as public:
-        await wait_until(
-            lambda: observer.state.fleet.ready().sum() > 0, "nodes are ready", PATIENCE_S
-        )
+        await wait_until(lambda: observer.state.fleet.ready().sum() > 0, "nodes are ready", LONG_S)
         yield City(cluster, observer, public)
 
 
@@ -176,7 +169,7 @@ def verify(cluster: BenchCluster, url: str = "") -> tuple[int, dict[str, Any]]:
         cwd=ROOT,
         capture_output=True,
         check=False,
-        timeout=60,
+        timeout=LONG_S,
     )
     return done.returncode, json.loads(done.stdout)
 
@@ -184,7 +177,7 @@ def verify(cluster: BenchCluster, url: str = "") -> tuple[int, dict[str, Any]]:
 def metrics(cluster: BenchCluster, name: str) -> dict[str, float]:
     """What a process shows on /metrics."""
     port = int((cluster.data_dir / "logs" / f"{name}.port").read_text())
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=WAIT_S) as answer:
         lines = answer.read().decode().splitlines()
     pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     return {key: float(value) for key, value in pairs}

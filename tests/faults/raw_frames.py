@@ -5,6 +5,7 @@ import json
 from typing import Self
 
 from shared.bus.connection.nats_client import Login
+from tests.bounds import WAIT_S
 
 
 class RawSender:
@@ -50,7 +51,7 @@ class RawSender:
         self._ponged = asyncio.Event()
         self._writer.write(b"PING\r\n")
         try:
-            await asyncio.wait_for(self._ponged.wait(), 60.0)
+            await asyncio.wait_for(self._ponged.wait(), WAIT_S)
         except TimeoutError:
             self._drop()
 

@@ -5,7 +5,8 @@ import urllib.request
 
 from bench.harness.cluster import BenchCluster
 from shared.protocol import subjects
-from tests.faults.city import PATIENCE_S, City
+from tests.bounds import WAIT_S
+from tests.faults.city import City
 
 
 def failed_messages(cluster: BenchCluster) -> dict[str, float]:
@@ -13,7 +14,7 @@ def failed_messages(cluster: BenchCluster) -> dict[str, float]:
     found = {}
     for path in sorted((cluster.data_dir / "logs").glob("*.port")):
         with urllib.request.urlopen(
-            f"http://127.0.0.1:{int(path.read_text())}/metrics", timeout=PATIENCE_S
+            f"http://127.0.0.1:{int(path.read_text())}/metrics", timeout=WAIT_S
         ) as answer:
             lines = answer.read().decode().splitlines()
         counts = [line for line in lines if line.startswith("caravan_shell_messages_failed_total")]

@@ -20,8 +20,9 @@ from shared.bus.server import accounts
 from shared.core.runtime.chain import seal
 from shared.errors import BusUnavailable
 from shared.protocol import subjects
+from tests.bounds import LONG_S
 from tests.conftest import FULL
-from tests.faults.city import PATIENCE_S, City, body_of, play, watched
+from tests.faults.city import City, body_of, play, watched
 
 CONNECTIONS = 1000 if FULL else 200
 FLOOD_S = 10.0 if FULL else 2.0
@@ -59,7 +60,7 @@ def test_a_node_forges_nothing(cluster: BenchCluster) -> None:
             n1 = await connect(cluster.node_login("n1"))
             try:
                 n1.send(subjects.report("n1"), report("n1", 1, spec=NOTHING), headers=MARK)
-                await wait_until(lambda: "n1" in fleet.row_of, "n1 is registered", PATIENCE_S)
+                await wait_until(lambda: "n1" in fleet.row_of, "n1 is registered", LONG_S)
                 seq = city.observer.replica.seq
                 lie = AllocReport(key=key, row=row, status="failed")
                 n1.send(subjects.report(owner), report(owner, 9, states=(lie,)), headers=MARK)
@@ -216,9 +217,7 @@ def test_a_flood_leaves_others_served(cluster: BenchCluster) -> None:
             sent = sum(await asyncio.gather(*floods))
             assert served and sent >= CONNECTIONS
             names = [f"flood-{number}" for number in range(served)]
-            await wait_until(
-                lambda: all(city.held(n) == 1 for n in names), "all placed", PATIENCE_S
-            )
+            await wait_until(lambda: all(city.held(n) == 1 for n in names), "all placed", LONG_S)
             await city.proven()
 
     play(story())

@@ -15,7 +15,8 @@ from shared.bus.jetstream.marks import mark_of
 from shared.core.runtime.chain import Chain, decode_record
 from shared.protocol import subjects
 from shared.protocol.operator_verbs import VERBS
-from tests.faults.city import PATIENCE_S, City, body_of, play, watched
+from tests.bounds import LONG_S
+from tests.faults.city import City, body_of, play, watched
 
 
 def job(**changes: Any) -> dict[str, Any]:
@@ -77,7 +78,7 @@ def test_the_asked_door_refuses_in_words(cluster: BenchCluster, body: bytes) -> 
     async def story() -> None:
         async with watched(cluster) as city:
             jobs = set(city.observer.state.jobs.by_id)
-            verdict = await city.ask(body, timeout_s=PATIENCE_S)
+            verdict = await city.ask(body, timeout_s=LONG_S)
             assert verdict is not None and verdict.status == "refused" and verdict.error is not None
             assert verdict.error.code in {"invalid", "too_large", "unsupported"}, verdict.error
             assert verdict.error.message and len(verdict.error.message) < 1000
@@ -100,7 +101,7 @@ def test_the_drop_box_puts_bad_messages_aside(cluster: BenchCluster) -> None:
                 subjects.jobs("submit"), json.loads(body_of("behind-the-bad"))
             )
             assert kept["stream"] == "JOBS"
-            await wait_until(lambda: city.held("behind-the-bad") == 1, "the good one", PATIENCE_S)
+            await wait_until(lambda: city.held("behind-the-bad") == 1, "the good one", LONG_S)
             assert city.observer.state.jobs.jobs_seq >= kept["seq"]
             await city.buried(subjects.jobs("submit"), before + len(BAD))
             await city.buried(subjects.jobs("nonsense"), 1)
@@ -121,21 +122,17 @@ def test_legal_ids_work_everywhere(cluster: BenchCluster) -> None:
             for job_id in LEGAL:
                 verdict = await city.submit(body_of(job_id, submission=f"s/{job_id}"))
                 assert verdict.status == "accepted" and verdict.job_id == job_id, verdict
-            await wait_until(
-                lambda: all(city.held(one) == 1 for one in LEGAL), "placed", PATIENCE_S
-            )
+            await wait_until(lambda: all(city.held(one) == 1 for one in LEGAL), "placed", LONG_S)
             for job_id in LEGAL:
                 answer = await city.public.request(subjects.query("job"), {"id": job_id})
                 assert answer["job"]["id"] == job_id
                 projected = city.public.follow(subjects.view_job(job_id))
-                async with asyncio.timeout(PATIENCE_S):
+                async with asyncio.timeout(LONG_S):
                     assert (await anext(projected))[0] == subjects.view_job(job_id)
                 await projected.aclose()  # type: ignore[attr-defined]
                 stop = json.dumps({"JobID": job_id}).encode()
                 assert (await city.submit(stop, "stop")).status == "accepted"
-            await wait_until(
-                lambda: all(city.held(one) == 0 for one in LEGAL), "stopped", PATIENCE_S
-            )
+            await wait_until(lambda: all(city.held(one) == 0 for one in LEGAL), "stopped", LONG_S)
             await city.proven()
 
     play(story())
@@ -163,7 +160,7 @@ def test_a_submission_id_means_one_content(cluster: BenchCluster) -> None:
             place = f"jobs-{kept['seq']}"
             for name in ("one-id", place):
                 values = city.public.follow(subjects.view_submission(name))
-                async with asyncio.timeout(PATIENCE_S):
+                async with asyncio.timeout(LONG_S):
                     # The view may still have to publish what came before.
                     while (value := json.loads((await anext(values))[1]))["job_id"] != "third":
                         pass
@@ -197,7 +194,7 @@ def test_check_and_set_is_checked(cluster: BenchCluster) -> None:
                 "cas", count=2, submission="cas-ok", EnforceIndex=True, JobModifyIndex=index
             )
             assert (await city.submit(body)).version == first.version + 1
-            await wait_until(lambda: city.held("cas") == 2, "the second version", PATIENCE_S)
+            await wait_until(lambda: city.held("cas") == 2, "the second version", LONG_S)
 
     play(story())
 
@@ -211,9 +208,7 @@ def test_two_submits_of_one_job_at_once(cluster: BenchCluster) -> None:
             verdicts = await asyncio.gather(*(city.submit(body) for body in bodies))
             assert sorted(one.version for one in verdicts) == [0, 1, 2]
             last = max(range(3), key=lambda at: verdicts[at].version) + 1
-            await wait_until(
-                lambda: city.held("twice") == last, "the last version's count", PATIENCE_S
-            )
+            await wait_until(lambda: city.held("twice") == last, "the last version's count", LONG_S)
             await city.proven()
 
     play(story())
@@ -238,7 +233,7 @@ def test_a_stop_while_it_is_planned(cluster: BenchCluster) -> None:
             await wait_until(
                 lambda: not any(evaluations.open_of.get(name) for name in names),  # type: ignore[call-overload]
                 "all is decided",
-                PATIENCE_S,
+                LONG_S,
             )
             assert [city.held(name) for name in names] == [0] * len(names)
             await city.proven()
@@ -266,16 +261,12 @@ def test_odd_nodes_are_refused(cluster: BenchCluster) -> None:
 
             for sizes, reason in (({"cpu_mhz": 0}, "cpu is 0"), ({"memory_mib": 2**40}, "memory")):
                 admin.send(ODD, _registration("one", **sizes), headers=mark_of(ODD))
-                await wait_until(lambda r=reason: is_refused("invalid", r), reason, PATIENCE_S)
+                await wait_until(lambda r=reason: is_refused("invalid", r), reason, LONG_S)
             assert "odd" not in fleet.row_of
             admin.send(ODD, _registration("one"), headers=mark_of(ODD))
-            await wait_until(
-                lambda: "odd" in fleet.row_of, "the good one is registered", PATIENCE_S
-            )
+            await wait_until(lambda: "odd" in fleet.row_of, "the good one is registered", LONG_S)
             admin.send(ODD, _registration("two"), headers=mark_of(ODD))
-            await wait_until(
-                lambda: is_refused("conflict", "another host"), "a conflict", PATIENCE_S
-            )
+            await wait_until(lambda: is_refused("conflict", "another host"), "a conflict", LONG_S)
             assert fleet.host_ids[fleet.row_of["odd"]] == "one"
             await city.lives("after-odd-nodes")
 

@@ -17,8 +17,9 @@ from shared.bus.jetstream.streams import BusRefused
 from shared.bus.server.nats_server import NatsServer, ServerSettings
 from shared.bus.shell.shell import Shell
 from shared.bus.shell.shell_settings import ShellSettings
+from tests.bounds import LONG_S, WAIT_S
 from tests.bus.up import Up
-from tests.faults.city import PATIENCE_S, body_of, log_files, play, verify, watched
+from tests.faults.city import body_of, log_files, play, verify, watched
 
 
 def _flip(block: Path) -> None:
@@ -170,7 +171,7 @@ def test_a_log_that_shrank_stops_who_knew_more(
         _forget_index(block)
         await asyncio.to_thread(server.start)
         with pytest.raises(BusRefused, match=f"but {seen} was replayed"):
-            await asyncio.wait_for(running, PATIENCE_S)
+            await asyncio.wait_for(running, LONG_S)
 
     try:
         play(story())
@@ -192,7 +193,7 @@ def _role_on(cluster: BenchCluster, url: str) -> subprocess.CompletedProcess[byt
         cwd=ROOT,
         capture_output=True,
         check=False,
-        timeout=60,
+        timeout=WAIT_S,
     )
 
 
@@ -207,7 +208,7 @@ def test_a_flipped_byte_raises_an_alarm_by_itself(tmp_path: Path) -> None:
 
     def health() -> int:
         port = int((up.data_dir / "logs" / "view.port").read_text())
-        asked = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+        asked = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
         asked.request("GET", "/health")
         return asked.getresponse().status
 
@@ -236,7 +237,7 @@ def test_a_missing_stream_ends_a_role_at_once(cluster: BenchCluster, tmp_path: P
         login = Login(url=server.url, user=user, password=password)
         shell = Shell(LogObserver(), ShellSettings(login=login, start_timeout_s=3600.0))
         with pytest.raises(BusRefused, match="stream JOBS is missing"):
-            await asyncio.wait_for(shell.run(asyncio.Event()), PATIENCE_S)
+            await asyncio.wait_for(shell.run(asyncio.Event()), LONG_S)
 
     try:
         play(story())

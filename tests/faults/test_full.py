@@ -20,12 +20,15 @@ from shared.bus.server import accounts
 from shared.errors import BusUnavailable
 from shared.protocol import subjects
 from tests import not_tested
+from tests.bounds import LONG_S
 from tests.bus.up import Up
-from tests.faults.city import PATIENCE_S, City, body_of, play, verify, watched
+from tests.faults.city import City, body_of, play, verify, watched
 
 MIB = 1 << 20
 #: A job with so much text that a few of them fill what there is.
 TEXT = "x" * 150_000
+#: A bus whose disk is full may say nothing: so long is listened.
+SILENCE_S = 8.0
 
 
 class SmallCity(BenchCluster):
@@ -47,13 +50,13 @@ def big(name: str) -> bytes:
     return json.dumps(body).encode()
 
 
-async def fill(city: City, name: str) -> tuple[list[str], str, Verdict | None]:
+async def fill(city: City, name: str, answer_s: float) -> tuple[list[str], str, Verdict | None]:
     """Submit big jobs until one is not accepted; returns the accepted ones, the other one, and what was said of it."""
     await city.lives(f"before-{name}")
     accepted: list[str] = []
     for number in range(1000):
         job_id = f"{name}-{number}"
-        verdict = await city.ask(big(job_id), timeout_s=8.0)
+        verdict = await city.ask(big(job_id), timeout_s=answer_s)
         if verdict is None or verdict.status != "accepted":
             # Never a false yes: refused, pending, or no answer at all.
             assert verdict is None or verdict.status in {"pending", "refused"}, verdict
@@ -64,7 +67,7 @@ async def fill(city: City, name: str) -> tuple[list[str], str, Verdict | None]:
 
 async def told_why(city: City, body: bytes) -> Verdict:
     """Ask until the answer carries a reason."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(LONG_S):
         while True:
             said = await city.ask(body)
             if said is not None and said.error is not None:
@@ -75,8 +78,8 @@ async def told_why(city: City, body: bytes) -> Verdict:
 async def writes_again(cluster: BenchCluster) -> None:
     """Wait until the bus has seen that there is room, and takes connections: it may have to be restarted for that."""
     told = "has room again"
-    await wait_until(lambda: any(told in one for one in cluster.notes), told, PATIENCE_S)
-    async with asyncio.timeout(PATIENCE_S):
+    await wait_until(lambda: any(told in one for one in cluster.notes), told, LONG_S)
+    async with asyncio.timeout(LONG_S):
         while True:
             try:
                 async with cluster.connection():
@@ -87,7 +90,7 @@ async def writes_again(cluster: BenchCluster) -> None:
 
 async def taken_at_last(city: City, body: bytes) -> None:
     """Ask until it is accepted: roles ask the server only every few seconds how much room there is."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(LONG_S):
         while True:
             said = await city.ask(body)
             if said is not None and said.status == "accepted":
@@ -101,12 +104,12 @@ def test_a_full_log_keeps_what_it_took_and_goes_on_with_room(tmp_path: Path) -> 
     async def story(cluster: BenchCluster) -> None:
         cluster.start_fleet(n1_standard_8(5))
         async with watched(cluster) as city:
-            accepted, waiting, verdict = await fill(city, "full")
+            accepted, waiting, verdict = await fill(city, "full", LONG_S)
             assert verdict is not None and verdict.error is not None, verdict
             assert verdict.error.code == "log_full" and "% full" in verdict.error.message
             stop = {"JobID": accepted[0], "SubmissionID": "stop-full"}
             assert (await city.submit(json.dumps(stop).encode(), "stop")).status == "accepted"
-            await wait_until(lambda: city.held(accepted[0]) == 0, "it stops", PATIENCE_S)
+            await wait_until(lambda: city.held(accepted[0]) == 0, "it stops", LONG_S)
             config = streams.log_config(1, 64 * MIB)
             async with cluster.connection() as admin:
                 update = f"$JS.API.STREAM.UPDATE.{subjects.log_stream(1)}"
@@ -114,9 +117,7 @@ def test_a_full_log_keeps_what_it_took_and_goes_on_with_room(tmp_path: Path) -> 
                 assert "error" not in done, done
             await taken_at_last(city, big(waiting))
             names = [*accepted[1:], waiting]
-            await wait_until(
-                lambda: all(city.held(n) == 1 for n in names), "all placed", PATIENCE_S
-            )
+            await wait_until(lambda: all(city.held(n) == 1 for n in names), "all placed", LONG_S)
             await city.lives("with-room")
             await city.proven()
 
@@ -149,7 +150,7 @@ def test_a_full_disk_loses_nothing(small_disk: Path) -> None:
     async def story(cluster: BenchCluster) -> None:
         cluster.start_fleet(n1_standard_8(5))
         async with watched(cluster) as city:
-            accepted, waiting, verdict = await fill(city, "disk")
+            accepted, waiting, verdict = await fill(city, "disk", answer_s=SILENCE_S)
             if verdict is None or verdict.error is None:
                 verdict = await told_why(city, waiting)
             assert verdict.error is not None and "disk is full" in verdict.error.message
@@ -161,9 +162,7 @@ def test_a_full_disk_loses_nothing(small_disk: Path) -> None:
         async with watched(cluster) as city:
             await taken_at_last(city, big(waiting))
             names = [*accepted[1:], waiting]
-            await wait_until(
-                lambda: all(city.held(n) == 1 for n in names), "all placed", PATIENCE_S
-            )
+            await wait_until(lambda: all(city.held(n) == 1 for n in names), "all placed", LONG_S)
             await city.lives("with-room")
             await city.proven()
         told = " | ".join(cluster.notes)

@@ -5,8 +5,9 @@ import signal
 
 from bench.harness.cluster import BenchCluster, wait_until
 from shared.protocol import subjects
+from tests.bounds import LONG_S
 from tests.conftest import FULL
-from tests.faults.city import PATIENCE_S, City, body_of, metrics, play, watched
+from tests.faults.city import City, body_of, metrics, play, watched
 
 JOBS = 2000 if FULL else 200
 SUBMITTERS = 8
@@ -36,7 +37,7 @@ def test_kill_9_loses_and_doubles_nothing(cluster: BenchCluster) -> None:
             await wait_until(
                 lambda: all(city.held(name) >= count for name, count in counts.items()),
                 "all are placed",
-                PATIENCE_S,
+                LONG_S,
             )
             assert {name: city.held(name) for name in counts} == counts
             await city.proven()
@@ -67,7 +68,7 @@ async def _submit_while_killing(city: City, counts: dict[str, int]) -> None:
 
 
 async def _kill(city: City, name: str) -> None:
-    await wait_until(lambda: city.cluster.pids().get(name), f"{name} runs", PATIENCE_S)
+    await wait_until(lambda: city.cluster.pids().get(name), f"{name} runs", LONG_S)
     city.cluster.signal(name, signal.SIGKILL)
 
 
@@ -88,7 +89,7 @@ def test_what_a_stopped_applier_was_sent_goes_to_the_next(cluster: BenchCluster)
                 resends = metrics(cluster, "intake")["caravan_intake_resends_total"]
                 asked = [asyncio.create_task(city.submit(body_of(name))) for name in names]
                 wish = {"node_id": node_id, "eligible": False}
-                wished = asyncio.create_task(city.public.request(subject, wish, PATIENCE_S))
+                wished = asyncio.create_task(city.public.request(subject, wish, LONG_S))
                 verdicts = await asyncio.gather(*asked)
                 assert [one.status for one in verdicts] == ["accepted"] * len(names)
                 assert (await wished)["status"] == "accepted"
@@ -99,12 +100,12 @@ def test_what_a_stopped_applier_was_sent_goes_to_the_next(cluster: BenchCluster)
             finally:
                 cluster.signal(paused, signal.SIGCONT)
             wish = {"node_id": node_id, "eligible": True}
-            again = await city.public.request(subject, wish, PATIENCE_S)
+            again = await city.public.request(subject, wish, LONG_S)
             assert again["status"] == "accepted"
             await wait_until(
                 lambda: [city.held(name) for name in names] == [1] * len(names),
                 "all are placed",
-                PATIENCE_S,
+                LONG_S,
             )
             await city.proven()
 
@@ -121,15 +122,13 @@ def test_a_paused_applier_comes_back_as_standby(cluster: BenchCluster) -> None:
             cluster.signal(paused, signal.SIGSTOP)
             try:
                 await wait_until(
-                    lambda: city.observer.replica.chain.holder != holder, "a takeover", PATIENCE_S
+                    lambda: city.observer.replica.chain.holder != holder, "a takeover", LONG_S
                 )
                 await city.lives("while-paused")
             finally:
                 cluster.signal(paused, signal.SIGCONT)
             active = "caravan_plan_applier_active"
-            await wait_until(
-                lambda: metrics(cluster, paused)[active] == 0.0, "it resigned", PATIENCE_S
-            )
+            await wait_until(lambda: metrics(cluster, paused)[active] == 0.0, "it resigned", LONG_S)
             await city.lives("after-pause")
             assert city.observer.replica.chain.holder != holder
             found = await city.proven()

@@ -15,7 +15,8 @@ from shared.bus.jetstream.marks import mark_of
 from shared.bus.server import accounts
 from shared.errors import BusUnavailable
 from shared.protocol import subjects
-from tests.faults.city import PATIENCE_S, City, body_of, metrics, play, watched
+from tests.bounds import LONG_S
+from tests.faults.city import City, body_of, metrics, play, watched
 from tests.faults.raw_frames import RawSender
 from tests.faults.roll_call import every_role_answers, failed_messages
 
@@ -29,7 +30,7 @@ LONG_POOL = {"name": "licence", "amount": 10_000, "vendor": "v" * 1_010_000}
 
 async def refused(city: City, subject: str, body: dict[str, object]) -> str:
     """Ask, and return the code of the refusal."""
-    answer = await city.public.request(subject, body, PATIENCE_S)
+    answer = await city.public.request(subject, body, LONG_S)
     assert answer["status"] == "refused", answer
     return str(answer["error"]["code"])
 
@@ -144,13 +145,11 @@ def test_the_drop_box_is_weighed(cluster: BenchCluster) -> None:
                 city.public.bus.send(subjects.jobs("submit"), text, headers=headers)
             await every_role_answers(city, pids, "beside-the-heavy")
             jobs = city.observer.state.jobs.by_id
-            await wait_until(
-                lambda: all(name in jobs for name in names), "all are decided", PATIENCE_S
-            )
+            await wait_until(lambda: all(name in jobs for name in names), "all are decided", LONG_S)
             await wait_until(
                 lambda: metrics(cluster, "intake")["caravan_intake_pending_bytes"] == 0,
                 "nothing is held",
-                PATIENCE_S,
+                LONG_S,
             )
             await city.proven()
 

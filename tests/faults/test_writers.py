@@ -11,7 +11,8 @@ from bench.harness.fleet_process import n1_standard_8
 from schemas.envelope import RECORD_DECODER
 from services.cli.local.cluster import LocalClusterSettings
 from services.cli.local.processes import SupervisedProcess
-from tests.faults.city import PATIENCE_S, body_of, play, watched
+from tests.bounds import LONG_S
+from tests.faults.city import body_of, play, watched
 
 JOBS = 60
 LAWLESS = Path(__file__).with_name("lawless_applier.py")
@@ -42,7 +43,7 @@ def test_two_appliers_race_and_the_fence_decides(tmp_path: Path) -> None:
             await wait_until(
                 lambda: all(city.held(name) >= count for name, count in counts.items()),
                 "all are placed",
-                PATIENCE_S,
+                LONG_S,
             )
             assert {name: city.held(name) for name in counts} == counts
             await city.proven()

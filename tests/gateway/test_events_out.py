@@ -19,6 +19,7 @@ import httpx
 import pytest
 
 from shared.bus.server.accounts import read_credentials
+from tests.bounds import LONG_S, WAIT_S
 from tests.docs.page import ROOT, first_missing, steps
 from tests.gateway.test_http import Gateway
 
@@ -164,6 +165,9 @@ class Out:
 def out(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Out]:
     """One cluster for the file, with a job that runs."""
     one = Out(tmp_path_factory.mktemp("events-out"))
+    # A new subscription begins with the next record: what came before its start is not sent.
+    begun = one.up.data_dir / "gateway" / "outgoing"
+    one.up.until(lambda: len(list(begun.glob("*.json"))) == 4, "every target has begun")
     code, found = one.up.run("job", "run", str(ROOT / "examples" / "hello.nomad.hcl"))
     assert code == 0, found
     seq = one.up.ask("cluster")["seq"]
@@ -208,7 +212,7 @@ def page_outputs(out: Out) -> list[tuple[str, str]]:
     for step in steps(PAGE):
         done = subprocess.run(
             ["sh", "-ec", step.command], cwd=out.folder, env=env, text=True,
-            capture_output=True, check=False, timeout=200,
+            capture_output=True, check=False, timeout=LONG_S,
         )  # fmt: skip
         missing = first_missing(step.shown, done.stdout)
         found.append((step.command, missing and f"{missing}\n{done.stdout}\n{done.stderr}"))
@@ -316,7 +320,7 @@ def test_one_gateway_sends_and_a_start_resumes(out: Out) -> None:
             assert max(out.targets.annotations.values()) == 1
     finally:
         second.terminate()
-        assert second.wait(60) == 0
+        assert second.wait(WAIT_S) == 0
 
 
 def _instance(log: Path) -> str:

@@ -46,7 +46,7 @@ def test_every_row_is_served(up: Up) -> None:
     env = {"NOMAD_ADDR": address.read_text().strip(), "NOMAD_TOKEN": f"public:{password}"}
     try:
         with workshop(CLIENT, "") as ready:
-            told = ready.run(CLIENT.client, env, timeout_s=280)
+            told = ready.run(CLIENT.client, env)
     except NotHere as fault:
         not_tested.missing_tool(f"Nomad's Go API package: {fault}")
     results = _LINE.findall(told)

@@ -17,7 +17,8 @@ import pytest
 import websockets
 
 from shared.bus.server.accounts import node_user, read_credentials
-from tests.bus.up import PATIENCE_S, Up
+from tests.bounds import WAIT_S
+from tests.bus.up import Up
 
 #: Prints a line every half second, so that something can be followed.
 TICKER = 'i=0; while true; do i=$((i+1)); echo "tick $i"; sleep 0.5; done'
@@ -35,10 +36,10 @@ class Gateway:
         password = (self.up.data_dir / "credentials" / "public").read_text().strip()
         self.token = f"public:{password}"
         self.http = httpx.Client(
-            base_url=self.url, headers={"X-Nomad-Token": self.token}, timeout=PATIENCE_S
+            base_url=self.url, headers={"X-Nomad-Token": self.token}, timeout=WAIT_S
         )
         #: sends no login.
-        self.plain = httpx.Client(base_url=self.url, timeout=PATIENCE_S)
+        self.plain = httpx.Client(base_url=self.url, timeout=WAIT_S)
         self.up.until(lambda: self.read("/v1/nodes") != [], "a node")
 
     def read(self, path: str, **params: Any) -> Any:
@@ -194,8 +195,8 @@ def test_garbage_on_the_socket_ends_that_connection_alone(gateway: Gateway) -> N
         b"GET /v1/\x00jobs HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: -1\r\n\r\n",
     ):
-        with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as sock:
-            sock.settimeout(PATIENCE_S)
+        with socket.create_connection(("127.0.0.1", port), WAIT_S) as sock:
+            sock.settimeout(WAIT_S)
             try:
                 sock.sendall(raw)
                 answer = sock.recv(200)
@@ -212,7 +213,7 @@ def test_no_path_of_the_console_leads_out_of_it(gateway: Gateway) -> None:
     assert "default-src 'none'" in answer.headers["content-security-policy"]
     port = int(gateway.host.rpartition(":")[2])
     for path in ("/ui/../role.py", "/ui/%2e%2e/role.py", "/ui//etc/passwd", "/ui/..%2frole.py"):
-        link = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+        link = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
         link.request("GET", path)
         assert link.getresponse().status == 404, path
         link.close()
@@ -249,7 +250,7 @@ def test_a_blocking_query_ends_with_a_change_of_its_object(gateway: Gateway) -> 
     found: list[httpx.Response] = []
 
     def wait() -> None:
-        with httpx.Client(base_url=gateway.url, timeout=PATIENCE_S) as http:
+        with httpx.Client(base_url=gateway.url, timeout=WAIT_S) as http:
             headers = {"X-Nomad-Token": gateway.token}
             params = {"index": str(index), "wait": "60s"}
             found.append(http.get("/v1/job/held/allocations", params=params, headers=headers))
@@ -259,7 +260,7 @@ def test_a_blocking_query_ends_with_a_change_of_its_object(gateway: Gateway) -> 
     gateway.run("other", "sleep 600")
     gateway.stop("other")
     gateway.stop("held")
-    waiter.join(PATIENCE_S)
+    waiter.join(WAIT_S)
     assert int(found[0].headers["X-Nomad-Index"]) > index
     params = {"index": str(10**9), "wait": "50ms"}
     assert gateway.http.get("/v1/jobs", params=params).status_code == 200
@@ -447,7 +448,7 @@ def test_a_port_in_use_ends_the_gateway_with_the_reason(gateway: Gateway) -> Non
     }
     command = (sys.executable, "-m", "services.gateway")
     done = subprocess.run(
-        command, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        command, env=env, capture_output=True, text=True, timeout=WAIT_S, check=False
     )
     assert done.returncode == 1, (done.stdout, done.stderr)
     assert f"the gateway cannot listen on 127.0.0.1:{port}" in done.stdout + done.stderr

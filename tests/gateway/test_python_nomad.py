@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests import not_tested
+from tests.bounds import LONG_S, WAIT_S
 from tests.bus.up import Up
 from tests.gateway.python_nomad.expected import EXPECTED
 
@@ -83,6 +84,7 @@ def test_each_test_passes_or_has_a_reason(up: Up, tmp_path: Path) -> None:
         "NOMAD_TEST_TOKEN": f"public:{password}",
         # The library of the wheel is the one whose tests run.
         "PYTHONPATH": f"{folder / 'packages'}:{work}",
+        "WAIT_S": str(WAIT_S),
     }
     # No failed test is tried again, although the suite asks for it.
     options = (
@@ -101,7 +103,7 @@ def test_each_test_passes_or_has_a_reason(up: Up, tmp_path: Path) -> None:
     )
     command = (sys.executable, "-m", "pytest", *options, "--rootdir", str(work), "tests")
     done = subprocess.run(
-        command, cwd=work, env=env, capture_output=True, text=True, timeout=600, check=False
+        command, cwd=work, env=env, capture_output=True, text=True, timeout=3 * LONG_S, check=False
     )
     results = dict(_RESULT.findall(done.stdout))
     failed = {name for name, result in results.items() if result in ("FAILED", "ERROR")}

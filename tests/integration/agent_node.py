@@ -34,6 +34,7 @@ from shared.core.runtime.agent_messages import Answer, Ask
 from shared.core.runtime.desired_allocs import DesiredAlloc
 from shared.core.runtime.messages import Message, Send, SetTimer, Stop, Timer
 from shared.core.state.ids import alloc_id
+from tests.bounds import WAIT_S
 from tests.projected import projected
 
 NODE = "n1"
@@ -159,10 +160,10 @@ class Node:
         found = JobVersionAnswer(seq=1, job_id=query.id, version=query.version, spec=text)
         self.put(Answer(name=ask.name, data=ENCODER.encode(found)))
 
-    async def until(self, check: Any, timeout_s: float = 60.0) -> None:
+    async def until(self, check: Any, within_s: float = WAIT_S) -> None:
         """Wait for a level. Raises TimeoutError with the states that there are."""
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(within_s):
                 while not check():
                     self.changed.clear()
                     await self.changed.wait()

@@ -27,8 +27,9 @@ from services.agent.executor.data_dir import DataDir
 from shared.core.runtime.agent_messages import TaskLaunch
 from shared.core.state.ids import alloc_id
 from shared.errors import ConfigInvalid
+from tests.bounds import WAIT_S, level
 from tests.integration.agent_node import NODE, job, projection, sh
-from tests.integration.test_agent_raw_exec import a_node, level
+from tests.integration.test_agent_raw_exec import a_node
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -43,12 +44,15 @@ class Killable:
     async def until(self, status: str, key: int = 1) -> Any:
         """Read reports until an allocation has a status; returns its only task."""
         assert self.process.stdout is not None
-        async with asyncio.timeout(60):
-            while key not in self.states or self.states[key].status != status:
-                line = await self.process.stdout.readline()
-                assert line, "the agent ended"
-                for command in COMMANDS_DECODER.decode(line).commands:
-                    self.states |= {state.key: state for state in command.states}  # type: ignore[union-attr]
+        try:
+            async with asyncio.timeout(WAIT_S):
+                while key not in self.states or self.states[key].status != status:
+                    line = await self.process.stdout.readline()
+                    assert line, "the agent ended"
+                    for command in COMMANDS_DECODER.decode(line).commands:
+                        self.states |= {state.key: state for state in command.states}  # type: ignore[union-attr]
+        except TimeoutError:
+            raise TimeoutError(f"{key} is not {status}: {self.states}") from None
         return self.states[key].tasks["main"]
 
     def hear(self, data: bytes) -> None:

@@ -1,6 +1,5 @@
 """Directories, ports, disks and logs of allocations on a real node, and tasks that play tricks with them."""
 
-import asyncio
 import contextlib
 import os
 import socket
@@ -16,6 +15,7 @@ from services.agent.executor.alloc_dirs import AllocDirs, _mount, _unmount
 from services.agent.executor.data_dir import DataDir
 from shared.core.runtime.agent_messages import LogLimits, SweepAllocs
 from shared.core.state.ids import alloc_id
+from tests.bounds import level
 from tests.integration.agent_node import NODE, Node, job, projection, sh, wanted
 from tests.integration.exec_node import NEEDED, a_cell, need
 from tests.integration.task_log import reader, rotate
@@ -66,7 +66,7 @@ async def test_secrets_are_memory_and_go_with_the_allocation(tmp_path: Path) -> 
         secrets = node.home.places(alloc_id(1), "main").task / "secrets"
         await node.until(lambda: node.status() == "complete")
         assert node.output().strip() == "tmpfs"
-        await _level(lambda: not is_mounted(secrets))
+        await level(lambda: not is_mounted(secrets))
         assert list(secrets.iterdir()) == []
 
 
@@ -80,7 +80,7 @@ async def test_secrets_outlive_the_agent_and_no_longer(tmp_path: Path) -> None:
     node.hear(projection(1, 1))
     secrets = node.home.places(alloc_id(1), "main").task / "secrets"
     await node.until(lambda: node.status() == "running")
-    await _level((secrets / "k").exists)
+    await level((secrets / "k").exists)
     await node.close()
     assert is_mounted(secrets)
     async with node_at(tmp_path, spec, memory=True) as again:
@@ -89,7 +89,7 @@ async def test_secrets_outlive_the_agent_and_no_longer(tmp_path: Path) -> None:
         assert (secrets / "k").read_text() == "key\n"
         again.hear(projection(3))
         await again.until(lambda: again.status() == "complete")
-        await _level(lambda: not is_mounted(secrets))
+        await level(lambda: not is_mounted(secrets))
 
 
 @is_root
@@ -184,13 +184,6 @@ def test_without_a_journal_nothing_is_swept() -> None:
     assert sweep.kept == (alloc_id(7),)
 
 
-async def _level(check: Any) -> None:
-    """Wait for a level that the agent reaches by itself."""
-    async with asyncio.timeout(60):
-        while not check():  # noqa: ASYNC110 - it is files that change.
-            await asyncio.sleep(0.01)
-
-
 # ---- data of the allocation before ----
 
 
@@ -210,12 +203,12 @@ async def test_a_sticky_disk_moves_to_the_next_allocation(
     async with node_at(tmp_path, spec) as node:
         node.hear(projection(1, 1))
         await node.until(lambda: node.status(1) == "running")
-        await _level((node.home.places(alloc_id(1), "main").task / "local/n").exists)
+        await level((node.home.places(alloc_id(1), "main").task / "local/n").exists)
         # The new one is wanted while the old one still ends: it waits.
         node.hear(projection(2, 2, previous={2: alloc_id(1)}))
         await node.until(lambda: node.status(2) == "running")
         assert node.status(1) == "complete" or not sticky
-        await _level(lambda: node.output(2).count("\n") == 2)
+        await level(lambda: node.output(2).count("\n") == 2)
         expected = [alloc_id(1), "local"] if sticky else ["No such file or directory"] * 2
         assert node.output(2).splitlines() == expected
 
@@ -306,7 +299,7 @@ async def test_a_full_disk_harms_only_whoever_fills_it(small_disk: Path) -> None
         node.hear(projection(1, 1))
         await node.until(lambda: node.status(1) == "running")
         big = node.home.places(alloc_id(1), "main").shared / "data" / "big"
-        await _level(lambda: os.statvfs(small_disk).f_bavail == 0)
+        await level(lambda: os.statvfs(small_disk).f_bavail == 0)
         node.hear(projection(2, 1, 2))
         await node.until(lambda: 2 in node.states and node.task(2).events)
         said = " ".join(event.message for event in node.task(2).events)
@@ -315,7 +308,7 @@ async def test_a_full_disk_harms_only_whoever_fills_it(small_disk: Path) -> None
         # The second one would fill it again.
         node.spec = job(sh("exec sleep 60"))
         big.unlink()
-        await _level(lambda: os.statvfs(small_disk).f_bavail > 0 or big.exists())
+        await level(lambda: os.statvfs(small_disk).f_bavail > 0 or big.exists())
     again = DataDir(small_disk, NODE)
     assert again.journal.torn_bytes == 0
     assert len(again.journal.entries) >= 2

@@ -10,6 +10,7 @@ import pytest
 
 from schemas.envelope import ENCODER
 from services.agent.drivers.driver import TaskExit, TaskMissing
+from tests.bounds import WAIT_S
 from tests.integration.agent_node import NODE, Node, job, projection, sh, wanted
 from tests.projected import projected
 
@@ -107,7 +108,7 @@ async def test_a_driver_that_finds_nonsense_has_lost_its_task(tmp_path: Path) ->
     node.edge._watch = unwatched  # type: ignore[method-assign]
     node.turn()
     node.hear(projection(1, 1))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(WAIT_S):
         await started.wait()
     await node.close()
     again = node_with(tmp_path, Liar("finds"))

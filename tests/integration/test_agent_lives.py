@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from shared.core.state.ids import alloc_id
+from tests.bounds import level
 from tests.integration.agent_node import job, projection, sh
 from tests.integration.test_agent_adoption import an_agent
 from tests.integration.test_agent_directories import node_at
-from tests.integration.test_agent_raw_exec import level
 
 STEPS = ("one", "two", "three")
 

@@ -1,10 +1,9 @@
 """raw_exec with real processes: start, environment, logs, signals, ends, and nothing left behind."""
 
-import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 
 from services.agent.drivers.process import starter_client
 from shared.core.state.ids import alloc_id
+from tests.bounds import level
 from tests.command_output import run_command
 from tests.integration.agent_node import Node, job, projection, sh
 
@@ -46,13 +46,6 @@ def group_exists(group: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-async def level(check: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    """Wait for what no event tells of: files and processes that are not ours."""
-    async with asyncio.timeout(timeout_s):
-        while not check():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 async def run(top: Path, spec: dict[str, Any], status: str) -> Node:
@@ -258,9 +251,7 @@ async def test_exec_and_stats_look_inside(tmp_path: Path) -> None:
         node.hear(projection(5, 1))
         await node.until(lambda: node.status() == "running")
         driver, handle, _ = next(iter(node.edge._live.values()))
-        said = await run_command(
-            driver, handle, ("sh", "-c", "echo $NOMAD_JOB_NAME; pwd; exit 4"), 10
-        )
+        said = await run_command(driver, handle, ("sh", "-c", "echo $NOMAD_JOB_NAME; pwd; exit 4"))
         lines = said.stdout.decode().split()
         assert (said.code, lines[0], Path(lines[1]).name) == (4, "jay", "main")
         assert (await driver.stats(handle)).memory_bytes > 0
@@ -274,7 +265,7 @@ async def test_many_starts_leave_nothing(tmp_path: Path) -> None:
         await node.until(lambda: node.status() == "complete")
         before = psutil.Process().num_fds()
         node.hear(projection(6, *range(1, 41)))
-        await node.until(lambda: all(node.status(key) == "complete" for key in range(1, 41)), 60)
+        await node.until(lambda: all(node.status(key) == "complete" for key in range(1, 41)))
         # The last end is reported before its files are closed.
         await level(lambda: psutil.Process().num_fds() <= before)
         await level(lambda: node.edge.runs() == [])

@@ -12,6 +12,7 @@ from shared.bus.process.settings import RunSettings
 from shared.bus.server import accounts
 from shared.errors import ConfigInvalid
 from tests import not_tested
+from tests.bounds import WAIT_S
 
 UNPRIVILEGED = 65534
 #: Becomes the user, says what it has, and lives until its stdin ends.
@@ -74,7 +75,7 @@ def test_a_task_of_the_agents_user_cannot_read_its_login(tmp_path: Path) -> None
         assert task.stdout == "tried 19\n"
     finally:
         agent.stdin.close()
-        agent.wait(10)
+        agent.wait(WAIT_S)
         agent.stdout.close()
 
 

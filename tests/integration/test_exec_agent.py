@@ -19,10 +19,10 @@ from services.agent.drivers.exec.settings import ExecSettings
 from services.agent.executor.data_dir import DataDir
 from shared.core.state.ids import alloc_id
 from tests import not_tested
+from tests.bounds import level
 from tests.integration.agent_node import NODE, Node, job, projection
 from tests.integration.exec_node import NEEDED, need
 from tests.integration.test_agent_adoption import an_agent
-from tests.integration.test_agent_raw_exec import level
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +55,7 @@ async def told(top: Path, spec: dict[str, Any], status: str, **settings: Any) ->
     node.turn()
     try:
         node.hear(projection(5, 1))
-        await node.until(lambda: node.status() == status, 60)
+        await node.until(lambda: node.status() == status)
     finally:
         await node.edge.end_tasks(grace_s=0.1)
         await node.close()

@@ -18,6 +18,7 @@ from services.agent.drivers.process import starter_client
 from services.agent.drivers.process.os_process import OsProcess, is_alive
 from services.agent.drivers.process.run_record import ProcessRun
 from services.agent.executor.alloc_dirs import AllocDirs
+from tests.bounds import WAIT_S, level
 from tests.command_output import run_command
 from tests.integration.exec_node import NEEDED, Cell, a_cell, groups_left, is_there, need
 
@@ -26,16 +27,14 @@ from tests.integration.exec_node import NEEDED, Cell, a_cell, groups_left, is_th
 async def cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cell]:
     """A driver with all isolation there is; a loaded machine may start its starter slowly."""
     need(*NEEDED)
-    monkeypatch.setattr(starter_client, "START_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(starter_client, "START_TIMEOUT_S", WAIT_S)
     async with a_cell(tmp_path) as made:
         yield made
 
 
 async def gone(*processes: OsProcess) -> None:
     """Wait until these have ended."""
-    async with asyncio.timeout(60):
-        while any(is_alive(one) for one in processes):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await level(lambda: not any(is_alive(one) for one in processes))
 
 
 def again(cell: Cell) -> ExecDriver:
@@ -84,9 +83,7 @@ async def test_a_signal_reaches_the_task(cell: Cell) -> None:
 
 async def text_of(path: Path, part: str) -> None:
     """Wait until a file holds a text."""
-    async with asyncio.timeout(60):
-        while not path.exists() or part not in path.read_text():  # noqa: ASYNC110, ASYNC240
-            await asyncio.sleep(0.01)
+    await level(lambda: path.exists() and part in path.read_text(), f"{part!r} in {path}")
 
 
 @pytest.mark.asyncio
@@ -99,9 +96,7 @@ async def test_stop_ends_all_that_a_task_started(cell: Cell) -> None:
     groups = cell.driver.groups
     assert groups is not None
     name = cell.driver._shape.group_name(handle.directory)
-    async with asyncio.timeout(60):
-        while len(members := groups.members(name)) < 4:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    members = await level(lambda: found if len(found := groups.members(name)) >= 4 else [])
     await cell.driver.stop(handle)
     end = await cell.driver.wait(handle)
     assert (end.code, end.signal) == (137, 9)
@@ -163,7 +158,7 @@ async def test_the_next_life_adopts_what_runs(cell: Cell) -> None:
     driver = again(cell)
     found = await driver.recover(run)
     assert isinstance(found, ProcessRun) and found.pid == handle.pid
-    assert (await run_command(driver, found, ("cat", "/proc/2/comm"), 10)).stdout == b"sh\n"
+    assert (await run_command(driver, found, ("cat", "/proc/2/comm"))).stdout == b"sh\n"
     await driver.signal(found, "SIGTERM")
     assert (await driver.wait(found)).code == 143
     driver.close()
@@ -215,7 +210,7 @@ async def test_a_command_runs_inside(cell: Cell) -> None:
     """A command beside a task has its user, processes, files, environment and limits, and separate outputs."""
     handle = await cell.start("sleep 300", env={"COLOUR": "blue"})
     script = "id -u; echo $COLOUR; cat /proc/2/comm; ls /; grep Seccomp: /proc/self/status; cat; echo bad >&2; exit 6"
-    said = await run_command(cell.driver, handle, ("sh", "-c", script), 10)
+    said = await run_command(cell.driver, handle, ("sh", "-c", script))
     words = said.stdout.decode().split()
     assert words[:3] == ["65534", "blue", "sh"]
     assert "alloc" in words and "root" not in words and words[-1] == "2"
@@ -225,9 +220,8 @@ async def test_a_command_runs_inside(cell: Cell) -> None:
     groups = cell.driver.groups
     assert groups is not None
     name = cell.driver._shape.group_name(handle.directory)
-    async with asyncio.timeout(60):
-        while len(groups.members(name)) > 2:  # noqa: ASYNC110 - sh and its sleep are the task's own.
-            await asyncio.sleep(0.01)
+    # sh and its sleep are the task's own.
+    await level(lambda: len(groups.members(name)) <= 2)
 
 
 @pytest.mark.asyncio
@@ -239,7 +233,7 @@ async def test_a_terminal_inside(cell: Cell) -> None:
     heard = bytearray()
 
     async def until(part: bytes, times: int = 1) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(WAIT_S):
             while heard.count(part) < times:
                 stream, data = await session.read()
                 assert stream == 1 and data
@@ -271,9 +265,7 @@ async def test_a_command_that_nobody_hears_is_ended(cell: Cell) -> None:
     groups = cell.driver.groups
     assert groups is not None
     name = cell.driver._shape.group_name(handle.directory)
-    async with asyncio.timeout(60):
-        while len(groups.members(name)) > 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await level(lambda: len(groups.members(name)) <= 2)
     assert is_alive(handle.process)
 
 
@@ -284,12 +276,12 @@ async def test_a_command_in_what_has_ended_is_refused(cell: Cell) -> None:
     await cell.driver.stop(handle)
     await cell.driver.wait(handle)
     with pytest.raises(StartRefused, match="ended"):
-        await run_command(cell.driver, handle, ("true",), 10)
+        await run_command(cell.driver, handle, ("true",))
     mine = psutil.Process()
     stat = OsProcess(mine.pid, handle.process.start_ticks)
     wrong = msgspec.structs.replace(handle, process=stat)
     with pytest.raises(StartRefused, match="ended"):
-        await run_command(cell.driver, wrong, ("true",), 10)
+        await run_command(cell.driver, wrong, ("true",))
 
 
 @pytest.mark.asyncio

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.bounds import LONG_S
+
 ROOT = Path(__file__).resolve().parents[2]
 #: Packages of the extras `agent` and `sql`, which the demo does not need.
 LEFT_OUT = ("docker", "duckdb", "requests")
 ENTRY = re.compile(r"^([A-Za-z0-9_.-]+)(?:\[[^]]*\])?==.*(?:\n(?: ).*)*\n", re.MULTILINE)
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(2 * LONG_S)
 
 
 def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -28,7 +30,7 @@ def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=LONG_S,
     )
 
 

@@ -17,6 +17,7 @@ from shared.core.scheduling.selection import greedy_coupled
 from shared.core.state.tables.allocations import EVICT
 from shared.jobspec.submission import JobInvalid
 from shared.query.resource_usage import all_pools
+from tests.bounds import LONG_S
 from tests.property import fuzz
 from tests.property.fuzz_resources import asking, offering
 
@@ -107,7 +108,7 @@ def nothing_in_excess(inside: InProcessState) -> bool:
 
 
 @pytest.mark.full("minutes")
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(8 * LONG_S)
 def test_ten_thousand_jobs() -> None:
     """Ten thousand jobs on 5,000 nodes: none crashes or loops, each keeps its rules."""
     assert min(run(10_000, 5_000).values()) > 500

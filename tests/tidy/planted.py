@@ -112,6 +112,7 @@ def write_tree(top: Path, planted: dict[str, str]) -> None:
     )
     shutil.copy(ROOT / "pyproject.toml", top)
     (top / "tests" / "__init__.py").touch()
+    shutil.copy(ROOT / "tests" / "bounds.py", top / "tests")
     for path, text in {**SOUND, **planted}.items():
         (top / path).parent.mkdir(parents=True, exist_ok=True)
         (top / path).write_text(text)

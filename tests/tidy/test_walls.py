@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from tests.bounds import WAIT_S
 from tests.tidy.tree import files
 
 HEAVY = ("faststream", "pydantic", "fast_depends", "duckdb", "docker")
@@ -15,7 +16,7 @@ def imported(module: str) -> set[str]:
     """Import a module in a fresh process and return the top-level packages it brought in."""
     code = f"import json, sys, {module}; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=30
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=WAIT_S
     )
     assert done.returncode == 0, done.stderr
     return {name.partition(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.bounds import LONG_S
 from tests.tidy.planted import FILES, PLANTS, write_tree
 from tests.tidy.tree import ROOT, files, report
 
@@ -28,7 +29,7 @@ SELF_TESTS = {
     "test_tests.py::test_a_toothless_test_is_found",
 }
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(2 * LONG_S)
 
 
 def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -40,7 +41,7 @@ def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=LONG_S,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
 
 from tests import not_tested
+from tests.bounds import WAIT_S
 
 ARGUMENTS = (
     "--no-sandbox",
@@ -18,7 +19,7 @@ ARGUMENTS = (
     "--disable-sync",
 )
 #: A loaded machine is slow.
-PATIENCE_MS = 60_000
+PATIENCE_MS = 1000 * WAIT_S
 #: What a refused login or a missing thing prints, which tests cause on purpose.
 _EXPECTED = ("Failed to load resource",)
 _WATCH_POLICY = """addEventListener("securitypolicyviolation",

@@ -22,6 +22,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 from shared.bus.connection.public_client import Client
 from shared.core.runtime.replica import Replica
+from tests.bounds import WAIT_S
 from tests.gateway.console import browser as browsers
 from tests.gateway.console.browser import PATIENCE_MS, Console
 from tests.gateway.test_http import TICKER, Gateway, job
@@ -387,7 +388,7 @@ def archive_of(screens: Screens, folder: Path) -> Iterator[str]:
         yield process.stdout.readline().strip()
     finally:
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=PATIENCE_MS / 1000)
+        process.communicate(timeout=WAIT_S)
         assert process.returncode == 130
 
 

@@ -9,13 +9,18 @@ import pytest
 
 from services.agent.executor.check_runner import OUTPUT_BYTES_MAX, CheckRunner, http_request
 from shared.core.runtime.agent_messages import CheckChanged, CheckSpec, WatchChecks
+from tests.bounds import WAIT_S
 
 Served = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
+#: Of checks that get no answer.
+SHORT = {"timeout_ns": 300_000_000}
+
+
 def spec(**more: Any) -> CheckSpec:
     fields = {"name": "up", "run": 1, "kind": "http", "address": "127.0.0.1", "path": "/health"}
-    fast = {"interval_ns": 1_000_000, "timeout_ns": 300_000_000}
+    fast = {"interval_ns": 1_000_000, "timeout_ns": int(WAIT_S * 1e9)}
     return CheckSpec(**{**fields, **fast, **more})
 
 
@@ -25,7 +30,7 @@ async def said(*specs: CheckSpec, count: int = 1, runs: Any = None) -> list[Chec
     runner = CheckRunner(told.put_nowait, runs or (lambda _: []))
     runner.watch(WatchChecks(key=7, alloc_id="a", checks=specs))
     try:
-        return [await asyncio.wait_for(told.get(), 10) for _ in range(count)]
+        return [await asyncio.wait_for(told.get(), WAIT_S) for _ in range(count)]
     finally:
         await runner.close()
 
@@ -75,7 +80,7 @@ async def with_server(serve: Served, count: int = 1, **more: Any) -> list[CheckC
 def test_an_http_status_below_400_passes(answer: bytes, status: str, output: str) -> None:
     """What an answer means, and what is kept of it; no answer is critical at the timeout (S83)."""
     serve, _ = answering(answer)
-    (found,) = asyncio.run(with_server(serve))
+    (found,) = asyncio.run(with_server(serve, **(SHORT if answer == b"hang" else {})))
     assert (found.status, found.output, found.run) == (status, output, 1)
 
 
@@ -170,7 +175,12 @@ def test_a_script_runs_in_its_task(code: int, status: str, output: str) -> None:
 
     runs = lambda _: [(Driver(), "h", SimpleNamespace(task="main"))]  # noqa: E731
     (found,) = asyncio.run(
-        said(spec(kind="script", task="main", command=("check", "-x")), runs=runs)
+        said(
+            spec(
+                kind="script", task="main", command=("check", "-x"), **(SHORT if code < 0 else {})
+            ),
+            runs=runs,
+        )
     )
     assert (found.status, found.output) == (status, output)
     assert sessions[0].closed

@@ -73,7 +73,7 @@ async def checked(
         port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
-        fields = {"kind": "grpc", "port": port, "timeout_ns": 5_000_000_000, **more}
+        fields = {"kind": "grpc", "port": port, **more}
         (found,) = await said(spec(**fields))
     finally:
         await server.stop(None)

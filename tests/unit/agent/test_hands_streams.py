@@ -11,12 +11,13 @@ from services.agent.node_rpc import stream
 from services.agent.node_rpc.server import NodeRpcServer
 from services.agent.node_rpc.stream import FRAME_BYTES, INPUTS_MAX, WINDOW, FrameSender
 from shared.errors import CommandInvalid
+from tests.bounds import WAIT_S
 
 SESSION = "0" * 32
 
 
 def run(story: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(story, 20))
+    asyncio.run(asyncio.wait_for(story, WAIT_S))
 
 
 def said(**fields: Any) -> SessionInput:
@@ -132,7 +133,7 @@ def test_who_leaves_is_given_up_at_once() -> None:
         watching = asyncio.create_task(stream.watch())
         await turns()
         stream.close()
-        await asyncio.wait_for(watching, 5)
+        await asyncio.wait_for(watching, WAIT_S)
 
     run(story())
 

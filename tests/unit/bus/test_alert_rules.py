@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.bounds import WAIT_S
 from tests.not_tested import missing_tool
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -26,7 +27,12 @@ def promtool(*words: str) -> subprocess.CompletedProcess[str]:
     if shutil.which("promtool") is None:
         missing_tool("promtool (Debian's package prometheus)")
     return subprocess.run(
-        ["promtool", *words], cwd=FOLDER, capture_output=True, text=True, check=False, timeout=120
+        ["promtool", *words],
+        cwd=FOLDER,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WAIT_S,
     )
 
 

@@ -12,6 +12,7 @@ from shared.bus.jetstream.pull_consumer import CurrentConnection
 from shared.bus.shell.leader_election import LeaderElection
 from shared.core.runtime.messages import LeadershipWon
 from shared.core.runtime.role import Input
+from tests.bounds import WAIT_S
 
 _NO_LISTENER = b"NATS/1.0 503\r\n\r\n"
 _HOLDER = b"first"
@@ -88,4 +89,4 @@ def test_a_holder_that_is_gone_is_succeeded_after_two_looks() -> None:
         assert 2 <= bus.looks - before <= 4
         candidate.stop()
 
-    asyncio.run(asyncio.wait_for(play(), 20))
+    asyncio.run(asyncio.wait_for(play(), WAIT_S))

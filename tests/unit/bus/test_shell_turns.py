@@ -15,8 +15,8 @@ from shared.bus.shell.shell_settings import ShellSettings
 from shared.bus.shell.wall_clock import WallClock
 from shared.core.runtime import messages as r
 from shared.core.runtime.role import Input
+from tests.bounds import WAIT_S, level
 
-PATIENCE_S = 10.0
 #: An address without a listener.
 NOWHERE = Login(url="nats://127.0.0.1:1", user="u", password="p")
 HOUR_NS = 3_600_000_000_000
@@ -64,12 +64,7 @@ def shell_of(
 
 def run(story: Coroutine[Any, Any, None]) -> None:
     """Run a story in a fresh loop, bounded in time."""
-    asyncio.run(asyncio.wait_for(story, PATIENCE_S))
-
-
-async def until(holds: Callable[[], object]) -> None:
-    while not holds():  # noqa: ASYNC110 - `run` bounds it.
-        await asyncio.sleep(0.002)
+    asyncio.run(asyncio.wait_for(story, WAIT_S))
 
 
 def poke(shell: Shell, name: str = "poke") -> None:
@@ -100,7 +95,7 @@ def test_a_step_is_performed_to_its_end_though_the_shell_shall_stop() -> None:
         running = asyncio.create_task(shell.run(stop))
         await asyncio.sleep(0)
         poke(shell)
-        await until(lambda: done)
+        await level(lambda: done)
         stop.set()
         await asyncio.sleep(0)
         gate.set()
@@ -125,14 +120,14 @@ def test_no_step_is_taken_while_an_effect_is_awaited() -> None:
         running = asyncio.create_task(shell.run(stop))
         await asyncio.sleep(0)
         poke(shell)
-        await until(lambda: role.seen)
+        await level(lambda: role.seen)
         for number in range(3):
             poke(shell, f"later{number}")
         for _ in range(10):
             await asyncio.sleep(0.001)
         assert [one.name for one in role.seen] == ["poke"]
         gate.set()
-        await until(lambda: len(role.seen) == 5)
+        await level(lambda: len(role.seen) == 5)
         assert [one.name for one in role.seen] == ["poke", "later0", "later1", "later2", "soon"]
         stop.set()
         await running
@@ -176,7 +171,7 @@ def test_what_fails_ends_the_shell(
         running = asyncio.create_task(shell.run(stop))
         await asyncio.sleep(0)
         poke(shell)
-        await until(lambda: begun or running.done())
+        await level(lambda: begun or running.done())
         if stops:
             stop.set()
             await asyncio.sleep(0)
@@ -213,13 +208,13 @@ def test_a_clock_that_was_set_forward_keeps_no_timer_waiting() -> None:
         running = asyncio.create_task(shell.run(stop))
         await asyncio.sleep(0)
         poke(shell)
-        await until(lambda: role.seen)
+        await level(lambda: role.seen)
         await asyncio.sleep(0)
         ahead_ns = HOUR_NS
         at_ns = time.time_ns() + ahead_ns + 20_000_000
         role.steps = [[r.SetTimer("new", at_ns)]]
         poke(shell)
-        await until(lambda: r.Timer("new", at_ns) in role.seen)
+        await level(lambda: r.Timer("new", at_ns) in role.seen)
         assert role.now_ns >= at_ns
         stop.set()
         await running
@@ -241,12 +236,12 @@ def test_timers_that_are_due_at_once_fire_one_by_one(
         running = asyncio.create_task(shell.run(stop))
         await asyncio.sleep(0)
         poke(shell)
-        await until(lambda: {r.Timer("past", 5), r.Timer("next", 6)} <= set(role.seen))
+        await level(lambda: {r.Timer("past", 5), r.Timer("next", 6)} <= set(role.seen))
         stop.set()
         await running
 
     with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(asyncio.wait_for(story(), PATIENCE_S))
+        runner.run(asyncio.wait_for(story(), WAIT_S))
 
 
 @pytest.mark.parametrize("turns", range(1, 12))
@@ -258,7 +253,7 @@ def test_who_gives_up_connecting_leaves_nothing_behind(turns: int) -> None:
         for _ in range(turns):
             await asyncio.sleep(0)
         making.cancel()
-        await asyncio.wait([making], timeout=PATIENCE_S / 2)
+        await asyncio.wait([making], timeout=WAIT_S)
         assert making.done()
         assert asyncio.all_tasks() == {asyncio.current_task()}
 

@@ -9,7 +9,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import get_args, get_type_hints
@@ -35,6 +34,7 @@ from shared.bus.server.nats_server import free_port
 from shared.core.runtime.messages import Record
 from shared.display import event_text
 from shared.errors import BusUnavailable, ConfigInvalid
+from tests.bounds import until
 from tests.docs import cli_page
 from tests.unit.view.view_story import Story
 
@@ -577,9 +577,7 @@ def test_leftovers_are_seen(tmp_path: Path) -> None:
     child = subprocess.Popen(["/bin/sleep", "60"], env={"X": str(tmp_path)})
     try:
         # The kernel shows the environment of a new program a moment after `Popen` returned.
-        deadline = time.monotonic() + 60
-        while (found := processes_using(tmp_path)) != [child.pid]:
-            assert time.monotonic() < deadline, found
+        until(lambda: processes_using(tmp_path) == [child.pid], "the child with its environment")
     finally:
         child.kill()
         child.wait()

@@ -18,12 +18,11 @@ from services.cli.top.moments import Moments
 from services.cli.top.pages import LogPage, TextPage
 from services.cli.top.session import Session
 from shared.core.runtime.messages import Record
+from tests.bounds import WAIT_S
 from tests.builders import group, register
 from tests.unit.cli.top_log import WrittenCluster, WrittenSource, small_cluster
 
 pytestmark = pytest.mark.asyncio
-#: Far above what a loaded machine needs.
-_BOUND_S = 15.0
 
 
 @dataclass
@@ -48,7 +47,7 @@ class Screen:
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait until something holds."""
         try:
-            async with asyncio.timeout(_BOUND_S):
+            async with asyncio.timeout(WAIT_S):
                 while not holds():
                     await self.pilot.pause(0.01)
         except TimeoutError:

@@ -1,7 +1,6 @@
 """What-ifs from the page: what may be asked, which runs are kept, how one ends. The command runs in other tests."""
 
 import asyncio
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from services.gateway.edge import what_if_runs
 from services.gateway.edge.faults import HttpFault
 from services.gateway.edge.what_if_runs import Question, Run, WhatIfRuns, arguments
+from tests.bounds import level
 
 REPORT = b'{"from_seq":7}'
 
@@ -60,12 +60,6 @@ def test_a_question_has_bounds(body: bytes) -> None:
     """Unknown fields, empty words, too many and too long ones are refused."""
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(body, type=Question)
-
-
-def wait_for(path: Path) -> None:
-    """Wait until a file is there."""
-    while not path.exists():
-        time.sleep(0.01)
 
 
 async def ended(run: Run) -> Run:
@@ -161,8 +155,7 @@ def test_a_cancelled_run_leaves_no_process(monkeypatch: pytest.MonkeyPatch, tmp_
     async def check() -> None:
         runs = WhatIfRuns()
         run = started(runs)
-        async with asyncio.timeout(60):
-            await asyncio.to_thread(wait_for, pid_file)
+        await level(pid_file.exists, "the file of the process")
         runs.cancel(run)
         await ended(run)
         assert run.status == "cancelled"
