@@ -35,7 +35,7 @@ LOCKS = {
     "dev": ROOT / "deploy" / "requirements-dev.txt",
 }
 #: Test files run side by side (tests/conftest.py says which must not): they wait for real processes, mostly.
-LANES = "2"
+LANES = "3"
 #: Programs that the gate calls, and those that all tests together call, each with Debian's package.
 GATE_PROGRAMS = {"git": "git"}
 FULL_PROGRAMS = {

@@ -74,7 +74,7 @@ def try_again(stats: Stats, passes_alone: Callable[[str], bool]) -> bool:
 def lines(stats: Stats) -> list[str]:
     """One line for each unsteady test: its name and the first line of its failure."""
     return [
-        f"unsteady: {report.nodeid}, {summary.reason(report)[0]}"
+        f"unsteady: {report.nodeid}, {summary.place(report)}{summary.reason(report)[0]}"
         for report in stats.get(UNSTEADY, ())
     ]
 

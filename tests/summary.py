@@ -64,11 +64,18 @@ def reason(report: Any) -> list[str]:
     return lines
 
 
+def place(report: Any) -> str:
+    """File and line where a test failed, with what separates them from the reason; empty where that is not known."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    at = f"{crash.path}:{crash.lineno}" if hasattr(crash, "lineno") else ""
+    return f"{at.rpartition('/tests/')[2]}: " if at else ""
+
+
 def failures(stats: Mapping[str, Sequence[Any]]) -> list[str]:
     """Name each failed test with the first lines of its reason."""
     lines = []
     for outcome in ("error", "failed"):
         for report in stats.get(outcome, []):
-            lines.append(f"{outcome.upper()} {report.nodeid}")
+            lines.append(f"{outcome.upper()} {report.nodeid} {place(report)}".rstrip(": "))
             lines += [f"    {line}" for line in reason(report)]
     return lines

@@ -88,6 +88,17 @@ class City:
         found = msgspec.convert(answer, DeadAnswer)
         return [one.reason for one in found.messages if one.subject == subject]
 
+    async def told_of(self, subject: str, part: str) -> None:
+        """Wait until the view names a dead letter with this in its reason: it hears of them after they are kept."""
+        found: list[str] = []
+        try:
+            async with asyncio.timeout(LONG_S):
+                while not any(part in one for one in found):
+                    await asyncio.sleep(0.1)
+                    found = await self.dead_letters(subject)
+        except TimeoutError:
+            raise AssertionError(f"no dead letter says {part!r}: {found}") from None
+
     async def answer(self, subject: str, body: bytes) -> bytes:
         """Ask until there is an answer: a question may be lost like any message."""
         async with asyncio.timeout(LONG_S):
