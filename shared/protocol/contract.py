@@ -153,7 +153,7 @@ def _commands() -> tuple[Subject, ...]:
         "plan": ("scheduler", "Plans to commit."),
         "evaluation": ("eval_broker", "Evaluations to wake or to end."),
         "job": ("intake", "Submissions that are valid as such."),
-        "operator": ("intake, view", "What an operator asked for."),
+        "operator": ("view", "What an operator asked for."),
         "liveness": ("heartbeat", "Nodes that fell silent or came back."),
         "timer": ("timekeeper", "Things whose time has come."),
         "report": (

@@ -1,1 +1,1 @@
-"""The endpoints, one family a module; each module has its `ROUTES`."""
+"""The endpoints, one family a module; each module has its `ENDPOINTS`, in the order of table.py."""

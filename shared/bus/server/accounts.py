@@ -236,7 +236,6 @@ def _own_publish(role: str) -> tuple[str, ...]:
         case "intake":
             return (
                 subjects.command("job"),
-                subjects.command("operator"),
                 *_reads(streams.JOBS.name),
                 subjects.js_stream_purge(streams.JOBS.name),
                 *_REPLIES,

@@ -1,6 +1,6 @@
 """Wait reasons: why part of a request found no room, as a wait class and as texts, the most telling first.
 
-Classes (CONTRACTS): misconfigured, never fits, capacity, reservation, priority. The texts are stored with the
+Classes: misconfigured, never fits, capacity, reservation, priority. The texts are stored with the
 evaluation.
 """
 
