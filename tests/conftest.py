@@ -9,7 +9,7 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from services.cli import global_options
+from services.cli import global_options, sigint  # noqa: F401 - see pytest_configure
 from tests import bounds, leftovers, not_tested, second_try, summary
 
 TESTS = Path(__file__).parent
@@ -65,6 +65,8 @@ ONE_BY_ONE = ("tests/checks/", "tests/bench/", "tests/sim/", "tests/docs/test_pa
 
 #: Mounts before the run.
 _MOUNTS = pytest.StashKey[frozenset[str]]()
+#: The configuration of the process that hands out tests; empty in a lane.
+_CONTROLLER: list[pytest.Config] = []
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -78,17 +80,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Restore Ctrl-C, which a shell's background jobs ignore, and name the run for all that it starts.
+    """Restore Ctrl-C, and name the run for all that it starts.
 
-    CARAVAN_TEST_WAIT lengthens the last resort with the waits below it.
+    A shell's background jobs ignore Ctrl-C, and the command line, once imported, ends at it without a cleanup: imported
+    above, it does not do so again. CARAVAN_TEST_WAIT lengthens the last resort with the waits below it.
     """
     if config.option.timeout is None:
         config.option.timeout = float(config.getini("timeout")) * bounds.FACTOR
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):
         os.environ[leftovers.RUN] = f"{os.getpid()}-{time.time_ns()}"
         config.stash[_MOUNTS] = leftovers.mounts()
+        _CONTROLLER.append(config)
+
+
+def pytest_keyboard_interrupt() -> None:
+    """At Ctrl-C end the lanes, too, when they do not end by themselves: xdist would wait ten seconds for them."""
+    if _CONTROLLER:
+        leftovers.of_run(_CONTROLLER[0], _CONTROLLER[0].stash[_MOUNTS], is_interrupted=True)
 
 
 @pytest.hookimpl(trylast=True)
