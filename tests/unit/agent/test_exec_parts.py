@@ -12,13 +12,14 @@ from services.agent.drivers.exec import java
 from services.agent.drivers.exec.driver import ExecDriver
 from services.agent.drivers.exec.qemu import emulator_arguments
 from services.agent.drivers.exec.settings import ExecSettings, exec_settings
-from services.agent.drivers.isolation import seccomp
+from services.agent.drivers.isolation import kernel, seccomp
 from services.agent.drivers.isolation.cgroups import (
     CgroupLimits,
     CgroupTree,
     find_hierarchies,
     oom_kills,
 )
+from services.agent.drivers.isolation.enter import entered_namespaces
 from services.agent.drivers.isolation.probe import IsolationSupport
 from services.agent.drivers.isolation.starter_protocol import (
     ORDER_DECODER,
@@ -393,6 +394,13 @@ def test_modes_of_the_node_are_the_operators(tmp_path: Path) -> None:
     ):
         assert "CARAVAN_EXEC_ALLOW" in closed.forbids(asked)
         assert opened.forbids(asked) == ""
+
+
+def test_a_command_enters_no_namespace_of_a_plain_task() -> None:
+    """Only root may enter a namespace, even its own: an agent of another user runs commands all the same."""
+    assert entered_namespaces(Jail(plain=True)) == 0
+    apart = Jail(namespaces=kernel.CLONE_NEWPID | kernel.CLONE_NEWIPC)
+    assert entered_namespaces(apart) == apart.namespaces | kernel.CLONE_NEWNS
 
 
 def test_the_page_names_everything(tmp_path: Path) -> None:
