@@ -372,7 +372,7 @@ class Shell:
                 self._measuring.cancel()
             note = partial(self.problems.note, STORAGE)
             self._measuring = self._spawn(
-                watch_log_space(self._link, self._head, self._inbox.put, note)
+                watch_log_space(self._link, self._head, self._inbox.put, note, self._clock.readings)
             )
         if self._appender is not None:
             self._appender.resend()
