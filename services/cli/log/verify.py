@@ -15,7 +15,7 @@ from schemas.plans import PlanCommitted
 from services.cli import global_options
 from services.cli.runtime.bus_client import selected_bus_url, with_bus
 from services.cli.runtime.local_clusters import login_for
-from services.cli.runtime.log_source import log_end_seq, log_first_seq
+from services.cli.runtime.log_source import log_end_seq
 from services.cli.runtime.output import CliError, CommandOutput, result_from
 from services.cli.runtime.progress import ProgressBar
 from shared.bus.connection.nats_client import connect
@@ -167,18 +167,22 @@ def verify(out: CommandOutput, *, decisions: bool) -> int:
 async def _read_all(out: CommandOutput, client: Client, work: _Verification) -> int:
     """Read the log to its end; returns the exit code, and with another than 0 sets the problem."""
     proof = work.proof
-    state, damage = await _stream_state(out, client)
+    state, damage = await _stream_state(out)
+    damage = damage or _archive_problem(client)
     expected = state.last_seq
     try:
         expected = max(expected, await asyncio.wait_for(log_end_seq(client), 2.0))
     except (TimeoutError, CliError):
         out.progress("no view answers: the end of the log is not compared with it")
     try:
-        first = await _begin(client, work, is_accounted=bool(state.last_seq) and not damage)
-        with ProgressBar("verifying", expected) as bar:
-            async for record in client.read_log(first):
-                work.apply(record)
-                bar.update(record.seq)
+        try:
+            await _read_from(client, work, 1, expected)
+        except LogDropped as err:
+            if proof.last_seq or damage or not state.last_seq:
+                raise
+            # The streams account for what is not there.
+            await _begin_behind_drop(client, work, err.first_seq)
+            await _read_from(client, work, err.first_seq, expected)
     except StateDiverged as err:
         proof.problem = str(err)
         return 1
@@ -204,19 +208,20 @@ async def _read_all(out: CommandOutput, client: Client, work: _Verification) -> 
     return 0 if proof.ok else 2
 
 
-async def _begin(client: Client, work: _Verification, *, is_accounted: bool) -> int:
-    """Where to begin reading: behind what was dropped by order. Raises LogDropped: that is not known."""
-    if global_options.export_dir():
-        return 1
-    first = await log_first_seq(client)
-    if first == 1 or not is_accounted:
-        return 1
+async def _read_from(client: Client, work: _Verification, first: int, expected: int) -> None:
+    with ProgressBar("verifying", expected) as bar:
+        async for record in client.read_log(first):
+            work.apply(record)
+            bar.update(record.seq)
+
+
+async def _begin_behind_drop(client: Client, work: _Verification, first: int) -> None:
+    """Begin behind what was dropped by order. Raises LogDamaged."""
     restored = await snapshots.restore_newest(client.bus, TABLES, oldest=True, quiet=True)
     if restored is None:
         text = f"records before {first} were dropped, and no snapshot after them can be restored"
         raise LogDamaged(first, text)
     work.begin_behind_drop(first, restored.replica)
-    return first
 
 
 def _show(out: CommandOutput, proof: LogProof, *, was_decided: bool) -> None:
@@ -314,14 +319,10 @@ def _compared_nothing(proof: LogProof, found: DecisionCheck) -> int:
     return 1
 
 
-async def _stream_state(out: CommandOutput, client: Client) -> tuple[streams.StreamState, str]:
-    """The extent of the log, and what of it is damaged; of a bus if there are credentials."""
+async def _stream_state(out: CommandOutput) -> tuple[streams.StreamState, str]:
+    """Query the server for the extent and damage of the log, if there are credentials; with it what is damaged."""
     if global_options.export_dir():
-        # Imported here: it brings a database along.
-        from services.cli.runtime.export_client import ExportClient
-
-        assert isinstance(client, ExportClient)
-        return streams.StreamState(), "; ".join(client.problems[:1])
+        return streams.StreamState(), ""
     login = login_for(selected_bus_url(), "view")
     if login is None:
         out.progress("CARAVAN_CREDENTIALS is not set: a lost end of the log is not detected")
@@ -333,3 +334,14 @@ async def _stream_state(out: CommandOutput, client: Client) -> tuple[streams.Str
         await bus.end()
     fault = next((one for one in found if one.state.damage), found[-1])
     return fault.state, generations.describe_damage(found, read=0)
+
+
+def _archive_problem(client: Client) -> str:
+    """The first damage of an archive; empty: none, or the log is on a bus."""
+    if not global_options.export_dir():
+        return ""
+    # Imported here: it brings a database along.
+    from services.cli.runtime.export_client import ExportClient
+
+    assert isinstance(client, ExportClient)
+    return next(iter(client.problems), "")
