@@ -18,6 +18,7 @@ from shared.core.runtime.messages import Record
 from shared.core.runtime.replica import Replica
 from shared.core.runtime.restored import Restored
 from shared.core.state.state import TABLES
+from shared.numerals import is_digits
 from shared.query.historical_state import HistoricalState
 
 
@@ -25,7 +26,7 @@ def parse_log_position(text: str, flag: str = "--at") -> tuple[int, int]:
     """Turn a seq or a time into (last seq, moment in ns); 0: no bound. Raises CliError."""
     if not text:
         return 0, 0
-    if text.isdigit():
+    if is_digits(text):
         if int(text) < 1:
             raise CliError("usage", f"{flag}: seqs start at 1")
         return int(text), 0

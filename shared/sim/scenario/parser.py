@@ -19,6 +19,7 @@ from shared.fleet.profile import (
     node_specs,
     parse_distribution,
 )
+from shared.numerals import is_digits
 from shared.sim.scenario import traces
 from shared.sim.scenario.schema import (
     DrawnNumber,
@@ -198,7 +199,7 @@ def _values(draw: DrawnNumber, path: str) -> list[int]:
             raise ConfigInvalid(f"{path}.between: the first value must not exceed the second")
         return list(draw.between)
     for key, weight in draw.choice.items():
-        if not key.isdecimal() or weight < 0:
+        if not is_digits(key) or weight < 0:
             raise ConfigInvalid(f"{path}.choice: {key!r} is not a whole number")
     if not any(draw.choice.values()):
         raise ConfigInvalid(f"{path}.choice: at least one weight must be more than 0")
