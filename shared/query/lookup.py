@@ -115,7 +115,7 @@ def _require_unique(found: Sequence[str], what: str, prefix: str) -> None:
 
 
 def _meanings(text: str) -> Iterator[tuple[str, str, str | None]]:
-    """Every job, group and index that an allocation's name may mean: both ids may contain dots, and end like an index."""
+    """Every job, group and index that a name may mean: both ids may contain dots, a group may end like an index."""
     with_index = _INDEX.search(text)
     for name, index in (
         (text, None),

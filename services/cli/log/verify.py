@@ -1,9 +1,9 @@
 """`caravan log verify`: read the log by direct get and verify it.
 
 Verified are the hash chain of every accepted record, and the hashes of every checkpoint against a state rebuilt from
-the events alone; with --decisions also every scheduling decision. Where the beginning was dropped by order, the chain is
-verified from the first record that is left, and states from the oldest snapshot that the log proves. An archive of which
-a part cannot be read is damaged.
+the events alone; with --decisions also every scheduling decision. Where the beginning was dropped by order, the chain
+is verified from the first record that is left, and states from the oldest snapshot that the log proves. An archive of
+which a part cannot be read is damaged.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Polls the server for the fill level of the log and whether it is writable, for roles that request it.
 
-The answer holds the server's time, with which the clock of this process is compared. Independent of what a role does with
-it. A missing answer is ignored.
+The answer holds the server's time, with which the clock of this process is compared. Independent of what a role does
+with it. A missing answer is ignored.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ async def watch_log_space(
     head: ActiveGeneration,
     put: Callable[[LogSpace], None],
     note: Callable[[str], None],
+    *,
     clocks: Callable[[], tuple[int, ...]],
 ) -> None:
     """Put bytes and bound of the newest generation, and note what cannot be written (empty: nothing), for ever.
@@ -57,7 +58,7 @@ async def watch_log_space(
 
 
 def clock_off_ns(sent: tuple[int, ...], received: tuple[int, ...], there: datetime | None) -> int:
-    """How far the worst of our clocks is ahead of the server's; what the time of the request explains counts as nothing."""
+    """How far the worst of our clocks is ahead of the server's, as far as the time of the request does not explain it."""
     if there is None:
         return 0
     there_ns = (there - _EPOCH) // timedelta(microseconds=1) * 1000
