@@ -58,7 +58,7 @@ async def watch_log_space(
 
 
 def clock_off_ns(sent: tuple[int, ...], received: tuple[int, ...], there: datetime | None) -> int:
-    """How far the worst of our clocks is ahead of the server's, as far as the time of the request does not explain it."""
+    """How far the worst of our clocks is ahead of the server's, beyond what the time of the request explains."""
     if there is None:
         return 0
     there_ns = (there - _EPOCH) // timedelta(microseconds=1) * 1000
