@@ -3,16 +3,23 @@
 import argparse
 import shutil
 import textwrap
+from collections.abc import Callable
 from typing import NoReturn
 
 from services.cli.command_spec import ArgumentSpec, CommandSpec
 from services.cli.command_table import COMMANDS, GROUPS
 from services.cli.runtime.output import CliError
 from services.cli.short_forms import SHORT_FORMS
+from shared.numerals import parse_whole
 
 
 class _Parser(argparse.ArgumentParser):
     """A parser that raises instead of ending the process, so that --json prints the error as an object too."""
+
+    def print_help(self, file: object = None) -> None:
+        """Print the help; argparse itself says nothing when it cannot."""
+        del file
+        print(self.format_help(), end="")
 
     def error(self, message: str) -> NoReturn:
         """Refuse the arguments."""
@@ -31,6 +38,19 @@ def build_parser(command: CommandSpec) -> argparse.ArgumentParser:
     for arg in command.arguments:
         _add(parser, arg)
     return parser
+
+
+def _whole(text: str) -> int:
+    """Read the value of a number argument."""
+    try:
+        return parse_whole(text)
+    except ValueError as err:
+        raise argparse.ArgumentTypeError(f"invalid int value: {text[:80]!r}") from err
+
+
+def _converter(kind: type) -> Callable[[str], object]:
+    """What turns an argument's text into its value: Python's own int takes `1_000` and the digits of any script."""
+    return _whole if kind is int else kind
 
 
 def _epilog(command: CommandSpec) -> str | None:
@@ -56,7 +76,7 @@ def _add(parser: argparse.ArgumentParser, arg: ArgumentSpec) -> None:
         parser.add_argument(
             *arg.flags,
             dest=arg.name,
-            type=arg.kind,
+            type=_converter(arg.kind),
             default=arg.default,
             metavar=arg.metavar,
             help=text + default_text(arg),
@@ -66,7 +86,7 @@ def _add(parser: argparse.ArgumentParser, arg: ArgumentSpec) -> None:
         parser.add_argument(
             arg.name,
             nargs=nargs,
-            type=arg.kind,
+            type=_converter(arg.kind),
             default=arg.default,
             help=text,
             metavar=arg.metavar or None,

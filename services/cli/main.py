@@ -4,9 +4,10 @@ Exit codes: 0 done, 1 error, 2 done but not everything was placed, 130 Ctrl-C, 1
 nothing slow before a command is chosen.
 """
 
+import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from services.cli import global_options, sigint
 from services.cli.command_spec import CommandSpec
@@ -52,12 +53,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         # The reader left; nothing may be written at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_stdout()
         return _EXIT_PIPE
     except CaravanError as err:
         return _fail(_as_cli_error(err), is_json=is_json, code=error_exit)
     except OSError as err:
         fault = CliError("io", err.strerror or str(err), file=str(err.filename or ""))
+        return _fail(fault, is_json=is_json, code=error_exit)
+    except UnicodeError:
+        # What is not among the arguments: a variable of the environment, or standard input.
+        fault = CliError("usage", "standard input or a variable of the environment is not UTF-8")
         return _fail(fault, is_json=is_json, code=error_exit)
     except ModuleNotFoundError as err:
         text = missing_extra(err.name or "")
@@ -69,7 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _prepare_streams() -> None:
-    """Discard output to closed streams (`>&-`), replace what the encoding lacks by `?`, write line by line.
+    """Discard output to closed streams (`>&-`), read nothing from a closed one, replace what the encoding lacks by `?`.
+
+    Output is written line by line.
 
     A cluster that runs into a file (`up > up.log`) must show its lines while it runs.
     """
@@ -80,6 +87,14 @@ def _prepare_streams() -> None:
         elif hasattr(stream, "reconfigure"):
             lenient = "replace" if stream.errors == "strict" else stream.errors
             stream.reconfigure(errors=lenient, line_buffering=True)
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115, PTH123 - until the end
+
+
+def _discard_stdout() -> None:
+    """Drop what stdout still holds, and whatever is written to it: at exit it would fail once more."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complete(words: list[str]) -> int:
@@ -107,6 +122,7 @@ def _run(words: list[str], command: CommandSpec | None) -> int:
         given = vars(build_parser(command).parse_args(rest))
     except SystemExit as ended:
         return int(ended.code or 0)
+    _require_utf8(command, given)
     out = CommandOutput(is_json=bool(given.pop("json", False)))
     global_options.set_global_options(
         given.pop("context", ""), given.pop("at", ""), given.pop("from_file", "")
@@ -116,6 +132,26 @@ def _run(words: list[str], command: CommandSpec | None) -> int:
 
         announce_target(out.note)
     return int(command.load_handler()(out, **given))
+
+
+def _require_utf8(command: CommandSpec, given: Mapping[str, object]) -> None:
+    """Refuse arguments that are no text; a path may be any bytes. Raises CliError."""
+    for arg in command.arguments:
+        value = given.get(arg.name)
+        for text in value if isinstance(value, list | tuple) else (value,):
+            if arg.complete == "file" or not isinstance(text, str) or _is_utf8(text):
+                continue
+            shown = os.fsencode(text)[:80].decode("utf-8", "backslashreplace")
+            name = arg.flags[-1] if arg.flags else arg.metavar or arg.name.upper()
+            raise CliError("usage", f"argument {name} is not UTF-8: {shown}")
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _find(words: Sequence[str]) -> CommandSpec | None:
@@ -169,10 +205,15 @@ def _as_cli_error(err: CaravanError) -> CliError:
 
 
 def _fail(err: CliError, *, is_json: bool, code: int = 1) -> int:
-    """Print an error: as an object on stdout, or as one line on stderr."""
-    if is_json:
-        CommandOutput(is_json=True).result(err.as_result())
-    else:
+    """Print an error: as an object on stdout, or as one line on stderr, also where stdout takes nothing."""
+    try:
+        if is_json:
+            CommandOutput(is_json=True).result(err.as_result())
+        sys.stdout.flush()
+    except OSError:
+        _discard_stdout()
+        is_json = False
+    if not is_json:
         where = ":".join(part for part in (err.file, str(err.line or "")) if part)
         parts = [part for part in (where, err.path, err.message) if part]
         print(strip_control_chars(f"caravan: {': '.join(parts)}"), file=sys.stderr)

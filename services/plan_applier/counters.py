@@ -18,10 +18,11 @@ CLOCK_ALARM_NS = 5_000_000_000
 
 
 class ApplierCounters:
-    """Sums since the start of the process, and the distance of its clock from log time."""
+    """Sums since the start of the process, and how far its clock is from the bus's."""
 
     def __init__(self) -> None:
-        self.clock_off_ns = 0
+        self._clock_off_ns = 0
+        self._log_ahead_ns = 0
         self._sums = dict.fromkeys(
             (
                 "transactions",
@@ -41,6 +42,10 @@ class ApplierCounters:
     def add(self, name: str, count: int = 1) -> None:
         """Count."""
         self._sums[name] += count
+
+    def compared_clocks(self, off_ns: int, log_ahead_ns: int) -> None:
+        """Record how far our clock is from the bus's, and how far log time is ahead of it; its age says nothing."""
+        self._clock_off_ns, self._log_ahead_ns = abs(off_ns), max(0, log_ahead_ns)
 
     def durable(self, passed_ns: int) -> None:
         """Record the time from sending a record to its confirmation."""
@@ -80,7 +85,7 @@ class ApplierCounters:
         out["caravan_log_foreign_total"] = float(replica.chain.foreign)
         out["caravan_log_fill_ratio"] = replica.room.share
         out["caravan_log_fill_alarm_info"] = float(replica.room.is_alarming)
-        off = abs(self.clock_off_ns)
-        out[_PREFIX + "clock_off_seconds"] = off / 1e9
-        out[_PREFIX + "clock_alarm"] = float(off > CLOCK_ALARM_NS)
+        out[_PREFIX + "clock_off_seconds"] = self._clock_off_ns / 1e9
+        out[_PREFIX + "clock_alarm"] = float(self._clock_off_ns > CLOCK_ALARM_NS)
+        out[_PREFIX + "log_ahead_seconds"] = self._log_ahead_ns / 1e9
         return {**out, **self._durable.shown()}

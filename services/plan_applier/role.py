@@ -205,6 +205,9 @@ class PlanApplier(ReplicatedRole):
                     self._replay_began()
             case LogSpace():
                 self.replica.room.learn(item)
+                self._counters.compared_clocks(
+                    item.clock_off_ns, self.replica.chain.t_ns - step.now_ns
+                )
             case LeadershipLost():
                 self._stand_by(step, TenureTrigger.LEADERSHIP_LOST)
             case Reconnected():
@@ -512,7 +515,6 @@ class PlanApplier(ReplicatedRole):
 
     def _begin(self, step: Step) -> State:
         state = self.replica.state
-        self._counters.clock_off_ns = step.now_ns - self.replica.chain.t_ns
         state.begin(self.replica.next_seq, self.replica.chain.log_time(step.now_ns))
         return state
 

@@ -35,6 +35,7 @@ from shared.core.runtime.messages import LogSpace, Message, Reply, Send, SetTime
 from shared.core.runtime.replica import Replica
 from shared.core.runtime.step import Step
 from shared.errors import CommandInvalid
+from shared.jobspec.strict_json import require_unique_keys
 from shared.protocol import subjects
 from shared.protocol.operator_verbs import BY_NAME
 
@@ -177,6 +178,7 @@ class OperatorApi:
         if len(message.data) > REQUEST_BYTES_MAX:
             text = f"{len(message.data)} bytes, at most {REQUEST_BYTES_MAX} are taken"
             raise CommandInvalid("too_large", text)
+        require_unique_keys(message.data)
         body: Any = bounded_decoder(row.request).decode(message.data or b"{}")
         context = VerbContext(
             self._replica.state,

@@ -17,6 +17,7 @@ from shared.core.runtime.messages import Ack, Effect, Message, Reply, SetTimer
 from shared.core.runtime.replica import Replica
 from shared.core.runtime.step import Step
 from shared.errors import CommandInvalid
+from shared.jobspec.strict_json import require_unique_keys
 from shared.protocol import subjects
 from shared.protocol.id_tokens import token_id
 from shared.query.answers import LIMIT_MAX, QueryEngine
@@ -72,6 +73,7 @@ class QueryHandler:
     def asked(self, message: Message, step: Step) -> None:
         """Answer a query, or hold it until the state is new enough."""
         try:
+            require_unique_keys(message.data)
             query = QUERY_DECODER.decode(message.data or b"{}")
             _check_parameters(message)
         except CommandInvalid as fault:

@@ -29,6 +29,10 @@ from shared.errors import CaravanError
 _PLACE = re.compile(r"LINE (\d+): ")
 
 
+#: Types whose values Python cannot hold: with a zone (by a module that is not ours), and with nanoseconds.
+_UNREADABLE = re.compile(r"\bTIMESTAMP WITH TIME ZONE\b|\bTIMESTAMP_NS\b")
+
+
 class SqlInvalid(CaravanError):
     """A query that the database refuses. `line` and `column` count from 1; 0: unknown."""
 
@@ -114,14 +118,27 @@ class FactDatabase:
         assert not self._is_unlocked
         self._require_read_only(question)
         try:
+            described = self._described(question, values)
+            if any(_UNREADABLE.search(kind) for _, kind in described):
+                question = _with_texts(question, [kind for _, kind in described])
             found = self._connection.execute(question, list(values) or None)
-            told = found.description or []
+            told = described or [(str(one[0]), str(one[1])) for one in found.description or []]
             rows = found.fetchall()
         except (duckdb.Error, RuntimeError, ValueError, OverflowError) as err:
             raise _invalid(err) from err
         return SqlResult(
-            columns=[str(one[0]) for one in told], types=[str(one[1]) for one in told], rows=rows
+            columns=_unique([name for name, _ in told]),
+            types=[kind for _, kind in told],
+            rows=rows,
         )
+
+    def _described(self, question: str, values: Sequence[object]) -> list[tuple[str, str]]:
+        """Names and types of the columns of a question, before it is asked; none of one that cannot be described."""
+        try:
+            found = self._connection.execute(f"DESCRIBE {question}", list(values) or None)
+            return [(str(one[0]), str(one[1])) for one in found.fetchall()]
+        except (duckdb.Error, RuntimeError):
+            return []
 
     def interrupt(self) -> None:
         """End the question under way; from another thread."""
@@ -259,6 +276,30 @@ def _insert_select(name: str) -> str:
         else:
             told.append(f's."{column}"::{kind} AS "{column}"')
     return f"SELECT {', '.join(told)} FROM _sheet s {' '.join(joins)}"
+
+
+def _with_texts(question: str, kinds: Sequence[str]) -> str:
+    """The same question with texts in place of values that Python cannot hold, nested ones too."""
+    inner = duckdb.extract_statements(question)[0].query.rstrip().rstrip(";")
+    names = [f"_c{at}" for at in range(len(kinds))]
+    told = [
+        f"CAST({name} AS {_UNREADABLE.sub('VARCHAR', kind)})" if _UNREADABLE.search(kind) else name
+        for name, kind in zip(names, kinds, strict=True)
+    ]
+    # A comment may end the question, so the bracket is on a line of its own.
+    return f"SELECT {', '.join(told)} FROM ({inner}\n) AS _question({', '.join(names)})"
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    """Number the columns of equal names as the database itself does in a subquery: status, status_1."""
+    found: list[str] = []
+    for name in names:
+        free, number = name, 0
+        while free in found or (number and free in names):
+            number += 1
+            free = f"{name}_{number}"
+        found.append(free)
+    return found
 
 
 def _quoted(text: str) -> str:

@@ -270,8 +270,9 @@ class ExportReader:
         self.segments, self.damages = self.archive.segments()
         self.damages += [one for each in self.segments for one in self.archive.check(each)]
         self.problems = [*map(damage_text, self.damages), *continuity_problems(self.segments)]
-        #: seq of its last record; 0: empty.
-        self.last_seq = self.segments[-1].last_seq if self.segments else 0
+        lasts = [one.last_seq for one in self.segments] + [one.last_seq for one in self.damages]
+        #: seq of the last record that was exported, whether it can be read or not; 0: empty.
+        self.last_seq = max(lasts, default=0)
 
     def files(self) -> dict[str, list[Path]]:
         """Sound files by table."""

@@ -7,6 +7,7 @@ segment is written beside its place and moved there as a whole: a folder with it
 import fcntl
 import os
 import platform
+import re
 import shutil
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ _SEGMENT = "segment.json"
 _LOCK = ".lock"
 _DRAFT = ".draft-"
 _NAME = "seq-"
+_RANGE = re.compile(r"seq-(\d{12,18})-(\d{12,18})", re.ASCII)
 _BLOCK = 1 << 20
 
 
@@ -78,6 +80,11 @@ class Damage(msgspec.Struct, frozen=True, kw_only=True):
     table: str
     problem: str
 
+    @property
+    def last_seq(self) -> int:
+        """Last seq of the segment by the name of its folder; 0: the name has none."""
+        return _named_range(self.segment)[1]
+
 
 class Archive:
     """An export's folder."""
@@ -89,7 +96,7 @@ class Archive:
         """The cluster of the log; empty: nothing was exported yet. Raises ArchiveInvalid."""
         path = self.folder / _EXPORT
         if not path.exists():
-            if self.folder.is_dir() and any(self.folder.glob(f"{_NAME}*")):
+            if self.folder.is_dir() and self._segment_folders():
                 raise ArchiveInvalid("damaged", f"segments without {_EXPORT}", str(self.folder))
             return ""
         try:
@@ -168,7 +175,7 @@ class Archive:
         """Valid segments, unreadable ones, and names of segments within another one."""
         found: list[Segment] = []
         damages: list[Damage] = []
-        for path in sorted(self.folder.glob(f"{_NAME}*")):
+        for path in self._segment_folders():
             try:
                 segment = msgspec.json.decode((path / _SEGMENT).read_bytes(), type=Segment)
             except (OSError, msgspec.DecodeError) as err:
@@ -186,7 +193,14 @@ class Archive:
                 within.append(one.name)
             else:
                 kept.append(one)
-        return kept, damages, within
+        # A killed compaction may have deleted a part of a segment whose records are in a larger one.
+        replaced = {one.segment for one in damages if _is_within(one.segment, kept)}
+        damages = [one for one in damages if one.segment not in replaced]
+        return kept, damages, [*within, *sorted(replaced)]
+
+    def _segment_folders(self) -> list[Path]:
+        """Everything named like a segment. Raises OSError: the folder cannot be listed."""
+        return sorted(path for path in self.folder.iterdir() if path.name.startswith(_NAME))
 
     def segments(self) -> tuple[list[Segment], list[Damage]]:
         """List the segments in the order of the log, and those whose description cannot be read.
@@ -228,6 +242,17 @@ class Archive:
         _sync(draft)
         draft.rename(target)
         _sync(self.folder)
+
+
+def _named_range(name: str) -> tuple[int, int]:
+    """First and last seq in the name of a segment's folder; 0: it has none."""
+    found = _RANGE.fullmatch(name)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def _is_within(name: str, kept: list[Segment]) -> bool:
+    first, last = _named_range(name)
+    return any(one.first_seq <= first <= last <= one.last_seq for one in kept if one.name != name)
 
 
 def _holder(descriptor: int) -> str:

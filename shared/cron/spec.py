@@ -13,6 +13,8 @@ from datetime import date
 
 import msgspec
 
+from shared.numerals import is_digits
+
 #: A spec is a line, not a page.
 SPEC_CHARS_MAX = 256
 YEAR_MIN, YEAR_MAX = 1970, 2099
@@ -237,7 +239,7 @@ def _span(field: _Field, entry: str) -> range:
 
 def _bounded(field: _Field, text: str, *, low: int = -1, high: int = -1) -> int:
     low, high = (field.low if low < 0 else low), (field.high if high < 0 else high)
-    value = field.names.get(text, int(text) if text.isdecimal() and len(text) <= 4 else -1)
+    value = field.names.get(text, int(text) if is_digits(text) and len(text) <= 4 else -1)
     if not low <= value <= high:
         names = f" or a name such as {next(iter(field.names))!r}" if field.names else ""
         raise CronInvalid(f"{field.name}: {text!r} must be {low} to {high}{names}")

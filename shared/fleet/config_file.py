@@ -16,6 +16,8 @@ from shared.jobspec.hcl.errors import StructuredTextError
 A = TypeVar("A")
 B = TypeVar("B")
 _STEP = re.compile(r"\[(\d+)\]|\.?([^.\[\]]+)")
+#: Whole numbers have 64 bits.
+_NUMBER_MAX = 2**63 - 1
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 
 
@@ -43,6 +45,7 @@ def read_config(text: bytes, file: str, kind: type[A], check: Callable[[A], B]) 
     except StructuredTextError as err:
         raise FileInvalid(err.message, file=file, line=err.line) from err
     try:
+        _require_numbers(value, "")
         return check(msgspec.convert({} if value is None else value, kind))
     except FileInvalid:
         raise
@@ -51,6 +54,18 @@ def read_config(text: bytes, file: str, kind: type[A], check: Callable[[A], B]) 
         path, message = split_type_error(str(err)) if is_type else _split(str(err))
         line = _line_of(lines, path)
         raise FileInvalid(message, path=path, file=file, line=line) from err
+
+
+def _require_numbers(value: object, path: str) -> None:
+    """Refuse numbers that nothing can be computed with: YAML has `.nan` and `.inf`. Raises ConfigInvalid."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _require_numbers(item, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list):
+        for at, item in enumerate(value):
+            _require_numbers(item, f"{path}[{at}]")
+    elif isinstance(value, int | float) and not -_NUMBER_MAX <= value <= _NUMBER_MAX:
+        raise ConfigInvalid(f"{path}: is no number, or out of range")
 
 
 def split_type_error(text: str) -> tuple[str, str]:

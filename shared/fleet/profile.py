@@ -18,6 +18,7 @@ from shared.errors import ConfigInvalid
 from shared.fleet import distributions
 from shared.fleet.config_file import duration_ns, read_config
 from shared.fleet.distributions import Distribution, Int64s
+from shared.numerals import is_digits
 
 #: Meta keys of a job: run time of its tasks in ms (0: they end at once), and exit code.
 RUN_MS, EXIT_CODE = "sim.run_ms", "sim.exit_code"
@@ -346,7 +347,7 @@ def _number(meta: Mapping[str, str], key: str) -> int | None:
     text = meta.get(key)
     if text is None:
         return None
-    if not text.isdecimal() or len(text) > 13:
+    if not is_digits(text) or len(text) > 13:
         raise ConfigInvalid(f"meta {key}: {text[:40]!r} is not a whole number")
     return int(text)
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
+from shared.numerals import is_digits
+
 #: What is fetched today.
 GETTERS = ("http", "https", "file", "git", "s3", "gcs")
 #: Known to Nomad, and not built.
@@ -140,7 +142,7 @@ def _check_git(found: ArtifactSource) -> None:
     if "checksum" in found.options:
         raise ValueError("a directory has no checksum; option ref can be a commit")
     depth = found.options.get("depth", "")
-    if depth and not (depth.isdecimal() and 0 < int(depth) < 1 << 31):
+    if depth and not (is_digits(depth) and 0 < int(depth) < 1 << 31):
         raise ValueError(f"option depth must be a number from 1, was {depth[:20]!r}")
 
 

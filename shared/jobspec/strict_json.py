@@ -69,6 +69,16 @@ def read_object(body: bytes) -> tuple[JsonObject, bytes]:
     return value, text
 
 
+def require_unique_keys(body: bytes) -> None:
+    """Refuse a key that comes twice, at any depth; what is no JSON is left to the decoder. Raises CommandInvalid."""
+    try:
+        text = canonical_json(orjson.loads(body))
+    except (orjson.JSONDecodeError, TypeError):
+        return
+    if body.count(b":") != text.count(b":") or b"\\u003" in body:
+        _check_with_places(body)
+
+
 def without_nulls(value: Any) -> Any:
     """Drop object members that are null: Nomad's own JSON writes null for what is absent."""
     if isinstance(value, dict):

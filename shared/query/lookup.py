@@ -1,7 +1,7 @@
 """Find what a query, a command or a request names: by id, unique prefix or name. All raise CommandInvalid."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,8 @@ from shared.query import deployments
 
 #: Ids listed when a prefix is not unique.
 AMBIGUOUS_SHOWN = 10
-#: job.group[index], the name of an allocation; without the index all allocations of the group.
-_NAME = re.compile(r"(.+)\.([^.\[\]]+)(?:\[(\d{1,9})\])?")
+#: the end of job.group[index], the name of an allocation; without it all allocations of the group are meant.
+_INDEX = re.compile(r"\[([0-9]{1,9})\]$")
 
 
 def find_job(state: State, job_id: str) -> Job:
@@ -67,12 +67,17 @@ def find_alloc(state: State, text: str) -> int:
     live = table.live_rows()
     if not text:
         raise CommandInvalid("invalid", "allocation id or id prefix required")
-    named = _NAME.fullmatch(text)
-    if named:
-        found = _named_rows(state, *named.groups())
-        shown = [f"{named[1]}.{named[2]}[{index}]" for index in table.index[found].tolist()]
+    by_name = [rows for one in _meanings(text) if len(rows := _named_rows(state, *one))]
+    if len(by_name) == 1 or (not by_name and "." in text):
+        found = by_name[0] if by_name else live[:0]
+        group = _INDEX.sub("", text) if len(found) > 1 else text
+        shown = [f"{group}[{index}]" for index in table.index[found].tolist()]
     else:
-        found = live[match_ids(table.key[live], text, ALLOC_SALT)]
+        found = (
+            np.concatenate(by_name)
+            if by_name
+            else live[match_ids(table.key[live], text, ALLOC_SALT)]
+        )
         shown = shown_ids(table.key[found[:AMBIGUOUS_SHOWN]], ALLOC_SALT)
     _require_unique(shown, "allocation", text)
     return int(found[0])
@@ -107,6 +112,20 @@ def _require_unique(found: Sequence[str], what: str, prefix: str) -> None:
     if len(found) > 1:
         some = ", ".join(found[:AMBIGUOUS_SHOWN])
         raise CommandInvalid("ambiguous", f"{prefix!r} is not unique among {what}s: {some}")
+
+
+def _meanings(text: str) -> Iterator[tuple[str, str, str | None]]:
+    """Every job, group and index that a name may mean: both ids may contain dots, a group may end like an index."""
+    with_index = _INDEX.search(text)
+    for name, index in (
+        (text, None),
+        (text[: with_index.start()], with_index[1]) if with_index else ("", None),
+    ):
+        at = name.find(".")
+        while at > 0:
+            if name[at + 1 :]:
+                yield name[:at], name[at + 1 :], index
+            at = name.find(".", at + 1)
 
 
 def _named_rows(state: State, job_id: str, group: str, index: str | None) -> Rows:

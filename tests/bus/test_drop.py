@@ -1,13 +1,14 @@
 """An old generation leaves the bus when archive and snapshot hold it, and comes back from the archive."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from schemas.policy import LossAccepted
-from services.cli.log import accept_loss, drop
+from services.cli.log import accept_loss, drop, verify
 from services.cli.runtime.output import CliError, CommandOutput
 from services.heartbeat.role import HeartbeatMonitor
 from services.view.role import View
@@ -123,6 +124,54 @@ def test_a_covered_generation_goes_and_comes_back(bus: Bus, admin: None, tmp_pat
         assert told.checked >= before[0].checked
 
     run(back())
+
+
+def verified(capsys: pytest.CaptureFixture[str], **options: bool) -> tuple[int, dict[str, Any]]:
+    """Verify the log on this bus; returns the exit code and the proof."""
+    capsys.readouterr()
+    code = verify.verify(OUT, decisions=options.get("decisions", False))
+    return code, json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def test_a_log_behind_a_drop_is_verified(
+    bus: Bus,
+    admin: None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Records that are left are proven, states from a snapshot on; a beginning of which it is not known is damage."""
+    folder = tmp_path / "archive"
+    run(rolled(bus))
+    run(exported(bus, folder))
+    code, whole_log = verified(capsys)
+    assert (code, whole_log["first_seq"], whole_log["states_from_seq"]) == (0, 1, 1)
+    assert drop.drop(OUT, generation=1, archive=str(folder)) == 0
+    code, proof = verified(capsys)
+    assert code == 0, proof
+    assert 1 < proof["first_seq"] <= proof["states_from_seq"] <= proof["last_seq"]
+    assert proof["last_seq"] >= whole_log["last_seq"] and proof["checkpoints"] > 0
+    assert (proof["head"], proof["tables"]) == (whole_log["head"], whole_log["tables"])
+    code, proof = verified(capsys, decisions=True)
+    assert code in {0, 1} and (code == 0 or "no decision was compared" in proof["problem"]), proof
+    monkeypatch.delenv("CARAVAN_CREDENTIALS")
+    code, proof = verified(capsys)
+    assert code == 2 and "dropped or lost" in proof["problem"]
+
+
+def test_a_beginning_that_was_lost_is_no_drop(
+    bus: Bus, admin: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A generation that is gone without a drop is damage, whatever snapshots there are."""
+    run(rolled(bus))
+
+    async def lose() -> None:
+        async with bus.client("admin") as client:
+            assert b'"success":true' in await client.ask("$JS.API.STREAM.DELETE.LOG_1", b"")
+
+    run(lose())
+    code, proof = verified(capsys)
+    assert code == 2 and "no `caravan log drop` recorded their deletion" in proof["problem"]
 
 
 def test_what_is_not_covered_stays(bus: Bus, admin: None, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import time
 import msgspec
 import pytest
 
+from shared.bus.connection.public_client import Client
 from shared.bus.jetstream import streams
 from shared.bus.jetstream.pull_consumer import CurrentConnection
 from shared.bus.log import generations
@@ -343,5 +344,34 @@ def test_an_agent_works_without_a_bus(bus: Bus) -> None:
             assert not toy.of(r.Reconnected)
             await asyncio.to_thread(bus.server.start)
             await until(lambda: toy.of(r.Reconnected))
+
+    run(story())
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_follower_of_the_log_outlives_the_bus(bus: Bus, *, is_kept: bool) -> None:
+    """Whoever follows the log reads on after the server was killed and started again, from where it was."""
+
+    async def story() -> None:
+        await bus.bootstrap()
+        seen: list[int] = []
+
+        async def follow(client: Client) -> None:
+            async for record in client.follow_log():
+                seen.append(record.seq)  # noqa: PERF401 - it never ends
+
+        async with Client(bus.server.client_url) as client:
+            async with bus.client("plan_applier") as writer:
+                await append(writer, b"1", msg_id="a")
+            following = asyncio.create_task(follow(client))
+            if is_kept:
+                await until(lambda: seen == [1])
+            for count in (2, 3):
+                await restart(bus)
+                async with bus.client("plan_applier") as writer:
+                    await append(writer, b"x", msg_id=str(count))
+                await until(lambda n=count: following.done() or seen == list(range(1, n + 1)))
+                assert not following.done(), following.exception()
+            following.cancel()
 
     run(story())

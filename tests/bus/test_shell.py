@@ -1,6 +1,7 @@
 """The shell on a real server: what it promises in shared/core/runtime/role.py, each promise by a story."""
 
 import asyncio
+import time
 
 import msgspec
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from shared.bus.jetstream import streams
 from shared.bus.log.stored_records import read_batch
 from shared.bus.shell.shell import STEP_INPUTS_MAX, RoleStopped, Shell
+from shared.bus.shell.wall_clock import WallClock
 from shared.core.runtime import messages as r
 from shared.core.runtime.role import Input
 from shared.errors import BusUnavailable
@@ -474,5 +476,33 @@ def test_a_flush_is_a_barrier(bus: Bus) -> None:
                 await speaker.flush()
                 await listener.flush()
                 assert heard == [b"x"], number
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    ("set_ns", "least"), [(0, 0.0), (-3_600 * 10**9, 3_590.0), (60 * 10**9, 50.0)]
+)
+def test_a_clock_that_is_set_under_a_running_role_is_seen(
+    bus: Bus, set_ns: int, least: float
+) -> None:
+    """The role hears how far its clock is from the server's, however old the log is, and although ours runs on."""
+
+    async def story() -> None:
+        await bus.bootstrap()
+        toy, shift = Toy(r.Replay(space=True)), [0]
+        clock = WallClock(wall_ns=lambda: time.time_ns() + shift[0])
+        shell, stop = Shell(toy, bus.settings(), clock=clock), asyncio.Event()
+        running = asyncio.create_task(shell.run(stop))
+        await until(lambda: toy.of(r.LogSpace))
+        assert abs(toy.of(r.LogSpace)[0].clock_off_ns) < 10**9
+        shift[0] = set_ns
+        seen = len(toy.of(r.LogSpace))
+        await until(lambda: len(toy.of(r.LogSpace)) > seen + 1)
+        off_s = toy.of(r.LogSpace)[-1].clock_off_ns / 1e9
+        assert (abs(off_s) >= least and (off_s > 0) == (set_ns > 0)) or not set_ns
+        assert abs(off_s) < least + 15
+        stop.set()
+        await running
 
     run(story())

@@ -8,6 +8,7 @@ from services.cli.runtime.output import CliError, CommandOutput
 from shared.bus.connection.public_client import Client
 from shared.jobspec.checks.gates import BUILT_IN, gauge_error
 from shared.jobspec.durations import InvalidDuration, parse_duration
+from shared.numerals import parse_decimal
 from shared.protocol import subjects
 
 _MS_NS = 1_000_000
@@ -42,7 +43,7 @@ def set_value(out: CommandOutput, *, name: str, value: str, every: str) -> int:
 
 def _number(text: str) -> float:
     try:
-        number = float(text)
+        number = parse_decimal(text)
     except ValueError:
         raise CliError("usage", f"{text[:80]!r} is no number") from None
     if not -GAUGE_MAX <= number <= GAUGE_MAX:

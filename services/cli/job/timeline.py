@@ -48,7 +48,7 @@ class TimelineResult(msgspec.Struct, frozen=True):
 
 
 def timeline(out: CommandOutput, *, job_id: str, directory: str, live: bool, trace: str) -> int:
-    """Show a job's states over time; with `trace` write them into a file too."""
+    """Show a job's states over time; with `trace` also into a file. Exit 2: a part of the log could not be read."""
     with SqlSource(directory, is_live=live) as source:
         for problem in source.problems:
             out.note(problem)
@@ -90,7 +90,7 @@ def timeline(out: CommandOutput, *, job_id: str, directory: str, live: bool, tra
     out.line(f"\n{waits}")
     if trace:
         out.line(f"{trace} can be opened in chrome://tracing or ui.perfetto.dev")
-    return 0
+    return 2 if source.problems else 0
 
 
 def _interval(row: tuple[Any, ...]) -> TimelineInterval:

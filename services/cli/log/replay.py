@@ -24,6 +24,7 @@ from shared.bus.connection.public_client import Client
 from shared.core.runtime.replica import Replica
 from shared.core.state.counts import count_state
 from shared.display.formats import format_utc
+from shared.numerals import is_digits
 from shared.query.state_diff import StateDiff, diff_states
 
 #: Changes printed for people; --json has more.
@@ -63,7 +64,7 @@ def replay(
         return _compare(out, *moments)
     if (begin or job or node) and not step:
         raise CliError("usage", "--from, --job and --node require --step")
-    if begin and not begin.isdigit():
+    if begin and not is_digits(begin):
         raise CliError("usage", f"--from must be a seq, not {begin!r}")
     parse_log_position(to, "--to")  # Checked before a bus is needed.
     first = int(begin or 1)

@@ -16,6 +16,7 @@ from services.cli.runtime.progress import ProgressBar
 from shared.bus.connection.public_client import Client
 from shared.core.runtime.messages import Record
 from shared.display.formats import count_noun
+from shared.numerals import parse_decimal
 from shared.query.historical_state import HistoricalState
 from shared.query.otlp_json import export_requests
 from shared.query.spans import JobSample, RecordSpans, Span, SpanSource
@@ -57,7 +58,7 @@ def trace(out: CommandOutput, *, otlp: str, sample: str) -> int:
 def _share(text: str) -> float:
     """The share of jobs. Raises CliError."""
     try:
-        share = float(text)
+        share = parse_decimal(text)
     except ValueError:
         share = -1.0
     if not 0 < share <= 1:

@@ -1,7 +1,9 @@
 """`caravan log verify`: read the log by direct get and verify it.
 
 Verified are the hash chain of every accepted record, and the hashes of every checkpoint against a state rebuilt from
-the events alone; with --decisions also every scheduling decision.
+the events alone; with --decisions also every scheduling decision. Where the beginning was dropped by order, the chain
+is verified from the first record that is left, and states from the oldest snapshot that the log proves. An archive of
+which a part cannot be read is damaged.
 """
 
 import asyncio
@@ -19,7 +21,8 @@ from services.cli.runtime.progress import ProgressBar
 from shared.bus.connection.nats_client import connect
 from shared.bus.connection.public_client import Client
 from shared.bus.jetstream import streams
-from shared.bus.log import generations
+from shared.bus.log import generations, snapshots
+from shared.core.runtime.chain import Chain
 from shared.core.runtime.messages import Record
 from shared.core.runtime.replica import Replica
 from shared.core.scheduling.explain.verify_decisions import (
@@ -27,6 +30,7 @@ from shared.core.scheduling.explain.verify_decisions import (
     PlanDifference,
     verify_decisions,
 )
+from shared.core.state.state import TABLES
 from shared.display.formats import count_noun
 from shared.errors import BusUnavailable, LogDamaged, LogDropped, LogError, StateDiverged
 
@@ -63,6 +67,8 @@ class LogProof(msgspec.Struct, kw_only=True):
     head: str = ""
     decisions: RedecisionSummary = RedecisionSummary()
     problem: str = ""
+    #: states are rebuilt from the events since this seq; above 1: from a snapshot, since records before were dropped.
+    states_from_seq: int = 1
 
     def count(self, record: LogRecord) -> None:
         """Count one accepted record."""
@@ -73,56 +79,149 @@ class LogProof(msgspec.Struct, kw_only=True):
                 self.placements += sum(sum(one.counts) for one in event.placements)
 
 
+class _Verification:
+    """One reading of the log: fills the proof, record by record."""
+
+    def __init__(self, proof: LogProof, *, keeps: bool) -> None:
+        self.proof = proof
+        self.replica = Replica()
+        #: records behind the start of the replica, for the decisions.
+        self.kept: list[Record] = []
+        #: where the replica started, if not at the first record.
+        self.start: Replica | None = None
+        self._keeps = keeps
+        self._first = 1
+        #: links the records before the snapshot.
+        self._links = Chain()
+        self._foreign_before = 0
+
+    def begin_behind_drop(self, first: int, restored: Replica) -> None:
+        """Verify links from `first` on, and states from a restored replica on."""
+        self.replica, self._first = restored, first
+        self._links.next_seq, self._links.cluster_id = first, restored.chain.cluster_id
+        self._foreign_before = restored.chain.foreign
+        self.proof.states_from_seq = restored.seq
+        if self._keeps:
+            # Imported here: it brings the simulator along.
+            from shared.sim.engine.shared_replica import copy_replica
+
+            self.start = copy_replica(restored)
+
+    def apply(self, record: Record) -> None:
+        """Verify one record. Raises LogError."""
+        proof = self.proof
+        if not proof.first_seq:
+            proof.first_seq = record.seq
+            if record.seq != self._first:
+                raise LogDamaged(self._first, f"missing: the log begins at {record.seq}")
+        if record.seq < self.replica.next_seq:
+            decoded = self._link(record)
+        else:
+            decoded = self.replica.apply(record)
+            if self._keeps:
+                self.kept.append(record)
+        proof.last_seq = record.seq
+        if decoded is not None:
+            proof.count(decoded)
+
+    def _link(self, record: Record) -> LogRecord | None:
+        """Verify a record before the snapshot, and that the snapshot stands on this chain. Raises LogError."""
+        links, chain = self._links, self.replica.chain
+        if not links.accepted:
+            decoded = links.decode(record.seq, record.subject, record.data)
+            if decoded is not None:
+                links.begin_with(decoded)
+        accepted = links.accept(record.seq, record.subject, record.data)
+        if record.seq == self.replica.seq and links.head != chain.head:
+            text = f"the snapshot stands on {chain.head}, the records link to {links.head}"
+            raise LogDamaged(record.seq, text)
+        return accepted
+
+    def finish(self) -> None:
+        """Fill in what is known at the end of the reading."""
+        proof, chain = self.proof, self.replica.chain
+        proof.head, proof.checkpoints = chain.head, self.replica.checked
+        proof.foreign = self._links.foreign + chain.foreign - self._foreign_before
+        proof.tables = self.replica.state.hashes()
+
+
 def verify(out: CommandOutput, *, decisions: bool) -> int:
     """Verify the whole log. Exit 0: sound, 1: a state or decision differs, or none was compared, 2: damaged."""
-    proof, replica = LogProof(), Replica()
-    kept: list[Record] = []
-
-    async def work(client: Client) -> int:
-        state, damage = await _stream_state(out)
-        expected = state.last_seq
-        try:
-            expected = max(expected, await asyncio.wait_for(log_end_seq(client), 2.0))
-        except (TimeoutError, CliError):
-            out.progress("no view answers: the end of the log is not compared with it")
-        try:
-            with ProgressBar("verifying", expected) as bar:
-                async for record in client.read_log():
-                    _apply_record(proof, replica, record)
-                    if decisions:
-                        kept.append(record)
-                    bar.update(record.seq)
-        except StateDiverged as err:
-            proof.problem = str(err)
-            return 1
-        except LogDropped as err:
-            if not damage:
-                raise
-            proof.problem = f"{damage}; {err}"
-            return 2
-        except LogError as err:
-            proof.problem = str(err)
-            return 2
-        except BusUnavailable as err:
-            if not proof.last_seq:
-                raise
-            proof.problem = f"record {proof.last_seq + 1} cannot be read: {err}"
-            return 2
-        if proof.last_seq < expected or state.damage or damage:
-            ends = f"the log can be read up to seq {proof.last_seq}, but {expected} records were written"
-            proof.problem = state.damage or damage or ends
-            return 2
-        proof.ok = True
-        return 0
-
-    code = with_bus(work)
-    proof.head, proof.foreign = replica.chain.head, replica.chain.foreign
-    proof.checkpoints, proof.tables = replica.checked, replica.state.hashes()
-    if decisions and kept:
+    proof = LogProof()
+    work = _Verification(proof, keeps=decisions)
+    try:
+        code = with_bus(lambda client: _read_all(out, client, work))
+    except CliError as err:
+        if err.code != "damaged":
+            raise
+        proof.problem = f"{err.file}: {err.message}" if err.file else err.message
+        code = 2
+    work.finish()
+    if decisions and work.kept:
         # Decisions before the damage are verified too.
-        code = _redecide(proof, kept) or code
+        code = _redecide(proof, work) or code
     _show(out, proof, was_decided=decisions)
     return code
+
+
+async def _read_all(out: CommandOutput, client: Client, work: _Verification) -> int:
+    """Read the log to its end; returns the exit code, and with another than 0 sets the problem."""
+    proof = work.proof
+    state, damage = await _stream_state(out)
+    damage = damage or _archive_problem(client)
+    expected = state.last_seq
+    try:
+        expected = max(expected, await asyncio.wait_for(log_end_seq(client), 2.0))
+    except (TimeoutError, CliError):
+        out.progress("no view answers: the end of the log is not compared with it")
+    try:
+        try:
+            await _read_from(client, work, 1, expected)
+        except LogDropped as err:
+            if proof.last_seq or damage or not state.last_seq:
+                raise
+            # The streams account for what is not there.
+            await _begin_behind_drop(client, work, err.first_seq)
+            await _read_from(client, work, err.first_seq, expected)
+    except StateDiverged as err:
+        proof.problem = str(err)
+        return 1
+    except LogDropped as err:
+        proof.problem = "; ".join(part for part in (damage, str(err)) if part)
+        return 2
+    except LogError as err:
+        proof.problem = str(err)
+        return 2
+    except (BusUnavailable, OSError) as err:
+        if isinstance(err, BusUnavailable) and not proof.last_seq:
+            raise
+        proof.problem = f"record {proof.last_seq + 1} cannot be read: {err}"
+        return 2
+    proof.problem = state.damage or damage
+    if not proof.problem and proof.last_seq < expected:
+        proof.problem = (
+            f"the log can be read up to seq {proof.last_seq}, but {expected} records were written"
+        )
+    if not proof.problem and not proof.last_seq:
+        proof.problem = "no record was read: an empty log proves nothing"
+    proof.ok = not proof.problem
+    return 0 if proof.ok else 2
+
+
+async def _read_from(client: Client, work: _Verification, first: int, expected: int) -> None:
+    with ProgressBar("verifying", expected) as bar:
+        async for record in client.read_log(first):
+            work.apply(record)
+            bar.update(record.seq)
+
+
+async def _begin_behind_drop(client: Client, work: _Verification, first: int) -> None:
+    """Begin behind what was dropped by order. Raises LogDamaged."""
+    restored = await snapshots.restore_newest(client.bus, TABLES, oldest=True, quiet=True)
+    if restored is None:
+        text = f"records before {first} were dropped, and no snapshot after them can be restored"
+        raise LogDamaged(first, text)
+    work.begin_behind_drop(first, restored.replica)
 
 
 def _show(out: CommandOutput, proof: LogProof, *, was_decided: bool) -> None:
@@ -147,14 +246,30 @@ def _show(out: CommandOutput, proof: LogProof, *, was_decided: bool) -> None:
         out.fields([("Decisions", text)])
         _print_differences(out, again)
     out.table("TABLE|HASH", sorted(proof.tables.items()), "State")
-    out.line(
-        "\nthe log is sound" if proof.ok else f"\n{proof.problem}", "green" if proof.ok else "red"
-    )
+    if proof.ok:
+        out.line("\nthe log is sound", "green")
+        if proof.first_seq > 1:
+            out.line(_holds(proof))
+    else:
+        out.line(f"\n{proof.problem}", "red")
+        out.line(_holds(proof))
 
 
 def _read(proof: LogProof) -> str:
     """Which records were read."""
     return f"{proof.first_seq} to {proof.last_seq}" if proof.last_seq else "none"
+
+
+def _holds(proof: LogProof) -> str:
+    """Which records the proof is about."""
+    if not proof.last_seq:
+        return "no record is proven"
+    text = f"the proof holds for records {proof.first_seq} to {proof.last_seq}"
+    if proof.states_from_seq > 1:
+        text += (
+            f", for states from seq {proof.states_from_seq}, a snapshot: older records were dropped"
+        )
+    return text
 
 
 def _print_differences(out: CommandOutput, again: RedecisionSummary) -> None:
@@ -170,10 +285,10 @@ def _print_differences(out: CommandOutput, again: RedecisionSummary) -> None:
         out.line(f"and {rest} more", "dim")
 
 
-def _redecide(proof: LogProof, kept: list[Record]) -> int:
+def _redecide(proof: LogProof, work: _Verification) -> int:
     """Decide every plan again from its own snapshot, policy, seed and lane."""
-    with ProgressBar("verifying decisions", 2 * len(kept)) as bar:
-        found = verify_decisions(lambda: bar.counted(kept))
+    with ProgressBar("verifying decisions", 2 * len(work.kept)) as bar:
+        found = verify_decisions(lambda: bar.counted(work.kept), start=work.start)
     if not found.checked:
         return _compared_nothing(proof, found)
     first_ones = tuple(found.differences[:_DIFFERENCES_MAX])
@@ -221,13 +336,12 @@ async def _stream_state(out: CommandOutput) -> tuple[streams.StreamState, str]:
     return fault.state, generations.describe_damage(found, read=0)
 
 
-def _apply_record(proof: LogProof, replica: Replica, record: Record) -> None:
-    """Apply one record. Raises LogError."""
-    if not proof.first_seq:
-        proof.first_seq = record.seq
-        if record.seq != 1:
-            raise LogDamaged(1, f"missing: the log begins at {record.seq}")
-    decoded = replica.apply(record)
-    proof.last_seq = record.seq
-    if decoded is not None:
-        proof.count(decoded)
+def _archive_problem(client: Client) -> str:
+    """The first damage of an archive; empty: none, or the log is on a bus."""
+    if not global_options.export_dir():
+        return ""
+    # Imported here: it brings a database along.
+    from services.cli.runtime.export_client import ExportClient
+
+    assert isinstance(client, ExportClient)
+    return next(iter(client.problems), "")

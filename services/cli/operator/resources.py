@@ -12,6 +12,7 @@ from services.cli.runtime.operator_client import OperatorResult, request_operato
 from services.cli.runtime.output import CliError, CommandOutput, parse_pairs
 from shared.display.formats import first_of
 from shared.jobspec.amounts import amount_error, format_amount, to_parts
+from shared.numerals import parse_decimal
 
 #: Instances named in one cell of a table.
 _NAMED_MAX = 8
@@ -59,7 +60,7 @@ def declare(
 def _amount(text: str) -> int:
     """Read an amount, 0 included. Raises CliError `usage`."""
     try:
-        value = float(text)
+        value = parse_decimal(text)
     except ValueError:
         raise CliError("usage", f"--amount must be a number, not {text!r}") from None
     if value and (fault := amount_error(value)):

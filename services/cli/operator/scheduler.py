@@ -14,6 +14,7 @@ from services.cli.runtime.output import CliError, CommandOutput
 from services.cli.runtime.tables import count_fields
 from shared.display.formats import count_noun, format_span
 from shared.jobspec.durations import parse_duration
+from shared.numerals import is_digits
 
 
 class SchedulerSetResult(OperatorResult, frozen=True):
@@ -145,7 +146,7 @@ def _value(name: str, text: str, like: object) -> PolicyValue:
 
 
 def _number(name: str, text: str) -> int:
-    if text.isdigit():
+    if is_digits(text):
         return int(text)
     if name.endswith("_ns"):
         try:

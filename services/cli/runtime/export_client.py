@@ -11,6 +11,7 @@ from shared.archive.export import ExportReader
 from shared.archive.segments import ArchiveInvalid
 from shared.bus.connection.public_client import Client
 from shared.core.runtime.messages import Record
+from shared.errors import LogDamaged
 
 
 def open_export(folder: str | Path) -> ExportReader:
@@ -38,13 +39,20 @@ class ExportClient(Client):
 
     @property
     def last_seq(self) -> int:
-        """Seq of the last record."""
-        return max((one.last_seq for one in self._reading.segments), default=0)
+        """Seq of the last record that was exported, whether it can be read or not."""
+        return self._reading.last_seq
 
     async def read_log(self, first: int = 1, last: int = 0) -> AsyncIterator[Record]:
-        """Yield the export's records."""
+        """Yield the export's records. Raises LogDamaged where the wanted ones at its end cannot be read."""
+        seen = first - 1
         for record in self._reading.records(first, last):
+            seen = record.seq
             yield record
+        end = min(last or self.last_seq, self.last_seq)
+        is_open = not last and any(not one.last_seq for one in self._reading.damages)
+        if seen < end or is_open:
+            text = f"records {seen + 1} to {end if seen < end else 'an unknown end'} cannot be read"
+            raise LogDamaged(seen + 1, f"{text}: {self.problems[-1]}", sound_seq=seen)
 
     async def follow_log(self, first: int = 1) -> AsyncIterator[Record]:
         """Yield the records, then raise: an export does not grow."""

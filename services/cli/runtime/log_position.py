@@ -3,8 +3,9 @@
 The log is read by direct get, from its beginning or from a verified snapshot; no service is involved.
 """
 
+import re
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
@@ -18,25 +19,43 @@ from shared.core.runtime.messages import Record
 from shared.core.runtime.replica import Replica
 from shared.core.runtime.restored import Restored
 from shared.core.state.state import TABLES
+from shared.numerals import is_digits
 from shared.query.historical_state import HistoricalState
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
+#: Digits of a second behind those that a datetime holds.
+_NANOS = re.compile(r"\.([0-9]{6})([0-9]{1,3})(?![0-9])")
 
 
 def parse_log_position(text: str, flag: str = "--at") -> tuple[int, int]:
-    """Turn a seq or a time into (last seq, moment in ns); 0: no bound. Raises CliError."""
+    """Turn a seq or a time into (last seq, moment in ns); 0: no bound. Raises CliError.
+
+    A time includes the whole of its last microsecond: times are shown so, and records are dated in nanoseconds.
+    """
     if not text:
         return 0, 0
-    if text.isdigit():
+    if is_digits(text):
         if int(text) < 1:
             raise CliError("usage", f"{flag}: seqs start at 1")
         return int(text), 0
     try:
-        when = datetime.fromisoformat(text)
-    except ValueError as err:
+        return 0, _moment_ns(text) or -1
+    except (ValueError, OverflowError) as err:
         raise CliError(
             "usage", f"{flag} must be a seq or a time like 2026-01-31T12:00:00, not {text!r}"
         ) from err
+
+
+def _moment_ns(text: str) -> int:
+    """Nanoseconds since 1970; a time without a zone is a local one. Raises ValueError, OverflowError."""
+    if not text.isascii():
+        raise ValueError(text)
+    nanos = _NANOS.search(text)
+    when = datetime.fromisoformat(_NANOS.sub(r".\1", text))
+    # Not by astimezone: in UTC it may be before the first year or after the last one.
     when = when if when.tzinfo is not None else when.astimezone()
-    return 0, int(when.astimezone(UTC).timestamp() * 1e6) * 1000
+    micros = (when - _EPOCH) // timedelta(microseconds=1)
+    return micros * 1000 + (int(nanos[2].ljust(3, "0")) if nanos else 999)
 
 
 def is_written_after(record: Record, until_ns: int) -> bool:

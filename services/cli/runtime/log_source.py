@@ -15,6 +15,7 @@ from shared.core.runtime.chain import Chain, is_framed
 from shared.core.runtime.messages import Record
 from shared.core.runtime.replica import Replica
 from shared.errors import LogDropped
+from shared.numerals import is_digits
 
 
 async def log_end_seq(client: Client) -> int:
@@ -40,7 +41,7 @@ async def log_first_seq(client: Client) -> int:
 async def log_end_seq_or_zero(client: Client) -> int:
     """How far a command reads, for its progress bar; 0: unknown, or no view answers."""
     if at := global_options.at_position():
-        return int(at) if at.isdigit() else 0
+        return int(at) if is_digits(at) else 0
     try:
         return await log_end_seq(client)
     except CliError as err:

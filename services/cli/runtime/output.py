@@ -12,11 +12,12 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from shared.errors import CaravanError
+from shared.numerals import is_digits
 
 #: Style of a status.
 STYLES = {
@@ -36,6 +37,8 @@ _GAP = 2
 _WORD_MAX = 20
 _ENCODER = msgspec.json.Encoder()
 #: Control characters, which a terminal would obey.
+#: what a terminal may take for a line break, beside the control characters.
+_LINE_BREAKS = re.compile("[\u2028\u2029]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -111,7 +114,7 @@ class CommandOutput:
     def result(self, value: msgspec.Struct) -> None:
         """Print the one object of `--json`; nothing for people."""
         if self.is_json:
-            print(_ENCODER.encode(value).decode(), flush=True)
+            print(encode_json(value).decode(), flush=True)
 
     def progress(self, text: str, style: str = "") -> None:
         """Print what happens now: on stdout, with --json on stderr."""
@@ -189,7 +192,7 @@ class CommandOutput:
             heads = columns.split("|")
             columns = [TableColumn(head.rstrip(">"), head.endswith(">")) for head in heads]
         shown = rows[:limit] if limit else rows
-        cells = [[strip_control_chars(str(cell)) for cell in row] for row in shown]
+        cells = [[one_line(str(cell)) for cell in row] for row in shown]
         kept = [i for i in range(len(columns)) if any(row[i] for row in cells)]
         columns = [columns[i] for i in kept]
         cells = [[row[i] for i in kept] for row in cells]
@@ -311,6 +314,30 @@ def strip_control_chars(text: str) -> str:
     return _CONTROL.sub("?", text)
 
 
+def one_line(text: str) -> str:
+    """Show a text on one line of a table, its line breaks and tabs as they are escaped."""
+    text = text.replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r")
+    return strip_control_chars(_LINE_BREAKS.sub("?", text))
+
+
+def encode_json(value: object) -> bytes:
+    """Encode an object; bytes of a path that are no UTF-8 are shown escaped."""
+    try:
+        return _ENCODER.encode(value)
+    except UnicodeEncodeError:
+        return _ENCODER.encode(_as_utf8(msgspec.to_builtins(value)))
+
+
+def _as_utf8(value: Any) -> Any:
+    if isinstance(value, str):
+        return os.fsencode(value).decode("utf-8", "backslashreplace")
+    if isinstance(value, dict):
+        return {_as_utf8(key): _as_utf8(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_utf8(item) for item in value]
+    return value
+
+
 def program_name() -> str:
     """How to start this program from a shell: `caravan` where PATH finds it, else its path."""
     own = Path(sys.executable).parent / "caravan"
@@ -327,7 +354,7 @@ def short_id(identifier: str) -> str:
 
 def _terminal_columns() -> int:
     given = os.environ.get("COLUMNS", "")
-    if given.isdigit() and int(given) > 0:
+    if is_digits(given) and int(given) > 0:
         return int(given)
     try:
         return os.get_terminal_size(sys.stdout.fileno()).columns or 80

@@ -23,6 +23,7 @@ from shared.core.runtime.replica import Replica
 from shared.display.formats import count_noun, format_size
 from shared.errors import CaravanError, ConfigInvalid
 from shared.fleet.config_file import FileInvalid
+from shared.numerals import is_digits
 from shared.sim.scenario.html_report import format_number
 from shared.sim.scenario.parser import ScenarioPlan, policy_of, read_scenario
 from shared.sim.scenario.report import FigureDifference, ScenarioReport, WaitStats, compare_reports
@@ -83,7 +84,7 @@ def simulate(
 
 def _policy_value(text: str) -> object:
     words: dict[str, object] = {"true": True, "false": False}
-    return words.get(text, int(text) if text.isdecimal() else text)
+    return words.get(text, int(text) if is_digits(text) else text)
 
 
 def _plan(file: str, *, seed: int, data: str, changes: dict[str, object]) -> ScenarioPlan:

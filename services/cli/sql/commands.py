@@ -29,7 +29,8 @@ COMMANDS = (
             option_argument("limit", "maximum number of table rows; 0: all", int, default=1000),
         ),
         {"": "sql.answer_table:SqlAnswer"},
-        details="Tables, macros and examples: docs/sql.md. Queries are read-only and cannot open other files.",
+        details="Tables, macros and examples: docs/sql.md. Queries are read-only and cannot open other files. "
+        "Exit 2: a part of the log could not be read, and the answer is without it.",
         examples=(
             "sql 'SELECT type, count(*) FROM events GROUP BY ALL'",
             "sql 'FROM usage_at(1000)' --dir ./archive --csv",

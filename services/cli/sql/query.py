@@ -10,7 +10,7 @@ from services.cli.sql.source import SqlSource
 def sql(
     out: CommandOutput, *, question: str, directory: str, live: bool, comma: bool, limit: int
 ) -> int:
-    """Answer a query, or start the shell."""
+    """Answer a query, or start the shell. Exit 2: a part of the log could not be read, and is not in the answer."""
     if out.is_json and comma:
         raise CliError("usage", "--json and --csv exclude each other")
     if question == "-" or (not question and not sys.stdin.isatty()):
@@ -20,7 +20,7 @@ def sql(
             for problem in source.problems:
                 out.note(problem)
             print_answer(out, source, source.ask(question), comma=comma, limit=limit)
-        return 0
+            return 2 if source.problems else 0
     if out.is_json or comma or not sys.stdin.isatty():
         raise CliError("usage", "no query: caravan sql 'SELECT …'")
     # Imported here: it brings readline along.

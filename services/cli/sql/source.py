@@ -15,6 +15,7 @@ from services.cli.runtime.log_source import (
 )
 from services.cli.runtime.output import CliError
 from services.cli.runtime.progress import ProgressBar
+from services.cli.sql.interrupt import interruptible
 from shared.archive.database import FactDatabase, SqlInvalid, SqlResult
 from shared.archive.export import ExportReader, FactSpool
 from shared.archive.fact_extractor import FactExtractor
@@ -62,9 +63,11 @@ class SqlSource:
         self.seq = self._facts.replica.seq
 
     def ask(self, question: str, values: Sequence[object] = ()) -> SqlResult:
-        """Answer one query. Raises CliError."""
+        """Answer one query; Ctrl-C ends it. Raises CliError."""
         try:
-            return self.database.ask(question, values)
+            return interruptible(
+                lambda: self.database.ask(question, values), self.database.interrupt
+            )
         except SqlInvalid as err:
             raise CliError("sql", str(err), line=err.line) from err
 

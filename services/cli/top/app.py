@@ -25,6 +25,7 @@ from services.cli.top.page_control import PageControl
 from services.cli.top.session import Session
 from services.cli.top.time_control import TimeControl
 from shared.errors import CaravanError, CommandInvalid
+from shared.numerals import is_digits
 from shared.query.fleet_columns import FleetColumns, fleet_columns
 from shared.query.historical_state import HistoricalState
 from shared.query.lookup import find_alloc
@@ -304,7 +305,7 @@ class TopApp(App[None]):
     def _go_to(self, text: str) -> None:
         """Go to a seq, a job, a node, an allocation or a time."""
         state = self.session.shown.past.state
-        if text.isdigit():
+        if is_digits(text):
             self.time_control.stop()
             self.time_control.go(int(text))
             return

@@ -20,6 +20,7 @@ from shared.jobspec.durations import parse_duration
 from shared.jobspec.files.yaml_toml import read_yaml
 from shared.jobspec.hcl.errors import StructuredTextError
 from shared.jobspec.submission import read_submission, to_command
+from shared.numerals import is_digits
 from shared.query.lookup import find_node
 from shared.whatif import changes, pace
 from shared.whatif.fork import RecordedLog
@@ -138,7 +139,7 @@ def _policy(given: Sequence[str]) -> dict[str, PolicyValue]:
 def _added_nodes(state: State, text: str) -> Sequence[NodeSpec]:
     """Parse `3xnode-1`, or read a profile file."""
     count, sign, name = text.replace("\N{MULTIPLICATION SIGN}", "x").partition("x")
-    if sign and count.isdigit() and name:
+    if sign and is_digits(count) and name:
         if not 1 <= int(count) <= 100_000:
             raise CliError("usage", f"--add-nodes {text}: must be 1 to 100000 nodes")
         return changes.clone_nodes(state, _node(state, name), int(count))
@@ -163,7 +164,7 @@ def _drain_deadline(state: State, text: str) -> tuple[NodeId, int]:
 
 def _priority(text: str) -> tuple[JobId, int]:
     name, sign, number = text.rpartition("=")
-    if not sign or not name or not number.isdigit():
+    if not sign or not name or not is_digits(number):
         raise CliError("usage", f"--priority {text!r} is not JOB=NUMBER")
     return JobId(name), int(number)
 
@@ -187,7 +188,7 @@ def _pace_value(text: str, field: str, value: str) -> PaceValue:
     kind = pace.FIELDS[field][1]
     if kind is bool and value in {"true", "false"}:
         return value == "true"
-    if kind is int and value.isascii() and value.isdecimal():
+    if kind is int and is_digits(value):
         return int(value)
     if kind is float:
         try:

@@ -26,6 +26,7 @@ from shared.bus.connection.public_client import Client
 from shared.core.runtime.messages import Record
 from shared.core.runtime.replica import Replica
 from shared.display.formats import format_utc
+from shared.errors import LogDamaged
 from shared.whatif import changes, fork, report
 from shared.whatif.fork import ForkRun, RecordedLog
 from shared.whatif.what_if import WhatIfQuestion, build_what_if_report, in_turn, run_what_if
@@ -98,26 +99,33 @@ def _ask(out: CommandOutput, words: WhatIfArguments) -> int:
 
 async def _read(client: Client, words: WhatIfArguments) -> RecordedLog:
     last, last_ns = parse_log_position(words.begin, "--from")
-    base, kept = Replica(), list[Record]()
-    if not last or last > _FULL_READ_MAX:
-        found = await replica_before(client, words.begin, "--from")
-        base = found if found.seq > _FULL_READ_MAX else base
-    while True:
-        with ProgressBar("reading the log", await log_end_seq_or_zero(client)) as bar:
-            async for record in client.read_log(base.next_seq):
-                kept.append(record)
-                bar.update(record.seq)
-        if kept or not base.seq:
-            break
-        # The newest snapshot is of the last record; an older one has records after it to verify.
-        base = await replica_before(client, str(base.seq - 1), "--from")
+    base, kept, problem = Replica(), list[Record](), ""
 
     def is_before(record: Record) -> bool:
         if last:
             return record.seq <= last
         return not last_ns or not is_written_after(record, last_ns)
 
+    if not last or last > _FULL_READ_MAX:
+        found = await replica_before(client, words.begin, "--from")
+        base = found if found.seq > _FULL_READ_MAX else base
+    while True:
+        with ProgressBar("reading the log", await log_end_seq_or_zero(client)) as bar:
+            try:
+                async for record in client.read_log(base.next_seq):
+                    kept.append(record)
+                    bar.update(record.seq)
+            except LogDamaged as err:
+                # What is lost behind the fork is missing in the comparison alone.
+                if not kept or is_before(kept[-1]):
+                    raise
+                problem = str(err)
+        if kept or not base.seq:
+            break
+        # The newest snapshot is of the last record; an older one has records after it to verify.
+        base = await replica_before(client, str(base.seq - 1), "--from")
     recorded = fork.read_log(kept, base=base, is_before=is_before)
+    recorded.problem = recorded.problem or problem
     end = recorded.course.replica.seq
     if last > end:
         raise CliError("not_found", f"--from {last}: the log ends at {end}")

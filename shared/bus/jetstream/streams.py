@@ -6,6 +6,7 @@ connect. A stream that exists with other settings is never updated: the process 
 difference. Next: `direct_get.py`.
 """
 
+from datetime import datetime
 from typing import Protocol
 
 import msgspec
@@ -120,6 +121,8 @@ class StreamInfo(msgspec.Struct, frozen=True):
     config: StreamConfig | None = None
     state: StreamState = StreamState()
     created: str = ""
+    #: the server's clock when it answered.
+    ts: datetime | None = None
     error: ApiError | None = None
 
 

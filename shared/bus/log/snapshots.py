@@ -41,15 +41,21 @@ async def restore_newest(
     *,
     last_seq: int = 0,
     last_ns: int = 0,
+    oldest: bool = False,
     quiet: bool = False,
 ) -> Restored | None:
     """Restore these tables from the newest set that is fit, not newer than `last_seq` and `last_ns` (0: whichever).
 
-    None: there is none, or the bus does not answer; the reason is in the log, unless `quiet`.
+    `oldest`: from the oldest one. None: there is none, or the bus does not answer; the reason is in the log, unless
+    `quiet`.
     """
     try:
         log_reader = LogReader(bus)
         known = [one for one in await _manifests(bus) if not last_seq or one[0] <= last_seq]
+        if oldest:
+            # A set before what is left of the log has no proof.
+            first = await log_reader.first_seq()
+            known = [one for one in reversed(known) if one[0] >= first]
         for seq, data in _written_by(known, last_ns)[:SETS_TRIED_MAX]:
             try:
                 manifest = read_manifest(data)

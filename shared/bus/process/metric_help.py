@@ -57,9 +57,12 @@ METRIC_HELP = {
     ),
     "caravan_plan_applier_dead_total": "commands that could not be decoded, sent to DEAD",
     "caravan_plan_applier_clock_off_seconds": (
-        "difference between this machine's clock and log time"
+        "difference between this machine's clock and the clock of the bus"
     ),
-    "caravan_plan_applier_clock_alarm": "the difference to log time is more than 5 s",
+    "caravan_plan_applier_clock_alarm": "the difference to the clock of the bus is more than 5 s",
+    "caravan_plan_applier_log_ahead_seconds": (
+        "how far log time is ahead of this machine's clock: it stands still that long"
+    ),
     "caravan_log_fill_ratio": (
         "size of the log's newest generation divided by its limit; above 0.9 new work is refused"
     ),

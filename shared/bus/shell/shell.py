@@ -370,9 +370,9 @@ class Shell:
         if self._reports_space and self._link is not None:
             if self._measuring is not None:
                 self._measuring.cancel()
-            note = partial(self.problems.note, STORAGE)
+            note, clocks = partial(self.problems.note, STORAGE), self._clock.readings
             self._measuring = self._spawn(
-                watch_log_space(self._link, self._head, self._inbox.put, note)
+                watch_log_space(self._link, self._head, self._inbox.put, note, clocks=clocks)
             )
         if self._appender is not None:
             self._appender.resend()

@@ -4,6 +4,7 @@ Decides how their messages get tokens and credit. Independent of the meaning of 
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -50,7 +51,9 @@ def read_message(
         return Message(source, name, data, token, reply, stream_seq, "", fault)
     if headers:
         fault = fault or header_fault(headers)
-        msg_id = header(headers, b"Nats-Msg-Id").decode(errors="replace")
+        # Of two ids that differ in invalid bytes alone replacing them would make one.
+        with contextlib.suppress(UnicodeDecodeError):
+            msg_id = header(headers, b"Nats-Msg-Id").decode()
     if stream and not is_marked(stream, headers):
         fault = fault or NOT_MARKED
     return Message(source, name, data, token, reply, stream_seq, msg_id, fault)

@@ -24,6 +24,10 @@ class WallClock:
         self._mono = monotonic_ns()
         self._now = wall_ns()
 
+    def readings(self) -> tuple[int, int]:
+        """The wall's time, which may run backwards, and ours, which does not."""
+        return self._wall_ns(), self.now_ns()
+
     def now_ns(self) -> int:
         """Nanoseconds since 1970, never less than what was returned before."""
         mono, wall = self._monotonic_ns(), self._wall_ns()

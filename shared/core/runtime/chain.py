@@ -123,6 +123,12 @@ class Chain:
         self.accepted += 1
         return record
 
+    def begin_with(self, record: LogRecord) -> None:
+        """Take the link of the first record that is left on trust; only when nothing was accepted yet."""
+        assert not self.accepted, self.accepted
+        self.head = record.prev
+        self.epoch = 0 if record.kind == "lease" else record.epoch
+
     def _gap(self, seq: int) -> LogDamaged:
         """Say what is missing before a record that came too early, or too late."""
         last = self.next_seq - 1

@@ -78,6 +78,8 @@ class LogSpace(msgspec.Struct, frozen=True, gc=False):
     last_seq: int
     #: a write failed, as on a full disk: the server stores nothing until it is started again.
     is_write_failed: bool = False
+    #: how far the clock of this process is ahead of the server's; below 0: behind it.
+    clock_off_ns: int = 0
 
 
 class LogScrubbed(msgspec.Struct, frozen=True, gc=False):

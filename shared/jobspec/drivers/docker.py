@@ -377,7 +377,7 @@ def _ulimits(values: dict[str, str], faults: list[OptionDiagnostic]) -> dict[str
         soft, _, hard = text.partition(":")
         if name not in ULIMITS:
             faults.append(OptionDiagnostic(f"ulimit.{name[:40]}", "is not a process limit"))
-        elif re.fullmatch(r"-1|\d{1,18}", soft) and re.fullmatch(r"(-1|\d{1,18})?", hard):
+        elif re.fullmatch(r"-1|[0-9]{1,18}", soft) and re.fullmatch(r"(-1|[0-9]{1,18})?", hard):
             found[name] = int(soft), int(hard or soft)
         elif "${" not in text:
             faults.append(

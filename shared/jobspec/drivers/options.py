@@ -5,12 +5,15 @@ which names the nearest known option.
 """
 
 import difflib
+import math
 from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import msgspec
 
 from shared.jobspec.durations import InvalidDuration, parse_duration
+from shared.numerals import is_digits, parse_whole
 
 OptionValues = Mapping[str, Any]
 
@@ -66,14 +69,22 @@ def _text(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, int):
         return str(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return _float_text(value)
     raise OptionMismatch(f"must be a string, was {_describe_value(value)}")
+
+
+def _float_text(value: float) -> str:
+    """Write a number with a fraction as Nomad does: the shortest digits, never with an exponent."""
+    text = format(Decimal(repr(value)), "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def _number(value: Any) -> int:
     if isinstance(value, str) and "${" in value:
         raise UnresolvedReference
-    if isinstance(value, str) and value.strip().removeprefix("-").isdigit() and len(value) < 20:
-        return int(value)
+    if isinstance(value, str) and is_digits(value.strip().removeprefix("-")) and len(value) < 20:
+        return parse_whole(value.strip())
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     if isinstance(value, int) and not isinstance(value, bool):

@@ -100,11 +100,10 @@ def load_file(
     if kind == "json":
         return _load_json(content, name, flags)
     try:
-        text = content.decode()
-        given = [(file, raw.decode()) for file, raw in var_files]
-    except UnicodeDecodeError as err:
-        line = content.count(b"\n", 0, err.start) + 1
-        detail = ErrorDetail(code="invalid", message="is not UTF-8", file=name, line=line)
+        text = _decoded(content, name)
+        given = [(file, _decoded(raw, file)) for file, raw in var_files]
+    except _NotUtf8 as err:
+        detail = ErrorDetail(code="invalid", message="is not UTF-8", file=err.file, line=err.line)
         return LoadedJobFile(errors=(detail,))
     from shared.jobspec.files import read_hcl_yaml  # noqa: PLC0415 - keeps HCL out of those that read JSON alone
     from shared.jobspec.hcl.document import VariableInputs  # noqa: PLC0415
@@ -120,6 +119,20 @@ def load_file(
         )
         return _validate_read(read_hcl_yaml.read_hcl(text, outside), name, flags)
     return _validate_read(read_hcl_yaml.read_structured(text, kind), name, flags)
+
+
+class _NotUtf8(Exception):
+    def __init__(self, file: str, line: int) -> None:
+        super().__init__(file)
+        self.file = file
+        self.line = line
+
+
+def _decoded(raw: bytes, file: str) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as err:
+        raise _NotUtf8(file, raw.count(b"\n", 0, err.start) + 1) from err
 
 
 def parse_request(body: bytes) -> ParsedJobFile:

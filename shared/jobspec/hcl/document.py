@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from shared.errors import CommandInvalid
+from shared.jobspec.files.json_lines import line_numbers
 from shared.jobspec.hcl.blocks import UNKNOWN_VALUE, Diagnostic, ResolvedBlock
 from shared.jobspec.hcl.errors import DIAGNOSTICS_MAX, HclError, HclLimitExceeded, did_you_mean
 from shared.jobspec.hcl.evaluate import EMPTY_SCOPE, STEPS_MAX, ExpressionContext, Scope
@@ -25,6 +27,7 @@ from shared.jobspec.hcl.values import (
     describe_value,
     iteration_pairs,
 )
+from shared.jobspec.strict_json import read_object
 
 #: Environment variables that set variables, the later over the earlier.
 ENV_PREFIXES = ("NOMAD_VAR_", "CARAVAN_VAR_")
@@ -187,6 +190,9 @@ class Document:
             self._add(f"{origin}: {fault.message}")
 
     def _read_var_file(self, file: str, text: str) -> None:
+        if file.endswith(".json") or text.lstrip().startswith("{"):
+            self._read_json_var_file(file, text)
+            return
         try:
             body = parse_body(text)
         except HclError as fault:
@@ -210,6 +216,27 @@ class Document:
             except HclError as fault:
                 self._broken.add(one.name)
                 self._add(fault.message, file, line)
+
+    def _read_json_var_file(self, file: str, text: str) -> None:
+        """Set the variables of an object; a text is taken as it is, without expressions."""
+        try:
+            found, _ = read_object(text.encode())
+        except CommandInvalid as err:
+            lost = re.search(r"line (\d+) column", err.message)
+            where = f"{err.path}: " if err.path else ""
+            self._add(f"{where}{err.message}", file, int(lost[1]) if lost else 0)
+            return
+        lines = line_numbers(text)
+        for name, value in found.items():
+            if name not in self._declared:
+                self._add(self._undeclared(name), file, lines.get(name, 0))
+                continue
+            try:
+                self._variables[name] = self._fit(name, value)
+                self._broken.discard(name)
+            except HclError as fault:
+                self._broken.add(name)
+                self._add(fault.message, file, lines.get(name, 0))
 
     def _undeclared(self, name: str) -> str:
         text = f"variable {name[:40]!r} is not declared in the job file"

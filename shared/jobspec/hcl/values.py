@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shared.jobspec.hcl.errors import DEPTH_MAX, HclError
+from shared.numerals import is_digits, parse_decimal, parse_whole
 
 Value = Any
 #: Beyond this a number is a mistake, and work on it without bound.
@@ -60,7 +61,9 @@ def as_number(value: Value) -> int | float:
         return value
     if isinstance(value, str) and len(value) <= 80:
         try:
-            return normalize_number(int(value) if value.lstrip("-").isdecimal() else float(value))
+            return normalize_number(
+                parse_whole(value) if is_digits(value.lstrip("-")) else parse_decimal(value)
+            )
         except ValueError:
             pass
     raise HclError(f"must be a number, was {describe_value(value)}")

@@ -19,6 +19,7 @@ from shared.fleet.profile import (
     node_specs,
     parse_distribution,
 )
+from shared.numerals import is_digits
 from shared.sim.scenario import traces
 from shared.sim.scenario.schema import (
     DrawnNumber,
@@ -35,7 +36,11 @@ from shared.sim.scenario.schema import (
 CAPACITY_MAX = 2**31 - 1
 NODES_MAX = 200_000
 WORKERS_MAX = 64
+#: Jobs of one entry in an hour.
 JOBS_MAX = 10_000_000
+#: Times of one fault.
+FAULTS_MAX = 1_000_000
+_HOUR_NS = 3_600_000_000_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
@@ -81,12 +86,12 @@ def _checked(scenario: Scenario, folder: Path, data: Path) -> ScenarioPlan:
         if not 0 <= getattr(times, name) <= 3_600_000_000_000:
             raise ConfigInvalid(f"times.{name}: must be from 0 to one hour, in ns")
     names = [one.name for one in (*scenario.before, *scenario.arrivals)]
-    for at, one in enumerate(scenario.before):
-        _arrivals(one, f"before[{at}]", names=names, folder=folder, data=data)
-    for at, one in enumerate(scenario.arrivals):
-        _arrivals(one, f"arrivals[{at}]", names=names, folder=folder, data=data)
+    for kind, some in (("before", scenario.before), ("arrivals", scenario.arrivals)):
+        for at, one in enumerate(some):
+            _arrivals(one, f"{kind}[{at}]", names=names, folder=folder, data=data)
+            _bounded(one, f"{kind}[{at}]", lasts_ns)
     for at, fault in enumerate(scenario.faults):
-        _fault(fault, f"faults[{at}]")
+        _fault(fault, f"faults[{at}]", lasts_ns)
     # The profile's own classes are ignored: `nodes` lists the nodes.
     profile = FleetProfile(
         nodes=(NodeClass(),),
@@ -154,8 +159,8 @@ def _arrivals(
     for name in ("per_hour", "uniform", "most"):
         if getattr(one, name) < 0:
             raise ConfigInvalid(f"{path}.{name}: negative")
-    if one.burst < 1 or one.uniform > JOBS_MAX or one.per_hour > JOBS_MAX:
-        raise ConfigInvalid(f"{path}: the number of jobs is out of range")
+    if one.burst < 1:
+        raise ConfigInvalid(f"{path}.burst: must be at least 1")
     duration_ns(one.at, f"{path}.at")
     if one.until:
         duration_ns(one.until, f"{path}.until")
@@ -165,6 +170,29 @@ def _arrivals(
         _template(one.job, f"{path}.job", folder)
     if one.trace is not None:
         traces.check_trace(one.trace, f"{path}.trace", data)
+
+
+def _bounded(one: ScenarioArrivals, path: str, lasts_ns: int) -> None:
+    """Refuse an entry that submits more jobs than a run can hold, whatever says how often."""
+    if one.job is None:
+        return
+    until = min(duration_ns(one.until, f"{path}.until"), lasts_ns) if one.until else lasts_ns
+    span = max(0, min(until - duration_ns(one.at, f"{path}.at"), _HOUR_NS))
+    name, times = "burst", 1.0
+    if one.every:
+        name, times = "every", span / duration_ns(one.every, f"{path}.every")
+    elif one.per_hour:
+        name, times = "per_hour", one.per_hour
+    elif one.uniform:
+        name, times = "uniform", one.uniform
+    jobs = times * one.burst
+    if (min(jobs, one.most) if one.most else jobs) > JOBS_MAX:
+        # A list of `uniform` times is made before `most` is looked at.
+        raise ConfigInvalid(
+            f"{path}.{name}: {jobs:.0f} jobs in an hour, at most {JOBS_MAX} are allowed"
+        )
+    if one.uniform > JOBS_MAX:
+        raise ConfigInvalid(f"{path}.uniform: at most {JOBS_MAX} jobs are allowed")
 
 
 def _template(job: JobTemplate, path: str, folder: Path) -> None:
@@ -198,14 +226,14 @@ def _values(draw: DrawnNumber, path: str) -> list[int]:
             raise ConfigInvalid(f"{path}.between: the first value must not exceed the second")
         return list(draw.between)
     for key, weight in draw.choice.items():
-        if not key.isdecimal() or weight < 0:
+        if not is_digits(key) or weight < 0:
             raise ConfigInvalid(f"{path}.choice: {key!r} is not a whole number")
     if not any(draw.choice.values()):
         raise ConfigInvalid(f"{path}.choice: at least one weight must be more than 0")
     return [int(key) for key in draw.choice]
 
 
-def _fault(fault: ScenarioFault, path: str) -> None:
+def _fault(fault: ScenarioFault, path: str, lasts_ns: int) -> None:
     said = [
         name
         for name in ("lose", "cut_off", "drain", "reclaim", "stop", "policy")
@@ -224,6 +252,9 @@ def _fault(fault: ScenarioFault, path: str) -> None:
         raise ConfigInvalid(f"{path}.every: not allowed with stop")
     if fault.times < 0 or (fault.times and not fault.every):
         raise ConfigInvalid(f"{path}.times: requires every, and must not be negative")
+    every = duration_ns(fault.every, f"{path}.every") if fault.every else 0
+    if every and min(fault.times or FAULTS_MAX + 1, lasts_ns // every) > FAULTS_MAX:
+        raise ConfigInvalid(f"{path}.every: more than {FAULTS_MAX} times")
     if fault.policy:
         policy_of(fault.policy, Policy(), f"{path}.policy")
     whom = getattr(fault, said[0])

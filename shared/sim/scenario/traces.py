@@ -16,6 +16,7 @@ from schemas.nodes import Instance, NodeSpec, Pool
 from shared.errors import ConfigInvalid
 from shared.fleet.config_file import FileInvalid
 from shared.fleet.profile import node_spec
+from shared.numerals import is_digits
 from shared.sim.scenario.schema import ScenarioNodes, TraceSource
 from shared.sim.virtual_time import SECOND
 
@@ -129,7 +130,7 @@ def _pods(trace: TraceSource, folder: Path) -> Iterator[TracedJob]:
             resources["Devices"] = [device]
         ended = row.get("deletion_time") or ""
         meta = {}
-        if ended.isdecimal():
+        if is_digits(ended):
             lived = max(int(ended) - created, 1) * _MILLI
             meta = {"sim.run_ms": str(int(lived / shorter))}
         job = {
@@ -160,7 +161,7 @@ def _rows(file: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str,
 
 def _whole(row: dict[str, str], name: str, file: Path, line: int) -> int:
     text = row[name]
-    if not text.isdecimal() or len(text) > 15:
+    if not is_digits(text) or len(text) > 15:
         raise FileInvalid(f"{name}: {text[:40]!r} is not a whole number", file=str(file), line=line)
     return int(text)
 

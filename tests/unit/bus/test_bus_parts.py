@@ -1,11 +1,13 @@
 """The shell's parts that need no bus: clock, timers, tokens, headers."""
 
 import asyncio
+from datetime import UTC, datetime
 
 import pytest
 
 from shared.bus.connection.nats_client import header, header_block, most_informative_fault, status
 from shared.bus.jetstream.pull_consumer import DeliveryPosition, delivery_position
+from shared.bus.log.log_space import clock_off_ns
 from shared.bus.shell.input_queue import InputQueue, MessageTokens, NamedTimers
 from shared.bus.shell.wall_clock import WallClock
 from shared.core.runtime.messages import CaughtUp, Message, Record, Timer
@@ -138,3 +140,30 @@ def test_a_server_that_refuses_and_hangs_up_has_said_why() -> None:
     assert most_informative_fault([refused, reset]) is refused
     assert most_informative_fault([reset, away]) is away
     assert most_informative_fault([]) is None
+
+
+_THERE = datetime(2026, 1, 1, tzinfo=UTC)
+_THERE_NS = int(_THERE.timestamp()) * 10**9
+_S = 10**9
+
+
+@pytest.mark.parametrize(
+    ("sent", "received", "wanted"),
+    [
+        ((0,), (0,), 0),
+        ((-2 * _S,), (2 * _S,), 0),
+        ((0,), (4 * _S,), 0),
+        ((10 * _S,), (12 * _S,), 10 * _S),
+        ((-3_600 * _S,), (-3_600 * _S,), -3_600 * _S),
+        # The wall was set back on both machines, ours runs on.
+        ((0, 3_600 * _S), (0, 3_600 * _S), 3_600 * _S),
+        ((-3_600 * _S, 0), (-3_600 * _S, 0), -3_600 * _S),
+    ],
+)
+def test_clocks_are_compared_at_the_middle_of_a_request(
+    sent: tuple[int, ...], received: tuple[int, ...], wanted: int
+) -> None:
+    """The worst clock counts; what a slow answer may explain is no difference, and without a time there is none."""
+    ours = [tuple(_THERE_NS + one for one in some) for some in (sent, received)]
+    assert clock_off_ns(ours[0], ours[1], _THERE) == wanted
+    assert clock_off_ns(ours[0], ours[1], None) == 0

@@ -45,6 +45,18 @@ def test_what_cannot_be_read_is_named() -> None:
     assert "not UTF-8" in header_fault(b"NATS/1.0\r\nNats-Msg-Id: \xff\r\n\r\n")
 
 
+def test_ids_that_are_no_text_do_not_become_one() -> None:
+    """Two message ids that differ in invalid bytes alone are no id at all, not the same one; valid ones stay."""
+    for raw in (b"a\xff", b"a\xfe", b"\xc3"):
+        block = b"NATS/1.0\r\nNats-Msg-Id: " + raw + b"\r\n\r\n"
+        message = read_message("jobs", b"jobs.submit", block, b"{}", token=1)
+        assert (message.msg_id, message.fault) == ("", "the header Nats-Msg-Id is not UTF-8")
+    message = read_message(
+        "jobs", b"jobs.submit", header_block(nats_msg_id="a\ufffd"), b"", token=1
+    )
+    assert (message.msg_id, message.fault) == ("a\ufffd", "")
+
+
 @pytest.mark.parametrize("token", [b"\x0b\x0c\x1c", b"\xff", b"\x00", b"\x85\xa0"])
 def test_a_subject_is_any_bytes_but_four(token: bytes) -> None:
     """What the server takes for one subject is one frame: none of it ends the connection."""

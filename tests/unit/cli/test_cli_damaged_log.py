@@ -2,11 +2,13 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from services.cli.main import main
+from shared.archive.compaction import compact_segments
 from shared.archive.export import Export
 from shared.archive.segments import Archive
 from shared.core.runtime.messages import Record
@@ -88,6 +90,144 @@ def test_the_rest_is_usable(
     said = capsys.readouterr()
     assert json.loads(said.out.splitlines()[-1])
     assert "not in this export" in said.err or "its hash differs" in said.err
+
+
+def _garble(segments: list[Path]) -> None:
+    (segments[-1] / "segment.json").write_bytes(b'{"first_seq": ')
+
+
+def _garble_all(segments: list[Path]) -> None:
+    for one in segments:
+        (one / "segment.json").write_bytes(b"")
+
+
+def _no_description(segments: list[Path]) -> None:
+    (segments[-1] / "segment.json").unlink()
+
+
+def _no_records(segments: list[Path]) -> None:
+    (segments[-1] / "records.parquet").unlink()
+
+
+def _other_table(segments: list[Path]) -> None:
+    path = segments[-1] / "events.parquet"
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+
+
+def _a_file(segments: list[Path]) -> None:
+    shutil.rmtree(segments[-1])
+    segments[-1].write_bytes(b"")
+
+
+def _renamed(segments: list[Path]) -> None:
+    segments[-1].rename(segments[-1].with_name("seq-unknown"))
+
+
+def _none(segments: list[Path]) -> None:
+    for one in segments:
+        shutil.rmtree(one)
+
+
+def _marker(segments: list[Path]) -> None:
+    (segments[0].parent / "export.json").write_bytes(b"{")
+
+
+def _no_marker(segments: list[Path]) -> None:
+    (segments[0].parent / "export.json").unlink()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(_garble, _garble_all, _no_description, _no_records, _other_table),
+        *(_a_file, _renamed, _none, _marker, _no_marker),
+    ],
+)
+def test_what_of_an_archive_cannot_be_read_is_damage(
+    tmp_path: Path,
+    records: list[Record],
+    capsys: pytest.CaptureFixture[str],
+    damage: Callable[[list[Path]], None],
+) -> None:
+    """Any part of an archive that cannot be read is exit 2, and the proof names the records that it holds for."""
+    segments = exported(tmp_path / "export", records)
+    damage(segments)
+    assert main(["log", "verify", "--json", "--from-file", str(tmp_path / "export")]) == 2
+    told = json.loads(capsys.readouterr().out)
+    assert not told["ok"] and told["problem"]
+    readable = {"_other_table": records[-1].seq}
+    before_last = int(segments[-2].name.rpartition("-")[2])
+    nothing = damage in {_garble_all, _none, _marker, _no_marker}
+    assert told["last_seq"] == (0 if nothing else readable.get(damage.__name__, before_last))
+    main(["log", "verify", "--from-file", str(tmp_path / "export")])
+    said = capsys.readouterr().out
+    assert (f"holds for records 1 to {told['last_seq']}" in said) == (not nothing)
+
+
+@pytest.mark.parametrize("damage", [_garble, _no_description, _no_records, _a_file])
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("replay",), 1),
+        (("job", "status", "web"), 1),
+        (("what-if",), 1),
+        (("log", "tail", "-n", "2"), 1),
+        (("log", "trace", "--otlp", "{folder}/../trace"), 1),
+        (("replay", "--to", "{end}"), 1),
+        (("replay", "--to", "{sound}"), 0),
+        (("what-if", "--from", "8"), 0),
+        (("sql", "SELECT last_seq()", "--dir", "{folder}"), 2),
+        (("job", "timeline", "web", "--dir", "{folder}"), 2),
+    ],
+)
+def test_a_lost_end_of_an_archive_is_no_shorter_log(
+    tmp_path: Path,
+    records: list[Record],
+    capsys: pytest.CaptureFixture[str],
+    damage: Callable[[list[Path]], None],
+    words: tuple[str, ...],
+    code: int,
+) -> None:
+    """What needs the records that cannot be read says so, and is no success; what does not need them is answered."""
+    segments = exported(tmp_path / "export", records)
+    damage(segments)
+    sound, folder = int(segments[-2].name.rpartition("-")[2]), str(tmp_path / "export")
+    asked = [word.format(folder=folder, end=records[-1].seq, sound=sound) for word in words]
+    where = [] if "--dir" in asked else ["--from-file", folder]
+    assert main([*asked, *where]) == code
+    said = capsys.readouterr()
+    assert segments[-1].name in said.err
+    if code == 1:
+        assert f"records {sound + 1} to {records[-1].seq} cannot be read" in said.err
+
+
+def test_a_segment_of_an_unknown_range_is_a_lost_end(
+    tmp_path: Path, records: list[Record], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A segment whose name tells no records: what reads to the end fails, what is asked up to a seq is answered."""
+    segments = exported(tmp_path / "export", records)
+    _renamed(segments)
+    sound, where = segments[-2].name.rpartition("-")[2], ("--from-file", str(tmp_path / "export"))
+    assert main(["replay", *where]) == 1
+    assert "to an unknown end cannot be read: segment seq-unknown" in capsys.readouterr().err
+    assert main(["replay", "--to", str(int(sound)), *where]) == 0
+
+
+def test_a_half_deleted_part_of_a_larger_segment_is_no_damage(
+    tmp_path: Path, records: list[Record], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A killed compaction leaves a small segment without its description: its records are in the larger one."""
+    segments = exported(tmp_path / "export", records)
+    small = tmp_path / segments[0].name
+    shutil.copytree(segments[0], small)
+    archive = Archive(tmp_path / "export")
+    with archive.locked():
+        assert compact_segments(archive) == len(segments)
+    (small / "segment.json").unlink()
+    shutil.move(small, tmp_path / "export")
+    assert main(["log", "verify", "--from-file", str(tmp_path / "export")]) == 0
+    with archive.locked():
+        assert len(list((tmp_path / "export").glob("seq-*"))) == 1
 
 
 def test_decisions_before_the_damage_are_decided_again(

@@ -105,12 +105,12 @@ def test_sql_where_there_is_nothing(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_damaged_file_is_told_of(export: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The rest answers, and the damage is named beside it."""
+    """The rest answers, the damage is named beside it, and the exit code is 2."""
     path = next(Path(export).glob("seq-*/tasks.parquet"))
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
     try:
-        found = told(capsys, "sql", "SELECT count(*) AS n FROM records", "--dir", export)
+        found = told(capsys, "sql", "SELECT count(*) AS n FROM records", "--dir", export, code=2)
     finally:
         path.write_bytes(whole)
     assert found["rows"] == [{"n": LAST}]

@@ -353,7 +353,24 @@ def test_log_time_never_runs_backwards() -> None:
     bench.now_ns -= 3_600 * SECOND
     bench.settle(bench.send(register("a")))
     assert bench.role.replica.chain.t_ns >= newest
-    assert bench.role.metrics()["caravan_plan_applier_clock_alarm"] == 1.0
+    bench.settle(LogSpace(bytes=1, bytes_max=100, last_seq=1))
+    assert 3_599 < bench.role.metrics()["caravan_plan_applier_log_ahead_seconds"] < 3_601
+
+
+@pytest.mark.parametrize(("off_s", "alarm"), [(0, 0), (4, 0), (6, 1), (-4, 0), (-3_600, 1)])
+def test_the_clock_alarm_compares_clocks(off_s: int, alarm: int) -> None:
+    """The alarm is about the bus's clock and ours, in both directions; the age of the last record is no difference."""
+    bench = Bench().lead()
+    bench.settle(bench.send(register("a")))
+    bench.now_ns += 730 * SECOND
+    bench.settle(bench.send(register("b")))
+    bench.now_ns += 730 * SECOND
+    space = LogSpace(bytes=1, bytes_max=100, last_seq=1, clock_off_ns=off_s * SECOND)
+    bench.settle(space)
+    shown = bench.role.metrics()
+    assert shown["caravan_plan_applier_clock_alarm"] == alarm
+    assert shown["caravan_plan_applier_clock_off_seconds"] == abs(off_s)
+    assert shown["caravan_plan_applier_log_ahead_seconds"] == 0
 
 
 def test_what_does_not_decode_or_does_not_belong_goes_to_dead() -> None:

@@ -77,6 +77,20 @@ def wrong(text: str, folder: Path) -> FileInvalid:
         ("count: 1}", "count: 1, share: 0.5}", "faults[0].lose", 10, "one of nodes, count"),
         ("name: small", "policy: {algorithm: best}", "policy.algorithm", 1, "binpack"),
         ("name: small", "seed: {", "", 3, "YAML"),
+        ("every: 10s", "every: 1ns", "arrivals[0].every", 7, "jobs in an hour, at most 10000000"),
+        ("every: 10s", "every: 20us\n    burst: 100", "arrivals[0].every", 7, "at most 10000000"),
+        ("every: 10s", "burst: 1000000000", "arrivals[0].burst", 7, "at most 10000000"),
+        ("every: 10s", "burst: 0", "arrivals[0].burst", 7, "at least 1"),
+        ("every: 10s", "uniform: 1000000000", "arrivals[0].uniform", 7, "at most 10000000"),
+        ("every: 10s", "uniform: 20000000\n    most: 1", "arrivals[0].uniform", 7, "at most"),
+        ("every: 10s", "per_hour: 1.0e+8", "arrivals[0].per_hour", 7, "at most 10000000"),
+        ("every: 10s", "per_hour: 1000000\n    burst: 11", "arrivals[0].per_hour", 7, "at most"),
+        ("every: 10s", "per_hour: .nan", "arrivals[0].per_hour", 7, "is no number"),
+        ("every: 10s", "per_hour: .inf", "arrivals[0].per_hour", 7, "is no number"),
+        ("every: 10s", "per_hour: 1" + "0" * 400, "arrivals[0].per_hour", 7, "out of range"),
+        ("count: 3", "count: .nan", "nodes[0].count", 4, "is no number"),
+        ("count: 1}", "share: .nan}", "faults[0].lose.share", 10, "is no number"),
+        ("lose:", "every: 1ns, lose:", "faults[0].every", 10, "more than 1000000 times"),
     ],
 )
 def test_what_is_wrong_is_named(
@@ -294,6 +308,16 @@ def test_a_fault_of_nobody_is_refused(tmp_path: Path, fault: str, said: str) -> 
     )
     with pytest.raises(ConfigInvalid, match=said):
         run_scenario(read_scenario(text.encode(), "s.yaml", tmp_path), opens=lambda _: iter(()))
+
+
+@pytest.mark.parametrize(
+    "often",
+    ["every: 1ns\n    most: 10", "every: 1us\n    until: 1ms", "burst: 10000", "uniform: 10"],
+)
+def test_few_jobs_are_few_however_they_are_written(tmp_path: Path, often: str) -> None:
+    """The bound counts the jobs that there will be: `most` and `until` make them few."""
+    plan = read_scenario(SMALL.replace("every: 10s", often).encode(), "s.yaml", tmp_path)
+    assert plan.scenario.arrivals[0].job is not None
 
 
 def test_jobs_are_stopped_once(tmp_path: Path) -> None:

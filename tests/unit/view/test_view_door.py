@@ -338,3 +338,28 @@ def test_a_pending_request_that_is_overtaken_is_refused() -> None:
     assert not sent(effects)
     assert told(effects)["error"]["code"] == "conflict"
     assert not len(story.view._door)
+
+
+@pytest.mark.parametrize(
+    ("subject", "body", "key"),
+    [
+        (subjects.query("plan"), b'{"Job":{"ID":"a"},"Job":{"ID":"b"}}', "Job"),
+        (subjects.query("plan"), b'{"Job":{"ID":"a","ID":"b"}}', "ID"),
+        (subjects.query("plan"), b'{"Job":{},"\\u004aob":{}}', "Job"),
+        (subjects.query("jobs"), b'{"limit":1,"limit":2}', "limit"),
+        (subjects.api("node", "drain"), b'{"node_id":"n1","node_id":"n2"}', "node_id"),
+        (
+            subjects.api("operator", "set_policy"),
+            b'{"change":{"algorithm":"a","algorithm":"b"}}',
+            "algorithm",
+        ),
+    ],
+)
+def test_a_key_that_comes_twice_is_refused(subject: str, body: bytes, key: str) -> None:
+    """As a submission refuses it: of two values neither is meant more than the other."""
+    source = "query" if subject.startswith("query") else f"door-{subject.split('.')[1]}"
+    effects = ready().feed(Message(source, subject, body, TOKEN, reply=True))
+    assert not sent(effects)
+    error = told(effects)["error"]
+    assert isinstance(error, dict)
+    assert (error["code"], error["message"]) == ("invalid", f"duplicate key '{key}'")

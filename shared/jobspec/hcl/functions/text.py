@@ -17,6 +17,7 @@ from shared.jobspec.hcl.values import (
     describe_value,
     normalize_number,
 )
+from shared.numerals import parse_whole
 from shared.regexp.search import CapturingRegexp, RegexpMatch
 from shared.regexp.syntax import PatternRefusedError
 
@@ -284,6 +285,6 @@ def _parseint(text: Value, base: Value) -> Value:
     if not 2 <= radix <= 36 or len(whole) > 80:
         raise HclError("the base must be 2 to 36, the number at most 80 digits")
     try:
-        return normalize_number(int(whole, radix))
+        return normalize_number(parse_whole(whole, radix))
     except ValueError:
         raise HclError(f"{describe_value(whole)} is not a number in base {radix}") from None

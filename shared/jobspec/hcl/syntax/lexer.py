@@ -8,6 +8,7 @@ token but a mark on the token behind it (`starts_line`), which only bodies and o
 import re
 
 from shared.jobspec.hcl.errors import DEPTH_MAX, HclError, HclLimitExceeded
+from shared.numerals import is_digits
 
 #: Tokens of one text: bounds the time to read one that is nothing but marks.
 TOKENS_MAX = 60_000
@@ -26,7 +27,7 @@ _TOKEN = re.compile(
 _SPACE = re.compile(r"[ \t\r\n\ufeff]*")
 _COMMENT = re.compile(r"(?:#|//)[^\n]*|/\*")
 _DIGITS_MAX = 60
-_DIGITS = re.compile(r"\d+")
+_DIGITS = re.compile(r"[0-9]+")
 
 
 class Lexer:
@@ -147,7 +148,7 @@ def parse_number(text: str, at: int) -> int | float:
     """Read a number as written; whole ones stay whole. Raises HclError beyond 60 digits."""
     if len(text) > _DIGITS_MAX:
         raise HclError(f"number with more than {_DIGITS_MAX} digits", at)
-    if text.isdecimal():
+    if is_digits(text):
         return int(text)
     found = float(text)
     if found in {float("inf"), float("-inf")}:
