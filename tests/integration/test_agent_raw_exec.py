@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,42 @@ async def test_the_environment_is_nomads(tmp_path: Path, monkeypatch: pytest.Mon
     assert (top / "alloc" / "data" / "x").exists()
     assert (top / "main" / "secrets").stat().st_mode & 0o777 == 0o700
     assert "secret@" not in node.output()
+
+
+#: Names that no shell can hold or that scripts use themselves, and values that a shell would change.
+HARD_TO_CARRY = {
+    **{name: f"mine {name}" for name in ("task", "run", "boot", "me", "_", "IFS", "PS4", "ENV")},
+    "discovery.hosts": "a b",
+    "x-y": "1",
+    "ünï": "é",
+    "lines": "a\nb\n",
+    "empty": "",
+    "BASH_FUNC_x%%": "() { :; }",
+    "LD_PRELOAD": "/no/such.so",
+    "PYTHONPATH": "/no/such",
+}
+_PRINT_ENVIRONMENT = "import os; [print(ascii(pair)) for pair in os.environb.items()]"
+
+
+@pytest.mark.asyncio
+async def test_the_environment_arrives_exactly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every name and value reaches the task and commands beside it, bytes that are not UTF-8 included."""
+    monkeypatch.setitem(os.environ, "HOME", "/home/\udcff")
+    wanted = {**HARD_TO_CARRY, "HOME": "/home/\udcff"}
+    python = (sys.executable, "-I", "-S", "-c", _PRINT_ENVIRONMENT)
+    script = f"{_PRINT_ENVIRONMENT}; import sys, time; sys.stdout.flush(); time.sleep(300)"
+    config = {"command": python[0], "args": [*python[1:-1], script]}
+    task = {"Name": "main", "Driver": "raw_exec", "Config": config, "Env": HARD_TO_CARRY}
+    async with a_node(tmp_path, job(task)) as node:
+        node.hear(projection(5, 1))
+        await node.until(lambda: node.status() in {"running", "failed"})
+        expected = {ascii((os.fsencode(name), os.fsencode(wanted[name]))) for name in wanted}
+        await level(lambda: expected <= {*node.output().splitlines()})
+        driver, handle, _ = node.edge.runs()[0]
+        said = await run_command(driver, handle, python, 60)
+        assert expected <= {*said.stdout.decode().splitlines()}
 
 
 @pytest.mark.asyncio

@@ -13,7 +13,12 @@ from pathlib import Path
 import msgspec
 
 from services.agent.drivers.driver import DriverRun, StartRefused, raise_option_faults
-from services.agent.drivers.isolation.starter_protocol import Jail, StartOrder
+from services.agent.drivers.isolation.starter_protocol import (
+    Jail,
+    StartOrder,
+    encode_arguments,
+    encode_environment,
+)
 from services.agent.drivers.process.driver import (
     DEFAULT_PATH,
     ProcessDriver,
@@ -71,9 +76,9 @@ class RawExecDriver(ProcessDriver):
             shared=str(places.shared),
             stdout="" if launch.logs.disabled else str(places.stdout),
             stderr="" if launch.logs.disabled else str(places.stderr),
-            argv=(_resolve(options.command, env, places.task), *options.args),
-            env=env,
-            work_dir=str(places.task / options.work_dir),
+            argv=encode_arguments((_resolve(options.command, env, places.task), *options.args)),
+            env=encode_environment(env),
+            work_dir=os.fsencode(places.task / options.work_dir),
             jail=self._jail,
         )
 

@@ -24,7 +24,12 @@ from services.agent.drivers.exec.jail_builder import JailBuilder
 from services.agent.drivers.exec.settings import ExecSettings, TaskUser
 from services.agent.drivers.isolation import cgroups
 from services.agent.drivers.isolation.probe import IsolationSupport
-from services.agent.drivers.isolation.starter_protocol import Jail, StartOrder
+from services.agent.drivers.isolation.starter_protocol import (
+    Jail,
+    StartOrder,
+    encode_arguments,
+    encode_environment,
+)
 from services.agent.drivers.process.driver import ProcessDriver, check_environment
 from services.agent.drivers.process.run_record import ProcessRun
 from services.agent.drivers.process.starter_client import StarterClient, probe_isolation
@@ -134,9 +139,9 @@ class ExecDriver(ProcessDriver):
             stdout="" if launch.logs.disabled else str(run.places.stdout),
             stderr="" if launch.logs.disabled else str(run.places.stderr),
             devices=launch.device_paths,
-            argv=tuple(texts[:-1]),
-            env=env,
-            work_dir=self._shape.work_dir(run, texts[-1]),
+            argv=encode_arguments(texts[:-1]),
+            env=encode_environment(env),
+            work_dir=os.fsencode(self._shape.work_dir(run, texts[-1])),
             jail=jail,
             groups=groups,
         )

@@ -255,7 +255,7 @@ def _limit(number: int, soft: int, hard: int) -> None:
         resource.setrlimit(number, (min(soft, most), min(hard, most)))
 
 
-def run_program(argv: tuple[str, ...], env: dict[str, str]) -> None:
+def run_program(argv: tuple[bytes, ...], env: tuple[bytes, ...]) -> None:
     """Execute a command, found as a shell would. Returns never, or raises Failed."""
     for number in range(1, signal.NSIG):
         # Python ignores some signals; what is executed would continue ignoring them.
@@ -263,14 +263,16 @@ def run_program(argv: tuple[str, ...], env: dict[str, str]) -> None:
             signal.signal(number, signal.SIG_DFL)
     # No descriptor of the agent stays open in the task.
     kernel.close_on_exec()
-    command = argv[0]
-    places = [command]
-    if "/" not in command:
-        places = [f"{part or '.'}/{command}" for part in env.get("PATH", "").split(":")]
+    variables = dict(line.split(b"=", 1) for line in env)
+    command = os.fsdecode(argv[0])
+    places = [argv[0]]
+    if b"/" not in argv[0]:
+        parts = variables.get(b"PATH", b"").split(b":")
+        places = [(part or b".") + b"/" + argv[0] for part in parts]
     worst = OSError(errno.ENOENT, "")
     for place in places:
         try:
-            os.execve(place, argv, env)
+            os.execve(place, argv, variables)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as err:

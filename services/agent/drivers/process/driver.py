@@ -18,7 +18,12 @@ from services.agent.drivers.driver import (
     TaskMissing,
     TaskUsage,
 )
-from services.agent.drivers.isolation.starter_protocol import EnterOrder, Jail, StartOrder
+from services.agent.drivers.isolation.starter_protocol import (
+    EnterOrder,
+    Jail,
+    StartOrder,
+    encode_arguments,
+)
 from services.agent.drivers.process.exec_session import ProcessSession, open_session
 from services.agent.drivers.process.os_process import (
     has_pid,
@@ -134,9 +139,9 @@ class ProcessDriver:
         order = EnterOrder(
             pid=handle.pid,
             start_ticks=handle.process.start_ticks,
-            argv=command,
+            argv=encode_arguments(command),
             env=env,
-            work_dir="/" if jail.view and not jail.plain else where,
+            work_dir=b"/" if jail.view and not jail.plain else where,
             jail=jail,
             tty=tty,
         )
@@ -152,15 +157,14 @@ class ProcessDriver:
         self.starter.close()
 
 
-def _environment_of(pid: int) -> tuple[dict[str, str], str]:
+def _environment_of(pid: int) -> tuple[tuple[bytes, ...], bytes]:
     """Environment and directory of a process. Raises StartRefused when it has ended."""
     try:
         text = Path(f"/proc/{pid}/environ").read_bytes()
-        where = str(Path(f"/proc/{pid}/cwd").readlink())
+        where = os.fsencode(Path(f"/proc/{pid}/cwd").readlink())
     except OSError as err:
         raise StartRefused("the task has ended", recoverable=False) from err
-    pairs = [pair.split(b"=", 1) for pair in text.split(b"\0") if b"=" in pair]
-    return {os.fsdecode(name): os.fsdecode(value) for name, value in pairs}, where
+    return tuple(line for line in text.split(b"\0") if line.find(b"=") > 0), where
 
 
 def check_environment(texts: Iterable[str], env: dict[str, str]) -> None:
