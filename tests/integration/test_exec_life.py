@@ -16,7 +16,7 @@ from services.agent.drivers.exec.driver import ExecDriver
 from services.agent.drivers.exec.settings import ExecSettings
 from services.agent.drivers.process import starter_client
 from services.agent.drivers.process.os_process import OsProcess, is_alive
-from services.agent.drivers.process.run_record import ProcessRun
+from services.agent.drivers.process.run_record import ProcessRun, group_name
 from services.agent.executor.alloc_dirs import AllocDirs
 from tests.command_output import run_command
 from tests.integration.exec_node import NEEDED, Cell, a_cell, groups_left, is_there, need
@@ -98,7 +98,7 @@ async def test_stop_ends_all_that_a_task_started(cell: Cell) -> None:
     handle = await cell.start(script)
     groups = cell.driver.groups
     assert groups is not None
-    name = cell.driver._shape.group_name(handle.directory)
+    name = group_name(handle.directory)
     async with asyncio.timeout(60):
         while len(members := groups.members(name)) < 4:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -224,7 +224,7 @@ async def test_a_command_runs_inside(cell: Cell) -> None:
         await run_command(cell.driver, handle, ("sleep", "300"), 0.2)
     groups = cell.driver.groups
     assert groups is not None
-    name = cell.driver._shape.group_name(handle.directory)
+    name = group_name(handle.directory)
     async with asyncio.timeout(60):
         while len(groups.members(name)) > 2:  # noqa: ASYNC110 - sh and its sleep are the task's own.
             await asyncio.sleep(0.01)
@@ -270,7 +270,7 @@ async def test_a_command_that_nobody_hears_is_ended(cell: Cell) -> None:
     await session.close()
     groups = cell.driver.groups
     assert groups is not None
-    name = cell.driver._shape.group_name(handle.directory)
+    name = group_name(handle.directory)
     async with asyncio.timeout(60):
         while len(groups.members(name)) > 2:  # noqa: ASYNC110
             await asyncio.sleep(0.01)

@@ -3,7 +3,6 @@
 Decides every number and path of a `Jail`; starts nothing. Read `driver.py` first.
 """
 
-import hashlib
 import os
 import resource
 from pathlib import Path
@@ -19,6 +18,7 @@ from services.agent.drivers.isolation.mount_view import SYSTEM, etc_names
 from services.agent.drivers.isolation.probe import IsolationSupport
 from services.agent.drivers.isolation.starter_protocol import Jail, RunCgroup
 from services.agent.drivers.process.driver import DEFAULT_PATH, prune_runs
+from services.agent.drivers.process.run_record import group_name
 from services.agent.safe_open import open_below
 from services.agent.tasks.environment import interpolate
 from shared.core.runtime.agent_messages import TaskLaunch, TaskNetwork, VolumeBind
@@ -39,11 +39,6 @@ _SPACES = (
 )
 #: Sticky: every user may create files, only the owner deletes them.
 _SHARED_MODE = 0o1777
-
-
-def group_name(directory: Path) -> str:
-    """Name of the cgroup of the run with this directory."""
-    return hashlib.sha256(str(directory).encode()).hexdigest()[:20]
 
 
 class JailBuilder:
@@ -170,12 +165,8 @@ class JailBuilder:
             memory_max_mib=launch.memory_max_mib,
             processes=self._settings.pids_limit,
         )
-        name = self.group_name(run.directory)
+        name = group_name(run.directory)
         return RunCgroup(found=groups.found, parent=groups.parent, name=name, limits=limits)
-
-    def group_name(self, directory: Path) -> str:
-        """Name of a run's cgroup: of its own directory, so that every life finds it."""
-        return group_name(directory)
 
     def make_directories(self, run: DriverRun, directory: Path, user: TaskUser) -> None:
         """Make what a start needs, link by link; of earlier runs only the last is kept. Raises OSError."""

@@ -6,7 +6,8 @@ The keeper is outside: it waits for init, kills what is left, takes the cgroups 
 namespaces: it reaps orphans, writes the task's exit where every life of the agent finds it, and ends, at which the
 kernel kills whatever else is in there. The task does all the rest: it makes its cgroups and its view, claims its run
 (`process/run_record.py`), gives up its rights, and executes the command. So a killed agent or keeper loses
-nothing, and a killed init ends its task. A task of raw_exec has one process for both. Keeper and init are forks of the
+nothing, and a killed init ends its task. A task of raw_exec has one process for both, which adopts the task's orphans
+and ends them with it: a session of their own is no way out. Keeper and init are forks of the
 starter that touch as little as they can while the task runs: they do not even read the order before it has ended.
 
 Decides the order of these steps. Every function here ends its process.
@@ -19,7 +20,14 @@ import resource
 import signal
 from collections.abc import Sequence
 
-from services.agent.drivers.isolation import cgroups, kernel, landlock, mount_view, seccomp
+from services.agent.drivers.isolation import (
+    cgroups,
+    descendants,
+    kernel,
+    landlock,
+    mount_view,
+    seccomp,
+)
 from services.agent.drivers.isolation.starter_protocol import ORDER_DECODER, Jail, StartOrder
 from services.agent.safe_open import open_log
 
@@ -83,6 +91,9 @@ def _run_init(order_fd: int, tell: int) -> None:
     kernel.set_process_name("caravan-init")
     code = NOT_EXECUTABLE
     try:
+        is_first = os.getpid() == 1
+        if not is_first:
+            descendants.adopt_orphans()
         child = os.fork()
         if child == 0:
             _run_task(_read(order_fd), tell)
@@ -90,11 +101,34 @@ def _run_init(order_fd: int, tell: int) -> None:
         tell = -1
         code = _reap(child)
         order = _read(order_fd)
+        # Of pid 1 the kernel ends all others.
+        left = [] if is_first else _end_rest(order)
         if _claimed(f"{order.directory}/proc", order.kernel_boot):
-            write_exit(order.directory, code, _out_of_memory(order, code))
+            reasons = (_out_of_memory(order, code), told_left(left))
+            write_exit(order.directory, code, "; ".join(filter(None, reasons)))
     except OSError as err:
         _report_error(tell, err)
     os._exit(code if code < _SIGNAL_BASE else NOT_EXECUTABLE)
+
+
+def _end_rest(order: StartOrder) -> list[int]:
+    """Kill what a task without pid namespace left. Returns the processes that could not be killed."""
+    tree = None
+    if order.jail.plain and order.groups is not None:
+        tree = cgroups.CgroupTree(order.groups.found, order.groups.parent)
+        tree.end(order.groups.name)
+    left = descendants.end_descendants()
+    if tree is not None and order.groups is not None:
+        left += tree.members(order.groups.name)
+    return sorted({*left})
+
+
+def told_left(left: list[int]) -> str:
+    """Text for processes that outlived their task; empty: there are none."""
+    if not left:
+        return ""
+    shown = ", ".join(map(str, left[:10])) + (", …" if len(left) > 10 else "")
+    return f"{len(left)} processes of the task could not be killed: {shown}"
 
 
 def _out_of_memory(order: StartOrder, code: int) -> str:
@@ -183,6 +217,13 @@ def _join(order: StartOrder) -> int:
     if order.groups is None:
         return 0
     groups = cgroups.CgroupTree(order.groups.found, order.groups.parent)
+    if order.jail.plain:
+        # It has no limits to keep, and init ends what it starts in any case.
+        with contextlib.suppress(OSError):
+            groups.make(order.groups.name, order.groups.limits)
+            for path in order.jail.cgroup_entries:
+                cgroups.join(path, 0)
+        return 0
     groups.make(order.groups.name, order.groups.limits)
     me = os.getpid()
     helper = os.fork()

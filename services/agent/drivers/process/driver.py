@@ -18,6 +18,7 @@ from services.agent.drivers.driver import (
     TaskMissing,
     TaskUsage,
 )
+from services.agent.drivers.isolation.cgroups import CgroupTree
 from services.agent.drivers.isolation.starter_protocol import (
     EnterOrder,
     Jail,
@@ -36,6 +37,7 @@ from services.agent.drivers.process.os_process import (
 from services.agent.drivers.process.run_record import (
     ProcessRun,
     find_run,
+    group_name,
     read_claim,
     read_exit,
     void_run,
@@ -53,6 +55,8 @@ class ProcessDriver:
 
     def __init__(self, *, kernel_boot: str, starter: StarterClient | None = None) -> None:
         self._kernel_boot = kernel_boot
+        #: cgroups of the runs; None: this node gives none.
+        self.groups: CgroupTree | None = None
         self.starter = starter or StarterClient()
 
     async def start_order(self, run: DriverRun, order: StartOrder) -> ProcessRun:
@@ -103,10 +107,20 @@ class ProcessDriver:
         if found is not None:
             return found
         reason = "exit code unknown: keeper and init processes were killed"
+        if not self.ends_sessions:
+            reason += "; its processes with a session of their own may still run"
         return TaskExit(code=None, reason=reason)
 
+    @property
+    def ends_sessions(self) -> bool:
+        """Return whether all processes of a run end even when its keeper was killed."""
+        return self.groups is not None
+
     async def clean(self, directory: Path) -> None:
-        """Remove what a driver made for a run that has ended."""
+        """Kill what is left in the cgroup of a run that has ended, and remove it."""
+        name = group_name(directory)
+        if self.groups is not None and self.groups.exists(name):
+            await asyncio.to_thread(self.groups.end, name)
 
     async def signal(self, handle: ProcessRun, name: str) -> None:
         """Signal the task's group."""
@@ -128,7 +142,7 @@ class ProcessDriver:
 
     def jail_of(self, _handle: ProcessRun) -> Jail:
         """Isolation of a live run, for commands beside it. Raises StartRefused."""
-        return Jail(plain=True)
+        raise NotImplementedError
 
     async def exec_stream(
         self, handle: ProcessRun, command: tuple[str, ...], *, tty: bool
@@ -153,8 +167,11 @@ class ProcessDriver:
         return TaskUsage(cpu_ns=cpu_ns, memory_bytes=memory_bytes)
 
     def close(self) -> None:
-        """Release the starter; tasks run on."""
+        """Release the starter; tasks run on. Without tasks, remove the agent's cgroups."""
         self.starter.close()
+        if self.groups is not None:
+            self.groups.sweep()
+            self.groups.remove()
 
 
 def _environment_of(pid: int) -> tuple[tuple[bytes, ...], bytes]:

@@ -10,6 +10,7 @@ Written by the starter's children (`isolation/stages.py`), read by every later a
 """
 
 import contextlib
+import hashlib
 from pathlib import Path
 
 import msgspec
@@ -38,6 +39,11 @@ class ProcessRun(msgspec.Struct, kw_only=True):
     def pid(self) -> int:
         """Process id of the task."""
         return self.process.pid
+
+
+def group_name(directory: Path) -> str:
+    """Name of the cgroup of the run with this directory, so that every life of the agent finds it."""
+    return hashlib.sha256(str(directory).encode()).hexdigest()[:20]
 
 
 def read_claim(directory: Path) -> ProcessRun | None:
