@@ -115,6 +115,33 @@ async def test_a_task_that_ignores_signals_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("written", ["sigterm", "TERM", "15"])
+async def test_a_kill_signal_is_sent_as_it_was_written(tmp_path: Path, written: str) -> None:
+    """A kill signal is sent whatever way its name was written."""
+    script = 'trap "echo bye; exit 0" TERM; echo up; while :; do sleep 0.1; done'
+    async with a_node(tmp_path, job(sh(script, KillSignal=written))) as node:
+        node.hear(projection(5, 1))
+        await level(lambda: "up" in node.output())
+        node.hear(projection(6))
+        await node.until(lambda: node.status() == "complete")
+        assert (node.output(), node.task().exit_code) == ("up\nbye\n", 0)
+
+
+@pytest.mark.asyncio
+async def test_a_signal_that_cannot_be_sent_is_an_event(tmp_path: Path) -> None:
+    """A job that an older release took with an unknown kill signal: its task says that none was sent, and is killed."""
+    spec = job(sh("sleep 300", KillSignal="SIGFOO", KillTimeout=100_000_000))
+    async with a_node(tmp_path, spec) as node:
+        node.hear(projection(5, 1))
+        await node.until(lambda: node.status() == "running")
+        node.hear(projection(6))
+        await node.until(lambda: node.status() == "complete")
+        told = {event.kind: event.message for event in node.task().events}
+        assert told["Failed Signaling"].startswith("SIGFOO was not sent: unknown signal 'SIGFOO'")
+        assert node.task().signal == signal.SIGKILL
+
+
+@pytest.mark.asyncio
 async def test_what_a_task_leaves_behind_is_killed(tmp_path: Path) -> None:
     """A process left in the background by a task that exits does not outlive it."""
     node = await run(tmp_path, job(sh("sleep 300 & exit 0"), kind="batch"), "complete")

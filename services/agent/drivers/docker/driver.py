@@ -7,7 +7,6 @@ whenever the agent dies. While the engine does not answer, a run counts as runni
 
 import asyncio
 import contextlib
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -64,6 +63,7 @@ from services.agent.drivers.driver import (
     TaskUsage,
 )
 from shared.core.runtime.agent_messages import TaskLaunch
+from shared.signal_names import signal_error, signal_number
 
 #: Interval of the search for containers of this agent that belong to no known run; they are removed.
 SWEEP_S = 300.0
@@ -232,10 +232,11 @@ class DockerDriver:
 
     async def signal(self, handle: Container, name: str) -> None:
         """Signal the container's first process; an empty name is the kill signal of the job or its image."""
-        name = name or handle.stop_signal
-        if name not in signal.Signals.__members__:
-            raise ValueError(f"unknown signal {name!r}")
-        await self._kill(handle, name)
+        number = signal_number(name or handle.stop_signal)
+        if number is None:
+            raise ValueError(signal_error(name or handle.stop_signal))
+        # As a number: the engine has names for some of the real-time signals only.
+        await self._kill(handle, str(number))
 
     async def stop(self, handle: Container) -> None:
         """Kill all of the container."""
