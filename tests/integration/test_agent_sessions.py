@@ -160,3 +160,4 @@ async def test_what_cannot_be_killed_is_told(
         await node.until(lambda: node.status() == "complete")
         told = {event.kind: event.message for event in node.task().events}
         assert "2 processes of the task could not be killed: 4242, 4243" in told["Terminated"]
+        assert told["Killed"] == "Task killed; 2 of its processes still run"

@@ -454,4 +454,10 @@ def _gone(effect: RecoverTask, found: TaskMissing) -> TaskGone:
 
 
 def _exited(effect: StartTask | RecoverTask, end: TaskExit) -> TaskExited:
-    return TaskExited(**_names(effect), exit_code=end.code, signal=end.signal, reason=end.reason)
+    return TaskExited(
+        **_names(effect),
+        exit_code=end.code,
+        signal=end.signal,
+        reason=end.reason,
+        left=end.left,
+    )

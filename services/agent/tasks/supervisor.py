@@ -44,6 +44,7 @@ KILL_RETRY_NS = 5_000_000_000
 DEFAULT_KILL_SIGNAL = "SIGINT"
 #: Of drivers that know better: empty is the image's own, else SIGTERM.
 DRIVER_KILL_SIGNALS = {"docker": ""}
+KILLED_TEXT = "Task successfully killed"
 EXPIRED_REASON = "allocation exceeded max_run_duration"
 
 
@@ -242,7 +243,7 @@ class Supervisor:
         text = f"Exit Code: {code}" + (f", Signal: {event.signal}" if event.signal else "")
         task.note("Terminated", f"{text}, {event.reason}".rstrip(", "), turn.now_ns)
         success = event.exit_code == 0 and not task.unhealthy
-        self._ended(alloc, task, success=success, turn=turn)
+        self._ended(alloc, task, success=success, turn=turn, left=event.left)
         self.advance(alloc, turn)
 
     def gone(
@@ -445,11 +446,18 @@ class Supervisor:
         self._set_timer(alloc, task, turn.now_ns + task.plan.kill_timeout_ns, turn)
 
     def _ended(
-        self, alloc: AllocRuntime, task: TaskRuntime, *, success: bool, turn: AgentStep
+        self,
+        alloc: AllocRuntime,
+        task: TaskRuntime,
+        *,
+        success: bool,
+        turn: AgentStep,
+        left: int = 0,
     ) -> None:
         task.pid = 0
         if task.stopping:
-            task.note("Killed", "Task successfully killed", turn.now_ns)
+            text = f"Task killed; {left} of its processes still run" if left else KILLED_TEXT
+            task.note("Killed", text, turn.now_ns)
             self._bury(alloc, task, failed=False, turn=turn)
             return
         if task.restarting and not task.unhealthy:

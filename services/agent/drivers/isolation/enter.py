@@ -14,12 +14,11 @@ import termios
 
 import msgspec
 
-from services.agent.drivers.isolation import descendants, kernel
+from services.agent.drivers.isolation import descendants, ending, kernel
 from services.agent.drivers.isolation.stages import (
     StageFailed,
     confine,
     run_program,
-    shell_code,
 )
 from services.agent.drivers.isolation.starter_protocol import EnterOrder, Jail
 
@@ -103,7 +102,7 @@ def _wait(child: int, life: int, jail: Jail) -> int:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
         os.kill(child, signal.SIGKILL)
-    code = shell_code(os.waitpid(child, 0)[1])
+    code = ending.ended_by(os.waitpid(child, 0)[1]).code
     if fd not in ready and not jail.namespaces & kernel.CLONE_NEWPID:
         descendants.end_descendants()
     return code

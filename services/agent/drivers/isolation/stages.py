@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from services.agent.drivers.isolation import (
     cgroups,
     descendants,
+    ending,
     kernel,
     landlock,
     mount_view,
@@ -33,7 +34,6 @@ from services.agent.safe_open import open_log
 
 #: Exit codes of a shell for a command that cannot be executed, and one that is not found.
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
-_SIGNAL_BASE = 128
 #: Errors that another try would meet again.
 _FINAL = (1, 2, 7, 8, 13, 20, 22, 36, 40)
 
@@ -51,7 +51,7 @@ def run_keeper(order_fd: int, tell: int, namespaces: int) -> None:
     os.setsid()
     kernel.set_process_name("caravan-keep")
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    code = NOT_EXECUTABLE
+    ended = ending.Ended(code=NOT_EXECUTABLE)
     try:
         kernel.unshare(namespaces)
         child = os.fork()
@@ -59,7 +59,7 @@ def run_keeper(order_fd: int, tell: int, namespaces: int) -> None:
             _run_init(order_fd, tell)
         os.close(tell)
         tell = -1
-        code = shell_code(os.waitpid(child, 0)[1])
+        ended = ending.ended_by(os.waitpid(child, 0)[1])
     except OSError as err:
         _report_error(tell, err)
     order = _read(order_fd)
@@ -67,8 +67,8 @@ def run_keeper(order_fd: int, tell: int, namespaces: int) -> None:
         cgroups.CgroupTree(order.groups.found, order.groups.parent).end(order.groups.name)
     # Init was killed before it could write: the kernel has killed the task with it.
     with contextlib.suppress(OSError):
-        if _claimed(f"{order.directory}/proc", order.kernel_boot):
-            write_exit(order.directory, code, "")
+        if ending.is_claimed(f"{order.directory}/proc", order.kernel_boot):
+            ending.write_exit(order.directory, ended)
     os._exit(0)
 
 
@@ -91,80 +91,22 @@ def _run_init(order_fd: int, tell: int) -> None:
     kernel.set_process_name("caravan-init")
     code = NOT_EXECUTABLE
     try:
-        is_first = os.getpid() == 1
-        if not is_first:
+        if os.getpid() != 1:
             descendants.adopt_orphans()
         child = os.fork()
         if child == 0:
             _run_task(_read(order_fd), tell)
         os.close(tell)
         tell = -1
-        code = _reap(child)
+        ended = ending.reap(child)
+        code = ended.code
         order = _read(order_fd)
-        # Of pid 1 the kernel ends all others.
-        left = [] if is_first else _end_rest(order)
-        if _claimed(f"{order.directory}/proc", order.kernel_boot):
-            reasons = (_out_of_memory(order, code), told_left(left))
-            write_exit(order.directory, code, "; ".join(filter(None, reasons)))
+        ended = ending.explain(order, ended)
+        if ending.is_claimed(f"{order.directory}/proc", order.kernel_boot):
+            ending.write_exit(order.directory, ended)
     except OSError as err:
         _report_error(tell, err)
-    os._exit(code if code < _SIGNAL_BASE else NOT_EXECUTABLE)
-
-
-def _end_rest(order: StartOrder) -> list[int]:
-    """Kill what a task without pid namespace left. Returns the processes that could not be killed."""
-    tree = None
-    if order.jail.plain and order.groups is not None:
-        tree = cgroups.CgroupTree(order.groups.found, order.groups.parent)
-        tree.end(order.groups.name)
-    left = descendants.end_descendants()
-    if tree is not None and order.groups is not None:
-        left += tree.members(order.groups.name)
-    return sorted({*left})
-
-
-def told_left(left: list[int]) -> str:
-    """Text for processes that outlived their task; empty: there are none."""
-    if not left:
-        return ""
-    shown = ", ".join(map(str, left[:10])) + (", …" if len(left) > 10 else "")
-    return f"{len(left)} processes of the task could not be killed: {shown}"
-
-
-def _out_of_memory(order: StartOrder, code: int) -> str:
-    """Text for a kill by the kernel at the memory limit; empty: there was none."""
-    groups = order.groups
-    if groups is None:
-        return ""
-    try:
-        path = cgroups.CgroupTree(groups.found, groups.parent).oom_counter_path(groups.name)
-        kills = cgroups.oom_kills(_line_of(path)) if path else 0
-    except OSError:
-        return ""
-    if not kills:
-        return ""
-    victim = "the task" if code == _SIGNAL_BASE + signal.SIGKILL else "a child process"
-    return f"out of memory: {victim} was killed at the limit of {groups.limits.memory_hard_mib} MiB"
-
-
-def _reap(task: int) -> int:
-    """Wait for the task, kill what is left of its group, reap other children. Returns a shell's exit code."""
-    while True:
-        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-        pid = ended.si_pid if ended is not None else task
-        if pid == task:
-            # Before it is reaped: its group has its number until then.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(task, signal.SIGKILL)
-        status = os.waitpid(pid, 0)[1]
-        if pid == task:
-            return shell_code(status)
-
-
-def shell_code(status: int) -> int:
-    """Exit code of a child as a shell gives it: 128 + signal for a signal."""
-    code = os.waitstatus_to_exitcode(status)
-    return code if code >= 0 else _SIGNAL_BASE - code
+    os._exit(code)
 
 
 def _run_task(order: StartOrder, tell: int) -> None:
@@ -244,9 +186,9 @@ def _await_helper(helper: int) -> None:
 
 def _lineage(order: StartOrder) -> list[str]:
     """The content of a claim: kernel boot, and the stat of keeper, task and init, with pids of the node."""
-    me = _line_of("/proc/self/stat")
-    init = _line_of(f"/proc/{parse_parent(me)}/stat")
-    keeper = init if order.jail.plain else _line_of(f"/proc/{parse_parent(init)}/stat")
+    me = ending.line_of("/proc/self/stat")
+    init = ending.line_of(f"/proc/{parse_parent(me)}/stat")
+    keeper = init if order.jail.plain else ending.line_of(f"/proc/{parse_parent(init)}/stat")
     return [order.kernel_boot, keeper, me, init]
 
 
@@ -256,7 +198,8 @@ def parse_parent(stat: str) -> int:
 
 
 def _claim(run: int, lines: Sequence[str]) -> None:
-    """Claim the run. Raises FileExistsError when the run was voided."""
+    """Claim the run, with room for the record of its end. Raises FileExistsError when the run was voided."""
+    ending.reserve_exit(run)
     fd = os.open("proc", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=run)
     os.write(fd, "".join(f"{line}\n" for line in lines).encode())
     os.close(fd)
@@ -333,36 +276,6 @@ def _output(order: StartOrder, path: str) -> int:
     # The task may open it again as /dev/stdout.
     os.fchmod(fd, 0o666)
     return fd
-
-
-def write_exit(directory: str, code: int, reason: str) -> None:
-    """Write the end of a run, once; later writers do nothing."""
-    if os.path.exists(f"{directory}/exit"):
-        return
-    fresh = f"{directory}/exit.new"
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(fresh)
-    out = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    os.write(out, f"{code}\n{reason}\n".encode())
-    os.fsync(out)
-    os.close(out)
-    os.rename(fresh, f"{directory}/exit")
-
-
-def _line_of(path: str) -> str:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(fd, 4096).decode(errors="replace").strip()
-    finally:
-        os.close(fd)
-
-
-def _claimed(path: str, boot: str) -> bool:
-    """Return whether the run began; a voided run never began."""
-    try:
-        return _line_of(path).splitlines()[0] == boot
-    except FileNotFoundError:
-        return False
 
 
 def _report_error(tell: int, err: Exception) -> None:

@@ -17,6 +17,7 @@ from services.agent.drivers.driver import (
     TaskExit,
     TaskMissing,
     TaskUsage,
+    record_signal,
 )
 from services.agent.drivers.isolation.cgroups import CgroupTree
 from services.agent.drivers.isolation.starter_protocol import (
@@ -43,6 +44,7 @@ from services.agent.drivers.process.run_record import (
     void_run,
 )
 from services.agent.drivers.process.starter_client import StarterClient
+from shared.signal_names import signal_number
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -124,11 +126,13 @@ class ProcessDriver:
 
     async def signal(self, handle: ProcessRun, name: str) -> None:
         """Signal the task's group."""
+        if (number := signal_number(name)) is not None:
+            record_signal(handle.directory, number)
         send_signal(handle.process, name)
 
     async def stop(self, handle: ProcessRun) -> None:
         """Kill the task's group; init ends with it, and kills what is left."""
-        send_signal(handle.process, "SIGKILL")
+        await self.signal(handle, "SIGKILL")
         if not is_alive(handle.process):
             # Init ends by itself unless it is stopped.
             send_signal(handle.init, "SIGCONT")
