@@ -109,6 +109,13 @@ async def test_out_of_memory_is_called_so(engine: OwnEngine, top: Path) -> None:
         assert "OOM" in end.reason
 
 
+async def test_a_tasks_path_adds_to_the_images(engine: OwnEngine, top: Path) -> None:
+    """A reference to a variable of the image means its value there."""
+    async with a_box(engine, top) as box:
+        await box.ended("echo $PATH", launch_env={"PATH": "${PATH}:/opt/own"})
+        assert box.output().strip().endswith("/bin:/opt/own") and "$" not in box.output()
+
+
 async def test_a_forced_kill_is_not_the_kernels(engine: OwnEngine, top: Path) -> None:
     """After a child was killed for lack of memory a container that is stopped was not killed by the kernel."""
     async with a_box(engine, top) as box:

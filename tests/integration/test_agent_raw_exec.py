@@ -212,6 +212,27 @@ async def test_the_environment_arrives_exactly(
 
 
 @pytest.mark.asyncio
+async def test_references_to_what_is_inherited_are_resolved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task's PATH may add to the agent's, and metadata may refer to the node and the allocation."""
+    monkeypatch.setenv("PATH", f"/no/such:{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", "/home/me")
+    task = sh(
+        "env",
+        Env={"PATH": "${PATH}:/opt/own", "AT": "${HOME}/x", "KEPT": "${NO_SUCH} ${no.such}"},
+        Meta={"where": "${node.unique.name}-${NOMAD_GROUP_NAME} ${NOMAD_TASK_DIR}"},
+    )
+    node = await run(tmp_path, job(task, kind="batch"), "complete")
+    seen = dict(line.split("=", 1) for line in node.output().splitlines() if "=" in line)
+    assert seen["PATH"] == f"{os.environ['PATH']}:/opt/own"
+    assert seen["AT"] == "/home/me/x"
+    assert seen["KEPT"] == "${NO_SUCH} ${no.such}"
+    assert seen["NOMAD_META_where"] == f"one-g {seen['NOMAD_TASK_DIR']}"
+    assert seen["NOMAD_META_WHERE"] == seen["NOMAD_META_where"]
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("task", "says"),
     [

@@ -15,6 +15,7 @@ from services.agent.drivers.driver import StartRefused, TaskExit, TaskMissing
 from services.agent.drivers.exec.driver import ExecDriver
 from services.agent.drivers.exec.settings import ExecSettings
 from services.agent.drivers.process import starter_client
+from services.agent.drivers.process.driver import DEFAULT_PATH
 from services.agent.drivers.process.os_process import OsProcess, is_alive
 from services.agent.drivers.process.run_record import ProcessRun, group_name
 from services.agent.executor.alloc_dirs import AllocDirs
@@ -80,6 +81,14 @@ async def test_a_signal_reaches_the_task(cell: Cell) -> None:
     await cell.driver.signal(careful, "SIGINT")
     assert (await cell.driver.wait(careful)).code == 4
     assert run.places.stdout.read_text() == "up\nbye\n"
+
+
+@pytest.mark.asyncio
+async def test_a_tasks_path_adds_to_the_drivers(cell: Cell) -> None:
+    """References to PATH, HOME and the directories mean what the task would have without its own variables."""
+    env = {"PATH": "${PATH}:/opt/own", "AT": "${HOME}/x:${NOMAD_ALLOC_DIR}"}
+    _, said = await cell.run("echo $PATH; echo $AT", env=env)
+    assert said.splitlines() == [f"{DEFAULT_PATH}:/opt/own", "/local/x:/alloc"]
 
 
 async def text_of(path: Path, part: str) -> None:

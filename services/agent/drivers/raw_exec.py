@@ -29,7 +29,7 @@ from services.agent.drivers.process.driver import (
     prune_runs,
 )
 from services.agent.drivers.process.run_record import ProcessRun, group_name
-from services.agent.tasks.environment import interpolate, interpolate_json
+from services.agent.tasks.environment import interpolate_json, resolve_environment
 from shared.core.runtime.agent_messages import TaskLaunch
 from shared.jobspec.drivers.exec import read_raw_exec
 
@@ -74,8 +74,8 @@ class RawExecDriver(ProcessDriver):
         places = run.places
         found = places.variables()
         env = {name: os.environ[name] for name in INHERITED if name in os.environ}
-        env = {"PATH": DEFAULT_PATH, **env, **found, **launch.env}
-        env = {name: interpolate(text, found) for name, text in env.items()}
+        inherited = {"PATH": DEFAULT_PATH, **env, **found}
+        env = resolve_environment(launch.env, inherited)
         options, faults = read_raw_exec(interpolate_json(msgspec.json.decode(launch.config), env))
         raise_option_faults(self.name, faults)
         check_environment((options.command, *options.args), env)

@@ -20,7 +20,7 @@ from services.agent.drivers.isolation.starter_protocol import Jail, RunCgroup
 from services.agent.drivers.process.driver import DEFAULT_PATH, prune_runs
 from services.agent.drivers.process.run_record import group_name
 from services.agent.safe_open import open_below
-from services.agent.tasks.environment import interpolate
+from services.agent.tasks.environment import resolve_environment
 from shared.core.runtime.agent_messages import TaskLaunch, TaskNetwork, VolumeBind
 from shared.jobspec.drivers.exec import IsolationOptions
 
@@ -63,8 +63,7 @@ class JailBuilder:
         found = self.variables(run)
         home = "/local" if self.has_view else str(run.places.task / "local")
         ours = {"PATH": DEFAULT_PATH, "HOME": home, **({"USER": user.name} if user.name else {})}
-        env = {**ours, **found, **launch.env}
-        return {name: interpolate(text, found) for name, text in env.items()}
+        return resolve_environment(launch.env, {**ours, **found})
 
     def work_dir(self, run: DriverRun, asked: str) -> str:
         """Where the command begins, from the task's directory; a path from the root is one in the view."""
