@@ -75,11 +75,12 @@ def _selected_tasks(alloc: AllocRuntime, ask: TaskAsk) -> list[TaskRuntime]:
 def _restart(
     alloc: AllocRuntime, ask: TaskAsk, supervisor: Supervisor, turn: AgentStep
 ) -> tuple[str, ...]:
-    meant = _selected_tasks(alloc, ask)
     if not ask.task:
         # What ran once and is over is not begun again.
-        meant = [task for task in meant if task.phase in (TaskPhase.RUNNING, TaskPhase.WAITING)]
-    told = [task.plan.name for task in meant if supervisor.restart(alloc, task, turn)]
+        told = [task.plan.name for task in supervisor.restart_all(alloc, turn)]
+    else:
+        task = alloc.tasks[ask.task]
+        told = [ask.task] if supervisor.restart(alloc, task, turn) else []
     return _require_any(told, alloc, ask)
 
 
