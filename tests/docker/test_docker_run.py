@@ -146,6 +146,19 @@ async def test_a_kill_from_outside_is_a_signal(engine: OwnEngine, top: Path) -> 
         assert (end.code, end.signal) == (137, 9)
 
 
+async def test_a_short_command_with_a_terminal_ends_well(engine: OwnEngine, top: Path) -> None:
+    """A command that ends before its terminal has its size is no failure."""
+    async with a_box(engine, top) as box:
+        handle = await box.start()
+        for _ in range(6):
+            session = await box.driver.exec_stream(handle, ("true",), tty=True)
+            await session.resize(30, 100)
+            while (await session.read())[1]:
+                pass
+            assert await session.wait() == 0
+            await session.close()
+
+
 async def test_hardened_by_default(engine: OwnEngine, top: Path) -> None:
     """Capabilities are the short list, no new privileges, own namespaces, a bounded number of processes."""
     async with a_box(engine, top) as box:
