@@ -18,12 +18,12 @@ from schemas.nodes import NodeSpec, Pool
 from services.agent.drivers.docker.container_spec import HostCpu
 from services.agent.drivers.docker.settings import DockerSettings, docker_settings
 from services.agent.drivers.driver import Driver, split_list
-from services.agent.drivers.exec.driver import ExecDriver
 from services.agent.drivers.exec.isolated_drivers import isolated_drivers
-from services.agent.drivers.exec.jail_builder import group_name
 from services.agent.drivers.exec.settings import exec_settings
-from services.agent.drivers.isolation.cgroups import CgroupTree
-from services.agent.drivers.raw_exec import RawExecDriver
+from services.agent.drivers.isolation.cgroups import CgroupTree, agent_level
+from services.agent.drivers.process.driver import ProcessDriver
+from services.agent.drivers.process.run_record import group_name
+from services.agent.drivers.raw_exec import RawExecDriver, own_groups
 from services.agent.executor.alloc_dirs import AllocDirs
 from services.agent.executor.data_dir import DataDir
 from services.agent.executor.executor import TaskExecutor
@@ -145,8 +145,12 @@ def _naming(own: AgentSettings) -> NodeNaming:
 
 
 def _drivers(own: AgentSettings, home: DataDir) -> dict[str, Driver]:
-    drivers: list[Driver] = [RawExecDriver(kernel_boot=home.kernel_boot)] if own.raw_exec else []
-    drivers += isolated_drivers(home.top, home.kernel_boot, exec_settings(os.environ))
+    isolated = exec_settings(os.environ)
+    drivers: list[Driver] = []
+    if own.raw_exec:
+        groups = own_groups(agent_level(isolated.cgroup_parent, home.top))
+        drivers.append(RawExecDriver(kernel_boot=home.kernel_boot, groups=groups))
+    drivers += isolated_drivers(home.top, home.kernel_boot, isolated)
     docker = docker_settings(os.environ)
     if docker.enabled and find_spec("docker") is None:
         log.info("driver.skipped", driver="docker", reason=missing_extra("docker"))
@@ -190,7 +194,7 @@ def _groups(
     trees = {
         id(one.groups): one.groups
         for one in drivers.values()
-        if isinstance(one, ExecDriver) and one.groups is not None
+        if isinstance(one, ProcessDriver) and one.groups is not None
     }
     runs = known_runs(home, home.journal.entries)
     names = frozenset(group_name(Path(one)) for one in runs)

@@ -1,12 +1,13 @@
 """driver docker on a real engine: start, environment, output, limits, signals, ends."""
 
 import asyncio
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
-from services.agent.drivers.driver import StartRefused
+from services.agent.drivers.driver import StartRefused, recorded_signals
 from shared.core.runtime.agent_messages import TaskNetwork
 from tests.bounds import level
 from tests.command_output import run_command
@@ -44,14 +45,14 @@ async def test_a_container_runs_and_stops(engine: OwnEngine, top: Path) -> None:
     [
         ("exit 0", 0, 0),
         ("exit 3", 3, 0),
-        ("sleep 9 & kill -9 $!; wait $!", 137, 9),
-        ("sleep 9 & kill -15 $!; wait $!", 143, 15),
+        ("sleep 9 & kill -9 $!; wait $!", 137, 0),
+        ("sleep 9 & kill -15 $!; wait $!", 143, 0),
     ],
 )
 async def test_an_end_is_what_it_was(
     engine: OwnEngine, top: Path, script: str, code: int, number: int
 ) -> None:
-    """Exit codes and signals arrive as they were."""
+    """Exit codes arrive as they were; a code above 128 of its own is no signal."""
     async with a_box(engine, top) as box:
         end = await box.ended(script)
         assert (end.code, end.signal) == (code, number)
@@ -107,6 +108,56 @@ async def test_out_of_memory_is_called_so(engine: OwnEngine, top: Path) -> None:
         assert end.code == 137
         assert end.signal == 9
         assert "OOM" in end.reason
+
+
+async def test_a_tasks_path_adds_to_the_images(engine: OwnEngine, top: Path) -> None:
+    """A reference to a variable of the image means its value there."""
+    async with a_box(engine, top) as box:
+        await box.ended("echo $PATH", launch_env={"PATH": "${PATH}:/opt/own"})
+        assert box.output().strip().endswith("/bin:/opt/own") and "$" not in box.output()
+
+
+async def test_a_forced_kill_is_not_the_kernels(engine: OwnEngine, top: Path) -> None:
+    """After a child was killed for lack of memory a container that is stopped was not killed by the kernel."""
+    async with a_box(engine, top) as box:
+        script = "sh -c 'x=$(yes | head -c 200000000)'; echo survived; sleep 300"
+        handle = await box.start(script, launch_memory_mib=16)
+        waiting = asyncio.ensure_future(box.driver.wait(handle))
+        await level(lambda: "survived" in box.output())
+        await box.driver.stop(handle)
+        end = await waiting
+        assert (end.code, end.signal) == (137, 9)
+        assert end.reason == "a child process was killed at the memory limit"
+
+
+async def test_a_kill_from_outside_is_a_signal(engine: OwnEngine, top: Path) -> None:
+    """A container that is killed with the engine's own command was ended by that signal."""
+    async with a_box(engine, top) as box:
+        handle = await box.start()
+        waiting = asyncio.ensure_future(box.driver.wait(handle))
+
+        def is_heard() -> bool:
+            """The engine's events arrive from some moment after the start on."""
+            engine.client.api.kill(handle.id, "SIGURG")
+            return signal.SIGURG in recorded_signals(handle.directory)
+
+        await level(is_heard)
+        await asyncio.to_thread(engine.client.api.kill, handle.id, "SIGKILL")
+        end = await waiting
+        assert (end.code, end.signal) == (137, 9)
+
+
+async def test_a_short_command_with_a_terminal_ends_well(engine: OwnEngine, top: Path) -> None:
+    """A command that ends before its terminal has its size is no failure."""
+    async with a_box(engine, top) as box:
+        handle = await box.start()
+        for _ in range(6):
+            session = await box.driver.exec_stream(handle, ("true",), tty=True)
+            await session.resize(30, 100)
+            while (await session.read())[1]:
+                pass
+            assert await session.wait() == 0
+            await session.close()
 
 
 async def test_hardened_by_default(engine: OwnEngine, top: Path) -> None:

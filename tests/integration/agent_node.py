@@ -23,6 +23,7 @@ from schemas.projections import Query
 from services.agent.drivers.driver import Driver
 from services.agent.drivers.exec.isolated_drivers import isolated_drivers
 from services.agent.drivers.exec.settings import ExecSettings
+from services.agent.drivers.isolation.cgroups import CgroupTree
 from services.agent.drivers.raw_exec import RawExecDriver
 from services.agent.executor.alloc_dirs import AllocDirs
 from services.agent.executor.data_dir import DataDir
@@ -81,6 +82,7 @@ class Node:
         *,
         memory: bool = False,
         more: Callable[[DataDir], Iterable[Driver]] = lambda _home: (),
+        groups: CgroupTree | None = None,
         **settings: Any,
     ) -> None:
         self.home = DataDir(top, NODE)
@@ -91,7 +93,8 @@ class Node:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._inbox: list[Any] = []
         self._awake = False
-        drivers = [RawExecDriver(kernel_boot=self.home.kernel_boot), *more(self.home)]
+        self._plain = RawExecDriver(kernel_boot=self.home.kernel_boot, groups=groups)
+        drivers = [self._plain, *more(self.home)]
         self.directories = AllocDirs(top.absolute(), memory=memory)
         self.edge = TaskExecutor(
             home=self.home,
@@ -183,6 +186,7 @@ class Node:
         for timer in self._timers.values():
             timer.cancel()
         await self.edge.close()
+        self._plain.close()
 
     def output(self, key: int = 1, name: str = "main") -> str:
         """What a task wrote to stdout."""

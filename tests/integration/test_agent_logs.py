@@ -145,6 +145,30 @@ def test_the_last_lines_span_files(tmp_path: Path) -> None:
     assert reader(active).tail(0, 50) == b"".join(text.splitlines(keepends=True)[-3:])
 
 
+def test_a_carriage_return_ends_no_line(tmp_path: Path) -> None:
+    """A progress bar is one line of the tail, however often it was rewritten and however long it is."""
+    active = tmp_path / "main.stdout.0"
+    bar = b"".join(b"%d %%\r" % n for n in range(50_000))
+    text = b"first\r\nsecond\n" + bar + b"\nlast\x0bone\n"
+    active.write_bytes(text)
+    assert reader(active).tail(3) == b"second\n" + bar + b"\nlast\x0bone\n"
+    assert reader(active).tail(1) == b"last\x0bone\n"
+    active.write_bytes(text + bar)
+    assert reader(active).tail(1) == bar
+    assert reader(active).tail(1, 1000) == bar[-1000:]
+
+
+def test_a_reader_may_begin_at_the_end(tmp_path: Path) -> None:
+    """Of what is there nothing is given, of what comes everything."""
+    active = tmp_path / "main.stdout.0"
+    written(active, range(20_000))
+    rotate(active, LIMITS)
+    log = reader(active)
+    log.skip()
+    assert log.take() == b""
+    assert written(active, range(3)) == log.take()
+
+
 def test_a_file_system_without_holes_is_asked_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

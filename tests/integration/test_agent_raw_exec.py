@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,33 @@ async def test_a_task_that_ignores_signals_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("written", ["sigterm", "TERM", "15"])
+async def test_a_kill_signal_is_sent_as_it_was_written(tmp_path: Path, written: str) -> None:
+    """A kill signal is sent whatever way its name was written."""
+    script = 'trap "echo bye; exit 0" TERM; echo up; while :; do sleep 0.1; done'
+    async with a_node(tmp_path, job(sh(script, KillSignal=written))) as node:
+        node.hear(projection(5, 1))
+        await level(lambda: "up" in node.output())
+        node.hear(projection(6))
+        await node.until(lambda: node.status() == "complete")
+        assert (node.output(), node.task().exit_code) == ("up\nbye\n", 0)
+
+
+@pytest.mark.asyncio
+async def test_a_signal_that_cannot_be_sent_is_an_event(tmp_path: Path) -> None:
+    """A job that an older release took with an unknown kill signal: its task says that none was sent, and is killed."""
+    spec = job(sh("sleep 300", KillSignal="SIGFOO", KillTimeout=100_000_000))
+    async with a_node(tmp_path, spec) as node:
+        node.hear(projection(5, 1))
+        await node.until(lambda: node.status() == "running")
+        node.hear(projection(6))
+        await node.until(lambda: node.status() == "complete")
+        told = {event.kind: event.message for event in node.task().events}
+        assert told["Failed Signaling"].startswith("SIGFOO was not sent: unknown signal 'SIGFOO'")
+        assert node.task().signal == signal.SIGKILL
+
+
+@pytest.mark.asyncio
 async def test_what_a_task_leaves_behind_is_killed(tmp_path: Path) -> None:
     """A process left in the background by a task that exits does not outlive it."""
     node = await run(tmp_path, job(sh("sleep 300 & exit 0"), kind="batch"), "complete")
@@ -138,6 +166,63 @@ async def test_the_environment_is_nomads(tmp_path: Path, monkeypatch: pytest.Mon
     assert (top / "alloc" / "data" / "x").exists()
     assert (top / "main" / "secrets").stat().st_mode & 0o777 == 0o700
     assert "secret@" not in node.output()
+
+
+#: Names that no shell can hold or that scripts use themselves, and values that a shell would change.
+HARD_TO_CARRY = {
+    **{name: f"mine {name}" for name in ("task", "run", "boot", "me", "_", "IFS", "PS4", "ENV")},
+    "discovery.hosts": "a b",
+    "x-y": "1",
+    "ünï": "é",
+    "lines": "a\nb\n",
+    "empty": "",
+    "BASH_FUNC_x%%": "() { :; }",
+    "LD_PRELOAD": "/no/such.so",
+    "PYTHONPATH": "/no/such",
+}
+_PRINT_ENVIRONMENT = "import os; [print(ascii(pair)) for pair in os.environb.items()]"
+
+
+@pytest.mark.asyncio
+async def test_the_environment_arrives_exactly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every name and value reaches the task and commands beside it, bytes that are not UTF-8 included."""
+    monkeypatch.setitem(os.environ, "HOME", "/home/\udcff")
+    wanted = {**HARD_TO_CARRY, "HOME": "/home/\udcff"}
+    python = (sys.executable, "-I", "-S", "-c", _PRINT_ENVIRONMENT)
+    script = f"{_PRINT_ENVIRONMENT}; import sys, time; sys.stdout.flush(); time.sleep(300)"
+    config = {"command": python[0], "args": [*python[1:-1], script]}
+    task = {"Name": "main", "Driver": "raw_exec", "Config": config, "Env": HARD_TO_CARRY}
+    async with a_node(tmp_path, job(task)) as node:
+        node.hear(projection(5, 1))
+        await node.until(lambda: node.status() in {"running", "failed"})
+        expected = {ascii((os.fsencode(name), os.fsencode(wanted[name]))) for name in wanted}
+        await level(lambda: expected <= {*node.output().splitlines()})
+        driver, handle, _ = node.edge.runs()[0]
+        said = await run_command(driver, handle, python, 60)
+        assert expected <= {*said.stdout.decode().splitlines()}
+
+
+@pytest.mark.asyncio
+async def test_references_to_what_is_inherited_are_resolved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task's PATH may add to the agent's, and metadata may refer to the node and the allocation."""
+    monkeypatch.setenv("PATH", f"/no/such:{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", "/home/me")
+    task = sh(
+        "env",
+        Env={"PATH": "${PATH}:/opt/own", "AT": "${HOME}/x", "KEPT": "${NO_SUCH} ${no.such}"},
+        Meta={"where": "${node.unique.name}-${NOMAD_GROUP_NAME} ${NOMAD_TASK_DIR}"},
+    )
+    node = await run(tmp_path, job(task, kind="batch"), "complete")
+    seen = dict(line.split("=", 1) for line in node.output().splitlines() if "=" in line)
+    assert seen["PATH"] == f"{os.environ['PATH']}:/opt/own"
+    assert seen["AT"] == "/home/me/x"
+    assert seen["KEPT"] == "${NO_SUCH} ${no.such}"
+    assert seen["NOMAD_META_where"] == f"one-g {seen['NOMAD_TASK_DIR']}"
+    assert seen["NOMAD_META_WHERE"] == seen["NOMAD_META_where"]
 
 
 @pytest.mark.asyncio

@@ -15,6 +15,7 @@ import pytest
 import pytest_asyncio
 
 from services.agent.drivers.driver import StartRefused
+from services.agent.drivers.process.run_record import group_name
 from tests.integration.exec_node import (
     NEEDED,
     Cell,
@@ -167,7 +168,7 @@ async def test_a_fork_bomb_is_bounded(tmp_path: Path) -> None:
         assert said == "fine\n"
         groups = cell.driver.groups
         assert groups is not None
-        path = groups._of("pids", cell.driver._shape.group_name(bomb.directory))
+        path = groups._of("pids", group_name(bomb.directory))
         assert path is not None
         assert 2 <= int((path / "pids.current").read_text()) <= 24
         await cell.driver.stop(bomb)

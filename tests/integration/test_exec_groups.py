@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from services.agent.drivers.isolation.cgroups import CgroupLimits, CgroupTree
+from services.agent.drivers.process.run_record import group_name
 from tests.integration.exec_node import NEEDED, a_cell, need, what_works
 
 
@@ -20,7 +21,7 @@ async def test_levels_of_dead_agents_are_removed(tmp_path: Path) -> None:
         other = CgroupTree(what_works().hierarchies, "caravan-tests/other")
         other.prepare()
         other.sweep_abandoned(-1.0)
-        name = cell.driver._shape.group_name(handle.directory)
+        name = group_name(handle.directory)
         assert handle.pid in ours.members(name)
         ours.sweep_abandoned(-1.0)
         assert not any(top.exists() for top in other.tops.values())

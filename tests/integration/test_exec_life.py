@@ -16,8 +16,9 @@ from services.agent.drivers.driver import StartRefused, TaskExit, TaskMissing
 from services.agent.drivers.exec.driver import ExecDriver
 from services.agent.drivers.exec.settings import ExecSettings
 from services.agent.drivers.process import starter_client
+from services.agent.drivers.process.driver import DEFAULT_PATH
 from services.agent.drivers.process.os_process import OsProcess, is_alive
-from services.agent.drivers.process.run_record import ProcessRun
+from services.agent.drivers.process.run_record import ProcessRun, group_name
 from services.agent.executor.alloc_dirs import AllocDirs
 from tests.bounds import WAIT_S, level
 from tests.command_output import run_command
@@ -82,6 +83,14 @@ async def test_a_signal_reaches_the_task(cell: Cell) -> None:
     assert run.places.stdout.read_text() == "up\nbye\n"
 
 
+@pytest.mark.asyncio
+async def test_a_tasks_path_adds_to_the_drivers(cell: Cell) -> None:
+    """References to PATH, HOME and the directories mean what the task would have without its own variables."""
+    env = {"PATH": "${PATH}:/opt/own", "AT": "${HOME}/x:${NOMAD_ALLOC_DIR}"}
+    _, said = await cell.run("echo $PATH; echo $AT", env=env)
+    assert said.splitlines() == [f"{DEFAULT_PATH}:/opt/own", "/local/x:/alloc"]
+
+
 async def text_of(path: Path, part: str) -> None:
     """Wait until a file holds a text."""
     await level(lambda: path.exists() and part in path.read_text(), f"{part!r} in {path}")
@@ -96,7 +105,7 @@ async def test_stop_ends_all_that_a_task_started(cell: Cell) -> None:
     handle = await cell.start(script)
     groups = cell.driver.groups
     assert groups is not None
-    name = cell.driver._shape.group_name(handle.directory)
+    name = group_name(handle.directory)
     members = await level(lambda: found if len(found := groups.members(name)) >= 4 else [])
     await cell.driver.stop(handle)
     end = await cell.driver.wait(handle)
@@ -220,7 +229,7 @@ async def test_a_command_runs_inside(cell: Cell) -> None:
         await run_command(cell.driver, handle, ("sleep", "300"), 0.2)
     groups = cell.driver.groups
     assert groups is not None
-    name = cell.driver._shape.group_name(handle.directory)
+    name = group_name(handle.directory)
     # sh and its sleep are the task's own.
     await level(lambda: len(groups.members(name)) <= 2)
 
@@ -265,7 +274,7 @@ async def test_a_command_that_nobody_hears_is_ended(cell: Cell) -> None:
     await session.close()
     groups = cell.driver.groups
     assert groups is not None
-    name = cell.driver._shape.group_name(handle.directory)
+    name = group_name(handle.directory)
     await level(lambda: len(groups.members(name)) <= 2)
     assert is_alive(handle.process)
 

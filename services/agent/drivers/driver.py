@@ -3,13 +3,15 @@
 A driver may hang or raise: `executor/executor.py` bounds every call, so that a fault costs its own task alone.
 """
 
+import contextlib
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
+from services.agent.drivers.isolation.ending import SENT_SIGNALS
 from services.agent.executor.data_dir import TaskDirs
 from services.agent.safe_open import is_swapped, make_below
 from shared.core.runtime.agent_messages import TaskLaunch
@@ -46,6 +48,7 @@ def directories_refused(err: OSError) -> StartRefused:
 
 #: File in a run's directory: the run was ended because its agent ended.
 AGENT_SHUTDOWN_MARK = "left"
+_ALL = range(signal.NSIG)
 
 
 class DriverRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,14 +83,33 @@ class TaskExit(msgspec.Struct, frozen=True, kw_only=True):
     """How a run ended; `code` None: unknown."""
 
     code: int | None
+    #: 0: it exited by itself; a code above 128 alone does not tell.
     signal: int = 0
     reason: str = ""
+    #: how many processes of it could not be ended.
+    left: int = 0
 
 
-def exit_from_code(code: int, reason: str = "") -> TaskExit:
-    """Read a shell's exit code: above 128 it names a signal."""
+def exit_from_code(code: int, reason: str = "", *, signals: Container[int] = _ALL) -> TaskExit:
+    """Read a shell's exit code: above 128 it may name a signal. `signals`: those that it can be."""
     number = code - 128
-    return TaskExit(code=code, signal=number if 0 < number < signal.NSIG else 0, reason=reason)
+    is_signal = 0 < number < signal.NSIG and number in signals
+    return TaskExit(code=code, signal=number if is_signal else 0, reason=reason)
+
+
+def record_signal(directory: Path, number: int) -> None:
+    """Keep that a run was sent a signal, before it is sent: its end is told by it."""
+    with contextlib.suppress(OSError), (directory / SENT_SIGNALS).open("a") as file:
+        file.write(f"{number}\n")
+
+
+def recorded_signals(directory: Path) -> frozenset[int]:
+    """Return the signals that a run was sent."""
+    try:
+        words = (directory / SENT_SIGNALS).read_text().split()
+    except OSError:
+        return frozenset()
+    return frozenset(int(word) for word in words if word.isdigit())
 
 
 class TaskMissing(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,7 @@
 """raw_exec: a task is a plain process of the agent's own user, with no isolation. Off unless the operator allows it.
 
-Decides command, environment and directories of a task; the rest is `process/driver.py`.
+Decides command, environment and directories of a task; the rest is `process/driver.py`. A cgroup holds the processes
+of a task together where the kernel gives one; their init adopts and ends what leaves it in any case.
 """
 
 import asyncio
@@ -13,15 +14,22 @@ from pathlib import Path
 import msgspec
 
 from services.agent.drivers.driver import DriverRun, StartRefused, raise_option_faults
-from services.agent.drivers.isolation.starter_protocol import Jail, StartOrder
+from services.agent.drivers.isolation.cgroups import CgroupLimits, CgroupTree, holding_tree
+from services.agent.drivers.isolation.starter_protocol import (
+    Jail,
+    RunCgroup,
+    StartOrder,
+    encode_arguments,
+    encode_environment,
+)
 from services.agent.drivers.process.driver import (
     DEFAULT_PATH,
     ProcessDriver,
     check_environment,
     prune_runs,
 )
-from services.agent.drivers.process.run_record import ProcessRun
-from services.agent.tasks.environment import interpolate, interpolate_json
+from services.agent.drivers.process.run_record import ProcessRun, group_name
+from services.agent.tasks.environment import interpolate_json, resolve_environment
 from shared.core.runtime.agent_messages import TaskLaunch
 from shared.jobspec.drivers.exec import read_raw_exec
 
@@ -29,13 +37,23 @@ from shared.jobspec.drivers.exec import read_raw_exec
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "USER", "LOGNAME", "SHELL")
 
 
+def own_groups(parent: str) -> CgroupTree | None:
+    """Find cgroups that hold the processes of each task together; None: this node gives none."""
+    try:
+        mounts, own = (Path("/proc/self", name).read_text() for name in ("mounts", "cgroup"))
+    except OSError:
+        return None
+    return holding_tree(mounts, own, parent)
+
+
 class RawExecDriver(ProcessDriver):
     """The driver."""
 
     name = "raw_exec"
 
-    def __init__(self, *, kernel_boot: str) -> None:
+    def __init__(self, *, kernel_boot: str, groups: CgroupTree | None = None) -> None:
         super().__init__(kernel_boot=kernel_boot)
+        self.groups = groups
         # The agent raises its own limit later; tasks keep the one that it was given.
         self._jail = Jail(
             plain=True,
@@ -56,8 +74,8 @@ class RawExecDriver(ProcessDriver):
         places = run.places
         found = places.variables()
         env = {name: os.environ[name] for name in INHERITED if name in os.environ}
-        env = {"PATH": DEFAULT_PATH, **env, **found, **launch.env}
-        env = {name: interpolate(text, found) for name, text in env.items()}
+        inherited = {"PATH": DEFAULT_PATH, **env, **found}
+        env = resolve_environment(launch.env, inherited)
         options, faults = read_raw_exec(interpolate_json(msgspec.json.decode(launch.config), env))
         raise_option_faults(self.name, faults)
         check_environment((options.command, *options.args), env)
@@ -71,11 +89,29 @@ class RawExecDriver(ProcessDriver):
             shared=str(places.shared),
             stdout="" if launch.logs.disabled else str(places.stdout),
             stderr="" if launch.logs.disabled else str(places.stderr),
-            argv=(_resolve(options.command, env, places.task), *options.args),
-            env=env,
-            work_dir=str(places.task / options.work_dir),
-            jail=self._jail,
+            argv=encode_arguments((_resolve(options.command, env, places.task), *options.args)),
+            env=encode_environment(env),
+            work_dir=os.fsencode(places.task / options.work_dir),
+            jail=self._jail_in(run.directory),
+            groups=self._group_of(run.directory),
         )
+
+    def _group_of(self, directory: Path) -> RunCgroup | None:
+        if self.groups is None:
+            return None
+        tree, name = self.groups, group_name(directory)
+        return RunCgroup(found=tree.found, parent=tree.parent, name=name, limits=CgroupLimits())
+
+    def _jail_in(self, directory: Path) -> Jail:
+        if self.groups is None:
+            return self._jail
+        entries = tuple(self.groups.entries(group_name(directory)))
+        return msgspec.structs.replace(self._jail, cgroup_entries=entries)
+
+    def jail_of(self, handle: ProcessRun) -> Jail:
+        """A command beside a task joins its cgroup, where it has one: it ends with the task."""
+        is_held = self.groups is not None and self.groups.exists(group_name(handle.directory))
+        return self._jail_in(handle.directory) if is_held else Jail(plain=True)
 
 
 def _resolve(command: str, env: dict[str, str], directory: Path) -> str:

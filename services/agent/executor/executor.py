@@ -207,8 +207,7 @@ class TaskExecutor:
     def _signal(self, effect: SignalTask) -> None:
         live = self._live.get((effect.key, effect.task, effect.run))
         if live is not None:
-            driver, handle, _ = live
-            self._spawn("call", self._bounded(driver.signal(handle, effect.signal), effect.task))
+            self._spawn("call", self._send_signal(*live, effect.signal))
 
     def _kill(self, effect: KillTask) -> None:
         live = self._live.get((effect.key, effect.task, effect.run))
@@ -385,6 +384,19 @@ class TaskExecutor:
         await self._bounded(driver.stop(handle), run.task)
         await self._bounded(driver.wait(handle), run.task)
 
+    async def _send_signal(self, driver: Driver, handle: Any, run: DriverRun, name: str) -> None:
+        """Send a signal; a signal that was not sent is an event of the task."""
+        try:
+            async with asyncio.timeout(DRIVER_SHORT_TIMEOUT_S):
+                await driver.signal(handle, name)
+        except Exception as err:  # noqa: BLE001 - a driver may fail in any way.
+            late = f"the driver did not answer within {DRIVER_SHORT_TIMEOUT_S:.0f} s"
+            reason = late if isinstance(err, TimeoutError) else str(err) or repr(err)
+            _log.warning("driver.signal_failed", task=run.task, signal=name, error=repr(err))
+            self._note(
+                run, "Failed Signaling", f"{name or 'the kill signal'} was not sent: {reason}"
+            )
+
     async def _bounded(self, work: Awaitable[object], about: str) -> None:
         try:
             async with asyncio.timeout(DRIVER_SHORT_TIMEOUT_S):
@@ -442,4 +454,10 @@ def _gone(effect: RecoverTask, found: TaskMissing) -> TaskGone:
 
 
 def _exited(effect: StartTask | RecoverTask, end: TaskExit) -> TaskExited:
-    return TaskExited(**_names(effect), exit_code=end.code, signal=end.signal, reason=end.reason)
+    return TaskExited(
+        **_names(effect),
+        exit_code=end.code,
+        signal=end.signal,
+        reason=end.reason,
+        left=end.left,
+    )

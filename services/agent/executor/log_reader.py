@@ -25,21 +25,34 @@ class TaskLogReader:
         self._given = 0
 
     def tail(self, lines: int, bytes_max: int = 0) -> bytes:
-        """Return the last lines, at most `bytes_max` bytes (0: any number), and go to the end."""
+        """Return the last lines, at most `bytes_max` bytes (0: any number), and go to the end.
+
+        A line ends with a newline alone: what a carriage return rewrites is one line.
+        """
         kept: deque[bytes] = deque(maxlen=lines or None)
         length = 0
-        rest = b""
+        rest = bytearray()
         while part := self.take():
-            whole = (rest + part).splitlines(keepends=True)
-            rest = whole.pop() if whole and not whole[-1].endswith(b"\n") else b""
-            kept.extend(whole)
+            head, newline, end = part.rpartition(b"\n")
+            if newline:
+                kept.extend(line + b"\n" for line in (bytes(rest) + head).split(b"\n"))
+                rest = bytearray(end)
+            else:
+                rest += part
+                if bytes_max and len(rest) > 2 * bytes_max:
+                    del rest[:-bytes_max]
             length = sum(map(len, kept)) if bytes_max else 0
             while bytes_max and length > bytes_max and kept:
                 length -= len(kept.popleft())
         if rest:
-            kept.append(rest)
+            kept.append(bytes(rest))
         found = b"".join(kept)
         return found[-bytes_max:] if bytes_max else found
+
+    def skip(self) -> None:
+        """Go to the end."""
+        while self.take():
+            pass
 
     def take(self) -> bytes:
         """Return the next bytes; empty: nothing new."""

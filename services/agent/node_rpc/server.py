@@ -303,6 +303,8 @@ async def _copy(log: TaskLogReader, ask: node_rpc.LogsAsk, stream: FrameSender) 
     """Return a log from its beginning or its last lines on, and as a follower what comes."""
     if ask.tail > 0:
         await stream.give(await _in_thread(log.tail, ask.tail, TAIL_BYTES_MAX))
+    elif ask.tail < 0:
+        await _in_thread(log.skip)
     while True:
         last = stream.is_ending or not ask.follow
         data = await _in_thread(log.take)

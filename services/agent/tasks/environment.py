@@ -2,7 +2,7 @@
 
 Decides names and values of variables. Must not know directories: the driver adds those and resolves references to
 them in a second pass. What the node lacks (`${node.…}`, `${attr.…}`, `${meta.…}`) is empty, as in Nomad;
-any other unknown reference stays as it is.
+any other unknown reference stays as it is: the driver resolves what its programs inherit, such as `${PATH}`.
 Source: Nomad's runtime environment and interpolation tables. Next: `restart_policy.py`.
 """
 
@@ -37,6 +37,14 @@ def interpolate(text: str, values: Mapping[str, str]) -> str:
         return values.get(called.group(1) if called else name, unknown)
 
     return _REFERENCE.sub(value, text)
+
+
+def resolve_environment(own: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:
+    """Add the variables of a task to those that it inherits of its node or image, to which they may refer.
+
+    `PATH = "${PATH}:/opt/own"` adds to the inherited one.
+    """
+    return {**inherited, **{name: interpolate(text, inherited) for name, text in own.items()}}
 
 
 def interpolate_json(value: Any, values: Mapping[str, str]) -> Any:
@@ -107,11 +115,11 @@ def task_environment(
     ours |= task_resources.device_variables(task_resources.task_devices(alloc, task), node)
     if task.hook == "postfail" and failed is not None:
         ours |= _failure_variables(failed)
-    for name in sorted(task.meta):
-        plain = env_name(name)
-        ours[f"NOMAD_META_{plain}"] = task.meta[name]
-        ours[f"NOMAD_META_{plain.upper()}"] = task.meta[name]
     values = {**node_variables(node), **ours}
+    for name in sorted(task.meta):
+        plain, text = env_name(name), interpolate(task.meta[name], values)
+        ours[f"NOMAD_META_{plain}"] = ours[f"NOMAD_META_{plain.upper()}"] = text
+    values |= ours
     own = {name: interpolate(text, values) for name, text in sorted(task.env.items())}
     return {**ours, **own}
 

@@ -43,18 +43,19 @@ def tasks_to_start(alloc: AllocRuntime) -> list[TaskRuntime]:
         is_first = not any(task.stopping for task in mains) and not _is_any_unknown(mains)
         is_up = any(task.phase is TaskPhase.RUNNING for task in mains)
         return _idle(alloc.tasks_with_hook("prestop")) if is_first and is_up else []
-    if alloc.held or alloc.waits or alloc.crowded or alloc.stopping:
+    if alloc.held or alloc.waits or alloc.crowded or alloc.stopping or _to_restart(alloc):
         return []
     starts = _prestarts(alloc)
     is_open = all(_is_passed(task) for task in alloc.tasks_with_hook("prestart"))
     mains = alloc.tasks_with_hook("")
-    starts += [task for task in _idle(mains) if is_open or task.run]
+    starts += [task for task in _idle(mains) if is_open or (task.run and not task.ordered)]
     if all(task.phase in (TaskPhase.RUNNING, TaskPhase.DEAD) for task in mains):
         is_over = all(task.phase is TaskPhase.DEAD for task in mains)
         posts = _idle(alloc.tasks_with_hook("poststart"))
         starts += [task for task in posts if not (is_over and task.plan.sidecar)]
     else:
-        starts += [task for task in _idle(alloc.tasks_with_hook("poststart")) if task.run]
+        posts = _idle(alloc.tasks_with_hook("poststart"))
+        starts += [task for task in posts if task.run and not task.ordered]
     return starts
 
 
@@ -74,15 +75,21 @@ def tasks_to_stop(alloc: AllocRuntime, now_ns: int) -> list[TaskRuntime]:
         return stops
     if now_ns < delay_ends_ns(alloc):
         return stops
-    for stage in (
-        [task for task in body if task.plan.leader],
-        [task for task in body if not task.plan.sidecar],
-        body,
-    ):
+    for stage in _stages(body):
         alive = [task for task in stage if _is_alive(task)]
         if alive:
             return stops + [task for task in alive if not task.stopping and task not in stops]
     return stops
+
+
+def tasks_to_restart(alloc: AllocRuntime, now_ns: int) -> list[TaskRuntime]:
+    """List the tasks that end now because the whole allocation restarts; they end as those of a stop."""
+    if now_ns < alloc.restart_ns:
+        return []
+    for stage in _stages(_to_restart(alloc)):
+        if stage:
+            return [task for task in stage if not task.restarting]
+    return []
 
 
 def delay_ends_ns(alloc: AllocRuntime) -> int:
@@ -125,6 +132,23 @@ def chain_steps_before(alloc: AllocRuntime, task: TaskRuntime) -> list[TaskRunti
 
 
 # ---- inside ----
+
+
+def _stages(tasks: list[TaskRuntime]) -> tuple[list[TaskRuntime], ...]:
+    """The order in which tasks end: each stage when the one before is over."""
+    return (
+        [task for task in tasks if task.plan.leader],
+        [task for task in tasks if not task.plan.sidecar],
+        tasks,
+    )
+
+
+def _to_restart(alloc: AllocRuntime) -> list[TaskRuntime]:
+    """List the tasks that have not ended yet for a restart of the whole allocation."""
+    if alloc.end is not None:
+        return []
+    ups = (TaskPhase.RUNNING, TaskPhase.WAITING)
+    return [task for task in alloc.body() if task.ordered and task.phase in ups]
 
 
 def _prestarts(alloc: AllocRuntime) -> list[TaskRuntime]:

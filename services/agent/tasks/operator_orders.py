@@ -4,7 +4,6 @@ Decides which tasks are selected, and the error when none can take the order. A 
 failure nor an attempt of the restart policy. Read-only requests are answered by `node_rpc/server.py`.
 """
 
-import signal
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -18,12 +17,11 @@ from shared.core.runtime.agent_messages import SignalTask
 from shared.core.runtime.messages import Ack, Message, Reply
 from shared.errors import CommandInvalid
 from shared.protocol import subjects
+from shared.signal_names import signal_error, signal_name
 
 #: Verbs that the role answers; the node RPC server answers all others.
 ORDER_VERBS = ("restart", "signal")
 SOURCE = "hands"
-#: Signals that an operator may send.
-_SIGNALS = frozenset(one.name for one in signal.Signals)
 
 
 def handle_order(
@@ -77,21 +75,21 @@ def _selected_tasks(alloc: AllocRuntime, ask: TaskAsk) -> list[TaskRuntime]:
 def _restart(
     alloc: AllocRuntime, ask: TaskAsk, supervisor: Supervisor, turn: AgentStep
 ) -> tuple[str, ...]:
-    meant = _selected_tasks(alloc, ask)
     if not ask.task:
         # What ran once and is over is not begun again.
-        meant = [task for task in meant if task.phase in (TaskPhase.RUNNING, TaskPhase.WAITING)]
-    told = [task.plan.name for task in meant if supervisor.restart(alloc, task, turn)]
+        told = [task.plan.name for task in supervisor.restart_all(alloc, turn)]
+    else:
+        task = alloc.tasks[ask.task]
+        told = [ask.task] if supervisor.restart(alloc, task, turn) else []
     return _require_any(told, alloc, ask)
 
 
 def _signal(
     alloc: AllocRuntime, ask: TaskAsk, touch: Callable[[int], None], turn: AgentStep
 ) -> tuple[str, ...]:
-    name = ask.signal.upper()
-    name = name if name.startswith("SIG") else f"SIG{name}"
-    if name not in _SIGNALS:
-        raise CommandInvalid("invalid", f"unknown signal {ask.signal!r}", "signal")
+    name = signal_name(ask.signal)
+    if name is None:
+        raise CommandInvalid("invalid", signal_error(ask.signal), "signal")
     told = [task for task in _selected_tasks(alloc, ask) if task.phase is TaskPhase.RUNNING]
     for task in told:
         task.note("Signaling", f"signal {name} sent by an operator", turn.now_ns)

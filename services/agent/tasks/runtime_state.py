@@ -71,6 +71,8 @@ class TaskRuntime:
         self.signaled = False
         #: is ended to be started again at once, by order of an operator.
         self.restarting = False
+        #: is restarted with its whole allocation: ends and starts in the order of its tasks.
+        self.ordered = False
         #: is ended because of a check, which counts as a failure.
         self.unhealthy = False
         #: what its timer (restart or kill) was set to.
@@ -186,6 +188,8 @@ class AllocRuntime:
         self.first_ns = 0
         #: what its own timer was set to.
         self.due_ns = 0
+        #: its tasks, ordered to restart, are ended from then on.
+        self.restart_ns = 0
         #: CloseAlloc was sent to the executor.
         self.closed = False
         #: MiB that its directories take, as far as measured.

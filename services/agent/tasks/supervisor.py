@@ -44,6 +44,7 @@ KILL_RETRY_NS = 5_000_000_000
 DEFAULT_KILL_SIGNAL = "SIGINT"
 #: Of drivers that know better: empty is the image's own, else SIGTERM.
 DRIVER_KILL_SIGNALS = {"docker": ""}
+KILLED_TEXT = "Task successfully killed"
 EXPIRED_REASON = "allocation exceeded max_run_duration"
 
 
@@ -175,8 +176,30 @@ class Supervisor:
         task.unhealthy = bool(unhealthy)
         task.note("Restart Signaled", unhealthy or "requested by an operator", turn.now_ns)
         self._reports.touch(alloc.key)
-        self._signal(alloc, task, turn)
+        if task.plan.shutdown_delay_ns and not unhealthy:
+            self._set_timer(alloc, task, turn.now_ns + task.plan.shutdown_delay_ns, turn)
+        else:
+            self._signal(alloc, task, turn)
         return True
+
+    def restart_all(self, alloc: AllocRuntime, turn: AgentStep) -> list[TaskRuntime]:
+        """Restart what runs of an allocation: after the group's shutdown_delay its tasks end in the order of a stop.
+
+        They start again in the order of a start when all have ended. Returns them.
+        """
+        ups = (TaskPhase.RUNNING, TaskPhase.WAITING)
+        meant = [
+            task
+            for task in alloc.body()
+            if task.phase in ups and not (task.stopping or task.restarting or task.ordered)
+        ]
+        if alloc.end is not None or alloc.plan is None or not meant:
+            return []
+        for task in meant:
+            task.ordered = True
+        alloc.restart_ns = turn.now_ns + alloc.plan.shutdown_delay_ns
+        self.advance(alloc, turn)
+        return meant
 
     # ---- what happened ----
 
@@ -242,7 +265,7 @@ class Supervisor:
         text = f"Exit Code: {code}" + (f", Signal: {event.signal}" if event.signal else "")
         task.note("Terminated", f"{text}, {event.reason}".rstrip(", "), turn.now_ns)
         success = event.exit_code == 0 and not task.unhealthy
-        self._ended(alloc, task, success=success, turn=turn)
+        self._ended(alloc, task, success=success, turn=turn, left=event.left)
         self.advance(alloc, turn)
 
     def gone(
@@ -272,7 +295,9 @@ class Supervisor:
         if task.phase is TaskPhase.WAITING:
             task.enter(TaskPhase.IDLE)
             task.restarts += 1
-        elif task.stopping and not task.signaled and task.phase is TaskPhase.RUNNING:
+        elif (task.stopping and not task.signaled and task.phase is TaskPhase.RUNNING) or (
+            task.restarting and not task.signaled and task.phase is TaskPhase.RUNNING
+        ):
             self._signal(alloc, task, turn)
         elif task.restarting and task.phase is TaskPhase.RUNNING:
             turn.act(KillTask(key=alloc.key, task=task.plan.name, run=task.run))
@@ -315,6 +340,13 @@ class Supervisor:
             cause, reason = found
             alloc.end = EndKept(cause=cause, reason=reason, at_ns=turn.now_ns)
             turn.keep(alloc.kept())
+        for task in lifecycle.tasks_to_restart(alloc, turn.now_ns):
+            if task.phase is TaskPhase.WAITING:
+                task.enter(TaskPhase.IDLE)
+                task.restarts += 1
+                self._set_timer(alloc, task, 0, turn)
+            else:
+                self.restart(alloc, task, turn)
         starts = lifecycle.tasks_to_start(alloc)
         for task in starts:
             self._start(alloc, task, turn)
@@ -341,6 +373,8 @@ class Supervisor:
         due_ns = lifecycle.delay_ends_ns(alloc)
         if alloc.end is None and alloc.plan.max_run_ns and not alloc.is_dead():
             due_ns = alloc.first_ns + alloc.plan.max_run_ns
+        if alloc.end is None and alloc.restart_ns > turn.now_ns:
+            due_ns = min(due_ns or alloc.restart_ns, alloc.restart_ns)
         if due_ns != alloc.due_ns and (due_ns > turn.now_ns or not due_ns):
             alloc.due_ns = due_ns
             turn.act(SetTimer(alloc_timer_name(alloc), due_ns))
@@ -354,7 +388,7 @@ class Supervisor:
         task.run += 1
         task.pid = task.signal = 0
         task.exit_code = None
-        task.failed = task.signaled = task.restarting = task.unhealthy = False
+        task.failed = task.signaled = task.restarting = task.unhealthy = task.ordered = False
         self._prepare_or_launch(alloc, task, composed, turn, is_first=True)
         self._limit(alloc, task, turn)
 
@@ -445,11 +479,18 @@ class Supervisor:
         self._set_timer(alloc, task, turn.now_ns + task.plan.kill_timeout_ns, turn)
 
     def _ended(
-        self, alloc: AllocRuntime, task: TaskRuntime, *, success: bool, turn: AgentStep
+        self,
+        alloc: AllocRuntime,
+        task: TaskRuntime,
+        *,
+        success: bool,
+        turn: AgentStep,
+        left: int = 0,
     ) -> None:
         task.pid = 0
         if task.stopping:
-            task.note("Killed", "Task successfully killed", turn.now_ns)
+            text = f"Task killed; {left} of its processes still run" if left else KILLED_TEXT
+            task.note("Killed", text, turn.now_ns)
             self._bury(alloc, task, failed=False, turn=turn)
             return
         if task.restarting and not task.unhealthy:

@@ -43,7 +43,7 @@ COMMANDS = (
             _TASK,
             flag_argument("stderr", "print standard error instead of standard output"),
             FOLLOW_FLAG,
-            option_argument("tail", "only the last lines", int, default=0)._replace(
+            option_argument("tail", "only the last lines", int, default=None)._replace(
                 flags=("-n", "--tail")
             ),
         ),

@@ -11,6 +11,7 @@ from services.cli.runtime.closed_pipe import ending_with_reader
 from services.cli.runtime.node_client import (
     JSON_BYTES_MAX,
     CliNodeStream,
+    asked_lines,
     find_alloc,
     select_task,
 )
@@ -34,12 +35,12 @@ class AllocLogsResult(msgspec.Struct, frozen=True):
 
 
 def logs(
-    out: CommandOutput, *, alloc_id: str, task: str, stderr: bool, follow: bool, tail: int
+    out: CommandOutput, *, alloc_id: str, task: str, stderr: bool, follow: bool, tail: int | None
 ) -> int:
     """Print the output of a task; with `follow` until the allocation has ended and all is printed."""
     if follow and out.is_json:
         raise CliError("usage", "--json cannot be combined with --follow")
-    if tail < 0:
+    if tail is not None and tail < 0:
         raise CliError("usage", "--tail must not be negative")
     source = "stderr" if stderr else "stdout"
 
@@ -52,7 +53,7 @@ def logs(
             session=new_session_id(),
             stream=source,
             follow=follow,
-            tail=tail,
+            tail=asked_lines(tail),
         )
         leaving = ending_with_reader() if follow else contextlib.nullcontext()
         async with leaving, CliNodeStream(client, one.node, "logs", ask) as stream:

@@ -15,7 +15,12 @@ from schemas.node_rpc import LogsAsk
 from schemas.projections import AllocSummary, Query
 from services.cli.runtime.bus_client import query_view, resolve_job, with_bus
 from services.cli.runtime.closed_pipe import ending_with_reader
-from services.cli.runtime.node_client import JSON_BYTES_MAX, CliNodeStream, find_alloc
+from services.cli.runtime.node_client import (
+    JSON_BYTES_MAX,
+    CliNodeStream,
+    asked_lines,
+    find_alloc,
+)
 from services.cli.runtime.output import CliError, CommandOutput, short_id
 from shared.bus.connection.node_stream import new_session_id
 from shared.bus.connection.public_client import Client
@@ -204,12 +209,12 @@ class _JobLogs:
 
 
 def logs(
-    out: CommandOutput, *, job_id: str, task: str, stderr: bool, follow: bool, tail: int
+    out: CommandOutput, *, job_id: str, task: str, stderr: bool, follow: bool, tail: int | None
 ) -> int:
     """Print the output of a job's tasks; with `follow` also of those that start later, until the job has ended."""
     if follow and out.is_json:
         raise CliError("usage", "--json cannot be combined with --follow")
-    if tail < 0:
+    if tail is not None and tail < 0:
         raise CliError("usage", "--tail must not be negative")
     ask = LogsAsk(
         alloc_id="",
@@ -217,7 +222,7 @@ def logs(
         session="",
         stream="stderr" if stderr else "",
         follow=follow,
-        tail=tail,
+        tail=asked_lines(tail),
     )
 
     async def work(client: Client) -> int:

@@ -183,7 +183,7 @@ COMMANDS = (
             ArgumentSpec("task", "only this task", default="", metavar="TASK"),
             flag_argument("stderr", "only standard error (default: both outputs)"),
             FOLLOW_FLAG,
-            option_argument("tail", "of each task only the last lines", int, default=0)._replace(
+            option_argument("tail", "of each task only the last lines", int, default=None)._replace(
                 flags=("-n", "--tail")
             ),
         ),

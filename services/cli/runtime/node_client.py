@@ -80,3 +80,8 @@ class CliNodeStream(NodeStream):
     def fault(self, code: str, message: str, path: str = "") -> Exception:
         """The error of the command line."""
         return CliError(code, message, path=path)
+
+
+def asked_lines(tail: int | None) -> int:
+    """Lines from the end, as a request for logs says it. None: all that is kept."""
+    return 0 if tail is None else tail or -1

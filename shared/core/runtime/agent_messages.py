@@ -421,6 +421,8 @@ class TaskExited(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     signal: int = 0
     reason: str = ""
+    #: how many of its processes could not be ended.
+    left: int = 0
 
 
 class TaskGone(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,6 +31,7 @@ from shared.jobspec.nomad.base import SECOND_NS
 from shared.jobspec.nomad.defaults import resolve_reschedule, resolve_restart
 from shared.jobspec.nomad.job import JobSpec, TaskGroup, TaskSpec
 from shared.jobspec.nomad.policies import RescheduleBlock, RestartBlock
+from shared.signal_names import signal_error
 
 GROUPS_MAX = 100
 TASKS_MAX = 100
@@ -157,6 +158,8 @@ def _task(faults: ErrorList, task: TaskSpec, path: str) -> None:
             faults.add(f"{path}.Config.{where}", text)
     check_resources(faults, task.resources, path)
     check_artifacts(faults, task, path)
+    if task.kill_signal and (text := signal_error(task.kill_signal)):
+        faults.add(f"{path}.KillSignal", text)
     faults.within_span(path, ".KillTimeout", task.kill_timeout_ns, (0, DURATION_NS_MAX))
     for key in sorted(task.env):
         if not key or "=" in key:

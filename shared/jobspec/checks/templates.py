@@ -10,6 +10,7 @@ import re
 from shared.jobspec.checks.error_list import DURATION_NS_MAX, ErrorList
 from shared.jobspec.nomad.job import JobSpec, TaskSpec
 from shared.jobspec.nomad.tasks import TemplateBlock
+from shared.signal_names import signal_error
 
 CHANGE_MODES = ("noop", "restart", "signal", "script")
 TEMPLATES_MAX = 100
@@ -77,6 +78,8 @@ def _changes(faults: ErrorList, block: TemplateBlock, path: str) -> None:
         faults.add(f"{path}.ChangeMode", text)
     if mode == "signal" and not block.change_signal:
         faults.add(f"{path}.ChangeSignal", "must be set for change_mode signal")
+    elif block.change_signal and (text := signal_error(block.change_signal)):
+        faults.add(f"{path}.ChangeSignal", text)
     if mode == "signal" and block.env:
         text = "must not be signal with env: a running task does not see its environment change"
         faults.add(f"{path}.ChangeMode", text)

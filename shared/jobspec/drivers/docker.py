@@ -18,6 +18,7 @@ from shared.jobspec.drivers.options import (
     option_table,
     read_options,
 )
+from shared.signal_names import signal_error
 
 TASK_DIRECTORY_TEXT = (
     "the task's directory itself cannot be mounted; "
@@ -350,6 +351,9 @@ def _no_healthcheck(values: OptionValues, faults: list[OptionDiagnostic]) -> boo
 
 
 def _check_bounds(options: DockerOptions, faults: list[OptionDiagnostic]) -> None:
+    if options.stop_signal and "${" not in options.stop_signal:
+        text = signal_error(options.stop_signal)
+        faults.extend([OptionDiagnostic("stop_signal", text)] if text else [])
     faults.extend(
         OptionDiagnostic(f"labels.{label[:80]}", "com.caravan.* is reserved")
         for label in sorted(options.labels)

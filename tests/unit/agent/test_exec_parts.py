@@ -341,9 +341,9 @@ def test_orders_travel_as_they_are() -> None:
     for order in (
         StartOrder(
             directory="d", kernel_boot="b", top="t", task="t/a", shared="t/s", stdout="", stderr="",
-            argv=("a",), env={"A": "é"}, work_dir="/", jail=Jail(uid=1, gid=2, rlimits={7: (1, 2)}),
+            argv=(b"a",), env=(b"A=\xff",), work_dir=b"/", jail=Jail(uid=1, gid=2, rlimits={7: (1, 2)}),
         ),
-        EnterOrder(pid=1, start_ticks=2, argv=("a",), env={}, work_dir="/", jail=Jail(plain=True)),
+        EnterOrder(pid=1, start_ticks=2, argv=(b"a",), env=(), work_dir=b"/", jail=Jail(plain=True)),
     ):  # fmt: skip
         assert ORDER_DECODER.decode(msgspec.json.encode(order)) == order
 

@@ -10,7 +10,7 @@ from shared.core.runtime import agent_messages
 from shared.core.runtime.messages import Message, Reply
 from shared.core.state.ids import alloc_id
 from shared.protocol import subjects
-from tests.unit.agent.agent_story import Story, alloc, job_json, task_json
+from tests.unit.agent.agent_story import SECOND, Story, alloc, job_json, task_json
 
 #: The first failure would be the last.
 TWO = job_json(task_json("main"), task_json("side"), restart={"Attempts": 0, "Mode": "fail"})
@@ -94,6 +94,64 @@ def test_a_restart_is_no_failure() -> None:
     story.started("main", run=2)
     state = story.state().tasks["main"]
     assert (state.state, state.failed, state.restarts) == ("running", False, 1)
+
+
+def ends(story: Story) -> list[str]:
+    """Tasks signalled since the last call."""
+    return [effect.task for effect in story.did(agent_messages.SignalTask)]
+
+
+@pytest.mark.parametrize("task", ["main", ""])
+def test_a_restart_waits_for_the_shutdown_delay(task: str) -> None:
+    """A task that restarts gets its signal after its shutdown_delay, as one that stops, and its kill after the timeout."""
+    job = job_json(task_json("main", ShutdownDelay=3 * SECOND, KillTimeout=2 * SECOND))
+    story = Story(job=job).hear(5, alloc()).started("main")
+    said(story, order("restart", task=task))
+    assert ends(story.wait(2.9)) == []
+    assert ends(story.wait(0.2)) == ["main"]
+    assert not story.did(agent_messages.KillTask)
+    assert len(story.wait(2.1).did(agent_messages.KillTask)) == 1
+    assert story.exited(None, "main", signal=9).starts()[-1] == ("main", 2)
+
+
+def test_a_restart_of_all_has_the_order_of_a_stop_and_a_start() -> None:
+    """The group's delay, then leader, main tasks, sidecars; when all have ended sidecars, main tasks, poststart tasks."""
+    hooks = {"side": "prestart", "post": "poststart"}
+    tasks = [
+        task_json(name, Lifecycle={"Hook": hooks[name], "Sidecar": True}) for name in hooks
+    ] + [task_json("main"), task_json("head", Leader=True)]
+    job = job_json(*tasks, restart={"Attempts": 0, "Mode": "fail"})
+    job["TaskGroups"][0]["ShutdownDelay"] = 2 * SECOND
+    story = Story(job=job).hear(5, alloc())
+    for name in ("side", "main", "head", "post"):
+        story.started(name)
+    story.starts()
+    answer, _ = said(story, order("restart"))
+    assert sorted(answer.tasks) == ["head", "main", "post", "side"]
+    assert ends(story.wait(1.9)) == []
+    assert ends(story.wait(0.2)) == ["head"]
+    assert ends(story.exited(0, "head")) == ["main"]
+    assert sorted(ends(story.exited(0, "main"))) == ["post", "side"]
+    assert story.exited(0, "side").starts() == []
+    assert story.exited(0, "post").starts() == [("side", 2)]
+    assert sorted(story.started("side", run=2).starts()) == [("head", 2), ("main", 2)]
+    assert story.started("head", run=2).starts() == []
+    assert story.started("main", run=2).starts() == [("post", 2)]
+    state = story.started("post", run=2).state()
+    assert state.status == "running"
+    assert {task.restarts for task in state.tasks.values()} == {1}
+
+
+def test_a_stop_overtakes_a_restart_of_all() -> None:
+    """An allocation that is stopped while it restarts ends, and starts nothing."""
+    job = job_json(task_json("main"), task_json("head", Leader=True))
+    story = Story(job=job).hear(5, alloc()).started("main").started("head")
+    story.starts()
+    said(story, order("restart"))
+    story.hear(6)
+    story.exited(0, "head").exited(0, "main")
+    assert story.starts() == []
+    assert story.state().status == "complete"
 
 
 def test_a_restart_of_all_leaves_what_is_over() -> None:

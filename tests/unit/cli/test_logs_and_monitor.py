@@ -12,6 +12,7 @@ from services.cli.job.logs import LINE_BYTES_MAX, LineSplitter
 from services.cli.local.monitor import LogFile, log_line, text_of
 from services.cli.main import main
 from services.cli.runtime.local_clusters import LocalClusterRecord, records_folder, write_record
+from services.cli.runtime.node_client import asked_lines
 
 
 @given(st.binary(max_size=300), st.lists(st.integers(min_value=1, max_value=20), max_size=40))
@@ -107,3 +108,9 @@ def test_monitor_names_the_services_that_there_are(
     assert list(records_folder().glob("*.json"))
     assert main(["monitor", "--service", "none"]) == 1
     assert "expected one of: intake, view" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("given", "asked"), [(None, 0), (0, -1), (1, 1), (20, 20)])
+def test_no_lines_are_not_all_lines(given: int | None, asked: int) -> None:
+    """`-n 0` wants nothing of what is there; without `-n` all is wanted."""
+    assert asked_lines(given) == asked

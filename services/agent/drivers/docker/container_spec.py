@@ -4,6 +4,7 @@ Decides limits, hardening, names and labels. Independent of the engine: it write
 into that object but through an option of shared/jobspec/drivers/docker.py.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -27,6 +28,9 @@ _MIB = 1 << 20
 _CPU_SHARES_MIN = 2
 _CPU_SHARES_MAX = 262_144
 _NANO_US = 1_000
+
+#: What the engine takes where an image has none.
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class HostCpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,17 +60,31 @@ def container_spec(name: str, launch: TaskLaunch) -> ContainerSpec:
     """Read a task's options, with its environment as it is inside. Raises StartRefused with all that is wrong."""
     config = msgspec.json.decode(launch.config)
     ports = _inside_ports(config, launch)
-    env = {
+    inherited = {
         "NOMAD_ALLOC_DIR": TASK_MOUNT_POINTS["alloc"],
         "NOMAD_TASK_DIR": TASK_MOUNT_POINTS["local"],
         "NOMAD_SECRETS_DIR": TASK_MOUNT_POINTS["secrets"],
-        **launch.env,
-        **{f"NOMAD_PORT_{env_name(label)}": str(inside) for label, inside in ports.items()},
     }
-    env = {name: interpolate(text, env) for name, text in env.items()}
+    inside_ports = {f"NOMAD_PORT_{env_name(label)}": str(inside) for label, inside in ports.items()}
+    values = {**inherited, **launch.env, **inside_ports}
+    env = {name: _resolved(name, values) for name in values}
     options, faults = read_docker(interpolate_json(config, env))
     raise_option_faults("docker", faults)
     return ContainerSpec(name=name, options=options, env=env)
+
+
+def _resolved(name: str, values: dict[str, str]) -> str:
+    """Resolve the references of a variable; one to its own name means the image's (`of_image`)."""
+    if name in values[name]:
+        others = {key: text for key, text in values.items() if key != name}
+        return interpolate(values[name], others)
+    return interpolate(values[name], values)
+
+
+def of_image(env: dict[str, str], image: Sequence[str]) -> dict[str, str]:
+    """Resolve what is left of a task's references by the variables of its image, as `PATH = "${PATH}:/opt/own"`."""
+    pairs = {"PATH": _PATH, **dict(pair.split("=", 1) for pair in image if "=" in pair)}
+    return {name: interpolate(text, pairs) for name, text in env.items()}
 
 
 def _inside_ports(config: dict[str, Any], launch: TaskLaunch) -> dict[str, int]:

@@ -16,6 +16,7 @@ from services.agent.drivers.docker.container_spec import (
     ContainerSpec,
     HostCpu,
     create_request,
+    of_image,
 )
 from services.agent.drivers.docker.engine import EngineRefused, engine_pid
 from services.agent.drivers.docker.mounts import MountPins, MountSources
@@ -68,7 +69,8 @@ def create_and_start(
     pins.release()
     container = ""
     try:
-        container = _create(api, _body(ground, order, pins), order.plan.name, ground.own)
+        plan = _with_image_variables(api, order.plan)
+        container = _create(api, _body(ground, order, plan, pins), plan.name, ground.own)
         # Before it runs: what has no claim was never started.
         write_claim(directory, ContainerClaim(container=container, kernel_boot=ground.kernel_boot))
         _check(order.starting)
@@ -85,9 +87,21 @@ def create_and_start(
     return container, int(found["State"]["Pid"]), str(found["Config"].get("StopSignal") or "")
 
 
-def _body(ground: StartContext, order: ContainerStart, pins: MountPins) -> dict[str, Any]:
+def _with_image_variables(api: docker.APIClient, plan: ContainerSpec) -> ContainerSpec:
+    """Resolve references to variables of the image, where the task has any."""
+    if not any("${" in text for text in plan.env.values()):
+        return plan
+    name = plan.options.image.removeprefix("https://")
+    image = api.inspect_image(name)  # type: ignore[no-untyped-call]
+    found = (image.get("Config") or {}).get("Env") or ()
+    return msgspec.structs.replace(plan, env=of_image(plan.env, found))
+
+
+def _body(
+    ground: StartContext, order: ContainerStart, plan: ContainerSpec, pins: MountPins
+) -> dict[str, Any]:
     body = create_request(
-        order.plan,
+        plan,
         order.run,
         order.launch,
         settings=ground.settings,

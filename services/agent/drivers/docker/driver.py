@@ -62,8 +62,11 @@ from services.agent.drivers.driver import (
     TaskExit,
     TaskMissing,
     TaskUsage,
+    record_signal,
+    recorded_signals,
 )
 from shared.core.runtime.agent_messages import TaskLaunch
+from shared.signal_names import signal_error, signal_number
 
 #: Interval of the search for containers of this agent that belong to no known run; they are removed.
 SWEEP_S = 300.0
@@ -223,7 +226,7 @@ class DockerDriver:
                     self._follow_logs(handle, found)
                 state = found["State"]
                 if not (state["Running"] or state["Paused"] or state["Restarting"]):
-                    return await self._finish(handle, container_exit(state))
+                    return await self._finish(handle, self._end_of(handle, state))
                 handle.pid = int(state["Pid"])
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(INSPECT_INTERVAL_S):
@@ -232,14 +235,14 @@ class DockerDriver:
 
     async def signal(self, handle: Container, name: str) -> None:
         """Signal the container's first process; an empty name is the kill signal of the job or its image."""
-        name = name or handle.stop_signal
-        if name not in signal.Signals.__members__:
-            raise ValueError(f"unknown signal {name!r}")
-        await self._kill(handle, name)
+        number = signal_number(name or handle.stop_signal)
+        if number is None:
+            raise ValueError(signal_error(name or handle.stop_signal))
+        await self._kill(handle, number)
 
     async def stop(self, handle: Container) -> None:
         """Kill all of the container."""
-        await self._kill(handle, "SIGKILL")
+        await self._kill(handle, signal.SIGKILL)
 
     async def abandon(self, run: DriverRun) -> None:
         """Void a start that took too long, or end the run."""
@@ -346,7 +349,7 @@ class DockerDriver:
             )
             await self._finish(handle, TaskExit(code=None, reason=gone.reason))
             return gone
-        return await self._finish(handle, container_exit(state))
+        return await self._finish(handle, self._end_of(handle, state))
 
     def _follow_logs(self, handle: Container, found: dict[str, Any]) -> None:
         handle.stop_signal = str(found["Config"].get("StopSignal") or "SIGTERM")
@@ -372,9 +375,14 @@ class DockerDriver:
         handle.end = end
         return end
 
-    async def _kill(self, handle: Container, name: str) -> None:
+    def _end_of(self, handle: Container, state: dict[str, Any]) -> TaskExit:
+        return container_exit(state, recorded_signals(handle.directory))
+
+    async def _kill(self, handle: Container, number: int) -> None:
+        # As a number: the engine has names for some of the real-time signals only.
+        record_signal(handle.directory, number)
         try:
-            await self._engine.call(_signal, handle.id, name)
+            await self._engine.call(_signal, handle.id, str(number))
         except EngineRefused as err:
             # 404, 409: it has ended.
             if err.status not in {404, 409}:
@@ -391,7 +399,9 @@ class DockerDriver:
         handle = self._live.get(container)
         if handle is not None:
             kind, _, text = action.partition(": ")
-            if kind == "health_status":
+            if kind == "kill":
+                record_signal(handle.directory, signal_number(text) or 0)
+            elif kind == "health_status":
                 self.tell(handle.run, "Health", f"container is {text}")
             else:
                 self.tell(handle.run, "Out Of Memory", "a process of the container was killed")

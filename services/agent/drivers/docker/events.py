@@ -22,7 +22,7 @@ from services.agent.drivers.docker.engine import (
 #: Interval of inspections without an event.
 INSPECT_INTERVAL_S = 60.0
 RETRY_S, RETRY_MAX_S = 0.1, 5.0
-_ACTIONS = ["die", "oom", "destroy", "health_status"]
+_ACTIONS = ["die", "oom", "destroy", "health_status", "kill"]
 
 
 class EngineEvents:
@@ -84,6 +84,11 @@ class EngineEvents:
         container, action = str(event.get("id", "")), str(event.get("Action", ""))
         if action.startswith(("health_status", "oom")):
             self._tell(container, action)
+        if action == "kill":
+            # Its end follows, and has an event of its own.
+            said = event.get("Actor", {}).get("Attributes", {}).get("signal", "")
+            self._tell(container, f"kill: {said}")
+            return
         self._wake(container)
 
     def _wake(self, container: str) -> None:

@@ -16,6 +16,7 @@ from services.agent.backoff import Backoff
 from services.agent.drivers.docker.engine import DockerEngine, EngineRefused, EngineUnavailable
 
 _CHUNK = 1 << 16
+_RESIZE_TRIES, _RESIZE_PAUSE_S = 100, 0.02
 
 
 class DockerSession:
@@ -58,9 +59,16 @@ class DockerSession:
                 self._writer.write_eof()
 
     async def resize(self, rows: int, columns: int) -> None:
-        """Set the size of the terminal."""
-        if self._tty:
-            await self._engine.call(docker.APIClient.exec_resize, self._id, rows, columns)
+        """Set the size of the terminal; of a command that has ended there is none to set."""
+        for _ in range(_RESIZE_TRIES if self._tty else 0):
+            with contextlib.suppress(EngineRefused):
+                await self._engine.call(docker.APIClient.exec_resize, self._id, rows, columns)
+                return
+            with contextlib.suppress(EngineRefused):
+                if (await self._look()).get("ExitCode") is not None:
+                    return
+            # The engine has taken the command, and not begun it yet.
+            await asyncio.sleep(_RESIZE_PAUSE_S)
 
     async def wait(self) -> int:
         """Wait for the end, with nothing left to read. Returns the exit code."""

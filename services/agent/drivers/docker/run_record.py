@@ -5,6 +5,7 @@ Decides the meaning of the engine's state of an ended container. Independent of 
 
 import contextlib
 import os
+import signal
 import time
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +15,10 @@ import msgspec
 
 from services.agent.drivers.driver import TaskExit, exit_from_code
 
+OOM_TEXT = "OOM Killed: memory limit exceeded"
+OOM_CHILD_TEXT = "a child process was killed at the memory limit"
+#: What the engine says of a container that was killed.
+_KILLED = 128 + signal.SIGKILL
 _CLAIM, _END = "container", "exit"
 
 
@@ -59,13 +64,19 @@ def _replace(path: Path, data: bytes, *, sync: bool = False) -> None:
     fresh.replace(path)
 
 
-def container_exit(state: dict[str, Any]) -> TaskExit:
-    """Read how a container ended: a code above 128 names a signal, out of memory is called so."""
+def container_exit(state: dict[str, Any], sent: frozenset[int]) -> TaskExit:
+    """Read how a container ended. `sent`: the signals that it was sent.
+
+    The engine gives a signal as an exit code: 137 is a signal where one was sent, or the kernel killed for lack of memory.
+    """
     code = int(state["ExitCode"])
     reason = str(state.get("Error") or "")
-    if state.get("OOMKilled") and code != 0:
-        reason = "OOM Killed: memory limit exceeded"
-    return exit_from_code(code, reason)
+    signals = sent
+    if state.get("OOMKilled"):
+        is_own = code == _KILLED and signal.SIGKILL not in sent
+        reason = OOM_TEXT if is_own else OOM_CHILD_TEXT if code != 0 else reason
+        signals = sent | {signal.SIGKILL} if is_own else sent
+    return exit_from_code(code, reason, signals=signals)
 
 
 def ended_before_boot(state: dict[str, Any]) -> bool:

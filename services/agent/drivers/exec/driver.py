@@ -6,7 +6,6 @@ takes ten times as long).
 """
 
 import asyncio
-import hashlib
 import os
 from pathlib import Path
 
@@ -24,9 +23,14 @@ from services.agent.drivers.exec.jail_builder import JailBuilder
 from services.agent.drivers.exec.settings import ExecSettings, TaskUser
 from services.agent.drivers.isolation import cgroups
 from services.agent.drivers.isolation.probe import IsolationSupport
-from services.agent.drivers.isolation.starter_protocol import Jail, StartOrder
+from services.agent.drivers.isolation.starter_protocol import (
+    Jail,
+    StartOrder,
+    encode_arguments,
+    encode_environment,
+)
 from services.agent.drivers.process.driver import ProcessDriver, check_environment
-from services.agent.drivers.process.run_record import ProcessRun
+from services.agent.drivers.process.run_record import ProcessRun, group_name
 from services.agent.drivers.process.starter_client import StarterClient, probe_isolation
 from services.agent.tasks.environment import interpolate_json
 from shared.core.runtime.agent_messages import TaskLaunch
@@ -52,11 +56,9 @@ class ExecDriver(ProcessDriver):
         super().__init__(kernel_boot=kernel_boot, starter=starter)
         self._home = home
         self.settings = settings
-        digest = hashlib.sha256(str(home).encode()).hexdigest()[:12]
-        self._parent = f"{settings.cgroup_parent}/{digest}"
+        self._parent = cgroups.agent_level(settings.cgroup_parent, home)
         self.found = found or probe_isolation(self._parent)
         self.kills_session = "pid" not in self.found.works
-        self.groups: cgroups.CgroupTree | None = None
         if "cgroups" in self.found.works:
             self.groups = cgroups.CgroupTree(self.found.hierarchies, self._parent)
             self.starter.shelter = tuple(self.groups.entries(cgroups.KEEPERS_GROUP))
@@ -134,9 +136,9 @@ class ExecDriver(ProcessDriver):
             stdout="" if launch.logs.disabled else str(run.places.stdout),
             stderr="" if launch.logs.disabled else str(run.places.stderr),
             devices=launch.device_paths,
-            argv=tuple(texts[:-1]),
-            env=env,
-            work_dir=self._shape.work_dir(run, texts[-1]),
+            argv=encode_arguments(texts[:-1]),
+            env=encode_environment(env),
+            work_dir=os.fsencode(self._shape.work_dir(run, texts[-1])),
             jail=jail,
             groups=groups,
         )
@@ -154,12 +156,6 @@ class ExecDriver(ProcessDriver):
             raise StartRefused(found, recoverable=False)
         return found
 
-    async def clean(self, directory: Path) -> None:
-        """Kill what is left in the run's cgroup, and remove it."""
-        name = self._shape.group_name(directory)
-        if self.groups is not None and self.groups.exists(name):
-            await asyncio.to_thread(self.groups.end, name)
-
     def jail_of(self, handle: ProcessRun) -> Jail:
         """Isolation that a run was started with. Raises StartRefused."""
         try:
@@ -172,15 +168,8 @@ class ExecDriver(ProcessDriver):
         """Processor time and memory of the task's group, else of its own process."""
         if self.groups is None:
             return await super().stats(handle)
-        cpu_ns, memory_bytes = self.groups.usage(self._shape.group_name(handle.directory))
+        cpu_ns, memory_bytes = self.groups.usage(group_name(handle.directory))
         return TaskUsage(cpu_ns=cpu_ns, memory_bytes=memory_bytes)
-
-    def close(self) -> None:
-        """Release the starter; tasks run on. Without tasks, remove the agent's cgroups."""
-        super().close()
-        if self.groups is not None:
-            self.groups.sweep()
-            self.groups.remove()
 
 
 def _with_paths(order: StartOrder, devices: tuple[str, ...], shown: tuple[str, ...]) -> StartOrder:

@@ -3,7 +3,6 @@
 Decides every number and path of a `Jail`; starts nothing. Read `driver.py` first.
 """
 
-import hashlib
 import os
 import resource
 from pathlib import Path
@@ -19,8 +18,9 @@ from services.agent.drivers.isolation.mount_view import SYSTEM, etc_names
 from services.agent.drivers.isolation.probe import IsolationSupport
 from services.agent.drivers.isolation.starter_protocol import Jail, RunCgroup
 from services.agent.drivers.process.driver import DEFAULT_PATH, prune_runs
+from services.agent.drivers.process.run_record import group_name
 from services.agent.safe_open import open_below
-from services.agent.tasks.environment import interpolate
+from services.agent.tasks.environment import resolve_environment
 from shared.core.runtime.agent_messages import TaskLaunch, TaskNetwork, VolumeBind
 from shared.jobspec.drivers.exec import IsolationOptions
 
@@ -39,11 +39,6 @@ _SPACES = (
 )
 #: Sticky: every user may create files, only the owner deletes them.
 _SHARED_MODE = 0o1777
-
-
-def group_name(directory: Path) -> str:
-    """Name of the cgroup of the run with this directory."""
-    return hashlib.sha256(str(directory).encode()).hexdigest()[:20]
 
 
 class JailBuilder:
@@ -68,8 +63,7 @@ class JailBuilder:
         found = self.variables(run)
         home = "/local" if self.has_view else str(run.places.task / "local")
         ours = {"PATH": DEFAULT_PATH, "HOME": home, **({"USER": user.name} if user.name else {})}
-        env = {**ours, **found, **launch.env}
-        return {name: interpolate(text, found) for name, text in env.items()}
+        return resolve_environment(launch.env, {**ours, **found})
 
     def work_dir(self, run: DriverRun, asked: str) -> str:
         """Where the command begins, from the task's directory; a path from the root is one in the view."""
@@ -170,12 +164,8 @@ class JailBuilder:
             memory_max_mib=launch.memory_max_mib,
             processes=self._settings.pids_limit,
         )
-        name = self.group_name(run.directory)
+        name = group_name(run.directory)
         return RunCgroup(found=groups.found, parent=groups.parent, name=name, limits=limits)
-
-    def group_name(self, directory: Path) -> str:
-        """Name of a run's cgroup: of its own directory, so that every life finds it."""
-        return group_name(directory)
 
     def make_directories(self, run: DriverRun, directory: Path, user: TaskUser) -> None:
         """Make what a start needs, link by link; of earlier runs only the last is kept. Raises OSError."""

@@ -8,6 +8,7 @@ Source: the kernel's admin-guide/cgroup-v1 and cgroup-v2.
 
 import contextlib
 import errno
+import hashlib
 import os
 import select
 import signal
@@ -54,6 +55,11 @@ class CgroupHierarchies(msgspec.Struct, frozen=True, kw_only=True):
     dirs: dict[str, str]
     #: controllers that are version 2's.
     second: tuple[str, ...] = ()
+
+
+def agent_level(parent: str, home: Path) -> str:
+    """Path of one agent's level below a hierarchy: agents with other data directories have others."""
+    return f"{parent}/{hashlib.sha256(str(home).encode()).hexdigest()[:12]}"
 
 
 def find_hierarchies(mounts: str, *, root: str = "") -> CgroupHierarchies:
@@ -221,6 +227,29 @@ class CgroupTree:
             for level in (top / KEEPERS_GROUP, top):
                 with contextlib.suppress(OSError):
                     level.rmdir()
+
+
+def holding_tree(mounts: str, own: str, parent: str) -> CgroupTree | None:
+    """Find where this process may make groups that only hold processes together: no limits, no controllers.
+
+    `mounts`, `own`: /proc/self/mounts and /proc/self/cgroup. Root makes them at the top, another user in the group that
+    was delegated to it. None: the kernel gives none.
+    """
+    found = find_hierarchies(mounts)
+    paths = [line.split(":", 2)[1:] for line in own.splitlines() if line.count(":") >= 2]
+    mine = {name: path for names, path in paths for name in names.split(",")}
+    places = []
+    if (top := found.dirs.get(_UNIFIED)) is not None:
+        places = [(_UNIFIED, top), (_UNIFIED, f"{top}{mine.get('', '/')}".rstrip("/"))]
+    if (top := found.dirs.get("freezer")) is not None and "freezer" not in found.second:
+        places.append(("freezer", top))
+    for name, place in places:
+        tree = CgroupTree(CgroupHierarchies(dirs={name: place}), parent)
+        with contextlib.suppress(OSError):
+            tree.prepare()
+            if os.access(Path(place, parent, KEEPERS_GROUP, "cgroup.procs"), os.W_OK):
+                return tree
+    return None
 
 
 def join(entry: str, pid: int) -> None:

@@ -1,7 +1,8 @@
 """Run a command inside a run that is under way: same namespaces, view, user, rights and cgroups.
 
 Two processes: one that enters the namespaces and waits, and the command. When the agent closes the second pipe,
-because it ended or the client has left, the command is killed. Every function here ends its process.
+because it ended or the client has left, the command is killed. What a command leaves behind ends with the task.
+Every function here ends its process.
 """
 
 import contextlib
@@ -13,12 +14,11 @@ import termios
 
 import msgspec
 
-from services.agent.drivers.isolation import kernel
+from services.agent.drivers.isolation import descendants, ending, kernel
 from services.agent.drivers.isolation.stages import (
     StageFailed,
     confine,
     run_program,
-    shell_code,
 )
 from services.agent.drivers.isolation.starter_protocol import EnterOrder, Jail
 
@@ -38,7 +38,9 @@ def enter(order: EnterOrder, tell: int, life: int, std: tuple[int, int, int]) ->
     kernel.set_process_name("caravan-exec")
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     said = "error 0 process exited before exec"
+    task = -1
     try:
+        task = os.pidfd_open(order.pid)
         wanted = entered_namespaces(order.jail)
         entries = [os.open(path, os.O_WRONLY | os.O_CLOEXEC) for path in order.jail.cgroup_entries]
         spaces = [
@@ -49,18 +51,24 @@ def enter(order: EnterOrder, tell: int, life: int, std: tuple[int, int, int]) ->
         _check_same_process(order)
         for fd, flag in spaces:
             kernel.setns(fd, flag)
+        if not order.jail.namespaces & kernel.CLONE_NEWPID:
+            descendants.adopt_orphans()
         child = os.fork()
         if child == 0:
             _exec_command(order, entries, std)
         for fd in {*std}:
             os.close(fd)
-        said = f"exit {_wait(child, life)}"
-    except FileNotFoundError:
+        said = f"exit {_wait(child, life, order.jail)}"
+    except (FileNotFoundError, ProcessLookupError):
         said = "error 0 the task has ended"
     except OSError as err:
         said = f"error 0 {err.strerror or err}"
     with contextlib.suppress(OSError):
         os.write(tell, f"{said}\n".encode())
+    for fd in (tell, life):
+        os.close(fd)
+    if not order.jail.namespaces & kernel.CLONE_NEWPID:
+        _end_with_task(task)
     os._exit(0)
 
 
@@ -74,6 +82,20 @@ def entered_namespaces(jail: Jail) -> int:
     return jail.namespaces | (kernel.CLONE_NEWNS if jail.view else 0)
 
 
+def _end_with_task(task: int) -> None:
+    """Wait for what the command left behind, and kill it when the task ends."""
+    woken, wake = os.pipe()
+    for fd in (woken, wake):
+        os.set_blocking(fd, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake)
+    while descendants.reap_ended():
+        if task in select.select([task, woken], [], [])[0]:
+            descendants.end_descendants()
+            return
+        os.read(woken, 4096)
+
+
 def _check_same_process(order: EnterOrder) -> None:
     """Raise OSError when the pid is not that process any more; what was opened before is its own if it is."""
     with open(f"/proc/{order.pid}/stat", encoding="utf-8", errors="replace") as file:
@@ -82,7 +104,7 @@ def _check_same_process(order: EnterOrder) -> None:
         raise OSError(3, "the task has ended")
 
 
-def _wait(child: int, life: int) -> int:
+def _wait(child: int, life: int, jail: Jail) -> int:
     """Wait for the command, or for the agent to close the pipe."""
     fd = os.pidfd_open(child)
     ready, _, _ = select.select([fd, life], [], [])
@@ -90,7 +112,10 @@ def _wait(child: int, life: int) -> int:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
         os.kill(child, signal.SIGKILL)
-    return shell_code(os.waitpid(child, 0)[1])
+    code = ending.ended_by(os.waitpid(child, 0)[1]).code
+    if fd not in ready and not jail.namespaces & kernel.CLONE_NEWPID:
+        descendants.end_descendants()
+    return code
 
 
 def _without_landlock(jail: Jail) -> Jail:

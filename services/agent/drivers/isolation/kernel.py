@@ -24,6 +24,7 @@ MNT_DETACH, UMOUNT_NOFOLLOW = 2, 8
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_CAPBSET_DROP = 24
+_PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_CAP_AMBIENT = 47
 _PR_CAP_AMBIENT_RAISE, _PR_CAP_AMBIENT_CLEAR_ALL = 2, 4
@@ -136,6 +137,11 @@ def keep_capabilities() -> None:
 def die_with_parent(signal_number: int) -> None:
     """Be sent a signal when the process that made this one ends."""
     check(prctl(_PR_SET_PDEATHSIG, signal_number), "pdeathsig")
+
+
+def become_subreaper() -> None:
+    """Be the parent of every process below this one whose own parent ends."""
+    check(prctl(_PR_SET_CHILD_SUBREAPER, 1), "child_subreaper")
 
 
 def close_on_exec() -> None:

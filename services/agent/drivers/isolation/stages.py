@@ -6,7 +6,8 @@ The keeper is outside: it waits for init, kills what is left, takes the cgroups 
 namespaces: it reaps orphans, writes the task's exit where every life of the agent finds it, and ends, at which the
 kernel kills whatever else is in there. The task does all the rest: it makes its cgroups and its view, claims its run
 (`process/run_record.py`), gives up its rights, and executes the command. So a killed agent or keeper loses
-nothing, and a killed init ends its task. A task of raw_exec has one process for both. Keeper and init are forks of the
+nothing, and a killed init ends its task. A task of raw_exec has one process for both, which adopts the task's orphans
+and ends them with it: a session of their own is no way out. Keeper and init are forks of the
 starter that touch as little as they can while the task runs: they do not even read the order before it has ended.
 
 Decides the order of these steps. Every function here ends its process.
@@ -19,13 +20,20 @@ import resource
 import signal
 from collections.abc import Sequence
 
-from services.agent.drivers.isolation import cgroups, kernel, landlock, mount_view, seccomp
+from services.agent.drivers.isolation import (
+    cgroups,
+    descendants,
+    ending,
+    kernel,
+    landlock,
+    mount_view,
+    seccomp,
+)
 from services.agent.drivers.isolation.starter_protocol import ORDER_DECODER, Jail, StartOrder
 from services.agent.safe_open import open_log
 
 #: Exit codes of a shell for a command that cannot be executed, and one that is not found.
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
-_SIGNAL_BASE = 128
 #: Errors that another try would meet again.
 _FINAL = (1, 2, 7, 8, 13, 20, 22, 36, 40)
 
@@ -43,7 +51,7 @@ def run_keeper(order_fd: int, tell: int, namespaces: int) -> None:
     os.setsid()
     kernel.set_process_name("caravan-keep")
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    code = NOT_EXECUTABLE
+    ended = ending.Ended(code=NOT_EXECUTABLE)
     try:
         kernel.unshare(namespaces)
         child = os.fork()
@@ -51,7 +59,7 @@ def run_keeper(order_fd: int, tell: int, namespaces: int) -> None:
             _run_init(order_fd, tell)
         os.close(tell)
         tell = -1
-        code = shell_code(os.waitpid(child, 0)[1])
+        ended = ending.ended_by(os.waitpid(child, 0)[1])
     except OSError as err:
         _report_error(tell, err)
     order = _read(order_fd)
@@ -59,8 +67,8 @@ def run_keeper(order_fd: int, tell: int, namespaces: int) -> None:
         cgroups.CgroupTree(order.groups.found, order.groups.parent).end(order.groups.name)
     # Init was killed before it could write: the kernel has killed the task with it.
     with contextlib.suppress(OSError):
-        if _claimed(f"{order.directory}/proc", order.kernel_boot):
-            write_exit(order.directory, code, "")
+        if ending.is_claimed(f"{order.directory}/proc", order.kernel_boot):
+            ending.write_exit(order.directory, ended)
     os._exit(0)
 
 
@@ -83,54 +91,22 @@ def _run_init(order_fd: int, tell: int) -> None:
     kernel.set_process_name("caravan-init")
     code = NOT_EXECUTABLE
     try:
+        if os.getpid() != 1:
+            descendants.adopt_orphans()
         child = os.fork()
         if child == 0:
             _run_task(_read(order_fd), tell)
         os.close(tell)
         tell = -1
-        code = _reap(child)
+        ended = ending.reap(child)
+        code = ended.code
         order = _read(order_fd)
-        if _claimed(f"{order.directory}/proc", order.kernel_boot):
-            write_exit(order.directory, code, _out_of_memory(order, code))
+        ended = ending.explain(order, ended)
+        if ending.is_claimed(f"{order.directory}/proc", order.kernel_boot):
+            ending.write_exit(order.directory, ended)
     except OSError as err:
         _report_error(tell, err)
-    os._exit(code if code < _SIGNAL_BASE else NOT_EXECUTABLE)
-
-
-def _out_of_memory(order: StartOrder, code: int) -> str:
-    """Text for a kill by the kernel at the memory limit; empty: there was none."""
-    groups = order.groups
-    if groups is None:
-        return ""
-    try:
-        path = cgroups.CgroupTree(groups.found, groups.parent).oom_counter_path(groups.name)
-        kills = cgroups.oom_kills(_line_of(path)) if path else 0
-    except OSError:
-        return ""
-    if not kills:
-        return ""
-    victim = "the task" if code == _SIGNAL_BASE + signal.SIGKILL else "a child process"
-    return f"out of memory: {victim} was killed at the limit of {groups.limits.memory_hard_mib} MiB"
-
-
-def _reap(task: int) -> int:
-    """Wait for the task, kill what is left of its group, reap other children. Returns a shell's exit code."""
-    while True:
-        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-        pid = ended.si_pid if ended is not None else task
-        if pid == task:
-            # Before it is reaped: its group has its number until then.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(task, signal.SIGKILL)
-        status = os.waitpid(pid, 0)[1]
-        if pid == task:
-            return shell_code(status)
-
-
-def shell_code(status: int) -> int:
-    """Exit code of a child as a shell gives it: 128 + signal for a signal."""
-    code = os.waitstatus_to_exitcode(status)
-    return code if code >= 0 else _SIGNAL_BASE - code
+    os._exit(code)
 
 
 def _run_task(order: StartOrder, tell: int) -> None:
@@ -183,6 +159,13 @@ def _join(order: StartOrder) -> int:
     if order.groups is None:
         return 0
     groups = cgroups.CgroupTree(order.groups.found, order.groups.parent)
+    if order.jail.plain:
+        # It has no limits to keep, and init ends what it starts in any case.
+        with contextlib.suppress(OSError):
+            groups.make(order.groups.name, order.groups.limits)
+            for path in order.jail.cgroup_entries:
+                cgroups.join(path, 0)
+        return 0
     groups.make(order.groups.name, order.groups.limits)
     me = os.getpid()
     helper = os.fork()
@@ -203,9 +186,9 @@ def _await_helper(helper: int) -> None:
 
 def _lineage(order: StartOrder) -> list[str]:
     """The content of a claim: kernel boot, and the stat of keeper, task and init, with pids of the node."""
-    me = _line_of("/proc/self/stat")
-    init = _line_of(f"/proc/{parse_parent(me)}/stat")
-    keeper = init if order.jail.plain else _line_of(f"/proc/{parse_parent(init)}/stat")
+    me = ending.line_of("/proc/self/stat")
+    init = ending.line_of(f"/proc/{parse_parent(me)}/stat")
+    keeper = init if order.jail.plain else ending.line_of(f"/proc/{parse_parent(init)}/stat")
     return [order.kernel_boot, keeper, me, init]
 
 
@@ -215,7 +198,8 @@ def parse_parent(stat: str) -> int:
 
 
 def _claim(run: int, lines: Sequence[str]) -> None:
-    """Claim the run. Raises FileExistsError when the run was voided."""
+    """Claim the run, with room for the record of its end. Raises FileExistsError when the run was voided."""
+    ending.reserve_exit(run)
     fd = os.open("proc", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=run)
     os.write(fd, "".join(f"{line}\n" for line in lines).encode())
     os.close(fd)
@@ -255,7 +239,7 @@ def _limit(number: int, soft: int, hard: int) -> None:
         resource.setrlimit(number, (min(soft, most), min(hard, most)))
 
 
-def run_program(argv: tuple[str, ...], env: dict[str, str]) -> None:
+def run_program(argv: tuple[bytes, ...], env: tuple[bytes, ...]) -> None:
     """Execute a command, found as a shell would. Returns never, or raises Failed."""
     for number in range(1, signal.NSIG):
         # Python ignores some signals; what is executed would continue ignoring them.
@@ -263,14 +247,16 @@ def run_program(argv: tuple[str, ...], env: dict[str, str]) -> None:
             signal.signal(number, signal.SIG_DFL)
     # No descriptor of the agent stays open in the task.
     kernel.close_on_exec()
-    command = argv[0]
-    places = [command]
-    if "/" not in command:
-        places = [f"{part or '.'}/{command}" for part in env.get("PATH", "").split(":")]
+    variables = dict(line.split(b"=", 1) for line in env)
+    command = os.fsdecode(argv[0])
+    places = [argv[0]]
+    if b"/" not in argv[0]:
+        parts = variables.get(b"PATH", b"").split(b":")
+        places = [(part or b".") + b"/" + argv[0] for part in parts]
     worst = OSError(errno.ENOENT, "")
     for place in places:
         try:
-            os.execve(place, argv, env)
+            os.execve(place, argv, variables)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as err:
@@ -290,36 +276,6 @@ def _output(order: StartOrder, path: str) -> int:
     # The task may open it again as /dev/stdout.
     os.fchmod(fd, 0o666)
     return fd
-
-
-def write_exit(directory: str, code: int, reason: str) -> None:
-    """Write the end of a run, once; later writers do nothing."""
-    if os.path.exists(f"{directory}/exit"):
-        return
-    fresh = f"{directory}/exit.new"
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(fresh)
-    out = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    os.write(out, f"{code}\n{reason}\n".encode())
-    os.fsync(out)
-    os.close(out)
-    os.rename(fresh, f"{directory}/exit")
-
-
-def _line_of(path: str) -> str:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(fd, 4096).decode(errors="replace").strip()
-    finally:
-        os.close(fd)
-
-
-def _claimed(path: str, boot: str) -> bool:
-    """Return whether the run began; a voided run never began."""
-    try:
-        return _line_of(path).splitlines()[0] == boot
-    except FileNotFoundError:
-        return False
 
 
 def _report_error(tell: int, err: Exception) -> None:

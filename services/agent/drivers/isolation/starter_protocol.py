@@ -3,6 +3,9 @@
 Decides nothing. Everything that depends on the operator or the node was decided before; nothing here is checked again.
 """
 
+import os
+from collections.abc import Iterable, Mapping
+
 import msgspec
 
 from services.agent.drivers.isolation.cgroups import CgroupHierarchies, CgroupLimits
@@ -66,10 +69,11 @@ class StartOrder(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     stderr: str
     #: paths of devices shown in the view.
     devices: tuple[str, ...] = ()
-    argv: tuple[str, ...]
-    env: dict[str, str]
+    argv: tuple[bytes, ...]
+    #: `NAME=value`, exactly as the kernel hands them over.
+    env: tuple[bytes, ...]
     #: in the view: from its root; else from the task's directory.
-    work_dir: str
+    work_dir: bytes
     jail: Jail
     groups: RunCgroup | None = None
 
@@ -79,9 +83,9 @@ class EnterOrder(msgspec.Struct, frozen=True, kw_only=True, tag="enter"):
 
     pid: int
     start_ticks: int
-    argv: tuple[str, ...]
-    env: dict[str, str]
-    work_dir: str
+    argv: tuple[bytes, ...]
+    env: tuple[bytes, ...]
+    work_dir: bytes
     jail: Jail
     #: 0 is a terminal that becomes the command's own.
     tty: bool = False
@@ -91,6 +95,16 @@ class MoveOrder(msgspec.Struct, frozen=True, kw_only=True, tag="shelter"):
     """Move the starter, and so all keepers to come, where no limit and no service manager meets them."""
 
     entries: tuple[str, ...]
+
+
+def encode_arguments(argv: Iterable[str]) -> tuple[bytes, ...]:
+    """Arguments as the kernel takes them; JSON text could not hold bytes that are not UTF-8."""
+    return tuple(os.fsencode(one) for one in argv)
+
+
+def encode_environment(env: Mapping[str, str]) -> tuple[bytes, ...]:
+    """Variables as the kernel takes them."""
+    return tuple(os.fsencode(f"{name}={value}") for name, value in env.items())
 
 
 StarterOrder = StartOrder | EnterOrder | MoveOrder

@@ -17,8 +17,15 @@ from services.agent.drivers.driver import (
     TaskExit,
     TaskMissing,
     TaskUsage,
+    record_signal,
 )
-from services.agent.drivers.isolation.starter_protocol import EnterOrder, Jail, StartOrder
+from services.agent.drivers.isolation.cgroups import CgroupTree
+from services.agent.drivers.isolation.starter_protocol import (
+    EnterOrder,
+    Jail,
+    StartOrder,
+    encode_arguments,
+)
 from services.agent.drivers.process.exec_session import ProcessSession, open_session
 from services.agent.drivers.process.os_process import (
     has_pid,
@@ -31,11 +38,13 @@ from services.agent.drivers.process.os_process import (
 from services.agent.drivers.process.run_record import (
     ProcessRun,
     find_run,
+    group_name,
     read_claim,
     read_exit,
     void_run,
 )
 from services.agent.drivers.process.starter_client import StarterClient
+from shared.signal_names import signal_number
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -48,6 +57,8 @@ class ProcessDriver:
 
     def __init__(self, *, kernel_boot: str, starter: StarterClient | None = None) -> None:
         self._kernel_boot = kernel_boot
+        #: cgroups of the runs; None: this node gives none.
+        self.groups: CgroupTree | None = None
         self.starter = starter or StarterClient()
 
     async def start_order(self, run: DriverRun, order: StartOrder) -> ProcessRun:
@@ -98,18 +109,30 @@ class ProcessDriver:
         if found is not None:
             return found
         reason = "exit code unknown: keeper and init processes were killed"
+        if not self.ends_sessions:
+            reason += "; its processes with a session of their own may still run"
         return TaskExit(code=None, reason=reason)
 
+    @property
+    def ends_sessions(self) -> bool:
+        """Return whether all processes of a run end even when its keeper was killed."""
+        return self.groups is not None
+
     async def clean(self, directory: Path) -> None:
-        """Remove what a driver made for a run that has ended."""
+        """Kill what is left in the cgroup of a run that has ended, and remove it."""
+        name = group_name(directory)
+        if self.groups is not None and self.groups.exists(name):
+            await asyncio.to_thread(self.groups.end, name)
 
     async def signal(self, handle: ProcessRun, name: str) -> None:
         """Signal the task's group."""
+        if (number := signal_number(name)) is not None:
+            record_signal(handle.directory, number)
         send_signal(handle.process, name)
 
     async def stop(self, handle: ProcessRun) -> None:
         """Kill the task's group; init ends with it, and kills what is left."""
-        send_signal(handle.process, "SIGKILL")
+        await self.signal(handle, "SIGKILL")
         if not is_alive(handle.process):
             # Init ends by itself unless it is stopped.
             send_signal(handle.init, "SIGCONT")
@@ -123,7 +146,7 @@ class ProcessDriver:
 
     def jail_of(self, _handle: ProcessRun) -> Jail:
         """Isolation of a live run, for commands beside it. Raises StartRefused."""
-        return Jail(plain=True)
+        raise NotImplementedError
 
     async def exec_stream(
         self, handle: ProcessRun, command: tuple[str, ...], *, tty: bool
@@ -134,9 +157,9 @@ class ProcessDriver:
         order = EnterOrder(
             pid=handle.pid,
             start_ticks=handle.process.start_ticks,
-            argv=command,
+            argv=encode_arguments(command),
             env=env,
-            work_dir="/" if jail.view and not jail.plain else where,
+            work_dir=b"/" if jail.view and not jail.plain else where,
             jail=jail,
             tty=tty,
         )
@@ -148,19 +171,21 @@ class ProcessDriver:
         return TaskUsage(cpu_ns=cpu_ns, memory_bytes=memory_bytes)
 
     def close(self) -> None:
-        """Release the starter; tasks run on."""
+        """Release the starter; tasks run on. Without tasks, remove the agent's cgroups."""
         self.starter.close()
+        if self.groups is not None:
+            self.groups.sweep()
+            self.groups.remove()
 
 
-def _environment_of(pid: int) -> tuple[dict[str, str], str]:
+def _environment_of(pid: int) -> tuple[tuple[bytes, ...], bytes]:
     """Environment and directory of a process. Raises StartRefused when it has ended."""
     try:
         text = Path(f"/proc/{pid}/environ").read_bytes()
-        where = str(Path(f"/proc/{pid}/cwd").readlink())
+        where = os.fsencode(Path(f"/proc/{pid}/cwd").readlink())
     except OSError as err:
         raise StartRefused("the task has ended", recoverable=False) from err
-    pairs = [pair.split(b"=", 1) for pair in text.split(b"\0") if b"=" in pair]
-    return {os.fsdecode(name): os.fsdecode(value) for name, value in pairs}, where
+    return tuple(line for line in text.split(b"\0") if line.find(b"=") > 0), where
 
 
 def check_environment(texts: Iterable[str], env: dict[str, str]) -> None:

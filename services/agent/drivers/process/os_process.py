@@ -12,6 +12,8 @@ from pathlib import Path
 
 import msgspec
 
+from shared.signal_names import signal_error, signal_number
+
 _PROC = Path("/proc")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -86,19 +88,22 @@ async def wait_for_end(process: OsProcess) -> None:
 
 
 def send_signal(leader: OsProcess, name: str) -> None:
-    """Signal the group that a process leads, if it is there. Raises ValueError for an unknown signal."""
-    try:
-        number = signal.Signals[name]
-    except KeyError as err:
-        raise ValueError(f"unknown signal {name!r}") from err
+    """Signal the group that a process leads, if it is there.
+
+    Raises ValueError for an unknown signal, PermissionError where the kernel does not allow it.
+    """
+    number = signal_number(name)
+    if number is None:
+        raise ValueError(signal_error(name))
     if has_pid(leader):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(leader.pid, number)
 
 
 def kill_session(leader: OsProcess) -> None:
     """Kill the session that a process led, even when the leader has ended."""
-    send_signal(leader, "SIGKILL")
+    with contextlib.suppress(PermissionError):
+        send_signal(leader, "SIGKILL")
     with contextlib.suppress(OSError):
         for member in _session(leader):
             with contextlib.suppress(ProcessLookupError, PermissionError):

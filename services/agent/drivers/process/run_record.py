@@ -3,13 +3,16 @@
 In `runs/<alloc>/<task>/<number>/` stand
 - `proc`, made once and never replaced: kernel boot, and the stat line (/proc) of keeper, task and init. Making it
   is the claim: either the run began, or it was voided first and never will begin;
-- `exit`: the exit code, a shell's 128 + signal for a signal, and a reason; renamed into place;
+- `exit`: the exit code, a shell's 128 + signal for a signal, and a reason; where the code is above 128 whether that
+  was a signal, and how many processes could not be ended; renamed into place. Its room is taken with the claim;
+- `signals`: the signals that the agent sent;
 - `left`: the run was ended because its agent ended, so the next life starts it again at no charge.
 
-Written by the starter's children (`isolation/stages.py`), read by every later agent process.
+Written by the starter's children (`isolation/stages.py`, `isolation/ending.py`), read by every later agent process.
 """
 
 import contextlib
+import hashlib
 from pathlib import Path
 
 import msgspec
@@ -38,6 +41,11 @@ class ProcessRun(msgspec.Struct, kw_only=True):
     def pid(self) -> int:
         """Process id of the task."""
         return self.process.pid
+
+
+def group_name(directory: Path) -> str:
+    """Name of the cgroup of the run with this directory, so that every life of the agent finds it."""
+    return hashlib.sha256(str(directory).encode()).hexdigest()[:20]
 
 
 def read_claim(directory: Path) -> ProcessRun | None:
@@ -90,7 +98,15 @@ def read_exit(directory: Path) -> TaskExit | None:
         text = (directory / "exit").read_text()
     except FileNotFoundError:
         return None
-    code, _, reason = text.partition("\n")
+    code, *lines = text.splitlines() or [""]
     if not code.isdigit():
         return TaskExit(code=None, reason="exit file is unreadable")
-    return exit_from_code(int(code), reason.strip())
+    more = dict(line.split(" ", 1) for line in lines[1:] if " " in line)
+    # Older releases wrote no signal: there the code tells.
+    found = exit_from_code(int(code), lines[0].strip() if lines else "")
+    number, left = more.get("signal", ""), more.get("left", "")
+    return msgspec.structs.replace(
+        found,
+        signal=int(number) if number.isdigit() else found.signal,
+        left=int(left) if left.isdigit() else 0,
+    )
