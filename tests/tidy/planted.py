@@ -16,7 +16,7 @@ SOUND = {
     + "".join(f"python3 deploy/bootstrap.py {c}\n" for c in COMMANDS)
     + "```\n",
     "deploy/requirements.txt": LOCK,
-    **{f"docs/checklists/{n}.md": "See `deploy/requirements.txt`.\n" for n in range(11)},
+    **{f"docs/checklists/{n}.md": "See `deploy/requirements.txt`.\n" for n in range(15)},
     "shared/core/state/state.py": DOC,
     "services/cli/main.py": DOC,
     "services/scheduler/role.py": DOC,

@@ -68,7 +68,7 @@ async def checked(
         server.add_generic_rpc_handlers((handler,))
     if tls:
         credentials = grpc.ssl_server_credentials([(KEY, CERTIFICATE)])
-        port = server.add_secure_port("localhost:0", credentials)
+        port = server.add_secure_port("127.0.0.1:0", credentials)
     else:
         port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -126,13 +126,13 @@ def test_no_answer_is_critical_at_the_timeout() -> None:
 
 def test_tls_is_verified_unless_told_otherwise() -> None:
     """A certificate that no authority signed fails the check, except with tls_skip_verify."""
-    more: dict[str, Any] = {"tls": True, "address": "localhost", "grpc_use_tls": True}
+    more: dict[str, Any] = {"tls": True, "grpc_use_tls": True}
     found, asked = asyncio.run(checked({"": SERVING}, **more))
     assert found.status == "critical" and "certificate verify failed" in found.output
     assert asked == []
     found, _ = asyncio.run(checked({"": SERVING}, tls_skip_verify=True, **more))
     assert (found.status, found.output) == ("passing", "SERVING")
-    found, _ = asyncio.run(checked({"": SERVING}, tls=True, address="localhost"))
+    found, _ = asyncio.run(checked({"": SERVING}, tls=True))
     assert found.status == "critical"
 
 

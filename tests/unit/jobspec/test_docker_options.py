@@ -158,9 +158,11 @@ def test_what_is_wrong_is_refused_on_the_node_too() -> None:
 
 def test_how_an_end_is_read() -> None:
     """A code above 128 is a signal; a kill for memory is called so, unless the container ended well."""
-    assert container_exit({"ExitCode": 137, "OOMKilled": True}).reason.startswith("OOM Killed")
-    assert container_exit({"ExitCode": 143}).signal == 15
-    assert container_exit({"ExitCode": 0, "OOMKilled": True}).reason == ""
+    assert container_exit({"ExitCode": 137, "OOMKilled": True}, frozenset()).reason.startswith(
+        "OOM Killed"
+    )
+    assert container_exit({"ExitCode": 143}, frozenset({15})).signal == 15
+    assert container_exit({"ExitCode": 0, "OOMKilled": True}, frozenset()).reason == ""
     assert ended_before_boot({"FinishedAt": "2001-01-01T00:00:00.5Z"})
     assert not ended_before_boot({"FinishedAt": "0001-01-01T00:00:00Z"})
 
