@@ -1,4 +1,4 @@
-"""How ends are told: codes are no signals, a kill by order is none by the kernel, and a full disk loses none."""
+"""Reports of ends: a code is no signal, a kill by order is not the kernel's, and a full disk loses no exit code."""
 
 import asyncio
 import contextlib
@@ -126,7 +126,7 @@ _FILL = "cat /dev/zero > $NOMAD_ALLOC_DIR/data/big 2>/dev/null; exit 7"
 @both
 @pytest.mark.asyncio
 async def test_an_end_is_told_on_a_full_disk(small_disk: Path, name: str) -> None:
-    """A task that ends on a disk without room is told with its exit code: its room was taken at the start."""
+    """A task that ends on a disk without room keeps its exit code: the room for it was taken at the start."""
     async with a_driver(small_disk, name) as one:
         assert await one.ended(_FILL) == TaskExit(code=7)
         assert os.statvfs(small_disk).f_bavail == 0

@@ -188,8 +188,8 @@ async def test_the_environment_arrives_exactly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every name and value reaches the task and commands beside it, bytes that are not UTF-8 included."""
-    monkeypatch.setitem(os.environ, "HOME", "/home/\udcff")
-    wanted = {**HARD_TO_CARRY, "HOME": "/home/\udcff"}
+    monkeypatch.setitem(os.environ, "HOME", "/srv/\udcff")
+    wanted = {**HARD_TO_CARRY, "HOME": "/srv/\udcff"}
     python = (sys.executable, "-I", "-S", "-c", _PRINT_ENVIRONMENT)
     script = f"{_PRINT_ENVIRONMENT}; import sys, time; sys.stdout.flush(); time.sleep(300)"
     config = {"command": python[0], "args": [*python[1:-1], script]}
@@ -210,7 +210,7 @@ async def test_references_to_what_is_inherited_are_resolved(
 ) -> None:
     """A task's PATH may add to the agent's, and metadata may refer to the node and the allocation."""
     monkeypatch.setenv("PATH", f"/no/such:{os.environ['PATH']}")
-    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("HOME", "/srv/me")
     task = sh(
         "env",
         Env={"PATH": "${PATH}:/opt/own", "AT": "${HOME}/x", "KEPT": "${NO_SUCH} ${no.such}"},
@@ -219,7 +219,7 @@ async def test_references_to_what_is_inherited_are_resolved(
     node = await run(tmp_path, job(task, kind="batch"), "complete")
     seen = dict(line.split("=", 1) for line in node.output().splitlines() if "=" in line)
     assert seen["PATH"] == f"{os.environ['PATH']}:/opt/own"
-    assert seen["AT"] == "/home/me/x"
+    assert seen["AT"] == "/srv/me/x"
     assert seen["KEPT"] == "${NO_SUCH} ${no.such}"
     assert seen["NOMAD_META_where"] == f"one-g {seen['NOMAD_TASK_DIR']}"
     assert seen["NOMAD_META_WHERE"] == seen["NOMAD_META_where"]

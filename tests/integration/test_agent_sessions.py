@@ -27,7 +27,7 @@ _IGNORE_ALL = "setsid sh -c 'trap \"\" INT TERM HUP; echo $$; while :; do sleep 
 
 def tree_for(top: Path) -> CgroupTree:
     """Cgroups for the tasks of one test; skips it where there are none."""
-    tree = own_groups(f"caravan-test/{top.name}-{os.getpid()}")
+    tree = own_groups(f"caravan/test-{top.name}-{os.getpid()}")
     if tree is None:
         not_tested.missing_feature("this machine gives no cgroup")
     assert tree is not None

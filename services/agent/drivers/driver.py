@@ -98,7 +98,7 @@ def exit_from_code(code: int, reason: str = "", *, signals: Container[int] = _AL
 
 
 def record_signal(directory: Path, number: int) -> None:
-    """Keep that a run was sent a signal, before it is sent: its end is told by it."""
+    """Keep that a run was sent a signal, before it is sent: how the run ended depends on it."""
     with contextlib.suppress(OSError), (directory / SENT_SIGNALS).open("a") as file:
         file.write(f"{number}\n")
 

@@ -77,11 +77,31 @@ def _restart(
 ) -> tuple[str, ...]:
     if not ask.task:
         # What ran once and is over is not begun again.
-        told = [task.plan.name for task in supervisor.restart_all(alloc, turn)]
+        told = [task.plan.name for task in _restart_all(alloc, supervisor, turn)]
     else:
         task = alloc.tasks[ask.task]
         told = [ask.task] if supervisor.restart(alloc, task, turn) else []
     return _require_any(told, alloc, ask)
+
+
+def _restart_all(alloc: AllocRuntime, supervisor: Supervisor, turn: AgentStep) -> list[TaskRuntime]:
+    """Restart what runs of an allocation: after the group's shutdown_delay its tasks end in the order of a stop.
+
+    They start again in the order of a start when all have ended. Returns them.
+    """
+    ups = (TaskPhase.RUNNING, TaskPhase.WAITING)
+    meant = [
+        task
+        for task in alloc.body()
+        if task.phase in ups and not (task.stopping or task.restarting or task.ordered)
+    ]
+    if alloc.end is not None or alloc.plan is None or not meant:
+        return []
+    for task in meant:
+        task.ordered = True
+    alloc.restart_ns = turn.now_ns + alloc.plan.shutdown_delay_ns
+    supervisor.advance(alloc, turn)
+    return meant
 
 
 def _signal(

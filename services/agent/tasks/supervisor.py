@@ -182,25 +182,6 @@ class Supervisor:
             self._signal(alloc, task, turn)
         return True
 
-    def restart_all(self, alloc: AllocRuntime, turn: AgentStep) -> list[TaskRuntime]:
-        """Restart what runs of an allocation: after the group's shutdown_delay its tasks end in the order of a stop.
-
-        They start again in the order of a start when all have ended. Returns them.
-        """
-        ups = (TaskPhase.RUNNING, TaskPhase.WAITING)
-        meant = [
-            task
-            for task in alloc.body()
-            if task.phase in ups and not (task.stopping or task.restarting or task.ordered)
-        ]
-        if alloc.end is not None or alloc.plan is None or not meant:
-            return []
-        for task in meant:
-            task.ordered = True
-        alloc.restart_ns = turn.now_ns + alloc.plan.shutdown_delay_ns
-        self.advance(alloc, turn)
-        return meant
-
     # ---- what happened ----
 
     def started(
