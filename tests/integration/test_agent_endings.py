@@ -18,6 +18,7 @@ from services.agent.drivers.process.run_record import read_exit
 from services.agent.drivers.raw_exec import RawExecDriver
 from services.agent.executor.alloc_dirs import _mount, _unmount
 from shared.core.runtime.agent_messages import TaskLaunch
+from tests.bounds import WAIT_S
 from tests.integration.exec_node import NEEDED, a_cell, need, open_home
 
 is_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts file systems")
@@ -107,7 +108,7 @@ async def test_a_forced_kill_is_not_the_kernels(tmp_path: Path, by: str) -> None
     need(*NEEDED)
     async with a_driver(tmp_path, "exec") as one:
         handle = await one.start("tail /dev/zero; echo survived; sleep 300")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(WAIT_S):
             while "survived" not in one.run.places.stdout.read_text():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         if by == "stop":
@@ -146,7 +147,7 @@ async def test_an_end_waits_for_room(
     async with a_driver(small_disk, name) as one:
         handle = await one.start(_FILL)
         big = one.run.places.shared / "data" / "big"
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(WAIT_S):
             while not (one.run.directory / "exit.new").exists():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert read_exit(one.run.directory) is None

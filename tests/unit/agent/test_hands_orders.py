@@ -103,7 +103,7 @@ def ends(story: Story) -> list[str]:
 
 @pytest.mark.parametrize("task", ["main", ""])
 def test_a_restart_waits_for_the_shutdown_delay(task: str) -> None:
-    """A task that restarts gets its signal after its shutdown_delay, as one that stops, and its kill after the timeout."""
+    """A task that restarts gets its signal after its shutdown_delay, as one that stops, and then its kill."""
     job = job_json(task_json("main", ShutdownDelay=3 * SECOND, KillTimeout=2 * SECOND))
     story = Story(job=job).hear(5, alloc()).started("main")
     said(story, order("restart", task=task))
@@ -115,7 +115,7 @@ def test_a_restart_waits_for_the_shutdown_delay(task: str) -> None:
 
 
 def test_a_restart_of_all_has_the_order_of_a_stop_and_a_start() -> None:
-    """The group's delay, then leader, main tasks, sidecars; when all have ended sidecars, main tasks, poststart tasks."""
+    """The group's delay, then leader, main tasks, sidecars; at the end sidecars, main tasks, poststart tasks."""
     hooks = {"side": "prestart", "post": "poststart"}
     tasks = [
         task_json(name, Lifecycle={"Hook": hooks[name], "Sidecar": True}) for name in hooks

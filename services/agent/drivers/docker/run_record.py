@@ -67,7 +67,7 @@ def _replace(path: Path, data: bytes, *, sync: bool = False) -> None:
 def container_exit(state: dict[str, Any], sent: frozenset[int]) -> TaskExit:
     """Read how a container ended. `sent`: the signals that it was sent.
 
-    The engine gives a signal as an exit code: 137 is a signal where one was sent, or the kernel killed for lack of memory.
+    The engine gives a signal as an exit code: 137 is one where it was sent, or where the kernel killed for memory.
     """
     code = int(state["ExitCode"])
     reason = str(state.get("Error") or "")
