@@ -68,6 +68,8 @@ class PlacementRequest(msgspec.Struct, frozen=True, eq=False):
     replaced: Rows = _NONE
     #: which of them replace an evicted one.
     evicted: NDArray[np.bool_] | None = None
+    #: rows that these replace.
+    origins: Rows = _NONE
     #: rows that stop with their replacements, not before: the last of the allocations to place are these. Why.
     tied: Rows = _NONE
     tied_reasons: tuple[str, ...] = ()
@@ -92,7 +94,7 @@ _NOTHING = ReconcileResult((), (), ())
 
 
 class GroupRows(msgspec.Struct, frozen=True, eq=False):
-    """The rows of one group that are wanted, and what is the matter with each. Shapes: all but `evicted` (R,)."""
+    """The rows of one group that are wanted, and what is the matter with each. Shapes: all but `unreplaced` (R,)."""
 
     rows: Rows
     lost: Mask
@@ -107,8 +109,8 @@ class GroupRows(msgspec.Struct, frozen=True, eq=False):
     moved: Mask
     #: ended for good, for this version.
     done: Mask
-    #: evicted ones that are not replaced yet.
-    evicted: Rows
+    #: evicted or stopped ones, whose replacements are still to come.
+    unreplaced: Rows
 
 
 class Reconciler:
@@ -126,6 +128,8 @@ class Reconciler:
         self.requests: list[PlacementRequest] = []
         #: deployment of the group that is compared; 0: none.
         self.deployment = 0
+        #: rows whose replacements could not be placed when they were stopped.
+        self.late = _NONE
 
     @property
     def is_live(self) -> bool:
@@ -168,6 +172,8 @@ class Reconciler:
         lost = is_lost(self.state, rows) & ~TERMINAL[table.client[rows]]
         self.stop(rows[lost], "node is down", "lost")
         matters = ~lost | (table.desired[rows] != STOP) if self.is_live else ~lost
+        if self.is_live and table.predecessors:
+            matters |= table.is_predecessor(rows)
         if table.final:
             matters |= table.is_final(rows)
         return rows[matters], lost[matters]
@@ -177,8 +183,8 @@ class Reconciler:
         table = self.state.allocations
         stops = np.equal(table.desired[rows], STOP)
         if np.count_nonzero(stops):
-            # Stopping allocations do not count, nor do stopped ones.
-            stops &= ~table.is_final(rows)
+            # Stopping allocations do not count, nor do stopped ones, unless their replacements are to come.
+            stops &= ~table.is_final(rows) & ~table.is_predecessor(rows)
             rows, lost = rows[~stops], lost[~stops]
         if self._is_calm(job, group, rows):
             self._replace(group, rows, lost)
@@ -208,7 +214,7 @@ class Reconciler:
     def sort(self, job: Job, group: GroupSpec, rows: Rows, lost: Mask) -> GroupRows:
         """Say what is the matter with each row of a group; what an operator stopped goes into its bucket."""
         table = self.state.allocations
-        evicted = self._unreplaced(rows[table.desired[rows] == EVICT])
+        unreplaced = self._unreplaced(rows)
         final = table.is_final(rows)
         wanted = (table.desired[rows] == RUN) | final
         rows, lost, final = rows[wanted], (lost & ~final)[wanted], final[wanted]
@@ -227,14 +233,14 @@ class Reconciler:
         elif moved.any():
             # The drain ends them.
             done |= moved & ~is_stop_requested(self.state, rows)
-        if len(evicted):
-            evicted = evicted[~np.isin(table.index[evicted], table.index[rows])]
-        return GroupRows(rows, lost, alive, failed, same, current, moved, done, evicted)
+        if len(unreplaced):
+            unreplaced = unreplaced[~np.isin(table.index[unreplaced], table.index[rows])]
+        return GroupRows(rows, lost, alive, failed, same, current, moved, done, unreplaced)
 
     def _again(self, at: GroupRows, replaced: Mask, away: Mask, kept: Mask) -> Rows:
         """The rows to replace, of each name the newest."""
         table = self.state.allocations
-        again = np.concatenate((at.rows[replaced & ~at.done], at.evicted))
+        again = np.concatenate((at.rows[replaced & ~at.done], at.unreplaced))
         if away.any():
             again = again[~np.isin(table.index[again], table.index[at.rows[kept]])]
         return self._newest(again)
@@ -355,7 +361,7 @@ class Reconciler:
             return PlacementRequest(group, count, names, staying, deployment=self.deployment)
         rows = np.where(is_new, 0, origins)
         evicted = (table.desired[rows] == EVICT) & ~is_new
-        failed = (table.client[rows] == FAILED) & ~evicted & ~is_new
+        failed = table.was_failed(rows) & ~evicted & ~is_new
         avoid = np.where(failed, table.node[rows], -1).astype(np.int64)
         reschedules = table.reschedules[rows].astype(np.int64) + failed
         return PlacementRequest(
@@ -367,11 +373,18 @@ class Reconciler:
             reschedules=np.where(is_new, 0, reschedules),
             avoid=avoid if np.count_nonzero(failed) else None,
             evicted=evicted if np.count_nonzero(evicted) else None,
+            origins=origins[~is_new],
             deployment=self.deployment,
         )
 
-    def _unreplaced(self, evicted: Rows) -> Rows:
-        """Which evicted rows of a group are not replaced yet; of one name the newest."""
+    def _unreplaced(self, rows: Rows) -> Rows:
+        """Which evicted or stopped rows of a group are to be replaced and are not yet; of one name the newest evicted."""
+        table = self.state.allocations
+        evicted = self._unreplaced_evicted(rows[table.desired[rows] == EVICT])
+        late = rows[table.is_predecessor(rows)]
+        return np.concatenate((evicted, late)) if len(late) else evicted
+
+    def _unreplaced_evicted(self, evicted: Rows) -> Rows:
         if not len(evicted):
             return evicted
         table = self.state.allocations
@@ -444,8 +457,42 @@ class Reconciler:
             )
 
     def result(self) -> ReconcileResult:
-        """Return all buckets."""
-        return ReconcileResult(tuple(self.stops), tuple(self.updates), tuple(self.requests))
+        """Return all buckets. A stop says which of its rows are replaced by what is requested."""
+        stops = tuple(self.stops)
+        if stops or len(self.late):
+            stops = self._told_apart()
+        return ReconcileResult(stops, tuple(self.updates), tuple(self.requests))
+
+    def _told_apart(self) -> tuple[Stops, ...]:
+        """Split the stops by whether something replaces their rows, and settle late predecessors that nothing does."""
+        table = self.state.allocations
+        keys = table.key[self._replaced_rows()]
+        out: list[Stops] = []
+        named: list[Rows] = []
+        for stop in self.stops:
+            rows = np.asarray(stop.rows, dtype=np.int32)
+            again = np.isin(table.key[rows], keys)
+            named.append(rows)
+            for to_replace, some in ((False, rows[~again]), (True, rows[again])):
+                if len(some):
+                    part = tuple(some.tolist())
+                    out.append(msgspec.structs.replace(stop, rows=part, to_replace=to_replace))
+        if len(self.late):
+            left = self.late[~np.isin(table.key[self.late], keys)]
+            left = left[~np.isin(left, np.concatenate((*named, _NONE)))]
+            if len(left):
+                out.append(Stops(rows=tuple(left.tolist()), reason="not needed"))
+        return tuple(out)
+
+    def _replaced_rows(self) -> Rows:
+        """Rows that what is requested replaces."""
+        table, found = self.state.allocations, [_NONE]
+        for one in self.requests:
+            if one.per_node is not None:
+                found.append(one.replaced[one.per_node[table.node[one.replaced]] > 0])
+            else:
+                found.append(one.origins)
+        return np.concatenate(found)
 
 
 def reconcile(
@@ -486,12 +533,14 @@ def reconcile_groups(
     out: Reconciler, rows: Rows, compare: Callable[[Job, GroupSpec, Rows, Mask], None]
 ) -> None:
     """Sort out lost rows, stopped jobs and removed groups; `compare` handles the rest, by group."""
+    table = out.state.allocations
+    if table.predecessors:
+        out.late = rows[table.is_predecessor(rows)]
     rows, lost = out.lose(rows)
     job = out.job
     if job is None or job.runs_nothing:
         out.stop_running(rows[~lost], "job stopped")
         return
-    table = out.state.allocations
     position = {group.name: index for index, group in enumerate(job.groups)}
     of_row = table.group[rows]
     refs = np.unique(of_row)

@@ -4,6 +4,7 @@ A plan of thousands of allocations becomes a few array writes: no Python object 
 details, reschedule times, the allocation that one replaces) lives in dicts beside the columns.
 """
 
+from collections.abc import Iterable
 from hashlib import blake2b
 
 import numpy as np
@@ -84,6 +85,8 @@ class AllocationTable(EventConsumer):
         self.displaced: dict[int, None] = {}
         #: rows stopped for good: nothing replaces them in their version of the job.
         self.final: dict[int, None] = {}
+        #: by key: row, and client status at the stop, of what was stopped to be replaced and is not replaced yet.
+        self.predecessors: dict[int, tuple[int, int]] = {}
         self.details: dict[int, bytes] = {}
         self.reschedule_at_ns: dict[int, int] = {}
         #: by key: due time, delay, due time, delay, … of the reschedules of its chain.
@@ -163,6 +166,22 @@ class AllocationTable(EventConsumer):
             return np.zeros(len(rows), dtype=bool)
         return np.isin(rows, np.fromiter(self.final, dtype=np.int32, count=len(self.final)))
 
+    def is_predecessor(self, rows: Rows) -> NDArray[np.bool_]:
+        """Which of these rows were stopped to be replaced, and are not replaced yet. Shapes: rows, result (R,)."""
+        known = self.predecessors
+        if not known:
+            return np.zeros(len(rows), dtype=bool)
+        return np.isin(self.key[rows], np.fromiter(known, dtype=np.int64, count=len(known)))
+
+    def was_failed(self, rows: Rows) -> NDArray[np.bool_]:
+        """Which of these rows ended by their own failure, not while they were stopped. Shapes: rows, result (R,)."""
+        failed: NDArray[np.bool_] = self.client[rows] == FAILED
+        if self.predecessors and failed.any():
+            for at in np.flatnonzero(failed).tolist():
+                held = self.predecessors.get(int(self.key[rows[at]]))
+                failed[at] = held is None or held[1] == FAILED
+        return failed
+
     def is_holding(self, rows: Rows) -> NDArray[np.bool_]:
         """Which of these rows hold resources: what did not end and was not evicted. Shapes: rows, result (R,)."""
         holding: NDArray[np.bool_] = (self.desired[rows] != EVICT) & ~TERMINAL[self.client[rows]]
@@ -222,7 +241,8 @@ class AllocationTable(EventConsumer):
         is_displaced = row in self.displaced or None
         reason = self.health_reasons.get(row)
         is_final = row in self.final or None
-        more = (chain, holding, evicted_by, is_displaced, reason, is_final)
+        held = self.predecessors.get(int(self.key[row])) if self.predecessors else None
+        more = (chain, holding, evicted_by, is_displaced, reason, is_final, held)
         if entry == (None, None, None) and more == (None,) * len(more):
             return b""
         if chain is not None:
@@ -237,6 +257,8 @@ class AllocationTable(EventConsumer):
             entry = (*entry, "health", reason)
         if is_final:
             entry = (*entry, "final")
+        if held is not None:
+            entry = (*entry, "predecessor", held[1])
         return ENCODER.encode((row, entry))
 
     def _commit(self, event: PlanCommitted, seq: int) -> None:
@@ -262,6 +284,10 @@ class AllocationTable(EventConsumer):
                     self._rare.touch(row)
             if stop.client_status:
                 self._set_client(rows, np.full(len(rows), CLIENT_CODE[stop.client_status]), seq)
+            if stop.to_replace:
+                self._await_replacements(rows)
+            elif self.predecessors:
+                self._settle_predecessors(self.key[rows].tolist())
         for update in event.updates:
             rows = np.asarray(update.rows, dtype=np.int32)
             self._regroup(rows, self.groups.ref(event.job_id, update.version, update.group))
@@ -275,6 +301,21 @@ class AllocationTable(EventConsumer):
                 self._place_one(event.job_id, placement, ref, seq)
             else:
                 self._place(event.job_id, placement, ref, seq)
+
+    def _await_replacements(self, rows: Rows) -> None:
+        """Keep these as predecessors; of one that is one already, what it was first."""
+        keys, codes = self.key[rows].tolist(), self.client[rows].tolist()
+        for row, key, code in zip(rows.tolist(), keys, codes, strict=True):
+            if key not in self.predecessors:
+                self.predecessors[key] = (row, code)
+                self._rare.touch(row)
+
+    def _settle_predecessors(self, keys: Iterable[int]) -> None:
+        """These are replaced, or will not be."""
+        for key in keys:
+            held = self.predecessors.pop(key, None)
+            if held is not None:
+                self._rare.touch(held[0])
 
     def _join(self, rows: Rows, deployment: int) -> None:
         """Enter a deployment, where health counts anew; 0: leave the one before."""
@@ -381,6 +422,8 @@ class AllocationTable(EventConsumer):
             self.deployment[at] = placement.deployment
             self.canary[at] = placement.canaries
         if placement.previous:
+            if self.predecessors:
+                self._settle_predecessors(placement.previous)
             for nth, (row, previous) in enumerate(
                 zip(rows.tolist(), placement.previous, strict=False)
             ):
@@ -456,6 +499,8 @@ class AllocationTable(EventConsumer):
         if self.chains:
             for key in self.key[rows].tolist():
                 self.chains.pop(key, None)
+        if self.predecessors:
+            self._settle_predecessors(self.key[rows].tolist())
         self.key[rows] = 0
         self.health[rows] = 0
         self.canary[rows] = False
