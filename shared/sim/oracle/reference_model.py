@@ -16,6 +16,7 @@ from shared.sim.oracle.launch_checks import LaunchChecks
 from shared.sim.oracle.reference_joint import ReferenceJoint
 from shared.sim.oracle.reference_pace import ReferencePace
 from shared.sim.oracle.reference_rollouts import ReferenceRollouts
+from shared.sim.oracle.succession_checks import SuccessionChecks
 from shared.sim.oracle.version_checks import VersionChecks
 
 KEY_SHIFT = 20
@@ -174,6 +175,7 @@ class ReferenceModel:
         self.joint = ReferenceJoint(ledger, self.rollouts)
         self.versions = VersionChecks(ledger, lambda job_id: bool(self.rollouts.active(job_id)))
         self._pace = ReferencePace(self)
+        self._succession = SuccessionChecks(ledger, self)
         self._pools = PoolModel()
         self._rows = RowAllocator()
         self._node_rows = RowAllocator()
@@ -226,6 +228,7 @@ class ReferenceModel:
                 case _:
                     self._evaluations(event)
                     self._job(event)
+                    self._succession.apply(event)
                     self.rollouts.apply(event)
                     self.joint.apply(event)
                     if isinstance(event, allocations.AllocationsHealthChanged):
@@ -438,6 +441,7 @@ class ReferenceModel:
         before = {name: len(rows) for (of, name), rows in self._wanted.items() if of == job.id}
         self._evict(job, event)
         self._pace.check(job, event)
+        self._succession.check(job, event)
         for stop in event.stops:
             for row in stop.rows:
                 alloc = self.allocs[row]

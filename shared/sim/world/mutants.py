@@ -453,6 +453,16 @@ def _drain_takes_system(patch: Patch, _site: SimulationContext) -> None:
     patch(table, "ignores_system", ignores_system)
 
 
+def _late_forgets(patch: Patch, _site: SimulationContext) -> None:
+    """A replacement that is not placed with the stop does not know what it replaces."""
+
+    def await_replacements(*_: object) -> None:
+        """Keep none."""
+
+    table = _of("shared.core.state.tables.allocations", "AllocationTable")
+    patch(table, "_await_replacements", await_replacements)
+
+
 MUTANTS: dict[str, Callable[[Patch, SimulationContext], None]] = {
     "ack-before-append": _ack_before_append,
     "no-job-fence": _no_job_fence,
@@ -489,6 +499,7 @@ MUTANTS: dict[str, Callable[[Patch, SimulationContext], None]] = {
     "revert-keeps-counts": _revert_keeps_counts,
     "scale-in-update": _scale_in_update,
     "drain-takes-system": _drain_takes_system,
+    "late-forgets": _late_forgets,
 }
 
 

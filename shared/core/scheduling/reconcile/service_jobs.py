@@ -234,7 +234,9 @@ class Reconciler:
             # The drain ends them.
             done |= moved & ~is_stop_requested(self.state, rows)
         if len(unreplaced):
-            unreplaced = unreplaced[~np.isin(table.index[unreplaced], table.index[rows])]
+            # What completed in an older version holds no name.
+            named = table.index[rows[alive | lost | failed | done]]
+            unreplaced = unreplaced[~np.isin(table.index[unreplaced], named)]
         return GroupRows(rows, lost, alive, failed, same, current, moved, done, unreplaced)
 
     def _again(self, at: GroupRows, replaced: Mask, away: Mask, kept: Mask) -> Rows:

@@ -182,6 +182,22 @@ def test_a_lost_one_that_is_cut_keeps_its_predecessor() -> None:
     assert previous(world, second) == key_of(world, first)
 
 
+def test_what_completed_in_an_older_version_holds_no_name() -> None:
+    """A batch job whose last version completed: what is lost late of the new one is known under the same name."""
+    world = Cluster()
+    world.do(join("n1"))
+    world.run(register("app", group(cpu_mhz=900), job_type="batch"))
+    world.report("n1", (world.rows()[0], "complete"))
+    world.run(register("app", group(cpu_mhz=900, digest="d2"), job_type="batch", submission_id="2"))
+    (second,) = world.rows()
+    world.report("n1", (second, "running"))
+    lose(world, second)
+    assert again(world) == []
+    world.do(join("n2"))
+    (third,) = again(world)
+    assert previous(world, third) == key_of(world, second)
+
+
 def test_a_system_job_knows_what_it_replaces_on_its_node() -> None:
     """A system allocation that an update stopped, and that waits for room, names its predecessor of the node."""
     world = Cluster()
