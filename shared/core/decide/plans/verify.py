@@ -11,6 +11,7 @@ import numpy as np
 
 from schemas.base import Event
 from schemas.evaluations import EvaluationEnded, EvaluationsCreated
+from schemas.jobs import FINITE_JOB_TYPES
 from schemas.nodes import CapacityFreed
 from schemas.plans import Evictions, GroupPlacement, PlanCommitted, PlanRefused, Stops, SubmitPlan
 from shared.core.decide.capacity_freed import freed_on_nodes
@@ -36,7 +37,7 @@ from shared.core.scheduling.preemption.search import evictions_of
 from shared.core.scheduling.reconcile.lost_allocs import is_lost
 from shared.core.state.columns import Rows
 from shared.core.state.state import State
-from shared.core.state.tables.allocations import TERMINAL
+from shared.core.state.tables.allocations import COMPLETE, TERMINAL
 from shared.core.state.tables.jobs import Job, PlanFence
 
 _NO_ROWS: Rows = np.empty(0, dtype=np.int32)
@@ -172,8 +173,11 @@ def _check_stops(state: State, plan: SubmitPlan, job: Job | None) -> None:
         lost = is_lost(state, stopped) & ~TERMINAL[allocations.client[stopped]]
         if stop.client_status != "lost" or not lost.all():
             raise _Refused("stale", "declares allocations lost that ended, or on a node that is up")
+    may_be_complete = job is not None and job.job_type in FINITE_JOB_TYPES
     for update in plan.updates:
-        if TERMINAL[allocations.client[np.asarray(update.rows, dtype=np.int64)]].any():
+        client = allocations.client[np.asarray(update.rows, dtype=np.int64)]
+        # What completed counts in the version of a job that was started again.
+        if (TERMINAL[client] & ~(may_be_complete & (client == COMPLETE))).any():
             raise _Refused("stale", "updates an allocation that ended")
         _check_group(job, update.group, update.version)
 

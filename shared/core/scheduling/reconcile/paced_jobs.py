@@ -149,7 +149,7 @@ class PacedReconciler(Reconciler):
     def _roll(self, group: GroupSpec, at: GroupRows, pace: Pace, job: Job) -> None:
         """Place what is missing, and replace old allocations as far as there is room."""
         table, rows = self.state.allocations, at.rows
-        retry = self._retries(at, pace)
+        retry = self._retries(job, group, at, pace)
         waits = at.failed & ~retry
         unknown = at.alive & (table.client[rows] == UNKNOWN) & group.disconnect.replace
         away = unknown & at.same
@@ -185,10 +185,10 @@ class PacedReconciler(Reconciler):
         staying = rest[~np.isin(rest, moves)]
         self.request(group, missing, staying, again, tied=tied, reasons=reasons)
 
-    def _retries(self, at: GroupRows, pace: Pace) -> Mask:
+    def _retries(self, job: Job, group: GroupSpec, at: GroupRows, pace: Pace) -> Mask:
         """Which failed rows are replaced now: in an active deployment only those whose health is known."""
         table = self.state.allocations
-        due = self._is_due(at.rows, at.failed)
+        due = self._is_due(job, group, at.rows, at.failed)
         mine = table.deployment[at.rows] == pace.key
         if not pace.is_active:
             old: Mask = at.failed & due & ~mine
@@ -236,7 +236,7 @@ class PacedReconciler(Reconciler):
         at = self.sort(job, group, rows, lost)
         table = self.state.allocations
         canary = table.canary[at.rows]
-        retry = self._retries(at, pace)
+        retry = self._retries(job, group, at, pace)
         unknown = at.alive & (table.client[at.rows] == UNKNOWN) & group.disconnect.replace
         stands = (at.alive & ~at.moved & ~unknown) | (at.failed & ~retry)
         again = at.lost | at.moved | retry | unknown

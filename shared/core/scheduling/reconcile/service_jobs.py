@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from schemas.base import DeploymentKey
-from schemas.jobs import GroupSpec
+from schemas.jobs import GroupSpec, ReschedulePolicy
 from schemas.plans import GroupSize, InPlace, Stops
 from shared.core.scheduling.reconcile.drained_allocs import (
     DRAINED,
@@ -26,6 +26,9 @@ from shared.core.scheduling.reconcile.drained_allocs import (
 )
 from shared.core.scheduling.reconcile.duplicate_allocs import ScoreOf, duplicates_to_stop
 from shared.core.scheduling.reconcile.lost_allocs import is_lost
+from shared.core.scheduling.reconcile.predecessors import tell_apart
+from shared.core.scheduling.reconcile.reschedule_delays import reschedule_delay_ns
+from shared.core.scheduling.reconcile.started_again import STARTED_AGAIN, is_before_stop
 from shared.core.state.columns import Rows
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import (
@@ -192,7 +195,7 @@ class Reconciler:
         at = self.sort(job, group, rows, lost)
         client = table.client[at.rows]
         # A failed one of the current digest waits for its reschedule time; of another digest it is replaced at once.
-        waits = at.failed & at.same & ~self._is_due(at.rows, at.failed)
+        waits = at.failed & at.same & ~self._is_due(job, group, at.rows, at.failed)
         # An unknown one keeps its place only until its replacement runs.
         away = at.alive & at.same & (client == UNKNOWN) & group.disconnect.replace
         keep = self._one_of_each(group, at.rows, (at.alive & at.same & ~away) | waits, at.done)
@@ -222,6 +225,15 @@ class Reconciler:
         ended, failed = TERMINAL[client] | final, (client == FAILED) & ~final
         alive = ~ended & ~lost
         same, current = self.versions(job, group, rows)
+        before = is_before_stop(self.state, job, rows)
+        if before.any():
+            # What failed before a stop of the job runs again; what completed goes on as of this version.
+            self.stop(rows[failed & before], STARTED_AGAIN)
+            failed &= ~before
+            if job.job_type == "batch":
+                completed = (client == COMPLETE) & same & before & ~final
+                self.update(job, group, rows[completed])
+                current |= completed
         moved = self.displace(rows, alive, job)
         if not current[alive].all():
             # A new version may forbid the node that an allocation runs on.
@@ -423,13 +435,30 @@ class Reconciler:
         current = [groups.versions[ref] == job.version for ref in refs.tolist()]
         return np.array(same, dtype=bool)[inverse], np.array(current, dtype=bool)[inverse]
 
-    def _is_due(self, rows: Rows, failed: Mask) -> Mask:
-        """Which failed rows may be replaced now, by log time."""
+    def _is_due(self, job: Job, group: GroupSpec, rows: Rows, failed: Mask) -> Mask:
+        """Which failed rows may be replaced now: by log time, or by a policy that came after the failure."""
         due = np.zeros(len(rows), dtype=bool)
         at_ns = self.state.allocations.reschedule_at_ns
         for position in np.flatnonzero(failed).tolist():
-            due[position] = 0 < at_ns.get(int(rows[position]), 0) <= self.state.t_ns
+            row = int(rows[position])
+            policy = self._newer_policy(job, group, row)
+            if policy is None:
+                due[position] = 0 < at_ns.get(row, 0) <= self.state.t_ns
+            else:
+                chain = self.state.allocations.chains.get(int(self.state.allocations.key[row]), ())
+                due[position] = reschedule_delay_ns(policy, chain, self.state.t_ns) is not None
         return due
+
+    def _newer_policy(self, job: Job, group: GroupSpec, row: int) -> ReschedulePolicy | None:
+        """The reschedule policy of a group, where a row failed under another one; None: it is the same."""
+        groups, ref = self.state.allocations.groups, int(self.state.allocations.group[row])
+        if groups.versions[ref] == job.version:
+            return None
+        older = self.state.jobs.job_at(job.id, groups.versions[ref])
+        for one in older.groups if older is not None else ():
+            if one.name == group.name and one.reschedule != group.reschedule:
+                return group.reschedule
+        return None
 
     def _cap(self, rows: Rows, keep: Mask, count: int) -> Mask:
         """Keep at most `count`, lowest names first; stop the rest."""
@@ -462,29 +491,8 @@ class Reconciler:
         """Return all buckets. A stop says which of its rows are replaced by what is requested."""
         stops = tuple(self.stops)
         if stops or len(self.late):
-            stops = self._told_apart()
+            stops = tell_apart(self.state, stops, self._replaced_rows(), self.late)
         return ReconcileResult(stops, tuple(self.updates), tuple(self.requests))
-
-    def _told_apart(self) -> tuple[Stops, ...]:
-        """Split the stops by whether something replaces their rows, and settle late predecessors that nothing does."""
-        table = self.state.allocations
-        keys = table.key[self._replaced_rows()]
-        out: list[Stops] = []
-        named: list[Rows] = []
-        for stop in self.stops:
-            rows = np.asarray(stop.rows, dtype=np.int32)
-            again = np.isin(table.key[rows], keys)
-            named.append(rows)
-            for to_replace, some in ((False, rows[~again]), (True, rows[again])):
-                if len(some):
-                    part = tuple(some.tolist())
-                    out.append(msgspec.structs.replace(stop, rows=part, to_replace=to_replace))
-        if len(self.late):
-            left = self.late[~np.isin(table.key[self.late], keys)]
-            left = left[~np.isin(left, np.concatenate((*named, _NONE)))]
-            if len(left):
-                out.append(Stops(rows=tuple(left.tolist()), reason="not needed"))
-        return tuple(out)
 
     def _replaced_rows(self) -> Rows:
         """Rows that what is requested replaces."""

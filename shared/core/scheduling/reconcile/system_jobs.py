@@ -37,6 +37,7 @@ from shared.core.scheduling.reconcile.service_jobs import (
     ReconcileResult,
     reconcile_groups,
 )
+from shared.core.scheduling.reconcile.started_again import is_before_stop
 from shared.core.scheduling.selection.candidates import Placement
 from shared.core.state.columns import Rows
 from shared.core.state.state import State
@@ -142,6 +143,9 @@ class SystemReconciler(Reconciler):
         alive = ~ended & ~lost
         moved = self.displace(rows, alive, job)
         if job.job_type == "sysbatch":
+            completed = (client == COMPLETE) & same & is_before_stop(self.state, job, rows) & ~final
+            self.update(job, group, rows[completed])
+            current |= completed
             done = ended & current & ((client != LOST) | final)
             # The drain ends them.
             done |= moved & current & ~is_stop_requested(self.state, rows)
