@@ -21,6 +21,7 @@ INVARIANTS = (
     "drain_keeps_pace",
     "drain_spares_system",
     "late_knows_predecessor",
+    "own_room_kept",
     "version_by_rule",
     "pace_kept",
     "rollouts_together",

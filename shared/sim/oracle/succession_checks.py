@@ -35,12 +35,17 @@ class SuccessionChecks:
         self._books = books
         #: key of the last of each name, of those to be replaced.
         self._due: dict[_Name, int] = {}
+        #: keys of which the plan that stopped them said that others replace them.
+        self._said: set[int] = set()
+        #: by row: job, node and the three columns of what ended of such a stop, until its job's next plan.
+        self._rooms: dict[int, tuple[str, int, tuple[int, ...]]] = {}
 
     def apply(self, event: object) -> None:
         """Forget what another version, or a stop of the job, makes uncertain."""
         if isinstance(event, jobs.JobRegistered | jobs.JobStopped):
             for name in [name for name in self._due if name[0] == event.job_id]:
                 del self._due[name]
+            self._rooms = {row: one for row, one in self._rooms.items() if one[0] != event.job_id}
 
     def check(self, job: Any, event: plans.PlanCommitted) -> None:
         """Check the placements of a plan, before it is applied, and take its stops. Raises InvariantBroken."""
@@ -60,6 +65,33 @@ class SuccessionChecks:
             for row in stop.rows:
                 self._take(event, stop, self._books.allocs[row])
 
+    def ended(self, alloc: Any, status: str) -> None:
+        """Keep the room of what ends of its stop, before it ends: until its job's next plan no other job may have it."""
+        due = self._due.get((alloc.job_id, alloc.group, alloc.index))
+        is_said = due == alloc.key and alloc.key in self._said
+        if is_said and status != "lost" and alloc.desired == "stop":
+            self._rooms[alloc.row] = (alloc.job_id, alloc.node, tuple(alloc.ask))
+
+    @property
+    def rooms(self) -> set[int]:
+        """Rows whose rooms must be kept."""
+        return set(self._rooms)
+
+    def collect(self, row: int) -> None:
+        """Forget the room of what left the state."""
+        self._rooms.pop(row, None)
+
+    def check_rooms(self, job: Any, touched: set[int]) -> None:
+        """Check what a plan placed on these nodes against the rooms of other jobs. Raises InvariantBroken."""
+        self._rooms = {row: one for row, one in self._rooms.items() if one[0] != job.id}
+        for node in sorted(touched):
+            asks = [ask for _, at, ask in self._rooms.values() if at == node]
+            book = self._books.nodes[node]
+            sums = [used + sum(ask[n] for ask in asks) for n, used in enumerate(book.used)]
+            fits = all(amount <= room for amount, room in zip(sums, book.capacity, strict=True))
+            text = f"{job.id} takes room of what others replace"
+            self._ledger.hold("own_room_kept", not asks or fits, text, node, sums, book.capacity)
+
     def _take(self, event: plans.PlanCommitted, stop: plans.Stops, alloc: Any) -> None:
         name = (alloc.job_id, alloc.group, alloc.index)
         followed = {key for one in event.placements for key in one.previous}
@@ -74,3 +106,5 @@ class SuccessionChecks:
         is_canary = member is not None and member.is_canary
         if alloc.desired == "run" and not (has_twin or is_canary):
             self._due[name] = alloc.key
+            if stop.to_replace:
+                self._said.add(alloc.key)

@@ -26,6 +26,7 @@ from shared.core.state.group_registry import GroupKey, GroupRegistry
 from shared.core.state.ids import Incarnations
 from shared.core.state.live_children import MARK
 from shared.core.state.node_attributes import AttributeColumn, AttributeColumns
+from shared.core.state.predecessors import Predecessors
 from shared.core.state.snapshots.codecs import (
     ColumnCodec,
     DictCodec,
@@ -392,6 +393,9 @@ def _settle_allocations(table: AllocationTable) -> None:
     _touch_all(table)
 
 
+_PREDECESSORS = ObjectCodec(
+    Predecessors, {"by_key": DictCodec(int, tuple[int, int]), "rooms": DictCodec(int, None)}
+)
 _ALLOCATIONS = ObjectCodec(
     AllocationTable,
     {
@@ -423,7 +427,7 @@ _ALLOCATIONS = ObjectCodec(
         "deployment": _LONG,
         "health_reasons": DictCodec(int, str),
         "final": DictCodec(int, None),
-        "predecessors": DictCodec(int, tuple[int, int]),
+        "predecessors": _PREDECESSORS,
     },
     derived=("_hashes", "incarnation", "live_children"),
     rows=lambda table: table._pool.high,
