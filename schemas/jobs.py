@@ -272,6 +272,8 @@ class JobEvaluated(Event, frozen=True, kw_only=True, tag="job.evaluated"):
     digest: str
     job_id: JobId
     evaluation: EvalKey = EvalKey(0)
+    #: what failed past its attempts is replaced as well.
+    force_reschedule: bool = False
 
 
 class SubmissionRefused(Event, frozen=True, kw_only=True, tag="submission.refused"):
@@ -358,6 +360,8 @@ class EvaluateJob(Command, frozen=True, kw_only=True, tag="evaluate_job"):
     job_id: JobId
     jobs_seq: int = 0
     jobs_prev: int = 0
+    #: replace what failed as well, whatever its attempts and delays say.
+    force_reschedule: bool = False
 
 
 class SkipSubmission(Command, frozen=True, kw_only=True, tag="skip_submission"):

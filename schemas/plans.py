@@ -55,6 +55,10 @@ class Stops(Wire, frozen=True, kw_only=True):
     tied: bool = False
     #: nothing replaces them in this version of their job.
     final: bool = False
+    #: others replace them, now or as soon as there is room: until one names them as its previous, or a later stop
+    #: does not say so any more, they are the predecessors of what is missing, and the room of those that ended of
+    #: their stop is kept. Of one that ended, said once more: its room is given up, it stays a predecessor.
+    to_replace: bool = False
 
 
 class InPlace(Wire, frozen=True, kw_only=True):

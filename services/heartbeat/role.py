@@ -240,7 +240,11 @@ class HeartbeatMonitor(ReplicatedRole):
                     self._row_of.pop(self._subjects[row], None)
                     self._subjects[row] = ""
             case NodesStatusChanged():
-                self._silence.shown(np.array(event.rows, dtype=np.int64))
+                rows = np.array(event.rows, dtype=np.int64)
+                self._silence.shown(rows)
+                if event.status == "ready":
+                    # Its report may have made it ready before a heartbeat came: the deadline of its silence is over.
+                    self._silence.heard(rows, step.now_ns)
                 self._back.difference_update(event.rows)
             case _:
                 self._silence.set_missed_limit(self._missed)

@@ -17,8 +17,9 @@ from shared.archive.intervals import IntervalChunk, OpenIntervals, Value
 from shared.archive.table_buffers import EventPosition, StringDictionary, TableBuffer
 from shared.core.state.columns import Rows, grown
 from shared.core.state.ids import ALLOC_SALT, alloc_id, shown_halves
+from shared.core.state.name_runs import expand_runs
 from shared.core.state.state import State
-from shared.core.state.tables.allocations import CLIENT_CODE, EVICT, STOP, TERMINAL, expand_runs
+from shared.core.state.tables.allocations import CLIENT_CODE, EVICT, STOP, TERMINAL
 
 
 class AllocationHistory:

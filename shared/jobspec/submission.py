@@ -90,6 +90,8 @@ class ParsedSubmission(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     stopped: bool = False
     check_index: int = -1
     purge: bool = False
+    #: of an evaluation: replace what failed as well.
+    force_reschedule: bool = False
     #: set: a dispatch.
     dispatch: DispatchRequest | None = None
     #: set: a revert, scale or start; its submission id and place in the drop box are open.
@@ -299,6 +301,7 @@ def to_command(
             job_id=JobId(submission.job_id),
             jobs_seq=jobs_seq,
             jobs_prev=jobs_prev,
+            force_reschedule=submission.force_reschedule,
         )
     return RegisterJob(
         submission_id=submission_id,
@@ -519,6 +522,7 @@ def _read_named(value: JsonObject, text: bytes, verb: str, submission_id: str) -
         digest=digest,
         submission_id=submission_id,
         purge=purge,
+        force_reschedule=_flag(value, "ForceReschedule"),
     )
 
 

@@ -34,8 +34,8 @@ from shared.core.scheduling.model import Snapshot
 from shared.core.scheduling.placement_columns import merge_placements, subset_placement
 from shared.core.scheduling.scoring.pow10 import SCALE
 from shared.core.state.ids import Incarnations, alloc_id
+from shared.core.state.name_runs import expand_runs
 from shared.core.state.state import State
-from shared.core.state.tables.allocations import expand_runs
 from shared.core.state.tables.jobs import Job
 from shared.errors import CommandInvalid
 

@@ -196,7 +196,10 @@ def _of_jobs(event: Event) -> AnyCommand | None:
             )
         case JobEvaluated():
             return EvaluateJob(
-                submission_id=event.submission_id, digest=event.digest, job_id=event.job_id
+                submission_id=event.submission_id,
+                digest=event.digest,
+                job_id=event.job_id,
+                force_reschedule=event.force_reschedule,
             )
         case _:
             return None

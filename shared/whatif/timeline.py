@@ -18,6 +18,7 @@ from schemas.plans import GroupPlacement, PlanCommitted, PlanRefused
 from shared.core.runtime.messages import Record
 from shared.core.runtime.replica import Replica
 from shared.core.state.columns import Rows
+from shared.core.state.name_runs import expand_runs
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import (
     CLIENT_CODE,
@@ -26,7 +27,6 @@ from shared.core.state.tables.allocations import (
     RUN,
     RUNNING,
     TERMINAL,
-    expand_runs,
 )
 from shared.fleet.distributions import Int64s
 from shared.whatif.deployment_tracker import DeploymentTracker

@@ -112,17 +112,34 @@ def test_plans_of_other_versions_are_not_judged(monkeypatch: pytest.MonkeyPatch)
     assert found.other_version > 30
 
 
-def test_snapshots_of_0_1_0_are_read() -> None:
-    """Each table's format is that of release 0.1.0, or one that reads it too: its snapshots are not passed over."""
-    shapes = {
+#: By release: the format of each table that its snapshots have.
+SHAPES = {
+    "0.1.0": {
         "policy": "ba5e7a9c8380786a",
         "jobs": "a1032e3ab2d7be7c",
         "fleet": "7284cccb488963fe",
         "evaluations": "8539fc6951dbd050",
         "allocations": "fe8ec7e7780fa1c6",
         "reservations": "95747359014c76ba",
-    }
-    for name, shape in shapes.items():
+    },
+    "0.2.0": {
+        "policy": "ba5e7a9c8380786a",
+        "jobs": "3306d0cfecca2399",
+        "fleet": "bc5d6f294c583fa0",
+        "evaluations": "8539fc6951dbd050",
+        "allocations": "cb90e28c7b6ad995",
+        "reservations": "95747359014c76ba",
+        "deployments": "b97a5e7290064d87",
+        "launches": "2cdf1286fa617832",
+        "rollouts": "952289a451f171c4",
+    },
+}
+
+
+@pytest.mark.parametrize("release", SHAPES)
+def test_snapshots_of_older_releases_are_read(release: str) -> None:
+    """Each table's format is that of the release, or one that reads it too: its snapshots are not passed over."""
+    for name, shape in SHAPES[release].items():
         assert shape in {TABLE_CODECS[name].fingerprint(), *OLDER_SHAPES.get(name, ())}, name
-    assert TABLE_CODECS.keys() - shapes.keys() == LATER_TABLES
-    assert "0.1.0" in OLDER_RELEASES
+    assert TABLE_CODECS.keys() - SHAPES[release].keys() <= LATER_TABLES
+    assert release in OLDER_RELEASES

@@ -50,9 +50,12 @@ class Jobs:
         """Run a stopped job again, as its next version."""
         return await self._decide("start", {"JobID": job_id}, submission_id)
 
-    async def evaluate(self, job_id: str, *, submission_id: str = "") -> Verdict:
-        """Have a job evaluated again; nothing else changes."""
-        return await self._decide("evaluate", {"JobID": job_id}, submission_id)
+    async def evaluate(
+        self, job_id: str, *, force_reschedule: bool = False, submission_id: str = ""
+    ) -> Verdict:
+        """Have a job evaluated again; with `force_reschedule` what failed past its attempts is replaced as well."""
+        body = {"JobID": job_id, "ForceReschedule": force_reschedule}
+        return await self._decide("evaluate", body, submission_id)
 
     async def scale(
         self, job_id: str, count: int, *, group: str = "", submission_id: str = ""

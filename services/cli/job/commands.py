@@ -221,9 +221,15 @@ COMMANDS = (
         ("job", "eval"),
         "create an evaluation of a job: place missing allocations",
         "job.status:evaluate",
-        (JOB_ARGUMENT, DETACH_FLAG),
+        (
+            JOB_ARGUMENT,
+            DETACH_FLAG,
+            flag_argument(
+                "force_reschedule", "also replace what failed, whatever its attempts and delays say"
+            ),
+        ),
         {"": "job.status:JobEvalResult"},
-        examples=("job eval hello",),
+        examples=("job eval hello", "job eval hello --force-reschedule"),
         changes=True,
     ),
 )

@@ -70,12 +70,12 @@ def stop(out: CommandOutput, *, job_id: str, purge: bool, detach: bool) -> int:
     return with_bus(work)
 
 
-def evaluate(out: CommandOutput, *, job_id: str, detach: bool) -> int:
+def evaluate(out: CommandOutput, *, job_id: str, detach: bool, force_reschedule: bool) -> int:
     """Create an evaluation of a job; wait until it is done."""
 
     async def work(client: Client) -> int:
         name = await resolve_job(client, job_id)
-        body = {"JobID": name, "SubmissionID": str(uuid4())}
+        body = {"JobID": name, "SubmissionID": str(uuid4()), "ForceReschedule": force_reschedule}
         verdict = await submit_request(client, "evaluate", body)
         status, seq, fault, parked = "", verdict.seq, None, False
         if not detach:

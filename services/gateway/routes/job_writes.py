@@ -284,17 +284,21 @@ async def stop(call: Call) -> object:
 
 
 async def evaluate(call: Call) -> object:
-    """Create an evaluation of a job. Raises HttpFault 400: forced rescheduling is not built."""
+    """Create an evaluation of a job. Raises HttpFault 400."""
     find_job(call)
+    is_forced = False
     raw = await call.raw_body()
     if raw:
         try:
             options = field(msgspec.json.decode(raw, type=dict[str, Any]), "EvalOptions", {}) or {}
         except (msgspec.DecodeError, UnicodeDecodeError) as err:
             raise HttpFault(400, f"the body is not a JSON object: {err}") from err
-        if isinstance(options, dict) and field(options, "ForceReschedule", False):
-            raise HttpFault(400, "EvalOptions.ForceReschedule is not built")
-    request = {"JobID": call.path["job"], "SubmissionID": submission_id(call)}
+        is_forced = isinstance(options, dict) and bool(field(options, "ForceReschedule", False))
+    request = {
+        "JobID": call.path["job"],
+        "SubmissionID": submission_id(call),
+        "ForceReschedule": is_forced,
+    }
     return _registered(await call.write(subjects.api_jobs("evaluate"), request))
 
 

@@ -174,6 +174,8 @@ def _allocations(state: State, upto: int, keep_max: int) -> Rows:
     old |= _by_ref(state, refs, _is_purged)[inverse]
     # What a drain ended for good keeps its place in a live job, too: forgotten, it would run again.
     old &= spent | ((table.desired[ended] != RUN) & ~table.is_final(ended))
+    # What waits for its replacement is counted on by it.
+    old &= ~table.is_predecessor(ended) | _by_ref(state, refs, _is_unneeded)[inverse]
     return ended[old][:ROWS_MAX]
 
 
@@ -199,6 +201,12 @@ def _is_spent(state: State, ref: int) -> bool:
     """Tell whether what ended by itself may leave: a finished batch allocation of a live job would run again."""
     job = _job_of(state, ref)
     return job is None or job.stopped or job.job_type in {"service", "system"}
+
+
+def _is_unneeded(state: State, ref: int) -> bool:
+    """Tell whether nothing of a group's job will be replaced any more."""
+    job = state.jobs.by_id.get(state.allocations.groups.job_ids[ref])
+    return job is None or job.runs_nothing
 
 
 def _is_purged(state: State, ref: int) -> bool:

@@ -24,6 +24,7 @@ from shared.core.decide.children import next_evaluation
 from shared.core.decide.deployment_progress import deploys_plainly
 from shared.core.decide.dispatch import decide_dispatch
 from shared.core.decide.purge import purge_job
+from shared.core.decide.reschedules import make_due
 from shared.core.decide.rollouts import start_rollout
 from shared.core.decide.submission_fault import SubmissionFault
 from shared.core.decide.versions import VersionCommand, next_version
@@ -132,8 +133,10 @@ def _verdict(state: State, command: SubmissionCommand) -> list[Event]:
         digest=command.digest,
         job_id=command.job_id,
         evaluation=next_evaluation(state),
+        force_reschedule=command.force_reschedule,
     )
-    return [evaluated, _evaluation(job, "job-register")]
+    due = make_due(state, job) if command.force_reschedule else []
+    return [evaluated, *due, _evaluation(job, "job-register")]
 
 
 def _register_kept(state: State, command: VersionCommand, job: Job | None) -> list[Event]:

@@ -4,11 +4,18 @@ Decides from the group's policy and the chain of replacements so far. Jobs that 
 Source: Nomad structs.go, RescheduleEligible and NextDelay.
 """
 
+import msgspec
+
+from schemas.allocations import AllocationsReported, AllocDetail
 from schemas.base import Event, JobId
 from schemas.evaluations import EvaluationsCreated, NewEvaluation
-from schemas.jobs import ReschedulePolicy
+from shared.core.scheduling.reconcile.reschedule_delays import (
+    recent_reschedules,
+    reschedule_delay_ns,
+)
 from shared.core.state.state import State
-from shared.core.state.tables.allocations import COMPLETE
+from shared.core.state.tables.allocations import COMPLETE, FAILED, RUN
+from shared.core.state.tables.jobs import Job
 
 #: Reschedule delays within this window share one evaluation, as in Nomad.
 RESCHEDULE_WINDOW_NS = 5_000_000_000
@@ -37,56 +44,33 @@ def reschedule_time(state: State, row: int, code: int, now_ns: int) -> tuple[int
             delay = reschedule_delay_ns(group.reschedule, chain, now_ns)
             if delay is None:
                 return 0, ()
-            kept = (*_recent(group.reschedule, chain, now_ns), now_ns + delay, delay)
+            kept = (*recent_reschedules(group.reschedule, chain, now_ns), now_ns + delay, delay)
             return now_ns + delay, kept[-2 * RESCHEDULES_KEPT :]
     return 0, ()
+
+
+def make_due(state: State, job: Job) -> list[Event]:
+    """Make what failed of a job due now, whatever its attempts and delays say."""
+    table = state.allocations
+    rows = table.rows_of(job.id)
+    failed = rows[(table.client[rows] == FAILED) & (table.desired[rows] == RUN)]
+    if job.runs_nothing or not len(failed):
+        return []
+    details = [
+        AllocDetail(
+            row=row,
+            tasks=msgspec.Raw(table.details.get(row, b"{}")),
+            reschedule_at_ns=max(state.t_ns, 1),
+        )
+        for row in failed.tolist()
+    ]
+    return [AllocationsReported(details=tuple(details))]
 
 
 def is_stopped(state: State, job_id: JobId) -> bool:
     """Tell whether a job wants nothing any more."""
     job = state.jobs.by_id.get(job_id)
     return job is None or job.runs_nothing
-
-
-def reschedule_delay_ns(
-    policy: ReschedulePolicy, chain: tuple[int, ...], now_ns: int
-) -> int | None:
-    """Delay before the next replacement; None: no more are allowed within the policy's interval.
-
-    `chain` holds due time and delay of the reschedules so far. Source: Nomad structs.go, RescheduleEligible and
-    NextDelay: an allocation that outlived the capped delay begins again with the first one.
-    """
-    if not policy.unlimited and len(_recent(policy, chain, now_ns)) >= 2 * policy.attempts:
-        return None
-    delay = _next_delay(policy, chain)
-    if policy.max_delay_ns and delay > policy.max_delay_ns:
-        lived_ns = now_ns - chain[-2] if chain else 0
-        return policy.delay_ns if lived_ns > policy.max_delay_ns else policy.max_delay_ns
-    return delay
-
-
-def _next_delay(policy: ReschedulePolicy, chain: tuple[int, ...]) -> int:
-    """The delay behind those of `chain`, without the cap."""
-    delays = chain[1::2]
-    if not delays or policy.delay_function == "constant":
-        return policy.delay_ns
-    if policy.delay_function == "exponential":
-        return delays[-1] * 2
-    if len(delays) == 1:
-        return policy.delay_ns
-    if delays[-2] == policy.max_delay_ns and delays[-1] == policy.delay_ns:
-        # It began again: the sum would jump to the cap at once.
-        return delays[-1]
-    return delays[-1] + delays[-2]
-
-
-def _recent(policy: ReschedulePolicy, chain: tuple[int, ...], now_ns: int) -> tuple[int, ...]:
-    """Those reschedules of a chain that count: of a limited policy what lies in its interval, else the last five."""
-    if policy.unlimited:
-        return chain[-10:]
-    since = now_ns - policy.interval_ns
-    recent = [at for at in range(0, len(chain), 2) if chain[at] > since]
-    return chain[recent[0] :] if recent else ()
 
 
 def reschedule_evaluations(state: State, retries: dict[JobId, int], now_ns: int) -> list[Event]:

@@ -41,6 +41,13 @@ from shared.core.scheduling.reconcile.service_jobs import (
 )
 from shared.core.scheduling.reconcile.system_jobs import reconcile_system
 from shared.core.scheduling.reservations.hold import hold_for
+from shared.core.scheduling.reservations.own_rooms import (
+    own_wait,
+    rooms_to_give_up,
+    take_own_rooms,
+    waits_for_own,
+    with_own_rooms,
+)
 from shared.core.scheduling.scoring.scores import mean_score
 from shared.core.scheduling.selection.alternatives import place_group
 from shared.core.scheduling.selection.candidates import Mask
@@ -63,6 +70,7 @@ def place(
     wanted = _reconcile(snapshot, assignment, job)
     if job is None or not wanted.requests:
         return Proposal(stops=wanted.stops, updates=wanted.updates, sizes=wanted.sizes)
+    snapshot = with_own_rooms(snapshot, job)
     may_evict = getattr(state.policy.policy.preemption, job.job_type)
     draw = LaneDraw(seed, lane, lanes)
     proposal = _place_requests(snapshot, job, assignment, wanted, draw=draw, may_evict=may_evict)
@@ -118,7 +126,7 @@ def _place_requests(
             continues = True
             break
         mask = snapshot.caches.mask(fleet, request.job or job, request.group)
-        parts = _place_request(plan, request, mask)
+        parts = take_own_rooms(state, request, _place_request(plan, request, mask))
         placed, stopped = 0, False
         for part in parts:
             placed += part.placement.placed
@@ -139,11 +147,15 @@ def _place_requests(
             continue
         if _needs_another_plan(plan, parts, rest) or placed == request.count < placed + rest:
             continues = True
+        elif rest > 0 and waits_for_own(state, request, mask, rest):
+            waiting.add(request.group, own_wait(rest), None, mask)
         elif rest > 0:
             why = explain_waiting(plan, request, mask, rest, placed=parts)
             is_reservable = why.wait_class in RESERVABLE_WAIT_CLASSES
             hold = hold_for(plan, request, mask, rest, placed=parts) if is_reservable else None
             waiting.add(request.group, why, hold, mask)
+    if not continues:
+        stops += rooms_to_give_up(state, job, placements, stops)
     return Proposal(
         placements=tuple(placements),
         stops=stops,

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.plans import GroupPlacement
-from shared.core.state.tables.allocations import expand_runs, pack_runs
+from shared.core.state.name_runs import expand_runs, pack_runs
 
 
 def subset_placement(placement: GroupPlacement, mask: NDArray[np.bool_]) -> GroupPlacement:

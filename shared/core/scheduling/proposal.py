@@ -16,8 +16,8 @@ from shared.core.scheduling.model import Assignment, PlacedPart
 from shared.core.scheduling.reconcile.service_jobs import PlacementRequest
 from shared.core.scheduling.reconcile.system_jobs import assign_names
 from shared.core.scheduling.selection.candidates import Mask
+from shared.core.state.name_runs import pack_runs
 from shared.core.state.state import State
-from shared.core.state.tables.allocations import pack_runs
 from shared.core.state.tables.fleet import FleetTable
 from shared.core.state.tables.jobs import Job
 

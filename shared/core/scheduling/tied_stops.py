@@ -39,7 +39,10 @@ def tied_stops(
             makes_room.setdefault(reason, []).append(row)
     return (
         *(Stops(rows=tuple(rows), reason=reason, tied=True) for reason, rows in stops.items()),
-        *(Stops(rows=tuple(rows), reason=reason) for reason, rows in makes_room.items()),
+        *(
+            Stops(rows=tuple(rows), reason=reason, to_replace=True)
+            for reason, rows in makes_room.items()
+        ),
     )
 
 

@@ -30,6 +30,7 @@ def check(state: State, *, capacity: bool = True) -> list[Violation]:
         *_rows(state),
         *_evaluations(state),
         *_reservations(state),
+        *_kept_rooms(state),
         *_references(state),
         *check_deployments(state),
         *check_rollouts(state),
@@ -241,6 +242,23 @@ def _reservations(state: State) -> list[Violation]:
     if len(state.reservations.by_job) > state.policy.policy.reservations_max:
         found.append(Violation("reservations", "more hold nodes than the policy allows"))
     return found
+
+
+def _kept_rooms(state: State) -> list[Violation]:
+    """Room is kept only of what ended, was stopped to be replaced, and is not replaced yet."""
+    table = state.allocations
+    known = table.predecessors
+    rows = np.array([row for row, _ in known.by_key.values()], dtype=np.int32)
+    found = [
+        Violation("predecessors", f"row {row} is not that of key {key}")
+        for key, (row, _) in known.by_key.items()
+        if int(table.key[row]) != key
+    ]
+    return found + [
+        Violation("kept_rooms", f"row {row} keeps its room, and should not")
+        for row in known.rooms
+        if row not in rows or not TERMINAL[table.client[row]] or table.desired[row] == RUN
+    ]
 
 
 def _references(state: State) -> list[Violation]:

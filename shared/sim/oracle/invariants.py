@@ -20,6 +20,8 @@ INVARIANTS = (
     "drain_waits_for_the_last",
     "drain_keeps_pace",
     "drain_spares_system",
+    "late_knows_predecessor",
+    "own_room_kept",
     "version_by_rule",
     "pace_kept",
     "rollouts_together",

@@ -100,6 +100,11 @@ class Oracle:
             self.ledger.hold(
                 "state_equals_log", False, f"record {seq}: {type(err).__name__}: {err}"
             )
+        if self.books.succession.rooms:
+            kept = self.reference.state.allocations.predecessors.rooms
+            lacking = sorted(self.books.succession.rooms - kept.keys())
+            rows = [self.books.allocs[row] for row in lacking]
+            self.ledger.hold("own_room_kept", not lacking, "no room is kept of", rows)
         if subject.endswith(_CHECKPOINT):
             self.compare_rows()
 

@@ -16,6 +16,7 @@ from shared.sim.oracle.launch_checks import LaunchChecks
 from shared.sim.oracle.reference_joint import ReferenceJoint
 from shared.sim.oracle.reference_pace import ReferencePace
 from shared.sim.oracle.reference_rollouts import ReferenceRollouts
+from shared.sim.oracle.succession_checks import SuccessionChecks
 from shared.sim.oracle.version_checks import VersionChecks
 
 KEY_SHIFT = 20
@@ -174,6 +175,7 @@ class ReferenceModel:
         self.joint = ReferenceJoint(ledger, self.rollouts)
         self.versions = VersionChecks(ledger, lambda job_id: bool(self.rollouts.active(job_id)))
         self._pace = ReferencePace(self)
+        self.succession = SuccessionChecks(ledger, self)
         self._pools = PoolModel()
         self._rows = RowAllocator()
         self._node_rows = RowAllocator()
@@ -226,6 +228,7 @@ class ReferenceModel:
                 case _:
                     self._evaluations(event)
                     self._job(event)
+                    self.succession.apply(event)
                     self.rollouts.apply(event)
                     self.joint.apply(event)
                     if isinstance(event, allocations.AllocationsHealthChanged):
@@ -438,6 +441,7 @@ class ReferenceModel:
         before = {name: len(rows) for (of, name), rows in self._wanted.items() if of == job.id}
         self._evict(job, event)
         self._pace.check(job, event)
+        self.succession.check(job, event)
         for stop in event.stops:
             for row in stop.rows:
                 alloc = self.allocs[row]
@@ -469,6 +473,7 @@ class ReferenceModel:
             book = self.nodes[node]
             fits = all(used <= room for used, room in zip(book.used, book.capacity, strict=True))
             self.ledger.hold("no_node_oversubscribed", fits, book.id, book.used, book.capacity)
+        self.succession.check_rooms(job, touched)
         for placement in event.placements:
             seen = event.origin.snapshot_seq
             self._check_count(job, placement.group, before.get(placement.group, 0), seen)
@@ -552,6 +557,7 @@ class ReferenceModel:
         legal = status == alloc.client or status in _LEGAL[alloc.client]
         self.ledger.hold("legal_state_path", legal, alloc, "to", status)
         if status in TERMINAL and alloc.client not in TERMINAL and alloc.desired != "evict":
+            self.succession.ended(alloc, status)
             self._hold(alloc, -1)
         if alloc.client == "unknown" and status not in TERMINAL:
             alloc.back_seq = self._seq
@@ -582,3 +588,4 @@ class ReferenceModel:
             self.ledger.hold("forgotten_when_over", alloc.client in TERMINAL, alloc)
             self._rows.free(row)
             self.rollouts.collect(row)
+            self.succession.collect(row)

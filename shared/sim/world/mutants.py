@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any
 
 import msgspec
+import numpy as np
 from msgspec.structs import replace
 
 from schemas.envelope import ENCODER, LogRecord
@@ -453,6 +454,26 @@ def _drain_takes_system(patch: Patch, _site: SimulationContext) -> None:
     patch(table, "ignores_system", ignores_system)
 
 
+def _late_forgets(patch: Patch, _site: SimulationContext) -> None:
+    """A replacement that is not placed with the stop does not know what it replaces."""
+
+    def await_replacements(*_: object) -> None:
+        """Keep none."""
+
+    table = _of("shared.core.state.tables.allocations", "AllocationTable")
+    patch(table, "_await_replacements", await_replacements)
+
+
+def _room_given_away(patch: Patch, _site: SimulationContext) -> None:
+    """What ends of its stop gives its room to everybody, not to its replacement."""
+
+    def keeps_room(_table: object, rows: Any, _codes: object) -> Any:
+        return np.zeros(len(rows), dtype=bool)
+
+    table = _of("shared.core.state.tables.allocations", "AllocationTable")
+    patch(table, "keeps_room", keeps_room)
+
+
 MUTANTS: dict[str, Callable[[Patch, SimulationContext], None]] = {
     "ack-before-append": _ack_before_append,
     "no-job-fence": _no_job_fence,
@@ -489,6 +510,8 @@ MUTANTS: dict[str, Callable[[Patch, SimulationContext], None]] = {
     "revert-keeps-counts": _revert_keeps_counts,
     "scale-in-update": _scale_in_update,
     "drain-takes-system": _drain_takes_system,
+    "late-forgets": _late_forgets,
+    "room-given-away": _room_given_away,
 }
 
 

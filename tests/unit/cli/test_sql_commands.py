@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from schemas.envelope import CORE_VERSION
 from services.cli.main import main
 from shared.archive.export import Export
 from shared.archive.segments import Archive
 from tests.golden.replay_log import read_log
 
 LOGS = Path(__file__).resolve().parents[2] / "golden" / "logs"
-RECORDS = read_log(LOGS / f"v1-{CORE_VERSION}-seed-2.jsonl.gz")
+RECORDS = read_log(LOGS / "v1-0.2.0-seed-2.jsonl.gz")
 LAST = len(RECORDS)
 
 

@@ -179,6 +179,28 @@ def test_a_disconnected_node_that_beats_is_ready_again() -> None:
     assert [(status, node) for _, status, node in story.asked] == [("ready", "node.3")]
 
 
+@pytest.mark.parametrize("status", ["down", "disconnected"])
+@pytest.mark.parametrize("is_registered", [False, True])
+def test_whatever_makes_a_node_ready_counts_as_heard(status: str, *, is_registered: bool) -> None:
+    """A report, or a registration, that comes before the first heartbeat: the node is not declared silent again."""
+    story = Story(10, applied=False)
+    story.live(2)
+    story.silent = {"node.3"}
+    story.live(14)
+    row = story.role.replica.state.fleet.row_of[nodes.NodeId("node.3")]
+    away = NodesStatusChanged(rows=(row,), status=status, since_ns=story.now)
+    story.run(story.log.tx(away))
+    story.asked.clear()
+    # The applier took a report of the node.
+    ready = NodesStatusChanged(rows=(row,), status="ready", reason="it reports again")
+    back = story.registration("node.3") if is_registered else ready
+    story.run(story.log.tx(back))
+    story.live(2)
+    assert story.asked == []
+    story.live(3)
+    assert {(status, node) for _, status, node in story.asked} == {("down", "node.3")}
+
+
 def test_another_boot_is_no_sign_of_life() -> None:
     """Heartbeats under a boot that the log does not know keep no node alive and bring none back."""
     story = Story(10)

@@ -18,6 +18,7 @@ from shared.core.decide.capacity_freed import freed_by_allocations
 from shared.core.decide.deployments import health_changed
 from shared.core.decide.nodes.brief_reports import LEGAL_TRANSITIONS, Codes, brief_words
 from shared.core.decide.nodes.drains import drain_last_jobs
+from shared.core.decide.plans.kept_rooms import wake_successors
 from shared.core.decide.purge import purge_job
 from shared.core.decide.reschedules import is_stopped, reschedule_evaluations, reschedule_time
 from shared.core.state.columns import Rows
@@ -169,7 +170,7 @@ def reported_events(
     events: list[Event] = [reported, *facts.health_events()]
     ended = np.array(facts.rows, dtype=np.int32)[TERMINAL[facts.codes]] if facts.rows else rows
     if len(ended):
-        events += freed_by_allocations(state, ended)
+        events += _freed(state, ended, facts)
         for node in nodes:
             if node in state.fleet.drains:
                 there = ended[state.allocations.node[ended] == node]
@@ -179,6 +180,18 @@ def reported_events(
     if state.jobs.purging:
         events.extend(_purge(state, ended.tolist()))
     return events
+
+
+def _freed(state: State, ended: Rows, facts: _ReportFacts) -> list[Event]:
+    """What those that end give back: to everybody, or to their own replacements alone."""
+    table = state.allocations
+    if not table.predecessors:
+        return [*freed_by_allocations(state, ended)]
+    codes = np.array(facts.codes, dtype=np.int8)[TERMINAL[facts.codes]]
+    kept = table.keeps_room(ended, codes)
+    others = ended[~kept]
+    freed: list[Event] = [*freed_by_allocations(state, others)] if len(others) else []
+    return [*freed, *wake_successors(state, ended[kept])]
 
 
 def _purge(state: State, ended: list[int]) -> list[Event]:

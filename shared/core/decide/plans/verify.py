@@ -11,6 +11,7 @@ import numpy as np
 
 from schemas.base import Event
 from schemas.evaluations import EvaluationEnded, EvaluationsCreated
+from schemas.jobs import FINITE_JOB_TYPES
 from schemas.nodes import CapacityFreed
 from schemas.plans import Evictions, GroupPlacement, PlanCommitted, PlanRefused, Stops, SubmitPlan
 from shared.core.decide.capacity_freed import freed_on_nodes
@@ -22,6 +23,7 @@ from shared.core.decide.plans.evictions import (
     valid_victims,
 )
 from shared.core.decide.plans.fit import Fitted, fit
+from shared.core.decide.plans.kept_rooms import has_newer_room, rooms_given_up
 from shared.core.decide.plans.rollouts import (
     StaleRolloutError,
     check_rollout,
@@ -36,7 +38,7 @@ from shared.core.scheduling.preemption.search import evictions_of
 from shared.core.scheduling.reconcile.lost_allocs import is_lost
 from shared.core.state.columns import Rows
 from shared.core.state.state import State
-from shared.core.state.tables.allocations import TERMINAL
+from shared.core.state.tables.allocations import COMPLETE, TERMINAL
 from shared.core.state.tables.jobs import Job, PlanFence
 
 _NO_ROWS: Rows = np.empty(0, dtype=np.int32)
@@ -75,10 +77,11 @@ def decide_plan(state: State, plan: SubmitPlan) -> list[Event]:
         # Its worker may have found others blocked by what it asked for and never got.
         return [refused, *_never_held(state, refused.placements)]
     ending = _ending(state, plan, job) if plan.end and not committed.cut else []
-    if not (committed.cut or committed.evictions):
+    rooms = rooms_given_up(state, plan)
+    if not (committed.cut or committed.evictions or len(rooms)):
         return [*sized, committed, *ending]
     evaluations = preemption_evaluations(state, committed.evictions)
-    freed = _never_held(state, committed.cut, committed.evictions)
+    freed = _never_held(state, committed.cut, committed.evictions, rooms)
     return [*sized, committed, *evaluations, *freed, *ending]
 
 
@@ -86,9 +89,11 @@ def _never_held(
     state: State,
     placements: tuple[GroupPlacement, ...],
     evictions: tuple[Evictions, ...] = (),
+    rooms: Rows = _NO_ROWS,
 ) -> list[CapacityFreed]:
-    """Room that a worker took for gone, and what victims leave beyond what takes their place."""
+    """Room that a worker took for gone, and what victims and kept `rooms` leave beyond what takes their place."""
     nodes = [row for one in placements for row in one.rows]
+    nodes += state.allocations.node[rooms].tolist()
     nodes += [int(state.allocations.node[row]) for one in evictions for row in one.rows]
     return freed_on_nodes(state, nodes)
 
@@ -104,7 +109,7 @@ def _commit(state: State, plan: SubmitPlan) -> tuple[PlanCommitted, Job | None]:
         check_rollout(state, plan)
     except StaleRolloutError as err:
         raise _Refused(err.code, str(err)) from err
-    fitted, victims = _fit(state, plan, _victims(state, plan))
+    fitted, victims = _fit(state, plan, _victims(state, plan), rooms_given_up(state, plan))
     if fitted.cut and plan.all_at_once:
         raise _Refused("capacity", f"{_total(fitted.cut)} allocations do not fit, and all must")
     committed = PlanCommitted(
@@ -172,8 +177,11 @@ def _check_stops(state: State, plan: SubmitPlan, job: Job | None) -> None:
         lost = is_lost(state, stopped) & ~TERMINAL[allocations.client[stopped]]
         if stop.client_status != "lost" or not lost.all():
             raise _Refused("stale", "declares allocations lost that ended, or on a node that is up")
+    may_be_complete = job is not None and job.job_type in FINITE_JOB_TYPES
     for update in plan.updates:
-        if TERMINAL[allocations.client[np.asarray(update.rows, dtype=np.int64)]].any():
+        client = allocations.client[np.asarray(update.rows, dtype=np.int64)]
+        # What completed counts in the version of a job that was started again.
+        if (TERMINAL[client] & ~(may_be_complete & (client == COMPLETE))).any():
             raise _Refused("stale", "updates an allocation that ended")
         _check_group(job, update.group, update.version)
 
@@ -229,8 +237,13 @@ def _check_group(job: Job | None, group: str, version: int) -> None:
     raise _Refused("stale", f"group {group!r} of version {version} is not the job's")
 
 
-def _fit(state: State, plan: SubmitPlan, victims: Rows) -> tuple[Fitted, Rows]:
-    """Fit the placements, and say which of the victims really have to go for them."""
+def _fit(state: State, plan: SubmitPlan, victims: Rows, rooms: Rows) -> tuple[Fitted, Rows]:
+    """Fit the placements, and say which of the victims really have to go for them. `rooms`: kept ones, given up."""
+    if len(rooms):
+        fitted = fit(state, plan, np.concatenate((victims, rooms)))
+        if not fitted.cut:
+            return fitted, needed_victims(state, plan, victims, fitted.kept)
+        # What is cut keeps its room.
     if not len(victims):
         return fit(state, plan, victims), victims
     if plan.origin.parts == 1:
@@ -261,13 +274,16 @@ def _ending(state: State, plan: SubmitPlan, job: Job | None) -> list[Event]:
         # A job has one blocked evaluation at most: this plan saw all that is missing.
         events.append(EvaluationEnded(key=blocked, status="canceled", reason="superseded"))
     follow_ups = plan.follow_ups
+    if has_newer_room(state, plan):
+        # Its own predecessors ended since its snapshot: nothing wakes it for that any more.
+        follow_ups = tuple([msgspec.structs.replace(one, blocked=None) for one in follow_ups])
     if job is not None and has_newer_node(state, job, plan.origin.snapshot_seq):
         follow_ups = (*follow_ups, node_evaluation(job))
     if follow_ups:
         events.append(EvaluationsCreated(evaluations=follow_ups))
     events.append(EvaluationEnded(key=plan.key, status=plan.end, reason=plan.end_reason))
     if plan.follow_ups or state.reservations.by_job:
-        events += reserve(state, plan.job_id, plan.follow_ups)
+        events += reserve(state, plan.job_id, follow_ups)
     return events
 
 

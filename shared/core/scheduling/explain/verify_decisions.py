@@ -27,8 +27,8 @@ from shared.core.scheduling.explain.recorded_plans import (
 from shared.core.scheduling.model import Assignment, Proposal, Snapshot
 from shared.core.scheduling.place import place
 from shared.core.state.ids import alloc_id
+from shared.core.state.name_runs import expand_runs
 from shared.core.state.state import State
-from shared.core.state.tables.allocations import expand_runs
 
 #: Reads the log from seq 1, or from behind the start state; may be called repeatedly.
 ReadLog = Callable[[], Iterable[Record]]

@@ -33,7 +33,7 @@ from shared.core.scheduling.reconcile.service_jobs import (
 )
 from shared.core.state.columns import Rows
 from shared.core.state.state import State
-from shared.core.state.tables.allocations import EVICT, HEALTHY, STOP, UNHEALTHY, UNKNOWN
+from shared.core.state.tables.allocations import HEALTHY, STOP, UNHEALTHY, UNKNOWN
 from shared.core.state.tables.deployments import Deployment
 from shared.core.state.tables.jobs import Job
 
@@ -130,7 +130,7 @@ class PacedReconciler(Reconciler):
             return
         self.deployment = pace.key if pace.is_active else 0
         table = self.state.allocations
-        matters = table.desired[rows] != STOP
+        matters = (table.desired[rows] != STOP) | table.is_predecessor(rows)
         canary = table.canary[rows] & matters
         if canary.any():
             stray = canary & ~((table.deployment[rows] == pace.key) & pace.is_active)
@@ -149,7 +149,7 @@ class PacedReconciler(Reconciler):
     def _roll(self, group: GroupSpec, at: GroupRows, pace: Pace, job: Job) -> None:
         """Place what is missing, and replace old allocations as far as there is room."""
         table, rows = self.state.allocations, at.rows
-        retry = self._retries(at, pace)
+        retry = self._retries(job, group, at, pace)
         waits = at.failed & ~retry
         unknown = at.alive & (table.client[rows] == UNKNOWN) & group.disconnect.replace
         away = unknown & at.same
@@ -185,10 +185,10 @@ class PacedReconciler(Reconciler):
         staying = rest[~np.isin(rest, moves)]
         self.request(group, missing, staying, again, tied=tied, reasons=reasons)
 
-    def _retries(self, at: GroupRows, pace: Pace) -> Mask:
+    def _retries(self, job: Job, group: GroupSpec, at: GroupRows, pace: Pace) -> Mask:
         """Which failed rows are replaced now: in an active deployment only those whose health is known."""
         table = self.state.allocations
-        due = self._is_due(at.rows, at.failed)
+        due = self._is_due(job, group, at.rows, at.failed)
         mine = table.deployment[at.rows] == pace.key
         if not pace.is_active:
             old: Mask = at.failed & due & ~mine
@@ -236,7 +236,7 @@ class PacedReconciler(Reconciler):
         at = self.sort(job, group, rows, lost)
         table = self.state.allocations
         canary = table.canary[at.rows]
-        retry = self._retries(at, pace)
+        retry = self._retries(job, group, at, pace)
         unknown = at.alive & (table.client[at.rows] == UNKNOWN) & group.disconnect.replace
         stands = (at.alive & ~at.moved & ~unknown) | (at.failed & ~retry)
         again = at.lost | at.moved | retry | unknown
@@ -244,12 +244,12 @@ class PacedReconciler(Reconciler):
         self.update(job, group, at.rows[~canary & at.alive & at.same & ~at.current])
         old = self._by_name(at.rows[~canary & stands & ~at.same])
         others = at.rows[~canary]
-        evicted = rows[(table.desired[rows] == EVICT) & ~table.canary[rows]]
-        evicted = self._unreplaced(evicted)
+        unreplaced = self._unreplaced(rows[~table.canary[rows]])
         # A canary takes no name of theirs.
-        evicted = evicted[~np.isin(table.index[evicted], table.index[others])]
+        unreplaced = unreplaced[~np.isin(table.index[unreplaced], table.index[others])]
+        late = self._unreplaced(rows[table.canary[rows] & (table.desired[rows] == STOP)])
         # First the others: canaries keep away from those that stay.
-        others_at = replace(at, evicted=evicted)
+        others_at, at = replace(at, unreplaced=unreplaced), replace(at, unreplaced=late)
         self._keep_others(job, group, others_at, stands=stands & ~canary, again=again & ~canary)
         self._bring_up_canaries(group, at, pace, canary & stands, again=canary & again, old=old)
 
@@ -261,7 +261,7 @@ class PacedReconciler(Reconciler):
         standing = self._one_of_each(group, at.rows, stands, at.done)
         leaving = at.rows[standing & at.alive & self._leaves(at.rows)]
         staying = at.rows[standing & ~np.isin(at.rows, leaving)]
-        replaced = self._newest(at.rows[again])
+        replaced = self._newest(np.concatenate((at.rows[again], at.unreplaced)))
         replaced = self._by_name(replaced[~np.isin(index[replaced], index[at.rows[standing]])])
         wanted = missing_canaries(
             pace.canaries, standing=len(staying) + len(leaving), most=group.count
@@ -303,14 +303,14 @@ class PacedReconciler(Reconciler):
     ) -> None:
         """Replace what was lost of the others, in the version that it ran; their count is left alone."""
         table = self.state.allocations
-        others = np.concatenate((at.rows[stands | again], at.evicted))
+        others = np.concatenate((at.rows[stands | again], at.unreplaced))
         # Those of the same text go on in the newest version.
         running = self._older(job, group, others[~self.versions(job, group, others)[0]])
         if running is None:
             return
         older, spec = running
         standing = self._one_of_each(spec, at.rows, stands, at.done)
-        replaced = self._newest(np.concatenate((at.rows[again], at.evicted)))
+        replaced = self._newest(np.concatenate((at.rows[again], at.unreplaced)))
         replaced = replaced[~np.isin(table.index[replaced], table.index[at.rows[standing]])]
         moves = self._moves(spec, at.rows[standing], spec.count)
         staying = at.rows[standing & ~np.isin(at.rows, moves)]

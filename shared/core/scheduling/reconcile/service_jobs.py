@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from schemas.base import DeploymentKey
-from schemas.jobs import GroupSpec
+from schemas.jobs import GroupSpec, ReschedulePolicy
 from schemas.plans import GroupSize, InPlace, Stops
 from shared.core.scheduling.reconcile.drained_allocs import (
     DRAINED,
@@ -26,6 +26,9 @@ from shared.core.scheduling.reconcile.drained_allocs import (
 )
 from shared.core.scheduling.reconcile.duplicate_allocs import ScoreOf, duplicates_to_stop
 from shared.core.scheduling.reconcile.lost_allocs import is_lost
+from shared.core.scheduling.reconcile.predecessors import tell_apart
+from shared.core.scheduling.reconcile.reschedule_delays import reschedule_delay_ns
+from shared.core.scheduling.reconcile.started_again import STARTED_AGAIN, is_before_stop
 from shared.core.state.columns import Rows
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import (
@@ -68,6 +71,8 @@ class PlacementRequest(msgspec.Struct, frozen=True, eq=False):
     replaced: Rows = _NONE
     #: which of them replace an evicted one.
     evicted: NDArray[np.bool_] | None = None
+    #: rows that these replace.
+    origins: Rows = _NONE
     #: rows that stop with their replacements, not before: the last of the allocations to place are these. Why.
     tied: Rows = _NONE
     tied_reasons: tuple[str, ...] = ()
@@ -92,7 +97,7 @@ _NOTHING = ReconcileResult((), (), ())
 
 
 class GroupRows(msgspec.Struct, frozen=True, eq=False):
-    """The rows of one group that are wanted, and what is the matter with each. Shapes: all but `evicted` (R,)."""
+    """The rows of one group that are wanted, and what is the matter with each. Shapes: all but `unreplaced` (R,)."""
 
     rows: Rows
     lost: Mask
@@ -107,8 +112,8 @@ class GroupRows(msgspec.Struct, frozen=True, eq=False):
     moved: Mask
     #: ended for good, for this version.
     done: Mask
-    #: evicted ones that are not replaced yet.
-    evicted: Rows
+    #: evicted or stopped ones, whose replacements are still to come.
+    unreplaced: Rows
 
 
 class Reconciler:
@@ -126,6 +131,8 @@ class Reconciler:
         self.requests: list[PlacementRequest] = []
         #: deployment of the group that is compared; 0: none.
         self.deployment = 0
+        #: rows whose replacements could not be placed when they were stopped.
+        self.late = _NONE
 
     @property
     def is_live(self) -> bool:
@@ -168,6 +175,8 @@ class Reconciler:
         lost = is_lost(self.state, rows) & ~TERMINAL[table.client[rows]]
         self.stop(rows[lost], "node is down", "lost")
         matters = ~lost | (table.desired[rows] != STOP) if self.is_live else ~lost
+        if self.is_live and table.predecessors:
+            matters |= table.is_predecessor(rows)
         if table.final:
             matters |= table.is_final(rows)
         return rows[matters], lost[matters]
@@ -177,8 +186,8 @@ class Reconciler:
         table = self.state.allocations
         stops = np.equal(table.desired[rows], STOP)
         if np.count_nonzero(stops):
-            # Stopping allocations do not count, nor do stopped ones.
-            stops &= ~table.is_final(rows)
+            # Stopping allocations do not count, nor do stopped ones, unless their replacements are to come.
+            stops &= ~table.is_final(rows) & ~table.is_predecessor(rows)
             rows, lost = rows[~stops], lost[~stops]
         if self._is_calm(job, group, rows):
             self._replace(group, rows, lost)
@@ -186,7 +195,7 @@ class Reconciler:
         at = self.sort(job, group, rows, lost)
         client = table.client[at.rows]
         # A failed one of the current digest waits for its reschedule time; of another digest it is replaced at once.
-        waits = at.failed & at.same & ~self._is_due(at.rows, at.failed)
+        waits = at.failed & at.same & ~self._is_due(job, group, at.rows, at.failed)
         # An unknown one keeps its place only until its replacement runs.
         away = at.alive & at.same & (client == UNKNOWN) & group.disconnect.replace
         keep = self._one_of_each(group, at.rows, (at.alive & at.same & ~away) | waits, at.done)
@@ -208,7 +217,7 @@ class Reconciler:
     def sort(self, job: Job, group: GroupSpec, rows: Rows, lost: Mask) -> GroupRows:
         """Say what is the matter with each row of a group; what an operator stopped goes into its bucket."""
         table = self.state.allocations
-        evicted = self._unreplaced(rows[table.desired[rows] == EVICT])
+        unreplaced = self._unreplaced(rows)
         final = table.is_final(rows)
         wanted = (table.desired[rows] == RUN) | final
         rows, lost, final = rows[wanted], (lost & ~final)[wanted], final[wanted]
@@ -216,6 +225,15 @@ class Reconciler:
         ended, failed = TERMINAL[client] | final, (client == FAILED) & ~final
         alive = ~ended & ~lost
         same, current = self.versions(job, group, rows)
+        before = is_before_stop(self.state, job, rows)
+        if before.any():
+            # What failed before a stop of the job runs again; what completed goes on as of this version.
+            self.stop(rows[failed & before], STARTED_AGAIN)
+            failed &= ~before
+            if job.job_type == "batch":
+                completed = (client == COMPLETE) & same & before & ~final
+                self.update(job, group, rows[completed])
+                current |= completed
         moved = self.displace(rows, alive, job)
         if not current[alive].all():
             # A new version may forbid the node that an allocation runs on.
@@ -227,14 +245,16 @@ class Reconciler:
         elif moved.any():
             # The drain ends them.
             done |= moved & ~is_stop_requested(self.state, rows)
-        if len(evicted):
-            evicted = evicted[~np.isin(table.index[evicted], table.index[rows])]
-        return GroupRows(rows, lost, alive, failed, same, current, moved, done, evicted)
+        if len(unreplaced):
+            # What completed in an older version holds no name.
+            named = table.index[rows[alive | lost | failed | done]]
+            unreplaced = unreplaced[~np.isin(table.index[unreplaced], named)]
+        return GroupRows(rows, lost, alive, failed, same, current, moved, done, unreplaced)
 
     def _again(self, at: GroupRows, replaced: Mask, away: Mask, kept: Mask) -> Rows:
         """The rows to replace, of each name the newest."""
         table = self.state.allocations
-        again = np.concatenate((at.rows[replaced & ~at.done], at.evicted))
+        again = np.concatenate((at.rows[replaced & ~at.done], at.unreplaced))
         if away.any():
             again = again[~np.isin(table.index[again], table.index[at.rows[kept]])]
         return self._newest(again)
@@ -355,7 +375,7 @@ class Reconciler:
             return PlacementRequest(group, count, names, staying, deployment=self.deployment)
         rows = np.where(is_new, 0, origins)
         evicted = (table.desired[rows] == EVICT) & ~is_new
-        failed = (table.client[rows] == FAILED) & ~evicted & ~is_new
+        failed = table.was_failed(rows) & ~evicted & ~is_new
         avoid = np.where(failed, table.node[rows], -1).astype(np.int64)
         reschedules = table.reschedules[rows].astype(np.int64) + failed
         return PlacementRequest(
@@ -367,11 +387,18 @@ class Reconciler:
             reschedules=np.where(is_new, 0, reschedules),
             avoid=avoid if np.count_nonzero(failed) else None,
             evicted=evicted if np.count_nonzero(evicted) else None,
+            origins=origins[~is_new],
             deployment=self.deployment,
         )
 
-    def _unreplaced(self, evicted: Rows) -> Rows:
-        """Which evicted rows of a group are not replaced yet; of one name the newest."""
+    def _unreplaced(self, rows: Rows) -> Rows:
+        """Which evicted or stopped rows of a group are to be replaced and are not yet; of one name the newest evicted."""
+        table = self.state.allocations
+        evicted = self._unreplaced_evicted(rows[table.desired[rows] == EVICT])
+        late = rows[table.is_predecessor(rows)]
+        return np.concatenate((evicted, late)) if len(late) else evicted
+
+    def _unreplaced_evicted(self, evicted: Rows) -> Rows:
         if not len(evicted):
             return evicted
         table = self.state.allocations
@@ -408,13 +435,30 @@ class Reconciler:
         current = [groups.versions[ref] == job.version for ref in refs.tolist()]
         return np.array(same, dtype=bool)[inverse], np.array(current, dtype=bool)[inverse]
 
-    def _is_due(self, rows: Rows, failed: Mask) -> Mask:
-        """Which failed rows may be replaced now, by log time."""
+    def _is_due(self, job: Job, group: GroupSpec, rows: Rows, failed: Mask) -> Mask:
+        """Which failed rows may be replaced now: by log time, or by a policy that came after the failure."""
         due = np.zeros(len(rows), dtype=bool)
         at_ns = self.state.allocations.reschedule_at_ns
         for position in np.flatnonzero(failed).tolist():
-            due[position] = 0 < at_ns.get(int(rows[position]), 0) <= self.state.t_ns
+            row = int(rows[position])
+            policy = self._newer_policy(job, group, row)
+            if policy is None:
+                due[position] = 0 < at_ns.get(row, 0) <= self.state.t_ns
+            else:
+                chain = self.state.allocations.chains.get(int(self.state.allocations.key[row]), ())
+                due[position] = reschedule_delay_ns(policy, chain, self.state.t_ns) is not None
         return due
+
+    def _newer_policy(self, job: Job, group: GroupSpec, row: int) -> ReschedulePolicy | None:
+        """The reschedule policy of a group, where a row failed under another one; None: it is the same."""
+        groups, ref = self.state.allocations.groups, int(self.state.allocations.group[row])
+        if groups.versions[ref] == job.version:
+            return None
+        older = self.state.jobs.job_at(job.id, groups.versions[ref])
+        for one in older.groups if older is not None else ():
+            if one.name == group.name and one.reschedule != group.reschedule:
+                return group.reschedule
+        return None
 
     def _cap(self, rows: Rows, keep: Mask, count: int) -> Mask:
         """Keep at most `count`, lowest names first; stop the rest."""
@@ -444,8 +488,21 @@ class Reconciler:
             )
 
     def result(self) -> ReconcileResult:
-        """Return all buckets."""
-        return ReconcileResult(tuple(self.stops), tuple(self.updates), tuple(self.requests))
+        """Return all buckets. A stop says which of its rows are replaced by what is requested."""
+        stops = tuple(self.stops)
+        if stops or len(self.late):
+            stops = tell_apart(self.state, stops, self._replaced_rows(), self.late)
+        return ReconcileResult(stops, tuple(self.updates), tuple(self.requests))
+
+    def _replaced_rows(self) -> Rows:
+        """Rows that what is requested replaces."""
+        table, found = self.state.allocations, [_NONE]
+        for one in self.requests:
+            if one.per_node is not None:
+                found.append(one.replaced[one.per_node[table.node[one.replaced]] > 0])
+            else:
+                found.append(one.origins)
+        return np.concatenate(found)
 
 
 def reconcile(
@@ -486,12 +543,14 @@ def reconcile_groups(
     out: Reconciler, rows: Rows, compare: Callable[[Job, GroupSpec, Rows, Mask], None]
 ) -> None:
     """Sort out lost rows, stopped jobs and removed groups; `compare` handles the rest, by group."""
+    table = out.state.allocations
+    if table.predecessors:
+        out.late = rows[table.is_predecessor(rows)]
     rows, lost = out.lose(rows)
     job = out.job
     if job is None or job.runs_nothing:
         out.stop_running(rows[~lost], "job stopped")
         return
-    table = out.state.allocations
     position = {group.name: index for index, group in enumerate(job.groups)}
     of_row = table.group[rows]
     refs = np.unique(of_row)

@@ -37,6 +37,7 @@ from shared.core.scheduling.reconcile.service_jobs import (
     ReconcileResult,
     reconcile_groups,
 )
+from shared.core.scheduling.reconcile.started_again import is_before_stop
 from shared.core.scheduling.selection.candidates import Placement
 from shared.core.state.columns import Rows
 from shared.core.state.state import State
@@ -116,7 +117,7 @@ class SystemReconciler(Reconciler):
             old=changed & open_,
             over=over,
             again=(over & (table.client[at.rows] != COMPLETE)) | at.moved,
-            evicted=at.evicted,
+            unreplaced=at.unreplaced,
             touched=nodes_with(rows, table.node, len(usable)),
         )
         if group.update is None:
@@ -131,7 +132,8 @@ class SystemReconciler(Reconciler):
         """Say what is the matter with each row; what an operator stopped goes into its bucket."""
         table = self.state.allocations
         desired, client = table.desired[rows], table.client[rows]
-        evicted = rows[(desired == EVICT) & ~TERMINAL[client] & ~lost]
+        evicted = (desired == EVICT) & ~TERMINAL[client] & ~lost
+        unreplaced = rows[evicted | table.is_predecessor(rows)]
         final = table.is_final(rows)
         wanted = (desired == RUN) | final
         rows, lost, final = rows[wanted], (lost & ~final)[wanted], final[wanted]
@@ -141,13 +143,16 @@ class SystemReconciler(Reconciler):
         alive = ~ended & ~lost
         moved = self.displace(rows, alive, job)
         if job.job_type == "sysbatch":
+            completed = (client == COMPLETE) & same & is_before_stop(self.state, job, rows) & ~final
+            self.update(job, group, rows[completed])
+            current |= completed
             done = ended & current & ((client != LOST) | final)
             # The drain ends them.
             done |= moved & current & ~is_stop_requested(self.state, rows)
         else:
             done = np.zeros(len(rows), dtype=bool)
         failed = np.equal(client, FAILED) & ~final
-        return GroupRows(rows, lost, alive, failed, same, current, moved, done, evicted)
+        return GroupRows(rows, lost, alive, failed, same, current, moved, done, unreplaced)
 
     def _fits(self, group: GroupSpec, nodes: Rows, alive: Mask) -> Mask:
         """Which allocations may go on where they are. A driver may be unavailable for a while."""
@@ -174,7 +179,7 @@ class SystemReconciler(Reconciler):
             current=at.current[rest],
             moved=at.moved[rest],
             done=at.done[rest],
-            evicted=at.evicted,
+            unreplaced=at.unreplaced,
         )
 
     # ---- pace ----
@@ -285,7 +290,7 @@ class SystemReconciler(Reconciler):
                 side.rows[side.standing | (side.old & ~chosen)],
                 per_node=missing,
                 taken=side.rows[taken],
-                replaced=np.concatenate((side.rows[side.again | chosen], side.evicted)),
+                replaced=np.concatenate((side.rows[side.again | chosen], side.unreplaced)),
                 deployment=self.deployment,
             )
         )
@@ -313,7 +318,8 @@ class NodeRows(msgspec.Struct, frozen=True, eq=False):
     over: Mask
     #: allocations that new ones succeed.
     again: Mask
-    evicted: Rows
+    #: as in `GroupRows`.
+    unreplaced: Rows
     #: (N,) nodes that have or had allocations of the group.
     touched: Mask
 

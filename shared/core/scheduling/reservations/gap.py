@@ -25,6 +25,7 @@ from shared.core.scheduling.reservations.amounts import (
     totals_of,
     used_of,
 )
+from shared.core.scheduling.reservations.own_rooms import rooms_of
 from shared.core.scheduling.reservations.wait_shapes import queue_order
 from shared.core.scheduling.scoring.scores import Int64s
 from shared.core.state.state import State
@@ -66,6 +67,15 @@ def gap_limit(
                 limit = np.full(state.fleet.size, NO_LIMIT, dtype=np.int64)
             room = _room_beside(state, held, (one, hold, theirs), rows=rows, ours=(group, asks))
             limit[rows] = np.minimum(limit[rows], room)
+    if limit is not None:
+        # What is kept for its own replacements is nobody else's.
+        own = rooms_of(state, job)
+        names = [
+            state.allocations.groups.names[ref] for ref in state.allocations.group[own].tolist()
+        ]
+        own = own[np.array([name == group.name for name in names], dtype=bool)]
+        kept = np.bincount(state.allocations.node[own], minlength=len(limit))
+        limit = np.maximum(limit, kept)
     return limit
 
 

@@ -103,21 +103,24 @@ def propose_hold(
 
 
 def _service_alloc_rows(state: State, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Allocation rows on these nodes of jobs that do not end by themselves. Shape: rows (R,)."""
+    """Allocation rows on these nodes of jobs that do not end by themselves, and whose room is kept. Shape: rows (R,)."""
     table, jobs = state.allocations, state.jobs.by_id
     of_these = np.zeros(state.fleet.size, dtype=bool)
     of_these[rows] = True
     size = table.size
     there = np.flatnonzero(of_these[table.node[:size]] & (table.key[:size] != 0))
-    there = there[~TERMINAL[table.client[there]] & (table.desired[there] == RUN)]
+    lasts = ~TERMINAL[table.client[there]] & (table.desired[there] == RUN)
+    at = there.astype(np.int32)
+    replaced = table.is_predecessor(at) & table.is_holding(at)
+    there, replaced = there[lasts | replaced], replaced[lasts | replaced]
     refs = np.unique(table.group[there]).tolist()
     owners = {ref: jobs.get(table.groups.job_ids[ref]) for ref in refs}
-    lasts = [
+    services = [
         ref
         for ref, job in owners.items()
         if job is not None and job.job_type not in FINITE_JOB_TYPES
     ]
-    found: NDArray[np.intp] = there[np.isin(table.group[there], lasts)]
+    found: NDArray[np.intp] = there[replaced | np.isin(table.group[there], services)]
     return found
 
 

@@ -26,6 +26,7 @@ from shared.core.state.group_registry import GroupKey, GroupRegistry
 from shared.core.state.ids import Incarnations
 from shared.core.state.live_children import MARK
 from shared.core.state.node_attributes import AttributeColumn, AttributeColumns
+from shared.core.state.predecessors import Predecessors
 from shared.core.state.snapshots.codecs import (
     ColumnCodec,
     DictCodec,
@@ -392,6 +393,9 @@ def _settle_allocations(table: AllocationTable) -> None:
     _touch_all(table)
 
 
+_PREDECESSORS = ObjectCodec(
+    Predecessors, {"by_key": DictCodec(int, tuple[int, int]), "rooms": DictCodec(int, None)}
+)
 _ALLOCATIONS = ObjectCodec(
     AllocationTable,
     {
@@ -423,11 +427,12 @@ _ALLOCATIONS = ObjectCodec(
         "deployment": _LONG,
         "health_reasons": DictCodec(int, str),
         "final": DictCodec(int, None),
+        "predecessors": _PREDECESSORS,
     },
     derived=("_hashes", "incarnation", "live_children"),
     rows=lambda table: table._pool.high,
     settle=_settle_allocations,
-    later=("health", "canary", "deployment", "health_reasons", "final"),
+    later=("health", "canary", "deployment", "health_reasons", "final", "predecessors"),
 )
 
 
@@ -484,13 +489,13 @@ TABLE_CODECS: dict[str, ObjectCodec] = {
 }
 
 #: Releases whose snapshots are read beside those of this one.
-OLDER_RELEASES = frozenset({"0.1.0"})
+OLDER_RELEASES = frozenset({"0.1.0", "0.2.0"})
 #: Tables that came after release 0.1.0: its snapshots have none of them.
 LATER_TABLES: frozenset[str] = frozenset({"deployments", "launches", "rollouts"})
 #: table -> fingerprints of older formats that the codec above reads too: entries of theirs lack fields that have a
-#: default, and none is encoded otherwise. tests/golden/test_logs.py has those of release 0.1.0.
+#: default, and none is encoded otherwise. tests/golden/test_logs.py has those of each release.
 OLDER_SHAPES: dict[str, frozenset[str]] = {
     "jobs": frozenset({"a1032e3ab2d7be7c"}),
-    "allocations": frozenset({"fe8ec7e7780fa1c6"}),
+    "allocations": frozenset({"fe8ec7e7780fa1c6", "cb90e28c7b6ad995"}),
     "fleet": frozenset({"7284cccb488963fe"}),
 }

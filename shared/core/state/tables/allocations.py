@@ -4,6 +4,7 @@ A plan of thousands of allocations becomes a few array writes: no Python object 
 details, reschedule times, the allocation that one replaces) lives in dicts beside the columns.
 """
 
+from collections.abc import Iterable
 from hashlib import blake2b
 
 import numpy as np
@@ -25,10 +26,19 @@ from schemas.policy import IncarnationBegan
 from shared.core.resources.ask_shape import AskShape, ask_shape_of
 from shared.core.resources.asks import Holding, holdings_of
 from shared.core.resources.held import HeldResources
-from shared.core.state.columns import EntryHashes, RowHashes, RowPool, Rows, grown, hash_columns
+from shared.core.state.columns import (
+    EntryHashes,
+    RowHashes,
+    RowPool,
+    Rows,
+    grown,
+    hash_columns,
+)
 from shared.core.state.group_registry import GroupRegistry
 from shared.core.state.ids import make_key
 from shared.core.state.live_children import LiveChildren
+from shared.core.state.name_runs import expand_runs
+from shared.core.state.predecessors import Predecessors
 from shared.core.state.tables.consumer import EventConsumer, EventHandlers
 from shared.core.state.workload import AskWorkload
 
@@ -40,8 +50,6 @@ HEALTHY, UNHEALTHY = 1, 2
 #: by client status code: has ended, and holds no resources any more.
 TERMINAL = np.array([False, False, True, True, True, False])
 _NO_ROWS: Rows = np.empty(0, dtype=np.int32)
-#: Up to this many rows a loop beats NumPy.
-_VECTOR_MIN = 16
 
 
 class AllocationTable(EventConsumer):
@@ -84,6 +92,8 @@ class AllocationTable(EventConsumer):
         self.displaced: dict[int, None] = {}
         #: rows stopped for good: nothing replaces them in their version of the job.
         self.final: dict[int, None] = {}
+        #: what was stopped to be replaced and is not replaced yet, and the room that is kept of it.
+        self.predecessors = Predecessors()
         self.details: dict[int, bytes] = {}
         self.reschedule_at_ns: dict[int, int] = {}
         #: by key: due time, delay, due time, delay, … of the reschedules of its chain.
@@ -163,10 +173,37 @@ class AllocationTable(EventConsumer):
             return np.zeros(len(rows), dtype=bool)
         return np.isin(rows, np.fromiter(self.final, dtype=np.int32, count=len(self.final)))
 
+    def is_predecessor(self, rows: Rows) -> NDArray[np.bool_]:
+        """Which of these rows were stopped to be replaced, and are not replaced yet. Shapes: rows, result (R,)."""
+        return self.predecessors.holds(self.key[rows])
+
+    def was_failed(self, rows: Rows) -> NDArray[np.bool_]:
+        """Which of these rows ended by their own failure, not while they were stopped. Shapes: rows, result (R,)."""
+        failed: NDArray[np.bool_] = self.client[rows] == FAILED
+        if self.predecessors and failed.any():
+            for at in np.flatnonzero(failed).tolist():
+                failed[at] = self.predecessors.status_at_stop(int(self.key[rows[at]])) in {
+                    None,
+                    FAILED,
+                }
+        return failed
+
     def is_holding(self, rows: Rows) -> NDArray[np.bool_]:
-        """Which of these rows hold resources: what did not end and was not evicted. Shapes: rows, result (R,)."""
-        holding: NDArray[np.bool_] = (self.desired[rows] != EVICT) & ~TERMINAL[self.client[rows]]
+        """Which of these rows hold resources: not evicted, and not ended unless room is kept. Shapes: rows, result (R,)."""
+        holding: NDArray[np.bool_] = ~TERMINAL[self.client[rows]]
+        if self.predecessors.rooms:
+            holding |= self.predecessors.has_room(rows)
+        holding &= self.desired[rows] != EVICT
         return holding
+
+    def keeps_room(self, rows: Rows, codes: NDArray[np.integer]) -> NDArray[np.bool_]:
+        """Of which of these rows the room is kept when they become of these statuses. Shapes: all (R,).
+
+        What is lost leaves none: its node takes nothing. What had ended before its stop had given its room back.
+        """
+        kept: NDArray[np.bool_] = self.is_predecessor(rows) & (self.desired[rows] != EVICT)
+        kept &= ~TERMINAL[self.client[rows]] & TERMINAL[codes] & (codes != LOST)
+        return kept
 
     def used(self, size: int) -> NDArray[np.int64]:
         """The three columns held on the first `size` fleet rows. Shape: (size, 3). A view: do not write to it."""
@@ -222,7 +259,8 @@ class AllocationTable(EventConsumer):
         is_displaced = row in self.displaced or None
         reason = self.health_reasons.get(row)
         is_final = row in self.final or None
-        more = (chain, holding, evicted_by, is_displaced, reason, is_final)
+        predecessor = self.predecessors.text(row, int(self.key[row]))
+        more = (chain, holding, evicted_by, is_displaced, reason, is_final, predecessor)
         if entry == (None, None, None) and more == (None,) * len(more):
             return b""
         if chain is not None:
@@ -237,6 +275,8 @@ class AllocationTable(EventConsumer):
             entry = (*entry, "health", reason)
         if is_final:
             entry = (*entry, "final")
+        if predecessor is not None:
+            entry = (*entry, *predecessor)
         return ENCODER.encode((row, entry))
 
     def _commit(self, event: PlanCommitted, seq: int) -> None:
@@ -262,6 +302,10 @@ class AllocationTable(EventConsumer):
                     self._rare.touch(row)
             if stop.client_status:
                 self._set_client(rows, np.full(len(rows), CLIENT_CODE[stop.client_status]), seq)
+            if stop.to_replace:
+                self._await_replacements(rows)
+            elif self.predecessors:
+                self._settle_predecessors(self.key[rows].tolist())
         for update in event.updates:
             rows = np.asarray(update.rows, dtype=np.int32)
             self._regroup(rows, self.groups.ref(event.job_id, update.version, update.group))
@@ -275,6 +319,22 @@ class AllocationTable(EventConsumer):
                 self._place_one(event.job_id, placement, ref, seq)
             else:
                 self._place(event.job_id, placement, ref, seq)
+
+    def _await_replacements(self, rows: Rows) -> None:
+        """Keep these as predecessors; of one that is one already, what it was first."""
+        keys, codes = self.key[rows].tolist(), self.client[rows].tolist()
+        for row, key, code in zip(rows.tolist(), keys, codes, strict=True):
+            if self.predecessors.add(row, key, code):
+                self._let_go(np.array([row], dtype=np.int32))
+            self._rare.touch(row)
+
+    def _settle_predecessors(self, keys: Iterable[int]) -> None:
+        """These are replaced, or will not be."""
+        rows, freed = self.predecessors.settle(keys)
+        if freed:
+            self._let_go(np.array(freed, dtype=np.int32))
+        for row in rows:
+            self._rare.touch(row)
 
     def _join(self, rows: Rows, deployment: int) -> None:
         """Enter a deployment, where health counts anew; 0: leave the one before."""
@@ -381,6 +441,8 @@ class AllocationTable(EventConsumer):
             self.deployment[at] = placement.deployment
             self.canary[at] = placement.canaries
         if placement.previous:
+            if self.predecessors:
+                self._settle_predecessors(placement.previous)
             for nth, (row, previous) in enumerate(
                 zip(rows.tolist(), placement.previous, strict=False)
             ):
@@ -417,7 +479,14 @@ class AllocationTable(EventConsumer):
             self._rare.touch(detail.row)
 
     def _set_client(self, rows: Rows, codes: NDArray[np.integer], seq: int) -> None:
-        ended = rows[TERMINAL[codes] & self.is_holding(rows)]
+        is_end = TERMINAL[codes] & ~TERMINAL[self.client[rows]] & (self.desired[rows] != EVICT)
+        if self.predecessors:
+            kept = self.keeps_room(rows, codes)
+            for row in rows[kept].tolist():
+                self.predecessors.rooms[row] = None
+                self._rare.touch(row)
+            is_end &= ~kept
+        ended = rows[is_end]
         if len(ended):
             self._let_go(ended)
         if self.live_children:
@@ -442,6 +511,8 @@ class AllocationTable(EventConsumer):
     def _collect(self, event: AllocationsCollected, seq: int) -> None:
         del seq
         rows = _collected_rows(event)
+        if self.predecessors:
+            self._settle_predecessors(self.key[rows].tolist())
         refs = np.unique(self.group[rows]).tolist()
         going = np.zeros(self.size, dtype=bool)
         going[rows] = True
@@ -502,37 +573,6 @@ def _alone(rows: Rows) -> Rows | int:
 def _append_rows(old: Rows | int, more: Rows | int) -> Rows:
     """Rows and more rows, or one more."""
     return np.concatenate((np.atleast_1d(old), np.atleast_1d(more)), dtype=np.int32)
-
-
-def expand_runs(runs: tuple[int, ...]) -> NDArray[np.int64]:
-    """Turn start, length, start, length, … into the numbers themselves."""
-    if len(runs) == 2:
-        return np.arange(runs[0], runs[0] + runs[1])
-    parts = [np.arange(runs[i], runs[i] + runs[i + 1]) for i in range(0, len(runs), 2)]
-    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
-
-
-def pack_runs(numbers: NDArray[np.integer]) -> tuple[int, ...]:
-    """Turn numbers into start, length, … runs of consecutive ones, in their order."""
-    count = len(numbers)
-    if not count:
-        return ()
-    first = int(numbers[0])
-    if count == 1:
-        return first, 1
-    if int(numbers[-1]) - first == count - 1 and (numbers == np.arange(first, first + count)).all():
-        return (first, count)
-    if count <= _VECTOR_MIN:
-        runs: list[int] = []
-        for number in numbers.tolist():
-            if runs and number == runs[-2] + runs[-1]:
-                runs[-1] += 1
-            else:
-                runs += (number, 1)
-        return tuple(runs)
-    starts = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 2) != 1)
-    lengths = np.diff(starts, append=len(numbers))
-    return tuple(np.column_stack((numbers[starts], lengths)).ravel().tolist())
 
 
 def _collected_rows(event: AllocationsCollected) -> Rows:
