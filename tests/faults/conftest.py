@@ -14,7 +14,7 @@ from tests.faults.city import watched
 NODES = 20
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BenchCluster]:
     """A running cluster with users for the nodes `n1` and `n2`, which have no agent."""
     folder: Path = tmp_path_factory.mktemp("faults")
