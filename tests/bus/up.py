@@ -102,8 +102,8 @@ class Up:
         return [one for one in found if status in ("", one["client_status"])]
 
     def until(self, holds: Callable[[], bool], what: str) -> None:
-        """Wait for a level."""
-        until(holds, what)
+        """Wait for a level of a whole cluster, of which one question may be a process of its own."""
+        until(holds, what, LONG_S)
 
     def end(self) -> int:
         """Ctrl-C."""

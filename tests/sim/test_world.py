@@ -20,7 +20,7 @@ from tests.seeds import seed as run_seed
 pytestmark = pytest.mark.sim
 
 #: Fresh seeds begin behind all fixed ones.
-FRESH_SEEDS, FRESH_PARTS, FRESH_BEGIN = 100, 10, 1_000_000
+FRESH_SEEDS, FRESH_PARTS, FRESH_BEGIN = 20, 50, 1_000_000
 SEEDS, FIRST_SEED = 12, 101
 #: Seeds within which `caravan sim check --mutant` must find each; the tests stop at the first that does.
 MUTANT_SEEDS_MAX = 200
