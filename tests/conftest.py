@@ -1,8 +1,11 @@
 """What holds for every test: generated examples are bounded and repeatable, minutes-long tests are asked for."""
 
+import gc
 import os
 import signal
+import sys
 import time
+import warnings
 from pathlib import Path
 
 import hypothesis
@@ -67,6 +70,8 @@ ONE_BY_ONE = ("tests/checks/", "tests/bench/", "tests/sim/", "tests/docs/test_pa
 _MOUNTS = pytest.StashKey[frozenset[str]]()
 #: The configuration of the process that hands out tests; empty in a lane.
 _CONTROLLER: list[pytest.Config] = []
+#: Tests that failed since the last one was set up.
+_FAILED: set[str] = set()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -98,6 +103,23 @@ def pytest_keyboard_interrupt() -> None:
     """At Ctrl-C end the lanes, too, when they do not end by themselves: xdist would wait ten seconds for them."""
     if _CONTROLLER:
         leftovers.of_run(_CONTROLLER[0], _CONTROLLER[0].stash[_MOUNTS], is_interrupted=True)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Note that a test failed: what it left to the garbage collector is not the next test's."""
+    _FAILED.update({report.nodeid} if report.failed else ())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Collect what a failed test of this lane left open, without the warnings that would fail this one."""
+    if _FAILED:
+        _FAILED.clear()
+        for name in ("last_exc", "last_type", "last_value", "last_traceback"):
+            vars(sys).pop(name, None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
 
 
 @pytest.hookimpl(trylast=True)

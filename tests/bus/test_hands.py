@@ -322,19 +322,14 @@ def test_ctrl_c_ends_the_command(up: Up, tmp_path: Path) -> None:
 def test_exec_ends_with_its_task(up: Up, tmp_path: Path) -> None:
     """A task that is stopped takes the commands beside it along, and their client gets an error."""
     name = start(up, tmp_path, "ends")
-    process = subprocess.Popen(
-        up._command("alloc", "exec", name, "--", "sh", "-c", "echo here; exec sleep 10000"),
-        env=up.env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stdout is not None and process.stdout.readline() == b"here\n"
-    up.documented("job", "stop", "ends")
-    assert process.wait(WAIT_S) != 0
-    assert process.stderr is not None
-    assert b"ended" in process.stderr.read()
-    process.stdout.close()
-    process.stderr.close()
+    words = ("alloc", "exec", name, "--", "sh", "-c", "echo here; exec sleep 10000")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(up._command(*words), env=up.env, **pipes) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == b"here\n"
+        up.documented("job", "stop", "ends")
+        assert process.wait(WAIT_S) != 0
+        assert b"ended" in process.stderr.read()
 
 
 class Typist:

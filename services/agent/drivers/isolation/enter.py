@@ -32,6 +32,12 @@ _FILES = (
 )
 
 
+#: Exit code of a command that was killed.
+_KILLED = 128 + signal.SIGKILL
+#: What ends a task kills its commands, too, in any order: so long a killed one waits for the end of its task, in s.
+_TASK_END_S = 1.0
+
+
 def enter(order: EnterOrder, tell: int, life: int, std: tuple[int, int, int]) -> None:
     """Run the command; never returns. Says `exit <code>`, or `error 0 <reason>`."""
     os.setsid()
@@ -58,7 +64,10 @@ def enter(order: EnterOrder, tell: int, life: int, std: tuple[int, int, int]) ->
             _exec_command(order, entries, std)
         for fd in {*std}:
             os.close(fd)
-        said = f"exit {_wait(child, life, order.jail)}"
+        code = _wait(child, life, order.jail)
+        said = f"exit {code}"
+        if code == _KILLED and select.select([task], [], [], _TASK_END_S)[0]:
+            said = "error 0 the task has ended"
     except (FileNotFoundError, ProcessLookupError):
         said = "error 0 the task has ended"
     except OSError as err:
