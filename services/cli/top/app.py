@@ -182,6 +182,9 @@ class TopApp(App[None]):
     # ---- drawing ----
 
     def _tick(self) -> None:
+        if not self.query("#position"):
+            # The app is closing: what is drawn on goes before the timer does.
+            return
         is_due = time.monotonic() - self._drawn_s >= SHARE * self._took_s
         if self.session.is_dirty and is_due and len(self.screen_stack) == 1:
             self.draw()

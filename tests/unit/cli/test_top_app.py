@@ -183,6 +183,16 @@ async def test_go_to_takes_a_seq_a_name_an_id_and_a_time() -> None:
         assert not screen.app.query_one("#prompt", Input).display
 
 
+async def test_a_tick_while_the_app_closes_draws_nothing() -> None:
+    """What is drawn on goes before the timer does: on a busy machine it ticks once more in between."""
+    async with opened() as screen:
+        await screen.app.query("#position").remove()
+        drawn = screen.app.pictures
+        screen.app.session.is_dirty = True
+        screen.app._tick()
+        assert screen.app.pictures == drawn
+
+
 async def test_a_filter_narrows_while_it_is_typed() -> None:
     """Keys of the app are letters in it; escape takes it away."""
     async with opened() as screen:
