@@ -263,14 +263,23 @@ def accepted_unbuilt(spec: bytes) -> tuple[str, ...]:
     return tuple([one.path for one in unmet_fields(value, {}).unbuilt])
 
 
+def _to_evaluation(submission: ParsedSubmission, own: dict[str, Any]) -> EvaluateJob:
+    return EvaluateJob(
+        digest=submission.digest,
+        job_id=JobId(submission.job_id),
+        force_reschedule=submission.force_reschedule,
+        **own,
+    )
+
+
 def to_command(
     submission: ParsedSubmission, submission_id: str, *, jobs_seq: int = 0, jobs_prev: int = 0
 ) -> JobCommand:
     """Create the command to the plan applier."""
     job = submission.job
     if job is None:
+        own = {"submission_id": submission_id, "jobs_seq": jobs_seq, "jobs_prev": jobs_prev}
         if submission.change is not None:
-            own = {"submission_id": submission_id, "jobs_seq": jobs_seq, "jobs_prev": jobs_prev}
             return msgspec.structs.replace(submission.change, **own)
         if submission.together:
             return _to_rollout(submission, submission_id)
@@ -295,14 +304,7 @@ def to_command(
                 jobs_seq=jobs_seq,
                 jobs_prev=jobs_prev,
             )
-        return EvaluateJob(
-            submission_id=submission_id,
-            digest=submission.digest,
-            job_id=JobId(submission.job_id),
-            jobs_seq=jobs_seq,
-            jobs_prev=jobs_prev,
-            force_reschedule=submission.force_reschedule,
-        )
+        return _to_evaluation(submission, own)
     return RegisterJob(
         submission_id=submission_id,
         digest=submission.digest,

@@ -50,6 +50,8 @@ POLICIES = {
     2: Policy(algorithm="spread", preemption=EVERYTHING),
     3: Policy(candidates="two_choices", preemption=EVERYTHING, terminal_keep_max=20),
     4: Policy(algorithm="fragmentation", candidates="log2", anti_affinity=False),
+    # In this one a plan is refused.
+    8: Policy(algorithm="spread", preemption=EVERYTHING),
 }
 STATES = ("running", "running", "running", "failed", "complete")
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from schemas.evaluations import NewEvaluation
+from schemas.evaluations import Hold, NewEvaluation, Waiting
 from schemas.jobs import SYSTEM_JOB_TYPES, GroupSpec
 from schemas.plans import GroupPlacement
 from shared.core.scheduling.explain.placement_probe import score_nodes
@@ -147,12 +147,8 @@ def _place_requests(
             continue
         if _needs_another_plan(plan, parts, rest) or placed == request.count < placed + rest:
             continues = True
-        elif rest > 0 and waits_for_own(state, request, mask, rest):
-            waiting.add(request.group, own_wait(rest), None, mask)
         elif rest > 0:
-            why = explain_waiting(plan, request, mask, rest, placed=parts)
-            is_reservable = why.wait_class in RESERVABLE_WAIT_CLASSES
-            hold = hold_for(plan, request, mask, rest, placed=parts) if is_reservable else None
+            why, hold = _explain(plan, request, mask, rest, placed=parts)
             waiting.add(request.group, why, hold, mask)
     if not continues:
         stops += rooms_to_give_up(state, job, placements, stops)
@@ -166,6 +162,23 @@ def _place_requests(
         follow_ups=_follow_ups(plan, assignment, waiting, continues=continues),
         decision=waiting.decision_record() if waiting.by_group else msgspec.UNSET,
     )
+
+
+def _explain(
+    plan: PlanState,
+    request: PlacementRequest,
+    mask: Mask,
+    rest: int,
+    *,
+    placed: Sequence[PlacedPart],
+) -> tuple[Waiting, Hold | None]:
+    """Say why the rest of a request waits, and propose nodes to reserve for it."""
+    if waits_for_own(plan.state, request, mask, rest):
+        return own_wait(rest), None
+    why = explain_waiting(plan, request, mask, rest, placed=placed)
+    if why.wait_class not in RESERVABLE_WAIT_CLASSES:
+        return why, None
+    return why, hold_for(plan, request, mask, rest, placed=placed)
 
 
 def _follow_ups(

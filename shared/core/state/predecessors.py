@@ -1,8 +1,8 @@
-"""Predecessors: allocations that were stopped to be replaced and are not replaced yet, and the room that is kept of them.
+"""Predecessors: allocations that were stopped to be replaced and are not replaced yet, and the room kept of them.
 
-A part of the table of allocations. Of one that ended of its stop the room is kept for its replacement (ADR 32): it stays in
-what is held until the replacement is placed, or the job's plan says that it cannot be placed there. Every scheduler and the
-applier read what is held, so that no other job is given that room, whatever the resource.
+A part of the table of allocations. Of one that ended of its stop the room is kept for its replacement (ADR 32): it
+stays in what is held until the replacement is placed, or the job's plan says that it cannot be. Every scheduler and
+the applier read what is held, so that no other job is given that room, whatever the resource.
 """
 
 from collections.abc import Iterable

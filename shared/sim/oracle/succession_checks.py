@@ -66,7 +66,7 @@ class SuccessionChecks:
                 self._take(event, stop, self._books.allocs[row])
 
     def ended(self, alloc: Any, status: str) -> None:
-        """Keep the room of what ends of its stop, before it ends: until its job's next plan no other job may have it."""
+        """Keep the room of what ends of its stop: until its job's next plan no other job may have it."""
         due = self._due.get((alloc.job_id, alloc.group, alloc.index))
         is_said = due == alloc.key and alloc.key in self._said
         if is_said and status != "lost" and alloc.desired == "stop":

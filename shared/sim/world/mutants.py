@@ -470,8 +470,8 @@ def _room_given_away(patch: Patch, _site: SimulationContext) -> None:
     def keeps_room(_table: object, rows: Any, _codes: object) -> Any:
         return np.zeros(len(rows), dtype=bool)
 
-    table = _of("shared.core.state.tables.allocations", "AllocationTable")
-    patch(table, "keeps_room", keeps_room)
+    for module in ("shared.core.state.tables.allocations", "shared.core.decide.nodes.reports"):
+        patch(import_module(module), "keeps_room", keeps_room)
 
 
 MUTANTS: dict[str, Callable[[Patch, SimulationContext], None]] = {

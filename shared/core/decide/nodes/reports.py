@@ -31,6 +31,7 @@ from shared.core.state.tables.allocations import (
     RUN,
     TERMINAL,
     UNHEALTHY,
+    keeps_room,
 )
 
 #: Of what an agent says of an unhealthy allocation.
@@ -188,7 +189,7 @@ def _freed(state: State, ended: Rows, facts: _ReportFacts) -> list[Event]:
     if not table.predecessors:
         return [*freed_by_allocations(state, ended)]
     codes = np.array(facts.codes, dtype=np.int8)[TERMINAL[facts.codes]]
-    kept = table.keeps_room(ended, codes)
+    kept = keeps_room(table, ended, codes)
     others = ended[~kept]
     freed: list[Event] = [*freed_by_allocations(state, others)] if len(others) else []
     return [*freed, *wake_successors(state, ended[kept])]

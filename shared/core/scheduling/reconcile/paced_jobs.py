@@ -130,7 +130,7 @@ class PacedReconciler(Reconciler):
             return
         self.deployment = pace.key if pace.is_active else 0
         table = self.state.allocations
-        matters = (table.desired[rows] != STOP) | table.is_predecessor(rows)
+        matters = (table.desired[rows] != STOP) | table.predecessors.holds(table.key[rows])
         canary = table.canary[rows] & matters
         if canary.any():
             stray = canary & ~((table.deployment[rows] == pace.key) & pace.is_active)

@@ -19,8 +19,8 @@ def tell_apart(
 ) -> tuple[Stops, ...]:
     """Split stops by whether something replaces their rows.
 
-    `replaced`: rows that requests of the pass replace. `late`: rows whose replacements are to come since an earlier plan;
-    those that nothing replaces any more are stopped once more, which settles them.
+    `replaced`: rows that requests of the pass replace. `late`: rows whose replacements are to come since an earlier
+    plan; those that nothing replaces any more are stopped once more, which settles them.
     """
     table = state.allocations
     keys = table.key[replaced]

@@ -40,6 +40,7 @@ from shared.core.state.tables.allocations import (
     STOP,
     TERMINAL,
     UNKNOWN,
+    was_failed,
 )
 from shared.core.state.tables.jobs import Job
 
@@ -176,7 +177,7 @@ class Reconciler:
         self.stop(rows[lost], "node is down", "lost")
         matters = ~lost | (table.desired[rows] != STOP) if self.is_live else ~lost
         if self.is_live and table.predecessors:
-            matters |= table.is_predecessor(rows)
+            matters |= table.predecessors.holds(table.key[rows])
         if table.final:
             matters |= table.is_final(rows)
         return rows[matters], lost[matters]
@@ -187,7 +188,7 @@ class Reconciler:
         stops = np.equal(table.desired[rows], STOP)
         if np.count_nonzero(stops):
             # Stopping allocations do not count, nor do stopped ones, unless their replacements are to come.
-            stops &= ~table.is_final(rows) & ~table.is_predecessor(rows)
+            stops &= ~table.is_final(rows) & ~table.predecessors.holds(table.key[rows])
             rows, lost = rows[~stops], lost[~stops]
         if self._is_calm(job, group, rows):
             self._replace(group, rows, lost)
@@ -375,7 +376,7 @@ class Reconciler:
             return PlacementRequest(group, count, names, staying, deployment=self.deployment)
         rows = np.where(is_new, 0, origins)
         evicted = (table.desired[rows] == EVICT) & ~is_new
-        failed = table.was_failed(rows) & ~evicted & ~is_new
+        failed = was_failed(table, rows) & ~evicted & ~is_new
         avoid = np.where(failed, table.node[rows], -1).astype(np.int64)
         reschedules = table.reschedules[rows].astype(np.int64) + failed
         return PlacementRequest(
@@ -392,10 +393,10 @@ class Reconciler:
         )
 
     def _unreplaced(self, rows: Rows) -> Rows:
-        """Which evicted or stopped rows of a group are to be replaced and are not yet; of one name the newest evicted."""
+        """Which evicted or stopped rows of a group are to be replaced and are not yet."""
         table = self.state.allocations
         evicted = self._unreplaced_evicted(rows[table.desired[rows] == EVICT])
-        late = rows[table.is_predecessor(rows)]
+        late = rows[table.predecessors.holds(table.key[rows])]
         return np.concatenate((evicted, late)) if len(late) else evicted
 
     def _unreplaced_evicted(self, evicted: Rows) -> Rows:
@@ -545,7 +546,7 @@ def reconcile_groups(
     """Sort out lost rows, stopped jobs and removed groups; `compare` handles the rest, by group."""
     table = out.state.allocations
     if table.predecessors:
-        out.late = rows[table.is_predecessor(rows)]
+        out.late = rows[table.predecessors.holds(table.key[rows])]
     rows, lost = out.lose(rows)
     job = out.job
     if job is None or job.runs_nothing:

@@ -1,7 +1,7 @@
 """Jobs that were stopped and run again: which allocations are of before the stop.
 
-What failed before a stop begins anew, and what completed counts in the version that started again, as long as the text of
-its group is the same (service_jobs.py, system_jobs.py).
+What failed before a stop begins anew, and what completed counts in the version that started again, as long as the text
+of its group is the same (service_jobs.py, system_jobs.py).
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ STARTED_AGAIN = "job started again"
 
 
 def is_before_stop(state: State, job: Job, rows: Rows) -> Mask:
-    """Which of these rows are of a version that was stopped, and only started again since. Shapes: rows, result (R,)."""
+    """Which of these rows are of a version that was stopped and started again since. Shapes: rows, result (R,)."""
     first = _first_since_stop(state, job)
     if first == job.version:
         return np.zeros(len(rows), dtype=bool)

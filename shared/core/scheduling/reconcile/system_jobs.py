@@ -133,7 +133,7 @@ class SystemReconciler(Reconciler):
         table = self.state.allocations
         desired, client = table.desired[rows], table.client[rows]
         evicted = (desired == EVICT) & ~TERMINAL[client] & ~lost
-        unreplaced = rows[evicted | table.is_predecessor(rows)]
+        unreplaced = rows[evicted | table.predecessors.holds(table.key[rows])]
         final = table.is_final(rows)
         wanted = (desired == RUN) | final
         rows, lost, final = rows[wanted], (lost & ~final)[wanted], final[wanted]

@@ -68,7 +68,7 @@ def gap_limit(
             room = _room_beside(state, held, (one, hold, theirs), rows=rows, ours=(group, asks))
             limit[rows] = np.minimum(limit[rows], room)
     if limit is not None:
-        # What is kept for its own replacements is nobody else's.
+        # What is kept for its own replacements is reserved for no other job.
         own = rooms_of(state, job)
         names = [
             state.allocations.groups.names[ref] for ref in state.allocations.group[own].tolist()

@@ -103,7 +103,7 @@ def propose_hold(
 
 
 def _service_alloc_rows(state: State, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Allocation rows on these nodes of jobs that do not end by themselves, and whose room is kept. Shape: rows (R,)."""
+    """Allocation rows on these nodes that do not end by themselves, or whose room is kept. Shape: rows (R,)."""
     table, jobs = state.allocations, state.jobs.by_id
     of_these = np.zeros(state.fleet.size, dtype=bool)
     of_these[rows] = True
@@ -111,7 +111,7 @@ def _service_alloc_rows(state: State, rows: NDArray[np.intp]) -> NDArray[np.intp
     there = np.flatnonzero(of_these[table.node[:size]] & (table.key[:size] != 0))
     lasts = ~TERMINAL[table.client[there]] & (table.desired[there] == RUN)
     at = there.astype(np.int32)
-    replaced = table.is_predecessor(at) & table.is_holding(at)
+    replaced = table.predecessors.holds(table.key[at]) & table.is_holding(at)
     there, replaced = there[lasts | replaced], replaced[lasts | replaced]
     refs = np.unique(table.group[there]).tolist()
     owners = {ref: jobs.get(table.groups.job_ids[ref]) for ref in refs}

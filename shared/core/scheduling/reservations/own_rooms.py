@@ -2,8 +2,7 @@
 
 The room stays in what is held (`Predecessors`), so that other jobs find none there, whatever the resource. For the job
 itself it is free: it is taken out of what is held while its requests are placed. A plan of the job takes each room by
-placing the replacement, or gives it up where the replacement finds no room although nothing of its own is in the way any
-more.
+placing the replacement, or gives it up where the replacement finds no room although nothing of its own is in the way.
 """
 
 from collections.abc import Sequence
@@ -145,7 +144,7 @@ def rooms_to_give_up(
     named = [row for one in stops for row in one.rows]
     left = rows[~np.isin(table.key[rows], followed) & ~np.isin(rows, named)]
     mine = table.rows_of(job.id)
-    ending = mine[table.is_predecessor(mine) & ~TERMINAL[table.client[mine]]]
+    ending = mine[table.predecessors.holds(table.key[mine]) & ~TERMINAL[table.client[mine]]]
     ending = ending[table.desired[ending] == STOP]
     names = [table.groups.names[ref] for ref in table.group[ending].tolist()]
     kept = [row for row in left.tolist() if table.groups.names[table.group[row]] not in names]

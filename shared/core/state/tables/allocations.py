@@ -173,37 +173,13 @@ class AllocationTable(EventConsumer):
             return np.zeros(len(rows), dtype=bool)
         return np.isin(rows, np.fromiter(self.final, dtype=np.int32, count=len(self.final)))
 
-    def is_predecessor(self, rows: Rows) -> NDArray[np.bool_]:
-        """Which of these rows were stopped to be replaced, and are not replaced yet. Shapes: rows, result (R,)."""
-        return self.predecessors.holds(self.key[rows])
-
-    def was_failed(self, rows: Rows) -> NDArray[np.bool_]:
-        """Which of these rows ended by their own failure, not while they were stopped. Shapes: rows, result (R,)."""
-        failed: NDArray[np.bool_] = self.client[rows] == FAILED
-        if self.predecessors and failed.any():
-            for at in np.flatnonzero(failed).tolist():
-                failed[at] = self.predecessors.status_at_stop(int(self.key[rows[at]])) in {
-                    None,
-                    FAILED,
-                }
-        return failed
-
     def is_holding(self, rows: Rows) -> NDArray[np.bool_]:
-        """Which of these rows hold resources: not evicted, and not ended unless room is kept. Shapes: rows, result (R,)."""
+        """Which of these rows hold resources: not evicted, nor ended without room kept. Shapes: rows, result (R,)."""
         holding: NDArray[np.bool_] = ~TERMINAL[self.client[rows]]
         if self.predecessors.rooms:
             holding |= self.predecessors.has_room(rows)
         holding &= self.desired[rows] != EVICT
         return holding
-
-    def keeps_room(self, rows: Rows, codes: NDArray[np.integer]) -> NDArray[np.bool_]:
-        """Of which of these rows the room is kept when they become of these statuses. Shapes: all (R,).
-
-        What is lost leaves none: its node takes nothing. What had ended before its stop had given its room back.
-        """
-        kept: NDArray[np.bool_] = self.is_predecessor(rows) & (self.desired[rows] != EVICT)
-        kept &= ~TERMINAL[self.client[rows]] & TERMINAL[codes] & (codes != LOST)
-        return kept
 
     def used(self, size: int) -> NDArray[np.int64]:
         """The three columns held on the first `size` fleet rows. Shape: (size, 3). A view: do not write to it."""
@@ -481,7 +457,7 @@ class AllocationTable(EventConsumer):
     def _set_client(self, rows: Rows, codes: NDArray[np.integer], seq: int) -> None:
         is_end = TERMINAL[codes] & ~TERMINAL[self.client[rows]] & (self.desired[rows] != EVICT)
         if self.predecessors:
-            kept = self.keeps_room(rows, codes)
+            kept = keeps_room(self, rows, codes)
             for row in rows[kept].tolist():
                 self.predecessors.rooms[row] = None
                 self._rare.touch(row)
@@ -573,6 +549,28 @@ def _alone(rows: Rows) -> Rows | int:
 def _append_rows(old: Rows | int, more: Rows | int) -> Rows:
     """Rows and more rows, or one more."""
     return np.concatenate((np.atleast_1d(old), np.atleast_1d(more)), dtype=np.int32)
+
+
+def was_failed(table: AllocationTable, rows: Rows) -> NDArray[np.bool_]:
+    """Which of these rows ended by their own failure, not while they were stopped. Shapes: rows, result (R,)."""
+    failed: NDArray[np.bool_] = table.client[rows] == FAILED
+    if table.predecessors and failed.any():
+        for at in np.flatnonzero(failed).tolist():
+            status = table.predecessors.status_at_stop(int(table.key[rows[at]]))
+            failed[at] = status is None or status == FAILED
+    return failed
+
+
+def keeps_room(table: AllocationTable, rows: Rows, codes: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """Of which of these rows the room is kept when they become of these statuses. Shapes: all (R,).
+
+    What is lost leaves none: its node takes nothing. What had ended before its stop had given its room back.
+    """
+    kept: NDArray[np.bool_] = table.predecessors.holds(table.key[rows]) & (
+        table.desired[rows] != EVICT
+    )
+    kept &= ~TERMINAL[table.client[rows]] & TERMINAL[codes] & (codes != LOST)
+    return kept
 
 
 def _collected_rows(event: AllocationsCollected) -> Rows:

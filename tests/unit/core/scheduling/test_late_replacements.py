@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from schemas.base import JobId
@@ -150,7 +149,7 @@ def test_whatever_stopped_it(cause: Any, update: UpdatePolicy | None) -> None:
     cause(world, first)
     assert again(world) == []
     assert again(world) == []
-    assert world.state.allocations.is_predecessor(np.array([first]))[0]
+    assert key_of(world, first) in world.state.allocations.predecessors.by_key
     if cause is not lose:
         # That it dies of its stop is no failure of its own.
         world.report("n1", (first, "failed"))

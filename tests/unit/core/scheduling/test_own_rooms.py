@@ -1,4 +1,4 @@
-"""A redeploy keeps its own room: what is stopped to be replaced holds it until the replacement is placed, or cannot be."""
+"""A redeploy keeps its own room: it is held for the replacement until that is placed, or cannot be."""
 
 from typing import Any
 
@@ -150,7 +150,7 @@ def test_an_operator_who_stops_one_does_not_give_its_room_away() -> None:
 
 
 def test_the_end_wakes_the_job_itself() -> None:
-    """Nobody else is told of room, and the job's blocked evaluation is pending in the same transaction."""
+    """Others hear of no room, and the blocked evaluation of the job is pending in the same transaction."""
     world, old = redeployed({"memory_mib": 600})
     blocked = world.state.evaluations.blocked_of[JobId("web")]
     events = end(world, old[0])
