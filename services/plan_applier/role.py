@@ -81,6 +81,11 @@ UNKNOWN_NS = 1_000_000_000
 LOG_FULL_PAUSE_NS = 1_000_000_000
 
 
+#: So often in a row, a second apart, the log may refuse an append at the same seq. Each time the replay must have shown
+#: another writer's record there: if it never does, the server knows of records that cannot be read.
+REFUSALS_MAX = 8
+
+
 #: Batch window of the replay: the applier knows its own records before it reads them.
 BATCH_WINDOW_NS = 20_000_000
 
@@ -136,6 +141,8 @@ class PlanApplier(ReplicatedRole):
         self._appended_ns = 0
         #: steady time before which nothing is appended: the log was full.
         self._paused_until_ns = 0
+        #: at which seq the last append was refused, and how often in a row.
+        self._refused_seq = self._refusals = 0
         #: moving mean of commands a transaction.
         self._mean = 1.0
         self._rolling = PendingLogRoll()
@@ -223,10 +230,22 @@ class PlanApplier(ReplicatedRole):
         if isinstance(item, Appended):
             self._confirm(item.seq, step)
             return
-        if item.full:
+        if item.full or self._is_refused_again(item, step):
             self._paused_until_ns = step.steady_ns + LOG_FULL_PAUSE_NS
             step.emit(SetTimer("pause", step.now_ns + LOG_FULL_PAUSE_NS))
         self._rebuild(step)
+
+    def _is_refused_again(self, item: AppendRefused, step: Step) -> bool:
+        """Tell whether the append before was refused at the same seq; stop if that does not end."""
+        if self._pending is None:
+            return False
+        seq = self._pending.seq
+        self._refusals = self._refusals + 1 if seq == self._refused_seq else 1
+        self._refused_seq = seq
+        if self._refusals >= REFUSALS_MAX:
+            text = f"the log can be read up to {seq - 1}, and refuses every record behind that: {item.reason}"
+            step.emit(Stop(f"{text}; it is damaged, see `caravan log verify`"))
+        return self._refusals > 1
 
     def _replay_began(self) -> None:
         """Accept records again: none from before the rewind can arrive any more."""

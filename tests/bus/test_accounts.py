@@ -16,8 +16,9 @@ from shared.bus.jetstream.marks import NOT_MARKED, mark_of
 from shared.bus.log.stored_records import NOT_APPENDED_PREFIX, as_record, read_batch, read_one
 from shared.bus.server import accounts
 from shared.bus.server.nats_server import NatsServer, ServerSettings
+from shared.core.runtime.chain import Chain, seal
 from shared.core.runtime.messages import Listen, Message, Open, Work
-from shared.errors import BusUnavailable, ConfigInvalid
+from shared.errors import BusUnavailable, ConfigInvalid, LogDamaged
 from shared.protocol import subjects
 from tests.bounds import WAIT_S
 from tests.bus.toys import Bus, Toy, append, run, until
@@ -229,6 +230,19 @@ def test_the_mark_of_a_record(headers: bytes, is_ours: bool) -> None:  # noqa: F
     """A record is ours by the header that its one writer puts second, and by nothing that resembles it."""
     record = as_record("LOG_1", 1, subject=TX, headers=headers, data=b"fact")
     assert (record.data == b"fact") is is_ours
+
+
+def test_a_body_parted_at_another_place_is_damage() -> None:
+    """The length of the headers was damaged: by its message id it is a record, so it is not skipped as foreign."""
+    data, digest = seal(Chain().draft("lease", 1))
+    headers = header_block(nats_msg_id=f"1-{digest}", nats_expected_stream="LOG_1")
+    whole = as_record("LOG_1", 1, subject=TX, headers=headers, data=data)
+    assert whole.data == data
+    parted = as_record("LOG_1", 1, subject=TX, headers=headers + data[:16], data=data[16:])
+    with pytest.raises(LogDamaged, match="its headers are those of a record"):
+        Chain().accept(1, TX, parted.data)
+    other = as_record("LOG_1", 2, subject=TX, headers=headers, data=data[16:])
+    assert Chain().decode(2, TX, other.data) is None
 
 
 def test_a_node_reads_only_its_own_projection(bus: Bus) -> None:

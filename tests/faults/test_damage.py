@@ -1,53 +1,42 @@
 """Damage on disk: whatever happens to the log's files, it is named or refused, never applied."""
 
 import asyncio
+import contextlib
 import http.client
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from bench.harness.cluster import ROOT, BenchCluster, wait_until
 from bench.harness.log_observer import LogObserver
-from shared.bus.connection.nats_client import Login
+from shared.bus.connection.nats_client import Login, connect, header_block
+from shared.bus.jetstream import streams
 from shared.bus.jetstream.streams import BusRefused
+from shared.bus.log.snapshots import restore_newest
+from shared.bus.log.stored_records import read_batch
 from shared.bus.server.nats_server import NatsServer, ServerSettings
 from shared.bus.shell.shell import Shell
 from shared.bus.shell.shell_settings import ShellSettings
+from shared.core.runtime.replica import Replica
+from shared.core.runtime.snapshots import SnapshotExtras, SnapshotSetWriter, encode_manifest
+from shared.core.state.state import TABLES
+from shared.protocol import subjects
 from tests.bounds import LONG_S, WAIT_S
 from tests.bus.up import Up
+from tests.faults.block_files import (
+    PLACES,
+    flip_middle,
+    flip_place,
+    forget_index,
+    lose_beginning,
+    lose_end,
+    truncate,
+)
 from tests.faults.city import body_of, log_files, play, verify, watched
-
-
-def _flip(block: Path) -> None:
-    """Change one bit in the middle."""
-    data = bytearray(block.read_bytes())
-    data[len(data) // 2] ^= 0x10
-    block.write_bytes(data)
-
-
-def _truncate(block: Path) -> None:
-    """Lose the last third."""
-    data = block.read_bytes()
-    block.write_bytes(data[: len(data) * 2 // 3])
-
-
-def _forget_index(block: Path) -> None:
-    """As after an unclean end: the server reads the block itself when it starts."""
-    block.with_name("index.db").unlink(missing_ok=True)
-
-
-def _lose_beginning(block: Path) -> None:
-    """Lose the first ten records, as if they had been the first block. A record begins with its length."""
-    data = block.read_bytes()
-    at = 0
-    for _ in range(10):
-        # The highest bit says that it has headers.
-        at += int.from_bytes(data[at : at + 4], "little") & 0x7FFF_FFFF
-    block.write_bytes(data[at:])
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +55,10 @@ def log_copy(cluster: BenchCluster, tmp_path_factory: pytest.TempPathFactory) ->
     copy = tmp_path_factory.mktemp("damage") / "bus"
     shutil.copytree(cluster.data_dir / "bus", copy)
     cluster.release_bus()
+    (copy / "nats-server.pid").unlink(missing_ok=True)
+    for snapshots in copy.rglob("streams/SNAP"):
+        # A test that needs one makes it, at a seq that it knows.
+        shutil.rmtree(snapshots)
 
     async def back() -> None:
         async with watched(cluster) as city:
@@ -80,53 +73,124 @@ async def _once_up(cluster: BenchCluster, then: Callable[[], object]) -> None:
     await then()  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("index", ["kept", "lost"])
-@pytest.mark.parametrize("harm", [_flip, _truncate])
-def test_a_damaged_log_is_named(
-    cluster: BenchCluster, log_copy: Path, tmp_path: Path, harm: Callable[[Path], None], index: str
+@pytest.mark.parametrize(
+    ("place", "index"),
+    [
+        *((place, "kept") for place in PLACES),
+        ("length", "lost"),
+        ("headers_length", "lost"),
+        ("payload", "lost"),
+    ],
+)
+def test_a_damaged_record_is_named(
+    cluster: BenchCluster, log_copy: Path, tmp_path: Path, place: str, index: str
 ) -> None:
-    """A flipped bit or a truncated block: `log verify` exits with 2 and says where, and a role does not start on it."""
-    folder = tmp_path / "bus"
-    shutil.copytree(log_copy, folder)
-    (folder / "nats-server.pid").unlink(missing_ok=True)
-    blocks = log_files(folder)
-    assert blocks
-    harm(blocks[0])
+    """A flipped bit anywhere in a record: `log verify` proves what is before it, and a role does not start on it."""
+    folder, block = _copied(log_copy, tmp_path)
+    seq = flip_place(block, place)
     if index == "lost":
-        _forget_index(blocks[0])
-    server = NatsServer(ServerSettings(data_dir=folder), cluster.credentials)
-    server.start()
-    try:
-        code, found = verify(cluster, server.url)
+        forget_index(block)
+    with _served(cluster, folder) as url:
+        code, found = verify(cluster, url)
         assert code == 2 and not found["ok"] and found["problem"], found
-        ended = _role_on(cluster, server.url)
-    finally:
-        server.stop()
-    assert ended.returncode == 1, ended.stderr
-    named = b"LOG_1" in ended.stderr or b"log record" in ended.stderr
-    assert named and b"service.stopped" in ended.stderr, ended.stderr
+        assert (found["first_seq"], found["last_seq"]) == (1, seq - 1), found
+        _assert_refuses(_role_on(cluster, url))
+
+
+@pytest.mark.parametrize("place", ["length", "headers_length", "payload", "checksum"])
+def test_a_damaged_last_record_is_named(
+    cluster: BenchCluster, log_copy: Path, tmp_path: Path, place: str
+) -> None:
+    """No later record links to the last one: it is missed all the same, and is not taken for a failed write."""
+    folder, block = _copied(log_copy, tmp_path)
+    seq = flip_place(block, place, last=True)
+    with _served(cluster, folder) as url:
+        code, found = verify(cluster, url)
+        assert code == 2 and not found["ok"] and found["problem"], found
+        assert found["last_seq"] == seq - 1, found
+        _assert_refuses(_role_on(cluster, url))
+
+
+@pytest.mark.parametrize("index", ["kept", "lost"])
+def test_a_truncated_block_is_named(
+    cluster: BenchCluster, log_copy: Path, tmp_path: Path, index: str
+) -> None:
+    """A block that ends within a record: `log verify` exits with 2, and a role does not start on it."""
+    folder, block = _copied(log_copy, tmp_path)
+    truncate(block)
+    if index == "lost":
+        forget_index(block)
+    with _served(cluster, folder) as url:
+        code, found = verify(cluster, url)
+        assert code == 2 and not found["ok"] and found["problem"], found
+        _assert_refuses(_role_on(cluster, url))
+
+
+def test_a_snapshot_knows_of_a_lost_end(
+    cluster: BenchCluster, log_copy: Path, tmp_path: Path
+) -> None:
+    """Whole records are gone from the end, the server says nothing: a later snapshot proves that they were there."""
+    folder, block = _copied(log_copy, tmp_path)
+    with _served(cluster, folder) as url:
+        known = asyncio.run(_store_snapshot(cluster, url))
+    left = lose_end(block)
+    assert left < known
+    named = f"the log ends at {left}, but a snapshot at {known} was made of it"
+    with _served(cluster, folder) as url:
+        code, found = verify(cluster, url)
+        assert (code, found["ok"], found["last_seq"]) == (2, False, left), found
+        assert named in found["problem"], found
+        ended = _role_on(cluster, url)
+    assert ended.returncode == 1 and named.encode() in ended.stderr, ended.stderr
+
+
+def test_a_role_starts_from_a_snapshot_behind_the_damage(
+    cluster: BenchCluster, log_copy: Path, tmp_path: Path
+) -> None:
+    """A service whose snapshot leads over a damaged record needs it no more; `log verify` still names it."""
+    folder, block = _copied(log_copy, tmp_path)
+    with _served(cluster, folder) as url:
+        known = asyncio.run(_store_snapshot(cluster, url))
+    seq = flip_place(block, "payload")
+    assert seq < known
+    with _served(cluster, folder) as url:
+        code, found = verify(cluster, url)
+        assert (code, found["ok"], found["last_seq"]) == (2, False, seq - 1), found
+        restored = asyncio.run(_restored_seq(_login(cluster, url, "admin")))
+    assert restored == known
+
+
+def test_damaged_files_of_the_server_itself(
+    cluster: BenchCluster, log_copy: Path, tmp_path: Path
+) -> None:
+    """The index is made again from the blocks; without its settings the server has no log, and a snapshot tells."""
+    folder, block = _copied(log_copy, tmp_path)
+    flip_middle(block.with_name("index.db"))
+    with _served(cluster, folder) as url:
+        code, found = verify(cluster, url)
+        assert (code, found["ok"], found["problem"]) == (0, True, ""), found
+        known = asyncio.run(_store_snapshot(cluster, url))
+    flip_middle(block.parent.with_name("meta.inf"))
+    with _served(cluster, folder) as url:
+        code, found = verify(cluster, url)
+        assert code == 2 and "LOG_1 is missing" in found["problem"], found
+        assert f"a snapshot at {known}" in found["problem"], found
+        _assert_refuses(_role_on(cluster, url))
 
 
 def test_a_lost_first_block_stays_damage(
     cluster: BenchCluster, log_copy: Path, tmp_path: Path
 ) -> None:
     """A log without its first block is damaged at every start of the server, not only at the first, and no drop."""
-    folder = tmp_path / "bus"
-    shutil.copytree(log_copy, folder)
-    (folder / "nats-server.pid").unlink(missing_ok=True)
-    block = log_files(folder)[0]
-    _forget_index(block)
-    _lose_beginning(block)
+    folder, block = _copied(log_copy, tmp_path)
+    forget_index(block)
+    lose_beginning(block)
     for _ in range(2):
-        server = NatsServer(ServerSettings(data_dir=folder), cluster.credentials)
-        server.start()
-        try:
-            code, found = verify(cluster, server.url)
+        with _served(cluster, folder) as url:
+            code, found = verify(cluster, url)
             assert code == 2 and not found["ok"], found
             assert "LOG_1 begins at" in found["problem"] and "are lost" in found["problem"], found
-            ended = _role_on(cluster, server.url)
-        finally:
-            server.stop()
+            ended = _role_on(cluster, url)
         assert ended.returncode == 1, ended.stderr
         assert b"`caravan log drop` deletes whole streams only" in ended.stderr, (
             ended.stderr.decode()[-700:]
@@ -135,16 +199,10 @@ def test_a_lost_first_block_stays_damage(
 
 def test_an_unharmed_copy_is_proven(cluster: BenchCluster, log_copy: Path, tmp_path: Path) -> None:
     """The same copy without damage, index or not, is proven whole: the tests above see damage, not copying."""
-    folder = tmp_path / "bus"
-    shutil.copytree(log_copy, folder)
-    (folder / "nats-server.pid").unlink(missing_ok=True)
-    _forget_index(log_files(folder)[0])
-    server = NatsServer(ServerSettings(data_dir=folder), cluster.credentials)
-    server.start()
-    try:
-        code, found = verify(cluster, server.url)
-    finally:
-        server.stop()
+    folder, block = _copied(log_copy, tmp_path)
+    forget_index(block)
+    with _served(cluster, folder) as url:
+        code, found = verify(cluster, url)
     assert (code, found["ok"], found["problem"]) == (0, True, ""), found
 
 
@@ -152,9 +210,7 @@ def test_a_log_that_shrank_stops_who_knew_more(
     cluster: BenchCluster, log_copy: Path, tmp_path: Path
 ) -> None:
     """Who has replayed more than the server still has after its restart stops, and says both numbers."""
-    folder = tmp_path / "bus"
-    shutil.copytree(log_copy, folder)
-    (folder / "nats-server.pid").unlink(missing_ok=True)
+    folder, block = _copied(log_copy, tmp_path)
     server = NatsServer(ServerSettings(data_dir=folder), cluster.credentials)
 
     async def story() -> None:
@@ -166,9 +222,8 @@ def test_a_log_that_shrank_stops_who_knew_more(
         await wait_until(lambda: role.is_caught_up, "it has replayed")
         seen = role.replica.seq
         await asyncio.to_thread(server.stop)
-        block = log_files(folder)[0]
-        _flip(block)
-        _forget_index(block)
+        flip_place(block, "payload")
+        forget_index(block)
         await asyncio.to_thread(server.start)
         with pytest.raises(BusRefused, match=f"but {seen} was replayed"):
             await asyncio.wait_for(running, LONG_S)
@@ -177,6 +232,76 @@ def test_a_log_that_shrank_stops_who_knew_more(
         play(story())
     finally:
         server.stop()
+
+
+def _copied(log_copy: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """Copy the files for one test; the only block of the log is the second."""
+    folder = tmp_path / "bus"
+    shutil.copytree(log_copy, folder)
+    (block,) = log_files(folder)
+    return folder, block
+
+
+@contextlib.contextmanager
+def _served(cluster: BenchCluster, folder: Path) -> Iterator[str]:
+    """Run a server on the files; yields its URL."""
+    server = NatsServer(ServerSettings(data_dir=folder), cluster.credentials)
+    server.start()
+    try:
+        yield server.url
+    finally:
+        server.stop()
+
+
+def _login(cluster: BenchCluster, url: str, name: str) -> Login:
+    user, password = cluster.credentials.login(name)
+    return Login(url=url, user=user, password=password)
+
+
+async def _store_snapshot(cluster: BenchCluster, url: str) -> int:
+    """Store a snapshot at the last checkpoint of the log, as a view does; returns its seq."""
+    replica, lease, newest = Replica(), None, None
+    admin = await connect(_login(cluster, url, "admin"))
+    await streams.ensure(admin)
+    for record in await read_batch(admin, "LOG_1", 1):
+        decoded = replica.apply(record)
+        assert decoded is not None
+        lease = decoded.lease or lease
+        if decoded.kind == "checkpoint":
+            assert lease is not None
+            newest = SnapshotSetWriter(replica, decoded, lease=lease, asides=SnapshotExtras())
+            while not newest.write_chunks(1):
+                pass
+    await admin.end()
+    assert newest is not None
+    manifest = newest.manifest()
+    view = await connect(_login(cluster, url, "view"))
+    marked = header_block(nats_expected_stream="SNAP")
+    for part in manifest.parts:
+        subject = subjects.snapshot_chunk(manifest.seq, part.table, part.hash, 0)
+        await view.request_raw(subject, b"".join(newest.parts[part.table]), headers=marked)
+    subject = subjects.snapshot_set(manifest.seq)
+    _, body = await view.request_raw(subject, encode_manifest(manifest), headers=marked)
+    assert b'"error"' not in body, body
+    await view.end()
+    return manifest.seq
+
+
+async def _restored_seq(login: Login) -> int:
+    """The seq of the snapshot that a service would start from; 0: none."""
+    bus = await connect(login)
+    try:
+        found = await restore_newest(bus, TABLES)
+    finally:
+        await bus.end()
+    return found.replica.seq if found is not None else 0
+
+
+def _assert_refuses(ended: subprocess.CompletedProcess[bytes]) -> None:
+    """It gave up, and said that it was for the log."""
+    assert ended.returncode == 1, ended.stderr
+    named = b"LOG_1" in ended.stderr or b"log record" in ended.stderr
+    assert named and b"service.stopped" in ended.stderr, ended.stderr
 
 
 def _role_on(cluster: BenchCluster, url: str) -> subprocess.CompletedProcess[bytes]:
@@ -193,7 +318,7 @@ def _role_on(cluster: BenchCluster, url: str) -> subprocess.CompletedProcess[byt
         cwd=ROOT,
         capture_output=True,
         check=False,
-        timeout=WAIT_S,
+        timeout=LONG_S,
     )
 
 
@@ -219,7 +344,7 @@ def test_a_flipped_byte_raises_an_alarm_by_itself(tmp_path: Path) -> None:
             assert up.run("job", "run", "--detach", str(job))[0] == 0
         up.until(lambda: health() == 200, "sound, and said so")
         assert alarms() == []
-        _flip(log_files(up.data_dir / "bus")[0])
+        flip_place(log_files(up.data_dir / "bus")[0], "payload")
         up.until(lambda: any("damaged on disk" in one for one in alarms()), "the alarm")
         assert health() == 503
         up.until(lambda: "damaged on disk" in heard.read_text(), "up says it")

@@ -56,7 +56,7 @@ COMMANDS = (
         {"": "log.verify:LogProof"},
         Needs.LOG,
         "Exit 1: a replayed state differs from a checkpoint, a decision differs, or with --decisions none was "
-        "compared. Exit 2: the log is damaged.",
+        "compared. Exit 2: the log is damaged, or ends before what a view or a snapshot knows of it.",
         (
             "log verify",
             "log verify --decisions",

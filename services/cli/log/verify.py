@@ -18,8 +18,8 @@ from services.cli.runtime.output import CliError, CommandOutput, result_from
 from services.cli.runtime.progress import ProgressBar
 from shared.bus.connection.nats_client import connect
 from shared.bus.connection.public_client import Client
-from shared.bus.jetstream import streams
-from shared.bus.log import generations
+from shared.bus.jetstream.streams import BusRefused
+from shared.bus.log import generations, snapshots
 from shared.core.runtime.messages import Record
 from shared.core.runtime.replica import Replica
 from shared.core.scheduling.explain.verify_decisions import (
@@ -79,12 +79,13 @@ def verify(out: CommandOutput, *, decisions: bool) -> int:
     kept: list[Record] = []
 
     async def work(client: Client) -> int:
-        state, damage = await _stream_state(out)
-        expected = state.last_seq
+        view_seq = 0
         try:
-            expected = max(expected, await asyncio.wait_for(log_end_seq(client), 2.0))
+            view_seq = await asyncio.wait_for(log_end_seq(client), 2.0)
         except (TimeoutError, CliError):
             out.progress("no view answers: the end of the log is not compared with it")
+        server = await _server_report(out, view_seq)
+        damage, expected = server.damage, max(server.last_seq, view_seq)
         try:
             with ProgressBar("verifying", expected) as bar:
                 async for record in client.read_log():
@@ -104,13 +105,17 @@ def verify(out: CommandOutput, *, decisions: bool) -> int:
             proof.problem = str(err)
             return 2
         except BusUnavailable as err:
-            if not proof.last_seq:
+            if not proof.last_seq and not damage:
                 raise
-            proof.problem = f"record {proof.last_seq + 1} cannot be read: {err}"
+            proof.problem = damage or f"record {proof.last_seq + 1} cannot be read: {err}"
             return 2
-        if proof.last_seq < expected or state.damage or damage:
+        try:
+            replica.refuse_lost_end(proof.last_seq, server.once_reached)
+        except LogError as err:
+            damage = damage or str(err)
+        if proof.last_seq < expected or damage:
             ends = f"the log can be read up to seq {proof.last_seq}, but {expected} records were written"
-            proof.problem = state.damage or damage or ends
+            proof.problem = damage or ends
             return 2
         proof.ok = True
         return 0
@@ -204,21 +209,40 @@ def _compared_nothing(proof: LogProof, found: DecisionCheck) -> int:
     return 1
 
 
-async def _stream_state(out: CommandOutput) -> tuple[streams.StreamState, str]:
-    """Query the server for the extent and damage of the log, if there are credentials; with it what is damaged."""
+class _ServerReport(msgspec.Struct, frozen=True):
+    """What else than the records themselves tells of the log: its extent, its damage, and snapshots of it."""
+
+    last_seq: int = 0
+    damage: str = ""
+    #: how far the log of a cluster once reached, by the cluster's id.
+    once_reached: dict[str, int] = {}
+
+
+async def _server_report(out: CommandOutput, view_seq: int) -> _ServerReport:
+    """Query the server, if there are credentials. `view_seq`: what a view has read, which saw the end before a loss."""
     if global_options.export_dir():
-        return streams.StreamState(), ""
+        return _ServerReport()
     login = login_for(selected_bus_url(), "view")
     if login is None:
         out.progress("CARAVAN_CREDENTIALS is not set: a lost end of the log is not detected")
-        return streams.StreamState(), ""
+        return _ServerReport()
     bus = await connect(login)
+    once_reached: dict[str, int] = {}
     try:
+        # Before the end of the log: a later end is never behind them.
+        once_reached = await snapshots.newest_seqs(bus)
         found = await generations.list_generations(bus)
+    except BusRefused as err:
+        if not once_reached:
+            raise
+        seq = max(once_reached.values())
+        return _ServerReport(seq, f"{err}, and a snapshot at {seq} was made of it", once_reached)
     finally:
         await bus.end()
-    fault = next((one for one in found if one.state.damage), found[-1])
-    return fault.state, generations.describe_damage(found, read=0)
+    newest = found[-1]
+    damage = next((one.state.damage for one in found if one.state.damage), "")
+    damage = damage or generations.describe_damage(found, read=view_seq)
+    return _ServerReport(newest.state.last_seq, damage, once_reached)
 
 
 def _apply_record(proof: LogProof, replica: Replica, record: Record) -> None:

@@ -83,13 +83,22 @@ class StreamState(msgspec.Struct, frozen=True):
         return expected - self.messages
 
     @property
-    def is_write_failed(self) -> bool:
-        """Return whether a write failed: the server stores nothing more in this stream until it is started again."""
+    def is_end_lost(self) -> bool:
+        """Return whether the seqs reported as lost are behind the end: of failed writes, or cut off as damaged."""
         return (
             self.lost is not None
             and bool(self.lost.msgs)
             and min(self.lost.msgs or ()) > self.last_seq
         )
+
+    @property
+    def is_write_failed(self) -> bool:
+        """Return whether a write of the log failed: the server stores nothing more here until it is started again.
+
+        One append is in flight at a time, so a failed write loses the next seq alone. If more are lost behind the
+        end, the server cut off acknowledged records: it does so when it cannot read the frame of a record.
+        """
+        return self.lost is not None and self.lost.msgs == (self.last_seq + 1,)
 
     @property
     def damage(self) -> str:

@@ -148,7 +148,18 @@ def describe_damage(found: list[Generation], *, read: int) -> str:
         if one.state.missing or (one.state.damage and not read):
             # A replica that has replayed the whole stream proves that only an unacknowledged write was torn.
             return f"{one.stream} is damaged: {one.state.damage}"
+        if one.state.is_write_failed and not read:
+            return describe_lost_end(one)
     return ""
+
+
+def describe_lost_end(one: Generation) -> str:
+    """Describe a last record that the server reports as lost, for who has not read the log before that."""
+    lost = f"{one.stream} ends at {one.state.last_seq}, and the server reports record {one.state.last_seq + 1} as lost"
+    return (
+        f"{lost}: its write failed and was never acknowledged, or it was damaged; only a process that read the log "
+        "before can tell"
+    )
 
 
 def _describe_lost_beginning(oldest: Generation) -> str:

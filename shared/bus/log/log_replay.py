@@ -16,11 +16,13 @@ from shared.bus.log.stored_records import BATCH_RECORDS, as_record, read_batch, 
 from shared.bus.shell.input_queue import InputQueue
 from shared.core.runtime.chain import ends_generation
 from shared.core.runtime.messages import CaughtUp, Record
-from shared.errors import BusUnavailable
+from shared.errors import BusUnavailable, LogDamaged
 
 #: Records are transactions of up to 512 KiB: this many must fit into what the server keeps for a slow reader.
 TAIL_CREDIT = 128
 _PAUSE_S, _PAUSE_MAX_S = 0.05, 1.0
+#: So often in a row, with pauses, a record may be missing that the stream's leader counts; an election takes less.
+_READS_MAX = 10
 
 
 class LogReplay:
@@ -47,12 +49,16 @@ class LogReplay:
         self._created: dict[int, str] = {}
         self._highest = 0
         self._unstepped = 0
+        #: the last record that was missing, and how often in a row.
+        self._unreadable = (0, 0)
         self._stepped = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
         self._tail: PullConsumer | None = None
         #: the stream that the tail is of.
         self._following = ""
         self.caught_up = False
+        #: how far the log of a cluster once reached, by what was stored beside it.
+        self.once_reached: dict[str, int] = {}
         self.on_first_catch_up: Callable[[], None] | None = None
         self.pending = 0
 
@@ -163,8 +169,17 @@ class LogReplay:
         # This replica lags behind or is damaged: read from the leader.
         one = await read_one(self._link.bus, of.stream, self._next)
         if one is None:
+            self._refuse_unreadable(of)
             raise BusUnavailable(f"{of.stream} has no record {self._next} of {self._end}")
         return [one]
+
+    def _refuse_unreadable(self, of: Generation) -> None:
+        """Give up on a record that the leader counts and does not have. Raises LogDamaged."""
+        seq, times = self._unreadable
+        self._unreadable = (self._next, times + 1 if seq == self._next else 1)
+        if self._unreadable[1] >= _READS_MAX:
+            text = f"{of.stream} holds records up to {self._end}, and this one cannot be read"
+            raise LogDamaged(self._next, text)
 
     def _of_next(self) -> Generation:
         of = generations.generation_holding(self._chain, self._next)
@@ -214,7 +229,8 @@ class LogReplay:
     def _report_caught_up(self) -> None:
         if not self.caught_up and self._next > self._end:
             self.caught_up = True
-            self._inbox.put(CaughtUp(self._end))
+            self._highest = max(self._highest, self._end)
+            self._inbox.put(CaughtUp(self._end, self.once_reached))
             if self.on_first_catch_up is not None:
                 self.on_first_catch_up()
                 self.on_first_catch_up = None

@@ -38,7 +38,7 @@ async def watch_log_space(
                 is_write_failed=found.state.is_write_failed,
             )
             put(space)
-            is_box_failed = box is not None and box.state.is_write_failed
+            is_box_failed = box is not None and box.state.is_end_lost
             box_fault = _DROP_BOX_FAILED if is_box_failed else ""
             note(WRITE_FAILED if space.is_write_failed else box_fault)
         await asyncio.sleep(EVERY_S)

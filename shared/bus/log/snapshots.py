@@ -67,6 +67,21 @@ async def restore_newest(
     return None
 
 
+async def newest_seqs(bus: BusClient) -> dict[str, int]:
+    """Return the seq of the newest set of each cluster, by the cluster's id; its log once reached it.
+
+    Without an answer of the bus: nothing is known.
+    """
+    found: dict[str, int] = {}
+    with contextlib.suppress(BusUnavailable):
+        for seq, data in await _manifests(bus):
+            with contextlib.suppress(SnapshotUnusable):
+                manifest = read_manifest(data)
+                if manifest.seq == seq:
+                    found[manifest.cluster_id] = max(seq, found.get(manifest.cluster_id, 0))
+    return found
+
+
 def _written_by(known: list[tuple[int, bytes]], last_ns: int) -> list[tuple[int, bytes]]:
     """Leave out what was written later than a moment; a message without a time is judged later."""
     return [one for one in known if not last_ns or _t_ns(one[1]) <= last_ns]

@@ -11,6 +11,7 @@ import msgspec
 from shared.bus.connection.nats_client import BusClient
 from shared.bus.jetstream import streams
 from shared.bus.jetstream.direct_get import BATCH_MESSAGES, direct_get_batch
+from shared.core.runtime.chain import DAMAGED_PREFIX, is_framed
 from shared.core.runtime.messages import Record
 from shared.errors import BusUnavailable
 from shared.protocol import subjects
@@ -18,6 +19,8 @@ from shared.protocol import subjects
 BATCH_RECORDS = BATCH_MESSAGES
 #: Precedes the bytes of a message that no client with the right to write the log has appended.
 NOT_APPENDED_PREFIX = b"not appended to this stream: "
+
+_SUM_DIGITS = 32
 
 
 class _MessageGet(msgspec.Struct, frozen=True):
@@ -46,6 +49,9 @@ def as_record(stream: str, seq: int, *, subject: str, headers: bytes, data: byte
     that message, and no other stream takes one that expects to be stored in ours. So that header, where `appender.py`
     puts it, proves that a client with the permission to publish to the log did. (It is first: a decoy before it
     could hide it from the server.)
+
+    The server's checksum leaves out the length of the headers: where that is damaged, headers and body are parted at
+    another place. The message id then still names the seq of a record, and the chain must not take it for foreign.
     """
     lines = headers.split(b"\r\n", 3)
     is_ours = (
@@ -54,7 +60,17 @@ def as_record(stream: str, seq: int, *, subject: str, headers: bytes, data: byte
         and b"Nats-Expected" not in lines[1]
         and lines[2] == b"Nats-Expected-Stream: " + stream.encode()
     )
-    return Record(seq, subject, data if is_ours else NOT_APPENDED_PREFIX + data)
+    if not is_ours:
+        data = NOT_APPENDED_PREFIX + data
+    elif not is_framed(data) and _names_record(lines[1], seq):
+        data = DAMAGED_PREFIX + data
+    return Record(seq, subject, data)
+
+
+def _names_record(line: bytes, seq: int) -> bool:
+    """Tell whether a message id is that of the record at `seq`: with its sum, as the applier gives it."""
+    begins = b"Nats-Msg-Id: %d-" % seq
+    return line.startswith(begins) and len(line) == len(begins) + _SUM_DIGITS
 
 
 async def read_batch(

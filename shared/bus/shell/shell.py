@@ -392,6 +392,8 @@ class Shell:
         assert self._link is not None
         first = self._role.next_seq
         if first == 1 and self._restores:
+            # Looked up before the end of the log: a later end is never behind them.
+            self._replay.once_reached = await snapshots.newest_seqs(self._link.bus)
             found = await snapshots.restore_newest(self._link.bus, self._restores)
             if found is not None:
                 self._inbox.put(found)

@@ -28,6 +28,8 @@ from shared.errors import LogDamaged, UnknownEvent
 
 #: Bytes of one record -> the record, None for a foreign one.
 RecordDecoder = Callable[[int, str, bytes], LogRecord | None]
+#: Precedes the bytes of a message that its headers call a record, and that is none.
+DAMAGED_PREFIX = b"no record, though its headers name one: "
 _FRAME = b'{"kind":"'
 _SUM = b',"sum":"'
 _TAIL = len(_SUM) + 32 + 2
@@ -59,6 +61,8 @@ def ends_generation(record: Stored) -> bool:
 def checked_body(seq: int, data: bytes) -> bool:
     """Tell whether the bytes are a record of ours, with the right sum; False: foreign. Raises LogDamaged."""
     if not is_framed(data):
+        if data.startswith(DAMAGED_PREFIX):
+            raise LogDamaged(seq, "its headers are those of a record, its body is none")
         return False
     digest = data[-34:-2].decode("ascii", "replace")
     if digest != checksum(data[:-_TAIL]):

@@ -4,6 +4,8 @@ Plain structs without behaviour. `role.py` says what a shell promises about them
 carries a state.
 """
 
+from collections.abc import Mapping
+
 import msgspec
 
 # ---- where inputs come from ----
@@ -66,6 +68,8 @@ class CaughtUp(msgspec.Struct, frozen=True, gc=False):
     """The replay reached what was the end of the log, `seq`, when the shell last looked."""
 
     seq: int
+    #: how far the log of a cluster, by its id, once reached: seqs of stored snapshots.
+    once_reached: Mapping[str, int] = {}
 
 
 class LogSpace(msgspec.Struct, frozen=True, gc=False):

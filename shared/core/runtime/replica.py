@@ -4,7 +4,7 @@ Every role owns one replica and hands it each Record input. It checks the chain,
 tables with every checkpoint: a replica that differs stops its role instead of deciding on wrong state.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 
 from schemas import envelope
@@ -87,6 +87,17 @@ class Replica:
         """Stand where another replica's chain does, and keep our own decoder."""
         decode, self.chain = self.chain.decode, copy(other)
         self.chain.decode = decode
+
+    def refuse_lost_end(self, end: int, once_reached: Mapping[str, int]) -> None:
+        """Compare the end of the log with snapshots, seqs by cluster id: one that is later proves a loss.
+
+        Raises LogDamaged.
+        """
+        known = once_reached.get(self.chain.cluster_id, 0)
+        if known > end:
+            lost = f"records {end + 1} to {known} are lost"
+            text = f"the log ends at {end}, but a snapshot at {known} was made of it: {lost}"
+            raise LogDamaged(end + 1, text, sound_seq=end)
 
     def compare(self, checkpoint: envelope.LogRecord, seq: int) -> None:
         """Compare our tables with a checkpoint's. Raises LogDamaged, StateDiverged."""

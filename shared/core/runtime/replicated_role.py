@@ -171,6 +171,7 @@ class ReplicatedRole:
             case Restored():
                 self.replica.begin_at(item.replica)
             case CaughtUp():
+                self.replica.refuse_lost_end(item.seq, item.once_reached)
                 self.is_caught_up = True
             case LeadershipWon():
                 self.is_leader = True

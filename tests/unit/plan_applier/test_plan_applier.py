@@ -407,6 +407,36 @@ def test_a_transaction_is_bounded_in_bytes() -> None:
     assert len(list(inbox.take(256, 450_000))) == 2 and len(inbox) == 2
 
 
+def test_a_log_that_refuses_every_record_stops_the_applier() -> None:
+    """The replay shows no record behind the last one, and the bus refuses ours there: the applier gives up."""
+    bench = Bench().lead()
+    bench.step(bench.send(register("a")))
+    for _ in range(applier.REFUSALS_MAX - 1):
+        bench.outstanding = None
+        effects = bench.step(AppendRefused("wrong last sequence"))
+        assert "Stop" not in kinds(effects)
+        bench.step(*bench.replay(), CaughtUp(len(bench.log)), LeadershipWon())
+        bench.now_ns += 2 * SECOND
+        bench.step(Timer("pause", 0))
+        if bench.outstanding is None:
+            bench.step(bench.send(register("a")))
+    bench.outstanding = None
+    stops = [
+        one for one in bench.step(AppendRefused("wrong last sequence")) if isinstance(one, Stop)
+    ]
+    assert len(stops) == 1 and "wrong last sequence" in stops[0].reason, stops
+
+
+def test_a_snapshot_of_more_than_the_log_stops_a_role() -> None:
+    """A snapshot that was made of this log at a later seq proves that its end is lost; one of another log nothing."""
+    bench = Bench().lead()
+    end, own = len(bench.log), bench.role.replica.chain.cluster_id
+    others = bench.step(CaughtUp(end, {"another": end + 9, own: end}))
+    assert "Stop" not in kinds(others)
+    stops = [one for one in bench.step(CaughtUp(end, {own: end + 2})) if isinstance(one, Stop)]
+    assert len(stops) == 1 and f"records {end + 1} to {end + 2} are lost" in stops[0].reason
+
+
 def test_a_full_log_pauses_the_pen() -> None:
     """After a refusal for want of room the applier rebuilds and waits before it tries again."""
     bench = Bench().lead()
