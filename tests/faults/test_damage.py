@@ -129,7 +129,7 @@ def test_a_truncated_block_is_named(
 def test_a_snapshot_knows_of_a_lost_end(
     cluster: BenchCluster, log_copy: Path, tmp_path: Path
 ) -> None:
-    """Whole records are gone from the end, and the server says nothing: a later snapshot proves that there were more."""
+    """Whole records are gone from the end, the server says nothing: a later snapshot proves that they were there."""
     folder, block = _copied(log_copy, tmp_path)
     with _served(cluster, folder) as url:
         known = asyncio.run(_store_snapshot(cluster, url))
