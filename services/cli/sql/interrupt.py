@@ -40,14 +40,14 @@ def interruptible(work: Callable[[], T], interrupt: Callable[[], None]) -> T:
     def pressed(_number: int, _frame: object) -> None:
         nonlocal presses
         presses += 1
-        if presses > 1:
-            sys.stdout.flush()
-            os._exit(_EXIT)
 
     before = signal.signal(signal.SIGINT, pressed)
     try:
         threading.Thread(target=run, name="question", daemon=True).start()
         while not done.wait(_LOOK_S):
+            if presses > 1:
+                sys.stdout.flush()
+                os._exit(_EXIT)
             if presses:
                 interrupt()
     finally:
