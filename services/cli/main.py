@@ -5,6 +5,7 @@ nothing slow before a command is chosen.
 """
 
 import contextlib
+import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -131,7 +132,9 @@ def _run(words: list[str], command: CommandSpec | None) -> int:
         from services.cli.runtime.bus_client import announce_target
 
         announce_target(out.note)
-    return int(command.load_handler()(out, **given))
+    handler = command.load_handler()
+    gc.enable()
+    return int(handler(out, **given))
 
 
 def _require_utf8(command: CommandSpec, given: Mapping[str, object]) -> None:

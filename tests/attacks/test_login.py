@@ -53,7 +53,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     for path in (folder, *folder.parents[:3]):
         if path.owner() != "root" or os.geteuid() == 0:
             path.chmod(0o755)
-    one = Up(folder)
+    one = Up(folder, gateway=True)
     yield one
     assert one.end() == 0
 

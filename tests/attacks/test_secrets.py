@@ -51,7 +51,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     for path in (folder, *folder.parents[:3]):
         if path.owner() != "root" or os.geteuid() == 0:
             path.chmod(0o755)
-    one = Up(folder, AWS_SECRET_ACCESS_KEY=HOST)
+    one = Up(folder, gateway=True, AWS_SECRET_ACCESS_KEY=HOST)
     yield one
     assert one.end() == 0
 

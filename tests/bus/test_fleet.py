@@ -73,7 +73,9 @@ def ended(up: Up, name: str, status: str) -> int:
     return sum(one["client_status"] == status for one in allocations(up, name))
 
 
-@pytest.mark.parametrize("agents", ["lean", "real"])
+@pytest.mark.parametrize(
+    "agents", ["lean", pytest.param("real", marks=pytest.mark.full("the same with more processes"))]
+)
 def test_a_fleet_that_dies_leaves_a_cluster_that_recovers(
     up: Up, tmp_path: Path, agents: str
 ) -> None:

@@ -21,7 +21,7 @@ from tests.bounds import LONG_S, WAIT_S, until
 class Up:
     """A running `caravan up`, and commands asked of it."""
 
-    def __init__(self, folder: Path, *more: str, **env: str) -> None:
+    def __init__(self, folder: Path, *more: str, gateway: bool = False, **env: str) -> None:
         self.data_dir = folder / "data"
         homes = {"XDG_STATE_HOME": str(folder / "state"), "XDG_CONFIG_HOME": str(folder / "config")}
         self.env = {**os.environ, **homes, **env}
@@ -35,6 +35,7 @@ class Up:
             "--schedulers",
             "1",
             "--json",
+            *(() if gateway else ("--no-gateway",)),
             # As root `up` offers the driver of most tests' jobs only when asked.
             *(() if "--no-raw-exec" in more else ("--raw-exec",)),
             *more,

@@ -32,7 +32,7 @@ _ROW = re.compile(r"^\t\{\"(.*)\", func", re.MULTILINE)
 @pytest.fixture
 def up(tmp_path: Path) -> Iterator[Up]:
     """A cluster of one node."""
-    running = Up(tmp_path)
+    running = Up(tmp_path, gateway=True)
     yield running
     running.end()
 

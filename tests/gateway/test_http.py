@@ -28,7 +28,7 @@ class Gateway:
     """A running `caravan up`, its gateway's address, and a client with the login of `public`."""
 
     def __init__(self, folder: Path, *more: str, **env: str) -> None:
-        self.up = Up(folder, *more, **env)
+        self.up = Up(folder, *more, gateway=True, **env)
         address = self.up.data_dir / "logs" / "gateway.url"
         self.up.until(address.exists, "the gateway listens")
         self.url = address.read_text().strip()

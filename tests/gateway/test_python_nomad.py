@@ -53,7 +53,7 @@ def prepared() -> Path:
 @pytest.fixture
 def up(tmp_path: Path) -> Iterator[Up]:
     """A cluster whose node has the name that the suite looks for."""
-    running = Up(tmp_path, CARAVAN_AGENT_NAME="pynomad1")
+    running = Up(tmp_path, gateway=True, CARAVAN_AGENT_NAME="pynomad1")
     yield running
     running.end()
 

@@ -45,7 +45,7 @@ def couch_and_sand(seed: int, reservations_max: int) -> tuple[Town, float]:
     return town, used / steps
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.full("a second seed"))])
 def test_a_couch_finds_room_in_endless_sand(seed: int) -> None:
     """What needs a whole node starts within two lives of a grain, at a price of few GPUs; without holding, never."""
     town, held = couch_and_sand(seed, 8)

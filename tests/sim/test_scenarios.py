@@ -68,6 +68,7 @@ def test_unsatisfiable_head() -> None:
     assert report.plans["committed"] == alone.plans["committed"] + 100
 
 
+@pytest.mark.full("a long story")
 def test_couch_and_sand() -> None:
     """A job of a whole node starts within two lives of a grain, at little cost; without holding nodes back, never."""
     report = played("couch-and-sand").report
@@ -80,6 +81,7 @@ def test_couch_and_sand() -> None:
     assert free - held <= 0.05
 
 
+@pytest.mark.full("a long story")
 def test_spot_reclaim_storm() -> None:
     """Services move in time from what is reclaimed, less important work gives way, and all of it runs in the end."""
     one = played("spot-storm")
@@ -109,6 +111,7 @@ def test_a_buffer_gives_way() -> None:
     assert report.used["cpu"].mean > 0.98
 
 
+@pytest.mark.full("a long story")
 def test_mixed_day() -> None:
     """The first three hours of a mixed day, its burst of two thousand included: all is placed, at once for most."""
     plan = msgspec.structs.replace(plan_of("mixed-day"), duration_ns=3 * 3600 * SECOND)

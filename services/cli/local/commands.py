@@ -44,6 +44,7 @@ COMMANDS = (
             option_argument("intakes", "number of intakes", int, default=1),
             option_argument("views", "number of views", int, default=1),
             option_argument("appliers", "number of plan appliers; one is active", int, default=2),
+            flag_argument("no_gateway", "start no gateway: no HTTP API and no console"),
             flag_argument("keep_tasks", "on exit leave tasks running for the next `up` to adopt"),
             flag_argument("raw_exec", "offer the raw_exec driver although this is root"),
             flag_argument("no_raw_exec", "disable the raw_exec driver"),

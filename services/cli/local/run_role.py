@@ -1,5 +1,6 @@
 """`caravan run ROLE[,ROLE...]`: roles in this process. Roles are found by name, so that no service imports another."""
 
+import gc
 import signal
 from importlib import import_module
 
@@ -26,7 +27,9 @@ def run(out: CommandOutput, *, role: str) -> int:
         raise CliError("usage", "each role runs once in a process, and the agent runs alone")
     # Until the role's own handlers are installed, Ctrl-C on the whole group must not print a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    gc.disable()
     modules = [import_module(f"services.{name}.__main__") for name in names]
+    gc.enable()
     if names == [AGENT]:
         return int(modules[0].main())
     return run_services([module.build for module in modules])

@@ -49,6 +49,7 @@ def up(
     intakes: int,
     views: int,
     appliers: int,
+    no_gateway: bool,
     keep_tasks: bool,
     raw_exec: bool,
     no_raw_exec: bool,
@@ -71,6 +72,7 @@ def up(
         intakes=intakes,
         views=views,
         appliers=appliers,
+        gateways=0 if no_gateway else 1,
     )
     # No threading.Event: its lock is not reentrant, and the handler may run while this thread holds it.
     signals: list[int] = []

@@ -12,7 +12,7 @@ from services.agent.inputs.artifacts.fetch_order import FetchRefused
 from services.agent.inputs.artifacts.inner_links import is_inner_link
 from services.agent.inputs.artifacts.move_in import move_in
 from services.agent.inputs.artifacts.unpack import Unpacker
-from tests.unit.agent.test_artifacts import tar
+from tests.integration.test_artifacts import tar
 
 
 def test_a_bomb_is_stopped_by_its_ratio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

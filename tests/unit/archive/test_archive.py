@@ -118,10 +118,10 @@ def test_the_state_at_a_seq_is_the_same_over_any_chunks(
     tmp_path: Path, database: FactDatabase
 ) -> None:
     """Many chunks, some lean, written by one run or by many, and changes alone: all say what one chunk says."""
-    step = 100 if is_full() else 200
+    step, apart = (100, 23) if is_full() else (200, 61)
     runs = (len(RECORDS),), (*range(5, len(RECORDS), step), len(RECORDS))
     asked = "SELECT * FROM allocations_at(?)"
-    wanted = {seq: sorted(database.ask(asked, [seq]).rows) for seq in range(1, len(RECORDS), 23)}
+    wanted = {seq: sorted(database.ask(asked, [seq]).rows) for seq in range(1, len(RECORDS), apart)}
     for nth, ends in enumerate(runs):
         folder = tmp_path / f"export-{nth}"
         for end in ends:

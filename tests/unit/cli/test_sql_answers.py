@@ -3,19 +3,12 @@
 import csv
 import io
 import json
-import os
-import signal
-import subprocess
-import sys
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from services.cli.main import main
-from services.cli.sql.interrupt import interruptible
-from shared.archive.database import FactDatabase, SqlInvalid
 from shared.archive.export import write_export
 from tests.golden.replay_log import read_log
 
@@ -131,60 +124,3 @@ def test_comma_separated_values_are_exact(
 ) -> None:
     """All digits; a null is nothing, an empty text is quoted, a list or a struct is JSON."""
     assert csv_of(export, capsys, f"SELECT 1, {value}, 2") == f"1,{field},2\n"
-
-
-# ---- Ctrl-C ----
-
-
-def press(started: threading.Event) -> None:
-    started.wait(60)
-    os.kill(os.getpid(), signal.SIGINT)
-
-
-def test_ctrl_c_ends_a_long_question(export: str) -> None:
-    """The database is interrupted until it ends, and the caller hears of Ctrl-C; the next question is answered."""
-    database, started = FactDatabase(), threading.Event()
-    database.lock_sources({})
-    errors: list[Exception] = []
-
-    def work() -> None:
-        started.set()
-        try:
-            database.ask("SELECT count(*) FROM range(1000000000) a, range(1000000) b")
-        except SqlInvalid as err:
-            errors.append(err)
-
-    threading.Thread(target=press, args=(started,)).start()
-    with pytest.raises(KeyboardInterrupt):
-        interruptible(work, database.interrupt)
-    assert "INTERRUPT" in str(errors[0])
-    assert database.ask("SELECT 1").rows == [(1,)]
-    database.close()
-
-
-def test_a_second_ctrl_c_ends_the_process() -> None:
-    """Where the work does not listen, the second one is the end, without a word."""
-    code = (
-        "import threading, sys\n"
-        "from services.cli.sql.interrupt import interruptible\n"
-        "def work():\n"
-        "    print('begun', flush=True); threading.Event().wait()\n"
-        "interruptible(work, lambda: print('asked', flush=True))\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        for line in (b"begun\n", b"asked\n"):
-            assert process.stdout.readline() == line
-            process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
-        assert process.stderr.read() == b""
-
-
-def test_what_the_work_raises_is_raised() -> None:
-    """The thread is not seen from outside."""
-    assert interruptible(lambda: 7, lambda: None) == 7
-    with pytest.raises(ZeroDivisionError):
-        interruptible(lambda: 1 // 0, lambda: None)

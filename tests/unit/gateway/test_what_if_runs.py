@@ -1,7 +1,6 @@
 """What-ifs from the page: what may be asked, which runs are kept, how one ends. The command runs in other tests."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,7 +9,6 @@ import pytest
 from services.gateway.edge import what_if_runs
 from services.gateway.edge.faults import HttpFault
 from services.gateway.edge.what_if_runs import Question, Run, WhatIfRuns, arguments
-from tests.bounds import level
 
 REPORT = b'{"from_seq":7}'
 
@@ -135,33 +133,6 @@ def test_the_oldest_result_leaves_and_too_many_open_ones_are_refused(
         assert max(most) == what_if_runs.RUNNING_MAX
 
     asyncio.run(check())
-
-
-def test_a_cancelled_run_leaves_no_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The process ends before the run does, also one that ignores SIGTERM."""
-    pid_file = tmp_path / "pid"
-    program = tmp_path / "services"
-    program.mkdir()
-    (program / "__init__.py").write_text("")
-    (program / "cli.py").write_text(
-        "import os, signal, time\n"
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        f"open({str(pid_file)!r} + '.new', 'w').write(str(os.getpid()))\n"
-        f"os.rename({str(pid_file)!r} + '.new', {str(pid_file)!r})\n"
-        "time.sleep(600)\n"
-    )
-    monkeypatch.setattr(what_if_runs, "_CODE", tmp_path)
-
-    async def check() -> None:
-        runs = WhatIfRuns()
-        run = started(runs)
-        await level(pid_file.exists, "the file of the process")
-        runs.cancel(run)
-        await ended(run)
-        assert run.status == "cancelled"
-
-    asyncio.run(check())
-    assert not Path(f"/proc/{pid_file.read_text()}").exists()
 
 
 def test_a_run_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from services.agent.executor.grpc_health import read_answer, write_question
 from shared.core.runtime.agent_messages import CheckChanged
 from shared.extras import missing_extra
-from tests.unit.agent.test_check_runner import answering, said, spec, with_server
+from tests.integration.test_check_runner import answering, said, spec, with_server
 
 #: Of `localhost`, signed by itself; for this test alone.
 KEY = b"""\

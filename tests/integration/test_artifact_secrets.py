@@ -15,7 +15,7 @@ from services.agent.inputs.artifacts.fetch_order import FetchRefused
 from services.agent.inputs.artifacts.git_fetch import fetch_commit
 from services.agent.inputs.artifacts.http_fetch import CheckedHttp
 from shared.jobspec.artifact_source import read_source
-from tests.unit.agent.test_artifacts import home, refused, store
+from tests.integration.test_artifacts import home, refused, store
 
 __all__ = ["home", "store"]
 ADVERTISED = b"001e# service=git-upload-pack\n0000000eversion 2\n0000"

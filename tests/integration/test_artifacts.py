@@ -37,6 +37,7 @@ from services.agent.inputs.input_handler import InputContext, InputFailed
 from shared.core.runtime.agent_messages import TaskInput, TaskLaunch
 from shared.core.runtime.input_specs import ArtifactInput
 from shared.errors import ConfigInvalid
+from tests.bounds import WAIT_S
 
 ALLOC = "a" * 36
 
@@ -437,7 +438,7 @@ def test_the_helper_is_confined_where_the_kernel_can(home: DataDir, store: str) 
 
 KILLED = """
 import asyncio, sys
-from tests.unit.agent.test_artifacts import fetched
+from tests.integration.test_artifacts import fetched
 from services.agent.executor.data_dir import DataDir
 from pathlib import Path
 fetched(DataDir(Path(sys.argv[1]), "n1"), sys.argv[2])
@@ -448,7 +449,7 @@ def test_an_agent_killed_in_a_download_leaves_no_half_file(tmp_path: Path, store
     """Kill -9: the helper dies with it, and the next life begins with a fresh directory (S20)."""
     top = tmp_path / "data"
     agent = subprocess.Popen([sys.executable, "-c", KILLED, str(top), f"{store}/slow"])
-    assert Store.hangs.wait(60)
+    assert Store.hangs.wait(WAIT_S)
     helpers = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
     agent.send_signal(signal.SIGKILL)
     agent.wait()

@@ -15,7 +15,7 @@ from services.cli.runtime.output import CommandOutput, encode_json, one_line
 from shared.bus.server.nats_server import free_port
 from tests.builders import SECOND
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 BAD = b"\xff\xfe"
 
 
