@@ -32,6 +32,7 @@ from shared.core.scheduling.explain.shortages import (
 from shared.core.scheduling.feasibility.filters import PlacementCache
 from shared.core.scheduling.model import Snapshot
 from shared.core.scheduling.placement_columns import merge_placements, subset_placement
+from shared.core.scheduling.reservations.own_rooms import with_own_rooms
 from shared.core.scheduling.scoring.pow10 import SCALE
 from shared.core.state.ids import Incarnations, alloc_id
 from shared.core.state.name_runs import expand_runs
@@ -63,7 +64,7 @@ def explain_candidate(
     waiting = _waiting(state, job)
     group = _group(job, group_name, waiting)
     held = state.allocations.held
-    looking = PlacementProbe(Snapshot(state, held, masks), job, group)
+    looking = PlacementProbe(with_own_rooms(Snapshot(state, held, masks), job), job, group)
     found = _Explanation(state, looking, row)
     decision = Decision(snapshot_seq=state.seq, policy=state.policy.policy_hash)
     waiting_group = waiting.get(group.name)
@@ -125,7 +126,7 @@ def explain_placement(now: State, records: Sequence[Record], row: int) -> WhyAns
     group = next((one for one in groups if one.name == made.placement.group), None)
     if job is None or group is None:
         raise CommandInvalid("not_found", f"job {made.plan.job_id!r} is not in the log at its plan")
-    snapshot = rebuild_snapshot(plans.values(), origin, state)
+    snapshot = with_own_rooms(rebuild_snapshot(plans.values(), origin, state), job)
     stops = [stop for part in made.plan.parts.values() for stop in part.stops]
     looking = PlacementProbe(snapshot, job, group, stops=stops, origin=origin)
     request = (made.placement.version, made.placement.canaries)

@@ -61,9 +61,20 @@ class SuccessionChecks:
                     named = before == due
                     text = f"{job.id}.{placement.group}[{index}] replaces {before}, not {due}"
                     self._ledger.hold("late_knows_predecessor", named, text)
+        # A name beyond a smaller count is replaced under another.
+        followed = {key for placement in event.placements for key in placement.previous}
+        self._due = {name: key for name, key in self._due.items() if key not in followed}
         for stop in event.stops:
             for row in stop.rows:
-                self._take(event, stop, self._books.allocs[row])
+                alloc = self._books.allocs[row]
+                # More than are wanted without those that go for good: which of the lost are replaced is not said.
+                if stop.reason != "node is down" or not self._has_surplus(job, event, alloc.group):
+                    self._take(event, stop, alloc)
+
+    def _has_surplus(self, job: Any, event: plans.PlanCommitted, group: str) -> bool:
+        leaving = {row for stop in event.stops if stop.reason not in _DUE for row in stop.rows}
+        staying = self._books.wanted(job.id, group) - leaving
+        return len(staying) > job.groups[job.version].get(group, (0,))[0]
 
     def ended(self, alloc: Any, status: str) -> None:
         """Keep the room of what ends of its stop: until its job's next plan no other job may have it."""

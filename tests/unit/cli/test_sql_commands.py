@@ -11,28 +11,41 @@ from typing import Any
 
 import pytest
 
+from schemas.envelope import CORE_VERSION
 from services.cli.main import main
 from shared.archive.export import Export
 from shared.archive.segments import Archive
+from shared.core.runtime.messages import Record
 from tests.golden.replay_log import read_log
 
 LOGS = Path(__file__).resolve().parents[2] / "golden" / "logs"
-RECORDS = read_log(LOGS / "v1-0.2.0-seed-2.jsonl.gz")
+RECORDS = read_log(LOGS / f"v1-{CORE_VERSION}-seed-2.jsonl.gz")
 LAST = len(RECORDS)
 
 
-@pytest.fixture(scope="module")
-def export(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("export") / "out"
+def exported(folder: Path, records: list[Record]) -> str:
+    """Write records as an export in several parts."""
     archive = Archive(folder)
     with archive.locked():
         work = Export(archive, rows_max=800)
         work.wanted()
-        for record in RECORDS:
+        for record in records:
             work.apply(record)
         work.flush()
         work.close()
     return str(folder)
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return exported(tmp_path_factory.mktemp("export") / "out", RECORDS)
+
+
+@pytest.fixture(scope="module")
+def waited(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An export in which one job waits for room and for more important ones."""
+    records = read_log(LOGS / "v1-0.2.0-seed-2.jsonl.gz")
+    return exported(tmp_path_factory.mktemp("waited") / "out", records)
 
 
 @pytest.fixture(autouse=True)
@@ -116,9 +129,9 @@ def test_a_damaged_file_is_told_of(export: str, capsys: pytest.CaptureFixture[st
     assert path.parent.name in found["problems"][0] and "tasks.parquet" in found["problems"][0]
 
 
-def test_a_timeline_holds_without_a_gap(export: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_timeline_holds_without_a_gap(waited: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Each allocation's states follow one another, and what a job waited is the sum of its reasons."""
-    found = told(capsys, "job", "timeline", "service-big", "--dir", export)
+    found = told(capsys, "job", "timeline", "service-big", "--dir", waited)
     by_name: dict[str, list[dict[str, Any]]] = {}
     for one in found["intervals"]:
         if one["lane"] == "allocation":
