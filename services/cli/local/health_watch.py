@@ -51,10 +51,11 @@ class HealthWatch:
         if now_s < self._due_s:
             return []
         self._due_s = now_s + _EVERY_S
-        lines = self._look_at_disk()
         found: dict[str, str] = {}
         for name in self._names:
             found |= self._problems(name)
+        # After the problems: a disk that filled while they were read must not restart the bus.
+        lines = self._look_at_disk()
         lines += [text for name, text in found.items() if self._told.get(name) != text]
         lines += [f"ended: {text}" for name, text in self._told.items() if name not in found]
         self._told = found
