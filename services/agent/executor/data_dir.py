@@ -143,7 +143,11 @@ class DataDir:
             # A copy, or moved: as another host it gets the node's id only when the other one is down.
             found = msgspec.structs.replace(found, host_id=os.urandom(16).hex())
         found = msgspec.structs.replace(found, lives=found.lives + 1, machine=machine)
-        replace_durably(path, msgspec.json.encode(found) + b"\n")
+        try:
+            replace_durably(path, msgspec.json.encode(found) + b"\n")
+        except OSError as err:
+            text = f"data directory {self.top} cannot be written: {err.strerror}"
+            raise ConfigInvalid(text) from err
         return found
 
     def _read_identity(self, path: Path) -> _Identity:
