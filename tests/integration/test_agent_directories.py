@@ -20,6 +20,7 @@ from tests.bounds import level
 from tests.integration.agent_node import NODE, Node, job, projection, sh, wanted
 from tests.integration.exec_node import NEEDED, a_cell, need
 from tests.integration.task_log import reader, rotate
+from tests.open_files import held_below
 from tests.unit.agent.agent_story import Story, alloc
 
 LIMITS = LogLimits(files=3, file_bytes=64 * 1024)
@@ -317,17 +318,19 @@ async def test_a_full_disk_harms_only_whoever_fills_it(small_disk: Path) -> None
 
 @is_root
 def test_a_full_disk_is_named_at_the_start(small_disk: Path) -> None:
-    """An agent that cannot write its identity says where; with room it is the same host as before."""
-    first = DataDir(small_disk, NODE)
+    """An agent without room names its data directory, the first time and later, and remains the same host."""
+    first = DataDir(small_disk / "first", NODE)
     first.close()
     filler = small_disk / "filler"
     with contextlib.suppress(OSError), filler.open("wb", buffering=0) as out:
         while True:
             out.write(b"x" * 4096)
-    with pytest.raises(ConfigInvalid, match=f"{small_disk} cannot be written: No space left"):
-        DataDir(small_disk, NODE)
+    for name in ("first", "new"):
+        with pytest.raises(ConfigInvalid, match=f"{name} cannot be used: No space left"):
+            DataDir(small_disk / name, NODE)
+    assert held_below(small_disk) == []
     filler.unlink()
-    again = DataDir(small_disk, NODE)
+    again = DataDir(small_disk / "first", NODE)
     assert again.host_id == first.host_id
     again.close()
 
