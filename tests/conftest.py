@@ -18,8 +18,8 @@ from tests import bounds, leftovers, not_tested, second_try, summary
 TESTS = Path(__file__).parent
 FULL = not_tested.is_full()
 
-# A deadline, or a check that inputs are made fast, would make a timing a test; the seed is fixed, so that a run repeats.
-# `just full` looks further.
+# A deadline, or a check that inputs are made fast, would make a timing a test. The seed is fixed, so that a run
+# repeats; `just full` looks further.
 SLOW = [hypothesis.HealthCheck.too_slow]
 hypothesis.settings.register_profile(
     "quick", deadline=None, derandomize=True, max_examples=60, suppress_health_check=SLOW
