@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from services.cli.local.processes import SERVICES
 from shared.bus.process.health_server import Health
 from shared.bus.shell.problems import STORAGE
 
@@ -22,7 +23,7 @@ _ROOM_BYTES = 4 << 20
 #: Pause between two starts of the bus for its storage, doubling to the second figure.
 _AGAIN_S, _AGAIN_S_MAX = 10.0, 300.0
 #: Roles that watch the log; each reports the same.
-_ASKED = ("plan_applier", "intake", "view")
+_ASKED = ("plan_applier", "intake", "view", SERVICES)
 
 
 class HealthWatch:
