@@ -53,7 +53,7 @@ def take_machine_lock(name: str, taken: str) -> socket.socket:
 def take_file_lock(path: Path, taken: str) -> int:
     """Lock a file for this process and write its pid; return the descriptor that holds the lock.
 
-    Raises ConfigInvalid with `taken` and the pid of the process that has it.
+    Raises ConfigInvalid with `taken` and the pid of the process that has it, OSError when the disk is full or faulty.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -62,6 +62,12 @@ def take_file_lock(path: Path, taken: str) -> int:
         holder = os.read(fd, _PID_CHARS).decode(errors="replace").strip() or "unknown"
         os.close(fd)
         raise ConfigInvalid(f"{taken}, pid {holder}") from err
-    os.ftruncate(fd, 0)
-    os.write(fd, f"{os.getpid()}\n".encode())
+    try:
+        os.ftruncate(fd, 0)
+        os.write(fd, f"{os.getpid()}\n".encode())
+    except OSError as err:
+        os.close(fd)
+        # A write through a descriptor does not say of which file.
+        err.filename = str(path)
+        raise
     return fd

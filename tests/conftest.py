@@ -18,9 +18,15 @@ from tests import bounds, leftovers, not_tested, second_try, summary
 TESTS = Path(__file__).parent
 FULL = not_tested.is_full()
 
-# A deadline would make a timing a test; the seed is fixed, so that a run repeats. `just full` looks further.
-hypothesis.settings.register_profile("quick", deadline=None, derandomize=True, max_examples=60)
-hypothesis.settings.register_profile("full", deadline=None, max_examples=1000, print_blob=True)
+# A deadline, or a check that inputs are made fast, would make a timing a test. The seed is fixed, so that a run
+# repeats; `just full` looks further.
+SLOW = [hypothesis.HealthCheck.too_slow]
+hypothesis.settings.register_profile(
+    "quick", deadline=None, derandomize=True, max_examples=60, suppress_health_check=SLOW
+)
+hypothesis.settings.register_profile(
+    "full", deadline=None, max_examples=1000, print_blob=True, suppress_health_check=SLOW
+)
 hypothesis.settings.load_profile("full" if FULL else "quick")
 
 

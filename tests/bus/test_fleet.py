@@ -21,7 +21,7 @@ COUNT = 60
 @pytest.fixture
 def up(tmp_path: Path) -> Iterator[Up]:
     """A cluster without agents of its own."""
-    one = Up(tmp_path, "--agents", "0")
+    one = Up(tmp_path, "--agents", "0", one_process=True)
     yield one
     if one.process.poll() is None:
         one.end()

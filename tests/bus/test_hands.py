@@ -58,7 +58,7 @@ SLEEPS = "echo begun; exec sleep 10000"
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     """Two nodes."""
-    one = Up(tmp_path_factory.mktemp("hands"), "--agents", "2")
+    one = Up(tmp_path_factory.mktemp("hands"), "--agents", "2", one_process=True)
     yield one
     assert one.end() == 0
 

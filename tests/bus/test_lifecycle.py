@@ -21,7 +21,7 @@ NODE_MHZ = 1_000
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     """One node of 1,000 MHz; tests use jobs of their own and end them."""
-    one = Up(tmp_path_factory.mktemp("life"), CARAVAN_AGENT_CPU_MHZ=str(NODE_MHZ))
+    one = Up(tmp_path_factory.mktemp("life"), CARAVAN_AGENT_CPU_MHZ=str(NODE_MHZ), one_process=True)
     yield one
     if one.process.poll() is None:
         one.end()
@@ -282,7 +282,7 @@ def test_operators_change_the_cluster(up: Up, tmp_path: Path) -> None:
 
 def test_what_is_lost_is_placed_elsewhere(tmp_path: Path) -> None:
     """A node that falls silent is down; what it ran is lost and placed on another, and ends there when it is back."""
-    up = Up(tmp_path, "--agents", "2")
+    up = Up(tmp_path, "--agents", "2", one_process=True)
     try:
         story = Story(up, tmp_path, job("moves", "exec sleep 600", count=4))
         story.run()

@@ -28,6 +28,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         CARAVAN_AGENT_POOLS=str(folder / "pools.toml"),
         # Room for all jobs of this file on any machine: it is not what they are about.
         CARAVAN_AGENT_CPU_MHZ="10000",
+        one_process=True,
     )
     yield one
     if one.process.poll() is None:

@@ -59,11 +59,11 @@ def started(up: Up, folder: Path, job_id: str, count: int = 2) -> Story:
 
 def test_a_restore_under_running_tasks_leaves_no_orphan_and_doubles_no_id(folder: Path) -> None:
     """What the older log knows is adopted, what it does not know is ended; new ids are new."""
-    up = Up(folder, "--keep-tasks")
+    up = Up(folder, "--keep-tasks", one_process=True)
     kept = tasks(started(up, folder, "kept"), 2)
     assert up.end() == 0
     shutil.copytree(up.data_dir, folder / "backup", symlinks=True)
-    up = Up(folder, "--keep-tasks")
+    up = Up(folder, "--keep-tasks", one_process=True)
     assert tasks(Story(up, folder, job("kept", SLEEPS, count=2)), 2) == kept
     lost = {
         name: tasks(started(up, folder, name, count), count)
@@ -73,7 +73,7 @@ def test_a_restore_under_running_tasks_leaves_no_orphan_and_doubles_no_id(folder
     shutil.rmtree(up.data_dir)
     shutil.copytree(folder / "backup", up.data_dir, symlinks=True)
 
-    up = Up(folder)
+    up = Up(folder, one_process=True)
     try:
         # What both know was found again, by its process.
         assert tasks(Story(up, folder, job("kept", SLEEPS, count=2)), 2) == kept
@@ -94,18 +94,18 @@ def test_a_restore_under_running_tasks_leaves_no_orphan_and_doubles_no_id(folder
 
 def test_a_restored_store_under_newer_nodes_is_an_alarm_in_words(folder: Path) -> None:
     """The bus is restored, the node's journal is not: status names what is lost, and each task is ended or known."""
-    up = Up(folder, "--keep-tasks")
+    up = Up(folder, "--keep-tasks", one_process=True)
     kept = tasks(started(up, folder, "kept"), 2)
     assert up.end() == 0
     shutil.copytree(up.data_dir / "bus", folder / "backup", symlinks=True)
-    up = Up(folder, "--keep-tasks")
+    up = Up(folder, "--keep-tasks", one_process=True)
     lost = tasks(started(up, folder, "lost", 3), 3)
     assert up.documented("operator", "status")["alarms"] == []
     assert up.end() == 0
     shutil.rmtree(up.data_dir / "bus")
     shutil.copytree(folder / "backup", up.data_dir / "bus", symlinks=True)
 
-    up = Up(folder)
+    up = Up(folder, one_process=True)
     try:
         up.until(lambda: bool(up.ask("cluster")["alarms"]), "the loss is an alarm")
         (alarm,) = up.documented("operator", "status")["alarms"]

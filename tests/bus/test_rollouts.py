@@ -16,7 +16,7 @@ SECOND = 1_000_000_000
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     """One node with room for all."""
-    one = Up(tmp_path_factory.mktemp("rollouts"))
+    one = Up(tmp_path_factory.mktemp("rollouts"), one_process=True)
     yield one
     if one.process.poll() is None:
         one.end()

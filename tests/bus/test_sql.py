@@ -15,7 +15,7 @@ EXAMPLE = ROOT / "examples" / "two-groups.nomad.json"
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    one = Up(tmp_path_factory.mktemp("up"))
+    one = Up(tmp_path_factory.mktemp("up"), one_process=True)
     yield one
     if one.process.poll() is None:
         one.end()

@@ -12,7 +12,7 @@ import pytest
 
 from tests.bounds import WAIT_S
 from tests.bus.test_lifecycle import Story, job
-from tests.bus.test_restore import SLEEPS, is_alive, pids_below, tasks
+from tests.bus.test_restore import SLEEPS, is_alive, pids_below, started, tasks
 from tests.bus.up import Up
 
 pytestmark = pytest.mark.bus
@@ -51,10 +51,10 @@ def kill(up: Up) -> None:
 
 def test_up_runs_the_nodes_that_it_had(folder: Path) -> None:
     """`up --agents 2` is killed, then `up`: both nodes are back with the same tasks, and Ctrl-C ends them all."""
-    up = Up(folder, "--agents", "2")
+    up = Up(folder, "--agents", "2", one_process=True)
     _, before = spread(up, folder)
     kill(up)
-    up = Up(folder)
+    up = Up(folder, one_process=True)
     try:
         story = Story(up, folder, job("spread", SLEEPS, count=4))
         assert tasks(story, 4) == before
@@ -65,11 +65,11 @@ def test_up_runs_the_nodes_that_it_had(folder: Path) -> None:
 
 def test_up_with_fewer_nodes_ends_the_tasks_of_the_others(folder: Path) -> None:
     """`up --agents 1` behind `--agents 2` ends what ran on node-2, says so, and its work goes to node-1."""
-    up = Up(folder, "--agents", "2")
+    up = Up(folder, "--agents", "2", one_process=True)
     story, before = spread(up, folder)
     there = [before[one["id"]] for one in story.allocs("running") if one["node"] == "node-2"]
     kill(up)
-    up = Up(folder, "--agents", "1")
+    up = Up(folder, "--agents", "1", one_process=True)
     try:
         assert not any(map(is_alive, there))
         up.log.flush()
@@ -84,7 +84,7 @@ def test_up_with_fewer_nodes_ends_the_tasks_of_the_others(folder: Path) -> None:
 
 def test_a_copy_of_a_directory_that_runs_is_refused(folder: Path) -> None:
     """A second `up` on a copy says which cluster already runs, and where; so does an agent on a copy of its own."""
-    up = Up(folder)
+    up = Up(folder, one_process=True)
     try:
         shutil.copytree(
             up.data_dir, folder / "copy", symlinks=True, ignore=shutil.ignore_patterns("*.sock")
@@ -117,7 +117,7 @@ def test_a_copy_of_a_directory_that_runs_is_refused(folder: Path) -> None:
 
 def test_log_tail_goes_on_behind_a_restart_of_the_bus(folder: Path) -> None:
     """`log tail -f` survives that the bus is killed and started again, and shows what came after."""
-    up = Up(folder)
+    up = Up(folder, one_process=True)
     shown = folder / "tail"
     with shown.open("wb") as out:
         command = up._command("log", "tail", "-f", "--json")
@@ -131,3 +131,21 @@ def test_log_tail_goes_on_behind_a_restart_of_the_bus(folder: Path) -> None:
         follow.terminate()
         follow.wait()
         assert up.end() == 0
+
+
+def test_all_roles_in_one_process_come_back_together(folder: Path) -> None:
+    """With --one-process there are the bus, agents and one more process; killed, it goes on where it was."""
+    up = Up(folder, one_process=True)
+    try:
+        assert sorted(up.said["services"]) == ["agent-node-1", "bus", "services"]
+        kept = tasks(started(up, folder, "kept"), 2)
+        os.kill(up.said["services"]["services"], signal.SIGKILL)
+        up.until(lambda: "restarted" in (folder / "up.log").read_text(), "it is started again")
+        up.until(lambda: up.run("operator", "status")[0] == 0, "its services answer")
+        after = started(up, folder, "after")
+        assert len(tasks(after, 2)) == 2
+        assert tasks(Story(up, folder, job("kept", SLEEPS, count=2)), 2) == kept
+        assert up.run("log", "verify")[1]["ok"]
+    finally:
+        assert up.end() == 0
+    assert not pids_below(folder)

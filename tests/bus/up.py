@@ -21,7 +21,15 @@ from tests.bounds import LONG_S, WAIT_S, until
 class Up:
     """A running `caravan up`, and commands asked of it."""
 
-    def __init__(self, folder: Path, *more: str, gateway: bool = False, **env: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *more: str,
+        gateway: bool = False,
+        one_process: bool = False,
+        **env: str,
+    ) -> None:
+        """Start it; `one_process`: where the parting of its services is not what a test is about."""
         self.data_dir = folder / "data"
         homes = {"XDG_STATE_HOME": str(folder / "state"), "XDG_CONFIG_HOME": str(folder / "config")}
         self.env = {**os.environ, **homes, **env}
@@ -32,8 +40,7 @@ class Up:
             "0",
             "--data-dir",
             str(self.data_dir),
-            "--schedulers",
-            "1",
+            *(("--one-process",) if one_process else ("--schedulers", "1")),
             "--json",
             *(() if gateway else ("--no-gateway",)),
             # As root `up` offers the driver of most tests' jobs only when asked.

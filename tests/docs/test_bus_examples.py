@@ -21,7 +21,7 @@ LINES_MAX = 22
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     """A cluster with a job that goes on, and one that has ended with a code."""
     folder = tmp_path_factory.mktemp("examples")
-    one = Up(folder)
+    one = Up(folder, one_process=True)
     for name, kind, script in (
         ("talks", "service", "seq -f 'line %g' 1 40; exec sleep 600"),
         ("ends", "batch", "echo gone; exit 3"),

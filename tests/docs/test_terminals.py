@@ -27,7 +27,7 @@ CARAVAN = (sys.executable, "-m", "services.cli")
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    one = Up(tmp_path_factory.mktemp("term"))
+    one = Up(tmp_path_factory.mktemp("term"), one_process=True)
     yield one
     if one.process.poll() is None:
         one.end()

@@ -75,10 +75,14 @@ async def told_why(city: City, body: bytes) -> Verdict:
             await asyncio.sleep(0.1)
 
 
+async def noted(cluster: BenchCluster, told: str) -> None:
+    """Wait until the supervisor has said this."""
+    await wait_until(lambda: any(told in one for one in cluster.notes), told, LONG_S)
+
+
 async def writes_again(cluster: BenchCluster) -> None:
     """Wait until the bus has seen that there is room, and takes connections: it may have to be restarted for that."""
-    told = "has room again"
-    await wait_until(lambda: any(told in one for one in cluster.notes), told, LONG_S)
+    await noted(cluster, "has room again")
     async with asyncio.timeout(LONG_S):
         while True:
             try:
@@ -156,6 +160,8 @@ def test_a_full_disk_loses_nothing(small_disk: Path) -> None:
             assert verdict.error is not None and "disk is full" in verdict.error.message
             exit_code, proof = await asyncio.to_thread(verify, cluster)
             assert (exit_code, proof["problem"]) == (0, ""), proof
+            # The disk stays full until it was seen so: it is looked at once a second.
+            await noted(cluster, "is full: free some space")
         size = ["mount", "-o", "remount,size=96m", str(small_disk)]
         await asyncio.to_thread(subprocess.run, size, check=True)
         await writes_again(cluster)

@@ -15,10 +15,12 @@ from services.agent.executor.alloc_dirs import AllocDirs, _mount, _unmount
 from services.agent.executor.data_dir import DataDir
 from shared.core.runtime.agent_messages import LogLimits, SweepAllocs
 from shared.core.state.ids import alloc_id
+from shared.errors import ConfigInvalid
 from tests.bounds import level
 from tests.integration.agent_node import NODE, Node, job, projection, sh, wanted
 from tests.integration.exec_node import NEEDED, a_cell, need
 from tests.integration.task_log import reader, rotate
+from tests.open_files import held_below
 from tests.unit.agent.agent_story import Story, alloc
 
 LIMITS = LogLimits(files=3, file_bytes=64 * 1024)
@@ -290,9 +292,10 @@ async def test_too_much_disk_is_said(
 @pytest.mark.asyncio
 async def test_a_full_disk_harms_only_whoever_fills_it(small_disk: Path) -> None:
     """A task that fills the disk goes on; a start then is refused and says why; the journal stays whole."""
-    fill = 'cat /dev/zero > "$NOMAD_ALLOC_DIR/data/big" 2>/dev/null; exec sleep 60'
+    fill = 'cat /dev/zero > "$NOMAD_ALLOC_DIR/data/big" 2>/dev/null'
+    # The second allocation starts again until there is room, and must not fill it again.
     spec = job(
-        sh(fill),
+        sh(f'test "$NOMAD_ALLOC_INDEX" != 1 || {fill}; exec sleep 60'),
         RestartPolicy={"Attempts": 100, "Interval": 10**12, "Delay": 10**7, "Mode": "fail"},
     )
     async with node_at(small_disk, spec) as node:
@@ -305,13 +308,30 @@ async def test_a_full_disk_harms_only_whoever_fills_it(small_disk: Path) -> None
         said = " ".join(event.message for event in node.task(2).events)
         assert "No space left" in said, said
         assert node.status(1) == "running"
-        # The second one would fill it again.
-        node.spec = job(sh("exec sleep 60"))
         big.unlink()
-        await level(lambda: os.statvfs(small_disk).f_bavail > 0 or big.exists())
+        await node.until(lambda: node.status(2) == "running")
     again = DataDir(small_disk, NODE)
     assert again.journal.torn_bytes == 0
     assert len(again.journal.entries) >= 2
+    again.close()
+
+
+@is_root
+def test_a_full_disk_is_named_at_the_start(small_disk: Path) -> None:
+    """An agent without room names its data directory, the first time and later, and remains the same host."""
+    first = DataDir(small_disk / "first", NODE)
+    first.close()
+    filler = small_disk / "filler"
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as out:
+        while True:
+            out.write(b"x" * 4096)
+    for name in ("first", "new"):
+        with pytest.raises(ConfigInvalid, match=f"{name} cannot be used: No space left"):
+            DataDir(small_disk / name, NODE)
+    assert held_below(small_disk) == []
+    filler.unlink()
+    again = DataDir(small_disk / "first", NODE)
+    assert again.host_id == first.host_id
     again.close()
 
 

@@ -21,6 +21,8 @@ class Disk:
         self.problems: dict[str, str] = {}
         self.alarms: tuple[str, ...] = ()
         (folder / "logs").mkdir()
+        #: the disk is full from the moment at which a service is asked.
+        self.fills_when_asked = False
         self.watch = HealthWatch(folder, ["intake", "agent-node-1"], lambda _: self.free)
         self._s = 0.0
 
@@ -31,6 +33,8 @@ class Disk:
 
     def health(self) -> Health:
         """Body of `/health`."""
+        if self.fills_when_asked:
+            self.free = 0
         ready = not self.problems
         return Health(
             role="intake",
@@ -83,6 +87,14 @@ def test_the_bus_starts_again_when_there_is_room(disk: Disk) -> None:
     disk.after(10)
     assert disk.watch.is_restart_due
     disk.after(11)
+    assert not disk.watch.is_restart_due
+
+
+def test_a_disk_that_fills_during_the_look_starts_no_bus(disk: Disk) -> None:
+    """The room is read after the problems: a failed write of which one hears had no room."""
+    disk.problems, disk.fills_when_asked = {"storage": "cannot write"}, True
+    full, problem = disk.after(1)
+    assert "is full" in full and problem == "cannot write"
     assert not disk.watch.is_restart_due
 
 

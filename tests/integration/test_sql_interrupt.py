@@ -68,3 +68,13 @@ def test_what_the_work_raises_is_raised() -> None:
     assert interruptible(lambda: 7, lambda: None) == 7
     with pytest.raises(ZeroDivisionError):
         interruptible(lambda: 1 // 0, lambda: None)
+
+
+def test_an_ignored_ctrl_c_stays_ignored() -> None:
+    """A query in the background of a script, whose SIGINT is ignored, is answered though Ctrl-C is pressed."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert interruptible(lambda: signal.raise_signal(signal.SIGINT) or 7, lambda: None) == 7
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)

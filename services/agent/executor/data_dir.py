@@ -68,10 +68,20 @@ class TaskDirs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DataDir:
-    """An open data directory. Raises ConfigInvalid when it belongs to another node, is in use, newer or damaged."""
+    """An open data directory.
+
+    Raises ConfigInvalid when it belongs to another node, is in use, newer or damaged, or its disk is full or faulty.
+    """
 
     def __init__(self, top: Path, node_id: str) -> None:
         self.top = top.absolute()
+        try:
+            self._open(node_id)
+        except OSError as err:
+            text = f"data directory {self.top} cannot be used: {err.strerror}"
+            raise ConfigInvalid(text) from err
+
+    def _open(self, node_id: str) -> None:
         self._make(self.top)
         for part in ("alloc", "runs"):
             self._make(self.top / part)

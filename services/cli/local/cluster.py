@@ -27,7 +27,7 @@ import msgspec
 
 from schemas.envelope import CORE_VERSION
 from services.cli.local.health_watch import HealthWatch
-from services.cli.local.processes import SupervisedProcess, kill_leftover_services
+from services.cli.local.processes import SERVICES, SupervisedProcess, kill_leftover_services
 from services.cli.runtime import local_clusters
 from shared.bus.connection.nats_client import Login, connect, url_with_login
 from shared.bus.jetstream import streams
@@ -61,6 +61,8 @@ class LocalClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     timekeepers: int = 1
     #: 0: no HTTP.
     gateways: int = 1
+    #: all roles but agents share a process, each once.
+    one_process: bool = False
     #: tasks that run as the user of this process, without isolation.
     raw_exec: bool = False
     keep_tasks: bool = False
@@ -235,12 +237,15 @@ class LocalCluster:
 
     def is_applier(self, instance: str) -> bool:
         """Return whether this instance of the plan applier is a process of this cluster that runs."""
-        pids = [child.pid for child in self.children if child.role == "plan_applier" and child.pid]
+        pids = [child.pid for child in self._appliers() if child.pid]
         return instance.startswith(tuple(f"plan_applier-{pid}-" for pid in pids))
 
     def is_refused(self) -> bool:
         """Return whether every plan applier ended because it refuses the log or the bus."""
-        return all(child.failure for child in self.children if child.role == "plan_applier")
+        return all(child.failure for child in self._appliers())
+
+    def _appliers(self) -> list[SupervisedProcess]:
+        return [child for child in self.children if "plan_applier" in child.role.split(",")]
 
     # ---- before ----
 
@@ -295,6 +300,9 @@ class LocalCluster:
         own.mkdir(mode=0o700, exist_ok=True)
         for role in accounts.ROLES:
             accounts.write_credentials(own / f"{role}.json", known.only_user(role))
+        if self.settings.one_process:
+            roles = [role for role in accounts.ROLES if role != "gateway" or self.settings.gateways]
+            accounts.write_credentials(own / f"{SERVICES}.json", known.only_users(roles))
         for node_id in self.node_ids:
             accounts.write_credentials(own / f"agent-{node_id}.json", known.of_node(node_id))
         accounts.write_password(local_clusters.password_file(self.data_dir), known, accounts.PUBLIC)
@@ -324,6 +332,9 @@ class LocalCluster:
             "gateway": wanted.gateways,
         }
         out = [self._agent(node_id) for node_id in self.node_ids]
+        if self.settings.one_process:
+            roles = ",".join(role for role, count in counts.items() if count)
+            return [*out, self._child(roles, SERVICES)]
         for role, count in counts.items():
             names = [role] if count == 1 else [f"{role}-{n}" for n in range(1, count + 1)]
             out += [self._child(role, name) for name in names]
@@ -371,10 +382,11 @@ class LocalCluster:
         return done.returncode == 0
 
     def _child(self, role: str, name: str, **more: str) -> SupervisedProcess:
+        user = SERVICES if "," in role else role
         env = {
             **os.environ,
             "CARAVAN_NATS_URL": self.url,
-            "CARAVAN_CREDENTIALS": str(self.data_dir / "credentials" / f"{role}.json"),
+            "CARAVAN_CREDENTIALS": str(self.data_dir / "credentials" / f"{user}.json"),
             "CARAVAN_CLUSTER_ID": self.identity.cluster_id,
             # The applier refuses a bus without fsync unless this is set.
             **({} if self.settings.fsync else {"CARAVAN_DEV": "1"}),

@@ -34,16 +34,24 @@ COMMANDS = (
                 metavar="DIR",
                 complete="file",
             ),
-            option_argument("schedulers", "number of scheduler workers", int, default=2),
+            option_argument(
+                "schedulers", "number of scheduler workers (default 2)", int, default=-1
+            ),
             option_argument(
                 "agents",
                 "number of agents, each its own node (default: as many as the data has, at least 1)",
                 int,
                 default=-1,
             ),
-            option_argument("intakes", "number of intakes", int, default=1),
-            option_argument("views", "number of views", int, default=1),
-            option_argument("appliers", "number of plan appliers; one is active", int, default=2),
+            option_argument("intakes", "number of intakes (default 1)", int, default=-1),
+            option_argument("views", "number of views (default 1)", int, default=-1),
+            option_argument(
+                "appliers", "number of plan appliers, one is active (default 2)", int, default=-1
+            ),
+            flag_argument(
+                "one_process",
+                "run all roles but agents in one process, each once: less memory, and all end together",
+            ),
             flag_argument("no_gateway", "start no gateway: no HTTP API and no console"),
             flag_argument("keep_tasks", "on exit leave tasks running for the next `up` to adopt"),
             flag_argument("raw_exec", "offer the raw_exec driver although this is root"),

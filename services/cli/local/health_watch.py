@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from services.cli.local.processes import SERVICES
 from shared.bus.process.health_server import Health
 from shared.bus.shell.problems import STORAGE
 
@@ -22,7 +23,7 @@ _ROOM_BYTES = 4 << 20
 #: Pause between two starts of the bus for its storage, doubling to the second figure.
 _AGAIN_S, _AGAIN_S_MAX = 10.0, 300.0
 #: Roles that watch the log; each reports the same.
-_ASKED = ("plan_applier", "intake", "view")
+_ASKED = ("plan_applier", "intake", "view", SERVICES)
 
 
 class HealthWatch:
@@ -51,10 +52,11 @@ class HealthWatch:
         if now_s < self._due_s:
             return []
         self._due_s = now_s + _EVERY_S
-        lines = self._look_at_disk()
         found: dict[str, str] = {}
         for name in self._names:
             found |= self._problems(name)
+        # After the problems: a disk that filled while they were read must not restart the bus.
+        lines = self._look_at_disk()
         lines += [text for name, text in found.items() if self._told.get(name) != text]
         lines += [f"ended: {text}" for name, text in self._told.items() if name not in found]
         self._told = found

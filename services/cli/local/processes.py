@@ -20,6 +20,8 @@ from services.cli.sigint import is_deferred
 from shared.bus.server.nats_server import port_is_free
 from shared.machine_lock import is_this_boot
 
+#: Name of the process of all roles but agents, where they share one.
+SERVICES = "services"
 _FIRST_S = 0.1
 _LONGEST_S = 5.0
 _STEADY_S = 10.0

@@ -22,6 +22,9 @@ from shared.protocol import subjects
 READY_S = 20.0
 #: Pause between two looks for a signal.
 _SIGNAL_S = 0.1
+#: How many of each run unless it is said; the default of the command line stands for it.
+_USUAL = {"schedulers": 2, "intakes": 1, "views": 1, "appliers": 2}
+_DEFAULT = -1
 _POLL_S = 0.05
 _INTAKE_S = 2.0
 
@@ -50,15 +53,20 @@ def up(
     views: int,
     appliers: int,
     no_gateway: bool,
+    one_process: bool,
     keep_tasks: bool,
     raw_exec: bool,
     no_raw_exec: bool,
 ) -> int:
     """Run until SIGINT or SIGTERM."""
-    counts = {"schedulers": schedulers, "intakes": intakes, "views": views, "appliers": appliers}
-    for name, count in counts.items():
-        if count < 1:
+    given = {"schedulers": schedulers, "intakes": intakes, "views": views, "appliers": appliers}
+    for name, count in given.items():
+        if count != _DEFAULT and count < 1:
             raise CliError("usage", f"--{name} must be at least 1")
+        if count > 1 and one_process:
+            raise CliError("usage", f"--one-process runs each role once; --{name} is {count}")
+    usual = dict.fromkeys(given, 1) if one_process else _USUAL
+    counts = {name: usual[name] if one == _DEFAULT else one for name, one in given.items()}
     if raw_exec and no_raw_exec:
         raise CliError("usage", "--raw-exec and --no-raw-exec contradict each other")
     settings = LocalClusterSettings(
@@ -68,10 +76,11 @@ def up(
         former_agents=agents < 0,
         raw_exec=raw_exec or not (no_raw_exec or os.geteuid() == 0),
         keep_tasks=keep_tasks,
-        schedulers=schedulers,
-        intakes=intakes,
-        views=views,
-        appliers=appliers,
+        schedulers=counts["schedulers"],
+        intakes=counts["intakes"],
+        views=counts["views"],
+        appliers=counts["appliers"],
+        one_process=one_process,
         gateways=0 if no_gateway else 1,
     )
     # No threading.Event: its lock is not reentrant, and the handler may run while this thread holds it.

@@ -22,7 +22,7 @@ _EXIT = 130
 def interruptible(work: Callable[[], T], interrupt: Callable[[], None]) -> T:
     """Run work; on Ctrl-C interrupt it, and raise KeyboardInterrupt when it has ended. Raises what the work raises.
 
-    Only the main thread can be told of Ctrl-C: call it there.
+    Only the main thread can be told of Ctrl-C: call it there. Where the parent ignores SIGINT, it stays ignored.
     """
     results: list[T] = []
     errors: list[BaseException] = []
@@ -41,7 +41,9 @@ def interruptible(work: Callable[[], T], interrupt: Callable[[], None]) -> T:
         nonlocal presses
         presses += 1
 
-    before = signal.signal(signal.SIGINT, pressed)
+    before = signal.getsignal(signal.SIGINT)
+    if before != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, pressed)
     try:
         threading.Thread(target=run, name="question", daemon=True).start()
         while not done.wait(_LOOK_S):

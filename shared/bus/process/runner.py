@@ -124,7 +124,8 @@ def run_roles(specs: Sequence[RoleSpec], settings: RunSettings) -> int:
     """Run roles in one process until a signal or a failure; returns the exit code."""
     configure_logging(settings.log_level)
     tune_garbage_collector()
-    if niceness := max(spec.niceness for spec in specs):
+    # A process of several roles goes first where one of them does.
+    if niceness := min(spec.niceness for spec in specs):
         _lower_priority(niceness)
     names = ",".join(spec.role.name for spec in specs)
     instances = ",".join(spec.role.instance for spec in specs)

@@ -11,6 +11,7 @@ A node that joins later gets its user by `Credentials.with_node`, a rewritten co
 
 import os
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -87,8 +88,12 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
 
     def only_user(self, name: str) -> "Credentials":
         """Return what this user of CORE needs and nothing else; the plan applier asks the system account too."""
-        names = (name, SYS) if name == "plan_applier" else (name,)
-        return Credentials(users={one: self.login(one)[1] for one in names})
+        return self.only_users((name,))
+
+    def only_users(self, names: Sequence[str]) -> "Credentials":
+        """Return what these users of CORE need, for a process of several roles."""
+        asked = (*names, SYS) if "plan_applier" in names else names
+        return Credentials(users={one: self.login(one)[1] for one in asked})
 
     def of_node(self, node_id: str) -> "Credentials":
         """Return what this node's agent needs and nothing else."""

@@ -6,7 +6,6 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from services.agent.safe_open import (
@@ -18,6 +17,7 @@ from services.agent.safe_open import (
     open_within,
     write_below,
 )
+from tests import open_files
 
 
 @pytest.fixture
@@ -31,9 +31,8 @@ def top(tmp_path: Path) -> Iterator[Path]:
     (place / "link").symlink_to(tmp_path / "secret")
     (place / "a" / "link").symlink_to("../../secret")
     (place / "a" / "key").symlink_to(tmp_path / "secret" / "key")
-    before = psutil.Process().num_fds()
     yield place
-    assert psutil.Process().num_fds() == before
+    assert open_files.held_below(tmp_path) == []
 
 
 def close(fd: int) -> os.stat_result:

@@ -129,9 +129,11 @@ def test_targets_are_the_services_that_listen(tmp_path: Path) -> None:
         port = server.getsockname()[1]
         for name in ("scheduler-2", "agent-node-1", "view"):
             (tmp_path / "logs" / f"{name}.port").write_text(f"{port}\n")
-        with socket.create_server(("127.0.0.1", 0)) as gone:
+        # Bound and not listened on: no other process can take the port meanwhile.
+        with socket.socket() as gone:
+            gone.bind(("127.0.0.1", 0))
             (tmp_path / "logs" / "intake.port").write_text(f"{gone.getsockname()[1]}\n")
-        found = _targets().targets(tmp_path)
+            found = _targets().targets(tmp_path)
     labels = {one["labels"]["instance_name"]: one["labels"]["service"] for one in found}
     assert labels == {"scheduler-2": "scheduler", "agent-node-1": "agent", "view": "view"}
     assert {target for one in found for target in one["targets"]} == {f"127.0.0.1:{port}"}

@@ -125,7 +125,8 @@ def test_help_imports_nothing_slow() -> None:
     "words",
     [["jbo"], ["job", "rnu"], ["job", "run"], ["job", "run", "x", "--wat"], ["log", "tail", "-n", "x"],
      ["run", "king"], ["replay", "--to", "yesterday"], ["sim", "check", "--seeds", "0"],
-     ["sim", "check", "--mutant", "x"], ["bench", "p0"], ["up", "--appliers", "0"]],
+     ["sim", "check", "--mutant", "x"], ["bench", "p0"], ["up", "--appliers", "0"],
+     ["up", "--one-process", "--schedulers", "2"]],
 )  # fmt: skip
 def test_wrong_usage_is_one_error(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Wrong words are refused with exit 1: one line for people, one object under --json."""

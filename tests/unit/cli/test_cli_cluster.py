@@ -42,6 +42,22 @@ def test_each_process_gets_its_own_password_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "credentials").stat().st_mode) == 0o700
 
 
+def test_one_process_knows_the_users_of_its_roles_and_no_more(tmp_path: Path) -> None:
+    """All roles but agents are one child, each once; no role is admin, and nodes keep their own passwords."""
+    settings = LocalClusterSettings(data_dir=tmp_path, agents=2, gateways=0, one_process=True)
+    cluster = LocalCluster(settings, print)
+    known = cluster._credentials()
+    cluster._server = NatsServer(ServerSettings(data_dir=tmp_path / "bus"), known)
+    *agents, services = cluster._plan()
+    assert [child.role for child in agents] == ["agent", "agent"]
+    roles = services.role.split(",")
+    assert (services.name, sorted(roles)) == ("services", sorted({*accounts.ROLES} - {"gateway"}))
+    path = Path(services._env["CARAVAN_CREDENTIALS"])
+    own = accounts.read_credentials(path)
+    assert (set(own.users), own.nodes) == ({*roles, accounts.SYS}, {})
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
 HERE, THERE = "a" * 32, "b" * 32
 
 

@@ -211,7 +211,7 @@ def test_a_damaged_context_names_its_file(config: Path, capsys: pytest.CaptureFi
 @pytest.fixture
 def two_ups(config: Path) -> Iterator[list[str]]:
     """Two running clusters of this user, as records name them; their URLs, the newest last."""
-    processes = [subprocess.Popen(["/bin/sleep", "60"]) for _ in range(2)]
+    processes = [subprocess.Popen(["/bin/sleep", "3600"]) for _ in range(2)]
     urls = [f"nats://127.0.0.1:{free_port()}" for _ in processes]
     for number, (process, url) in enumerate(zip(processes, urls, strict=True)):
         data = config.parent / f"data-{number}"

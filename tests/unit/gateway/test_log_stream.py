@@ -290,7 +290,9 @@ def test_a_reader_that_is_too_slow_is_cut_and_not_skipped(
     assert story.role.seq == first + 10
 
 
-def test_records_without_a_line_do_not_put_off_the_heartbeat(story: Story) -> None:
+def test_records_without_a_line_do_not_put_off_the_heartbeat(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A rare topic on a busy cluster: the reader hears regularly that the connection lives."""
 
     class Nothing(Maker):
@@ -299,19 +301,23 @@ def test_records_without_a_line_do_not_put_off_the_heartbeat(story: Story) -> No
             return b""
 
     async def read() -> tuple[int, bytes]:
-        followed = FollowedLog(story.role, None, Nothing(), first=0, heartbeat_s=0.2)  # type: ignore[arg-type]
+        # The time of the loop is the test's own: its writes come far more often than the heartbeat on any machine.
+        now_s = 0.0
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s)
+        followed = FollowedLog(story.role, None, Nothing(), first=0, heartbeat_s=10.0)  # type: ignore[arg-type]
         await followed.begin()
         lines = followed.lines()
         waiting = asyncio.ensure_future(anext(lines))
-        writes = 0
-        while not waiting.done():
-            # Far more often than the heartbeat comes.
-            story.write(f"more-{writes}")
-            writes += 1
-            await asyncio.sleep(0.01)
+        for number in range(1000):
+            story.write(f"more-{number}")
+            now_s += 0.1
+            await asyncio.sleep(0)
+            if waiting.done():
+                break
+        assert waiting.done()
         found = waiting.result()
         await lines.aclose()
-        assert writes > 1
+        assert 10.0 <= now_s <= 12.0
         return found
 
     seq, line = asyncio.run(read())
