@@ -29,7 +29,7 @@ RARE = {
     "both-stay": 33,
     "drain-takes-system": 12,
     "one-incarnation": 10,
-    "promote-twice": 106,
+    "promote-twice": 35,
     "promotes-one-alone": 10,
     "revert-loop": 14,
     "stale-timer": 25,

@@ -74,7 +74,8 @@ class SuccessionChecks:
     def _has_surplus(self, job: Any, event: plans.PlanCommitted, group: str) -> bool:
         leaving = {row for stop in event.stops if stop.reason not in _DUE for row in stop.rows}
         staying = self._books.wanted(job.id, group) - leaving
-        return len(staying) > job.groups[job.version].get(group, (0,))[0]
+        count: int = job.groups[job.version].get(group, (0,))[0]
+        return len(staying) > count
 
     def ended(self, alloc: Any, status: str) -> None:
         """Keep the room of what ends of its stop: until its job's next plan no other job may have it."""
