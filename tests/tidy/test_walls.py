@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from tests.bounds import WAIT_S
-from tests.tidy.tree import files
+from tests.tidy.test_cycles import imported_names
+from tests.tidy.tree import files, report, sources
 
 HEAVY = ("faststream", "pydantic", "fast_depends", "duckdb", "docker")
 
@@ -43,3 +44,16 @@ def test_slim_processes_stay_slim(module: str) -> None:
 def test_the_core_brings_no_bus() -> None:
     """The pure core loads without an event loop, a bus client or a log library."""
     assert not imported("shared.core.state.state") & {"asyncio", "nats", "structlog", "faststream"}
+
+
+def test_the_python_client_is_a_package_of_its_own() -> None:
+    """The Python client imports nothing of this tree: it is installed without it."""
+    ours = {"bench", "deploy", "schemas", "services", "shared", "tests"}
+    found = [
+        f"{one.path}: {name}"
+        for one in sources()
+        if one.path.startswith("clients/python/")
+        for name in imported_names(one)
+        if name.partition(".")[0] in ours
+    ]
+    assert not found, report(found)

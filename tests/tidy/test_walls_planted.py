@@ -95,10 +95,19 @@ def modules_matching(pattern: str) -> list[str]:
     return sorted({name for name in names if re.fullmatch(expression, name)})
 
 
+def layers_of(contract: dict[str, Any]) -> list[list[str]]:
+    """Name the modules of each layer of a contract, from the highest; those of one layer may import each other."""
+    containers = [f"{container}." for container in contract.get("containers", [])] or [""]
+    return [
+        [f"{container}{name.strip()}" for container in containers for name in layer.split(":")]
+        for layer in contract.get("layers", [])
+    ]
+
+
 def sources_of(contract: dict[str, Any]) -> list[str]:
     """Name the modules that a contract holds back."""
     if contract["type"] == "layers":
-        return list(contract["layers"][1:])
+        return [name for layer in layers_of(contract)[1:] for name in layer]
     patterns = contract.get("source_modules", contract.get("modules", []))
     return [name for pattern in patterns for name in modules_matching(pattern)]
 
@@ -106,7 +115,9 @@ def sources_of(contract: dict[str, Any]) -> list[str]:
 def forbidden_to(contract: dict[str, Any], source: str) -> list[str]:
     """Name what a module of a contract must not import, each alone a violation."""
     if contract["type"] == "layers":
-        return list(contract["layers"][: contract["layers"].index(source)])
+        layers = layers_of(contract)
+        own = next(place for place, layer in enumerate(layers) if source in layer)
+        return [name for layer in layers[:own] for name in layer]
     if contract["type"] == "independence":
         return [other for other in sources_of(contract) if other != source][:1]
     return list(contract["forbidden_modules"])
@@ -142,11 +153,18 @@ def lint_imports(top: Path, *options: str) -> subprocess.CompletedProcess[str]:
 def test_contracts_name_what_exists() -> None:
     """Every module that a contract names exists: a rename must not take a wall away in silence."""
     ours = ("services", "shared", "schemas")
-    missing = [
-        f"{contract['id']}: {pattern}"
+    keys = ("source_modules", "modules", "containers", "forbidden_modules")
+    named = [
+        (contract["id"], pattern)
         for contract in CONTRACTS
-        for key in ("source_modules", "modules", "layers", "forbidden_modules")
-        for pattern in contract.get(key, ())
+        for pattern in (
+            *(name for key in keys for name in contract.get(key, ())),
+            *(name for layer in layers_of(contract) for name in layer),
+        )
+    ]
+    missing = [
+        f"{contract}: {pattern}"
+        for contract, pattern in named
         if pattern.partition(".")[0] in ours and not modules_matching(pattern)
     ]
     assert not missing, report(missing)
@@ -176,6 +194,21 @@ def test_each_contract_breaks(contract: dict[str, Any], tmp_path: Path) -> None:
     standing = [one for one in planted if one not in shown]
     assert planted
     assert not standing, report(standing)
+
+
+@pytest.mark.parametrize(
+    "contract",
+    [one for one in CONTRACTS if one.get("exhaustive")],
+    ids=lambda contract: contract["id"],
+)
+def test_a_module_without_a_layer_breaks(contract: dict[str, Any], tmp_path: Path) -> None:
+    """A contract that names every module of a package breaks by one more, until that has its layer."""
+    write_modules(tmp_path)
+    for container in contract["containers"]:
+        (path_of(tmp_path, container).parent / "planted.py").touch()
+    done = lint_imports(tmp_path, "--contract", contract["id"])
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stdout.count("planted") == len(contract["containers"]), done.stdout
 
 
 # ---- lint exemptions ----
