@@ -11,7 +11,7 @@ from schemas.base import JobId
 from schemas.jobs import SYSTEM_JOB_TYPES, GroupSpec
 from schemas.nodes import Pool
 from schemas.policy import Policy, Preemption
-from shared.core.scheduling.feasibility.operators import OPERATORS, Operand
+from shared.core.constraints.operators import OPERATORS, Operand
 from shared.core.scheduling.model import Proposal
 from shared.core.scheduling.selection import greedy_coupled
 from shared.core.state.tables.allocations import EVICT

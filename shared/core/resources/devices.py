@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from schemas.jobs import Constraint, ResourceAsk
-from shared.core.scheduling.feasibility.operators import OPERATORS, Operand
+from shared.core.constraints.operators import OPERATORS, Operand
 
 _PREFIX: Final = "${device."
 _QUANTITY: Final = re.compile(r"\s*([+-]?[0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([A-Za-z/]{1,6})\s*")

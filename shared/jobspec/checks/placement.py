@@ -5,7 +5,7 @@ A rule that no node satisfies is valid: the job waits, with the reason. Next: `s
 
 from collections.abc import Container, Iterator, Sequence
 
-from shared.core.scheduling.feasibility.operators import (
+from shared.core.constraints.operators import (
     DISTINCT_HOSTS,
     DISTINCT_PROPERTY,
     OPERATORS,

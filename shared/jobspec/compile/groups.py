@@ -9,7 +9,7 @@ from hashlib import blake2b
 import msgspec
 
 from schemas import jobs
-from shared.core.scheduling.feasibility.operators import (
+from shared.core.constraints.operators import (
     DISTINCT,
     DISTINCT_HOSTS,
     DISTINCT_PROPERTY,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from schemas.jobs import EvaluateJob, GroupSpec, RegisterJob, StopJob
-from shared.core.scheduling.feasibility.operators import DISTINCT, OPERATORS
+from shared.core.constraints.operators import DISTINCT, OPERATORS
 from shared.errors import CommandInvalid
 from shared.jobspec.checks.error_list import JOB_COUNT_MAX
 from shared.jobspec.checks.job import GROUPS_MAX

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from shared.core.scheduling.feasibility.regex import compile_pattern
+from shared.core.constraints.regex import compile_pattern
 from shared.regexp.char_sets import complement, unicode_class
 from shared.regexp.matcher import RegexpMatcher
 from shared.regexp.search import CapturingRegexp

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.core.scheduling.feasibility.operators import OPERATORS, TRUE, Operand
+from shared.core.constraints.operators import OPERATORS, TRUE, Operand
 from shared.core.state.node_attributes import DATACENTER, POOL, AttributeColumns, Codes
 
 Mask = NDArray[np.bool_]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.core.scheduling.feasibility.operators import (
+from shared.core.constraints.operators import (
     OPERATORS,
     Operand,
     compare,
@@ -14,7 +14,7 @@ from shared.core.scheduling.feasibility.operators import (
     parse_version,
     right_fault,
 )
-from shared.core.scheduling.feasibility.regex import (
+from shared.core.constraints.regex import (
     PATTERN_CHARS_MAX,
     STATES_MAX,
     TEXT_CHARS_MAX,

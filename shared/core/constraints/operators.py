@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from shared.core.scheduling.feasibility.regex import compile_pattern
+from shared.core.constraints.regex import compile_pattern
 from shared.regexp.syntax import PatternRefusedError
 
 DISTINCT_HOSTS: Final = "distinct_hosts"
