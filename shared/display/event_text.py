@@ -62,6 +62,7 @@ from shared.core.state.gates import thousandths_text, utc_text
 from shared.core.state.ids import deployment_id, eval_id, rollout_id
 from shared.core.state.state import State
 from shared.display.formats import count_noun, first_of, format_clock, format_mib, format_size
+from shared.durations import write_in_one_unit
 from shared.jobspec.amounts import format_amount
 
 _TEXT_CHARS_MAX = 160
@@ -300,7 +301,9 @@ def _gates(event: DeploymentGated | GateChanged | WindowChanged) -> str:
     """Gates by name, or what became of one."""
     match event:
         case DeploymentGated():
-            windows = [f"{one.cron} for {one.duration_ns / 1e9:g} s" for one in event.windows]
+            windows = [
+                f"{one.cron} for {write_in_one_unit(one.duration_ns)}" for one in event.windows
+            ]
             return ", ".join([*(f"{one.name} {one.gauge}" for one in event.gates), *windows])
         case GateChanged():
             reading = "silent" if event.value is None else thousandths_text(event.value)

@@ -1,4 +1,4 @@
-"""How times, durations, sizes and counts are written for people."""
+"""How times, sizes and counts are written for people; durations: `shared/durations.py`."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -43,20 +43,6 @@ def format_age(t_ns: int, now_ns: int) -> str:
 def format_time_and_age(t_ns: int, now_ns: int) -> str:
     """Date, time and age; empty for 0."""
     return f"{format_local_time(t_ns)} ({format_age(t_ns, now_ns)})" if t_ns else ""
-
-
-def format_span(ns: int) -> str:
-    """A duration in the largest unit that divides it, as job files write it: `90m`."""
-    seconds = ns // _NS
-    size, unit = next((one for one in _SPANS if seconds and seconds % one[0] == 0), (1, "s"))
-    return f"{seconds // size}{unit}"
-
-
-def format_duration(ns: int) -> str:
-    """A duration exactly, as job files write it: `90m`, `1500ms`, `0s`."""
-    if ns % _NS == 0:
-        return format_span(ns)
-    return f"{ns // 1_000_000}ms" if ns % 1_000_000 == 0 else f"{ns}ns"
 
 
 def format_size(size: int) -> str:

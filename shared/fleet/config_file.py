@@ -6,9 +6,9 @@ from typing import TypeVar
 
 import msgspec
 
+from shared.durations import InvalidDuration, parse_duration
 from shared.errors import ConfigInvalid
 from shared.fleet.distributions import DURATION_MAX_NS
-from shared.jobspec.durations import InvalidDuration, parse_duration
 from shared.jobspec.files.yaml_toml import read_yaml
 from shared.jobspec.hcl.blocks import LineNumbers
 from shared.jobspec.hcl.errors import StructuredTextError

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from shared.durations import write_in_one_unit
 from shared.jobspec.checks.supported_fields import SUPPORTED_FIELDS, SUPPORTED_JOB_TYPES
 from shared.jobspec.hcl.functions.catalog import REFUSED_FUNCTIONS
 from shared.jobspec.hcl.functions.registry import FUNCTIONS
@@ -36,7 +37,6 @@ _KINDS = {
     "blocks": "blocks",
     "labelled": "blocks",
 }
-_SECOND_NS = 1_000_000_000
 
 
 def render_page(old: str) -> str:
@@ -112,20 +112,12 @@ def _default(field: FieldSchema) -> str:
     if field.inner is not None or value is None or value in ("", {}, (), []):
         return ""
     if field.kind == "duration":
-        return f"`{_duration(value)}`"
+        return f"`{write_in_one_unit(value)}`"
     if isinstance(value, bool):
         return "`true`" if value else "`false`"
     if isinstance(value, list | tuple):
         return "`[" + ", ".join(f'"{one}"' for one in value) + "]`"
     return f'`"{value}"`' if isinstance(value, str) else f"`{value}`"
-
-
-def _duration(value: int) -> str:
-    seconds = value // _SECOND_NS
-    for size, unit in ((3600, "h"), (60, "m")):
-        if seconds and not seconds % size:
-            return f"{seconds // size}{unit}"
-    return f"{seconds}s"
 
 
 @cache

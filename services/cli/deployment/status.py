@@ -9,7 +9,8 @@ from services.cli.runtime import tables
 from services.cli.runtime.bus_client import query_once, query_pages, resolve_job, with_bus
 from services.cli.runtime.output import CommandOutput, short_id
 from shared.bus.connection.public_client import Client
-from shared.display.formats import format_age, format_duration
+from shared.display.formats import format_age
+from shared.durations import write_in_one_unit
 
 
 def list_all(out: CommandOutput, *, job: str, status: str, limit: int, verbose: bool) -> int:
@@ -151,7 +152,7 @@ def _deadline(group: DeploymentGroupLine, now_ns: int) -> str:
     if not group.progress_deadline_ns:
         return "none"
     if not group.require_by_ns:
-        return f"{format_duration(group.progress_deadline_ns)} from its first placement"
+        return f"{write_in_one_unit(group.progress_deadline_ns)} from its first placement"
     if group.healthy >= (group.desired if group.promoted else group.canaries or group.desired):
         return ""
     return format_age(group.require_by_ns, now_ns)

@@ -6,8 +6,8 @@ from schemas.gates import EVERY_MS_MAX, GAUGE_MAX, Gauge
 from services.cli.runtime.bus_client import with_bus
 from services.cli.runtime.output import CliError, CommandOutput
 from shared.bus.connection.public_client import Client
+from shared.durations import InvalidDuration, parse_duration
 from shared.jobspec.checks.gates import BUILT_IN, gauge_error
-from shared.jobspec.durations import InvalidDuration, parse_duration
 from shared.numerals import parse_decimal
 from shared.protocol import subjects
 

@@ -19,7 +19,8 @@ from services.cli.job import files
 from services.cli.runtime.bus_client import query_view_bytes, with_bus
 from services.cli.runtime.output import CommandOutput, result_from, short_id
 from shared.bus.connection.public_client import Client
-from shared.display.formats import count_noun, format_duration
+from shared.display.formats import count_noun
+from shared.durations import write_in_one_unit
 from shared.jobspec.nomad.base import JobBlock
 
 _SIGNS = {"added": ("+", "green"), "removed": ("-", "red"), "edited": ("~", "yellow")}
@@ -117,7 +118,7 @@ def _shortened(raw: msgspec.Raw, path: str) -> str:
     """A value in words: text without quotes, a list by commas, an object as `name = value`, a duration as `30s`."""
     value = msgspec.json.decode(raw)
     is_duration = type(value) is int and path.rpartition(".")[2] in _duration_fields()
-    text = format_duration(value) if is_duration else _in_words(value)
+    text = write_in_one_unit(value) if is_duration else _in_words(value)
     return text if len(text) <= _VALUE_MAX else f"{text[:_VALUE_MAX]}…"
 
 
@@ -154,7 +155,7 @@ def group_pace(group: GroupPlan) -> str:
         noun = "canary" if group.canaries == 1 else "canaries"
         words.append(f"{group.canaries} {noun} first, until the promotion")
     if group.steps:
-        each = f", each healthy for {format_duration(group.min_healthy_time_ns)}"
+        each = f", each healthy for {write_in_one_unit(group.min_healthy_time_ns)}"
         rest = "then " if words else ""
         words.append(
             f"{rest}{group.max_parallel} at a time{each}: {count_noun(group.steps, 'step')}"

@@ -31,7 +31,7 @@ from services.cli.runtime.bus_client import (
 from services.cli.runtime.node_client import request_node
 from services.cli.runtime.output import CliError, CommandOutput, short_id
 from shared.bus.connection.public_client import Client
-from shared.jobspec.durations import parse_duration
+from shared.durations import parse_duration
 from shared.protocol import subjects
 
 #: How long the replacement of a stopped allocation may take until it runs.

@@ -14,7 +14,7 @@ from services.cli.runtime.operator_client import OperatorResult, request_verdict
 from services.cli.runtime.output import CliError, CommandOutput, result_from
 from shared.bus.connection.public_client import Client
 from shared.display.formats import count_noun, format_time_and_age
-from shared.jobspec.durations import parse_duration
+from shared.durations import parse_duration
 
 _POLL_S = 0.5
 #: Until when what runs on a node may go on, unless a flag says otherwise.

@@ -12,8 +12,8 @@ from services.cli.runtime.bus_client import query_once
 from services.cli.runtime.operator_client import OperatorResult, request_operator
 from services.cli.runtime.output import CliError, CommandOutput
 from services.cli.runtime.tables import count_fields
-from shared.display.formats import count_noun, format_span
-from shared.jobspec.durations import parse_duration
+from shared.display.formats import count_noun
+from shared.durations import parse_duration, write_in_one_unit
 from shared.numerals import is_digits
 
 
@@ -168,7 +168,7 @@ def _show(out: CommandOutput, policy: Policy) -> None:
                 for key, one in _struct_items(block)
             ]
         elif name.endswith("_ns"):
-            pairs.append((name, f"{value} ({format_span(int(value))})"))
+            pairs.append((name, f"{value} ({write_in_one_unit(int(value))})"))
         else:
             pairs.append((name, _format_value(value)))
     out.fields(pairs)

@@ -15,8 +15,8 @@ from services.cli.runtime.log_position import parse_log_position
 from services.cli.runtime.output import CliError
 from shared.core.state.state import State
 from shared.display.formats import format_utc
+from shared.durations import parse_duration
 from shared.fleet.profile import FleetProfile, node_specs, read_profile
-from shared.jobspec.durations import parse_duration
 from shared.jobspec.files.yaml_toml import read_yaml
 from shared.jobspec.hcl.errors import StructuredTextError
 from shared.jobspec.submission import read_submission, to_command

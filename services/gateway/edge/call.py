@@ -12,6 +12,7 @@ from services.gateway.change_index import Topic
 from services.gateway.edge.callers import Caller
 from services.gateway.edge.context import ServerContext
 from services.gateway.edge.faults import HttpFault, of_refusal, unavailable
+from shared.durations import InvalidDuration, parse_duration
 from shared.errors import BusUnavailable
 
 #: The only region.
@@ -25,7 +26,6 @@ PROMISED_S = 2.0
 PENDING_S, VERDICT_S, RETRY_S = 30.0, 8.0, 0.3
 _TRUE = frozenset(("1", "t", "T", "TRUE", "true", "True"))
 _FALSE = frozenset(("0", "f", "F", "FALSE", "false", "False"))
-_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _JSON = msgspec.json.Decoder(dict[str, Any])
 
 
@@ -229,20 +229,14 @@ def check_namespace_exists(call: Call, pattern: str) -> None:
 
 
 def _duration_s(name: str, text: str) -> float:
-    """Seconds of a duration as Go writes it. Raises HttpFault 400."""
-    rest, total, count = text, 0.0, 0
-    while rest and count < 8:
-        digits = rest[: len(rest) - len(rest.lstrip("0123456789."))]
-        rest = rest[len(digits) :]
-        unit = next((one for one in ("ms", "s", "m", "h") if rest.startswith(one)), "")
-        if not digits.replace(".", "", 1).isdigit() or len(digits) > 12 or (rest and not unit):
-            break
-        rest = rest[len(unit) :]
-        total += float(digits) * _UNITS_S[unit or "s"]
-        count += 1
-    if rest or not count:
+    """Seconds of a duration, or of a number of seconds. Raises HttpFault 400."""
+    try:
+        found_ns = parse_duration(text if text[-1:].isalpha() else f"{text}s")
+    except InvalidDuration:
+        found_ns = -1
+    if found_ns < 0:
         raise HttpFault(400, f"invalid value for {name!r}: {text!r} is not a duration")
-    return total
+    return found_ns / 1e9
 
 
 #: Answers a request: a JSON-able value, bytes of JSON, or a Starlette response.

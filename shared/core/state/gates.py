@@ -6,6 +6,7 @@ Pure: time and readings are arguments. The timekeeper asks the same functions wh
 import msgspec
 
 from schemas.gates import UpdateGate, UpdateWindow, WindowReading
+from shared.durations import write_duration
 
 CLOSED, OPENING, OPEN, PASSED = "closed", "opening", "open", "passed"
 #: A gate that was open opens again where its gauge is so far inside the bound.
@@ -103,33 +104,23 @@ def gate_text(one: GateState) -> str:
     if one.status == CLOSED:
         return f"{reading}, must be {wanted}"
     if one.status == OPENING:
-        return f"{reading}, must stay {wanted} for {duration_text(gate.for_ns)}"
+        return f"{reading}, must stay {wanted} for {write_duration(gate.for_ns)}"
     return f"{reading}, {wanted}"
 
 
 def terms_text(gate: UpdateGate) -> str:
     """Say what a gate asks for."""
-    lasting = f" for {duration_text(gate.for_ns)}" if gate.for_ns else ""
+    lasting = f" for {write_duration(gate.for_ns)}" if gate.for_ns else ""
     text = f"gate {gate.name!r}: {gate.gauge} {wanted_text(gate)}{lasting}"
     if gate.timeout_ns and gate.on_timeout != "wait":
         ends = {"fail": "fails", "proceed": "goes on"}[gate.on_timeout]
-        text += f"; it {ends} after {duration_text(gate.timeout_ns)}"
+        text += f"; it {ends} after {write_duration(gate.timeout_ns)}"
     return text
-
-
-def duration_text(duration_ns: int) -> str:
-    """Write a duration as `1h30m`."""
-    parts = ((3_600, "h"), (60, "m"), (1, "s"))
-    left, found = divmod(duration_ns, _SECOND_NS)[0], ""
-    for size, unit in parts:
-        count, left = divmod(left, size)
-        found += f"{count}{unit}" if count else ""
-    return found or f"{duration_ns / 1_000_000:g}ms"
 
 
 def window_terms_text(one: UpdateWindow) -> str:
     """Say when a window is open."""
-    return f"window: for {duration_text(one.duration_ns)} from {one.cron!r} ({one.time_zone})"
+    return f"window: for {write_duration(one.duration_ns)} from {one.cron!r} ({one.time_zone})"
 
 
 def window_text(one: WindowState) -> str:

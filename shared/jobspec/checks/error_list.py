@@ -1,7 +1,7 @@
 """The errors of a job, each with its path, up to a limit; and the bounds that several blocks share."""
 
 from schemas.jobs import ErrorDetail
-from shared.jobspec.durations import write_duration
+from shared.durations import write_duration
 from shared.jobspec.nomad.base import SECOND_NS
 
 #: Errors reported at once.

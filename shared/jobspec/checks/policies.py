@@ -5,8 +5,8 @@ valid on the day it is built. Source: Nomad structs.go, Validate of each struct.
 """
 
 from schemas.jobs import ReschedulePolicy
+from shared.durations import write_duration
 from shared.jobspec.checks.error_list import DURATION_NS_MAX, JOB_COUNT_MAX, ErrorList
-from shared.jobspec.durations import write_duration
 from shared.jobspec.nomad.base import SECOND_NS
 from shared.jobspec.nomad.defaults import (
     DEPLOYED_TYPES,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from shared.jobspec.durations import InvalidDuration, parse_duration
+from shared.durations import InvalidDuration, parse_duration
 from shared.numerals import is_digits, parse_whole
 
 OptionValues = Mapping[str, Any]

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from shared.jobspec.durations import InvalidDuration, parse_duration
+from shared.durations import InvalidDuration, parse_duration
 from shared.jobspec.files.legacy_blocks import complete_block, normalize_block
 from shared.jobspec.hcl.blocks import UNKNOWN_VALUE, Diagnostic, ResolvedBlock
 from shared.jobspec.hcl.errors import DEPTH_MAX, DIAGNOSTICS_MAX, HclError

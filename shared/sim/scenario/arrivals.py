@@ -17,9 +17,9 @@ from schemas.jobs import JobRegistered, JobStopped
 from shared.core.runtime.chain import is_framed
 from shared.core.runtime.messages import Record
 from shared.core.state.splitmix import splitmix64
+from shared.durations import parse_duration
 from shared.errors import ConfigInvalid
 from shared.fleet.distributions import exponential, purpose_hashes
-from shared.jobspec.durations import parse_duration
 from shared.jobspec.files.load import load_file
 from shared.sim.engine.run_setup import ScriptedSubmission
 from shared.sim.scenario.parser import ScenarioPlan

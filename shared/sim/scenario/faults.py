@@ -9,7 +9,7 @@ from schemas.base import NodeId
 from schemas.nodes import NodeSpec
 from schemas.policy import DrainNode, Policy, SetPolicy
 from shared.core.state.splitmix import splitmix64
-from shared.jobspec.durations import parse_duration
+from shared.durations import parse_duration
 from shared.sim.engine.engine import Scripted
 from shared.sim.engine.run_setup import NodeComesBack, NodeFallsSilent
 from shared.sim.scenario.arrivals import name_seed

@@ -12,9 +12,9 @@ from schemas.policy import Policy, SetPolicy
 from shared.core.runtime.messages import Record
 from shared.core.runtime.replica import Replica
 from shared.core.state.tables.allocations import TERMINAL
+from shared.durations import parse_duration
 from shared.errors import ConfigInvalid
 from shared.fleet.profile import FleetProfile, RunProfile
-from shared.jobspec.durations import parse_duration
 from shared.sim.engine.engine import SimulationEngine
 from shared.sim.engine.run_setup import EngineSetup, NodeJoins, ScriptedSubmission
 from shared.sim.scenario.arrivals import OpenExport, scripted_submissions

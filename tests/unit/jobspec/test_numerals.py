@@ -9,8 +9,8 @@ import pytest
 from services.cli.job.files import read_job_file
 from services.cli.main import main
 from shared.cron.spec import CronInvalid, parse_cron
+from shared.durations import InvalidDuration, parse_duration
 from shared.jobspec.drivers.docker import read_docker
-from shared.jobspec.durations import InvalidDuration, parse_duration
 from shared.jobspec.files.load import LoadedJobFile, load_file
 from shared.jobspec.hcl.errors import HclError
 from shared.jobspec.hcl.values import as_number

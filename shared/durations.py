@@ -1,4 +1,7 @@
-"""Durations in Go's syntax: `30s`, `1h30m`, `1.5h`, `100ms`. Results are whole nanoseconds."""
+"""Durations in Go's syntax: `30s`, `1h30m`, `1.5h`, `100ms`. In numbers they are whole nanoseconds.
+
+The only module that reads or writes them; a measured time in a table (`0.250s`) is a number, not such a text.
+"""
 
 import re
 from decimal import Decimal
@@ -13,6 +16,7 @@ _UNITS = {
     "m": 60_000_000_000,
     "h": 3_600_000_000_000,
 }
+_WRITTEN = ("h", "m", "s", "ms", "us", "ns")
 _PART = re.compile(r"([0-9]{1,18}(?:\.[0-9]{0,18})?|\.[0-9]{1,18})(ns|us|µs|μs|ms|s|m|h)")
 _INT64_MAX = 2**63 - 1
 
@@ -24,10 +28,16 @@ class InvalidDuration(ValueError):
 def write_duration(duration_ns: int) -> str:
     """Write a duration exactly, as parse_duration reads it: `1h30m`, `1s500ms`, `0s`."""
     left, found = abs(duration_ns), ""
-    for unit in ("h", "m", "s", "ms", "us", "ns"):
+    for unit in _WRITTEN:
         count, left = divmod(left, _UNITS[unit])
         found += f"{count}{unit}" if count else ""
     return ("-" if duration_ns < 0 else "") + (found or "0s")
+
+
+def write_in_one_unit(duration_ns: int) -> str:
+    """Write a duration exactly, in the largest unit that divides it: `90m`, `1500ms`, `0s`."""
+    unit = next(one for one in _WRITTEN if duration_ns % _UNITS[one] == 0) if duration_ns else "s"
+    return f"{duration_ns // _UNITS[unit]}{unit}"
 
 
 def parse_duration(text: str) -> int:
