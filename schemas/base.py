@@ -11,6 +11,10 @@ from typing import NewType
 
 import msgspec
 
+#: Nanoseconds of a second, bytes of a MiB.
+SECOND_NS = 1_000_000_000
+MIB = 1 << 20
+
 JobId = NewType("JobId", str)
 NodeId = NewType("NodeId", str)
 #: Identity of an evaluation: `seq * 2**20 + ordinal` of the transaction that created it (shared/core/state/ids.py).

@@ -14,6 +14,8 @@ JOB_TYPES = ("service", "batch", "system", "sysbatch")
 SYSTEM_JOB_TYPES = frozenset({"system", "sysbatch"})
 #: Job types whose allocations end by themselves.
 FINITE_JOB_TYPES = frozenset({"batch", "sysbatch"})
+#: Job types whose allocations run until they are stopped; new versions of them are deployed.
+SERVICE_JOB_TYPES = frozenset({"service", "system"})
 
 
 class Constraint(Wire, frozen=True, kw_only=True):

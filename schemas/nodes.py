@@ -1,6 +1,6 @@
 """Nodes: registration, liveness and what an agent sends about its node."""
 
-from schemas.base import Command, Event, NodeId, Wire
+from schemas.base import SECOND_NS, Command, Event, NodeId, Wire
 
 #: Order of `status` codes in the fleet's columns.
 NODE_STATUSES = ("initializing", "ready", "down", "disconnected")
@@ -241,6 +241,10 @@ class ReportNode(Command, frozen=True, kw_only=True, tag="report_node"):
     #: seen it; 0: nothing to compare.
     followed_incarnation: int = 0
     followed_seq: int = 0
+
+
+#: How often an agent sends a heartbeat.
+HEARTBEAT_NS = SECOND_NS
 
 
 class Heartbeat(Wire, frozen=True, kw_only=True):

@@ -3,6 +3,11 @@
 from schemas.base import Command, Event, Wire
 from schemas.nodes import Pool
 
+#: How nodes are scored; fragmentation packs GPUs (docs/packing.md), where there are none it is binpack.
+ALGORITHMS = ("binpack", "spread", "fragmentation")
+#: Which nodes are scored.
+CANDIDATES = ("all", "two_choices", "log2")
+
 
 class Preemption(Wire, frozen=True, kw_only=True, omit_defaults=False):
     """Which job types may evict allocations of lower priority (Nomad's defaults)."""

@@ -29,11 +29,11 @@ from bench.throughput.million_placements import (
     c1m_job,
     scaled_counts,
 )
+from schemas.base import MIB
 
 __all__ = ["NEEDS", "RUNS", "run"]
 RUNS = 3
 ROLES = ("plan_applier", "eval_broker", "scheduler", "view", "intake", "heartbeat", "bus")
-_MIB = 1 << 20
 
 
 def run(size: float, runs: int, workers: int = 1) -> BenchOutcome:
@@ -84,7 +84,7 @@ def _grown(before: ProcessUsage, after: ProcessUsage, placements: int) -> dict[s
     for name, now in after.rss_mib.items():
         role = next((one for one in ROLES if name.startswith(one)), "")
         if role:
-            grown = (now - before.rss_mib.get(name, now)) * _MIB / placements
+            grown = (now - before.rss_mib.get(name, now)) * MIB / placements
             found[f"{role}_b"] = max(found.get(f"{role}_b", 0.0), grown)
     most = max(value for name, value in found.items() if name != "bus_b")
     return {**found, "largest_b": most}

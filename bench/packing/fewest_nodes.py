@@ -24,8 +24,8 @@ from bench.packing.packed_nodes import ASK, CAPACITY, CLASSES, COUNT, JOBS, NODE
 from bench.packing.packers import FragmentationGradient, OnlineFragmentation, Packer
 from shared.core.scheduling.packing.gpu_columns import WHOLE, GpuAsk
 from shared.core.scheduling.packing.hole_values import STEPS, hole_values
-from shared.core.scheduling.scoring.scores import Int64s
 from shared.core.scheduling.selection.greedy import place_count
+from shared.core.state.columns import Int64s
 from shared.core.state.splitmix import splitmix64, splitmix64_array
 
 RUNS: Final = 11

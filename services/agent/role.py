@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from schemas.base import NodeId
 from schemas.envelope import ENCODER, CommandBatch
-from schemas.nodes import Heartbeat, NodeSpec
+from schemas.nodes import HEARTBEAT_NS, Heartbeat, NodeSpec
 from services.agent.node_reconciler import AgentLimits, NodeReconciler
 from services.agent.reports import Reports
 from services.agent.tasks import operator_orders
@@ -47,8 +47,6 @@ from shared.core.runtime.messages import (
 )
 from shared.core.runtime.role import Input
 from shared.protocol import subjects
-
-HEARTBEAT_NS = 1_000_000_000
 
 
 class Agent:

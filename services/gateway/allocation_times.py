@@ -6,18 +6,16 @@ and running by the first report that says so. Bounded: the oldest ones leave.
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from schemas.allocations import AllocationsReported
 from schemas.base import JobId
 from schemas.envelope import LogRecord
 from schemas.plans import PlanCommitted
-from shared.core.state.columns import Rows, grown
+from shared.core.state.columns import Int64s, Rows, grown
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import COMPLETE, RUNNING
 from shared.query.evaluation_index import EvaluationIndex
 
-Int64s = NDArray[np.int64]
 #: Allocations kept at least; at twice as many the older half leaves.
 KEPT = 250_000
 #: Upper edges of the bins, ms: 1, 2, 5 of each power of ten up to 14 hours; what is longer is in the last bin.

@@ -12,7 +12,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-SECOND_NS = 1_000_000_000
+from schemas.base import SECOND_NS
+from schemas.nodes import HEARTBEAT_NS
 
 NodeRows = NDArray[np.int64]
 
@@ -20,7 +21,7 @@ NodeRows = NDArray[np.int64]
 class LivenessSettings(msgspec.Struct, frozen=True, kw_only=True):
     """When silence becomes absence."""
 
-    heartbeat_ns: int = SECOND_NS
+    heartbeat_ns: int = HEARTBEAT_NS
     #: how late a heartbeat may come and not be missed.
     late_ns: int = SECOND_NS // 4
     #: time for a node to be heard again after this monitor started or reconnected: an agent whose machine or bus

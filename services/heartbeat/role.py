@@ -17,18 +17,13 @@ import msgspec
 import numpy as np
 
 from schemas import envelope
-from schemas.base import Event, NodeId
+from schemas.base import SECOND_NS, Event, NodeId
 from schemas.bounds import bounded_decoder
 from schemas.envelope import ENCODER, CommandBatch
 from schemas.nodes import ChangeLiveness, NodeRegistered, NodesCollected, NodesStatusChanged
 from schemas.nodes import Heartbeat as Beat
 from schemas.policy import BeginIncarnation, ClusterCreated, PolicyChanged
-from services.heartbeat.liveness_deadlines import (
-    SECOND_NS,
-    LivenessDeadlines,
-    LivenessSettings,
-    NodeRows,
-)
+from services.heartbeat.liveness_deadlines import LivenessDeadlines, LivenessSettings, NodeRows
 from shared.core.decide.incarnation import is_credible
 from shared.core.runtime.messages import (
     CaughtUp,

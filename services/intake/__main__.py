@@ -2,10 +2,10 @@
 
 import sys
 
+from schemas.base import SECOND_NS
 from services.intake.role import Intake
 from shared.bus.process.runner import RoleSpec, run_services
 from shared.bus.process.settings import RunSettings, new_instance
-from shared.jobspec.nomad.base import SECOND_NS
 
 
 def build(settings: RunSettings) -> RoleSpec:

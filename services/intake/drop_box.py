@@ -7,7 +7,8 @@ later ones up, and all of them are sent again in order. Read credits bound how m
 
 import msgspec
 
-from services.intake.pending_submissions import RESENDS_NS, SECOND_NS
+from schemas.base import SECOND_NS
+from services.intake.pending_submissions import RESENDS_NS
 
 PURGE_NS = SECOND_NS
 

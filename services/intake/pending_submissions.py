@@ -10,7 +10,8 @@ from itertools import islice
 
 import msgspec
 
-SECOND_NS = 1_000_000_000
+from schemas.base import SECOND_NS
+
 #: Pauses before the first, second … resend; the last one repeats.
 RESENDS_NS = (SECOND_NS // 2, SECOND_NS, 2 * SECOND_NS, 5 * SECOND_NS)
 ANSWER_NS = 5 * SECOND_NS

@@ -12,6 +12,8 @@ from schemas.base import Event
 from schemas.envelope import AnyCommand
 from shared.core.state.state import State
 
+#: After an instance began to lead: what was sent before, a report or the reading of a gauge, may be on its way.
+GRACE_NS = 15_000_000_000
 #: Unique within its kind, and ordered among the keys of it.
 DueKey = Hashable
 

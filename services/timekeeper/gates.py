@@ -28,7 +28,7 @@ from schemas.gates import (
     Gauge,
     WindowChanged,
 )
-from services.timekeeper.due_heap import DueKey
+from services.timekeeper.due_heap import GRACE_NS, DueKey
 from shared.core.decide.gates import look_at_gates
 from shared.core.runtime.messages import Message
 from shared.core.state.gates import GateState
@@ -40,8 +40,6 @@ from shared.protocol import subjects
 LOOK_NS = 1_000_000_000
 #: Intervals without a message after which a gauge is silent.
 SILENT_AFTER = 3
-#: Of a gauge that was never heard: how long it has after this instance began to lead.
-GRACE_NS = 15_000_000_000
 #: Gauges that are remembered; the one that was heard longest ago leaves first.
 GAUGES_MAX = 10_000
 _MS_NS = 1_000_000

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from schemas.base import Event, JobId
 from schemas.jobs import JobRegistered, JobsCollected, JobStopped
 from schemas.launches import JobLaunched, LaunchDue, LaunchSkipped
-from services.timekeeper.due_heap import DueKey
+from services.timekeeper.due_heap import GRACE_NS, DueKey
 from shared.core.state.state import State
 from shared.core.state.tables.launches import PeriodicParent
 from shared.cron.instants import missed_launches, next_launch
@@ -17,8 +17,6 @@ from shared.cron.spec import CronInvalid
 
 #: Missed instants are counted up to here, so that a job of every second costs no time after a long pause.
 MISSED_MAX = 10_000
-#: Of jobs that prohibit an overlap: reports that a child has ended may be on their way.
-GRACE_NS = 15_000_000_000
 
 
 class PeriodicLaunches:

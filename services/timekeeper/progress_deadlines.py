@@ -20,11 +20,8 @@ from schemas.deployments import (
 )
 from schemas.envelope import AnyCommand
 from schemas.plans import PlanCommitted
-from services.timekeeper.due_heap import DueKey
+from services.timekeeper.due_heap import GRACE_NS, DueKey
 from shared.core.state.state import State
-
-#: An agent says again what was not heard within this: reports that would have met a deadline are on their way.
-GRACE_NS = 15_000_000_000
 
 
 class ProgressDeadlines:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from schemas import envelope
-from schemas.base import Event
+from schemas.base import SECOND_NS, Event
 from schemas.envelope import ENCODER, AnyCommand, CommandBatch
 from services.timekeeper.due_heap import DueHeap, DueKey, DueSource
 from services.timekeeper.gates import HeardGauges, UpdateGates
@@ -46,7 +46,6 @@ COMMANDS_MAX = 500
 STEP_MAX = COMMANDS_MAX
 #: Messages that are no gauge and are kept, a second.
 DEAD_LETTERS_MAX = 5
-SECOND_NS = 1_000_000_000
 #: What follows from a record is a matter of milliseconds.
 BATCH_WINDOW_NS = 20_000_000
 

@@ -11,11 +11,11 @@ from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
+from schemas.base import SECOND_NS
 from shared.cron.spec import CronInvalid, CronSpec, parse_cron
 
-_SECOND_NS = 1_000_000_000
 #: How far ahead an instant is looked for.
-SEARCH_NS = 5 * 366 * 86_400 * _SECOND_NS
+SEARCH_NS = 5 * 366 * 86_400 * SECOND_NS
 #: Dates that a zone can be asked for: far from the ends of `datetime`.
 _LAST_S = int(datetime(2105, 1, 1, tzinfo=UTC).timestamp())
 #: No name of the database is longer; a longer one is cut, and unknown.
@@ -35,8 +35,8 @@ def time_zone(name: str) -> ZoneInfo:
 
 def next_instant(specs: Iterable[CronSpec], zone: ZoneInfo, after_ns: int) -> int:
     """Return the earliest instant of any spec strictly after a time; 0: none within five years."""
-    found = [_next_second(spec, zone, after_ns // _SECOND_NS) for spec in specs]
-    return min((one for one in found if one), default=0) * _SECOND_NS
+    found = [_next_second(spec, zone, after_ns // SECOND_NS) for spec in specs]
+    return min((one for one in found if one), default=0) * SECOND_NS
 
 
 #: Each periodic job has two instants in use at a time: the one that is due, and the one after it.
@@ -66,13 +66,13 @@ def missed_launches(
         if not later or later > until_ns:
             return found, count
         found, count = later, count + 1
-    low, high = found // _SECOND_NS, until_ns // _SECOND_NS
+    low, high = found // SECOND_NS, until_ns // SECOND_NS
     # The last second after which there is still one: what follows it is the newest.
     while high - low > 1:
         middle = (low + high) // 2
-        later = next_launch(crons, zone, middle * _SECOND_NS)
+        later = next_launch(crons, zone, middle * SECOND_NS)
         low, high = (middle, high) if 0 < later <= until_ns else (low, middle)
-    newest = next_launch(crons, zone, low * _SECOND_NS)
+    newest = next_launch(crons, zone, low * SECOND_NS)
     return (newest, count) if 0 < newest <= until_ns else (found, count)
 
 
@@ -92,7 +92,7 @@ def is_ever(spec: CronSpec) -> bool:
 def _next_second(spec: CronSpec, zone: ZoneInfo, after_s: int) -> int:
     """Seconds since 1970; 0: none."""
     at = after_s + 1
-    end = min(after_s + SEARCH_NS // _SECOND_NS, _LAST_S)
+    end = min(after_s + SEARCH_NS // SECOND_NS, _LAST_S)
     while at <= end:
         local = datetime.fromtimestamp(at, zone)
         target = _skip(spec, zone, local, at)

@@ -3,13 +3,14 @@
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-_NS = 1_000_000_000
+from schemas.base import SECOND_NS
+
 _SPANS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def _local(t_ns: int) -> datetime:
-    return datetime.fromtimestamp(t_ns / _NS, UTC).astimezone()
+    return datetime.fromtimestamp(t_ns / SECOND_NS, UTC).astimezone()
 
 
 def format_local_time(t_ns: int) -> str:
@@ -26,15 +27,15 @@ def format_utc(t_ns: int) -> str:
     """A moment in UTC, in microseconds; empty for 0."""
     if not t_ns:
         return ""
-    moment = datetime.fromtimestamp(t_ns // _NS, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{t_ns % _NS // 1000:06d}Z"
+    moment = datetime.fromtimestamp(t_ns // SECOND_NS, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{t_ns % SECOND_NS // 1000:06d}Z"
 
 
 def format_age(t_ns: int, now_ns: int) -> str:
     """How far a moment is from now, in its largest unit: `3m ago`, `in 9m`; empty for 0."""
     if not t_ns:
         return ""
-    seconds = abs(now_ns - t_ns) // _NS
+    seconds = abs(now_ns - t_ns) // SECOND_NS
     size, unit = next((one for one in _SPANS if seconds >= one[0]), (1, "s"))
     span = f"{seconds // size}{unit}"
     return f"in {span}" if t_ns > now_ns else f"{span} ago"

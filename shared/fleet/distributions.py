@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from shared.core.state.columns import Int64s
 from shared.core.state.splitmix import splitmix64, splitmix64_array
 
-Int64s = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
 
 #: Probabilities are counted in 2**-53.

@@ -13,11 +13,13 @@ import msgspec
 import numpy as np
 
 from schemas.base import NodeId
+from schemas.jobs import SERVICE_JOB_TYPES
 from schemas.nodes import NodeSpec, Pool
+from shared.core.state.columns import Int64s
 from shared.errors import ConfigInvalid
 from shared.fleet import distributions
 from shared.fleet.config_file import duration_ns, read_config
-from shared.fleet.distributions import Distribution, Int64s
+from shared.fleet.distributions import Distribution
 from shared.numerals import is_digits
 
 #: Meta keys of a job: run time of its tasks in ms (0: they end at once), and exit code.
@@ -196,7 +198,7 @@ class NodeProfile:
         said = meta or {}
         exit_code, run_ms = _number(said, EXIT_CODE), _number(said, RUN_MS)
         # A service must not end: any end is a failure.
-        must_go_on = job_type in ("service", "system")
+        must_go_on = job_type in SERVICE_JOB_TYPES
         at = self._which(job_id, job_type)
         key = (at, run_ms, exit_code, must_go_on, again)
         found = self._manners.get(key)

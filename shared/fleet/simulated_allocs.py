@@ -15,13 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.allocations import CLIENT_STATUSES
-from shared.core.state.columns import Rows, grown
+from shared.core.state.columns import Int64s, Rows, StatusCodes, grown
 from shared.fleet import distributions
-from shared.fleet.distributions import NEVER_NS, Int64s
+from shared.fleet.distributions import NEVER_NS
 from shared.fleet.due_queue import DueQueue
 from shared.fleet.profile import RUN, RUN_FAILS, START, START_FAILS, STOP, TaskProfile
-
-Codes = NDArray[np.int8]
 
 PENDING, RUNNING, COMPLETE, FAILED, *_ = range(len(CLIENT_STATUSES))
 #: Healths, as reports have them.
@@ -40,9 +38,9 @@ class StatusChanges(msgspec.Struct, frozen=True):
     #: node numbers as given with the start.
     nodes: Rows
     #: indexes into CLIENT_STATUSES.
-    statuses: Codes
+    statuses: StatusCodes
     #: 0 unknown, 1 healthy, 2 unhealthy.
-    healths: Codes
+    healths: StatusCodes
     #: times of the changes.
     at_ns: Int64s
 
@@ -328,7 +326,7 @@ class SimulatedAllocs:
             self._healthy_at[rows] = at_ns
             self._health_queue.push(at_ns, rows)
 
-    def _end_health(self, rows: Rows, at_ns: Int64s, follows: Codes) -> None:
+    def _end_health(self, rows: Rows, at_ns: Int64s, follows: StatusCodes) -> None:
         """Decide the health of allocations that end, where it is not known."""
         open_ends = (self._min_healthy[rows] >= 0) & (self.health[rows] == UNKNOWN_HEALTH)
         healthy_at = self._healthy_at[rows]
@@ -347,7 +345,7 @@ class SimulatedAllocs:
         self.health[rows], self._healthy_at[rows] = HEALTHY, 0
         return [(rows, at)] if len(rows) else []
 
-    def _plan(self, rows: Rows, due_ns: Int64s, follows: Codes) -> None:
+    def _plan(self, rows: Rows, due_ns: Int64s, follows: StatusCodes) -> None:
         self._due[rows] = due_ns
         self._next[rows] = follows
         self._queue.push(due_ns, rows)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import orjson
 
-from schemas.base import JobId
+from schemas.base import SECOND_NS, JobId
 from schemas.jobs import ErrorDetail, EvaluateJob, GroupSpec, RegisterJob, StopJob
 from schemas.launches import DispatchJob
 from schemas.rollouts import RegisterJobs
@@ -33,7 +33,6 @@ from shared.jobspec.compile.group_ask import NO_REMOTE_DRIVERS, RemoteDriverMap
 from shared.jobspec.compile.groups import compile_groups
 from shared.jobspec.compile.launches import compile_parameterized, compile_periodic
 from shared.jobspec.dispatch import DispatchRequest, read_dispatch
-from shared.jobspec.nomad.base import SECOND_NS
 from shared.jobspec.nomad.job import JOB_DECODER, JobSpec
 from shared.jobspec.strict_json import JsonObject, canonical_json, read_object
 from shared.jobspec.together import read_each, read_together

@@ -5,11 +5,10 @@ Read from the tables alone, by the rule that the scheduler follows (shared/core/
 
 import numpy as np
 
-from schemas.jobs import GroupSpec
+from schemas.jobs import FINITE_JOB_TYPES, GroupSpec
 from schemas.node_answers import DrainEnded, DrainShown, DrainWait
 from shared.core.scheduling.reconcile.drained_allocs import DRAINED_LAST, is_draining
 from shared.core.scheduling.reconcile.room import movable
-from shared.core.scheduling.reconcile.service_jobs import ENDS_WHEN_DRAINED
 from shared.core.state.columns import Rows
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import HEALTHY, RUN, TERMINAL
@@ -82,7 +81,7 @@ def _why(state: State, node: int, row: int) -> str:
         ignored = state.fleet.ignores_system(node)
         return "system jobs stay" if ignored else "system jobs leave last"
     until = "runs until the deadline" if state.fleet.drains[node] else "runs until it ends"
-    if job.job_type in ENDS_WHEN_DRAINED:
+    if job.job_type in FINITE_JOB_TYPES:
         return until + (", and is not replaced" if state.fleet.drains[node] else "")
     name = table.groups.names[ref]
     for group in job.groups:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from schemas.allocations import CLIENT_STATUSES, DESIRED_STATUSES, HEALTHS
 from schemas.base import EvalKey
-from schemas.jobs import ErrorDetail, Verdict
+from schemas.jobs import SYSTEM_JOB_TYPES, ErrorDetail, Verdict
 from schemas.nodes import NODE_STATUSES
 from schemas.projections import (
     AllocSummary,
@@ -321,7 +321,7 @@ def _desired_counts(state: State, job: Job) -> dict[str, int]:
     """Desired number of allocations by group; for a system job those placed and those that wait."""
     if job.runs_nothing:
         return {}
-    if job.job_type not in {"system", "sysbatch"}:
+    if job.job_type not in SYSTEM_JOB_TYPES:
         return {group.name: group.count for group in job.groups}
     table = state.allocations
     rows = table.rows_of(job.id)

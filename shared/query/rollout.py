@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
+from schemas.jobs import FINITE_JOB_TYPES
 from schemas.node_answers import TaskShown
 from schemas.projections import GroupSummary, Rollout
 from shared.core.decide.garbage import LogTimeIndex
@@ -27,7 +28,6 @@ from shared.query.deployments import (
 from shared.query.evaluation_index import EvaluationIndex
 from shared.query.task_causes import failure_text, restart_ns, wait_text
 
-BATCH_TYPES = frozenset({"batch", "sysbatch"})
 #: How long tasks must run after their start until a job counts as running: Nomad's default of min_healthy_time.
 SETTLE_NS = 10_000_000_000
 
@@ -211,9 +211,11 @@ def _progress(
     desired = sum(one.desired for one in groups.values())
     complete = sum(one.complete for one in groups.values())
     running = sum(one.running for one in groups.values())
-    if job.job_type in BATCH_TYPES and all(one.complete >= one.desired for one in groups.values()):
+    if job.job_type in FINITE_JOB_TYPES and all(
+        one.complete >= one.desired for one in groups.values()
+    ):
         return "complete", "", 0
-    done = complete if job.job_type in BATCH_TYPES else 0
+    done = complete if job.job_type in FINITE_JOB_TYPES else 0
     drained = _drained(state, job) if state.allocations.final else 0
     if drained and not running and done + drained >= desired:
         # Nothing replaces them: the work is not done, and will not be in this version.

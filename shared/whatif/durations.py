@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.base import JobId
-from shared.core.state.columns import Rows
+from schemas.jobs import FINITE_JOB_TYPES
+from shared.core.state.columns import Int64s, Rows
 from shared.core.state.splitmix import splitmix64_array
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import COMPLETE, FAILED, PENDING, RUNNING
-from shared.fleet.distributions import NEVER_NS, Int64s
+from shared.fleet.distributions import NEVER_NS
 from shared.fleet.profile import RUN_FOREVER
 from shared.fleet.simulated_allocs import UNKNOWN_HEALTH, SimulatedAllocs
 from shared.whatif.timeline import Timeline
@@ -135,7 +136,7 @@ class DurationModel:
         ends = np.zeros(len(known), dtype=np.bool_)
         for nth, group in enumerate(known.tolist()):
             job = jobs.get(JobId(self._course.names.groups[group][0]))
-            ends[nth] = job is not None and job.job_type in ("batch", "sysbatch")
+            ends[nth] = job is not None and job.job_type in FINITE_JOB_TYPES
         found: NDArray[np.bool_] = ends[where]
         return found
 

@@ -17,7 +17,7 @@ from schemas.evaluations import EvaluationEnded, EvaluationsCreated, Evaluations
 from schemas.plans import GroupPlacement, PlanCommitted, PlanRefused
 from shared.core.runtime.messages import Record
 from shared.core.runtime.replica import Replica
-from shared.core.state.columns import Rows
+from shared.core.state.columns import Int64s, Rows
 from shared.core.state.name_runs import expand_runs
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import (
@@ -28,7 +28,6 @@ from shared.core.state.tables.allocations import (
     RUNNING,
     TERMINAL,
 )
-from shared.fleet.distributions import Int64s
 from shared.whatif.deployment_tracker import DeploymentTracker
 from shared.whatif.placement_table import NameTable, PlacementTable
 from shared.whatif.wait_tracker import WaitTracker

@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from services.cli.local.run_role import AGENT, ROLES
+from services.cli.local.run_role import AGENT
 from services.view.role import View
 from services.view.subscriptions import subscribe_without_headers
 from shared.bus.connection.nats_client import BusClient, header_block
+from shared.bus.server.accounts import ROLES
 from shared.bus.shell.shell import Shell
 from shared.core.runtime import messages as r
 from shared.core.runtime.role import Role

@@ -8,14 +8,13 @@ from typing import Final
 from shared.core.scheduling.scoring.pow10 import SCALE
 from shared.core.scheduling.scoring.scores import (
     Algorithm,
-    Int64s,
     even_boost,
     mean_score,
     node_scores,
     target_boost,
 )
-from shared.core.scheduling.selection.candidates import Mask
 from shared.core.scheduling.selection.coupling import Coupling, DistinctValues, EvenSpread
+from shared.core.state.columns import Int64s, Mask
 from shared.core.state.splitmix import splitmix64
 
 #: Below every score: does not fit.

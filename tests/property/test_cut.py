@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shared.core.scheduling.scoring.pow10 import SCALE
 from shared.core.scheduling.scoring.score_cache import ScoreCache
-from shared.core.scheduling.scoring.scores import Algorithm, Int64s
+from shared.core.scheduling.scoring.scores import Algorithm
 from shared.core.scheduling.selection import coupling, greedy_coupled
 from shared.core.scheduling.selection import greedy as greedy_module
 from shared.core.scheduling.selection.candidates import Placement
@@ -20,6 +20,7 @@ from shared.core.scheduling.selection.coupling import (
     TargetSpread,
 )
 from shared.core.scheduling.selection.greedy import place_count
+from shared.core.state.columns import Int64s
 from tests.examples import examples
 from tests.property.reference import greedy
 

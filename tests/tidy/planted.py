@@ -62,6 +62,10 @@ PLANTS: dict[str, dict[str, str]] = {
     },
     "test_names.py::test_debt_has_a_number": {"bench/debt.py": DOC + "# TO" + "DO: later\n"},
     "test_names.py::test_class_names_are_unique": _TWICE,
+    "test_names.py::test_sets_of_words_are_named_once": {
+        "schemas/words.py": DOC + 'KINDS = frozenset({"a", "b"})\n',
+        "shared/words.py": DOC + 'x = y in ["b", "a"]\n',
+    },
     "test_prose.py::test_no_machine_is_named": {"docs/machine.md": "/ho" + "me/user\n"},
     "test_prose.py::test_no_registry_is_named": {"docs/index.md": "--ind" + "ex-url\n"},
     "test_prose.py::test_the_project_speaks_of_itself": {"docs/maker.md": "Chat" + "GPT\n"},

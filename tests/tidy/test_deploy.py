@@ -10,8 +10,8 @@ from services.agent.__main__ import AgentSettings
 from services.agent.drivers.docker.settings import DockerSettings
 from services.agent.drivers.exec.settings import ExecSettings
 from services.cli.command_table import COMMANDS
-from services.cli.local.run_role import ROLES
 from shared.bus.process.runner import RunSettings
+from shared.bus.server.accounts import ROLES
 from tests.tidy.tree import ROOT
 
 SYSTEMD = ROOT / "deploy" / "systemd"

@@ -138,3 +138,64 @@ def test_class_names_are_unique() -> None:
                     found.setdefault(node.name, []).append(one.path)
     twice = [f"{name}: {', '.join(paths)}" for name, paths in found.items() if len(paths) > 1]
     assert len(twice) <= DUPLICATES_MAX, report(twice)
+
+
+#: Keeps its own copies, so that a wrong set in schemas/ shows in a run of the simulated world.
+ORACLE = "shared/sim/oracle/"
+
+
+def words_of(node: ast.AST) -> frozenset[str]:
+    """Return the texts of a literal set, list or tuple of at least two texts; empty: it is something else."""
+    if not isinstance(node, ast.Set | ast.List | ast.Tuple) or len(node.elts) < 2:
+        return frozenset()
+    texts = [one.value for one in node.elts if isinstance(one, ast.Constant)]
+    is_text = len(texts) == len(node.elts) and all(isinstance(text, str) for text in texts)
+    return frozenset(map(str, texts)) if is_text else frozenset()
+
+
+def named_sets(tree: ast.Module) -> dict[frozenset[str], str]:
+    """Find the constants of a module that hold words: JOB_TYPES = ("service", …), or a frozenset of them."""
+    found = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            value = node.value
+            if (
+                isinstance(value, ast.Call)
+                and ast.unparse(value.func) == "frozenset"
+                and value.args
+            ):
+                value = value.args[0]
+            name = node.targets[0].id
+            if (words := words_of(value)) and not name.startswith("_"):
+                found[words] = name
+    return found
+
+
+def test_sets_of_words_are_named_once() -> None:
+    """A set of words that schemas/ names, such as the types of jobs, is not written out again elsewhere."""
+    named = {
+        words: name
+        for one in sources()
+        if one.path.startswith("schemas/")
+        for words, name in named_sets(one.tree).items()
+    }
+    stray = []
+    for one in sources():
+        if one.path.startswith(ORACLE) or not one.path.startswith(
+            ("bench/", "services/", "shared/")
+        ):
+            continue
+        # A type spells its words out.
+        types = {
+            id(node.slice)
+            for node in ast.walk(one.tree)
+            if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Literal"
+        }
+        stray += [
+            f"{one.path}:{node.lineno}: {named[words]} of schemas/"
+            for node in ast.walk(one.tree)
+            if id(node) not in types
+            and isinstance(node, ast.expr)
+            and (words := words_of(node)) in named
+        ]
+    assert not stray, report(stray)

@@ -8,7 +8,7 @@ from importlib import metadata
 
 import pytest
 
-from services.cli.local.run_role import ROLES
+from shared.bus.server.accounts import ROLES
 from shared.errors import ConfigInvalid
 from shared.extras import DISTRIBUTION, EXTRAS, missing_extra, require
 from shared.release import RELEASE

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from schemas.base import MIB
 from services.agent.drivers.isolation import kernel
 from services.agent.executor.data_dir import TaskDirs
 from services.agent.safe_open import make_below, open_below
@@ -25,7 +26,6 @@ ENTRIES_MAX = 20_000
 SECRETS_MIB = 1
 #: Nothing is started on a disk with less room than this.
 FREE_BYTES_MIN = 128 * 1024
-_MIB = 1 << 20
 _log = structlog.get_logger()
 
 
@@ -111,7 +111,7 @@ class AllocDirs:
             if seen > ENTRIES_MAX:
                 break
             used += entry.st_blocks * 512
-        return AllocDiskUsage(-(-used // _MIB), seen > ENTRIES_MAX)
+        return AllocDiskUsage(-(-used // MIB), seen > ENTRIES_MAX)
 
     # ---- inside ----
 

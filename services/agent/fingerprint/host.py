@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from schemas.base import NodeId
+from schemas.base import MIB, NodeId
 from schemas.nodes import NodeSpec, Pool
 from services.agent.fingerprint.pools import cores_pool
 
@@ -40,7 +40,6 @@ CORE_MHZ_DEFAULT = 1000
 _MHZ = re.compile(r"^cpu MHz\s*:\s*([0-9.]+)", re.MULTILINE)
 _MODEL = re.compile(r"^model name\s*:\s*(.+)$", re.MULTILINE)
 _MEMORY = re.compile(r"^MemTotal:\s*(\d+) kB", re.MULTILINE)
-_MIB = 1 << 20
 
 
 class HostReserved(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,7 +132,7 @@ def node_spec(
         node_class=naming.node_class,
         cpu_mhz=usable_mhz,
         memory_mib=max(memory - reserved.memory_mib, 0),
-        disk_mib=max(facts.disk_free_bytes // _MIB - reserved.disk_mib, 0),
+        disk_mib=max(facts.disk_free_bytes // MIB - reserved.disk_mib, 0),
         core_mhz=mhz if facts.core_groups else 0,
         pools=(*cores_pool(facts.core_groups, reserved.cores), *pools),
         attributes={name: attributes[name] for name in sorted(attributes) if attributes[name]},

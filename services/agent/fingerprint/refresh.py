@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 import structlog
 
+from schemas.base import MIB
 from schemas.nodes import NodeSpec, Pool
 from services.agent.fingerprint.host import HostFacts
 from services.agent.fingerprint.pools import collect_pools
@@ -24,7 +25,6 @@ REFRESH_S = 15.0
 MISSES_MAX = 2
 #: Smaller changes of the disk, as a fraction of it, are not reported.
 DISK_CHANGE_DIVISOR = 20
-_MIB = 1 << 20
 _log = structlog.get_logger()
 
 
@@ -80,7 +80,7 @@ class FingerprintRefresher:
                 raise
             _log.warning("pools.unreadable", reason=str(err))
         facts = self._facts()
-        free = facts.disk_free_bytes + held_mib * _MIB
+        free = facts.disk_free_bytes + held_mib * MIB
         attributes: dict[str, str] = {}
         for found in self._attributes.values():
             attributes |= found

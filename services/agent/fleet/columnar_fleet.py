@@ -12,7 +12,7 @@ from itertools import islice
 import numpy as np
 
 from schemas.envelope import ENCODER, CommandBatch
-from schemas.nodes import Heartbeat, NodeSpec
+from schemas.nodes import HEARTBEAT_NS, Heartbeat, NodeSpec
 from services.agent.fleet.node_reports import NodeReporter
 from services.agent.fleet.projection_orders import (
     NodeOrder,
@@ -34,12 +34,10 @@ from shared.core.runtime.messages import (
     Timer,
 )
 from shared.core.runtime.role import Input
-from shared.core.state.columns import Rows
-from shared.fleet.distributions import Int64s
+from shared.core.state.columns import Int64s, Rows
 from shared.fleet.simulated_allocs import SimulatedAllocs
 from shared.protocol import subjects
 
-HEARTBEAT_NS = 1_000_000_000
 #: Heartbeats are spread over the second in this many slices.
 HEARTBEAT_SLICES = 40
 #: Delay before a job version is queried again after an empty answer.

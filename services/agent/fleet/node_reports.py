@@ -9,9 +9,8 @@ import numpy as np
 from schemas.base import NodeId
 from schemas.nodes import BriefStates, NodeSpec, ReportNode
 from services.agent.reports import GATHER_NS, RESEND_FIRST_NS, RESEND_MAX_NS
-from shared.core.state.columns import Rows
-from shared.fleet.distributions import Int64s
-from shared.fleet.simulated_allocs import Codes, SimulatedAllocs
+from shared.core.state.columns import Int64s, Rows, StatusCodes
+from shared.fleet.simulated_allocs import SimulatedAllocs
 
 #: How long the next report waits for the answer to the last one.
 ANSWER_NS = 300_000_000
@@ -165,7 +164,7 @@ class NodeReporter:
         )
 
 
-def _runs(codes: Codes) -> tuple[int, ...]:
+def _runs(codes: StatusCodes) -> tuple[int, ...]:
     """Write codes as runs: a code, how many, the next code, how many, and so on."""
     heads = np.flatnonzero(np.diff(codes, prepend=-1))
     counts = np.diff(heads, append=len(codes))

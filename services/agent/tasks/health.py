@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from schemas.base import SECOND_NS
 from services.agent.tasks import lifecycle
 from services.agent.tasks.resolved_group import ResolvedHealth
 from services.agent.tasks.runtime_state import END_HOOKS, AllocRuntime, TaskPhase, TaskRuntime
@@ -20,7 +21,6 @@ REASON_MAX = 200
 #: Causes of an end that say nothing about health: the allocation is not wanted, or its node has no contact.
 _SILENT_ENDS = (lifecycle.ORDERED, lifecycle.SILENCE, lifecycle.EXPIRED)
 _ONCE_HOOKS = ("prestart", "poststart")
-_SECOND_NS = 1_000_000_000
 
 
 def is_decidable(alloc: AllocRuntime) -> bool:
@@ -188,4 +188,4 @@ def _decided(kept: HealthKept, health: int, texts: Sequence[str]) -> HealthKept:
 
 
 def _seconds(ns: int) -> str:
-    return f"{ns / _SECOND_NS:g} s"
+    return f"{ns / SECOND_NS:g} s"

@@ -3,8 +3,7 @@
 Decides which checks run and what they mean for health. Stands in the journal with the group. Next: `check_monitor.py`.
 """
 
-from schemas.base import Wire
-from shared.jobspec.nomad.base import SECOND_NS
+from schemas.base import SECOND_NS, Wire
 from shared.jobspec.nomad.job import JobSpec, TaskGroup
 from shared.jobspec.nomad.policies import CheckRestart
 from shared.jobspec.nomad.services import Check, Service

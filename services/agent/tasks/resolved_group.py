@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from schemas.base import Wire
+from schemas.base import MIB, Wire
+from schemas.jobs import FINITE_JOB_TYPES
 from services.agent.tasks.resolved_checks import ResolvedCheck, resolve_checks
 from services.agent.tasks.resolved_inputs import ResolvedInput, resolve_inputs
 from shared.errors import CommandInvalid
@@ -18,10 +19,6 @@ from shared.jobspec.compile.group_ask import InstanceRanges, task_instance_range
 from shared.jobspec.nomad.defaults import resolve_health, resolve_restart
 from shared.jobspec.nomad.job import JOB_DECODER, JobSpec, TaskGroup, TaskSpec, merged_meta
 from shared.jobspec.nomad.placement import Dns, Network
-
-MIB = 1024 * 1024
-#: Types whose tasks are done when they exit with 0.
-_FINITE = ("batch", "sysbatch")
 
 
 class ResolvedRestartPolicy(Wire, frozen=True, kw_only=True):
@@ -192,7 +189,7 @@ def resolve_group(spec: bytes, group: str, origin: JobOrigin = NO_ORIGIN) -> Res
         network=_network(found),
         restart_from=found.restart_from,
         shutdown_delay_ns=max(found.shutdown_delay_ns, 0),
-        max_run_ns=max(found.max_run_duration_ns or 0, 0) if job.type in _FINITE else 0,
+        max_run_ns=max(found.max_run_duration_ns or 0, 0) if job.type in FINITE_JOB_TYPES else 0,
         stop_after_silence_ns=max(silence_ns or found.stop_after_client_disconnect_ns or 0, 0),
         disk_mib=found.ephemeral_disk.size_mib,
         inherits=found.ephemeral_disk.sticky or found.ephemeral_disk.migrate,
@@ -272,7 +269,7 @@ def _port_publisher(group: TaskGroup) -> tuple[str, frozenset[str]]:
 def _on_success(job: JobSpec, task: TaskSpec) -> bool:
     """Say whether exit 0 is a reason to start again. Source: Nomad newRestartTracker."""
     if task.lifecycle is None:
-        return job.type not in _FINITE
+        return job.type not in FINITE_JOB_TYPES
     return task.lifecycle.sidecar and task.lifecycle.hook in {"prestart", "poststart"}
 
 

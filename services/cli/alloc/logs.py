@@ -5,6 +5,7 @@ import contextlib
 
 import msgspec
 
+from schemas.allocations import TERMINAL_STATUSES
 from schemas.node_rpc import LogsAsk
 from services.cli.runtime.bus_client import with_bus
 from services.cli.runtime.closed_pipe import ending_with_reader
@@ -21,7 +22,6 @@ from shared.bus.connection.public_client import Client
 
 #: How often --follow checks whether the allocation has ended.
 _LOOK_S = 2.0
-_ENDED = ("complete", "failed", "lost")
 
 
 class AllocLogsResult(msgspec.Struct, frozen=True):
@@ -88,6 +88,6 @@ async def _until_ended(client: Client, stream: NodeStream, alloc_id: str) -> Non
     while True:
         await asyncio.sleep(_LOOK_S)
         with contextlib.suppress(CliError):
-            if (await find_alloc(client, alloc_id)).allocation.client_status in _ENDED:
+            if (await find_alloc(client, alloc_id)).allocation.client_status in TERMINAL_STATUSES:
                 await stream.send(is_end=True)
                 return

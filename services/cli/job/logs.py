@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from schemas.allocations import TERMINAL_STATUSES
 from schemas.job_answers import JobAnswer
 from schemas.node_answers import AllocsAnswer
 from schemas.node_rpc import LogsAsk
@@ -174,7 +175,7 @@ class _JobLogs:
             await asyncio.sleep(_LOOK_S)
             with contextlib.suppress(CliError, BusUnavailable):
                 status = (await find_alloc(self._client, alloc_id)).allocation.client_status
-                if status in ("complete", "failed", "lost"):
+                if status in TERMINAL_STATUSES:
                     await stream.send(is_end=True)
                     return
 

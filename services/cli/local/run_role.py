@@ -6,12 +6,8 @@ from importlib import import_module
 
 from services.cli.runtime.output import CliError, CommandOutput
 from shared.bus.process.runner import run_services
+from shared.bus.server.accounts import ROLES
 
-#: Roles that can share a process.
-ROLES = (
-    *("intake", "eval_broker", "scheduler", "plan_applier", "heartbeat", "timekeeper", "view"),
-    "gateway",
-)
 AGENT = "agent"
 
 
@@ -19,6 +15,7 @@ def run(out: CommandOutput, *, role: str) -> int:
     """Run roles until SIGTERM or SIGINT; return the exit code of the process."""
     del out
     names = role.split(",")
+    # The agent shares no process.
     known = (*ROLES, AGENT)
     for name in names:
         if name not in known:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from schemas.base import SECOND_NS
 from services.cli.runtime.export_client import open_export
 from services.cli.runtime.output import CliError, CommandOutput, parse_pairs
 from services.cli.runtime.progress import ProgressBar
@@ -29,7 +30,6 @@ from shared.sim.scenario.parser import ScenarioPlan, policy_of, read_scenario
 from shared.sim.scenario.report import FigureDifference, ScenarioReport, WaitStats, compare_reports
 from shared.sim.scenario.run import ScenarioRun, run_scenario
 
-_S = 1_000_000_000
 #: Differences printed for people; --json has all.
 _SHOWN = 60
 
@@ -119,7 +119,9 @@ def _play_plan(plan: ScenarioPlan, folder: Path | None) -> ScenarioRun:
                 sink=writer.write if writer is not None else _discard,
                 cpu_ns=time.thread_time_ns,
                 wall_ns=time.monotonic_ns,
-                progress=lambda passed_ns, all_ns: bar.update(passed_ns // _S, all_ns // _S),
+                progress=lambda passed_ns, all_ns: bar.update(
+                    passed_ns // SECOND_NS, all_ns // SECOND_NS
+                ),
             )
     except FileInvalid as err:
         raise _as_cli_error(err) from err

@@ -13,6 +13,7 @@ from typing import TypeVar
 import msgspec
 import structlog
 
+from schemas.base import SECOND_NS
 from services.gateway.edge.faults import HttpFault
 from services.gateway.edge.followed_log import FollowedLog
 from services.gateway.edge.outgoing_targets import OutgoingTarget, TraceTarget, make_target
@@ -35,7 +36,7 @@ _LOOK_S, _AGAIN_S = 0.5, 5.0
 #: How often a position is noted while nothing is to be sent.
 _NOTE_S = 5.0
 #: A longer pause of a target lets go of what waits for it, and reads it from the log again.
-_HELD_NS = 60 * delivery.SECOND
+_HELD_NS = 60 * SECOND_NS
 _GONE_STATUS = 410
 _KEPT = msgspec.json.Decoder(SentPosition)
 
@@ -170,7 +171,7 @@ class Subscription:
 
     @property
     def _pause_s(self) -> float:
-        return max(self._now.next_try_ns - time.time_ns(), 0) / delivery.SECOND
+        return max(self._now.next_try_ns - time.time_ns(), 0) / SECOND_NS
 
     def _disable(self, reason: str) -> None:
         self._keep(msgspec.structs.replace(self._now, disabled=reason))

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from schemas.base import JobId
+from schemas.jobs import SERVICE_JOB_TYPES
 from services.gateway.nomad.source import Object, ShapeSource
 from shared.core.state.state import State
 from shared.core.state.tables.jobs import Job, JobVersion
@@ -199,7 +200,7 @@ def _group(job: JobSpec, group: TaskGroup, shown: Object) -> Object:
         if has_reschedule
         else None
     )
-    is_updated = job.type in ("service", "system")
+    is_updated = job.type in SERVICE_JOB_TYPES
     shown["Update"] = _plain_update(_plain(resolve_update(job, group))) if is_updated else None
     shown["Migrate"] = _plain(resolve_migrate(job, group)) if job.type == "service" else None
     for task, of_task in zip(group.tasks, shown["Tasks"], strict=True):

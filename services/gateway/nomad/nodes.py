@@ -1,5 +1,6 @@
 """Nodes in Nomad's shape. A node has no HTTP address: clients ask the gateway for logs and files."""
 
+from schemas.base import SECOND_NS
 from schemas.nodes import NODE_STATUSES
 from services.gateway.nomad.ids import node_uuid
 from services.gateway.nomad.source import Object, ShapeSource
@@ -8,7 +9,6 @@ from shared.core.state.state import State
 
 _DRIVER = "driver."
 _FIRST_PORT, _LAST_PORT = 20_000, 32_000
-_SECOND_NS = 1_000_000_000
 
 
 def node_index(state: State, row: int) -> int:
@@ -71,7 +71,7 @@ def nomad_node(source: ShapeSource, row: int) -> Object:
         else "ineligible",
         "Status": status,
         "StatusDescription": "",
-        "StatusUpdatedAt": changed_ns // _SECOND_NS,
+        "StatusUpdatedAt": changed_ns // SECOND_NS,
         "Events": [
             {
                 "Message": "Node registered",

@@ -1,8 +1,9 @@
 """Times as Nomad writes them: integers of nanoseconds, and RFC 3339 with nanoseconds where Go has a time.Time."""
 
+from schemas.base import SECOND_NS
+
 #: Go's zero time: "not set". An empty string would fail the decoding of a whole answer.
 UNSET = "0001-01-01T00:00:00Z"
-_SECOND_NS = 1_000_000_000
 _DAY_S = 86_400
 #: Days from 0000-03-01 to 1970-01-01.
 _EPOCH_DAYS = 719_468
@@ -13,7 +14,7 @@ def rfc3339(t_ns: int) -> str:
     """A time as text in UTC; 0 and less: not set."""
     if t_ns <= 0:
         return UNSET
-    seconds, ns = divmod(t_ns, _SECOND_NS)
+    seconds, ns = divmod(t_ns, SECOND_NS)
     days, rest = divmod(seconds, _DAY_S)
     year, month, day = _date(days)
     hour, minute, second = rest // 3600, rest // 60 % 60, rest % 60

@@ -7,10 +7,11 @@ that answers for a day that it is gone is disabled.
 import msgspec
 from msgspec.structs import replace
 
-SECOND = 1_000_000_000
-FIRST_PAUSE_NS, PAUSE_MAX_NS = SECOND, 300 * SECOND
+from schemas.base import SECOND_NS
+
+FIRST_PAUSE_NS, PAUSE_MAX_NS = SECOND_NS, 300 * SECOND_NS
 #: So long a target may say that it is not there.
-GONE_NS = 86_400 * SECOND
+GONE_NS = 86_400 * SECOND_NS
 _GONE = (404, 410)
 _ERROR_CHARS_MAX = 300
 

@@ -2,6 +2,7 @@
 
 import time
 
+from schemas.jobs import JOB_TYPES
 from services.gateway.edge.call import REGION, Call
 from services.gateway.edge.faults import HttpFault
 from services.gateway.edge.route import Endpoint
@@ -100,7 +101,7 @@ async def list_schedulers(call: Call) -> object:
         "schedulers": [
             {
                 "id": one.instance,
-                "enabled_schedulers": ["service", "batch", "system", "sysbatch"],
+                "enabled_schedulers": JOB_TYPES,
                 "started": "",
                 "status": "Started",
                 "workload_status": "",

@@ -4,6 +4,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from schemas.policy import ALGORITHMS
 from services.gateway.edge.call import Call
 from services.gateway.edge.faults import HttpFault
 from services.gateway.edge.route import Endpoint
@@ -15,7 +16,6 @@ from shared.bus.process.health_server import exposition
 from shared.bus.process.process_metrics import process_metrics
 from shared.protocol import subjects
 
-_ALGORITHMS = ("binpack", "spread", "fragmentation")
 #: Ours -> Nomad's.
 _PREEMPTION = {
     "system": "SystemSchedulerEnabled",
@@ -64,7 +64,7 @@ async def write_scheduler(call: Call) -> object:
     change: Object = {}
     algorithm = field(body, "SchedulerAlgorithm", "")
     if algorithm:
-        if algorithm not in _ALGORITHMS:
+        if algorithm not in ALGORITHMS:
             raise HttpFault(400, f"invalid scheduler algorithm {str(algorithm)[:100]!r}")
         change["algorithm"] = algorithm
     preemption = field(body, "PreemptionConfig", {}) or {}

@@ -13,19 +13,19 @@ from typing import Any
 
 import msgspec
 
+from schemas.base import SECOND_NS
 from shared.bus.connection.nats_client import BusClient, header, header_number, status
 from shared.bus.jetstream.streams import ApiError
 from shared.errors import BusUnavailable
 from shared.protocol import subjects
 from shared.protocol.id_tokens import id_token
 
-_SECOND_NS = 1_000_000_000
 _EXPIRES_S = 30
 _HEARTBEAT_S = 1
 _SILENCE_S = 2.5
 #: A shared consumer without a puller keeps messages for so long; that of a dead worker must not stay for ever.
-_DURABLE_IDLE_NS = 300 * _SECOND_NS
-_OWN_IDLE_NS = 10 * _SECOND_NS
+_DURABLE_IDLE_NS = 300 * SECOND_NS
+_OWN_IDLE_NS = 10 * SECOND_NS
 _BACKOFF_FIRST_S, _BACKOFF_MAX_S = 0.05, 1.0
 
 #: What the server puts before the position of a message that it delivers.
@@ -59,8 +59,8 @@ class _Created(msgspec.Struct, frozen=True):
 
 class _Next(msgspec.Struct, frozen=True):
     batch: int
-    expires: int = _EXPIRES_S * _SECOND_NS
-    idle_heartbeat: int = _HEARTBEAT_S * _SECOND_NS
+    expires: int = _EXPIRES_S * SECOND_NS
+    idle_heartbeat: int = _HEARTBEAT_S * SECOND_NS
 
 
 class _NextNoWait(msgspec.Struct, frozen=True):

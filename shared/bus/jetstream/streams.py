@@ -11,19 +11,18 @@ from typing import Protocol
 
 import msgspec
 
+from schemas.base import MIB, SECOND_NS
 from shared.errors import BusUnavailable
 from shared.protocol import subjects
 
 _GIB = 1 << 30
-_MIB = 1 << 20
-_SECOND_NS = 1_000_000_000
 
 #: Size of one generation of the log unless `bootstrap` sets another.
 LOG_BYTES_MAX = 16 * _GIB
 #: Numbers that a generation may have.
 GENERATIONS = range(1, 65)
 #: A message is one transaction of at most 512 KiB; the rest is headers and slack.
-MESSAGE_BYTES_MAX = _MIB
+MESSAGE_BYTES_MAX = MIB
 STREAM_NOT_FOUND = 10059
 #: Notes beside a generation: the first record of the log that has to be there, and why none is before it.
 BEGINS, BEGINS_WHY = "caravan-begins", "caravan-begins-why"
@@ -46,7 +45,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_msgs_per_subject: int = -1
     max_msg_size: int = MESSAGE_BYTES_MAX
     num_replicas: int = 1
-    duplicate_window: int = 120 * _SECOND_NS
+    duplicate_window: int = 120 * SECOND_NS
     allow_direct: bool = False
     allow_msg_ttl: bool = False
     deny_delete: bool = False
@@ -152,14 +151,14 @@ CMD = StreamConfig(
     ),
     retention="interest",
     storage="memory",
-    max_bytes=256 * _MIB,
+    max_bytes=256 * MIB,
 )
 EVAL = StreamConfig(
     name="EVAL",
     subjects=(subjects.LEASES,),
     retention="interest",
     storage="memory",
-    max_bytes=64 * _MIB,
+    max_bytes=64 * MIB,
 )
 NODE = StreamConfig(
     name="NODE",
@@ -176,7 +175,7 @@ DEAD = StreamConfig(
     subjects=(subjects.DEAD_ALL,),
     discard="old",
     max_bytes=_GIB,
-    max_age=7 * 86_400 * _SECOND_NS,
+    max_age=7 * 86_400 * SECOND_NS,
 )
 #: The state at some checkpoints: derived from the log, so the oldest may be deleted, and none is required.
 SNAP = StreamConfig(
@@ -206,7 +205,7 @@ def log_config(generation: int = 1, max_bytes: int = LOG_BYTES_MAX) -> StreamCon
         name=subjects.log_stream(generation),
         subjects=(subjects.log_all(generation),),
         max_bytes=max_bytes,
-        duplicate_window=3600 * _SECOND_NS,
+        duplicate_window=3600 * SECOND_NS,
         allow_direct=True,
         deny_delete=True,
         deny_purge=True,

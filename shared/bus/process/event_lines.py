@@ -10,6 +10,7 @@ from typing import Any
 import structlog
 
 from schemas.allocations import AllocationsDisplaced
+from schemas.base import SECOND_NS
 from schemas.envelope import LogRecord
 from schemas.evaluations import EvaluationEnded
 from schemas.jobs import JobRegistered, JobStopped, SubmissionRefused
@@ -32,7 +33,6 @@ from shared.core.state.state import State
 
 log = structlog.get_logger()
 
-SECOND_NS = 1_000_000_000
 #: Of one kind of event; the next line counts those without a line, too.
 LINES_PER_S = 20
 #: Makes the name of a line and its fields.

@@ -15,13 +15,12 @@ from pathlib import Path
 
 import msgspec
 
+from schemas.base import MIB
 from shared.bus.connection.nats_client import url_with_login
 from shared.bus.server import accounts
 from shared.errors import BusUnavailable, ConfigInvalid
 from shared.extras import missing_extra
 from shared.machine_lock import is_this_boot, kernel_boot
-
-_MIB = 1 << 20
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,8 +30,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 0
     #: 0: no monitoring port.
     monitor_port: int = 0
-    max_memory_bytes: int = 4096 * _MIB
-    max_file_bytes: int = 64 * 1024 * _MIB
+    max_memory_bytes: int = 4096 * MIB
+    max_file_bytes: int = 64 * 1024 * MIB
     #: False only for measuring: an acknowledged write may be lost with the machine.
     fsync: bool = True
     start_timeout_s: float = 10.0
@@ -103,7 +102,7 @@ def render_compose(
         "server_name: $CARAVAN_SERVER_NAME\nlisten: 0.0.0.0:4222\nhttp: 127.0.0.1:8222\n"
         "max_payload: 4MB\nping_interval: 5s\nping_max: 2\n"
         "jetstream {\n  store_dir: /data\n  sync_interval: always\n"
-        f"  max_memory_store: {4096 * _MIB}\n  max_file_store: {64 * 1024 * _MIB}\n}}\n"
+        f"  max_memory_store: {4096 * MIB}\n  max_file_store: {64 * 1024 * MIB}\n}}\n"
         + (cluster if servers > 1 else "")
     ) + accounts.render(accounts.environment_credentials(node_ids, clients))
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from schemas.allocations import AllocationsCollected
 from schemas.base import Event, JobId
 from schemas.evaluations import EvaluationsCollected
-from schemas.jobs import JobsCollected, SubmissionsCollected
+from schemas.jobs import FINITE_JOB_TYPES, SERVICE_JOB_TYPES, JobsCollected, SubmissionsCollected
 from schemas.nodes import NodesCollected
 from shared.core.state.columns import Rows
 from shared.core.state.state import State
@@ -200,7 +200,7 @@ def _is_over(state: State, ref: int) -> bool:
 def _is_spent(state: State, ref: int) -> bool:
     """Tell whether what ended by itself may leave: a finished batch allocation of a live job would run again."""
     job = _job_of(state, ref)
-    return job is None or job.stopped or job.job_type in {"service", "system"}
+    return job is None or job.stopped or job.job_type in SERVICE_JOB_TYPES
 
 
 def _is_unneeded(state: State, ref: int) -> bool:
@@ -225,7 +225,7 @@ def _jobs(state: State, upto: int, keep_max: int, leaving: Rows) -> list[Event]:
         job = jobs.by_id[job_id]
         if not (job.purge or job.plan_seq <= upto or len(gone) < excess):
             continue
-        if not job.stopped and (job.is_pattern or job.job_type in {"service", "system"}):
+        if not job.stopped and (job.is_pattern or job.job_type in SERVICE_JOB_TYPES):
             # It goes on: a pattern makes others; a service may be at count 0, or behind a gate that never opened.
             continue
         if not job.purge and any(one.tag for one in jobs.versions.get(job_id, ())):
@@ -266,7 +266,7 @@ def _numbers(rows: Rows) -> int:
 
 def is_finished(state: State, job: Job) -> bool:
     """Tell whether a batch job has completed its count in every group, or a sysbatch job ended wherever it ran."""
-    if job.job_type not in {"batch", "sysbatch"}:
+    if job.job_type not in FINITE_JOB_TYPES:
         return False
     table = state.allocations
     rows = table.rows_of(job.id)

@@ -4,7 +4,7 @@ Decides whether, never when: instants come from the timekeeper or from an operat
 a parent, since the second names the child.
 """
 
-from schemas.base import Event, JobId
+from schemas.base import SECOND_NS, Event, JobId
 from schemas.launches import ForceLaunch, JobLaunched, LaunchDue, LaunchSkipped
 from schemas.policy import OperatorRefused
 from shared.core.decide.children import child_spec, register_child
@@ -12,7 +12,6 @@ from shared.core.state.live_children import MARK
 from shared.core.state.state import State
 from shared.core.state.tables.jobs import Job
 
-SECOND_NS = 1_000_000_000
 #: A request to launch now may be dated so far behind log time, or ahead of it.
 FORCE_SKEW_NS = 60 * SECOND_NS
 

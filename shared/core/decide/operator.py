@@ -5,6 +5,8 @@ import re
 from schemas.base import Event, NodeId
 from schemas.nodes import CapacityFreed, NodeEligibilityChanged, PoolDeclared
 from schemas.policy import (
+    ALGORITHMS,
+    CANDIDATES,
     AcceptLoss,
     DeclarePool,
     LogRolled,
@@ -23,8 +25,6 @@ from shared.core.resources.asks import CORES
 from shared.core.resources.offers import CLUSTER_WIDE, invalid_pools
 from shared.core.state.state import State
 
-#: fragmentation packs GPUs (docs/packing.md); where there are none it is binpack.
-ALGORITHMS = ("binpack", "spread", "fragmentation")
 #: What waits may hold nodes back at the same time; more would leave none to others.
 RESERVATIONS_MAX = 1_000
 MISSED_MAX = 1_000
@@ -39,7 +39,6 @@ NAME_CHARS_MAX = 128
 #: Of an operator's own words.
 REASON_CHARS_MAX = 600
 _DRIVER = re.compile(r"[A-Za-z0-9_-]{1,100}")
-CANDIDATES = ("all", "two_choices", "log2")
 
 
 def refuse(request_id: str, code: str, reason: str) -> list[Event]:

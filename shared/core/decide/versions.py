@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from schemas.job_versions import RevertJob, ScaleJob, StartJob
-from schemas.jobs import RegisterJob
+from schemas.jobs import SYSTEM_JOB_TYPES, RegisterJob
 from shared.core.decide.submission_fault import SPEC_BYTES_MAX, SubmissionFault
 from shared.core.state.state import State
 from shared.core.state.tables.jobs import Job, JobVersion
@@ -136,7 +136,7 @@ def _scaled_text(job: Job, text: bytes, name: str, count: int) -> bytes:
 def _check_count(job: Job, name: str, count: int, scaling: _Scaling) -> None:
     """Raise SubmissionFault for a count outside of the group's bounds, or of the job's."""
     least, most = scaling.min, scaling.max
-    if job.job_type in {"system", "sysbatch"} and count > 1:
+    if job.job_type in SYSTEM_JOB_TYPES and count > 1:
         raise SubmissionFault("invalid", f"a job of type {job.job_type} has a count of 0 or 1")
     if least is not None and count < least:
         text = f"group {name!r} count was less than scaling minimum: {count} < {least}"

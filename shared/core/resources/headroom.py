@@ -20,12 +20,11 @@ from shared.core.resources.offers import (
     CLUSTER_WIDE,
     INDEXED,
     SUM,
-    Int64s,
-    Mask,
     OfferedResources,
     Slots,
     column_of_size,
 )
+from shared.core.state.columns import Int64s, Mask
 
 #: As many as one likes.
 UNLIMITED: Final = 1 << 31

@@ -16,11 +16,9 @@ from schemas.jobs import ResourceAsk
 from schemas.nodes import Instance, NodeSpec, Pool
 from shared.core.resources.asks import PORT_MAX, WHOLE
 from shared.core.resources.devices import DeviceModel, accepts
-from shared.core.state.columns import grown
+from shared.core.state.columns import Int64s, Mask, grown
 
-Int64s = NDArray[np.int64]
 Slots = NDArray[np.int32]
-Mask = NDArray[np.bool_]
 SUM: Final = "sum"
 INDEXED: Final = "indexed"
 CLUSTER_WIDE: Final = "cluster-wide"

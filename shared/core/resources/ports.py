@@ -4,12 +4,8 @@ A set of (row, port); ranges and choice of ports: headroom.py, assign.py.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shared.core.state.columns import grown
-
-Int64s = NDArray[np.int64]
-
+from shared.core.state.columns import Int64s, grown
 
 _NO_COUNT: Int64s = np.zeros(0, np.int64)
 

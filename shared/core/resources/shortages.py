@@ -7,7 +7,8 @@ not know the three columns, nor other rules that close a node.
 from shared.core.resources.asks import WHOLE, ExtraAsks
 from shared.core.resources.headroom import HeadroomQuery, cluster_pools, headroom_conditions
 from shared.core.resources.held import HeldResources
-from shared.core.resources.offers import Int64s, Mask, OfferedResources
+from shared.core.resources.offers import OfferedResources
+from shared.core.state.columns import Int64s, Mask
 
 
 def fits_when_empty(

@@ -11,13 +11,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from schemas.allocations import DESIRED_STATUSES
 from schemas.base import Wire
 from schemas.projections import DesiredExtra, NodeProjection
-from shared.core.state.columns import Rows
+from shared.core.state.columns import Int64s, Rows
 from shared.core.state.ids import ALLOC_SALT, alloc_id, shown_ids
 
-Int64s = NDArray[np.int64]
-RUN, STOP, EVICT = "run", "stop", "evict"
+RUN, STOP, EVICT = DESIRED_STATUSES
 #: More than any node has: a run's length is multiplied out.
 ALLOCATIONS_MAX = 5_000_000
 

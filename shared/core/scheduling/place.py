@@ -50,8 +50,8 @@ from shared.core.scheduling.reservations.own_rooms import (
 )
 from shared.core.scheduling.scoring.scores import mean_score
 from shared.core.scheduling.selection.alternatives import place_group
-from shared.core.scheduling.selection.candidates import Mask
 from shared.core.scheduling.tied_stops import tied_stops
+from shared.core.state.columns import Mask
 from shared.core.state.tables.jobs import Job
 
 #: Wait classes for which nodes may be reserved until there is room.

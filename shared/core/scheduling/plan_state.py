@@ -15,11 +15,11 @@ from shared.core.resources.held import HeldResources
 from shared.core.scheduling.model import LaneDraw, PlacedPart, Snapshot
 from shared.core.scheduling.preemption.eviction import Evictor
 from shared.core.scheduling.reconcile.service_jobs import PlacementRequest
-from shared.core.scheduling.scoring.scores import Algorithm, Int64s
+from shared.core.scheduling.scoring.scores import Algorithm
 from shared.core.scheduling.selection.candidates import Placement
 from shared.core.scheduling.selection.greedy_coupled import STEPS_MAX
 from shared.core.scheduling.usage.tentative_usage import TentativeUsage
-from shared.core.state.columns import Rows
+from shared.core.state.columns import Int64s, Rows
 from shared.core.state.tables.jobs import Job
 
 

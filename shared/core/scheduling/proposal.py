@@ -15,7 +15,7 @@ from shared.core.resources.asks import columns_of
 from shared.core.scheduling.model import Assignment, PlacedPart
 from shared.core.scheduling.reconcile.service_jobs import PlacementRequest
 from shared.core.scheduling.reconcile.system_jobs import assign_names
-from shared.core.scheduling.selection.candidates import Mask
+from shared.core.state.columns import Mask
 from shared.core.state.name_runs import pack_runs
 from shared.core.state.state import State
 from shared.core.state.tables.fleet import FleetTable

@@ -15,8 +15,7 @@ from shared.core.scheduling.plan_state import PlanState
 from shared.core.scheduling.reconcile.drained_allocs import DRAINED
 from shared.core.scheduling.reconcile.service_jobs import PlacementRequest
 from shared.core.scheduling.selection.candidates import ask_columns
-
-Mask = NDArray[np.bool_]
+from shared.core.state.columns import Mask
 
 
 def tied_stops(

@@ -16,6 +16,12 @@ from schemas.envelope import ENCODER
 from shared.core.state.splitmix import splitmix64_array
 
 Rows = NDArray[np.int32]
+Mask = NDArray[np.bool_]
+Int64s = NDArray[np.int64]
+#: Codes of texts, such as the values of an attribute.
+Codes = NDArray[np.int32]
+#: Codes of statuses.
+StatusCodes = NDArray[np.int8]
 A = TypeVar("A", bound=np.generic)
 K = TypeVar("K", bound=Hashable)
 _PRIME = np.uint64(0x9E3779B97F4A7C15)

@@ -5,13 +5,13 @@ Pure: time and readings are arguments. The timekeeper asks the same functions wh
 
 import msgspec
 
-from schemas.gates import UpdateGate, UpdateWindow, WindowReading
+from schemas.base import SECOND_NS
+from schemas.gates import GATE_STATUSES, UpdateGate, UpdateWindow, WindowReading
 from shared.durations import write_duration
 
-CLOSED, OPENING, OPEN, PASSED = "closed", "opening", "open", "passed"
+CLOSED, OPENING, OPEN, PASSED = GATE_STATUSES
 #: A gate that was open opens again where its gauge is so far inside the bound.
 _MARGIN_PARTS = 10
-_SECOND_NS = 1_000_000_000
 _DAY_S = 86_400
 
 
@@ -143,7 +143,7 @@ def thousandths_text(value: int) -> str:
 
 def utc_text(t_ns: int) -> str:
     """Write a time as `2026-11-23 22:10:05 UTC`."""
-    days, second = divmod(t_ns // _SECOND_NS, _DAY_S)
+    days, second = divmod(t_ns // SECOND_NS, _DAY_S)
     # Days since 0000-03-01, in eras of 400 years. Source: Howard Hinnant, civil_from_days.
     era, day = divmod(days + 719_468, 146_097)
     year = (day - day // 1_460 + day // 36_524 - day // 146_096) // 365

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from schemas.base import JobId
+from schemas.jobs import SYSTEM_JOB_TYPES
 from shared.core.resources.asks import Holding
 from shared.core.resources.held import HeldResources
 from shared.core.resources.offers import grow_matrix
@@ -140,7 +141,7 @@ def _counts(state: State) -> list[Violation]:
         # What is out of sight does not count: another may stand for it.
         rows = rows[(table.desired[rows] == RUN) & _IN_SIGHT[table.client[rows]]]
         limits = {group.name: group.count for group in job.groups}
-        is_everywhere = job.job_type in {"system", "sysbatch"}
+        is_everywhere = job.job_type in SYSTEM_JOB_TYPES
         by_group: dict[tuple[str, int], list[int]] = {}
         for row in rows.tolist():
             name = table.groups.names[int(table.group[row])]

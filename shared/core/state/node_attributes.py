@@ -8,11 +8,9 @@ from heapq import heappop, heappush
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from schemas.nodes import NodeSpec
-
-Codes = NDArray[np.int32]
+from shared.core.state.columns import Codes
 
 DATACENTER: Final = "node.datacenter"
 POOL: Final = "node.pool"

@@ -10,9 +10,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.core.state.columns import Rows
-
-Mask = NDArray[np.bool_]
+from shared.core.state.columns import Mask, Rows
 
 
 class Predecessors:

@@ -1,8 +1,8 @@
 """The errors of a job, each with its path, up to a limit; and the bounds that several blocks share."""
 
+from schemas.base import SECOND_NS
 from schemas.jobs import ErrorDetail
 from shared.durations import write_duration
-from shared.jobspec.nomad.base import SECOND_NS
 
 #: Errors reported at once.
 ERRORS_MAX = 100

@@ -2,12 +2,12 @@
 
 import re
 
+from schemas.base import SECOND_NS
 from schemas.gates import GAUGE_CHARS_MAX, GAUGE_MAX, ON_TIMEOUTS
+from schemas.jobs import SERVICE_JOB_TYPES
 from shared.cron.instants import is_ever, time_zone
 from shared.cron.spec import CronInvalid, parse_cron, reading
 from shared.jobspec.checks.error_list import DURATION_NS_MAX, ErrorList
-from shared.jobspec.nomad.base import SECOND_NS
-from shared.jobspec.nomad.defaults import DEPLOYED_TYPES
 from shared.jobspec.nomad.job import JobSpec
 from shared.jobspec.nomad.policies import GateBlock, UpdateStrategy, WindowBlock
 
@@ -33,7 +33,7 @@ def check_gates(faults: ErrorList, job: JobSpec) -> None:
     names = _set_in(job.update)
     if job.update is None or not names:
         return
-    if job.type not in DEPLOYED_TYPES:
+    if job.type not in SERVICE_JOB_TYPES:
         for name in names:
             faults.add(f"Job.Update.{name}", f"a {job.type} job has no deployments to hold")
         return

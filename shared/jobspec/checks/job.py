@@ -4,7 +4,8 @@ Independent of the cluster: a driver or datacenter that no node has is valid, th
 constants here. Next: `unsupported_fields.py`, `compile/groups.py`.
 """
 
-from schemas.jobs import JOB_TYPES, ErrorDetail
+from schemas.base import SECOND_NS
+from schemas.jobs import JOB_TYPES, SYSTEM_JOB_TYPES, ErrorDetail
 from shared.jobspec.checks.artifacts import check_artifacts
 from shared.jobspec.checks.error_list import DURATION_NS_MAX, JOB_COUNT_MAX, ErrorList
 from shared.jobspec.checks.gates import check_gates
@@ -27,7 +28,6 @@ from shared.jobspec.checks.services import check_services
 from shared.jobspec.checks.templates import check_templates
 from shared.jobspec.checks.volumes import check_volumes
 from shared.jobspec.drivers.registry import check_options
-from shared.jobspec.nomad.base import SECOND_NS
 from shared.jobspec.nomad.defaults import resolve_reschedule, resolve_restart
 from shared.jobspec.nomad.job import JobSpec, TaskGroup, TaskSpec
 from shared.jobspec.nomad.policies import RescheduleBlock, RestartBlock
@@ -211,7 +211,7 @@ def _reschedule(faults: ErrorList, block: RescheduleBlock, path: str) -> None:
 
 def _resolved_reschedule(faults: ErrorList, job: JobSpec, group: TaskGroup, path: str) -> None:
     found = resolve_reschedule(job, group)
-    if job.type in {"system", "sysbatch"} and (found.attempts or found.unlimited):
+    if job.type in SYSTEM_JOB_TYPES and (found.attempts or found.unlimited):
         faults.add(path, f"a {job.type} job has no reschedule block")
         return
     faults.within(path, ".Attempts", found.attempts, (0, JOB_COUNT_MAX))

@@ -3,6 +3,7 @@
 A cron spec that can be read and never fires is refused too, with what it says in words.
 """
 
+from schemas.jobs import FINITE_JOB_TYPES
 from shared.cron.instants import is_ever, time_zone
 from shared.cron.spec import CronInvalid, parse_cron, reading
 from shared.jobspec.checks.error_list import ErrorList
@@ -10,8 +11,6 @@ from shared.jobspec.checks.identifiers import id_error
 from shared.jobspec.nomad.job import JobSpec
 from shared.jobspec.nomad.policies import Parameterized
 
-#: Types of jobs that end by themselves.
-PATTERN_TYPES = ("batch", "sysbatch")
 #: Specs of one job: each is read for every launch.
 CRONS_MAX = 100
 #: The longest that is put behind the id of a periodic job; seconds have ten digits until the year 2286.
@@ -81,7 +80,7 @@ def is_dispatched(job: JobSpec) -> bool:
 
 def _check_pattern(faults: ErrorList, job: JobSpec, path: str, suffix: str) -> None:
     """Check that a job may have children, and that their ids are not too long."""
-    if job.type not in PATTERN_TYPES:
+    if job.type not in FINITE_JOB_TYPES:
         faults.add(path, f"only batch and sysbatch jobs have it, this is of type {job.type!r}")
     if not id_error(job.id) and id_error(job.id + suffix):
         faults.add("Job.ID", f"is too long for the ids of its children, such as {suffix[1:]!r}")

@@ -1,5 +1,6 @@
 """Validation of task lifecycles: hooks, sidecars, leaders, and the maximum run time of an allocation."""
 
+from schemas.jobs import FINITE_JOB_TYPES
 from shared.jobspec.checks.error_list import ErrorList
 from shared.jobspec.nomad.job import JobSpec, TaskGroup, TaskSpec
 
@@ -8,7 +9,6 @@ HOOKS = ("prestart", "poststart", "prestop", "poststop", "postfail")
 #: Hooks whose tasks may live as long as the main tasks do.
 SIDECAR_HOOKS = ("prestart", "poststart")
 RESTART_FROM_VALUES = ("", "first", "failed")
-_BATCH_TYPES = ("batch", "sysbatch")
 
 
 def check_lifecycle(faults: ErrorList, job: JobSpec, group: TaskGroup, path: str) -> None:
@@ -24,7 +24,7 @@ def check_lifecycle(faults: ErrorList, job: JobSpec, group: TaskGroup, path: str
         text = f"must be first or failed, was {group.restart_from[:80]!r}"
         faults.add(f"{path}.RestartFrom", text)
     if group.max_run_duration_ns is not None:
-        if job.type not in _BATCH_TYPES:
+        if job.type not in FINITE_JOB_TYPES:
             faults.add(
                 f"{path}.MaxRunDuration", f"is only for batch and sysbatch jobs, not {job.type}"
             )

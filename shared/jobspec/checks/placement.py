@@ -5,6 +5,8 @@ A rule that no node satisfies is valid: the job waits, with the reason. Next: `s
 
 from collections.abc import Container, Iterator, Sequence
 
+from schemas.jobs import SYSTEM_JOB_TYPES
+from schemas.policy import ALGORITHMS
 from shared.core.constraints.operators import (
     DISTINCT_HOSTS,
     DISTINCT_PROPERTY,
@@ -17,7 +19,6 @@ from shared.jobspec.nomad.placement import AffinityBlock, ConstraintBlock, Sprea
 
 #: Operators of constraints; those of affinities are feasibility's alone.
 CONSTRAINT_OPERATORS = frozenset((*OPERATORS, DISTINCT_HOSTS, DISTINCT_PROPERTY))
-ALGORITHMS = ("", "binpack", "spread", "fragmentation")
 WEIGHT_MAX = 100
 #: Blocks of one level; job and group together stay within what a score can hold.
 SPREADS_MAX = 8
@@ -28,12 +29,12 @@ RULES_MAX = 100
 
 def check_placement(faults: ErrorList, job: JobSpec) -> None:
     """Find everything wrong with the rules of a job, its groups and its tasks."""
-    if job.scheduler_algorithm not in ALGORITHMS:
+    if job.scheduler_algorithm not in ("", *ALGORITHMS):
         faults.add(
             "Job.SchedulerAlgorithm",
             f"must be binpack, spread, fragmentation or empty, was {job.scheduler_algorithm[:80]!r}",
         )
-    one_node = job.type in {"system", "sysbatch"}
+    one_node = job.type in SYSTEM_JOB_TYPES
     for path, constraints, affinities, spreads in _levels(job):
         if constraints:
             check_rules(faults, constraints, f"{path}.Constraints", CONSTRAINT_OPERATORS)

@@ -4,12 +4,11 @@ What these blocks request may not be built yet: a job that accepts to run withou
 valid on the day it is built. Source: Nomad structs.go, Validate of each struct.
 """
 
-from schemas.jobs import ReschedulePolicy
+from schemas.base import SECOND_NS
+from schemas.jobs import SERVICE_JOB_TYPES, ReschedulePolicy
 from shared.durations import write_duration
 from shared.jobspec.checks.error_list import DURATION_NS_MAX, JOB_COUNT_MAX, ErrorList
-from shared.jobspec.nomad.base import SECOND_NS
 from shared.jobspec.nomad.defaults import (
-    DEPLOYED_TYPES,
     UPDATE_DEFAULTS,
     resolve_migrate,
     resolve_update,
@@ -50,7 +49,7 @@ def check_policies(faults: ErrorList, job: JobSpec, group: TaskGroup, path: str)
 def _update(faults: ErrorList, job: JobSpec, group: TaskGroup, path: str) -> None:
     here = f"{path}.Update" if not sets_nothing(group.update) else "Job.Update"
     is_set = not (sets_nothing(group.update) and sets_nothing(job.update))
-    if job.type not in DEPLOYED_TYPES:
+    if job.type not in SERVICE_JOB_TYPES:
         if is_set:
             faults.add(here, f"a {job.type} job has no update block")
         return

@@ -7,8 +7,8 @@ yet (addresses of containers) is refused here.
 import re
 from collections.abc import Iterator
 
+from schemas.base import SECOND_NS
 from shared.jobspec.checks.error_list import ErrorList
-from shared.jobspec.nomad.base import SECOND_NS
 from shared.jobspec.nomad.job import JobSpec, TaskGroup
 from shared.jobspec.nomad.services import Check, Service
 from shared.jobspec.service_names import (

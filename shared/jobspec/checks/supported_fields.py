@@ -7,7 +7,9 @@ their own Struct: a field whose block has no entry is supported as a whole. Next
 from collections.abc import Mapping
 from typing import Any
 
-from shared.jobspec.nomad.base import SECOND_NS, JobBlock
+from schemas.base import SECOND_NS
+from schemas.jobs import JOB_TYPES
+from shared.jobspec.nomad.base import JobBlock
 from shared.jobspec.nomad.job import JobSpec, TaskGroup, TaskSpec
 from shared.jobspec.nomad.placement import (
     ConstraintBlock,
@@ -106,7 +108,7 @@ SUPPORTED_FIELDS: dict[type[JobBlock], frozenset[str]] = {
 }
 
 #: Job types whose whole meaning is built.
-SUPPORTED_JOB_TYPES = frozenset(("service", "batch", "system", "sysbatch"))
+SUPPORTED_JOB_TYPES = frozenset(JOB_TYPES)
 
 #: Struct -> fields that Nomad reads and does not act on either, and what its server notes of a job and prints
 #: (`nomad job inspect`): accepted, named in a warning unless empty.

@@ -9,7 +9,8 @@ from typing import ClassVar
 
 import msgspec
 
-SECOND_NS = 1_000_000_000
+from schemas.base import SECOND_NS
+
 HOUR_NS = 3600 * SECOND_NS
 
 EMPTY_OBJECT = msgspec.Raw(b"{}")

@@ -9,7 +9,9 @@ from typing import TypeVar
 import msgspec
 
 from schemas import jobs
-from shared.jobspec.nomad.base import HOUR_NS, SECOND_NS
+from schemas.base import SECOND_NS
+from schemas.jobs import SERVICE_JOB_TYPES
+from shared.jobspec.nomad.base import HOUR_NS
 from shared.jobspec.nomad.job import JobSpec, TaskGroup, TaskSpec
 from shared.jobspec.nomad.policies import MigrateStrategy, RescheduleBlock, UpdateStrategy
 
@@ -57,8 +59,6 @@ MIGRATE_DEFAULTS = MigrateStrategy(
     min_healthy_time_ns=10 * SECOND_NS,
     healthy_deadline_ns=300 * SECOND_NS,
 )
-#: types of jobs whose new versions are rolled out by deployments.
-DEPLOYED_TYPES = ("service", "system")
 #: The policies of a group without blocks.
 PLAIN_UPDATE = jobs.UpdatePolicy()
 PLAIN_MIGRATE = jobs.MigratePolicy()
@@ -124,7 +124,7 @@ def resolve_migrate(job: JobSpec, group: TaskGroup) -> MigrateStrategy:
 
 def update_policy(job: JobSpec, group: TaskGroup) -> jobs.UpdatePolicy | None:
     """Return how a new version of a group is rolled out; None: without a deployment, as its type has none."""
-    if job.type not in DEPLOYED_TYPES:
+    if job.type not in SERVICE_JOB_TYPES:
         return None
     return _merge_levels(PLAIN_UPDATE, job.update, group.update)
 

@@ -11,7 +11,8 @@ from typing import ClassVar
 import msgspec
 from msgspec import field
 
-from shared.jobspec.nomad.base import EMPTY_OBJECT, SECOND_NS, JobBlock
+from schemas.base import SECOND_NS
+from shared.jobspec.nomad.base import EMPTY_OBJECT, JobBlock
 from shared.jobspec.nomad.placement import (
     AffinityBlock,
     ConstraintBlock,

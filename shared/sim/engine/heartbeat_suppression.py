@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from schemas.base import NodeId
 from schemas.envelope import ENCODER
-from schemas.nodes import Heartbeat
+from schemas.nodes import HEARTBEAT_NS, Heartbeat
 from shared.core.runtime import messages
 from shared.core.state.state import State
 from shared.core.state.tables.fleet import DISCONNECTED, DOWN
@@ -17,8 +17,6 @@ from shared.protocol import subjects
 from shared.sim.engine.engine_role import EngineRole
 from shared.sim.virtual_time import SECOND, VirtualLoop
 
-#: The interval of agents: a policy may declare a node down after one missed heartbeat.
-HEARTBEAT_NS = SECOND
 #: Interval of scans for disconnected nodes alone.
 DISCONNECTED_RESCAN_NS = 60 * SECOND
 

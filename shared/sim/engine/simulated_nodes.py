@@ -16,17 +16,15 @@ from schemas.envelope import ENCODER, CommandBatch, LogRecord
 from schemas.jobs import GroupSpec, MigratePolicy, UpdatePolicy
 from schemas.nodes import AllocReport, NodeRegistered, NodeSpec, ReportNode
 from schemas.plans import PlanCommitted
-from shared.core.state.columns import Rows, grown
+from shared.core.state.columns import Int64s, Rows, StatusCodes, grown
 from shared.core.state.group_registry import GroupKey
 from shared.core.state.splitmix import splitmix64_array
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import RUN, TERMINAL
-from shared.fleet.distributions import Int64s
 from shared.fleet.profile import RUN_MS, NodeProfile, TaskProfile
 from shared.fleet.simulated_allocs import (
     NO_HEALTH_NS,
     UNKNOWN_HEALTH,
-    Codes,
     HealthRules,
     SimulatedAllocs,
     StatusChanges,
@@ -309,7 +307,7 @@ class SimulatedNodes:
         for node, (at, what, healths) in by_node.items():
             self._report(ids[node], at, what, healths)
 
-    def _has_news_of_health(self, rows: Rows, healths: Codes) -> NDArray[np.bool_]:
+    def _has_news_of_health(self, rows: Rows, healths: StatusCodes) -> NDArray[np.bool_]:
         known = self._state().allocations.health[rows]
         found: NDArray[np.bool_] = (known == UNKNOWN_HEALTH) & (healths != UNKNOWN_HEALTH)
         return found

@@ -3,6 +3,7 @@
 import msgspec
 
 from schemas.jobs import Verdict
+from schemas.rollouts import ROLLOUT_ORDERS
 from shared.sim.environment.simulated_process import SimulationContext
 from shared.sim.environment.submitters import SubmitRequest, SubmittedJob, Submitter
 from shared.sim.virtual_time import RandomDraws
@@ -29,7 +30,7 @@ class JointSubmitter(Submitter):
             )
         if self._number and what < 20:
             return self._named("stop")
-        order = ("together", "in_order")[self._draws.below(2)]
+        order = ROLLOUT_ORDERS[self._draws.below(2)]
         keep = what < 40
         self._shapes = [
             shape if keep and at == nth else self._changed(shape)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from schemas.jobs import Verdict
+from schemas.jobs import SERVICE_JOB_TYPES, Verdict
 from shared.protocol import subjects
 from shared.sim.environment.gauge_publisher import BOUND, GAUGE
 from shared.sim.environment.pool_model import task_resources
@@ -118,7 +118,7 @@ class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True):
                 "AutoPromote": self.canaries > 0,
                 "AutoRevert": True,
             }
-        elif self.job_type in {"service", "system"}:
+        elif self.job_type in SERVICE_JOB_TYPES:
             found["Update"] = {
                 "MaxParallel": 1 + self.edition % 3,
                 "MinHealthyTime": SECOND,
@@ -312,7 +312,7 @@ class Submitter:
             self.on_verdict(wish, verdict)
         if verdict.status == "accepted":
             self.accepted.append(wish)
-            is_live = wish.shape is not None and wish.shape.job_type in {"service", "system"}
+            is_live = wish.shape is not None and wish.shape.job_type in SERVICE_JOB_TYPES
             self._index = verdict.modify_index if is_live else 0
             if wish.verb in _PROMISES:
                 self.promised = wish

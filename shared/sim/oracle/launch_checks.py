@@ -6,11 +6,10 @@ Reads the log alone, and shares no code with the tables.
 from collections.abc import Callable
 
 from schemas import jobs, launches
-from schemas.base import Event
+from schemas.base import SECOND_NS, Event
 from schemas.envelope import LogRecord
 from shared.sim.oracle.invariants import InvariantChecks
 
-_SECOND_NS = 1_000_000_000
 #: Tells whether a job has an allocation that has not ended.
 HasLive = Callable[[str], bool]
 
@@ -74,6 +73,6 @@ class LaunchChecks:
     ) -> None:
         hold = self._ledger.hold
         hold("launched_by_rule", event.at_ns <= record.t_ns, event, "before its time")
-        planned = (event.parent, event.parent_create_seq, event.at_ns // _SECOND_NS)
+        planned = (event.parent, event.parent_create_seq, event.at_ns // SECOND_NS)
         hold("launched_by_rule", planned not in self._planned, event, "a second time")
         self._planned.add(planned)

@@ -20,6 +20,7 @@ from shared.sim.oracle.succession_checks import SuccessionChecks
 from shared.sim.oracle.version_checks import VersionChecks
 
 KEY_SHIFT = 20
+# The oracle has its own copies of these sets: a wrong one in schemas/ must not hide itself.
 TERMINAL = frozenset({"complete", "failed", "lost"})
 #: Job types with allocation names per node.
 SYSTEM_JOB_TYPES = frozenset({"system", "sysbatch"})

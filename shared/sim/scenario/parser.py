@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
+from schemas.jobs import JOB_TYPES
 from schemas.nodes import NodeSpec
-from schemas.policy import Policy
+from schemas.policy import ALGORITHMS, CANDIDATES, Policy
 from shared.core.resources.offers import invalid_pools
 from shared.errors import ConfigInvalid
 from shared.fleet.config_file import duration_ns, read_config, split_type_error
@@ -134,12 +135,12 @@ def policy_of(change: Mapping[str, object], base: Policy, path: str) -> Policy:
         raise ConfigInvalid(f"{path}.{where}: {message}") from err
     algorithms = {"algorithm": found.algorithm, **found.pool_algorithms}
     for key, word in algorithms.items():
-        if word not in {"binpack", "spread", "fragmentation"}:
+        if word not in ALGORITHMS:
             where = key if key == "algorithm" else f"pool_algorithms.{key}"
             raise ConfigInvalid(
                 f"{path}.{where}: must be binpack, spread or fragmentation, not {word!r}"
             )
-    if found.candidates not in {"all", "two_choices", "log2"}:
+    if found.candidates not in CANDIDATES:
         raise ConfigInvalid(f"{path}.candidates: must be all, two_choices or log2")
     return found
 
@@ -198,7 +199,7 @@ def _bounded(one: ScenarioArrivals, path: str, lasts_ns: int) -> None:
 def _template(job: JobTemplate, path: str, folder: Path) -> None:
     if job.file and not (folder / job.file).is_file():
         raise ConfigInvalid(f"{path}.file: file {job.file!r} does not exist")
-    if job.type not in {"batch", "service", "system", "sysbatch"}:
+    if job.type not in JOB_TYPES:
         raise ConfigInvalid(f"{path}.type: unknown job type {job.type!r}")
     for name, least in (("priority", 1), ("count", 1), ("cpu_mhz", 1), ("memory_mib", 10)):
         _size(getattr(job, name), f"{path}.{name}", least)

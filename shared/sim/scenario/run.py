@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 
 from schemas.base import EvalKey, JobId
+from schemas.jobs import FINITE_JOB_TYPES
 from schemas.nodes import NodeSpec
 from schemas.policy import Policy, SetPolicy
 from shared.core.runtime.messages import Record
@@ -227,8 +228,7 @@ def _is_over(engine: SimulationEngine, ledger: RunMetrics) -> bool:
     refs = np.unique(table.group[rows]).tolist()
     jobs = state.jobs.by_id
     ends = any(
-        (job := jobs.get(table.groups.job_ids[ref])) is None
-        or job.job_type in {"batch", "sysbatch"}
+        (job := jobs.get(table.groups.job_ids[ref])) is None or job.job_type in FINITE_JOB_TYPES
         for ref in refs
     )
     return not pending and not ends and (not ledger.waiting or not refs)

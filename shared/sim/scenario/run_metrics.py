@@ -13,7 +13,7 @@ from schemas.allocations import AllocationsReported
 from schemas.base import JobId
 from schemas.envelope import LogRecord
 from schemas.evaluations import EvaluationsCreated
-from schemas.jobs import GroupSpec, JobRegistered, JobStopped, Verdict
+from schemas.jobs import SYSTEM_JOB_TYPES, GroupSpec, JobRegistered, JobStopped, Verdict
 from schemas.plans import PlanCommitted, PlanRefused
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import COMPLETE, FAILED, RUN, RUNNING
@@ -139,7 +139,7 @@ class RunMetrics:
 
     def _registered(self, event: JobRegistered, t_ns: int) -> None:
         wanted = sum(group.count for group in event.groups)
-        everywhere = event.job_type in {"system", "sysbatch"}
+        everywhere = event.job_type in SYSTEM_JOB_TYPES
         for group in event.groups:
             self._shapes[_shape(group)] += group.count
         old = self.jobs.get(event.job_id)

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from schemas.jobs import JOB_TYPES, SYSTEM_JOB_TYPES
 from shared.core.runtime import messages
 from shared.core.runtime.role import Input
 from shared.sim.environment.dispatcher import META_REQUIRED, Dispatcher
@@ -41,7 +42,7 @@ _SERVICES = 4
 _BATCHES = 2
 #: The service whose deployments have a gate.
 _GATED = 1
-_EVERYWHERE = ("system", "sysbatch")
+_EVERYWHERE = tuple(kind for kind in JOB_TYPES if kind in SYSTEM_JOB_TYPES)
 #: One world of so many has jobs that are changed together.
 _JOINT_ONE_OF = 3
 #: In these worlds services are also reverted, scaled and started, versions get names, and drains have all their flags.

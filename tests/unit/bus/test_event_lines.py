@@ -2,13 +2,13 @@
 
 import structlog
 
-from schemas.base import EvalKey, JobId
+from schemas.base import SECOND_NS, EvalKey, JobId
 from schemas.envelope import AnyEvent, LogRecord
 from schemas.evaluations import EvaluationEnded
 from schemas.jobs import JobRegistered
 from services.eval_broker.role import EvalBroker
 from services.intake.role import Intake
-from shared.bus.process.event_lines import LINES_PER_S, SECOND_NS, write_event_lines
+from shared.bus.process.event_lines import LINES_PER_S, write_event_lines
 from shared.core.runtime.replicated_role import ReplicatedRole
 from shared.core.state.ids import eval_id, make_key
 from shared.core.state.state import State

@@ -4,9 +4,10 @@ import pytest
 
 from services.cli.command_table import COMMANDS
 from services.cli.completion import candidates
-from services.cli.local.run_role import AGENT, ROLES
+from services.cli.local.run_role import AGENT
 from services.cli.main import main
 from services.cli.short_forms import SHORT_FORMS, expand
+from shared.bus.server.accounts import ROLES
 
 
 def test_each_short_form_stands_for_a_command_and_hides_none() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.base import JobId
+from schemas.base import SECOND_NS, JobId
 from schemas.envelope import AnyEvent, LogRecord
 from schemas.jobs import JobRegistered, JobStopped
 from services.gateway.outgoing import delivery, grafana
@@ -26,7 +26,7 @@ from services.gateway.outgoing.signature import key_of, signed_headers
 from shared.core.state.state import State
 from shared.errors import ConfigInvalid
 
-SECOND = delivery.SECOND
+SECOND = SECOND_NS
 PAGER = """
 [[webhook]]
 name = "pager"

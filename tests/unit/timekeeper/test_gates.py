@@ -11,13 +11,8 @@ from schemas.deployments import DeploymentGroup, DeploymentStarted
 from schemas.envelope import COMMANDS_DECODER
 from schemas.gates import DeploymentGated, GateChanged, GateDue, UpdateGate, UpdateWindow
 from schemas.jobs import JobsCollected
-from services.timekeeper.gates import (
-    GAUGES_MAX,
-    GRACE_NS,
-    GaugeInvalidError,
-    HeardGauges,
-    read_gauge,
-)
+from services.timekeeper.due_heap import GRACE_NS
+from services.timekeeper.gates import GAUGES_MAX, GaugeInvalidError, HeardGauges, read_gauge
 from services.timekeeper.role import DEAD_LETTERS_MAX, Timekeeper
 from shared.core.runtime.messages import (
     CaughtUp,

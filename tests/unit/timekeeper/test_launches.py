@@ -8,7 +8,8 @@ from schemas.base import JobId
 from schemas.envelope import COMMANDS_DECODER
 from schemas.jobs import JobRegistered, JobStopped, PeriodicBlock
 from schemas.launches import JobLaunched, LaunchDue
-from services.timekeeper.launches import GRACE_NS, PeriodicLaunches
+from services.timekeeper.due_heap import GRACE_NS
+from services.timekeeper.launches import PeriodicLaunches
 from services.timekeeper.role import Timekeeper
 from shared.core.runtime.messages import CaughtUp, LeadershipWon, Send, SetTimer, Timer
 from shared.core.runtime.role import Input

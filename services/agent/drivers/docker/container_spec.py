@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from schemas.base import MIB
 from services.agent.drivers.docker.mounts import TASK_MOUNT_POINTS, MountSources
 from services.agent.drivers.docker.settings import DockerSettings
 from services.agent.drivers.driver import DriverRun, StartRefused, raise_option_faults
@@ -23,7 +24,6 @@ from shared.jobspec.drivers.docker import (
 )
 
 LABEL = "com.caravan."
-_MIB = 1 << 20
 #: The kernel's lowest.
 _CPU_SHARES_MIN = 2
 _CPU_SHARES_MAX = 262_144
@@ -160,7 +160,7 @@ def _host_config(
         "RestartPolicy": {"Name": "no"},
         "AutoRemove": False,
         "ReadonlyRootfs": options.readonly_rootfs,
-        "ShmSize": options.shm_size or 64 * _MIB,
+        "ShmSize": options.shm_size or 64 * MIB,
         "Init": options.init,
         "GroupAdd": list(options.group_add),
         "Dns": list(options.dns_servers or launch.network.dns_servers),
@@ -247,12 +247,12 @@ def _resources(options: DockerOptions, launch: TaskLaunch, machine: HostCpu) -> 
     if launch.memory_mib:
         limit = max(launch.memory_mib, most)
         if most == -1:
-            found["MemoryReservation"] = launch.memory_mib * _MIB
+            found["MemoryReservation"] = launch.memory_mib * MIB
             return found
         # Memory and swap together: no swap.
-        found |= {"Memory": limit * _MIB, "MemorySwap": limit * _MIB}
+        found |= {"Memory": limit * MIB, "MemorySwap": limit * MIB}
         if limit > launch.memory_mib:
-            found["MemoryReservation"] = launch.memory_mib * _MIB
+            found["MemoryReservation"] = launch.memory_mib * MIB
     return found
 
 

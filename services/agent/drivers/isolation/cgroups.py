@@ -18,9 +18,10 @@ from pathlib import Path
 
 import msgspec
 
+from schemas.base import MIB
+
 #: In order of need; what is missing is said by the fingerprint.
 CONTROLLERS = ("memory", "pids", "cpu", "cpuset", "cpuacct", "freezer")
-MIB = 1024 * 1024
 #: Tries to empty a group whose members fork while they are killed.
 _KILL_ROUNDS = 200
 _UNIFIED = "unified"

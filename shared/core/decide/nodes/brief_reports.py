@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from schemas.allocations import CLIENT_STATUSES, HEALTHS
 from schemas.nodes import BriefStates, ReportNode
-from shared.core.state.columns import Rows
+from shared.core.state.columns import Rows, StatusCodes
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import (
     COMPLETE,
@@ -23,7 +23,6 @@ from shared.core.state.tables.allocations import (
     UNKNOWN,
 )
 
-Codes = NDArray[np.int8]
 #: client status code -> those that may follow.
 LEGAL_TRANSITIONS = {
     PENDING: {RUNNING, COMPLETE, FAILED},
@@ -38,7 +37,7 @@ for _before, _after in LEGAL_TRANSITIONS.items():
 NOT_SAID = -1
 _VERSIONS = range(NOT_SAID, 2**53)
 _NO_ROWS: Rows = np.empty(0, dtype=np.int32)
-_NO_CODES: Codes = np.empty(0, dtype=np.int8)
+_NO_CODES: StatusCodes = np.empty(0, dtype=np.int8)
 
 
 class BriefWords(NamedTuple):
@@ -46,9 +45,9 @@ class BriefWords(NamedTuple):
 
     rows: Rows = _NO_ROWS
     #: new client statuses.
-    codes: Codes = _NO_CODES
+    codes: StatusCodes = _NO_CODES
     health_rows: Rows = _NO_ROWS
-    healths: Codes = _NO_CODES
+    healths: StatusCodes = _NO_CODES
 
 
 def brief_words(
@@ -114,7 +113,7 @@ def _versions(state: State, rows: NDArray[np.integer]) -> NDArray[np.int64]:
     return np.array(versions, dtype=np.int64)[inverse]
 
 
-def _first_words(rows: Rows, codes: Codes) -> tuple[Rows, Codes]:
+def _first_words(rows: Rows, codes: StatusCodes) -> tuple[Rows, StatusCodes]:
     """Rows in order, each once: the first word about each counts. Shapes: (A,)."""
     if len(rows) > 1 and not (rows[1:] > rows[:-1]).all():
         _, firsts = np.unique(rows, return_index=True)

@@ -16,12 +16,12 @@ from schemas.envelope import ENCODER
 from schemas.nodes import AllocReport, ReportNode
 from shared.core.decide.capacity_freed import freed_by_allocations
 from shared.core.decide.deployments import health_changed
-from shared.core.decide.nodes.brief_reports import LEGAL_TRANSITIONS, Codes, brief_words
+from shared.core.decide.nodes.brief_reports import LEGAL_TRANSITIONS, brief_words
 from shared.core.decide.nodes.drains import drain_last_jobs
 from shared.core.decide.plans.kept_rooms import wake_successors
 from shared.core.decide.purge import purge_job
 from shared.core.decide.reschedules import is_stopped, reschedule_evaluations, reschedule_time
-from shared.core.state.columns import Rows
+from shared.core.state.columns import Rows, StatusCodes
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import (
     CLIENT_CODE,
@@ -83,7 +83,7 @@ class _ReportFacts:
         table = self._state.allocations
         return version < 0 or version == table.groups.versions[int(table.group[at])]
 
-    def add_brief_states(self, rows: Rows, codes: Codes) -> None:
+    def add_brief_states(self, rows: Rows, codes: StatusCodes) -> None:
         """Take many of which there is nothing more to tell; rows are distinct. Shapes: (A,)."""
         table = self._state.allocations
         self.rows += rows.tolist()
@@ -112,7 +112,7 @@ class _ReportFacts:
             kept = reason[:REASON_CHARS_MAX] if health == UNHEALTHY else ""
             self._healths[at] = (health, kept)
 
-    def add_brief_healths(self, rows: Rows, healths: Codes) -> None:
+    def add_brief_healths(self, rows: Rows, healths: StatusCodes) -> None:
         """Take the first words about the health of many; rows are distinct. Shapes: (A,)."""
         table = self._state.allocations
         fresh = (table.health[rows] == 0) & (table.desired[rows] == RUN)

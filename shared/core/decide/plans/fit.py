@@ -16,10 +16,9 @@ from shared.core.resources.asks import CORES, WHOLE, ExtraAsks, Holding, columns
 from shared.core.resources.assign import ResourceAssigner
 from shared.core.resources.held import HeldResources
 from shared.core.scheduling.placement_columns import subset_placement
-from shared.core.state.columns import Rows
+from shared.core.state.columns import Int64s, Rows
 from shared.core.state.state import State
 
-Int64s = NDArray[np.int64]
 Split = tuple[GroupPlacement, GroupPlacement]
 
 

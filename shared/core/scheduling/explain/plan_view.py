@@ -22,10 +22,11 @@ from shared.core.scheduling.preemption.search import held_by_higher_priority
 from shared.core.scheduling.reconcile.service_jobs import PlacementRequest
 from shared.core.scheduling.reservations.gap import reservations_ahead
 from shared.core.scheduling.scoring.scores import node_scores
-from shared.core.scheduling.selection.candidates import Mask, ask_columns
+from shared.core.scheduling.selection.candidates import ask_columns
 from shared.core.scheduling.selection.coupling import CLOSED_BELOW
 from shared.core.scheduling.selection.coupling_blocks import coupling_of, is_job_wide
 from shared.core.scheduling.selection.select import placer_for
+from shared.core.state.columns import Mask
 
 
 def availability(plan: PlanState, request: PlacementRequest, mask: Mask) -> NodeAvailability:

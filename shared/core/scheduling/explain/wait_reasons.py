@@ -15,9 +15,9 @@ from shared.core.resources.asks import extra_asks_of
 from shared.core.resources.headroom import HeadroomQuery, headroom_of
 from shared.core.resources.shortages import current_shortages, fits_when_empty
 from shared.core.scheduling.explain.shortages import NodeAvailability
-from shared.core.scheduling.feasibility.filters import FilterReport, Mask
-from shared.core.scheduling.scoring.scores import Int64s
+from shared.core.scheduling.feasibility.filters import FilterReport
 from shared.core.scheduling.selection.candidates import ask_columns
+from shared.core.state.columns import Int64s, Mask
 
 RESOURCE_NAMES: Final = ("cpu", "memory", "disk")
 

@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.core.constraints.operators import OPERATORS, TRUE, Operand
-from shared.core.state.node_attributes import DATACENTER, POOL, AttributeColumns, Codes
-
-Mask = NDArray[np.bool_]
+from shared.core.state.columns import Codes, Mask
+from shared.core.state.node_attributes import DATACENTER, POOL, AttributeColumns
 
 #: Names of machines that nodes had before they took Nomad's: a job in the log may compare with one.
 _FORMER_ARCHES: Final = {"x86_64": "amd64", "aarch64": "arm64"}

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from schemas.jobs import Affinity, GroupSpec, ResourceAsk
 from shared.core.resources.devices import filter_name
@@ -21,12 +20,12 @@ from shared.core.scheduling.feasibility.constraint_masks import (
 )
 from shared.core.scheduling.packing.gpu_packing import PriceCache
 from shared.core.scheduling.scoring.score_cache import ScoreCache
-from shared.core.scheduling.scoring.scores import Int64s, affinity_scores
+from shared.core.scheduling.scoring.scores import affinity_scores
+from shared.core.state.columns import Int64s, Mask
 from shared.core.state.node_attributes import AttributeColumns
 from shared.core.state.tables.fleet import FleetTable
 from shared.core.state.tables.jobs import Job
 
-Mask = NDArray[np.bool_]
 #: Masks cached for one generation of the fleet.
 _MASKS_MAX = 4096
 #: Bytes of them, approximately: a mask has one for each node.

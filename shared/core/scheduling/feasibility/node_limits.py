@@ -16,10 +16,9 @@ from shared.core.scheduling.model import PlacedPart
 from shared.core.scheduling.plan_state import PlanState, counted
 from shared.core.scheduling.reconcile.service_jobs import PlacementRequest
 from shared.core.scheduling.reservations.gap import gap_limit
-from shared.core.scheduling.scoring.scores import Int64s
-from shared.core.scheduling.selection.candidates import Mask
 from shared.core.scheduling.selection.coupling import Coupling
 from shared.core.scheduling.selection.coupling_blocks import coupling_of, distinct_mask, is_job_wide
+from shared.core.state.columns import Int64s, Mask
 
 
 class NodeLimits(msgspec.Struct, frozen=True, eq=False):

@@ -10,12 +10,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
+
+from shared.core.state.columns import Int64s, Mask
 
 WHOLE: Final = 10_000
-
-Int64s = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 
 class GpuAsk(NamedTuple):

@@ -25,11 +25,10 @@ from shared.core.scheduling.packing.incremental_costs import IncrementalCosts
 from shared.core.scheduling.packing.model_scarcity import UNIT
 from shared.core.scheduling.packing.placement_costs import GpuPrices, costs, fullness, make_prices
 from shared.core.scheduling.scoring.pow10 import SCALE
-from shared.core.scheduling.scoring.scores import CPU, MEMORY, Int64s
+from shared.core.scheduling.scoring.scores import CPU, MEMORY
 from shared.core.scheduling.selection.candidates import (
     EMPTY,
     Demand,
-    Mask,
     NodeColumns,
     Placement,
     room_of,
@@ -37,6 +36,7 @@ from shared.core.scheduling.selection.candidates import (
 )
 from shared.core.scheduling.selection.coupling import Coupling
 from shared.core.scheduling.selection.greedy_stepwise import STEPS_EACH
+from shared.core.state.columns import Int64s, Mask
 from shared.core.state.workload import AskWorkload
 
 FRAGMENTATION: Final = "fragmentation"

@@ -7,13 +7,14 @@ from typing import Final
 
 import numpy as np
 
-from shared.core.scheduling.packing.gpu_columns import GpuAsk, GpuChoice, GpuColumns, Mask
+from shared.core.scheduling.packing.gpu_columns import GpuAsk, GpuChoice, GpuColumns
 from shared.core.scheduling.packing.placement_costs import (
     GpuPrices,
     base_costs,
     fullest,
     model_prices,
 )
+from shared.core.state.columns import Mask
 
 _NEVER: Final = 1 << 62
 

@@ -17,9 +17,8 @@ from shared.core.resources.headroom import HeadroomQuery, headroom_of
 from shared.core.resources.held import HeldResources
 from shared.core.resources.offers import column_of_size
 from shared.core.scheduling.preemption.search import PreemptionInput, PreemptionSearch
-from shared.core.scheduling.scoring.scores import Int64s
-from shared.core.scheduling.selection.candidates import Mask, Placement
-from shared.core.state.columns import Rows
+from shared.core.scheduling.selection.candidates import Placement
+from shared.core.state.columns import Int64s, Mask, Rows
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import EVICT
 from shared.core.state.tables.jobs import Job

@@ -21,7 +21,8 @@ from shared.core.scheduling.preemption.eviction import (
 from shared.core.scheduling.reconcile.service_jobs import PlacementRequest
 from shared.core.scheduling.reservations.amounts import NO_LIMIT
 from shared.core.scheduling.selection.alternatives import assign_resources
-from shared.core.scheduling.selection.candidates import Mask, ask_columns
+from shared.core.scheduling.selection.candidates import ask_columns
+from shared.core.state.columns import Mask
 
 
 def make_room(

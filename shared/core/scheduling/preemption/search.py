@@ -30,9 +30,7 @@ from shared.core.scheduling.preemption.victim_sets import (
     cheapest_set,
     cost_of,
 )
-from shared.core.scheduling.scoring.scores import Int64s
-from shared.core.scheduling.selection.candidates import Mask
-from shared.core.state.columns import Rows
+from shared.core.state.columns import Int64s, Mask, Rows
 from shared.core.state.state import State
 from shared.core.state.tables.jobs import Job
 

@@ -5,14 +5,12 @@ leave at the pace of their `migrate` block, each once its replacement is placed.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shared.core.scheduling.reconcile.room import movable
-from shared.core.state.columns import Rows
+from shared.core.state.columns import Mask, Rows
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import HEALTHY, TERMINAL
 
-Mask = NDArray[np.bool_]
 STOPPED = "stopped by an operator"
 DRAINED = "its node is drained"
 #: Jobs of this type leave a drained node last, when nothing else runs there.

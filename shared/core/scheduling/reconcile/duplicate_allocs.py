@@ -7,14 +7,12 @@ of the two placements; here both nodes are scored as they are now, by the same f
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from schemas.jobs import GroupSpec
-from shared.core.state.columns import Rows
+from shared.core.state.columns import Mask, Rows
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import RUNNING, TERMINAL
 
-Mask = NDArray[np.bool_]
 #: Scores one more allocation of a group on each of these fleet rows.
 ScoreOf = Callable[[GroupSpec, Sequence[int]], Sequence[int]]
 

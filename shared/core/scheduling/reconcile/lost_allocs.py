@@ -13,12 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.jobs import Disconnect
-from shared.core.state.columns import Rows
+from shared.core.state.columns import Mask, Rows
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import RUN, RUNNING, UNKNOWN
 from shared.core.state.tables.fleet import DISCONNECTED, DOWN
 
-Mask = NDArray[np.bool_]
 _DEFAULT = Disconnect()
 
 

@@ -25,13 +25,12 @@ from shared.core.scheduling.reconcile.room import (
 )
 from shared.core.scheduling.reconcile.service_jobs import (
     GroupRows,
-    Mask,
     PlacementRequest,
     Reconciler,
     ReconcileResult,
     reconcile_groups,
 )
-from shared.core.state.columns import Rows
+from shared.core.state.columns import Mask, Rows
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import HEALTHY, STOP, UNHEALTHY, UNKNOWN
 from shared.core.state.tables.deployments import Deployment

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from schemas.base import DeploymentKey
-from schemas.jobs import GroupSpec, ReschedulePolicy
+from schemas.jobs import FINITE_JOB_TYPES, GroupSpec, ReschedulePolicy
 from schemas.plans import GroupSize, InPlace, Stops
 from shared.core.scheduling.reconcile.drained_allocs import (
     DRAINED,
@@ -29,7 +29,7 @@ from shared.core.scheduling.reconcile.lost_allocs import is_lost
 from shared.core.scheduling.reconcile.predecessors import tell_apart
 from shared.core.scheduling.reconcile.reschedule_delays import reschedule_delay_ns
 from shared.core.scheduling.reconcile.started_again import STARTED_AGAIN, is_before_stop
-from shared.core.state.columns import Rows
+from shared.core.state.columns import Mask, Rows
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import (
     COMPLETE,
@@ -44,9 +44,6 @@ from shared.core.state.tables.allocations import (
 )
 from shared.core.state.tables.jobs import Job
 
-Mask = NDArray[np.bool_]
-#: Jobs of these types are not replaced when a drain ends them.
-ENDS_WHEN_DRAINED = frozenset({"batch", "sysbatch"})
 _NONE: Rows = np.empty(0, dtype=np.int32)
 
 
@@ -164,7 +161,7 @@ class Reconciler:
         drained = alive & ~marked & is_drained(state, rows, job.job_type)
         self.stop(rows[marked], STOPPED)
         # A batch job's allocation is not replaced: it would begin again elsewhere.
-        self.stop(rows[drained], DRAINED, is_final=job.job_type in ENDS_WHEN_DRAINED)
+        self.stop(rows[drained], DRAINED, is_final=job.job_type in FINITE_JOB_TYPES)
         return marked | drained
 
     def lose(self, rows: Rows) -> tuple[Rows, Mask]:

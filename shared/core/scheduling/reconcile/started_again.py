@@ -5,13 +5,11 @@ of its group is the same (service_jobs.py, system_jobs.py).
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shared.core.state.columns import Rows
+from shared.core.state.columns import Mask, Rows
 from shared.core.state.state import State
 from shared.core.state.tables.jobs import Job
 
-Mask = NDArray[np.bool_]
 STARTED_AGAIN = "job started again"
 
 

@@ -31,7 +31,6 @@ from shared.core.scheduling.reconcile.room import (
 )
 from shared.core.scheduling.reconcile.service_jobs import (
     GroupRows,
-    Mask,
     PlacementRequest,
     Reconciler,
     ReconcileResult,
@@ -39,7 +38,7 @@ from shared.core.scheduling.reconcile.service_jobs import (
 )
 from shared.core.scheduling.reconcile.started_again import is_before_stop
 from shared.core.scheduling.selection.candidates import Placement
-from shared.core.state.columns import Rows
+from shared.core.state.columns import Mask, Rows
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import (
     COMPLETE,

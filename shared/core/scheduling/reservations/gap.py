@@ -27,7 +27,7 @@ from shared.core.scheduling.reservations.amounts import (
 )
 from shared.core.scheduling.reservations.own_rooms import rooms_of
 from shared.core.scheduling.reservations.wait_shapes import queue_order
-from shared.core.scheduling.scoring.scores import Int64s
+from shared.core.state.columns import Int64s
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import EVICT, TERMINAL
 from shared.core.state.tables.jobs import Job

@@ -25,8 +25,7 @@ from shared.core.scheduling.reservations.amounts import (
     used_of,
 )
 from shared.core.scheduling.reservations.gap import reservations_ahead
-from shared.core.scheduling.scoring.scores import Int64s
-from shared.core.scheduling.selection.candidates import Mask
+from shared.core.state.columns import Int64s, Mask
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import RUN, TERMINAL
 from shared.core.state.tables.jobs import Job

@@ -9,15 +9,15 @@ from typing import Final
 
 import numpy as np
 
-from shared.core.scheduling.scoring.scores import CPU, DISK, MEMORY, RESOURCES, Int64s, fit_score
+from shared.core.scheduling.scoring.scores import CPU, DISK, MEMORY, RESOURCES, fit_score
 from shared.core.scheduling.selection.candidates import (
     ROW_BITS,
     CandidateRows,
     Demand,
-    Mask,
     marginal_scores,
 )
 from shared.core.scheduling.usage.dirty_rows import DirtyRows
+from shared.core.state.columns import Int64s, Mask
 
 #: The key of a row where one more does not fit: greater than all others.
 NO_KEY: Final = int(np.iinfo(np.int64).max)

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.core.scheduling.scoring.pow10 import POW10, SCALE, STEPS, STEPS_LOG2
+from shared.core.state.columns import Int64s
 
 #: The order of the columns in every capacity, used and ask matrix.
 RESOURCES: Final = ("cpu_mhz", "memory_mib", "disk_mib")
@@ -28,7 +29,6 @@ MEMORY: Final = 1
 DISK: Final = 2
 
 Algorithm = Literal["binpack", "spread"]
-Int64s = NDArray[np.int64]
 
 _WORST_FIT: Final = 20 * SCALE
 _BEST_SPREAD: Final = 2 * SCALE

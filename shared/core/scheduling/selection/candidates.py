@@ -15,13 +15,12 @@ from shared.core.scheduling.scoring.scores import (
     CPU,
     MEMORY,
     Algorithm,
-    Int64s,
     fit_of_free,
     mean_scores,
     sum_scores,
 )
+from shared.core.state.columns import Int64s, Mask
 
-Mask = NDArray[np.bool_]
 A = TypeVar("A", bound=np.generic)
 
 #: The row is the low half of a key. Scores need 31 bits of the high half.

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.core.scheduling.scoring.pow10 import SCALE
-from shared.core.scheduling.scoring.scores import BOOST_MAX, Int64s, even_boost, target_boost
+from shared.core.scheduling.scoring.scores import BOOST_MAX, even_boost, target_boost
+from shared.core.state.columns import Codes, Int64s
 
-Codes = NDArray[np.int32]
 #: A value whose count exceeds the minimum by this factor may have an unbounded boost.
 _FAR: Final = BOOST_MAX // SCALE
 #: Up to this many values each boost is computed; above, once for each distinct count.

@@ -4,21 +4,18 @@ coupling.py keeps the counts up to date while a count is placed. Source: Nomad s
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from schemas.jobs import DistinctProperty, GroupSpec, Spread
-from shared.core.scheduling.scoring.scores import Int64s
 from shared.core.scheduling.selection.coupling import (
     Block,
-    Codes,
     Coupling,
     DistinctValues,
     EvenSpread,
     TargetSpread,
 )
+from shared.core.state.columns import Codes, Int64s, Mask
 from shared.core.state.node_attributes import AttributeColumns
 
-Mask = NDArray[np.bool_]
 #: The target value that covers all values without a target.
 _ANY_OTHER_VALUE = "*"
 

@@ -15,10 +15,10 @@ from shared.core.resources.devices import holds
 from shared.core.resources.headroom import fits_ask
 from shared.core.resources.offers import INDEXED, OfferedResources
 from shared.core.scheduling.scoring.pow10 import SCALE
-from shared.core.scheduling.scoring.scores import Int64s
-from shared.core.scheduling.selection.candidates import Demand, Mask, NodeColumns, Placement
+from shared.core.scheduling.selection.candidates import Demand, NodeColumns, Placement
 from shared.core.scheduling.selection.coupling import Coupling
 from shared.core.scheduling.selection.greedy_stepwise import place_stepwise
+from shared.core.state.columns import Int64s, Mask
 
 
 def has_device_affinity(asks: tuple[ResourceAsk, ...]) -> bool:

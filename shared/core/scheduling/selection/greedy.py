@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 
 from shared.core.scheduling.scoring.score_cache import NO_KEY, ScoreCache
-from shared.core.scheduling.scoring.scores import Algorithm, Int64s
+from shared.core.scheduling.scoring.scores import Algorithm
 from shared.core.scheduling.selection.candidates import (
     EMPTY,
     ONE,
@@ -32,7 +32,6 @@ from shared.core.scheduling.selection.candidates import (
     ROW_MASK,
     CandidateRows,
     Demand,
-    Mask,
     NodeColumns,
     Placement,
     find_candidates,
@@ -48,6 +47,7 @@ from shared.core.scheduling.selection.greedy_coupled import STEPS_MAX, place_cou
 from shared.core.scheduling.selection.greedy_small import SMALL_COUNT_MAX, place_small
 from shared.core.scheduling.selection.sampled import Sampling, place_sampled
 from shared.core.scheduling.usage.dirty_rows import DirtyRows
+from shared.core.state.columns import Int64s, Mask
 from shared.core.state.splitmix import splitmix64_array
 
 #: Run counts are int32.

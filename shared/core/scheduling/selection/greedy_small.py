@@ -10,18 +10,18 @@ from typing import Final
 import numpy as np
 
 from shared.core.scheduling.scoring.score_cache import NO_KEY, row_key
-from shared.core.scheduling.scoring.scores import Int64s, anti_affinity_score
+from shared.core.scheduling.scoring.scores import anti_affinity_score
 from shared.core.scheduling.selection.candidates import (
     EMPTY,
     ROW_BITS,
     Demand,
-    Mask,
     NodeColumns,
     Placement,
     find_candidates,
     marginal_scores,
     runs_of,
 )
+from shared.core.state.columns import Int64s, Mask
 
 #: Largest count.
 SMALL_COUNT_MAX: Final = 8

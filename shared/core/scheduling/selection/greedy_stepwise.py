@@ -13,11 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.core.resources.asks import Holding
-from shared.core.scheduling.scoring.scores import Int64s
 from shared.core.scheduling.selection.candidates import (
     EMPTY,
     Demand,
-    Mask,
     NodeColumns,
     Placement,
     find_candidates,
@@ -28,6 +26,7 @@ from shared.core.scheduling.selection.candidates import (
 )
 from shared.core.scheduling.selection.coupling import CLOSED, CLOSED_BELOW, Coupling, RowBoosts
 from shared.core.scheduling.selection.marginal_scorer import MarginalScorer
+from shared.core.state.columns import Int64s, Mask
 
 #: Steps of a choice, and how many candidates are scored in the time of one step (greedy_coupled.py).
 STEPS_EACH: Final = 40

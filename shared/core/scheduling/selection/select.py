@@ -20,11 +20,11 @@ from shared.core.scheduling.packing.gpu_packing import (
     is_packed,
 )
 from shared.core.scheduling.plan_state import PlanState
-from shared.core.scheduling.scoring.scores import Int64s
-from shared.core.scheduling.selection.candidates import Demand, Mask, NodeColumns, Placement
+from shared.core.scheduling.selection.candidates import Demand, NodeColumns, Placement
 from shared.core.scheduling.selection.device_affinity import DeviceAffinity, has_device_affinity
 from shared.core.scheduling.selection.greedy import SelectionOptions, lane_rows, select_nodes
 from shared.core.scheduling.selection.sampled import CandidateSampling, Sampling, scan_width
+from shared.core.state.columns import Int64s, Mask
 
 _SAMPLED: Final[dict[str, CandidateSampling]] = {"two_choices": "two_choices", "log2": "log2"}
 

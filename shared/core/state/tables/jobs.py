@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from hashlib import blake2b
 from sys import intern
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -12,6 +12,7 @@ from schemas.base import EvalKey, JobId, RolloutKey
 from schemas.deployments import DeploymentEnded
 from schemas.gates import UpdateGate, UpdateWindow
 from schemas.jobs import (
+    SYSTEM_JOB_TYPES,
     GroupSpec,
     IntakeAdvanced,
     JobEvaluated,
@@ -32,7 +33,6 @@ from shared.core.state.tables.consumer import EventConsumer, EventHandlers
 
 #: Versions that are kept, as in Nomad: beside them those with a name, and the newest stable one.
 VERSIONS_KEPT = 6
-_SYSTEM_TYPES: Final = frozenset({"system", "sysbatch"})
 K = TypeVar("K", bound=str)
 
 
@@ -262,7 +262,7 @@ class JobTable(EventConsumer):
             self.purging.pop(job_id, None)
             self.everywhere.pop(job_id, None)
         self.versions[job_id] = kept
-        if event.job_type in _SYSTEM_TYPES and not event.stopped and not job.is_pattern:
+        if event.job_type in SYSTEM_JOB_TYPES and not event.stopped and not job.is_pattern:
             self.everywhere[job_id] = None
         self._jobs.touched.append(job_id)
         self._accept(event, seq, job, event.warnings)
