@@ -54,7 +54,7 @@ from shared.protocol import subjects
 from shared.protocol.operator_verbs import NOUNS
 from shared.query.answers import QueryEngine
 from shared.query.evaluation_index import EvaluationIndex
-from shared.query.rollout import SettlingClock
+from shared.query.job_progress import SettlingClock
 
 #: The first change is published at once, the next ones after this time.
 COALESCE_NS = 50_000_000

@@ -103,7 +103,7 @@ def current_rows(state: State, job: Job) -> Rows:
     return found
 
 
-def rollout_of(
+def job_progress(
     state: State,
     job: Job,
     mine: Rows,

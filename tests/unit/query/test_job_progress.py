@@ -12,7 +12,7 @@ from schemas.jobs import GroupSpec, JobRegistered
 from schemas.plans import Stops
 from shared.core.state.ids import make_key
 from shared.protocol import subjects
-from shared.query.rollout import SETTLE_NS
+from shared.query.job_progress import SETTLE_NS
 from tests.unit.view.view_story import MS, Story
 
 RUNNING, COMPLETE, FAILED = 1, 2, 3
