@@ -361,19 +361,23 @@ def _no_pace(patch: Patch, _site: SimulationContext) -> None:
     """Updates go on whatever is without health."""
     paced = import_module("shared.core.scheduling.reconcile.paced_jobs")
 
-    def update_room(max_parallel: int, *_: object, **__: object) -> int:
+    def changeable_count(max_parallel: int, *_: object, **__: object) -> int:
         return max_parallel
 
-    patch(paced, "update_room", update_room)
+    patch(paced, "changeable_count", changeable_count)
 
 
 def _drain_forgets_pace(patch: Patch, _site: SimulationContext) -> None:
     """A drain moves everything at once."""
 
-    def movable(*_: object, healthy: int, drainable: int) -> int:
+    def movable_count(*_: object, healthy: int, drainable: int) -> int:
         return max(healthy, drainable)
 
-    patch(import_module("shared.core.scheduling.reconcile.drained_allocs"), "movable", movable)
+    patch(
+        import_module("shared.core.scheduling.reconcile.drained_allocs"),
+        "movable_count",
+        movable_count,
+    )
 
 
 def _drain_forgets_the_last(patch: Patch, _site: SimulationContext) -> None:
