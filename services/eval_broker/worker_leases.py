@@ -217,8 +217,8 @@ class WorkerLeases:
         return taken
 
 
-def _first(line: deque[LeaseBatch]) -> LeaseBatch | None:
+def _first(batches: deque[LeaseBatch]) -> LeaseBatch | None:
     """Return the first batch with an outstanding lease; drop those before it."""
-    while line and not line[0].left:
-        line.popleft()
-    return line[0] if line else None
+    while batches and not batches[0].left:
+        batches.popleft()
+    return batches[0] if batches else None

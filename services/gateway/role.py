@@ -166,7 +166,7 @@ class Gateway(ReplicatedRole):
 
     def sources(self) -> tuple[Source, ...]:
         """The log alone."""
-        return (Replay(tables=self.replica.tables, lull_ns=BATCH_WINDOW_NS),)
+        return (Replay(tables=self.replica.tables, batch_window_ns=BATCH_WINDOW_NS),)
 
     def metrics(self) -> dict[str, float]:
         """Counts since the start, and what waits now."""

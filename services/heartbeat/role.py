@@ -116,7 +116,7 @@ class HeartbeatMonitor(ReplicatedRole):
 
     def sources(self) -> tuple[Source, ...]:
         """The log, and every node's heartbeat."""
-        replay = Replay(tables=self.replica.tables, lull_ns=BATCH_WINDOW_NS)
+        replay = Replay(tables=self.replica.tables, batch_window_ns=BATCH_WINDOW_NS)
         return replay, Listen("heartbeats", subjects.HEARTBEATS)
 
     def metrics(self) -> dict[str, float]:

@@ -117,7 +117,7 @@ class Intake(ReplicatedRole):
         self._pending = PendingSubmissions()
         self._memo = SubmissionCache()
         self._box = DropBox()
-        self._credit = Admission()
+        self._admission = Admission()
         self._closing = False
         self._made_ids = 0
         self._id_prefix = id_token(instance)[:80]
@@ -140,7 +140,7 @@ class Intake(ReplicatedRole):
         return submission
 
     def sources(self) -> tuple[Source, ...]:
-        """The log, the fast door shared with the other instances, and the drop box."""
+        """The log, the request subjects shared with the other instances, and the drop box."""
         return (
             Replay(space=True, tables=self.replica.tables),
             Listen(_API, subjects.API_JOBS_ALL, queue="intake"),
@@ -166,7 +166,7 @@ class Intake(ReplicatedRole):
         elif message.source == _BOX:
             self._dropped(message, step)
         else:
-            self._credit.hear(message.data, self._pending.sent, step.steady_ns)
+            self._admission.hear(message.data, self._pending.sent, step.steady_ns)
             self._update_drop_box(step)
             self._resend(step)
 
@@ -221,7 +221,7 @@ class Intake(ReplicatedRole):
             self._flush_outbox(step)
         # What is held back goes with the next record or backlog report, or when the last report expires.
         holds = self._pending.held or (self.is_leader and not self._box.is_open)
-        held_ns = self._credit.until_ns(step.steady_ns) if holds else 0
+        held_ns = self._admission.until_ns(step.steady_ns) if holds else 0
         self.timer.arm(step, earliest(self._pending.next_ns(), self._box.next_ns(), held_ns))
 
     def _is_full(self, step: Step) -> bool:
@@ -231,7 +231,7 @@ class Intake(ReplicatedRole):
 
     def _left(self, step: Step) -> int:
         """Return the number of submissions that may be sent now."""
-        return self._credit.left(self._pending.sent, step.steady_ns)
+        return self._admission.left(self._pending.sent, step.steady_ns)
 
     # ---- the log ----
 
@@ -273,7 +273,7 @@ class Intake(ReplicatedRole):
                 data = verdicts.conflict(waiting.submission_id, cluster_id)
             step.effects += [Reply(token, data) for token in waiting.tokens]
 
-    # ---- the fast door ----
+    # ---- requests ----
 
     def _asked(self, message: Message, step: Step) -> None:
         """Give a request its verdict, at once where the log is not needed."""
@@ -381,7 +381,7 @@ class Intake(ReplicatedRole):
             is_sent=may_go,
         )
         if may_go:
-            self._credit.take(1)
+            self._admission.take(1)
             self._outbox.append(data)
         if not message.reply:
             step.emit(Ack(message.token))
@@ -490,9 +490,9 @@ class Intake(ReplicatedRole):
             waiting.tokens = []
 
     def _let_go(self, step: Step) -> None:
-        """Send on what was held back, as far as there is credit."""
+        """Send on what was held back, as far as there is room for it."""
         gone = self._pending.let_go(step.steady_ns, self._left(step))
-        self._credit.take(len(gone))
+        self._admission.take(len(gone))
         self._outbox += gone
 
     def _flush_outbox(self, step: Step) -> None:

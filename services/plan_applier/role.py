@@ -161,7 +161,7 @@ class PlanApplier(ReplicatedRole):
             )
             for kind in subjects.COMMAND_KINDS
         )
-        replay = Replay(space=True, tables=self.replica.tables, lull_ns=BATCH_WINDOW_NS)
+        replay = Replay(space=True, tables=self.replica.tables, batch_window_ns=BATCH_WINDOW_NS)
         return (replay, *queues)
 
     @property

@@ -104,7 +104,7 @@ class Timekeeper(ReplicatedRole):
 
     def sources(self) -> tuple[Source, ...]:
         """The log, and the gauges that clients publish."""
-        replay = Replay(tables=self.replica.tables, lull_ns=BATCH_WINDOW_NS)
+        replay = Replay(tables=self.replica.tables, batch_window_ns=BATCH_WINDOW_NS)
         return replay, Listen("gauges", subjects.GAUGES)
 
     def metrics(self) -> dict[str, float]:

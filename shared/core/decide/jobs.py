@@ -82,7 +82,7 @@ def decide_refusal(
 
 
 def _is_in_order(state: State, command: SubmissionCommand | SkipSubmission) -> bool:
-    """Tell whether a command is of the asked door, or of the drop box's next message."""
+    """Tell whether a command came as a request, or is of the drop box's next message."""
     seen = state.jobs.jobs_seq
     is_next = command.jobs_seq > seen and command.jobs_prev == seen
     return not command.jobs_seq or is_next

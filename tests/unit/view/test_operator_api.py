@@ -94,7 +94,7 @@ def test_what_is_so_already_is_answered_at_once() -> None:
         assert told(effects)["changed"] is False
 
 
-def test_nonsense_is_refused_at_the_door() -> None:
+def test_nonsense_is_refused_at_the_operator_api() -> None:
     """Unknown fields, wrong types, unknown algorithms, nodes and verbs, and a stale hash never reach the applier."""
     story = ready()
     for message, code in (
@@ -256,7 +256,7 @@ def test_what_the_cluster_has_is_an_amount() -> None:
     assert story.ask("resources")["declared"] == []
 
 
-def test_a_declaration_that_cannot_stand_is_refused_at_the_door() -> None:
+def test_a_declaration_that_cannot_stand_is_refused_at_the_operator_api() -> None:
     """Unknown nodes, nonsense, instances without a node, and a name that is of another kind elsewhere."""
     story = ready()
     story.log(PoolDeclared(node_id="n2", pool=GPUS))
@@ -337,7 +337,7 @@ def test_a_pending_request_that_is_overtaken_is_refused() -> None:
     effects = story.feed(Timer("operator", story.now_ns))
     assert not sent(effects)
     assert told(effects)["error"]["code"] == "conflict"
-    assert not len(story.view._door)
+    assert not len(story.view._operator_api)
 
 
 @pytest.mark.parametrize(
