@@ -104,7 +104,7 @@ class EvalBroker(ReplicatedRole):
         if not presence.active:
             self._lose(instance, counts=False)
             return
-        self._workers.hear(instance, now)
+        self._workers.record_presence(instance, now)
         for key in presence.returned:
             if self._workers.holder(key) == instance:
                 self._counters.add("leases_returned_total")
@@ -130,7 +130,7 @@ class EvalBroker(ReplicatedRole):
         """Drop lost workers, then send leases and commands that are due."""
         now = step.steady_ns
         self._update_acting(now)
-        lost, doubted = self._workers.take_unheard(now)
+        lost, doubted = self._workers.take_silent(now)
         for instance in lost:
             self._lose(instance, counts=True)
         for held in doubted:

@@ -34,7 +34,7 @@ class Admission:
         self._left = 0
         self._until_ns = 0
 
-    def hear(self, data: bytes, sent: int, now_ns: int) -> None:
+    def read_report(self, data: bytes, sent: int, now_ns: int) -> None:
         """Take a backlog report; what does not decode is ignored."""
         try:
             waiting = _DECODER.decode(data).waiting

@@ -166,7 +166,7 @@ class Intake(ReplicatedRole):
         elif message.source == _BOX:
             self._dropped(message, step)
         else:
-            self._admission.hear(message.data, self._pending.sent, step.steady_ns)
+            self._admission.read_report(message.data, self._pending.sent, step.steady_ns)
             self._update_drop_box(step)
             self._resend(step)
 

@@ -124,7 +124,7 @@ class Timekeeper(ReplicatedRole):
     def on_message(self, message: Message, step: Step) -> None:
         """Hear a gauge, also as a standby. Raises GaugeInvalidError."""
         del step
-        self._gauges.hear(message)
+        self._gauges.record(message)
         self._counts["gauges"] += 1
 
     def _on_failed(self, message: Message, reason: str, step: Step) -> None:
