@@ -96,7 +96,7 @@ class EvalBroker(ReplicatedRole):
         try:
             presence = _read_presence(message)
         except (ValueError, RecursionError) as err:
-            self._counters.add("dead_messages_total")
+            self._counters.add("dead_messages")
             if self.is_leader:
                 step.emit(self.dead_letter(message, str(err), step.now_ns))
             return
@@ -107,10 +107,10 @@ class EvalBroker(ReplicatedRole):
         self._workers.record_presence(instance, now)
         for key in presence.returned:
             if self._workers.holder(key) == instance:
-                self._counters.add("leases_returned_total")
+                self._counters.add("leases_returned")
                 self._release(key, counts=False)
         forgotten = self._workers.forgotten(instance, now)
-        self._counters.add("leases_reminded_total", len(forgotten))
+        self._counters.add("leases_reminded", len(forgotten))
         for at in range(0, len(forgotten), LEASES_PER_MESSAGE):
             step.emit(self._message(instance, tuple(forgotten[at : at + LEASES_PER_MESSAGE])))
 
@@ -134,7 +134,7 @@ class EvalBroker(ReplicatedRole):
         for instance in lost:
             self._lose(instance, counts=True)
         for held in doubted:
-            self._counters.add("leases_doubted_total")
+            self._counters.add("leases_doubted")
             self._requeue_lease(held, counts=False)
         if self._is_active:
             self._act(step)
@@ -164,7 +164,7 @@ class EvalBroker(ReplicatedRole):
                         self._awake(key, moment)
                         self._refresh(key, moment)
                 case PlanRefused():
-                    self._counters.add("plans_refused_total")
+                    self._counters.add("plans_refused")
                     self._planned(event.key, event.origin, counts=True)
                 case CapacityFreed():
                     self._queues.free(event, seq, moment)
@@ -362,7 +362,7 @@ class EvalBroker(ReplicatedRole):
             return
         attempts = self._attempts[key] = self._attempts.get(key, 0) + 1
         if attempts >= self.replica.state.policy.policy.delivery_limit:
-            self._counters.add("evaluations_failed_total")
+            self._counters.add("evaluations_failed")
             self._end(key, "failed", f"handed out {attempts} times without a plan that held")
 
     def _end(self, key: EvalKey, status: str, reason: str) -> None:
@@ -423,7 +423,7 @@ class EvalBroker(ReplicatedRole):
     def _act(self, step: Step) -> None:
         now = step.steady_ns
         for held in self._workers.take_overdue(now):
-            self._counters.add("leases_expired_total")
+            self._counters.add("leases_expired")
             self._requeue_lease(held, counts=True)
         self._send_commands(step)
         self._lease_ready(step)

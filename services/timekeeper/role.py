@@ -18,6 +18,7 @@ from services.timekeeper.due_heap import DueHeap, DueKey, DueSource
 from services.timekeeper.gates import HeardGauges, UpdateGates
 from services.timekeeper.launches import PeriodicLaunches
 from services.timekeeper.progress_deadlines import ProgressDeadlines
+from shared.core.runtime.counters import Counters
 from shared.core.runtime.deadline_timer import RESEND_NS, earliest
 from shared.core.runtime.messages import (
     CaughtUp,
@@ -100,7 +101,7 @@ class Timekeeper(ReplicatedRole):
         self._began_ns = 0
         #: the second in which dead letters were written last, and how many.
         self._dead_letters = (0, 0)
-        self._counts = dict.fromkeys(("commands", "resends", "gauges"), 0)
+        self._counters = Counters("caravan_timekeeper_", ("commands", "resends", "gauges"))
 
     def sources(self) -> tuple[Source, ...]:
         """The log, and the gauges that clients publish."""
@@ -109,7 +110,7 @@ class Timekeeper(ReplicatedRole):
 
     def metrics(self) -> dict[str, float]:
         """Counts since the start, and what waits for its time or for the log."""
-        found = {f"caravan_timekeeper_{name}_total": float(n) for name, n in self._counts.items()}
+        found = self._counters.totals()
         found["caravan_timekeeper_waiting_deadlines"] = float(len(self._heap))
         found["caravan_timekeeper_unconfirmed_commands"] = float(len(self._asked))
         return found
@@ -125,7 +126,7 @@ class Timekeeper(ReplicatedRole):
         """Hear a gauge, also as a standby. Raises GaugeInvalidError."""
         del step
         self._gauges.record(message)
-        self._counts["gauges"] += 1
+        self._counters.add("gauges")
 
     def _on_failed(self, message: Message, reason: str, step: Step) -> None:
         """Keep some of what is no gauge."""
@@ -215,12 +216,12 @@ class Timekeeper(ReplicatedRole):
             return
         commands.append(command)
         if not self._due_sources[kind].is_told_again:
-            self._counts["commands"] += 1
+            self._counters.add("commands")
             self._look(kind, key, step.now_ns)
         elif asked is None:
-            self._counts["commands"] += 1
+            self._counters.add("commands")
             self._asked[kind, key] = _Asked(step.steady_ns)
         else:
-            self._counts["resends"] += 1
+            self._counters.add("resends")
             asked.pause_ns = min(2 * asked.pause_ns, RESEND_MAX_NS)
             asked.resend_ns = step.steady_ns + asked.pause_ns
