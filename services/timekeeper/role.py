@@ -33,6 +33,7 @@ from shared.core.runtime.messages import (
 )
 from shared.core.runtime.replica import Replica, ReplicaFactory
 from shared.core.runtime.replicated_role import ReplicatedRole
+from shared.core.runtime.resend_table import ResendTable
 from shared.core.runtime.role import Input
 from shared.core.runtime.selective_decoding import decoder_for
 from shared.core.runtime.step import Step
@@ -53,17 +54,6 @@ BATCH_WINDOW_NS = 20_000_000
 
 #: Beside these each instance has one of gates, which hears gauges.
 SOURCES: tuple[DueSource, ...] = (ProgressDeadlines(), PeriodicLaunches())
-
-
-class _Asked:
-    """What was said of a key, until the log shows something else."""
-
-    __slots__ = ("pause_ns", "resend_ns")
-
-    def __init__(self, now_ns: int) -> None:
-        self.pause_ns = RESEND_NS
-        #: steady.
-        self.resend_ns = now_ns + RESEND_NS
 
 
 class Timekeeper(ReplicatedRole):
@@ -96,7 +86,8 @@ class Timekeeper(ReplicatedRole):
             for event in source.events:
                 self._of_event[event] = (*self._of_event.get(event, ()), kind)
         self._heap = DueHeap()
-        self._asked: dict[tuple[int, DueKey], _Asked] = {}
+        #: commands of a source, by its index, and a key.
+        self._asked = ResendTable[tuple[int, DueKey]](RESEND_MAX_NS)
         #: when this instance began to lead, or was connected again.
         self._began_ns = 0
         #: the second in which dead letters were written last, and how many.
@@ -161,9 +152,7 @@ class Timekeeper(ReplicatedRole):
 
     def _on_new_writer(self, step: Step) -> None:
         """Say again what the log does not show; `finish` sends it."""
-        for asked in self._asked.values():
-            asked.pause_ns = RESEND_NS
-            asked.resend_ns = step.steady_ns
+        self._asked.hurry(step.steady_ns)
 
     def finish(self, step: Step) -> None:
         """Say what is due, and again what the log does not show."""
@@ -173,9 +162,7 @@ class Timekeeper(ReplicatedRole):
         commands: list[AnyCommand] = []
         for kind, key in found:
             self._ask(kind, key, commands, step)
-        for kind, key in [
-            which for which, one in self._asked.items() if one.resend_ns <= step.steady_ns
-        ]:
+        for kind, key in self._asked.due(step.steady_ns):
             self._ask(kind, key, commands, step)
         for start in range(0, len(commands), COMMANDS_MAX):
             batch = CommandBatch(
@@ -183,8 +170,8 @@ class Timekeeper(ReplicatedRole):
             )
             step.emit(Send(subjects.command("timer"), ENCODER.encode(batch)))
         due_ns = self._heap.earliest_ns()
-        resend_ns = min((one.resend_ns for one in self._asked.values()), default=0)
-        self.timer.arm(step, earliest(due_ns and self.timer.steady(due_ns), resend_ns))
+        due_ns = due_ns and self.timer.steady(due_ns)
+        self.timer.arm(step, earliest(due_ns, self._asked.next_ns()))
 
     # ---- deadlines ----
 
@@ -201,7 +188,7 @@ class Timekeeper(ReplicatedRole):
     def _look(self, kind: int, key: DueKey, now_ns: int) -> None:
         """Ask a source when the next thing of a key is due."""
         source = self._due_sources[kind]
-        self._asked.pop((kind, key), None)
+        self._asked.remove((kind, key))
         due_ns = source.due_ns(self.replica.state, key, now_ns)
         if due_ns:
             due_ns = max(due_ns, self._began_ns + source.grace_ns(self.replica.state, key))
@@ -210,7 +197,6 @@ class Timekeeper(ReplicatedRole):
     def _ask(self, kind: int, key: DueKey, commands: list[AnyCommand], step: Step) -> None:
         """Send the command of a key, and remember to send it again."""
         command = self._due_sources[kind].command(self.replica.state, key, step.now_ns)
-        asked = self._asked.get((kind, key))
         if command is None:
             self._look(kind, key, step.now_ns)
             return
@@ -218,10 +204,9 @@ class Timekeeper(ReplicatedRole):
         if not self._due_sources[kind].is_told_again:
             self._counters.add("commands")
             self._look(kind, key, step.now_ns)
-        elif asked is None:
-            self._counters.add("commands")
-            self._asked[kind, key] = _Asked(step.steady_ns)
-        else:
+        elif (kind, key) in self._asked:
             self._counters.add("resends")
-            asked.pause_ns = min(2 * asked.pause_ns, RESEND_MAX_NS)
-            asked.resend_ns = step.steady_ns + asked.pause_ns
+            self._asked.sent_again((kind, key), step.steady_ns)
+        else:
+            self._counters.add("commands")
+            self._asked.add((kind, key), step.steady_ns + RESEND_NS)
