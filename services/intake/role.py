@@ -459,7 +459,7 @@ class Intake(ReplicatedRole):
     def _read_dropped(self, message: Message, previous: int) -> bytes:
         """Make the encoded command. Raises CommandInvalid."""
         verb = subjects.last_token(message.subject)
-        if verb not in subjects.JOB_VERBS:
+        if verb not in subjects.DROP_BOX_VERBS:
             raise CommandInvalid("invalid", f"verb {verb!r} is not for the drop box")
         submission = self._read_submission(message.data, verb)
         submission_id = self._id_of(submission, message)

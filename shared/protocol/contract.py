@@ -129,7 +129,7 @@ def _jobs() -> tuple[Subject, ...]:
             kept="until its verdict is in the log, fsynced; at most 1 GiB, then refused",
             what=f"{verbs[verb]} Drop box: the answer means kept, the verdict is on `view.submission.<id>`.",
         )
-        for verb in subjects.JOB_VERBS
+        for verb in subjects.DROP_BOX_VERBS
     )
     asked = tuple(
         Subject(

@@ -8,8 +8,8 @@ from shared.protocol.id_tokens import id_token
 LOG_KINDS = ("tx", "lease", "checkpoint", "roll")
 #: Order in which the plan applier drains them.
 COMMAND_KINDS = ("plan", "evaluation", "job", "operator", "liveness", "report", "timer")
-JOB_VERBS = ("submit", "stop", "evaluate", "dispatch", "revert", "scale", "start")
-API_JOB_VERBS = (*JOB_VERBS, "submit_together", "validate", "parse")
+DROP_BOX_VERBS = ("submit", "stop", "evaluate", "dispatch", "revert", "scale", "start")
+API_JOB_VERBS = (*DROP_BOX_VERBS, "submit_together", "validate", "parse")
 QUERY_NOUNS = (
     "jobs",
     "job",

@@ -21,6 +21,7 @@ from schemas.jobs import (
 from schemas.launches import DispatchJob
 from schemas.rollouts import RegisterJobs
 from shared.core.decide.children import next_evaluation
+from shared.core.decide.deciders import Deciders
 from shared.core.decide.deployment_progress import deploys_plainly
 from shared.core.decide.dispatch import decide_dispatch
 from shared.core.decide.purge import purge_job
@@ -252,3 +253,9 @@ def _refusal(command: SubmissionCommand, code: str, reason: str) -> SubmissionRe
         code=code,
         reason=reason[:600],
     )
+
+
+DECIDERS: Deciders = {
+    SkipSubmission: decide_submission,
+    **dict.fromkeys(_VERBS, decide_submission),
+}

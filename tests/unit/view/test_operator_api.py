@@ -1,4 +1,4 @@
-"""The operators' door of the view: what it asks the plan applier for, and when it says that it is so."""
+"""The operator API of the view: what it asks the plan applier for, and when it says that it is so."""
 
 import msgspec
 import pytest
@@ -16,9 +16,11 @@ from schemas.nodes import (
     PoolDeclared,
 )
 from schemas.policy import OperatorRefused, Policy, PolicyChanged
+from services.view.operator_verbs import PREPARE
 from shared.core.runtime.messages import Effect, Message, Reply, Send, Timer
 from shared.core.state.ids import make_key
 from shared.protocol import subjects
+from shared.protocol.operator_verbs import VERBS
 from shared.release import RELEASE
 from tests.unit.view.view_story import MS, Story
 
@@ -363,3 +365,8 @@ def test_a_key_that_comes_twice_is_refused(subject: str, body: bytes, key: str) 
     error = told(effects)["error"]
     assert isinstance(error, dict)
     assert (error["code"], error["message"]) == ("invalid", f"duplicate key '{key}'")
+
+
+def test_every_operator_verb_is_prepared() -> None:
+    """Each row of the table of verbs has its function in the view, and no function is without a row."""
+    assert list(PREPARE) == [row.name for row in VERBS]

@@ -15,6 +15,7 @@ from schemas.jobs import FINITE_JOB_TYPES
 from schemas.nodes import CapacityFreed
 from schemas.plans import Evictions, GroupPlacement, PlanCommitted, PlanRefused, Stops, SubmitPlan
 from shared.core.decide.capacity_freed import freed_on_nodes
+from shared.core.decide.deciders import Deciders
 from shared.core.decide.plans.columns import MalformedPlanError, check_plan_columns
 from shared.core.decide.plans.deployment_limits import (
     StaleDeploymentError,
@@ -293,3 +294,6 @@ def _bare(placement: GroupPlacement) -> GroupPlacement:
 
 def _total(placements: tuple[GroupPlacement, ...]) -> int:
     return sum(sum(placement.counts) for placement in placements)
+
+
+DECIDERS: Deciders = {SubmitPlan: decide_plan}
