@@ -1,8 +1,8 @@
 """What the values of the wire may be beyond their types: bounds of integers, and the words of statuses.
 
-Decides nothing about records of the log, which are read as they are. Doors, where a message of another process comes
-in, read it with `BoundedDecoder`, which refuses integers outside their bounds; `generate.py` writes bounds, formats and
-words into JSON Schema. An integer without a row here is signed with 64 bits.
+Decides nothing about records of the log, which are read as they are. A message of another process is read with
+`BoundedDecoder`, which refuses integers outside their bounds; `generate.py` writes bounds, formats and words into JSON
+Schema. An integer without a row here is signed with 64 bits.
 """
 
 import re

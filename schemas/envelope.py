@@ -164,7 +164,7 @@ class CommandBatch(Wire, frozen=True, kw_only=True):
 
 
 RECORD_DECODER = msgspec.json.Decoder(LogRecord)
-#: a door: integers outside their bounds are refused. Records are read as they are.
+#: commands of other processes: integers outside their bounds are refused. Records are read as they are.
 COMMANDS_DECODER = bounded_decoder(CommandBatch)
 #: dicts are encoded in sorted order, so that equal values are equal bytes.
 ENCODER = msgspec.json.Encoder(order="deterministic")

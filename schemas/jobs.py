@@ -338,7 +338,7 @@ class RegisterJob(Command, frozen=True, kw_only=True, tag="register_job"):
     windows: tuple[UpdateWindow, ...] = ()
     #: refuse unless the job's modify_index equals this; 0: the job must not exist; -1: do not check.
     check_index: int = -1
-    #: position in JOBS that this came from and the one before it; 0 for the fast door.
+    #: position in JOBS that this came from and the one before it; 0 for a request.
     jobs_seq: int = 0
     jobs_prev: int = 0
 

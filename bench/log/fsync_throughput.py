@@ -217,19 +217,19 @@ async def _write_events(
     bus: BusServers, events: int, a_transaction: int
 ) -> tuple[float, dict[str, bool], bool]:
     await bus.begin()
-    pen = _AppendWriter(events, a_transaction)
+    writer = _AppendWriter(events, a_transaction)
 
     async def story(_: Shell) -> None:
-        await wait_until(lambda: pen.ended_s or pen.failure, "the last append", LIMIT_S)
+        await wait_until(lambda: writer.ended_s or writer.failure, "the last append", LIMIT_S)
 
-    await bus.drive(pen, story)
+    await bus.drive(writer, story)
     chain, count = Chain(), 0
     async with Client(bus.client_url.partition(",")[0]) as client:
         async for record in client.read_log():
             accepted = chain.accept(record.seq, record.subject, record.data)
             count += len(accepted.events) if accepted is not None else 0
-    checks = {"events_all_there": count == events and not pen.failure and not chain.foreign}
-    return events / (pen.ended_s - pen.began_s), checks, pen.fsync
+    checks = {"events_all_there": count == events and not writer.failure and not chain.foreign}
+    return events / (writer.ended_s - writer.began_s), checks, writer.fsync
 
 
 # ---- placements ----
@@ -295,7 +295,7 @@ async def _place(bus: BusServers, world: _PreparedPlans) -> tuple[float, dict[st
 
     async def story(shell: Shell) -> None:
         nonlocal took, table
-        await wait_until(lambda: applier.is_active, "the applier has the pen", LIMIT_S)
+        await wait_until(lambda: applier.is_active, "the applier has the write lease", LIMIT_S)
         table = applier.replica.state.allocations
         start = time.perf_counter()
         for token, data in enumerate(world.plans, 1_000_000):

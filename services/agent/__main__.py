@@ -372,7 +372,7 @@ def main() -> int:
         settings,
         node_id=own.node_id,
         performers_of=performers_of,
-        beside=watch,
+        side_task=watch,
         carriers={SOURCE: hands.carry},
         given=given,
     )

@@ -107,7 +107,7 @@ class Agent:
         """Its own projection, of which the shell delivers the last value first; and operators' orders to tasks."""
         return (
             Listen("projection", subjects.node(self.node_id)),
-            Listen(operator_orders.SOURCE, subjects.hands(self.node_id, "*")),
+            Listen(operator_orders.SOURCE, subjects.node_rpc(self.node_id, "*")),
         )
 
     def step(self, inputs: Sequence[Input | AgentInput], now_ns: int) -> list[Effect | AgentEffect]:

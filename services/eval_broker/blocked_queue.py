@@ -1,7 +1,7 @@
 """Queues of blocked evaluations, one for each wait shape: which evaluation is retried, and when.
 
 Evaluations with the same *wait shape* (`shared/core/scheduling/reservations/wait_shapes.py`) fit on the same nodes, so
-if one of them finds no room, none does. They share a queue, which the code calls a line, ordered by priority, then age.
+if one of them finds no room, none does. They share a queue, ordered by priority, then age.
 A queue holds blocked evaluations, for which the log records that no room was found, and parked ones: pending
 evaluations behind a blocked one, whose try would fail in the same way. When capacity is freed that could help, only the
 head is tried. A try that finds room allows two more, so that the rate doubles while there is room; a try that
@@ -53,7 +53,7 @@ class QueuedEvaluation(msgspec.Struct, eq=False, gc=False):
     """One evaluation of a queue: it waits, or is being tried. `blocked` is None for a parked one."""
 
     order: QueueOrder
-    line: "ShapeQueue"
+    queue: "ShapeQueue"
     blocked: Blocked | None
     waits: bool
 
@@ -76,9 +76,9 @@ class ShapeQueue(msgspec.Struct, eq=False):
     #: number that wait, and number being tried.
     waiting: int = 0
     trying: int = 0
-    #: positions of waiting evaluations: `queue` those that arrived in order, `heap` all others. A position whose
+    #: positions of waiting evaluations: `ordered` those that arrived in order, `heap` all others. A position whose
     #: evaluation no longer waits is skipped.
-    queue: deque[QueueOrder] = msgspec.field(default_factory=deque[QueueOrder])
+    ordered: deque[QueueOrder] = msgspec.field(default_factory=deque[QueueOrder])
     heap: list[QueueOrder] = []
     #: the most recent block record: the classes it names wake the queue.
     blocked: Blocked | None = None
@@ -91,7 +91,7 @@ class BlockedQueues:
     def __init__(self, freed_seq: Mapping[int, int], grown_seq: Mapping[int, int]) -> None:
         self._freed_seq = freed_seq
         self._grown_seq = grown_seq
-        self._lines: dict[WaitShape, ShapeQueue] = {}
+        self._queues: dict[WaitShape, ShapeQueue] = {}
         self._members: dict[EvalKey, QueuedEvaluation] = {}
         #: parked evaluations by job; read by the role.
         self.parked_by_job: dict[JobId, tuple[EvalKey, ...]] = {}
@@ -109,13 +109,13 @@ class BlockedQueues:
         return {
             "blocked_evaluations": self._blocked,
             "parked_evaluations": sum(map(len, self.parked_by_job.values())),
-            "shapes": len(self._lines),
+            "shapes": len(self._queues),
         }
 
     @property
     def waiting_for_workers(self) -> int:
         """Number of evaluations in running queues without a failed try: they wait for workers, not for nodes."""
-        return sum(line.waiting for line in self._running.values() if line.blocked is None)
+        return sum(queue.waiting for queue in self._running.values() if queue.blocked is None)
 
     # ---- members ----
 
@@ -123,34 +123,34 @@ class BlockedQueues:
         """Add an evaluation that is blocked according to the log; room may have appeared since its snapshot."""
         if key in self._members:
             return
-        line = self._line(need, now)
-        line.credit = 0
-        line.is_running = False
-        self._enter(key, need, line, blocked)
+        queue = self._queue_of(need, now)
+        queue.credit = 0
+        queue.is_running = False
+        self._enter(key, need, queue, blocked)
         self._blocked += 1
-        if line.blocked is None or blocked.snapshot_seq >= line.blocked.snapshot_seq:
-            line.blocked = blocked
-            line.asks = need.asks
-            if self._wakes.put(line.shape, blocked):
-                line.heard_seq = now.seq
-        self._settle(line)
+        if queue.blocked is None or blocked.snapshot_seq >= queue.blocked.snapshot_seq:
+            queue.blocked = blocked
+            queue.asks = need.asks
+            if self._wakes.put(queue.shape, blocked):
+                queue.heard_seq = now.seq
+        self._settle(queue)
 
     def park(self, key: EvalKey, need: PlacementNeed, now: "StepTime") -> None:
         """Add a pending evaluation that only adds allocations; `ready` returns it once it may be leased."""
         if key in self._members:
             return
-        line = self._line(need, now)
-        if line.credit and not line.waiting and line.trying < TRIES_MAX:
+        queue = self._queue_of(need, now)
+        if queue.credit and not queue.waiting and queue.trying < TRIES_MAX:
             # The queue is empty: the usual case.
             order = (-need.priority, need.age, need.job_id, key)
-            self._members[key] = QueuedEvaluation(order, line, None, waits=False)
-            line.trying += 1
-            line.credit -= 1
+            self._members[key] = QueuedEvaluation(order, queue, None, waits=False)
+            queue.trying += 1
+            queue.credit -= 1
             self._ready.append(key)
             return
-        self._enter(key, need, line, None)
+        self._enter(key, need, queue, None)
         self.parked_by_job[need.job_id] = (*self.parked_by_job.get(need.job_id, ()), key)
-        self._settle(line)
+        self._settle(queue)
 
     def is_in_trial(self, key: EvalKey) -> bool:
         """Return whether an evaluation of a queue is being tried."""
@@ -164,13 +164,13 @@ class BlockedQueues:
             return False
         self._blocked -= 1
         member.blocked = None
-        line = member.line
+        queue = member.queue
         if member.waits:
             member.waits = False
-            line.waiting -= 1
-            line.trying += 1
-        line.moved_ns = now.ns
-        self._settle(line)
+            queue.waiting -= 1
+            queue.trying += 1
+        queue.moved_ns = now.ns
+        self._settle(queue)
         return True
 
     def leave(
@@ -189,22 +189,22 @@ class BlockedQueues:
         member = self._members.pop(key, None)
         if member is None:
             return False
-        line = member.line
+        queue = member.queue
         if member.blocked is not None:
             self._blocked -= 1
         if member.waits:
-            line.waiting -= 1
+            queue.waiting -= 1
             self._unpark(member.order)
         else:
             left = self._members.get(after) if after is not None else None
-            line.trying -= 1
-            found = (left is None or left.line is not line) if was_tried else None
-            self._learn(line, now, found=found)
-        if line.waiting or line.number in self._running:
-            self._settle(line)
-        if not line.waiting and not line.trying:
-            del self._lines[line.shape]
-            self._wakes.drop(line.shape)
+            queue.trying -= 1
+            found = (left is None or left.queue is not queue) if was_tried else None
+            self._learn(queue, now, found=found)
+        if queue.waiting or queue.number in self._running:
+            self._settle(queue)
+        if not queue.waiting and not queue.trying:
+            del self._queues[queue.shape]
+            self._wakes.drop(queue.shape)
         return True
 
     # ---- tries ----
@@ -212,13 +212,13 @@ class BlockedQueues:
     def free(self, event: CapacityFreed, seq: int, now: "StepTime") -> None:
         """Record freed capacity; at most one evaluation of each queue that it can help becomes due."""
         for shape in self._wakes.touched(event.classes):
-            line = self._lines[shape]
-            if _may_help(line, event):
-                line.freed_seq = seq
-                if not line.trying:
-                    line.credit = max(line.credit, 1)
-                    line.moved_ns = now.ns
-                    self._settle(line)
+            queue = self._queues[shape]
+            if _may_help(queue, event):
+                queue.freed_seq = seq
+                if not queue.trying:
+                    queue.credit = max(queue.credit, 1)
+                    queue.moved_ns = now.ns
+                    self._settle(queue)
 
     def take(self, limit: int, now_ns: int) -> list[EvalKey]:
         """Take out blocked evaluations to wake, by priority, then age."""
@@ -243,48 +243,48 @@ class BlockedQueues:
 
         While a queue finds room, evaluations of lower priority must not take it before the next one of the queue.
         """
-        return max((self._priority(line, now_ns) for line in self._running.values()), default=0)
+        return max((self._priority(queue, now_ns) for queue in self._running.values()), default=0)
 
     def due_ns(self, now_ns: int) -> int:
         """When a stalled queue stops holding lower priorities back; 0: none does."""
-        ends = [line.moved_ns + STALL_TIMEOUT_NS for line in self._running.values()]
+        ends = [queue.moved_ns + STALL_TIMEOUT_NS for queue in self._running.values()]
         return min((end for end in ends if end > now_ns), default=0)
 
-    def _priority(self, line: ShapeQueue, now_ns: int) -> int:
-        is_moving = line.waiting and now_ns < line.moved_ns + STALL_TIMEOUT_NS
-        return -self._head(line).order[0] if is_moving else 0
+    def _priority(self, queue: ShapeQueue, now_ns: int) -> int:
+        is_moving = queue.waiting and now_ns < queue.moved_ns + STALL_TIMEOUT_NS
+        return -self._head(queue).order[0] if is_moving else 0
 
-    def _line(self, need: PlacementNeed, now: "StepTime") -> ShapeQueue:
-        line = self._lines.get(need.shape)
-        if line is None:
+    def _queue_of(self, need: PlacementNeed, now: "StepTime") -> ShapeQueue:
+        queue = self._queues.get(need.shape)
+        if queue is None:
             self._numbered += 1
-            line = ShapeQueue(need.shape, self._numbered, credit=FIRST_TRIES, moved_ns=now.ns)
-            self._lines[need.shape] = line
-        return line
+            queue = ShapeQueue(need.shape, self._numbered, credit=FIRST_TRIES, moved_ns=now.ns)
+            self._queues[need.shape] = queue
+        return queue
 
     def _enter(
-        self, key: EvalKey, need: PlacementNeed, line: ShapeQueue, blocked: Blocked | None
+        self, key: EvalKey, need: PlacementNeed, queue: ShapeQueue, blocked: Blocked | None
     ) -> None:
         order = (-need.priority, need.age, need.job_id, key)
-        self._members[key] = QueuedEvaluation(order, line, blocked, waits=True)
-        line.waiting += 1
+        self._members[key] = QueuedEvaluation(order, queue, blocked, waits=True)
+        queue.waiting += 1
         # Most arrive in order of the queue: appending needs no search.
-        if not line.queue or line.queue[-1] < order:
-            line.queue.append(order)
+        if not queue.ordered or queue.ordered[-1] < order:
+            queue.ordered.append(order)
         else:
-            heappush(line.heap, order)
+            heappush(queue.heap, order)
 
-    def _head(self, line: ShapeQueue) -> QueuedEvaluation:
+    def _head(self, queue: ShapeQueue) -> QueuedEvaluation:
         """Return the first waiting evaluation; at least one must wait."""
-        queue, heap = line.queue, line.heap
+        ordered, heap = queue.ordered, queue.heap
         first = late = None
-        while queue and (first := self._waiting_at(queue[0])) is None:
-            queue.popleft()
+        while ordered and (first := self._waiting_at(ordered[0])) is None:
+            ordered.popleft()
         while heap and (late := self._waiting_at(heap[0])) is None:
             heappop(heap)
         if first is None or (late is not None and late.order < first.order):
             first = late
-        assert first is not None, (line.shape, line.waiting)
+        assert first is not None, (queue.shape, queue.waiting)
         return first
 
     def _waiting_at(self, order: QueueOrder) -> QueuedEvaluation | None:
@@ -302,44 +302,44 @@ class BlockedQueues:
         else:
             self.parked_by_job[job_id] = tuple(one for one in keys if one != key)
 
-    def _learn(self, line: ShapeQueue, now: "StepTime", *, found: bool | None) -> None:
+    def _learn(self, queue: ShapeQueue, now: "StepTime", *, found: bool | None) -> None:
         """Adjust the credit: two more tries after one that found room, none after one that found none."""
         if found is None:
-            line.credit += 1
+            queue.credit += 1
             return
-        line.is_running = found
-        line.moved_ns = now.ns
-        line.credit = min(line.credit + 2, TRIES_MAX) if found else 0
+        queue.is_running = found
+        queue.moved_ns = now.ns
+        queue.credit = min(queue.credit + 2, TRIES_MAX) if found else 0
 
-    def _settle(self, line: ShapeQueue) -> None:
+    def _settle(self, queue: ShapeQueue) -> None:
         """Start the tries that the credit allows. The head of an idle queue was tried after the last freed room."""
-        if line.waiting and not line.trying and not line.credit:
-            line.credit = int(self._is_due(line, self._head(line)))
-        while line.waiting and line.credit and line.trying < TRIES_MAX:
-            head = self._head(line)
+        if queue.waiting and not queue.trying and not queue.credit:
+            queue.credit = int(self._is_due(queue, self._head(queue)))
+        while queue.waiting and queue.credit and queue.trying < TRIES_MAX:
+            head = self._head(queue)
             head.waits = False
-            line.credit -= 1
-            line.waiting -= 1
-            line.trying += 1
+            queue.credit -= 1
+            queue.waiting -= 1
+            queue.trying += 1
             if head.blocked is not None:
                 heappush(self._due, head.order)
             else:
                 self._unpark(head.order)
                 self._ready.append(head.order[3])
-        if line.waiting and line.trying and line.is_running:
-            self._running[line.number] = line
+        if queue.waiting and queue.trying and queue.is_running:
+            self._running[queue.number] = queue
         else:
-            self._running.pop(line.number, None)
+            self._running.pop(queue.number, None)
 
-    def _is_due(self, line: ShapeQueue, head: QueuedEvaluation) -> bool:
+    def _is_due(self, queue: ShapeQueue, head: QueuedEvaluation) -> bool:
         """Return whether a head was never tried, or room appeared after the snapshot on which it found none."""
         blocked = head.blocked
         if blocked is None:
             return True
         since = blocked.snapshot_seq
-        if since >= line.heard_seq:
+        if since >= queue.heard_seq:
             # The queue has seen every event since then, amounts included.
-            return line.freed_seq > since
+            return queue.freed_seq > since
         freed = self._grown_seq if needs_new_nodes(blocked) else self._freed_seq
         return any(freed.get(one, 0) > since for one in blocked.classes) or any(
             seq > since for one, seq in freed.items() if one >= blocked.seen_classes
@@ -361,9 +361,9 @@ def needs_new_nodes(blocked: Blocked) -> bool:
     )
 
 
-def _may_help(line: ShapeQueue, event: CapacityFreed) -> bool:
-    if line.blocked is not None and needs_new_nodes(line.blocked):
+def _may_help(queue: ShapeQueue, event: CapacityFreed) -> bool:
+    if queue.blocked is not None and needs_new_nodes(queue.blocked):
         return event.grown
-    if not event.room or not line.asks:
+    if not event.room or not queue.asks:
         return True
-    return any(all(a <= b for a, b in zip(ask, event.room, strict=True)) for ask in line.asks)
+    return any(all(a <= b for a, b in zip(ask, event.room, strict=True)) for ask in queue.asks)

@@ -5,6 +5,7 @@ another evaluation of their job, waiting are delayed until a time, cancelable en
 """
 
 from schemas.base import EvalKey
+from shared.core.runtime.counters import Counters
 from shared.core.runtime.histogram import Histogram
 
 _PREFIX = "caravan_eval_broker_"
@@ -35,23 +36,23 @@ class _RunLengthHistogram(Histogram):
         return super().shown()
 
 
-class BrokerCounters:
+_NAMES = (
+    "dead_messages",
+    "evaluations_failed",
+    "leases_doubted",
+    "leases_expired",
+    "leases_reminded",
+    "leases_returned",
+    "leases",
+    "plans_refused",
+)
+
+
+class BrokerCounters(Counters):
     """Sums since the start of the process, and what blocked evaluations request. Times are steady ns."""
 
     def __init__(self) -> None:
-        self._sums: dict[str, float] = dict.fromkeys(
-            (
-                "dead_messages_total",
-                "evaluations_failed_total",
-                "leases_doubted_total",
-                "leases_expired_total",
-                "leases_reminded_total",
-                "leases_returned_total",
-                "leases_total",
-                "plans_refused_total",
-            ),
-            0,
-        )
+        super().__init__(_PREFIX, _NAMES)
         self._process = _RunLengthHistogram(_PREFIX + "process_seconds")
         self._wait = _RunLengthHistogram(_PREFIX + "wait_seconds")
         #: MHz and MiB.
@@ -63,13 +64,9 @@ class BrokerCounters:
         self._blocked = {}
         self._blocked_sum = (0, 0)
 
-    def add(self, name: str, count: int = 1) -> None:
-        """Count."""
-        self._sums[name] += count
-
     def leased(self, waited_ns: list[int]) -> None:
         """Count leases: the time from being ready to being handed out (broker.wait_time)."""
-        self._sums["leases_total"] += len(waited_ns)
+        self.add("leases", len(waited_ns))
         for duration_ns in waited_ns:
             self._wait.observe(duration_ns)
 
@@ -96,6 +93,5 @@ class BrokerCounters:
             "blocked_cpu_mhz": self._blocked_sum[0],
             "blocked_memory_mib": self._blocked_sum[1],
         }
-        shown = {**self._sums, **blocked, **gauges}
-        named = {_PREFIX + name: float(value) for name, value in shown.items()}
-        return {**named, **self._wait.shown(), **self._process.shown()}
+        named = self.gauges({**blocked, **gauges})
+        return {**self.totals(), **named, **self._wait.shown(), **self._process.shown()}

@@ -65,13 +65,13 @@ class ReadyQueue:
             heappush(self._heap, (-priority, key))
             return 0
         first = self._entries[head]
-        line = self._behind.setdefault(job_id, [])
+        behind = self._behind.setdefault(job_id, [])
         if first.is_out or (-priority, key) > (first.order, head):
-            line.append(key)
+            behind.append(key)
         else:
-            line.append(head)
+            behind.append(head)
             self._lead(job_id, key)
-        return len(line) + (not first.is_out)
+        return len(behind) + (not first.is_out)
 
     def drop(self, key: EvalKey) -> bool:
         """Remove an evaluation, leased or not; the next of its job becomes the head. Returns whether it was here."""
@@ -144,11 +144,11 @@ class ReadyQueue:
         heappush(self._heap, (self._entries[key].order, key))
 
     def _move_up(self, job_id: JobId) -> None:
-        line = self._behind.get(job_id)
-        if line is None:
+        behind = self._behind.get(job_id)
+        if behind is None:
             return
-        key = min(line, key=self._place)
-        line.remove(key)
-        if not line:
+        key = min(behind, key=self._place)
+        behind.remove(key)
+        if not behind:
             del self._behind[job_id]
         self._lead(job_id, key)

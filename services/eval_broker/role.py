@@ -82,7 +82,7 @@ class EvalBroker(ReplicatedRole):
                 "pending_evaluations": self._ready.behind + len(self._joined),
                 "waiting_evaluations": len(self._delayed),
                 "cancelable_evaluations": len(self._endings),
-                **self._lines.gauges(),
+                **self._queues.gauges(),
                 "workers": len(self._workers.lane_by_worker),
                 "acting_bool": int(self._is_active),
                 "applied_seq": self.replica.seq,
@@ -96,7 +96,7 @@ class EvalBroker(ReplicatedRole):
         try:
             presence = _read_presence(message)
         except (ValueError, RecursionError) as err:
-            self._counters.add("dead_messages_total")
+            self._counters.add("dead_messages")
             if self.is_leader:
                 step.emit(self.dead_letter(message, str(err), step.now_ns))
             return
@@ -104,13 +104,13 @@ class EvalBroker(ReplicatedRole):
         if not presence.active:
             self._lose(instance, counts=False)
             return
-        self._workers.hear(instance, now)
+        self._workers.record_presence(instance, now)
         for key in presence.returned:
             if self._workers.holder(key) == instance:
-                self._counters.add("leases_returned_total")
+                self._counters.add("leases_returned")
                 self._release(key, counts=False)
         forgotten = self._workers.forgotten(instance, now)
-        self._counters.add("leases_reminded_total", len(forgotten))
+        self._counters.add("leases_reminded", len(forgotten))
         for at in range(0, len(forgotten), LEASES_PER_MESSAGE):
             step.emit(self._message(instance, tuple(forgotten[at : at + LEASES_PER_MESSAGE])))
 
@@ -130,18 +130,18 @@ class EvalBroker(ReplicatedRole):
         """Drop lost workers, then send leases and commands that are due."""
         now = step.steady_ns
         self._update_acting(now)
-        lost, doubted = self._workers.take_unheard(now)
+        lost, doubted = self._workers.take_silent(now)
         for instance in lost:
             self._lose(instance, counts=True)
         for held in doubted:
-            self._counters.add("leases_doubted_total")
+            self._counters.add("leases_doubted")
             self._requeue_lease(held, counts=False)
         if self._is_active:
             self._act(step)
 
     def _notice(self, record: envelope.LogRecord, moment: StepTime) -> None:
         ordinal, seq = 0, moment.seq
-        parked_of, joined = self._lines.parked_by_job, self._joined.of
+        parked_of, joined = self._queues.parked_by_job, self._joined.of
         incarnations = self.replica.state.policy.incarnations
         for event in record.events:
             match event:
@@ -164,10 +164,10 @@ class EvalBroker(ReplicatedRole):
                         self._awake(key, moment)
                         self._refresh(key, moment)
                 case PlanRefused():
-                    self._counters.add("plans_refused_total")
+                    self._counters.add("plans_refused")
                     self._planned(event.key, event.origin, counts=True)
                 case CapacityFreed():
-                    self._lines.free(event, seq, moment)
+                    self._queues.free(event, seq, moment)
                 case _:
                     pass
 
@@ -194,7 +194,7 @@ class EvalBroker(ReplicatedRole):
     def _clear(self) -> None:
         self._ready = ReadyQueue()
         table = self.replica.state.evaluations
-        self._lines = BlockedQueues(table.freed_seq, table.grown_seq)
+        self._queues = BlockedQueues(table.freed_seq, table.grown_seq)
         self._delayed = DelayQueue()
         self._room_asked = UnconfirmedKeys()
         self._delay_asked = UnconfirmedKeys()
@@ -226,7 +226,7 @@ class EvalBroker(ReplicatedRole):
         elif evaluation.blocked is not None:
             self._ready.drop(key)
             need = blocked_placement_need(self.replica.state, evaluation, evaluation.blocked)
-            self._lines.block(key, need, evaluation.blocked, moment)
+            self._queues.block(key, need, evaluation.blocked, moment)
             self._counters.blocked(key, *self._ask(evaluation.job_id, evaluation.blocked))
         elif evaluation.wait_until_ns:
             self._delayed.add(key, evaluation.wait_until_ns)
@@ -235,21 +235,21 @@ class EvalBroker(ReplicatedRole):
 
     def _admit(self, evaluation: Evaluation, moment: StepTime) -> None:
         """Make a pending evaluation ready, or park it behind others of its shape if it only adds allocations."""
-        key, lines = evaluation.key, self._lines
-        need = None if lines.is_in_trial(key) else placement_need(self.replica.state, evaluation)
+        key, queues = evaluation.key, self._queues
+        need = None if queues.is_in_trial(key) else placement_need(self.replica.state, evaluation)
         if need is None:
             self._queue(evaluation, moment.ns)
             return
-        for older in lines.parked_by_job.get(evaluation.job_id, ()):
+        for older in queues.parked_by_job.get(evaluation.job_id, ()):
             # Evaluations of a job without allocations all request the same.
-            lines.leave(older, moment)
+            queues.leave(older, moment)
             self._end(older, "canceled", "superseded")
-        lines.park(key, need, moment)
+        queues.park(key, need, moment)
 
     def _unpark(self, job_id: JobId, moment: StepTime) -> None:
         """Requeue the parked evaluations of a job that changed: they may have to do more than add allocations."""
-        for key in self._lines.parked_by_job.get(job_id, ()):
-            self._lines.leave(key, moment)
+        for key in self._queues.parked_by_job.get(job_id, ()):
+            self._queues.leave(key, moment)
             self._refresh(key, moment)
 
     def _ask(self, job_id: JobId, blocked: Blocked) -> tuple[int, int]:
@@ -300,7 +300,7 @@ class EvalBroker(ReplicatedRole):
 
     def _awake(self, key: EvalKey, moment: StepTime) -> None:
         """Remove an evaluation that was woken from the blocked or the delay queue."""
-        if self._lines.mark_woken(key, moment):
+        if self._queues.mark_woken(key, moment):
             self._room_asked.done(key)
             self._counters.unblocked(key)
         elif self._delayed.drop(key):
@@ -315,7 +315,7 @@ class EvalBroker(ReplicatedRole):
         after = None
         if table.blocked_of and (ended := table.by_key.get(key)) is not None:
             after = table.blocked_of.get(ended.job_id)
-        if self._lines.leave(key, moment, was_tried=was_tried, after=after):
+        if self._queues.leave(key, moment, was_tried=was_tried, after=after):
             self._room_asked.done(key)
             self._counters.unblocked(key)
         if not self._ready.drop(key):
@@ -362,7 +362,7 @@ class EvalBroker(ReplicatedRole):
             return
         attempts = self._attempts[key] = self._attempts.get(key, 0) + 1
         if attempts >= self.replica.state.policy.policy.delivery_limit:
-            self._counters.add("evaluations_failed_total")
+            self._counters.add("evaluations_failed")
             self._end(key, "failed", f"handed out {attempts} times without a plan that held")
 
     def _end(self, key: EvalKey, status: str, reason: str) -> None:
@@ -372,9 +372,9 @@ class EvalBroker(ReplicatedRole):
     def _lease_ready(self, step: Step) -> None:
         now, is_first = step.steady_ns, True
         by_key = self.replica.state.evaluations.by_key
-        for key in self._lines.ready():
+        for key in self._queues.ready():
             self._queue(by_key[key], now)
-        floor = self._lines.floor(now)
+        floor = self._queues.floor(now)
         share = self._workers.share(self._ready.ready, LEASES_PER_MESSAGE)
         while share and self._ready.ready:
             instance, room, is_alone = self._workers.next()
@@ -423,11 +423,11 @@ class EvalBroker(ReplicatedRole):
     def _act(self, step: Step) -> None:
         now = step.steady_ns
         for held in self._workers.take_overdue(now):
-            self._counters.add("leases_expired_total")
+            self._counters.add("leases_expired")
             self._requeue_lease(held, counts=True)
         self._send_commands(step)
         self._lease_ready(step)
-        waiting = self._ready.ready + self._ready.behind + self._lines.waiting_for_workers
+        waiting = self._ready.ready + self._ready.behind + self._queues.waiting_for_workers
         self._backlog.report(step, waiting, self.replica.seq)
         sleeps = self._delayed.next_ns if self._delay_asked.room else 0
         due = earliest(
@@ -436,7 +436,7 @@ class EvalBroker(ReplicatedRole):
             self._delay_asked.due_ns,
             self._endings.due_ns,
             self._backlog.due_ns,
-            self._lines.due_ns(now),
+            self._queues.due_ns(now),
             self.timer.steady(sleeps) if sleeps else 0,
         )
         self.timer.arm(step, due)
@@ -444,7 +444,7 @@ class EvalBroker(ReplicatedRole):
     def _send_commands(self, step: Step) -> None:
         """Send commands for evaluations to wake or end; send again what the log has not confirmed in time."""
         now = step.steady_ns
-        room = self._lines.take(self._room_asked.room, now)
+        room = self._queues.take(self._room_asked.room, now)
         # The log's clock may be ahead of ours.
         log_ns = max(step.now_ns, self.replica.state.t_ns)
         late = self._delayed.take(log_ns, self._delay_asked.room)

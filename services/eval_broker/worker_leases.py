@@ -84,7 +84,7 @@ class WorkerLeases:
         """Number of outstanding leases; `lane_by_worker` has one entry for each worker."""
         return len(self._held)
 
-    def hear(self, instance: str, now_ns: int) -> None:
+    def record_presence(self, instance: str, now_ns: int) -> None:
         """Record presence of a worker."""
         worker = self._live.get(instance)
         if worker is not None:
@@ -110,7 +110,7 @@ class WorkerLeases:
             worker.load = 0
             worker.given.clear()
 
-    def take_unheard(self, now_ns: int) -> tuple[list[str], list[RevokedLease]]:
+    def take_silent(self, now_ns: int) -> tuple[list[str], list[RevokedLease]]:
         """Return the lost workers, and revoke the leases of suspect ones.
 
         A suspect worker gets no lease until it sends presence again.
@@ -217,8 +217,8 @@ class WorkerLeases:
         return taken
 
 
-def _first(line: deque[LeaseBatch]) -> LeaseBatch | None:
+def _first(batches: deque[LeaseBatch]) -> LeaseBatch | None:
     """Return the first batch with an outstanding lease; drop those before it."""
-    while line and not line[0].left:
-        line.popleft()
-    return line[0] if line else None
+    while batches and not batches[0].left:
+        batches.popleft()
+    return batches[0] if batches else None

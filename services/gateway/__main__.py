@@ -37,7 +37,7 @@ def build(settings: RunSettings) -> RoleSpec:
             if sending is not None:
                 sending.cancel()
 
-    return RoleSpec(role=role, beside=serve, niceness=NICENESS, settings=own)
+    return RoleSpec(role=role, side_task=serve, niceness=NICENESS, settings=own)
 
 
 if __name__ == "__main__":

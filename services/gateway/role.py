@@ -29,7 +29,7 @@ from shared.core.state.state import State
 from shared.display.time_marks import TimeMarks
 from shared.query.answers import QueryEngine
 from shared.query.evaluation_index import EvaluationIndex
-from shared.query.rollout import SettlingClock
+from shared.query.job_progress import SettlingClock
 
 #: Records are delivered in batches of this window: what a person sees may be as old.
 BATCH_WINDOW_NS = 10_000_000
@@ -166,7 +166,7 @@ class Gateway(ReplicatedRole):
 
     def sources(self) -> tuple[Source, ...]:
         """The log alone."""
-        return (Replay(tables=self.replica.tables, lull_ns=BATCH_WINDOW_NS),)
+        return (Replay(tables=self.replica.tables, batch_window_ns=BATCH_WINDOW_NS),)
 
     def metrics(self) -> dict[str, float]:
         """Counts since the start, and what waits now."""

@@ -25,6 +25,7 @@ from schemas.nodes import Heartbeat as Beat
 from schemas.policy import BeginIncarnation, ClusterCreated, PolicyChanged
 from services.heartbeat.liveness_deadlines import LivenessDeadlines, LivenessSettings, NodeRows
 from shared.core.decide.incarnation import is_credible
+from shared.core.runtime.counters import Counters
 from shared.core.runtime.messages import (
     CaughtUp,
     LeadershipLost,
@@ -66,6 +67,7 @@ _RELEVANT_EVENTS = frozenset(
 
 #: Nodes that come and go are looked at by the second: it need not hear of every record by itself.
 BATCH_WINDOW_NS = 20_000_000
+_COUNTED = ("heartbeats", "strangers", "declared_down", "declared_ready", "graces", "masses")
 
 
 class HeartbeatMonitor(ReplicatedRole):
@@ -101,9 +103,7 @@ class HeartbeatMonitor(ReplicatedRole):
         #: a heartbeat that is ahead of the log, and since when.
         self._ahead: tuple[Beat, int] | None = None
         self._compared_ns = 0
-        self._counts = dict.fromkeys(
-            ("heartbeats", "strangers", "declared_down", "declared_ready", "graces", "masses"), 0
-        )
+        self._counters = Counters("caravan_heartbeat_", _COUNTED)
 
     @property
     def _missed(self) -> int:
@@ -111,7 +111,7 @@ class HeartbeatMonitor(ReplicatedRole):
 
     def sources(self) -> tuple[Source, ...]:
         """The log, and every node's heartbeat."""
-        replay = Replay(tables=self.replica.tables, lull_ns=BATCH_WINDOW_NS)
+        replay = Replay(tables=self.replica.tables, batch_window_ns=BATCH_WINDOW_NS)
         return replay, Listen("heartbeats", subjects.HEARTBEATS)
 
     def metrics(self) -> dict[str, float]:
@@ -120,7 +120,7 @@ class HeartbeatMonitor(ReplicatedRole):
         live = fleet.live[: fleet.size]
         down = live & (fleet.status[: fleet.size] == DOWN)
         away = live & (fleet.status[: fleet.size] == DISCONNECTED)
-        found = {f"caravan_heartbeat_{name}_total": float(n) for name, n in self._counts.items()}
+        found = self._counters.totals()
         found["caravan_heartbeat_up_nodes"] = float(np.count_nonzero(live & ~down & ~away))
         found["caravan_heartbeat_down_nodes"] = float(np.count_nonzero(down))
         found["caravan_heartbeat_disconnected_nodes"] = float(np.count_nonzero(away))
@@ -157,7 +157,7 @@ class HeartbeatMonitor(ReplicatedRole):
             else:
                 self._take_message(item, step)
         if beats:
-            self._counts["heartbeats"] += len(beats)
+            self._counters.add("heartbeats", len(beats))
             self._heard(np.array(beats, dtype=np.int64), step)
 
     def on_message(self, message: Message, step: Step) -> None:
@@ -199,7 +199,7 @@ class HeartbeatMonitor(ReplicatedRole):
     def _begin(self, step: Step, grace_ns: int = 0) -> None:
         """Start or restart watching, with a fresh deadline for every node."""
         self._back.clear()
-        self._counts["graces"] += 1
+        self._counters.add("graces")
         self._silence.reset_deadlines(step.now_ns, grace_ns)
         if self.is_acting:
             self._scanned_ns = step.now_ns
@@ -281,7 +281,7 @@ class HeartbeatMonitor(ReplicatedRole):
         self._compare_seen(beat, step)
         if row is not None and self.replica.state.fleet.boot_ids[row] == beat.boot_id:
             return True
-        self._counts["strangers"] += 1
+        self._counters.add("strangers")
         return False
 
     def _compare(self, data: bytes, step: Step) -> None:
@@ -335,7 +335,7 @@ class HeartbeatMonitor(ReplicatedRole):
         back = self._absent(rows)
         if len(back):
             back = np.unique(back)
-            self._counts["declared_ready"] += len(back)
+            self._counters.add("declared_ready", len(back))
             self._back.update(back.tolist())
             self._ask(back, "ready", _BACK, step)
 
@@ -355,7 +355,7 @@ class HeartbeatMonitor(ReplicatedRole):
         self._report_ahead(step)
         now_ns = step.now_ns
         if now_ns - self._scanned_ns > OWN_PAUSE_NS:
-            self._counts["graces"] += 1
+            self._counters.add("graces")
             self._silence.reset_deadlines(now_ns)
         self._scanned_ns = now_ns
         fleet = self.replica.state.fleet
@@ -365,9 +365,9 @@ class HeartbeatMonitor(ReplicatedRole):
         was_mass = self._silence.mass_silence_until_ns
         rows = self._silence.scan(up, now_ns)
         if self._silence.mass_silence_until_ns and not was_mass:
-            self._counts["masses"] += 1
+            self._counters.add("masses")
         if len(rows):
-            self._counts["declared_down"] += len(rows)
+            self._counters.add("declared_down", len(rows))
             self._ask(rows, "down", f"{self._missed} heartbeats missed", step)
         if now_ns - self._lingered_ns >= DISCONNECTED_RECHECK_NS and away.any():
             self._lingered_ns = now_ns

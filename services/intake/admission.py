@@ -1,9 +1,10 @@
-"""Credit: how much more work may go in while the workers have enough to do.
+"""Admission control: how much new work may be sent on while the workers have enough to do.
 
-Decides how many submissions may be sent on: as many as bring what waits for workers up to a bound, by the eval
-broker's last word, with what is still on its way to the log, which that word does not count. Who says nothing for a
-second has nothing to say, and nothing is held back but what is too much under way: a broker that is away must not close
-the door. Must not know what a submission is. Next: `role.py`.
+Decides how many submissions may be sent on: as many as bring the evaluations that wait for workers up to a bound. The
+number that waits is in the eval broker's last backlog report; submissions that are not in the log yet are added, since
+the report does not count them. A report is valid for a second. Without a valid report only the number of unconfirmed
+submissions is bounded: an eval broker that is away must not stop new work. Must not know what a submission is. Next:
+`role.py`.
 """
 
 import msgspec
@@ -12,7 +13,7 @@ from schemas.bounds import bounded_decoder
 
 #: Evaluations that may wait for workers: about a second of work, so that what is accepted is soon placed.
 WAITING_MAX = 4_000
-#: A word is good for so long.
+#: How long a backlog report is valid.
 REPORT_VALID_NS = 1_000_000_000
 #: Submissions that were sent on and are not in the log: a log that is slow must not gather them unseen.
 UNCONFIRMED_MAX = 4_000
@@ -27,14 +28,14 @@ _DECODER = bounded_decoder(_BacklogReport)
 
 
 class Admission:
-    """What the eval broker said last, less what was sent since. `sent` everywhere: under way, not in the log."""
+    """What the last backlog report leaves room for, less what was sent since. `sent`: not in the log yet."""
 
     def __init__(self) -> None:
         self._left = 0
         self._until_ns = 0
 
-    def hear(self, data: bytes, sent: int, now_ns: int) -> None:
-        """Take the broker's word; what is none is passed over."""
+    def read_report(self, data: bytes, sent: int, now_ns: int) -> None:
+        """Take a backlog report; what does not decode is ignored."""
         try:
             waiting = _DECODER.decode(data).waiting
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -48,9 +49,9 @@ class Admission:
         return min(self._left, room) if self.until_ns(now_ns) else room
 
     def take(self, count: int) -> None:
-        """So many were sent."""
+        """Record that so many were sent."""
         self._left = max(0, self._left - count)
 
     def until_ns(self, now_ns: int) -> int:
-        """Until when the last word is good, if no other is heard; 0: there is none."""
+        """Until when the last report is valid; 0: no report is."""
         return self._until_ns if now_ns < self._until_ns else 0

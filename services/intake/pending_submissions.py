@@ -1,4 +1,4 @@
-"""Submissions of the fast door between their command and their effect in the log.
+"""Submissions that came as requests, between their command and their effect in the log.
 
 Decides when a command is sent again, when its clients get "pending" as an answer, and when it is given up. Everything
 is kept in order of its due time: one level of a dict for each waiting time, so that adding, answering and finding

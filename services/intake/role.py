@@ -31,6 +31,7 @@ from services.intake import verdicts
 from services.intake.admission import Admission
 from services.intake.drop_box import DropBox
 from services.intake.pending_submissions import PendingSubmission, PendingSubmissions
+from shared.core.runtime.counters import Counters
 from shared.core.runtime.deadline_timer import earliest
 from shared.core.runtime.log_capacity import WRITE_FAILED
 from shared.core.runtime.messages import (
@@ -117,7 +118,7 @@ class Intake(ReplicatedRole):
         self._pending = PendingSubmissions()
         self._memo = SubmissionCache()
         self._box = DropBox()
-        self._credit = Admission()
+        self._admission = Admission()
         self._closing = False
         self._made_ids = 0
         self._id_prefix = id_token(instance)[:80]
@@ -125,7 +126,7 @@ class Intake(ReplicatedRole):
         #: encoded commands to send at the end of the step.
         self._outbox: list[bytes] = []
         names = ("submissions", "invalid", "refused", "resends", "dead_letters")
-        self._counts = dict.fromkeys((*names, "pending_replies", "parsed"), 0)
+        self._counters = Counters("caravan_intake_", (*names, "pending_replies", "parsed"))
 
     @property
     def _remotes(self) -> dict[str, RemoteDriver]:
@@ -140,7 +141,7 @@ class Intake(ReplicatedRole):
         return submission
 
     def sources(self) -> tuple[Source, ...]:
-        """The log, the fast door shared with the other instances, and the drop box."""
+        """The log, the request subjects shared with the other instances, and the drop box."""
         return (
             Replay(space=True, tables=self.replica.tables),
             Listen(_API, subjects.API_JOBS_ALL, queue="intake"),
@@ -150,7 +151,7 @@ class Intake(ReplicatedRole):
 
     def metrics(self) -> dict[str, float]:
         """What waits now, and counts since the start."""
-        found = {f"caravan_intake_{name}_total": float(n) for name, n in self._counts.items()}
+        found = self._counters.totals()
         found["caravan_intake_pending_submissions"] = len(self._pending)
         found["caravan_intake_pending_bytes"] = self._pending.bytes + self._box.size()
         found["caravan_intake_drop_box_outstanding_messages"] = len(self._box)
@@ -166,7 +167,7 @@ class Intake(ReplicatedRole):
         elif message.source == _BOX:
             self._dropped(message, step)
         else:
-            self._credit.hear(message.data, self._pending.sent, step.steady_ns)
+            self._admission.read_report(message.data, self._pending.sent, step.steady_ns)
             self._update_drop_box(step)
             self._resend(step)
 
@@ -221,7 +222,7 @@ class Intake(ReplicatedRole):
             self._flush_outbox(step)
         # What is held back goes with the next record or backlog report, or when the last report expires.
         holds = self._pending.held or (self.is_leader and not self._box.is_open)
-        held_ns = self._credit.until_ns(step.steady_ns) if holds else 0
+        held_ns = self._admission.until_ns(step.steady_ns) if holds else 0
         self.timer.arm(step, earliest(self._pending.next_ns(), self._box.next_ns(), held_ns))
 
     def _is_full(self, step: Step) -> bool:
@@ -231,7 +232,7 @@ class Intake(ReplicatedRole):
 
     def _left(self, step: Step) -> int:
         """Return the number of submissions that may be sent now."""
-        return self._credit.left(self._pending.sent, step.steady_ns)
+        return self._admission.left(self._pending.sent, step.steady_ns)
 
     # ---- the log ----
 
@@ -273,7 +274,7 @@ class Intake(ReplicatedRole):
                 data = verdicts.conflict(waiting.submission_id, cluster_id)
             step.effects += [Reply(token, data) for token in waiting.tokens]
 
-    # ---- the fast door ----
+    # ---- requests ----
 
     def _asked(self, message: Message, step: Step) -> None:
         """Give a request its verdict, at once where the log is not needed."""
@@ -281,10 +282,10 @@ class Intake(ReplicatedRole):
         if verb == _PARSE:
             self._parse(message, step)
             return
-        self._counts["submissions"] += 1
+        self._counters.add("submissions")
         if self._is_flooded(self._pending_max) and self._is_unknown_work(message):
             # Before anything is read closely: a flood is turned away at little cost.
-            self._counts["refused"] += 1
+            self._counters.add("refused")
             self._answer(
                 message, verdicts.unavailable(_submission_name(message), len(self._pending)), step
             )
@@ -301,14 +302,14 @@ class Intake(ReplicatedRole):
                 self._ask(submission, submission_id, message, step)
                 return
         except CommandInvalid as fault:
-            self._counts["invalid"] += 1
+            self._counters.add("invalid")
             named = fault.submission_id or message.msg_id
             self._answer(message, verdicts.invalid(named, fault), step)
             return
         cluster_id = self.replica.chain.cluster_id
         known = entry or waiting
         if known is not None and known.digest != submission.digest:
-            self._counts["refused"] += 1
+            self._counters.add("refused")
             data = verdicts.conflict(submission_id, cluster_id)
         elif entry is not None:
             shown = eval_id(entry.evaluation)
@@ -337,11 +338,11 @@ class Intake(ReplicatedRole):
 
     def _parse(self, message: Message, step: Step) -> None:
         """Turn a job file into JSON: bounded in size and steps, so that it cannot delay other requests."""
-        self._counts["parsed"] += 1
+        self._counters.add("parsed")
         try:
             data = verdicts.parsed(parse_request(message.data))
         except CommandInvalid as fault:
-            self._counts["invalid"] += 1
+            self._counters.add("invalid")
             data = verdicts.unparsed(fault)
         self._answer(message, data, step)
 
@@ -355,18 +356,18 @@ class Intake(ReplicatedRole):
     ) -> None:
         """Ask the plan applier for a submission that is new."""
         if self.replica.room.is_write_failed:
-            self._counts["refused"] += 1
+            self._counters.add("refused")
             self._answer(message, verdicts.not_written(submission_id), step)
             return
         if self.replica.room.refuses_new_work and submission.verb != "stop":
-            self._counts["refused"] += 1
+            self._counters.add("refused")
             share = self.replica.room.share
             self._answer(message, verdicts.no_room(submission_id, share), step)
             return
         # A flood of stops, too, has an end.
         most = self._pending_max * (2 if submission.verb == "stop" else 1)
         if self._is_flooded(most):
-            self._counts["refused"] += 1
+            self._counters.add("refused")
             self._answer(message, verdicts.unavailable(submission_id, len(self._pending)), step)
             return
         data = _encoded_command(submission, submission_id)
@@ -381,7 +382,7 @@ class Intake(ReplicatedRole):
             is_sent=may_go,
         )
         if may_go:
-            self._credit.take(1)
+            self._admission.take(1)
             self._outbox.append(data)
         if not message.reply:
             step.emit(Ack(message.token))
@@ -436,7 +437,7 @@ class Intake(ReplicatedRole):
         if position <= previous:
             step.emit(Ack(message.token))
             return
-        self._counts["submissions"] += 1
+        self._counters.add("submissions")
         try:
             data = self._read_dropped(message, previous)
         except CommandInvalid as fault:
@@ -448,7 +449,7 @@ class Intake(ReplicatedRole):
 
     def _skip(self, message: Message, reason: str, step: Step) -> None:
         """Put a message of the drop box aside; the log records that its position was passed."""
-        self._counts["dead_letters"] += 1
+        self._counters.add("dead_letters")
         step.emit(self.dead_letter(message, reason, step.now_ns))
         position, previous = message.stream_seq, self._box.last
         data = ENCODER.encode(SkipSubmission(jobs_seq=position, jobs_prev=previous))
@@ -458,7 +459,7 @@ class Intake(ReplicatedRole):
     def _read_dropped(self, message: Message, previous: int) -> bytes:
         """Make the encoded command. Raises CommandInvalid."""
         verb = subjects.last_token(message.subject)
-        if verb not in subjects.JOB_VERBS:
+        if verb not in subjects.DROP_BOX_VERBS:
             raise CommandInvalid("invalid", f"verb {verb!r} is not for the drop box")
         submission = self._read_submission(message.data, verb)
         submission_id = self._id_of(submission, message)
@@ -472,7 +473,7 @@ class Intake(ReplicatedRole):
         self._answer_pending(self._pending.unanswered(now_ns), step)
         again = self._pending.due(now_ns)
         again += self._box.due(now_ns)
-        self._counts["resends"] += len(again)
+        self._counters.add("resends", len(again))
         self._outbox += again
         position = self.replica.state.jobs.jobs_seq
         if self._box.purge(position, now_ns):
@@ -485,14 +486,14 @@ class Intake(ReplicatedRole):
             reason = WRITE_FAILED
         for waiting in submissions:
             data = verdicts.pending(waiting.submission_id, cluster_id, reason)
-            self._counts["pending_replies"] += len(waiting.tokens)
+            self._counters.add("pending_replies", len(waiting.tokens))
             step.effects += [Reply(token, data) for token in waiting.tokens]
             waiting.tokens = []
 
     def _let_go(self, step: Step) -> None:
-        """Send on what was held back, as far as there is credit."""
+        """Send on what was held back, as far as there is room for it."""
         gone = self._pending.let_go(step.steady_ns, self._left(step))
-        self._credit.take(len(gone))
+        self._admission.take(len(gone))
         self._outbox += gone
 
     def _flush_outbox(self, step: Step) -> None:

@@ -9,6 +9,7 @@ from typing import cast
 from schemas.base import Event
 from schemas.plans import PlanCommitted, PlanRefused
 from services.plan_applier.command_queue import CommandQueue
+from shared.core.runtime.counters import Counters
 from shared.core.runtime.histogram import Histogram
 from shared.core.runtime.replica import Replica
 from shared.protocol import subjects
@@ -17,31 +18,27 @@ _PREFIX = "caravan_plan_applier_"
 CLOCK_ALARM_NS = 5_000_000_000
 
 
-class ApplierCounters:
+_NAMES = (
+    "transactions",
+    "commands",
+    "events",
+    "rebuilds",
+    "dead",
+    "plans_refused",
+    "plans_cut",
+    "evictions",
+    "evictions_spared",
+)
+
+
+class ApplierCounters(Counters):
     """Sums since the start of the process, and how far its clock is from the bus's."""
 
     def __init__(self) -> None:
+        super().__init__(_PREFIX, _NAMES)
         self._clock_off_ns = 0
         self._log_ahead_ns = 0
-        self._sums = dict.fromkeys(
-            (
-                "transactions",
-                "commands",
-                "events",
-                "rebuilds",
-                "dead",
-                "plans_refused",
-                "plans_cut",
-                "evictions",
-                "evictions_spared",
-            ),
-            0,
-        )
         self._durable = Histogram(_PREFIX + "append_seconds")
-
-    def add(self, name: str, count: int = 1) -> None:
-        """Count."""
-        self._sums[name] += count
 
     def compared_clocks(self, off_ns: int, log_ahead_ns: int) -> None:
         """Record how far our clock is from the bus's, and how far log time is ahead of it; its age says nothing."""
@@ -53,25 +50,24 @@ class ApplierCounters:
 
     def decided(self, commands: int, events: Iterable[Event]) -> None:
         """Count commands, and committed and refused plans."""
-        sums = self._sums
-        sums["commands"] += commands
+        self.add("commands", commands)
         for event in events:
             kind = type(event)
             if kind is PlanCommitted:
                 self._committed(cast("PlanCommitted", event))
             elif kind is PlanRefused:
-                sums["plans_refused"] += 1
+                self.add("plans_refused")
 
     def _committed(self, plan: PlanCommitted) -> None:
         if plan.cut:
-            self._sums["plans_cut"] += 1
+            self.add("plans_cut")
         for name, some in (("evictions", plan.evictions), ("evictions_spared", plan.spared)):
             if some:
-                self._sums[name] += sum(len(one.rows) for one in some)
+                self.add(name, sum(len(one.rows) for one in some))
 
     def shown(self, replica: Replica, inbox: CommandQueue, *, is_active: bool) -> dict[str, float]:
         """Return everything under its full name."""
-        out = {f"{_PREFIX}{name}_total": float(count) for name, count in self._sums.items()}
+        out = self.totals()
         for kind in subjects.COMMAND_KINDS:
             out[f'{_PREFIX}queue_depth{{kind="{kind}"}}'] = float(inbox.depth(kind))
         out[_PREFIX + "active"] = float(is_active)

@@ -22,7 +22,6 @@ from services.plan_applier.tenure import (
     TENURE,
     AppendState,
     AppendTrigger,
-    StateMachine,
     Tenure,
     TenureTrigger,
 )
@@ -58,6 +57,7 @@ from shared.core.runtime.replica import Replica, ReplicaFactory
 from shared.core.runtime.replicated_role import ReplicatedRole
 from shared.core.runtime.restored import Restored
 from shared.core.runtime.role import Input
+from shared.core.runtime.state_machine import StateMachine
 from shared.core.runtime.step import Step
 from shared.core.state.state import TABLES, State
 from shared.errors import CommandInvalid
@@ -161,7 +161,7 @@ class PlanApplier(ReplicatedRole):
             )
             for kind in subjects.COMMAND_KINDS
         )
-        replay = Replay(space=True, tables=self.replica.tables, lull_ns=BATCH_WINDOW_NS)
+        replay = Replay(space=True, tables=self.replica.tables, batch_window_ns=BATCH_WINDOW_NS)
         return (replay, *queues)
 
     @property

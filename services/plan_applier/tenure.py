@@ -4,21 +4,11 @@
        ▲──────────┴────────────┴─────────┴─────────┘ leadership lost, or a higher epoch in the log
     REBUILDING: the log differs from the state; the state is dropped and the log replayed
 
-Each machine is a table of its transitions. A pair that is not in the table raises IllegalTransition, which ends the
-process; a restart rebuilds the state from the log.
+Each is a table of transitions for a `StateMachine` (`shared/core/runtime/state_machine.py`). A pair that is not in the
+table raises IllegalTransition, which ends the process; a restart rebuilds the state from the log.
 """
 
 from enum import Enum, auto
-from typing import Generic, TypeVar
-
-from shared.errors import CaravanError
-
-S = TypeVar("S", bound=Enum)
-T = TypeVar("T", bound=Enum)
-
-
-class IllegalTransition(CaravanError):
-    """The current state has no transition for the trigger."""
 
 
 class Tenure(Enum):
@@ -112,20 +102,3 @@ APPEND: dict[tuple[AppendState, AppendTrigger], AppendState] = {
     (AppendState.UNKNOWN, AppendTrigger.SHOWN): AppendState.IDLE,
     (AppendState.UNKNOWN, AppendTrigger.TIMED_OUT): AppendState.IDLE,
 }
-
-
-class StateMachine(Generic[S, T]):
-    """A state that changes only by its table of transitions."""
-
-    __slots__ = ("_table", "state")
-
-    def __init__(self, first: S, table: dict[tuple[S, T], S]) -> None:
-        self.state = first
-        self._table = table
-
-    def move(self, trigger: T) -> None:
-        """Take the transition of a trigger. Raises IllegalTransition."""
-        after = self._table.get((self.state, trigger))
-        if after is None:
-            raise IllegalTransition(f"{trigger.name} in state {self.state.name}")
-        self.state = after

@@ -4,31 +4,31 @@
 worker.submit_plan. The shell times the decisions, because a role has no clock.
 """
 
+from shared.core.runtime.counters import Counters
 from shared.core.runtime.histogram import Histogram
 
 _PREFIX = "caravan_scheduler_"
 
 
-class SchedulerCounters:
-    """Sums since the start of the process."""
+_NAMES = (
+    "dead_messages",
+    "evaluations_decided",
+    "evaluations_failed",
+    "leases_returned",
+    "leases",
+    "placements_proposed",
+    "plans_cut",
+    "plans_refused",
+    "plans_resent",
+    "plans_submitted",
+)
+
+
+class SchedulerCounters(Counters):
+    """Sums since the start of the process, and how long leases waited."""
 
     def __init__(self) -> None:
-        self._sums: dict[str, float] = dict.fromkeys(
-            (
-                "dead_messages_total",
-                "evaluations_decided_total",
-                "evaluations_failed_total",
-                "leases_returned_total",
-                "leases_total",
-                "placements_proposed_total",
-                "plans_cut_total",
-                "plans_refused_total",
-                "plans_resent_total",
-                "plans_submitted_total",
-            ),
-            0,
-        )
-
+        super().__init__(_PREFIX, _NAMES)
         self._wait = Histogram(_PREFIX + "wait_seconds")
 
     def waited(self, duration_ns: int) -> None:
@@ -37,16 +37,10 @@ class SchedulerCounters:
 
     def decided(self, placed: int) -> None:
         """Count an evaluation, and the allocations its plan places."""
-        sums = self._sums
-        sums["evaluations_decided_total"] += 1
-        sums["plans_submitted_total"] += 1
-        sums["placements_proposed_total"] += placed
-
-    def add(self, name: str, amount: float = 1) -> None:
-        """Add to a counter."""
-        self._sums[name] += amount
+        self.add("evaluations_decided")
+        self.add("plans_submitted")
+        self.add("placements_proposed", placed)
 
     def shown(self, gauges: dict[str, int]) -> dict[str, float]:
         """Return all sums and the given gauges under their full names."""
-        named = {_PREFIX + name: value for name, value in {**self._sums, **gauges}.items()}
-        return {**named, **self._wait.shown()}
+        return {**self.totals(), **self.gauges(gauges), **self._wait.shown()}

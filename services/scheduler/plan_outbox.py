@@ -11,6 +11,7 @@ from schemas.envelope import ENCODER
 from schemas.evaluations import EndEvaluations
 from schemas.plans import SubmitPlan
 from shared.core.runtime.deadline_timer import RESEND_NS
+from shared.core.runtime.resend_table import ResendTable
 
 #: Plans in one message, and its size; an envelope's worth below 512 KiB.
 PLANS_MAX = 64
@@ -133,7 +134,7 @@ class FailedEvaluations:
 
     def __init__(self) -> None:
         self._reasons: dict[EvalKey, str] = {}
-        self._sent_ns: dict[EvalKey, int] = {}
+        self._resends = ResendTable[EvalKey]()
 
     def __len__(self) -> int:
         return len(self._reasons)
@@ -144,26 +145,27 @@ class FailedEvaluations:
     @property
     def due_ns(self) -> int:
         """Time when the oldest must be sent again; 0: there is none."""
-        return min(self._sent_ns.values(), default=-RESEND_NS) + RESEND_NS
+        return self._resends.next_ns()
 
     def put(self, key: EvalKey, reason: str) -> None:
         """Add an evaluation to fail; `commands` sends it at once."""
         self._reasons[key] = reason
-        self._sent_ns[key] = -RESEND_NS
+        self._resends.add(key, due_ns=0)
 
     def hurry(self) -> None:
         """Make everything due now."""
-        self._sent_ns = dict.fromkeys(self._sent_ns, -RESEND_NS)
+        self._resends.hurry(due_ns=0)
 
     def done(self, key: EvalKey) -> None:
         """Remove an evaluation that ended."""
         if self._reasons.pop(key, None) is not None:
-            del self._sent_ns[key]
+            self._resends.remove(key)
 
     def commands(self, now_ns: int) -> tuple[EndEvaluations, ...]:
         """Return the commands that are due."""
-        late = [key for key, sent_ns in self._sent_ns.items() if sent_ns + RESEND_NS <= now_ns]
-        self._sent_ns.update(dict.fromkeys(late, now_ns))
+        late = self._resends.due(now_ns)
+        for key in late:
+            self._resends.sent_again(key, now_ns)
         return tuple(
             EndEvaluations(keys=(key,), status="failed", reason=self._reasons[key]) for key in late
         )

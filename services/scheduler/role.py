@@ -104,7 +104,7 @@ class Scheduler(ReplicatedRole):
         """Decide what is leased, send the plans, and show presence."""
         now = step.steady_ns
         self._decide_ready(now)
-        self._counters.add("plans_resent_total", self._outbox.resend_late(now))
+        self._counters.add("plans_resent", self._outbox.resend_late(now))
         self._send_plans(step)
         self._show_presence(step)
         more = now if self._inbox.has_ready(self.replica.seq) else 0
@@ -141,19 +141,19 @@ class Scheduler(ReplicatedRole):
             if isinstance(event, PlanCommitted):
                 if event.origin.worker == self.instance:
                     if event.cut:
-                        self._counters.add("plans_cut_total")
+                        self._counters.add("plans_cut")
                     self._settle(event.origin, refused=False)
             elif isinstance(event, EvaluationEnded):
                 self._inbox.end(event.key)
                 self._failures.done(event.key)
             elif isinstance(event, PlanRefused) and event.origin.worker == self.instance:
-                self._counters.add("plans_refused_total")
+                self._counters.add("plans_refused")
                 self._settle(event.origin, refused=True)
 
     def _on_new_writer(self, step: Step) -> None:
         """Send the plans and failures again that the log does not show."""
         resent = self._outbox.resend_late(step.steady_ns, all_of_it=True)
-        self._counters.add("plans_resent_total", resent)
+        self._counters.add("plans_resent", resent)
         self._failures.hurry()
 
     def _settle(self, origin: Origin, *, refused: bool) -> None:
@@ -165,7 +165,7 @@ class Scheduler(ReplicatedRole):
         if isinstance(item, messages.Reconnected):
             self._presence_ns = 0
             resent = self._outbox.resend_late(step.steady_ns, all_of_it=True)
-            self._counters.add("plans_resent_total", resent)
+            self._counters.add("plans_resent", resent)
             step.emit(messages.Open("leases"))
 
     def on_message(self, message: messages.Message, step: Step) -> None:
@@ -173,11 +173,11 @@ class Scheduler(ReplicatedRole):
         try:
             leases = _LEASES.decode(message.data).leases
         except (ValueError, RecursionError) as err:
-            self._counters.add("dead_messages_total")
+            self._counters.add("dead_messages")
             step.emit(self.dead_letter(message, str(err), step.now_ns))
             step.emit(messages.Ack(message.token))
             return
-        self._counters.add("leases_total", len(leases))
+        self._counters.add("leases", len(leases))
         for lease in leases:
             if lease.key in self._outbox:
                 # Planned, and the log does not show it: that plan it is, not a second one.
@@ -224,7 +224,7 @@ class Scheduler(ReplicatedRole):
             for part in range(len(parts)):
                 overlay.settle(number, part)
             reason = f"{type(err).__name__}: {err}"[:_REASON_CHARS_MAX]
-            self._counters.add("evaluations_failed_total")
+            self._counters.add("evaluations_failed")
             self._failures.put(lease.key, reason)
             return
         plans = [self._submit(lease, some, part, len(parts)) for part, some in enumerate(parts)]
@@ -261,7 +261,7 @@ class Scheduler(ReplicatedRole):
         """Show presence when it is due or a lease goes back, but not before the log was read to its end."""
         now = step.steady_ns
         returned = self._inbox.late(now)
-        self._counters.add("leases_returned_total", len(returned))
+        self._counters.add("leases_returned", len(returned))
         if self.is_caught_up and (now >= self._presence_ns or returned):
             self._presence_ns = now + PRESENCE_NS
             step.emit(self._presence(returned=returned))

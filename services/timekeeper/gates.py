@@ -92,7 +92,7 @@ class HeardGauges:
         """Give every gauge time to be heard."""
         self._began_ns = self.now_ns
 
-    def hear(self, message: Message) -> None:
+    def record(self, message: Message) -> None:
         """Take a message. Raises GaugeInvalidError."""
         said = read_gauge(message)
         name = message.subject.removeprefix(_PREFIX)

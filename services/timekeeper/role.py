@@ -18,6 +18,7 @@ from services.timekeeper.due_heap import DueHeap, DueKey, DueSource
 from services.timekeeper.gates import HeardGauges, UpdateGates
 from services.timekeeper.launches import PeriodicLaunches
 from services.timekeeper.progress_deadlines import ProgressDeadlines
+from shared.core.runtime.counters import Counters
 from shared.core.runtime.deadline_timer import RESEND_NS, earliest
 from shared.core.runtime.messages import (
     CaughtUp,
@@ -32,6 +33,7 @@ from shared.core.runtime.messages import (
 )
 from shared.core.runtime.replica import Replica, ReplicaFactory
 from shared.core.runtime.replicated_role import ReplicatedRole
+from shared.core.runtime.resend_table import ResendTable
 from shared.core.runtime.role import Input
 from shared.core.runtime.selective_decoding import decoder_for
 from shared.core.runtime.step import Step
@@ -51,17 +53,6 @@ BATCH_WINDOW_NS = 20_000_000
 
 #: Beside these each instance has one of gates, which hears gauges.
 SOURCES: tuple[DueSource, ...] = (ProgressDeadlines(), PeriodicLaunches())
-
-
-class _Asked:
-    """What was said of a key, until the log shows something else."""
-
-    __slots__ = ("pause_ns", "resend_ns")
-
-    def __init__(self, now_ns: int) -> None:
-        self.pause_ns = RESEND_NS
-        #: steady.
-        self.resend_ns = now_ns + RESEND_NS
 
 
 class Timekeeper(ReplicatedRole):
@@ -94,21 +85,22 @@ class Timekeeper(ReplicatedRole):
             for event in source.events:
                 self._of_event[event] = (*self._of_event.get(event, ()), kind)
         self._heap = DueHeap()
-        self._asked: dict[tuple[int, DueKey], _Asked] = {}
+        #: commands of a source, by its index, and a key.
+        self._asked = ResendTable[tuple[int, DueKey]](RESEND_MAX_NS)
         #: when this instance began to lead, or was connected again.
         self._began_ns = 0
         #: the second in which dead letters were written last, and how many.
         self._dead_letters = (0, 0)
-        self._counts = dict.fromkeys(("commands", "resends", "gauges"), 0)
+        self._counters = Counters("caravan_timekeeper_", ("commands", "resends", "gauges"))
 
     def sources(self) -> tuple[Source, ...]:
         """The log, and the gauges that clients publish."""
-        replay = Replay(tables=self.replica.tables, lull_ns=BATCH_WINDOW_NS)
+        replay = Replay(tables=self.replica.tables, batch_window_ns=BATCH_WINDOW_NS)
         return replay, Listen("gauges", subjects.GAUGES)
 
     def metrics(self) -> dict[str, float]:
         """Counts since the start, and what waits for its time or for the log."""
-        found = {f"caravan_timekeeper_{name}_total": float(n) for name, n in self._counts.items()}
+        found = self._counters.totals()
         found["caravan_timekeeper_waiting_deadlines"] = float(len(self._heap))
         found["caravan_timekeeper_unconfirmed_commands"] = float(len(self._asked))
         return found
@@ -123,8 +115,8 @@ class Timekeeper(ReplicatedRole):
     def on_message(self, message: Message, step: Step) -> None:
         """Hear a gauge, also as a standby. Raises GaugeInvalidError."""
         del step
-        self._gauges.hear(message)
-        self._counts["gauges"] += 1
+        self._gauges.record(message)
+        self._counters.add("gauges")
 
     def _on_failed(self, message: Message, reason: str, step: Step) -> None:
         """Keep some of what is no gauge."""
@@ -159,9 +151,7 @@ class Timekeeper(ReplicatedRole):
 
     def _on_new_writer(self, step: Step) -> None:
         """Say again what the log does not show; `finish` sends it."""
-        for asked in self._asked.values():
-            asked.pause_ns = RESEND_NS
-            asked.resend_ns = step.steady_ns
+        self._asked.hurry(step.steady_ns)
 
     def finish(self, step: Step) -> None:
         """Say what is due, and again what the log does not show."""
@@ -171,9 +161,7 @@ class Timekeeper(ReplicatedRole):
         commands: list[AnyCommand] = []
         for kind, key in found:
             self._ask(kind, key, commands, step)
-        for kind, key in [
-            which for which, one in self._asked.items() if one.resend_ns <= step.steady_ns
-        ]:
+        for kind, key in self._asked.due(step.steady_ns):
             self._ask(kind, key, commands, step)
         for start in range(0, len(commands), COMMANDS_MAX):
             batch = CommandBatch(
@@ -181,8 +169,8 @@ class Timekeeper(ReplicatedRole):
             )
             step.emit(Send(subjects.command("timer"), ENCODER.encode(batch)))
         due_ns = self._heap.earliest_ns()
-        resend_ns = min((one.resend_ns for one in self._asked.values()), default=0)
-        self.timer.arm(step, earliest(due_ns and self.timer.steady(due_ns), resend_ns))
+        due_ns = due_ns and self.timer.steady(due_ns)
+        self.timer.arm(step, earliest(due_ns, self._asked.next_ns()))
 
     # ---- deadlines ----
 
@@ -199,7 +187,7 @@ class Timekeeper(ReplicatedRole):
     def _look(self, kind: int, key: DueKey, now_ns: int) -> None:
         """Ask a source when the next thing of a key is due."""
         source = self._due_sources[kind]
-        self._asked.pop((kind, key), None)
+        self._asked.remove((kind, key))
         due_ns = source.due_ns(self.replica.state, key, now_ns)
         if due_ns:
             due_ns = max(due_ns, self._began_ns + source.grace_ns(self.replica.state, key))
@@ -208,18 +196,16 @@ class Timekeeper(ReplicatedRole):
     def _ask(self, kind: int, key: DueKey, commands: list[AnyCommand], step: Step) -> None:
         """Send the command of a key, and remember to send it again."""
         command = self._due_sources[kind].command(self.replica.state, key, step.now_ns)
-        asked = self._asked.get((kind, key))
         if command is None:
             self._look(kind, key, step.now_ns)
             return
         commands.append(command)
         if not self._due_sources[kind].is_told_again:
-            self._counts["commands"] += 1
+            self._counters.add("commands")
             self._look(kind, key, step.now_ns)
-        elif asked is None:
-            self._counts["commands"] += 1
-            self._asked[kind, key] = _Asked(step.steady_ns)
+        elif (kind, key) in self._asked:
+            self._counters.add("resends")
+            self._asked.sent_again((kind, key), step.steady_ns)
         else:
-            self._counts["resends"] += 1
-            asked.pause_ns = min(2 * asked.pause_ns, RESEND_MAX_NS)
-            asked.resend_ns = step.steady_ns + asked.pause_ns
+            self._counters.add("commands")
+            self._asked.add((kind, key), step.steady_ns + RESEND_NS)

@@ -57,7 +57,7 @@ def build(settings: RunSettings) -> RoleSpec:
         carriers=carriers,
         niceness=NICENESS,
         given=given,
-        beside=scrub if settings.scrub_pause_s > 0 else None,
+        side_task=scrub if settings.scrub_pause_s > 0 else None,
     )
 
 

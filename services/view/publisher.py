@@ -25,7 +25,7 @@ from shared.core.state.state import State
 from shared.protocol import subjects
 from shared.query import projections
 from shared.query.evaluation_index import EvaluationIndex
-from shared.query.rollout import SettlingClock
+from shared.query.job_progress import SettlingClock
 
 #: Maximum number of values of one kind that a tick publishes.
 PUTS_PER_TICK = 1_000

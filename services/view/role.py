@@ -16,7 +16,7 @@ from schemas.nodes import NodeRegistered
 from schemas.policy import IncarnationBegan
 from services.view.dirty_set import DirtyTracker
 from services.view.lost_history import LostHistory
-from services.view.operator_api import TIMER as DOOR_TIMER
+from services.view.operator_api import TIMER as OPERATOR_TIMER
 from services.view.operator_api import OperatorApi
 from services.view.publisher import Publisher
 from services.view.queries import QueryHandler
@@ -54,7 +54,7 @@ from shared.protocol import subjects
 from shared.protocol.operator_verbs import NOUNS
 from shared.query.answers import QueryEngine
 from shared.query.evaluation_index import EvaluationIndex
-from shared.query.rollout import SettlingClock
+from shared.query.job_progress import SettlingClock
 
 #: The first change is published at once, the next ones after this time.
 COALESCE_NS = 50_000_000
@@ -67,7 +67,8 @@ GATHER_NS = 15_000_000
 PLANNING_SHARE = 4
 #: Dead letters remembered, newest last.
 DEAD_KEPT = 1_000
-_DOOR = "door-"
+#: Before the noun: names of the sources of operators' requests.
+_OPERATOR_SOURCE = "door-"
 DEAD_DECODER = msgspec.json.Decoder(DeadLetter)
 
 
@@ -102,7 +103,7 @@ class View(ReplicatedRole):
         self._questions = QueryHandler(
             self.replica, self._answers, self.dead_letter, self._take_message
         )
-        self._door = OperatorApi(instance, self.replica)
+        self._operator_api = OperatorApi(instance, self.replica)
         #: records wait while it reads the state.
         self._snapshots = SnapshotWriter(self.replica, snapshots or SnapshotSchedule())
         #: what the background read of the stored log found.
@@ -122,14 +123,15 @@ class View(ReplicatedRole):
     def sources(self) -> tuple[Source, ...]:
         """Say where inputs come from."""
         dead = (Read("dead", "DEAD", subjects.DEAD_ALL),) if self._follow_dead else ()
-        doors = tuple(
-            Listen(f"{_DOOR}{noun}", subjects.api(noun, "*"), queue="view") for noun in NOUNS
+        requests = tuple(
+            Listen(f"{_OPERATOR_SOURCE}{noun}", subjects.api(noun, "*"), queue="view")
+            for noun in NOUNS
         )
         return (
-            Replay(space=True, tables=self.replica.tables, lull_ns=BATCH_WINDOW_NS),
+            Replay(space=True, tables=self.replica.tables, batch_window_ns=BATCH_WINDOW_NS),
             Listen("query", subjects.QUERIES, queue="view"),
             Listen("node_query", subjects.NODE_QUERIES, queue="view"),
-            *doors,
+            *requests,
             *dead,
         )
 
@@ -165,7 +167,7 @@ class View(ReplicatedRole):
             "caravan_view_queries_total": float(self._questions.answered),
             "caravan_view_queries_invalid_total": float(self._questions.invalid),
             "caravan_view_queries_held": float(len(self._questions)),
-            "caravan_view_operator_wishes_waiting": float(len(self._door)),
+            "caravan_view_operator_wishes_waiting": float(len(self._operator_api)),
             **self._snapshots.metrics(),
             **self.scrub.metrics(),
         }
@@ -194,19 +196,19 @@ class View(ReplicatedRole):
         if message.source == "dead":
             self._keep_dead(message)
             step.emit(Ack(message.token))
-        elif not message.source.startswith(_DOOR):
+        elif not message.source.startswith(_OPERATOR_SOURCE):
             self._questions.asked(message, step)
         elif not message.reply or not self._is_open:
             # Before the log was replayed nothing tells what a request would change.
             step.emit(Ack(message.token))
         else:
-            self._door.asked(message, step)
+            self._operator_api.asked(message, step)
 
     def _on_failed(self, message: Message, reason: str, step: Step) -> None:
         """Refuse what cannot be handled; an operator's request in the form of its verdict."""
-        if message.source.startswith(_DOOR) and message.reply:
+        if message.source.startswith(_OPERATOR_SOURCE) and message.reply:
             step.emit(self.dead_letter(message, reason, step.now_ns))
-            self._door.failed(message, reason, step)
+            self._operator_api.failed(message, reason, step)
         else:
             super()._on_failed(message, reason, step)
 
@@ -225,7 +227,7 @@ class View(ReplicatedRole):
                 self._tell_alarms()
             case LogSpace():
                 self.replica.room.learn(item)
-                self._door.learn(item, step)
+                self._operator_api.learn(item, step)
             case Reconnected():
                 self._reconnected(step)
             case Restored():
@@ -238,8 +240,8 @@ class View(ReplicatedRole):
                 self._timer_ns = 0
             case Timer(name=name) if name == SNAPSHOT_TIMER:
                 self._snapshots.timer(step)
-            case Timer(name=name) if name == DOOR_TIMER:
-                self._door.timer(step)
+            case Timer(name=name) if name == OPERATOR_TIMER:
+                self._operator_api.timer(step)
             case _:
                 pass
 
@@ -302,7 +304,7 @@ class View(ReplicatedRole):
         if decoded.kind == "checkpoint":
             self._proven(decoded, step)
         self._marker.after(decoded, record.seq, self._histories.after(decoded, record.seq))
-        self._door.see(decoded.events, step)
+        self._operator_api.see(decoded.events, step)
         for event in decoded.events:
             if isinstance(event, IncarnationBegan | NodeRegistered) and event.lost_seq:
                 self._lost.learn(event, record.seq, decoded.t_ns)
@@ -310,7 +312,7 @@ class View(ReplicatedRole):
 
     def _on_new_writer(self, step: Step) -> None:
         """Send operators' requests again that the log does not show."""
-        self._door.hurry(step)
+        self._operator_api.hurry(step)
 
     def _before(self, record: LogRecord) -> None:
         """Look at what a transaction is about to change."""

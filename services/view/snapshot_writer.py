@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from schemas.envelope import LeaseHeld, LogRecord
+from shared.core.runtime.counters import Counters
 from shared.core.runtime.messages import Answer, Ask, SetTimer
 from shared.core.runtime.replica import Replica
 from shared.core.runtime.restored import SnapshotExtras
@@ -97,7 +98,7 @@ class SnapshotWriter:
         self._tries = 0
         self._asked = ""
         self._writing_seq = 0
-        self._counts = dict.fromkeys(("written", "failed", "bytes"), 0)
+        self._counters = Counters("caravan_view_snapshots_", ("written", "failed", "bytes"))
 
     @property
     def is_holding(self) -> bool:
@@ -106,8 +107,7 @@ class SnapshotWriter:
 
     def metrics(self) -> dict[str, float]:
         """Counters, and the seq of the newest set."""
-        found = {f"caravan_view_snapshots_{k}_total": float(n) for k, n in self._counts.items()}
-        return {**found, "caravan_view_snapshot_seq": float(self._last_seq)}
+        return {**self._counters.totals(), "caravan_view_snapshot_seq": float(self._last_seq)}
 
     # ---- the moment ----
 
@@ -198,7 +198,7 @@ class SnapshotWriter:
                 name = subjects.snapshot_chunk(manifest.seq, part.table, part.hash, nth)
                 self._queue.append(_store(name, chunk))
         self._queue.append(_store(subjects.snapshot_set(manifest.seq), encode_manifest(manifest)))
-        self._counts["bytes"] += sum(part.size for part in manifest.parts)
+        self._counters.add("bytes", sum(part.size for part in manifest.parts))
         self._tries = 0
         self._send(step)
 
@@ -248,13 +248,13 @@ class SnapshotWriter:
         if self._queue:
             self._send(step)
             return
-        self._counts["written"] += 1
+        self._counters.add("written")
         self._last_seq, self._last_ns = self._writing_seq, step.now_ns
         self._list(step)
 
     def _give_up(self, step: Step) -> None:
         """Give up the set; its parts have no manifest and are purged with the next set."""
-        self._counts["failed"] += 1
+        self._counters.add("failed")
         self._writing = None
         self._queue.clear()
         self._asked = ""

@@ -51,7 +51,7 @@ class SqlResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FactDatabase:
-    """Facts, and the views over them. Fill it, then `close_doors`, then ask."""
+    """Facts, and the views over them. Fill it, then `lock_sources`, then ask."""
 
     def __init__(self) -> None:
         self._connection = duckdb.connect(

@@ -43,8 +43,8 @@ MAX_KILL_TIMEOUT_NS = 600 * SECOND_NS
 #: Canonical bytes of a job.
 JOB_BYTES_MAX = 256 * 1024
 #: submit and validate take a job, the others name one.
-JOB_VERBS = frozenset(("submit", "validate"))
-VERBS = JOB_VERBS | VERSION_VERBS | {"stop", "evaluate", "dispatch", "submit_together"}
+JOB_BODY_VERBS = frozenset(("submit", "validate"))
+VERBS = JOB_BODY_VERBS | VERSION_VERBS | {"stop", "evaluate", "dispatch", "submit_together"}
 
 #: Keys of Nomad's request that are accepted without a warning.
 _IGNORED_KEYS = frozenset(
@@ -174,7 +174,7 @@ def read_submission(
 
     Raises CommandInvalid (JobInvalid where there may be more than one fault).
     """
-    if memo is None or verb not in JOB_VERBS or (names := _names_of(body)) is None:
+    if memo is None or verb not in JOB_BODY_VERBS or (names := _names_of(body)) is None:
         return _read_uncached(body, verb, remotes)
     found = (names.job.job_id, names.job.name, names.submission_id)
     rest = _without_names(body, found if names.submission_id else found[:2])
@@ -207,7 +207,7 @@ def _read_uncached(body: bytes, verb: str, remotes: RemoteDriverMap) -> ParsedSu
     elif submission_id != "":
         raise CommandInvalid("invalid", "must be a string", "SubmissionID")
     try:
-        if verb in JOB_VERBS:
+        if verb in JOB_BODY_VERBS:
             return _read_job(value, verb, submission_id, remotes)
         if verb == "submit_together":
             return _read_together(value, text, submission_id, remotes)

@@ -129,7 +129,7 @@ def _jobs() -> tuple[Subject, ...]:
             kept="until its verdict is in the log, fsynced; at most 1 GiB, then refused",
             what=f"{verbs[verb]} Drop box: the answer means kept, the verdict is on `view.submission.<id>`.",
         )
-        for verb in subjects.JOB_VERBS
+        for verb in subjects.DROP_BOX_VERBS
     )
     asked = tuple(
         Subject(
@@ -208,14 +208,14 @@ def _node_rpc() -> tuple[Subject, ...]:
     return tuple(
         Subject(
             made_by="hands",
-            address=_parameterized(subjects.hands("NODE", verb)),
+            address=_parameterized(subjects.node_rpc("NODE", verb)),
             says=ANY_CLIENT,
             subscriber="the agent of that node",
             message_type=NODE_RPCS[verb][0],
             answers=(NODE_RPCS[verb][1],),
             what=f"{whats[verb]} No responder: the node is disconnected.",
         )
-        for verb in subjects.HANDS_VERBS
+        for verb in subjects.NODE_RPC_VERBS
     )
 
 
@@ -355,9 +355,9 @@ PATTERNS: tuple[SubjectPattern, ...] = tuple(
         ("log_all", "all records of a generation: what LOG_n holds"),
         ("log_stream", "name of a generation's stream"),
         ("JOBS_ALL", "the drop box: what JOBS holds"),
-        ("API_JOBS_ALL", "the asked door: what intake listens on"),
+        ("API_JOBS_ALL", "requests about jobs: what intake listens on"),
         ("API_ALL", "everything asked: what PUBLIC may publish"),
-        ("HANDS_ALL", "an operator's hands on all nodes: what NODES exports to PUBLIC"),
+        ("NODE_RPC_ALL", "an operator's hands on all nodes: what NODES exports to PUBLIC"),
         ("command_filter", "what the applier's consumer of a command kind reads"),
         ("REPORTS", "reports of all nodes"),
         ("LEASES", "leases of all workers: what EVAL holds"),

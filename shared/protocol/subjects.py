@@ -8,8 +8,8 @@ from shared.protocol.id_tokens import id_token
 LOG_KINDS = ("tx", "lease", "checkpoint", "roll")
 #: Order in which the plan applier drains them.
 COMMAND_KINDS = ("plan", "evaluation", "job", "operator", "liveness", "report", "timer")
-JOB_VERBS = ("submit", "stop", "evaluate", "dispatch", "revert", "scale", "start")
-API_JOB_VERBS = (*JOB_VERBS, "submit_together", "validate", "parse")
+DROP_BOX_VERBS = ("submit", "stop", "evaluate", "dispatch", "revert", "scale", "start")
+API_JOB_VERBS = (*DROP_BOX_VERBS, "submit_together", "validate", "parse")
 QUERY_NOUNS = (
     "jobs",
     "job",
@@ -62,7 +62,7 @@ JOBS_ALL = "jobs.*"
 
 
 def api_jobs(verb: str) -> str:
-    """The asked door for one verb."""
+    """Requests of one verb about jobs."""
     return f"api.jobs.{verb}"
 
 
@@ -75,7 +75,7 @@ def api(noun: str, verb: str) -> str:
 
 
 #: What an agent does for an operator, asked over the bus.
-HANDS_VERBS = (
+NODE_RPC_VERBS = (
     "logs",
     "exec",
     "session",
@@ -88,12 +88,12 @@ HANDS_VERBS = (
 )
 
 
-def hands(node_id: str, verb: str) -> str:
+def node_rpc(node_id: str, verb: str) -> str:
     """One verb of a node's agent; verb `*`: all of them."""
     return f"hands.{id_token(node_id)}.{verb}"
 
 
-HANDS_ALL = "hands.*.*"
+NODE_RPC_ALL = "hands.*.*"
 
 
 def command(kind: str) -> str:

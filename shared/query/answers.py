@@ -48,6 +48,7 @@ from shared.query.drain_status import drain_end, drain_status
 from shared.query.evaluation_index import EvaluationIndex
 from shared.query.explain import explain_candidate
 from shared.query.job_plan import plan_job
+from shared.query.job_progress import SettlingClock
 from shared.query.jobs import JobAnswers
 from shared.query.lookup import (
     find_alloc,
@@ -58,7 +59,6 @@ from shared.query.lookup import (
     match_ids,
 )
 from shared.query.pages import AnswerPosition, answer_position, page_of, page_rows
-from shared.query.rollout import SettlingClock
 from shared.query.service_catalog import ServiceCatalog
 from shared.query.task_causes import wait_text
 from shared.query.wait_queue import parked_behind, waiting_lines

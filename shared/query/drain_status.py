@@ -1,6 +1,6 @@
 """How far the drain of a node has got: what is left on it, and what each group waits for.
 
-Read from the tables alone, by the rule that the scheduler follows (shared/core/scheduling/reconcile/room.py).
+Read from the tables alone, by the rule that the scheduler follows (shared/core/scheduling/reconcile/update_limits.py).
 """
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 from schemas.jobs import FINITE_JOB_TYPES, GroupSpec
 from schemas.node_answers import DrainEnded, DrainShown, DrainWait
 from shared.core.scheduling.reconcile.drained_allocs import DRAINED_LAST, is_draining
-from shared.core.scheduling.reconcile.room import movable
+from shared.core.scheduling.reconcile.update_limits import movable_count
 from shared.core.state.columns import Rows
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import HEALTHY, RUN, TERMINAL
@@ -98,12 +98,12 @@ def _pace(state: State, job: Job, group: GroupSpec, max_parallel: int) -> str:
     rows = rows[[names[ref] == group.name for ref in table.group[rows].tolist()]]
     healthy = int(np.count_nonzero(table.health[rows] == HEALTHY))
     leaving = int(np.count_nonzero(is_draining(state, rows)))
-    room = movable(group.count, max_parallel, healthy=healthy, drainable=leaving)
+    movable = movable_count(group.count, max_parallel, healthy=healthy, drainable=leaving)
     stays = max(group.count - max_parallel, 0)
-    if room:
+    if movable:
         if _is_blocked(state, job, group.name):
-            return f"{room} may leave: no other node has room for them yet"
-        return f"{room} may leave next"
+            return f"{movable} may leave: no other node has room for them yet"
+        return f"{movable} may leave next"
     text = f"{healthy} of {group.count} healthy, {stays} must stay healthy"
     others = _names(state, rows[table.health[rows] != HEALTHY].tolist())
     return f"{text}; not healthy: {', '.join(others)}" if others else text

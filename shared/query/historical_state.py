@@ -15,7 +15,7 @@ from shared.core.runtime.restored import Restored
 from shared.core.state.state import State
 from shared.query.answers import QueryEngine
 from shared.query.evaluation_index import EvaluationIndex
-from shared.query.rollout import SettlingClock
+from shared.query.job_progress import SettlingClock
 
 _QUERY = msgspec.json.Decoder(Query)
 _PLAN = msgspec.json.Decoder(PlanQuery)

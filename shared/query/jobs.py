@@ -23,10 +23,10 @@ from shared.errors import CommandInvalid
 from shared.jobspec.submission import accepted_unbuilt
 from shared.query import projections
 from shared.query.evaluation_index import EvaluationIndex
+from shared.query.job_progress import SettlingClock
 from shared.query.launches import children_of, job_ids, origin_of, pattern_of, periodic_shown
 from shared.query.lookup import find_job
 from shared.query.pages import answer_position, page_of, page_rows
-from shared.query.rollout import SettlingClock
 from shared.query.wait_queue import parked_lines
 
 #: Evaluations shown with a job.
@@ -98,7 +98,7 @@ class JobAnswers:
         )
 
     def _rollout(self, job: Job) -> Rollout:
-        return projections.job_rollout(self._state, job, self._histories, self._clock)
+        return projections.progress_of_job(self._state, job, self._histories, self._clock)
 
     def _job(self, query: Query) -> JobAnswer:
         job = self._find(query.id or query.job_id)

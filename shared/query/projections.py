@@ -55,7 +55,7 @@ from shared.core.state.tables.evaluations import Evaluation
 from shared.core.state.tables.jobs import Job, SubmissionRecord
 from shared.query import resource_usage
 from shared.query.evaluation_index import EvaluationIndex
-from shared.query.rollout import SettlingClock, current_rows, newest_event_ns, rollout_of
+from shared.query.job_progress import SettlingClock, current_rows, job_progress, newest_event_ns
 
 #: Below this number a loop is faster than vector operations.
 _SCALAR_MAX = 16
@@ -366,7 +366,7 @@ def job_status(job: Job, groups: dict[str, GroupSummary], *, has_open: bool) -> 
     return "dead"
 
 
-def job_rollout(
+def progress_of_job(
     state: State,
     job: Job,
     histories: EvaluationIndex,
@@ -378,7 +378,7 @@ def job_rollout(
     mine = current_rows(state, job)
     if groups is None or len(mine) < len(state.allocations.rows_of(job.id)):
         groups = group_counts(state, job, mine)
-    return rollout_of(state, job, mine, groups, histories=histories, clock=clock)
+    return job_progress(state, job, mine, groups, histories=histories, clock=clock)
 
 
 def job_projection(
@@ -396,7 +396,7 @@ def job_projection(
         stopped=job.stopped,
         modify_index=job.modify_seq,
         groups=groups,
-        rollout=job_rollout(state, job, histories, clock, groups=groups),
+        rollout=progress_of_job(state, job, histories, clock, groups=groups),
     )
 
 

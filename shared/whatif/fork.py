@@ -46,7 +46,7 @@ from shared.whatif.script import Lineage, ScriptEntry, script_entries
 from shared.whatif.timeline import Timeline
 
 #: Virtual time after the end of the record in which open work may settle.
-SETTLE_NS = 7_200 * SECOND
+SETTLE_LIMIT_NS = 7_200 * SECOND
 _QUIET_NS = 2 * SECOND
 
 
@@ -278,7 +278,7 @@ def _filled_in(one: ScriptEntry, state: State, course: Timeline) -> AnyCommand |
 
 def _settle(engine: SimulationEngine, clock: DeploymentClock, lives: RecordedAllocs) -> bool:
     """Run until nothing is due any more; returns whether that was before the limit."""
-    limit_ns = engine.now_ns + SETTLE_NS
+    limit_ns = engine.now_ns + SETTLE_LIMIT_NS
     while engine.settle(quiet_ns=_QUIET_NS, limit_ns=max(limit_ns - engine.now_ns, 1)):
         due_ns = _next_ns(engine, lives, clock)
         if not due_ns:

@@ -35,7 +35,7 @@ def test_generated_files_are_current() -> None:
 
 def test_every_subject_is_described() -> None:
     """Every function and constant of subjects.py stands in docs/subjects.md, and nothing that is not there."""
-    listed = (subjects.LOG_KINDS, subjects.COMMAND_KINDS, subjects.JOB_VERBS)
+    listed = (subjects.LOG_KINDS, subjects.COMMAND_KINDS, subjects.DROP_BOX_VERBS)
     listed += (subjects.API_JOB_VERBS, subjects.QUERY_NOUNS)
     there = {
         name
@@ -55,7 +55,7 @@ def test_every_kind_is_described() -> None:
     addresses = [one.address for one in contract.SUBJECTS]
     assert len(addresses) == len(set(addresses))
     wanted = {
-        *(subjects.jobs(verb) for verb in subjects.JOB_VERBS),
+        *(subjects.jobs(verb) for verb in subjects.DROP_BOX_VERBS),
         *(subjects.api_jobs(verb) for verb in subjects.API_JOB_VERBS),
         *(subjects.query(noun) for noun in subjects.QUERY_NOUNS),
         *(subjects.command(kind) for kind in subjects.COMMAND_KINDS if kind != "report"),

@@ -50,7 +50,7 @@ async def rolled(bus: Bus, *, snapshots: bool = True) -> None:
         instance="v", snapshots=SnapshotSchedule(records=1) if snapshots else SnapshotSchedule()
     )
     async with bus.shell(one), bus.shell(view, "view"), bus.client() as client:
-        await until(lambda: one.is_active, "it has the pen")
+        await until(lambda: one.is_active, "it has the write lease")
         await ordered(client, one, 1)
         written = "caravan_view_snapshots_written_total"
         await until(lambda: is_in(view, 2) and view.replica.checked > 0, "the view follows")

@@ -110,16 +110,16 @@ def test_an_agent_answers_for_no_other_node(bus: Bus) -> None:
             bus.client(bus.node_login("n2")) as n2,
             bus.client("public") as anyone,
         ):
-            await n1.listen(subjects.hands("n2", "*"), lambda *_: heard.append(b"n1"))
-            await n1.listen(subjects.HANDS_ALL, lambda *_: heard.append(b"n1 all"))
+            await n1.listen(subjects.node_rpc("n2", "*"), lambda *_: heard.append(b"n1"))
+            await n1.listen(subjects.NODE_RPC_ALL, lambda *_: heard.append(b"n1 all"))
             await n2.listen(
-                subjects.hands("n2", "*"),
+                subjects.node_rpc("n2", "*"),
                 lambda _subject, reply, *_: n2.send(reply.decode(), b"n2 answers"),
             )
             await n1.flush()
             await n2.flush()
-            n1.send(subjects.hands("n2", "stats"), b"{}", b"_INBOX.node-n1.x")
-            answer = await anyone.request_raw(subjects.hands("n2", "stats"), b"{}")
+            n1.send(subjects.node_rpc("n2", "stats"), b"{}", b"_INBOX.node-n1.x")
+            answer = await anyone.request_raw(subjects.node_rpc("n2", "stats"), b"{}")
             assert answer[1] == b"n2 answers"
             await n1.flush()
             assert heard == []
@@ -135,15 +135,15 @@ def test_public_reaches_nodes_by_nothing_but_hands(bus: Bus) -> None:
         errors: list[str] = []
         heard: list[bytes] = []
         async with bus.client(bus.node_login("n1")) as n1, bus.client("public", errors) as anyone:
-            await n1.listen(subjects.hands("n1", "*"), lambda subject, *_: heard.append(subject))
+            await n1.listen(subjects.node_rpc("n1", "*"), lambda subject, *_: heard.append(subject))
             await n1.flush()
-            for subject in (subjects.HANDS_ALL, subjects.hands("n1", "*"), "_R_.>"):
+            for subject in (subjects.NODE_RPC_ALL, subjects.node_rpc("n1", "*"), "_R_.>"):
                 await anyone.listen(subject, lambda *_: heard.append(b"public"))
             await anyone.flush()
             assert len(errors) == 3
             for subject in (subjects.node("n1"), subjects.heartbeat("n1"), "_INBOX.node-n1.x"):
                 anyone.send(subject, b"{}")
-            anyone.send(subjects.hands("n1", "stats"), b"{}")
+            anyone.send(subjects.node_rpc("n1", "stats"), b"{}")
             await until(lambda: heard)
             assert heard == [b"hands.n1.stats"]
 
@@ -166,7 +166,7 @@ def test_an_answer_reaches_no_stream(bus: Bus) -> None:
             await admin.listen("cmd.>", lambda subject, *_: heard.append(subject))
             await admin.listen("node.*", lambda subject, *_: heard.append(subject))
             await n1.listen(
-                subjects.hands("n1", "*"),
+                subjects.node_rpc("n1", "*"),
                 lambda _subject, reply, *_: answered.append(n1.send(reply.decode(), b"forged")),
             )
             await admin.flush()
@@ -178,7 +178,7 @@ def test_an_answer_reaches_no_stream(bus: Bus) -> None:
                 subjects.node("n2"),
             )
             for trap in traps:
-                thief.send(subjects.hands("n1", "stats"), b"{}", trap.encode())
+                thief.send(subjects.node_rpc("n1", "stats"), b"{}", trap.encode())
             await until(lambda: len(answered) == len(traps))
             await n1.flush()
             await thief.flush()
@@ -456,7 +456,7 @@ def test_sessions_are_bounded_and_bad_ones_refused(up: Up, tmp_path: Path) -> No
         async with Client(up.client_url) as client:
 
             async def ask(verb: str, body: bytes) -> dict[str, Any]:
-                answer = await client.request_bytes(subjects.hands(one["node"], verb), body)
+                answer = await client.request_bytes(subjects.node_rpc(one["node"], verb), body)
                 return json.loads(answer)
 
             bare = ExecAsk(alloc_id=one["id"], task="server", session="short", command=("true",))
@@ -466,7 +466,7 @@ def test_sessions_are_bounded_and_bad_ones_refused(up: Up, tmp_path: Path) -> No
                 assert found["error"]["code"] == "invalid", verb
             wordless = msgspec.structs.replace(bare, session="a" * 32, command=())
             answer = await client.request_bytes(
-                subjects.hands(one["node"], "exec"), msgspec.json.encode(wordless)
+                subjects.node_rpc(one["node"], "exec"), msgspec.json.encode(wordless)
             )
             assert msgspec.json.decode(answer, type=Frame).is_end
             gone = await ask("session", msgspec.json.encode({"session": "b" * 32}))

@@ -124,7 +124,7 @@ def test_two_orders_at_once_roll_once(bus: Bus) -> None:
         await bus.bootstrap()
         one = applier()
         async with bus.shell(one), bus.client() as admin:
-            await until(lambda: one.is_active, "it has the pen")
+            await until(lambda: one.is_active, "it has the write lease")
             for _ in range(5):
                 order(admin, 1)
             await ordered(admin, one, 1)
@@ -151,7 +151,7 @@ def test_an_applier_that_dies_in_a_roll_loses_nothing(bus: Bus, step: str) -> No
         await bus.bootstrap()
         one = applier()
         async with bus.shell(one) as shell, bus.client() as admin:
-            await until(lambda: one.is_active, "it has the pen")
+            await until(lambda: one.is_active, "it has the write lease")
             await until(lambda: one.replica.seq > 2 and not one._since_checkpoint, "a checkpoint")
             performed = shell._perform
 
@@ -179,7 +179,7 @@ def test_an_applier_that_dies_in_a_roll_loses_nothing(bus: Bus, step: str) -> No
             await until(lambda: performed[r.Send](None) is None if is_dead(performed) else False)
         other = applier("p2")
         async with bus.shell(other), bus.client() as admin:
-            await until(lambda: other.is_active, "the next one has the pen")
+            await until(lambda: other.is_active, "the next one has the write lease")
             await ordered(admin, other, 1)
             assert other.replica.state.policy.generation >= 2
             end = other.replica.seq
@@ -249,7 +249,7 @@ def test_what_stands_behind_a_roll_in_the_old_stream_is_nothing(bus: Bus) -> Non
         await bus.bootstrap()
         one = applier()
         async with bus.shell(one), bus.client() as admin:
-            await until(lambda: one.is_active, "it has the pen")
+            await until(lambda: one.is_active, "it has the write lease")
             await ordered(admin, one, 1)
             headers = header_block(nats_msg_id="late", nats_expected_stream="LOG_1")
             await admin.request_raw(subjects.log(1, "tx"), b"late", headers=headers)

@@ -134,7 +134,7 @@ class City:
 
     @property
     def active_applier(self) -> str:
-        """Name of the child that holds the pen, by the pid in its lease."""
+        """Name of the child that holds the write lease, by the pid in its lease."""
         pid = int(self.observer.replica.chain.holder.split("-")[1])
         return next(name for name, one in self.cluster.pids().items() if one == pid)
 

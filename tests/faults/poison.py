@@ -191,8 +191,8 @@ def request_bodies(draw: random.Random) -> Iterator[tuple[bytes, bytes]]:
         yield subjects.query(noun).encode(), encoded(mutated(draw, QUERY))
     plan = {"Job": job["Job"], "min_seq": 0}
     yield subjects.query("plan").encode(), encoded(mutated(draw, plan))
-    for verb in subjects.JOB_VERBS:
+    for verb in subjects.DROP_BOX_VERBS:
         yield subjects.jobs(verb).encode(), encoded(mutated(draw, job))
-    for verb in subjects.HANDS_VERBS:
+    for verb in subjects.NODE_RPC_VERBS:
         ask = {"alloc_id": "none", "session": "s", "task": "task", "path": "/", "offset": 0}
-        yield subjects.hands("node-1", verb).encode(), encoded(mutated(draw, ask))
+        yield subjects.node_rpc("node-1", verb).encode(), encoded(mutated(draw, ask))

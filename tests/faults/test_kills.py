@@ -113,7 +113,7 @@ def test_what_a_stopped_applier_was_sent_goes_to_the_next(cluster: BenchCluster)
 
 
 def test_a_paused_applier_comes_back_as_standby(cluster: BenchCluster) -> None:
-    """SIGSTOP of the active applier past its lease: the standby takes the pen, and the woken one writes nothing."""
+    """SIGSTOP of the active applier past its lease: the standby takes the lease, and the woken one writes nothing."""
 
     async def story() -> None:
         async with watched(cluster) as city:

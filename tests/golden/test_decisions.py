@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from schemas.envelope import CORE_VERSION
+from schemas.policy import DrainNode
+from shared.core.decide import route
 from shared.core.scheduling.model import Proposal
 from tests import builders
 from tests.golden.fixed_worlds import POLICIES, FixedWorld, decided
@@ -50,7 +52,8 @@ def test_another_decision_changes_the_digest(monkeypatch: pytest.MonkeyPatch) ->
     with monkeypatch.context() as patch:
         patch.setattr(builders, "place", lambda *_args, **_kwargs: Proposal())
         assert FixedWorld(2).run() != usual
-    monkeypatch.setattr("shared.core.decide.route.decide_drain", lambda *_args: [])
+    table = {**route.DECIDERS, DrainNode: lambda *_args: []}
+    monkeypatch.setattr(route, "DECIDERS", table)
     assert FixedWorld(2).run() != usual
 
 

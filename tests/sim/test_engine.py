@@ -197,7 +197,7 @@ def test_the_broker_tells_intake_what_waits() -> None:
         engine.at(START_NS + SECOND, job(f"flood-{n}"))
     engine.run(START_NS + 4 * SECOND)
     intake: Any = engine._cluster.intake.role
-    assert intake._credit._until_ns > START_NS + SECOND
+    assert intake._admission._until_ns > START_NS + SECOND
     engine.run(START_NS + 30 * SECOND)
     table = engine.state.allocations
     assert int((table.client[: table.size] == RUNNING).sum()) == 3_000

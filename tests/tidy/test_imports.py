@@ -25,6 +25,7 @@ SMALL_ON_PURPOSE = {
     "services/view/scrub_report.py": "state of one alarm; the role only asks it",
     "shared/sim/oracle/input_checks.py": "each subject of the oracle has its checks in one",
     "shared/bus/process/process_metrics.py": "the only reader of /proc in shared/bus, tested against METRIC_HELP",
+    "shared/core/runtime/state_machine.py": "the mechanism alone; the table of a machine stands beside its role",
     "shared/bus/shell/wall_clock.py": "the shell's only clock, tested alone with a false wall",
     "shared/jobspec/compile/launches.py": "one family of blocks a file, as its neighbours",
     "shared/jobspec/drivers/registry.py": "the list of drivers; it imports every one of them",

@@ -73,7 +73,7 @@ class TaskLogReader:
         for number in older:
             if number <= last:
                 continue
-            data, size = self._read(self._log.beside(str(number)), given)
+            data, size = self._read(self._log.file_name(str(number)), given)
             if given < size:
                 return data, last, given + len(data)
             last, given = number, given - size
@@ -81,7 +81,7 @@ class TaskLogReader:
         return data, last, given + len(data)
 
     def _is_moving(self) -> bool:
-        head = self._log.beside(MOVING)
+        head = self._log.file_name(MOVING)
         return any(name.startswith(head) for name in self._log.names())
 
     def _read(self, name: str, at: int, *, skips_hole: bool = False) -> tuple[bytes, int]:

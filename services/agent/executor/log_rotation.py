@@ -40,19 +40,19 @@ class OpenLog(msgspec.Struct, frozen=True):
     directory_fd: int
     name: str
 
-    def beside(self, tail: str) -> str:
+    def file_name(self, tail: str) -> str:
         """Name of another file of this log."""
         return self.name.removesuffix("0") + tail
 
     def names(self) -> list[str]:
         """Names of its files of any type."""
-        head = self.beside("")
+        head = self.file_name("")
         with os.scandir(self.directory_fd) as found:
             return [one.name for one in found if one.name.startswith(head)]
 
     def numbers(self) -> list[int]:
         """Numbers of its rotated files, oldest first."""
-        head = self.beside("")
+        head = self.file_name("")
         found = (name.removeprefix(head) for name in self.names())
         return sorted(int(tail) for tail in found if tail.isdigit() and tail != "0")
 
@@ -124,7 +124,7 @@ def _unlink(log: OpenLog, name: str) -> None:
 
 def _move(log: OpenLog, fd: int, start: int, size: int) -> bool:
     """Move a range from the front of the data to a file of its own; False where the file system cannot do that."""
-    moving = log.beside(f"{MOVING}{start}")
+    moving = log.file_name(f"{MOVING}{start}")
     _copy(log, fd, moving, start=start, size=size)
     if not _fallocate(fd, _PUNCH, 0, start + size):
         _without_holes.add(os.fstat(fd).st_dev)
@@ -144,12 +144,12 @@ def _fallocate(fd: int, mode: int, offset: int, size: int) -> bool:
 def _number_file(log: OpenLog, moving: str) -> None:
     number = max(log.numbers(), default=0) + 1
     there = log.directory_fd
-    os.rename(moving, log.beside(str(number)), src_dir_fd=there, dst_dir_fd=there)
+    os.rename(moving, log.file_name(str(number)), src_dir_fd=there, dst_dir_fd=there)
 
 
 def _finish_interrupted(log: OpenLog, fd: int) -> None:
     """End a move that a crash cut short: where its hole is not there yet, the copy is a duplicate."""
-    head = log.beside(MOVING)
+    head = log.file_name(MOVING)
     for moving in log.names():
         if not moving.startswith(head):
             continue
@@ -165,4 +165,4 @@ def _finish_interrupted(log: OpenLog, fd: int) -> None:
 def _prune(log: OpenLog, keep: int) -> None:
     found = log.numbers()
     for number in found[: max(len(found) - keep, 0)]:
-        _unlink(log, log.beside(str(number)))
+        _unlink(log, log.file_name(str(number)))

@@ -127,7 +127,7 @@ class NodeRpcServer:
             ask = bounded_decoder(node_rpc.FilesAsk).decode(data)
             work = _in_thread(_FILE_VERBS[verb], self._top, ask)
         else:
-            known = ", ".join(subjects.HANDS_VERBS)
+            known = ", ".join(subjects.NODE_RPC_VERBS)
             raise CommandInvalid("invalid", f"unknown verb {verb!r}; expected one of {known}")
         self._spawn(self._answered(verb, work, answer))
 

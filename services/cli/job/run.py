@@ -1,8 +1,8 @@
 """`caravan job run`: submit a job, and follow it until it runs, is complete, failed, or can only wait.
 
 A version with a deployment is followed until the deployment ended, or waits for an operator or for capacity. Without
-one a job runs when its `rollout` says so (shared/query/rollout.py), after its tasks ran for 10 s: a task that ends at
-once and is started again is no success. A failed allocation is shown with the last event of its failed task.
+one a job runs when its `rollout` says so (shared/query/job_progress.py), after its tasks ran for 10 s: a task that
+ends at once and is started again is no success. A failed allocation is shown with the last event of its failed task.
 """
 
 import asyncio

@@ -51,7 +51,7 @@ async def request_node(
     client: Client, node: str, verb: str, body: msgspec.Struct, *, answer: type[T]
 ) -> T:
     """Send a request to a node's agent. Raises CliError with the agent's code, or `unavailable` without an answer."""
-    subject = subjects.hands(node, verb)
+    subject = subjects.node_rpc(node, verb)
     try:
         raw = await client.request_bytes(
             subject, msgspec.json.encode(body), timeout_s=NODE_ANSWER_TIMEOUT_S

@@ -31,7 +31,9 @@ async def ask_agent(
     call: Call, node: str, verb: str, body: msgspec.Struct, *, answer: type[T]
 ) -> T:
     """Ask an agent with the caller's login. Raises HttpFault."""
-    raw = await call.request_raw(subjects.hands(node, verb), msgspec.json.encode(body), _ANSWER_S)
+    raw = await call.request_raw(
+        subjects.node_rpc(node, verb), msgspec.json.encode(body), _ANSWER_S
+    )
     try:
         found = msgspec.json.decode(raw, type=answer)
     except msgspec.MsgspecError as err:

@@ -33,7 +33,7 @@ class NodeStream:
     def __init__(self, client: Client, node: str, verb: str, body: LogsAsk | ExecAsk) -> None:
         self._client = client
         self._node = node
-        self._subject = subjects.hands(node, verb)
+        self._subject = subjects.node_rpc(node, verb)
         self._body = body
         self._arrived: asyncio.Queue[Frame | None] = asyncio.Queue()
         self._listens = 0
@@ -105,7 +105,7 @@ class NodeStream:
             rows=rows,
             columns=columns,
         )
-        subject, raw = subjects.hands(self._node, "session"), msgspec.json.encode(one)
+        subject, raw = subjects.node_rpc(self._node, "session"), msgspec.json.encode(one)
         while not self._is_over:
             try:
                 found = await self._client.request_bytes(subject, raw, NODE_ANSWER_TIMEOUT_S)
@@ -137,7 +137,7 @@ class NodeStream:
         self._send_input(SessionInput(session=self._body.session, seen=self._seen))
 
     def _send_input(self, one: SessionInput) -> None:
-        self._client.bus.send(subjects.hands(self._node, "session"), msgspec.json.encode(one))
+        self._client.bus.send(subjects.node_rpc(self._node, "session"), msgspec.json.encode(one))
 
 
 def node_unreachable(node: str) -> str:

@@ -120,7 +120,7 @@ class PullConsumer:
         durable: str = "",
         subject: str = "",
         start: Callable[[], int] = lambda: 1,
-        lull_s: float = 0.0,
+        batch_window_s: float = 0.0,
     ) -> None:
         self._link = link
         self._stream = stream
@@ -131,7 +131,7 @@ class PullConsumer:
         self._subject = subject
         self._start = start
         #: batch window: the first message is delivered at once, those after it together after so many seconds.
-        self._lull_s = lull_s
+        self._batch_window_s = batch_window_s
         self._pulse: asyncio.TimerHandle | None = None
         self._consumer = ""
         self._listening = 0
@@ -223,7 +223,7 @@ class PullConsumer:
             self._listening = 0
 
     def _ask(self) -> None:
-        if self._lull_s:
+        if self._batch_window_s:
             if self._listening and not self._asked and self._pulse is None:
                 self._send_next(_Next(1))
             return
@@ -248,7 +248,9 @@ class PullConsumer:
             self._rest()
 
     def _rest(self) -> None:
-        self._pulse = asyncio.get_running_loop().call_later(self._lull_s, self._ask_for_more)
+        self._pulse = asyncio.get_running_loop().call_later(
+            self._batch_window_s, self._ask_for_more
+        )
 
     def _on_message(self, subject: bytes, reply: bytes, headers: bytes, data: bytes) -> None:
         if not self._listening:
@@ -265,7 +267,7 @@ class PullConsumer:
         self._consumer_seq = at.consumer_seq
         self._asked = max(0, self._asked - 1)
         self._held += 1
-        if self._lull_s and not self._asked and self._pulse is None:
+        if self._batch_window_s and not self._asked and self._pulse is None:
             self._rest()
         self._deliver(at, subject, headers, data)
 
@@ -274,7 +276,7 @@ class PullConsumer:
         if code == 100:
             return
         has_unserved = bool(header(headers, b"Nats-Pending-Messages"))
-        if self._lull_s and code in {404, 408}:
+        if self._batch_window_s and code in {404, 408}:
             # There is nothing more, or the one did not come in time.
             self._asked = 0
             self._ask()

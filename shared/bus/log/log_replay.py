@@ -35,10 +35,10 @@ class LogReplay:
         *,
         owner: str,
         head: ActiveGeneration | None = None,
-        lull_s: float = 0.0,
+        batch_window_s: float = 0.0,
     ) -> None:
         self._link = link
-        self._lull_s = lull_s
+        self._batch_window_s = batch_window_s
         self._inbox = inbox
         self._head = head or ActiveGeneration()
         self._owner = owner
@@ -119,7 +119,7 @@ class LogReplay:
             credit=TAIL_CREDIT,
             owner=f"{self._owner}-log",
             start=lambda: self._next,
-            lull_s=self._lull_s,
+            batch_window_s=self._batch_window_s,
         )
         self._tail.open()
 

@@ -73,7 +73,7 @@ class RoleSpec(msgspec.Struct, frozen=True, kw_only=True):
     #: of an agent, whose user is its node's.
     node_id: str = ""
     performers_of: EffectHandlersFactory | None = None
-    beside: SideTask | None = None
+    side_task: SideTask | None = None
     #: for Listen sources that are not the shell's own subscriptions.
     carriers: Mapping[str, SubscribeFunction] | None = None
     #: above 0: other processes go first where processors are scarce.
@@ -104,7 +104,7 @@ def run_role(
     *,
     node_id: str = "",
     performers_of: EffectHandlersFactory | None = None,
-    beside: SideTask | None = None,
+    side_task: SideTask | None = None,
     carriers: Mapping[str, SubscribeFunction] | None = None,
     given: Mapping[str, object] | None = None,
 ) -> int:
@@ -113,7 +113,7 @@ def run_role(
         role=role,
         node_id=node_id,
         performers_of=performers_of,
-        beside=beside,
+        side_task=side_task,
         carriers=carriers,
         given=given,
     )
@@ -144,7 +144,7 @@ def run_roles(specs: Sequence[RoleSpec], settings: RunSettings) -> int:
 class _RunningRole(msgspec.Struct, frozen=True):
     role: Role
     shell: Shell
-    beside: SideTask | None
+    side_task: SideTask | None
 
     @property
     def seq(self) -> int:
@@ -171,7 +171,7 @@ def _shell_of(spec: RoleSpec, settings: RunSettings) -> _RunningRole:
     shell.on_replayed = lambda seq: log.info("log.replayed", seq=seq)
     if spec.performers_of is not None:
         shell.add_performers(spec.performers_of(shell))
-    return _RunningRole(role, shell, spec.beside)
+    return _RunningRole(role, shell, spec.side_task)
 
 
 def tune_garbage_collector() -> None:
@@ -223,7 +223,7 @@ async def _run(one: _RunningRole, stop: asyncio.Event, fields: Mapping[str, obje
     role = one.role
     structlog.contextvars.bind_contextvars(service=role.name, instance=role.instance)
     log.info("service.started", **fields)
-    edge = asyncio.ensure_future(one.beside(one.shell)) if one.beside is not None else None
+    edge = asyncio.ensure_future(one.side_task(one.shell)) if one.side_task is not None else None
     if edge is not None:
         # What runs beside a role ends the process where it fails, as the role does.
         edge.add_done_callback(lambda _: stop.set())

@@ -318,7 +318,11 @@ def agent_user(node_id: str, password: str) -> BusUser:
             subjects.node_query(node_id),
             subjects.js_direct_get(streams.NODE.name, subjects.node(node_id)),
         ),
-        subscribe=(subjects.node(node_id), subjects.hands(node_id, "*"), f"{inbox_prefix(name)}.>"),
+        subscribe=(
+            subjects.node(node_id),
+            subjects.node_rpc(node_id, "*"),
+            f"{inbox_prefix(name)}.>",
+        ),
         answers=True,
     )
 
@@ -351,7 +355,7 @@ def public_user(password: str, name: str = PUBLIC) -> BusUser:
             subjects.JOBS_ALL,
             subjects.API_ALL,
             subjects.QUERIES,
-            subjects.HANDS_ALL,
+            subjects.NODE_RPC_ALL,
             subjects.GAUGES,
             *(subjects.js_direct_get(subjects.log_stream(g)) for g in GENERATIONS),
             subjects.js_direct_get(streams.NODE.name, subjects.NODES),
@@ -421,7 +425,7 @@ def _public_imports() -> list[str]:
 
 def _answers_in(subject: str) -> str:
     """Return the account that answers a subject of PUBLIC: `hands.*` is answered by agents."""
-    return "NODES" if subject == subjects.HANDS_ALL else "CORE"
+    return "NODES" if subject == subjects.NODE_RPC_ALL else "CORE"
 
 
 def _list(items: tuple[str, ...]) -> str:
@@ -457,7 +461,7 @@ def render(credentials: Credentials) -> str:
     text += "  CORE {\n    jetstream: enabled\n" + _block("users", [_user(u) for u in core])
     text += _block("exports", _exports()) + "  }\n"
     text += "  NODES {\n" + _block("users", [_user(u) for u in nodes])
-    text += _block("exports", [_service(subjects.HANDS_ALL, stream=True)])
+    text += _block("exports", [_service(subjects.NODE_RPC_ALL, stream=True)])
     text += _block("imports", _node_imports()) + "  }\n"
     clients = [public_user(secret, name) for name, secret in sorted(credentials.clients.items())]
     limits = (

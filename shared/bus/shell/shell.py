@@ -327,9 +327,13 @@ class Shell:
                 case r.Replay():
                     self._reports_space = source.space
                     self._restores = source.tables if own.snapshots else frozenset()
-                    lull_s = source.lull_ns / 1e9
+                    batch_window_s = source.batch_window_ns / 1e9
                     self._replay = LogReplay(
-                        link, self._inbox, owner=owner, head=self._head, lull_s=lull_s
+                        link,
+                        self._inbox,
+                        owner=owner,
+                        head=self._head,
+                        batch_window_s=batch_window_s,
                     )
                 case r.Listen():
                     carrier = self._subscribe_functions.get(source.name)

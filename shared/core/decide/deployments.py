@@ -6,6 +6,7 @@ A command that finds things as it wants them changes nothing.
 """
 
 from collections.abc import Iterable
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ from schemas.deployments import (
     SetAllocationHealth,
 )
 from schemas.gates import GateDue
+from shared.core.decide.deciders import TimedDeciders
 from shared.core.decide.deployment_progress import (
     BY_DEADLINE,
     BY_OPERATOR,
@@ -254,3 +256,6 @@ def _counts(
         )
         found.append(one)
     return tuple(found)
+
+
+TIMED_DECIDERS: TimedDeciders = dict.fromkeys(get_args(DeploymentCommand), decide_deployment)

@@ -9,6 +9,7 @@ from schemas.evaluations import (
     NewEvaluation,
     WakeEvaluations,
 )
+from shared.core.decide.deciders import Deciders, TimedDeciders
 from shared.core.decide.system_jobs import has_newer_node, is_pending, node_evaluation
 from shared.core.state.state import State
 
@@ -82,3 +83,9 @@ def _for_newer_nodes(
         if has_newer_node(state, job, seen_seq):
             found.append(node_evaluation(job))
     return found
+
+
+DECIDERS: Deciders = {WakeEvaluations: decide_wake}
+
+
+TIMED_DECIDERS: TimedDeciders = {EndEvaluations: decide_end}

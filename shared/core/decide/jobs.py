@@ -21,6 +21,7 @@ from schemas.jobs import (
 from schemas.launches import DispatchJob
 from schemas.rollouts import RegisterJobs
 from shared.core.decide.children import next_evaluation
+from shared.core.decide.deciders import Deciders
 from shared.core.decide.deployment_progress import deploys_plainly
 from shared.core.decide.dispatch import decide_dispatch
 from shared.core.decide.purge import purge_job
@@ -82,7 +83,7 @@ def decide_refusal(
 
 
 def _is_in_order(state: State, command: SubmissionCommand | SkipSubmission) -> bool:
-    """Tell whether a command is of the asked door, or of the drop box's next message."""
+    """Tell whether a command came as a request, or is of the drop box's next message."""
     seen = state.jobs.jobs_seq
     is_next = command.jobs_seq > seen and command.jobs_prev == seen
     return not command.jobs_seq or is_next
@@ -252,3 +253,9 @@ def _refusal(command: SubmissionCommand, code: str, reason: str) -> SubmissionRe
         code=code,
         reason=reason[:600],
     )
+
+
+DECIDERS: Deciders = {
+    SkipSubmission: decide_submission,
+    **dict.fromkeys(_VERBS, decide_submission),
+}

@@ -8,6 +8,7 @@ from schemas.base import SECOND_NS, Event, JobId
 from schemas.launches import ForceLaunch, JobLaunched, LaunchDue, LaunchSkipped
 from schemas.policy import OperatorRefused
 from shared.core.decide.children import child_spec, register_child
+from shared.core.decide.deciders import Deciders
 from shared.core.state.live_children import MARK
 from shared.core.state.state import State
 from shared.core.state.tables.jobs import Job
@@ -98,3 +99,6 @@ def _skip(job: Job, at_ns: int, why: str, missed: int = 0) -> LaunchSkipped:
 
 def _refuse(command: ForceLaunch, code: str, reason: str) -> list[Event]:
     return [OperatorRefused(request_id=command.request_id, code=code, reason=reason[:600])]
+
+
+DECIDERS: Deciders = {ForceLaunch: decide_force, LaunchDue: decide_launch}

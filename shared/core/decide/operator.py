@@ -19,6 +19,7 @@ from schemas.policy import (
     SetPolicy,
 )
 from shared.core.decide.capacity_freed import freed_on_all_classes
+from shared.core.decide.deciders import Deciders
 from shared.core.decide.reservations import limit_reservations, release_nodes
 from shared.core.decide.system_jobs import evaluate_system_jobs, node_location
 from shared.core.resources.asks import CORES
@@ -207,3 +208,12 @@ def _declaration_fault(state: State, command: DeclarePool) -> tuple[str, str] | 
     if known in {"", CLUSTER_WIDE}:
         return None
     return ("conflict", f"{pool.name} is {known} on nodes, it cannot be of the cluster, too")
+
+
+DECIDERS: Deciders = {
+    SetPolicy: decide_policy,
+    SetEligibility: decide_eligibility,
+    DeclarePool: decide_declaration,
+    RollLog: decide_roll,
+    AcceptLoss: decide_loss,
+}

@@ -6,6 +6,7 @@ that was registered or stopped alone, a rollout that ended. How a single deploym
 """
 
 from collections.abc import Iterator, Sequence
+from typing import get_args
 
 from msgspec.structs import replace
 
@@ -24,6 +25,7 @@ from schemas.rollouts import (
     RolloutStarted,
 )
 from shared.core.decide.children import next_evaluation
+from shared.core.decide.deciders import TimedDeciders
 from shared.core.decide.deployment_progress import (
     TRIGGER,
     ended_deployment,
@@ -308,3 +310,6 @@ def _unready(state: State, one: Deployment) -> list[str]:
             counts = f"{ready}/{group.desired_canaries}"
             short.append(f"job {one.job_id!r}, group {group.name!r}: {counts} healthy canaries")
     return short
+
+
+TIMED_DECIDERS: TimedDeciders = dict.fromkeys(get_args(RolloutCommand), decide_rollout)

@@ -6,22 +6,15 @@ A version with a name is kept while it has it; the newest stable one is what a f
 from schemas.base import Event
 from schemas.job_versions import SetStability, TagVersion
 from schemas.jobs import JobStabilityChanged, JobVersionTagged
+from shared.core.decide.deciders import Deciders
 from shared.core.decide.operator import refuse
 from shared.core.state.state import State
 from shared.core.state.tables.jobs import JobVersion
 
-MarkCommand = TagVersion | SetStability
 NAME_CHARS_MAX = 128
 DESCRIPTION_CHARS_MAX = 1_000
 #: Names of one job: each keeps a text in the state.
 TAGS_MAX = 100
-
-
-def decide_mark(state: State, command: MarkCommand) -> list[Event]:
-    """Decide a command about a version."""
-    if isinstance(command, TagVersion):
-        return decide_tag(state, command)
-    return decide_stability(state, command)
 
 
 def decide_tag(state: State, command: TagVersion) -> list[Event]:
@@ -95,3 +88,6 @@ def _tagged(command: TagVersion, version: int) -> JobVersionTagged:
         name="" if command.unset else command.name,
         description="" if command.unset else command.description,
     )
+
+
+DECIDERS: Deciders = {TagVersion: decide_tag, SetStability: decide_stability}

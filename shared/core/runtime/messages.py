@@ -20,7 +20,7 @@ class Replay(msgspec.Struct, frozen=True, gc=False):
     space: bool = False
     tables: frozenset[str] = frozenset()
     #: how much later a record may be delivered, so that several come at once.
-    lull_ns: int = 0
+    batch_window_ns: int = 0
 
 
 class Listen(msgspec.Struct, frozen=True, gc=False):

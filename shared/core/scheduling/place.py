@@ -31,7 +31,7 @@ from shared.core.scheduling.proposal import (
     PLAN_CONTINUES,
     WaitingGroups,
     follow_up,
-    placement_columns,
+    group_placements,
 )
 from shared.core.scheduling.reconcile.paced_jobs import deployment_of, reconcile_paced
 from shared.core.scheduling.reconcile.service_jobs import (
@@ -135,7 +135,7 @@ def _place_requests(
             made = make_room(plan, request, mask, parts)
             parts += made
             placed += sum(part.placement.placed for part in made)
-        placements += placement_columns(state, job, request, parts)
+        placements += group_placements(state, job, request, parts)
         if len(request.tied):
             stops += tied_stops(plan, request, mask, parts, may_make_room=not stopped)
         rest = request.count - placed

@@ -73,7 +73,7 @@ class WaitingGroups:
         )
 
 
-def placement_columns(
+def group_placements(
     state: State, job: Job, request: PlacementRequest, parts: Sequence[PlacedPart]
 ) -> list[GroupPlacement]:
     """Convert the placed parts of a request to columns. System jobs get their names here, once the nodes are known."""

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from schemas.envelope import ENCODER, LogRecord
 from schemas.jobs import Verdict
+from schemas.launches import LaunchDue
 from shared.core.runtime.messages import Reply
 from shared.sim.environment.simulated_process import SimulationContext
 
@@ -51,7 +52,8 @@ def _no_job_fence(patch: Patch, _site: SimulationContext) -> None:
 def _skip_dedup(patch: Patch, _site: SimulationContext) -> None:
     """The applier does not deduplicate submissions."""
     route = import_module("shared.core.decide.route")
-    plain = route.decide_submission
+    jobs = import_module("shared.core.decide.jobs")
+    plain = jobs.decide_submission
 
     def decide(state: Any, command: Any) -> Any:
         known = state.jobs.submissions
@@ -61,7 +63,7 @@ def _skip_dedup(patch: Patch, _site: SimulationContext) -> None:
             known[command.submission_id] = held
         return events
 
-    patch(route, "decide_submission", decide)
+    patch(route, "DECIDERS", {**route.DECIDERS, **dict.fromkeys(jobs.DECIDERS, decide)})
 
 
 def _two_leaders(patch: Patch, site: SimulationContext) -> None:
@@ -312,7 +314,7 @@ def _cron_doubled_at_takeover(patch: Patch, _site: SimulationContext) -> None:
     route = import_module("shared.core.decide.route")
     launches = import_module("shared.core.decide.launches")
     names = vars(launches)
-    plain, name = route.decide_launch, launches.child_name
+    plain, name = launches.decide_launch, launches.child_name
 
     def decide(state: Any, command: Any) -> Any:
         held = state.launches.by_parent.get(command.parent)
@@ -330,7 +332,7 @@ def _cron_doubled_at_takeover(patch: Patch, _site: SimulationContext) -> None:
         state.launches.by_parent[command.parent] = held
         return events
 
-    patch(route, "decide_launch", decide)
+    patch(route, "DECIDERS", {**route.DECIDERS, LaunchDue: decide})
 
 
 def _dispatch_twice(patch: Patch, _site: SimulationContext) -> None:
@@ -361,19 +363,23 @@ def _no_pace(patch: Patch, _site: SimulationContext) -> None:
     """Updates go on whatever is without health."""
     paced = import_module("shared.core.scheduling.reconcile.paced_jobs")
 
-    def update_room(max_parallel: int, *_: object, **__: object) -> int:
+    def changeable_count(max_parallel: int, *_: object, **__: object) -> int:
         return max_parallel
 
-    patch(paced, "update_room", update_room)
+    patch(paced, "changeable_count", changeable_count)
 
 
 def _drain_forgets_pace(patch: Patch, _site: SimulationContext) -> None:
     """A drain moves everything at once."""
 
-    def movable(*_: object, healthy: int, drainable: int) -> int:
+    def movable_count(*_: object, healthy: int, drainable: int) -> int:
         return max(healthy, drainable)
 
-    patch(import_module("shared.core.scheduling.reconcile.drained_allocs"), "movable", movable)
+    patch(
+        import_module("shared.core.scheduling.reconcile.drained_allocs"),
+        "movable_count",
+        movable_count,
+    )
 
 
 def _drain_forgets_the_last(patch: Patch, _site: SimulationContext) -> None:

@@ -18,7 +18,7 @@ TWO = job_json(task_json("main"), task_json("side"), restart={"Attempts": 0, "Mo
 
 def order(verb: str, **fields: Any) -> Message:
     data = msgspec.json.encode(TaskAsk(**({"alloc_id": alloc_id(7)} | fields)))
-    return Message("hands", subjects.hands("n1", verb), data, 99, reply=True)
+    return Message("hands", subjects.node_rpc("n1", verb), data, 99, reply=True)
 
 
 def running() -> Story:
@@ -67,7 +67,7 @@ def test_what_cannot_be_done_is_told(verb: str, fields: dict[str, str], code: st
 def test_what_is_no_order_is_answered() -> None:
     """A body that is none, from any language: `invalid`, and the role goes on."""
     story = running()
-    message = Message("hands", subjects.hands("n1", "restart"), b"[1", 99, reply=True)
+    message = Message("hands", subjects.node_rpc("n1", "restart"), b"[1", 99, reply=True)
     answer, _ = said(story, message)
     assert answer.error is not None and answer.error.code == "invalid"
 

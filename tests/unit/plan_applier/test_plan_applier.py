@@ -1,4 +1,4 @@
-"""The single writer: who holds the pen, what is done when an append goes wrong, what may come on which subject."""
+"""The single writer: who holds the write lease, what follows a failed append, what may come on which subject."""
 
 import pytest
 
@@ -106,7 +106,7 @@ def test_a_leader_takes_the_pen_by_a_lease_record_before_any_command() -> None:
 
 
 def test_a_standby_that_has_not_caught_up_writes_nothing() -> None:
-    """Leadership alone gives no pen: first the whole log."""
+    """Leadership alone gives no write lease: first the whole log."""
     bench = Bench()
     assert "Append" not in kinds(bench.step(Reconnected(fsync=True), LeadershipWon()))
 
@@ -331,7 +331,7 @@ def test_a_checkpoint_follows_a_quiet_second_once() -> None:
 
 
 def test_what_another_had_no_time_to_prove_is_proven() -> None:
-    """Who takes the pen behind words without a checkpoint writes one a quiet second later, with no word of its own."""
+    """Records without a checkpoint at a change of the write lease: the new holder writes one after a quiet second."""
     one = Bench("a1").lead()
     one.settle(one.send(register("a")))
     two = Bench("a2", one.log)

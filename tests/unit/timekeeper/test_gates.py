@@ -182,7 +182,7 @@ def test_memory_is_bounded() -> None:
     """Of more names than that the one heard longest ago is forgotten."""
     heard = HeardGauges()
     for nth in range(GAUGES_MAX + 5):
-        heard.hear(said({"value": nth, "every_ms": 1_000}, name=f"g{nth}"))
+        heard.record(said({"value": nth, "every_ms": 1_000}, name=f"g{nth}"))
     assert len(heard.by_name) == GAUGES_MAX
     assert "g4" not in heard.by_name and "g5" in heard.by_name
 

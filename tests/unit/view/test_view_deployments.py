@@ -15,7 +15,7 @@ from schemas.deployments import (
 from schemas.plans import GroupPlacement, Origin, PlanCommitted
 from schemas.policy import OperatorRefused
 from shared.core.state.ids import deployment_id
-from tests.unit.view.test_view_door import sent, silent, told, wish
+from tests.unit.view.test_operator_api import sent, silent, told, wish
 from tests.unit.view.view_story import Story
 
 KEY, OTHER = DeploymentKey(7_000), DeploymentKey(8_000)

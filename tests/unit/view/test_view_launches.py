@@ -6,7 +6,7 @@ import pytest
 from schemas.base import JobId
 from schemas.jobs import JobRegistered, ParameterizedBlock, PeriodicBlock
 from schemas.launches import JobLaunched, JobPayload, LaunchSkipped
-from tests.unit.view.test_view_door import sent, silent, told, wish
+from tests.unit.view.test_operator_api import sent, silent, told, wish
 from tests.unit.view.view_story import MS, Story
 
 SECOND = 1_000_000_000

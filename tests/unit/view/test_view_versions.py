@@ -4,7 +4,7 @@ import msgspec
 
 from schemas.base import JobId
 from schemas.jobs import JobRegistered, JobStabilityChanged, JobVersionTagged
-from tests.unit.view.test_view_door import sent, silent, told, wish
+from tests.unit.view.test_operator_api import sent, silent, told, wish
 from tests.unit.view.view_story import Story
 
 APP = JobId("app")

@@ -14,6 +14,7 @@ from schemas.base import Event, NodeId
 from schemas.evaluations import EvaluationsCreated
 from schemas.nodes import CapacityFreed, NodeDrainChanged, NodeDrained, NodeMetaChanged
 from schemas.policy import DrainNode, SetNodeMeta, StopAllocation
+from shared.core.decide.deciders import Deciders
 from shared.core.decide.operator import SPAN_NS_MAX, is_late, refuse, refuse_unknown_node
 from shared.core.decide.reschedules import has_delayed
 from shared.core.decide.reservations import release_nodes
@@ -232,3 +233,10 @@ def _meta_fault(change: dict[str, str | None]) -> str:
         if value is not None and len(value) > VALUE_CHARS_MAX:
             return f"{key}: {len(value)} characters, at most {VALUE_CHARS_MAX} are kept"
     return ""
+
+
+DECIDERS: Deciders = {
+    DrainNode: decide_drain,
+    SetNodeMeta: decide_meta,
+    StopAllocation: decide_alloc_stop,
+}

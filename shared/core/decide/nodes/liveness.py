@@ -15,6 +15,7 @@ from schemas.allocations import AllocationsReported
 from schemas.base import Event, JobId
 from schemas.evaluations import EvaluationsCreated, NewEvaluation
 from schemas.nodes import CapacityFreed, ChangeLiveness, NodesStatusChanged
+from shared.core.decide.deciders import Deciders
 from shared.core.decide.reschedules import has_delayed
 from shared.core.decide.reservations import release_nodes
 from shared.core.decide.system_jobs import (
@@ -193,3 +194,6 @@ def _by_job(state: State, refs: NDArray[np.int32], firsts: NDArray[np.intp]) -> 
         job_id = job_ids[ref]
         places[job_id] = min(first, places.get(job_id, first))
     return np.asarray(list(places.values()), dtype=np.intp)
+
+
+DECIDERS: Deciders = {ChangeLiveness: decide_liveness}

@@ -12,6 +12,7 @@ from schemas.nodes import (
     NodeSpec,
     ReportNode,
 )
+from shared.core.decide.deciders import TimedDeciders
 from shared.core.decide.incarnation import is_credible
 from shared.core.decide.nodes.liveness import recover_nodes, recovery_events
 from shared.core.decide.nodes.reports import reported_events
@@ -160,3 +161,6 @@ def _refuse(state: State, report: ReportNode, code: str, reason: str) -> list[Ev
     if state.fleet.refused.get(report.node_id) == refusal:
         return []
     return [refusal]
+
+
+TIMED_DECIDERS: TimedDeciders = {ReportNode: decide_report}

@@ -15,7 +15,14 @@ from schemas.jobs import FINITE_JOB_TYPES
 from schemas.nodes import CapacityFreed
 from schemas.plans import Evictions, GroupPlacement, PlanCommitted, PlanRefused, Stops, SubmitPlan
 from shared.core.decide.capacity_freed import freed_on_nodes
+from shared.core.decide.deciders import Deciders
 from shared.core.decide.plans.columns import MalformedPlanError, check_plan_columns
+from shared.core.decide.plans.deployment_limits import (
+    StaleDeploymentError,
+    check_deployment,
+    is_kept_version,
+    sized_deployment,
+)
 from shared.core.decide.plans.evictions import (
     needed_victims,
     preemption_evaluations,
@@ -24,12 +31,6 @@ from shared.core.decide.plans.evictions import (
 )
 from shared.core.decide.plans.fit import Fitted, fit
 from shared.core.decide.plans.kept_rooms import has_newer_room, rooms_given_up
-from shared.core.decide.plans.rollouts import (
-    StaleRolloutError,
-    check_rollout,
-    is_kept_version,
-    sized_deployment,
-)
 from shared.core.decide.refusals import refuse_command
 from shared.core.decide.reservations import reserve
 from shared.core.decide.system_jobs import has_newer_node, node_evaluation
@@ -106,8 +107,8 @@ def _commit(state: State, plan: SubmitPlan) -> tuple[PlanCommitted, Job | None]:
     for placement in plan.placements:
         _check_placement(state, plan, placement, job)
     try:
-        check_rollout(state, plan)
-    except StaleRolloutError as err:
+        check_deployment(state, plan)
+    except StaleDeploymentError as err:
         raise _Refused(err.code, str(err)) from err
     fitted, victims = _fit(state, plan, _victims(state, plan), rooms_given_up(state, plan))
     if fitted.cut and plan.all_at_once:
@@ -293,3 +294,6 @@ def _bare(placement: GroupPlacement) -> GroupPlacement:
 
 def _total(placements: tuple[GroupPlacement, ...]) -> int:
     return sum(sum(placement.counts) for placement in placements)
+
+
+DECIDERS: Deciders = {SubmitPlan: decide_plan}

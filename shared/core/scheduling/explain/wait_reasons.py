@@ -13,7 +13,7 @@ from schemas.evaluations import Waiting
 from schemas.jobs import GroupSpec, ResourceAsk
 from shared.core.resources.asks import extra_asks_of
 from shared.core.resources.headroom import HeadroomQuery, headroom_of
-from shared.core.resources.shortages import current_shortages, fits_when_empty
+from shared.core.resources.headroom_reasons import current_shortages, fits_when_empty
 from shared.core.scheduling.explain.shortages import NodeAvailability
 from shared.core.scheduling.feasibility.filters import FilterReport
 from shared.core.scheduling.selection.candidates import ask_columns

@@ -6,7 +6,7 @@ leave at the pace of their `migrate` block, each once its replacement is placed.
 
 import numpy as np
 
-from shared.core.scheduling.reconcile.room import movable
+from shared.core.scheduling.reconcile.update_limits import movable_count
 from shared.core.state.columns import Mask, Rows
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import HEALTHY, TERMINAL
@@ -59,7 +59,7 @@ def movable_rows(state: State, standing: Rows, count: int, max_parallel: int) ->
     if not len(leaving):
         return leaving
     healthy = int(np.count_nonzero(table.health[alive] == HEALTHY))
-    some = movable(count, max_parallel, healthy=healthy, drainable=len(leaving))
+    some = movable_count(count, max_parallel, healthy=healthy, drainable=len(leaving))
     chosen: Rows = leaving[np.lexsort((leaving, table.index[leaving]))][:some]
     return chosen
 

@@ -1,6 +1,6 @@
 """Reconcile of a service job under a deployment: rolling updates at the pace of `max_parallel`, and canaries.
 
-What is missing is placed at once and takes its share of the room first; old allocations are then replaced, first those
+What is missing is placed at once and takes its share of the limit first; old allocations are then replaced, first those
 that are not healthy, then by name, each stopped with the placement of its replacement. While canaries wait for
 promotion, the others are left alone: what of them is lost, moved or rescheduled comes back in the version that it ran.
 A deployment that is paused, held, or failed, replaces only what is lost, moved or rescheduled.
@@ -16,19 +16,19 @@ from msgspec.structs import replace
 from schemas.jobs import GroupSpec
 from shared.core.scheduling.reconcile.drained_allocs import DRAINED, is_draining
 from shared.core.scheduling.reconcile.duplicate_allocs import ScoreOf
-from shared.core.scheduling.reconcile.room import (
-    Progress,
-    canary_names,
-    missing_canaries,
-    replaceable,
-    update_room,
-)
 from shared.core.scheduling.reconcile.service_jobs import (
     GroupRows,
     PlacementRequest,
     Reconciler,
     ReconcileResult,
     reconcile_groups,
+)
+from shared.core.scheduling.reconcile.update_limits import (
+    Progress,
+    canary_names,
+    changeable_count,
+    missing_canaries,
+    replaceable_count,
 )
 from shared.core.state.columns import Mask, Rows
 from shared.core.state.state import State
@@ -146,7 +146,7 @@ class PacedReconciler(Reconciler):
     # ---- rolling update ----
 
     def _roll(self, group: GroupSpec, at: GroupRows, pace: Pace, job: Job) -> None:
-        """Place what is missing, and replace old allocations as far as there is room."""
+        """Place what is missing, and replace old allocations as far as the limit allows."""
         table, rows = self.state.allocations, at.rows
         retry = self._retries(job, group, at, pace)
         waits = at.failed & ~retry
@@ -167,15 +167,15 @@ class PacedReconciler(Reconciler):
         missing = max(group.count - int(standing.sum()), 0)
         if not pace.is_running:
             missing = min(missing, len(again))
-        # An operator's moves do not use up the room.
+        # An operator's moves do not use up the limit.
         share = missing - min(missing, int(at.moved.sum()))
-        room = update_room(
+        limit = changeable_count(
             pace.max_parallel,
             self._progress(rows[standing | away], pace),
             is_running=pace.is_running,
         )
         old &= standing
-        some = replaceable(room, old=int(old.sum()), missing=share)
+        some = replaceable_count(limit, old=int(old.sum()), missing=share)
         changed = self._healthy_last(rows[old])[:some]
         rest = rows[standing & ~np.isin(rows, changed)]
         moves = self._moves(group, rest)

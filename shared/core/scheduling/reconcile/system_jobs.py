@@ -22,13 +22,6 @@ from schemas.plans import GroupSize
 from shared.core.scheduling.reconcile.drained_allocs import is_stop_requested
 from shared.core.scheduling.reconcile.duplicate_allocs import ScoreOf
 from shared.core.scheduling.reconcile.paced_jobs import JOB_CHANGED, NOT_PROMOTED, Pace, pace_of
-from shared.core.scheduling.reconcile.room import (
-    Progress,
-    missing_canaries,
-    percent_canaries,
-    replaceable,
-    update_room,
-)
 from shared.core.scheduling.reconcile.service_jobs import (
     GroupRows,
     PlacementRequest,
@@ -37,6 +30,13 @@ from shared.core.scheduling.reconcile.service_jobs import (
     reconcile_groups,
 )
 from shared.core.scheduling.reconcile.started_again import is_before_stop
+from shared.core.scheduling.reconcile.update_limits import (
+    Progress,
+    changeable_count,
+    missing_canaries,
+    percent_canaries,
+    replaceable_count,
+)
 from shared.core.scheduling.selection.candidates import Placement
 from shared.core.state.columns import Mask, Rows
 from shared.core.state.state import State
@@ -122,8 +122,8 @@ class SystemReconciler(Reconciler):
         if group.update is None:
             self._replace_on(group, usable, side, side.old)
         elif pace is None:
-            room = self._room_of_batch(group, side) if job.job_type == "sysbatch" else len(rows)
-            self._replace_on(group, usable, side, _first(side.old, room))
+            limit = self._batch_limit(group, side) if job.job_type == "sysbatch" else len(rows)
+            self._replace_on(group, usable, side, _first(side.old, limit))
         else:
             self._roll_on(job, group, usable, side, pace=pace)
 
@@ -183,14 +183,14 @@ class SystemReconciler(Reconciler):
 
     # ---- pace ----
 
-    def _room_of_batch(self, group: GroupSpec, side: "NodeRows") -> int:
+    def _batch_limit(self, group: GroupSpec, side: "NodeRows") -> int:
         """How many more nodes a sysbatch job begins again on: it has no health, so that running is enough."""
         assert group.update is not None
         if not group.update.max_parallel:
             return len(side.rows)
         started = side.rows[side.standing]
         waiting = np.count_nonzero(self.state.allocations.client[started] == PENDING)
-        return update_room(group.update.max_parallel, Progress(unready=int(waiting)))
+        return changeable_count(group.update.max_parallel, Progress(unready=int(waiting)))
 
     def _roll_on(
         self, job: Job, group: GroupSpec, usable: Mask, side: "NodeRows", *, pace: Pace
@@ -211,11 +211,11 @@ class SystemReconciler(Reconciler):
         if wanted:
             self._hold_on(job, group, usable, side, canary=canary, wanted=wanted, pace=pace)
             return
-        room = update_room(
+        limit = changeable_count(
             pace.max_parallel, self._progress_of(side, pace), is_running=pace.is_running
         )
         vacated = self._missing(group, usable & side.touched, side.kept | side.old, side.rows)
-        some = replaceable(room, old=int(side.old.sum()), missing=int(vacated.sum()))
+        some = replaceable_count(limit, old=int(side.old.sum()), missing=int(vacated.sum()))
         self._replace_on(group, usable, side, _first(side.old, some))
 
     def _progress_of(self, side: "NodeRows", pace: Pace) -> Progress:

@@ -2,14 +2,14 @@
 
 import pytest
 
-from shared.core.scheduling.reconcile.room import (
+from shared.core.scheduling.reconcile.update_limits import (
     Progress,
     canary_names,
+    changeable_count,
     missing_canaries,
-    movable,
+    movable_count,
     percent_canaries,
-    replaceable,
-    update_room,
+    replaceable_count,
 )
 
 
@@ -32,8 +32,8 @@ def test_old_allocations_wait_for_health(
     max_parallel: int, unready: int, unhealthy: int, old: int, missing: int, wanted: int
 ) -> None:
     """The limit is max_parallel less those without health, nothing where one is unhealthy; missing ones go first."""
-    room = update_room(max_parallel, Progress(unready, unhealthy))
-    assert replaceable(room, old=old, missing=missing) == wanted
+    limit = changeable_count(max_parallel, Progress(unready, unhealthy))
+    assert replaceable_count(limit, old=old, missing=missing) == wanted
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,9 @@ def test_a_deployment_that_does_not_go_on_has_no_room(
     *, is_running: bool, is_canarying: bool, wanted: int
 ) -> None:
     """Paused, failed, or before promotion: nothing is replaced."""
-    assert update_room(4, Progress(), is_running=is_running, is_canarying=is_canarying) == wanted
+    assert (
+        changeable_count(4, Progress(), is_running=is_running, is_canarying=is_canarying) == wanted
+    )
 
 
 @pytest.mark.parametrize(
@@ -69,7 +71,7 @@ def test_moves_keep_count_less_max_parallel_healthy(
     count: int, max_parallel: int, healthy: int, drainable: int, wanted: int
 ) -> None:
     """Never more leave than keeps `count - max_parallel` healthy, over all nodes."""
-    assert movable(count, max_parallel, healthy=healthy, drainable=drainable) == wanted
+    assert movable_count(count, max_parallel, healthy=healthy, drainable=drainable) == wanted
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Room: how many allocations may be replaced or moved now. Arithmetic on counts alone, for updates and drains.
+"""Limits: how many allocations may be replaced or moved now. Arithmetic on counts alone, for updates and drains.
 
 Source: Nomad 2.0.5, scheduler/reconciler/reconcile_cluster.go (computeUnderProvisionedBy), drainer/watch_jobs.go.
 An allocation without health uses up one place of `max_parallel` until it has some; an unhealthy one uses up all.
@@ -20,7 +20,7 @@ class Progress(msgspec.Struct, frozen=True):
     unhealthy: int = 0
 
 
-def update_room(
+def changeable_count(
     max_parallel: int, progress: Progress, *, is_running: bool = True, is_canarying: bool = False
 ) -> int:
     """How many allocations of a group its deployment may place or replace now.
@@ -32,12 +32,12 @@ def update_room(
     return max(max_parallel - progress.unready, 0)
 
 
-def replaceable(room: int, *, old: int, missing: int) -> int:
-    """How many old allocations may be replaced, once what is missing took its share of the room."""
-    return min(old, max(room - missing, 0))
+def replaceable_count(limit: int, *, old: int, missing: int) -> int:
+    """How many old allocations may be replaced, once what is missing took its share of the limit."""
+    return min(old, max(limit - missing, 0))
 
 
-def movable(count: int, max_parallel: int, *, healthy: int, drainable: int) -> int:
+def movable_count(count: int, max_parallel: int, *, healthy: int, drainable: int) -> int:
     """How many allocations of a group may leave draining nodes now, so that `count - max_parallel` stay healthy.
 
     `healthy` counts all nodes, draining ones too. With `max_parallel` 0 nothing moves before the drain's deadline.

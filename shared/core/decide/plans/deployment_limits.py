@@ -15,7 +15,7 @@ from shared.core.state.tables.jobs import Job
 _COUNT_MAX = 2**31 - 1
 
 
-class StaleRolloutError(ValueError):
+class StaleDeploymentError(ValueError):
     """A plan that adds to a deployment to which it must not; `code` is that of its refusal."""
 
     def __init__(self, code: str, reason: str) -> None:
@@ -23,12 +23,12 @@ class StaleRolloutError(ValueError):
         self.code = code
 
 
-def check_rollout(state: State, plan: SubmitPlan) -> None:
-    """Check every placement and update that names a deployment. Raises StaleRolloutError."""
+def check_deployment(state: State, plan: SubmitPlan) -> None:
+    """Check every placement and update that names a deployment. Raises StaleDeploymentError."""
     deployment = state.deployments.active_of(plan.job_id)
     for one in plan.placements:
         if one.canaries and not one.deployment:
-            raise StaleRolloutError("invalid", "places canaries of no deployment")
+            raise StaleDeploymentError("invalid", "places canaries of no deployment")
         if one.deployment:
             _check(deployment, one)
             _check_pause(deployment, plan)
@@ -37,22 +37,22 @@ def check_rollout(state: State, plan: SubmitPlan) -> None:
             _check(deployment, update)
             rows = np.asarray(update.rows, dtype=np.int64)
             if (state.allocations.deployment[rows] == update.deployment).any():
-                raise StaleRolloutError("stale", "updates an allocation for its own deployment")
+                raise StaleDeploymentError("stale", "updates an allocation for its own deployment")
 
 
 def _check(deployment: Deployment | None, one: GroupPlacement | InPlace) -> None:
     if deployment is None or deployment.key != one.deployment:
-        raise StaleRolloutError("stale", "is for a deployment that is not the active one")
+        raise StaleDeploymentError("stale", "is for a deployment that is not the active one")
     if deployment.version != one.version or deployment.group(one.group) is None:
         text = f"group {one.group!r} of version {one.version} is not of the deployment"
-        raise StaleRolloutError("stale", text)
+        raise StaleDeploymentError("stale", text)
 
 
 def _check_pause(deployment: Deployment | None, plan: SubmitPlan) -> None:
     if deployment is None or deployment.is_moving:
         return
     if deployment.modify_seq > plan.origin.snapshot_seq:
-        raise StaleRolloutError("stale", "the deployment was paused or held meanwhile")
+        raise StaleDeploymentError("stale", "the deployment was paused or held meanwhile")
 
 
 def is_kept_version(state: State, job: Job | None, group: str, version: int) -> bool:

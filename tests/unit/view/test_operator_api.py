@@ -1,4 +1,4 @@
-"""The operators' door of the view: what it asks the plan applier for, and when it says that it is so."""
+"""The operator API of the view: what it asks the plan applier for, and when it says that it is so."""
 
 import msgspec
 import pytest
@@ -16,9 +16,11 @@ from schemas.nodes import (
     PoolDeclared,
 )
 from schemas.policy import OperatorRefused, Policy, PolicyChanged
+from services.view.operator_verbs import PREPARE
 from shared.core.runtime.messages import Effect, Message, Reply, Send, Timer
 from shared.core.state.ids import make_key
 from shared.protocol import subjects
+from shared.protocol.operator_verbs import VERBS
 from shared.release import RELEASE
 from tests.unit.view.view_story import MS, Story
 
@@ -94,7 +96,7 @@ def test_what_is_so_already_is_answered_at_once() -> None:
         assert told(effects)["changed"] is False
 
 
-def test_nonsense_is_refused_at_the_door() -> None:
+def test_nonsense_is_refused_at_the_operator_api() -> None:
     """Unknown fields, wrong types, unknown algorithms, nodes and verbs, and a stale hash never reach the applier."""
     story = ready()
     for message, code in (
@@ -256,7 +258,7 @@ def test_what_the_cluster_has_is_an_amount() -> None:
     assert story.ask("resources")["declared"] == []
 
 
-def test_a_declaration_that_cannot_stand_is_refused_at_the_door() -> None:
+def test_a_declaration_that_cannot_stand_is_refused_at_the_operator_api() -> None:
     """Unknown nodes, nonsense, instances without a node, and a name that is of another kind elsewhere."""
     story = ready()
     story.log(PoolDeclared(node_id="n2", pool=GPUS))
@@ -337,7 +339,7 @@ def test_a_pending_request_that_is_overtaken_is_refused() -> None:
     effects = story.feed(Timer("operator", story.now_ns))
     assert not sent(effects)
     assert told(effects)["error"]["code"] == "conflict"
-    assert not len(story.view._door)
+    assert not len(story.view._operator_api)
 
 
 @pytest.mark.parametrize(
@@ -363,3 +365,8 @@ def test_a_key_that_comes_twice_is_refused(subject: str, body: bytes, key: str) 
     error = told(effects)["error"]
     assert isinstance(error, dict)
     assert (error["code"], error["message"]) == ("invalid", f"duplicate key '{key}'")
+
+
+def test_every_operator_verb_is_prepared() -> None:
+    """Each row of the table of verbs has its function in the view, and no function is without a row."""
+    assert list(PREPARE) == [row.name for row in VERBS]

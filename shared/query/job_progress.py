@@ -29,7 +29,7 @@ from shared.query.evaluation_index import EvaluationIndex
 from shared.query.task_causes import failure_text, restart_ns, wait_text
 
 #: How long tasks must run after their start until a job counts as running: Nomad's default of min_healthy_time.
-SETTLE_NS = 10_000_000_000
+MIN_RUNNING_NS = 10_000_000_000
 
 
 class SettlingClock:
@@ -40,7 +40,7 @@ class SettlingClock:
         self._log_times = log_times
 
     def settles_ns(self, state: State, rows: Rows) -> int:
-        """When the newest start of a task of these allocations is SETTLE_NS ago; 0: it is. Shape: (A,).
+        """When the newest start of a task of these allocations is MIN_RUNNING_NS ago; 0: it is. Shape: (A,).
 
         Only reported tasks count. The time of the report bounds a node's clock that is ahead.
         """
@@ -54,10 +54,10 @@ class SettlingClock:
             if raw is None:
                 continue
             if seq not in written:
-                written[seq] = self._log_times.written_ns(seq, since_ns=now_ns - SETTLE_NS)
+                written[seq] = self._log_times.written_ns(seq, since_ns=now_ns - MIN_RUNNING_NS)
             if written[seq]:
                 newest_ns = max(newest_ns, min(written[seq], _start_ns(raw) or written[seq]))
-        settles_ns = newest_ns + SETTLE_NS if newest_ns else 0
+        settles_ns = newest_ns + MIN_RUNNING_NS if newest_ns else 0
         return settles_ns if settles_ns > now_ns else 0
 
 
@@ -103,7 +103,7 @@ def current_rows(state: State, job: Job) -> Rows:
     return found
 
 
-def rollout_of(
+def job_progress(
     state: State,
     job: Job,
     mine: Rows,
@@ -148,7 +148,7 @@ def rollout_of(
         if status == "running" and deployment is None:
             settles_ns = clock.settles_ns(state, mine[table.client[mine] == RUNNING])
     if settles_ns:
-        settle_s = SETTLE_NS // 10**9
+        settle_s = MIN_RUNNING_NS // 10**9
         status, reason = "progressing", f"all runs; a task started less than {settle_s} s ago"
     return Rollout(
         status=status,

@@ -12,7 +12,7 @@ from schemas.jobs import GroupSpec, JobRegistered
 from schemas.plans import Stops
 from shared.core.state.ids import make_key
 from shared.protocol import subjects
-from shared.query.rollout import SETTLE_NS
+from shared.query.job_progress import MIN_RUNNING_NS
 from tests.unit.view.view_story import MS, Story
 
 RUNNING, COMPLETE, FAILED = 1, 2, 3
@@ -131,14 +131,14 @@ def test_a_job_runs_when_its_tasks_ran_for_some_time() -> None:
         for _ in range(3):
             said = rollout(story)
             assert (said["status"], said["restarts"]) == ("progressing", restarts)
-            assert said["settles_at_ns"] == started["t_ns"] + SETTLE_NS
+            assert said["settles_at_ns"] == started["t_ns"] + MIN_RUNNING_NS
             story.now_ns += 1_000 * MS
         again = {"kind": "Restarting", "message": "in 1 s", "t_ns": story.now_ns}
         report(story, 0, RUNNING, main=task(restarts, "pending", started, again))
         said = rollout(story)
         assert (said["status"], said["settles_at_ns"]) == ("progressing", 0)
         story.now_ns += 1_000 * MS
-    due_ns = story.now_ns + SETTLE_NS
+    due_ns = story.now_ns + MIN_RUNNING_NS
     report(story, RUNNING, RUNNING, main=task(3, "running", {**started, "t_ns": story.now_ns}))
     assert rollout(story)["status"] == "progressing"
     story.land(story.later())
@@ -172,7 +172,7 @@ def test_a_main_task_behind_a_prestart_task_is_not_running() -> None:
     assert said["status"] == "progressing"
     assert said["reason"] == "j.web[0]: task main has not started"
     report(story, RUNNING, RUNNING, init={"state": "dead"}, main=started)
-    story.now_ns += SETTLE_NS + 1_000 * MS
+    story.now_ns += MIN_RUNNING_NS + 1_000 * MS
     assert rollout(story)["status"] == "running"
 
 

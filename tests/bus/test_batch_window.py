@@ -8,7 +8,7 @@ from shared.bus.jetstream.pull_consumer import CurrentConnection, DeliveryPositi
 from tests.bus.toys import Bus, append, run, until
 
 pytestmark = pytest.mark.bus
-LULL_S = 0.02
+BATCH_WINDOW_S = 0.02
 
 
 def test_nothing_is_missed_and_bursts_come_together(bus: Bus) -> None:
@@ -32,7 +32,7 @@ def test_nothing_is_missed_and_bursts_come_together(bus: Bus) -> None:
                 deliver=deliver,
                 credit=8,
                 owner="toy",
-                lull_s=LULL_S,
+                batch_window_s=BATCH_WINDOW_S,
             )
             pull.open()
             sent = 0
