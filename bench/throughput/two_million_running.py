@@ -79,8 +79,8 @@ def _times(observer: LogObserver, start: float, want: int) -> dict[str, float]:
 
 async def spread(cluster: BenchCluster) -> None:
     """Set the algorithm `spread`, as in Nomad's challenge."""
-    wish = PolicyRequest(request_id="spread", change={"algorithm": "spread"})
+    change = PolicyRequest(request_id="spread", change={"algorithm": "spread"})
     async with cluster.client() as public:
-        answer = await public.request(subjects.api("operator", "set_policy"), wish)
+        answer = await public.request(subjects.api("operator", "set_policy"), change)
     if answer.get("status") != "accepted":
         raise RuntimeError(f"the policy was not set: {answer}")

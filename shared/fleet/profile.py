@@ -174,7 +174,7 @@ class NodeProfile:
         if not 0 <= failures.per_node_day <= 1000:
             raise ConfigInvalid("failures.per_node_day: must be from 0 to 1000")
         rate = Fraction(failures.per_node_day)
-        self._manners: dict[tuple[object, ...], TaskProfile] = {}
+        self._task_profiles: dict[tuple[object, ...], TaskProfile] = {}
         self.has_failures = rate > 0
         self._between = (
             distributions.exponential(int(DAY_NS / rate)) if rate > 0 else distributions.NEVER
@@ -182,7 +182,7 @@ class NodeProfile:
         self._away = parse_distribution(failures.away, "failures.away")
         self._boot = parse_distribution(failures.boot, "failures.boot")
 
-    def manner(
+    def task_profile(
         self,
         job_id: str,
         job_type: str,
@@ -199,9 +199,9 @@ class NodeProfile:
         must_go_on = job_type in ("service", "system")
         at = self._which(job_id, job_type)
         key = (at, run_ms, exit_code, must_go_on, again)
-        found = self._manners.get(key)
+        found = self._task_profiles.get(key)
         if found is None:
-            found = self._manners[key] = self._made(
+            found = self._task_profiles[key] = self._made(
                 at, run_ms, exit_code, again, must_go_on=must_go_on
             )
         return found

@@ -86,31 +86,33 @@ class _SimulatedTasks:
         heapq.heappush(self._events, (at_ns, self._count, node, life, event))
 
     def start(
-        self, effect: StartTask, manner: TaskProfile, *, node: int, life: int, now_ns: int
+        self, effect: StartTask, task_profile: TaskProfile, *, node: int, life: int, now_ns: int
     ) -> None:
         """Start a run: schedule its start and its end."""
         key, task, run = effect.key, effect.task, effect.run
-        at_ns = now_ns + self._draw(START, manner.starts, effect.key)
-        if self._happens(START_FAILS, manner.start_fails, effect.key):
+        at_ns = now_ns + self._draw(START, task_profile.starts, effect.key)
+        if self._happens(START_FAILS, task_profile.start_fails, effect.key):
             why = "start failure set by the fleet profile"
             failed = TaskStartFailed(key=key, task=task, run=run, reason=why, recoverable=False)
             self._tell(at_ns, node, life, failed)
             return
-        self._alive[node, effect.key, effect.task, effect.run] = manner
+        self._alive[node, effect.key, effect.task, effect.run] = task_profile
         self._tell(at_ns, node, life, TaskStarted(key=key, task=task, run=run))
-        if not manner.runs.is_never:
-            fails = self._happens(RUN_FAILS, manner.run_fails, effect.key)
-            code = manner.exit_code or int(fails)
+        if not task_profile.runs.is_never:
+            fails = self._happens(RUN_FAILS, task_profile.run_fails, effect.key)
+            code = task_profile.exit_code or int(fails)
             ended = TaskExited(key=key, task=task, run=run, exit_code=code)
-            lasts = self._draw(RUN, manner.runs, effect.key)
+            lasts = self._draw(RUN, task_profile.runs, effect.key)
             self._tell(at_ns + lasts, node, life, ended)
 
     def end(self, effect: SignalTask | KillTask, *, node: int, life: int, now_ns: int) -> None:
         """Stop a run; a kill takes effect at once."""
-        manner = self._alive.get((node, effect.key, effect.task, effect.run))
-        if manner is None:
+        task_profile = self._alive.get((node, effect.key, effect.task, effect.run))
+        if task_profile is None:
             return
-        wait = 0 if isinstance(effect, KillTask) else self._draw(STOP, manner.stops, effect.key)
+        wait = (
+            0 if isinstance(effect, KillTask) else self._draw(STOP, task_profile.stops, effect.key)
+        )
         ended = TaskExited(
             key=effect.key, task=effect.task, run=effect.run, exit_code=143, signal=_SIGTERM
         )
@@ -146,7 +148,7 @@ class AgentFleet(SimulatedFleet):
         #: answers about job versions, and the nodes waiting for one.
         self._texts: dict[str, bytes] = {}
         self._waiting: dict[str, list[int]] = {}
-        self._manners: dict[tuple[str, int, str, str], TaskProfile] = {}
+        self._task_profiles: dict[tuple[str, int, str, str], TaskProfile] = {}
 
     def _agent(self, at: int, nth: int) -> Agent:
         spec = self._specs[at]
@@ -260,9 +262,9 @@ class AgentFleet(SimulatedFleet):
             case PrepareTask():
                 again.setdefault(at, []).append(prepared_inputs(effect))
             case StartTask():
-                manner = self._manner(at, effect)
+                task_profile = self._task_profile(at, effect)
                 life = self._lives[at]
-                self._tasks.start(effect, manner, node=at, life=life, now_ns=self._now_ns)
+                self._tasks.start(effect, task_profile, node=at, life=life, now_ns=self._now_ns)
             case SignalTask() | KillTask():
                 self._tasks.end(effect, node=at, life=self._lives[at], now_ns=self._now_ns)
             case WatchChecks():
@@ -293,17 +295,17 @@ class AgentFleet(SimulatedFleet):
                 # Directories, journals and logs are not simulated.
                 pass
 
-    def _manner(self, at: int, effect: StartTask) -> TaskProfile:
+    def _task_profile(self, at: int, effect: StartTask) -> TaskProfile:
         """Return the profile of a task: that of its allocation; hook tasks end at once, sidecars never."""
         alloc = self._agents[at].alloc(effect.key)
         if alloc is None or alloc.plan is None:
             return RUN_FOREVER
         job = alloc.desired
         name = (job.job_id, job.version, job.group, effect.task)
-        if name not in self._manners:
+        if name not in self._task_profiles:
             plan = alloc.plan
-            self._manners[name] = self._made(job.job_id, job.version, plan, effect.task)
-        return self._manners[name]
+            self._task_profiles[name] = self._made(job.job_id, job.version, plan, effect.task)
+        return self._task_profiles[name]
 
     def _made(self, job_id: str, version: int, plan: ResolvedGroup, task: str) -> TaskProfile:
         (found,) = (one for one in plan.tasks if one.name == task)
@@ -314,4 +316,4 @@ class AgentFleet(SimulatedFleet):
                 distributions.fixed(0), 0, distributions.fixed(0), 0, distributions.fixed(0)
             )
         answer = JOB_VERSION_DECODER.decode(self._texts[f"{version} {job_id}"])
-        return task_profile_of(self._habits, job_id, answer.spec, plan)
+        return task_profile_of(self._node_profile, job_id, answer.spec, plan)

@@ -126,7 +126,7 @@ async def _read(client: Client, words: WhatIfArguments) -> RecordedLog:
         base = await replica_before(client, str(base.seq - 1), "--from")
     recorded = fork.read_log(kept, base=base, is_before=is_before)
     recorded.problem = recorded.problem or problem
-    end = recorded.course.replica.seq
+    end = recorded.timeline.replica.seq
     if last > end:
         raise CliError("not_found", f"--from {last}: the log ends at {end}")
     if not kept:
@@ -146,14 +146,14 @@ def _run(
     until_ns: int,
 ) -> report.WhatIfReport:
     question = WhatIfQuestion(
-        wishes=wanted,
+        changes=wanted,
         workers=words.workers,
         until_ns=until_ns,
         settle=not words.until,
         resample=words.durations == "resampled",
         keep=bool(words.directory),
     )
-    is_much = recorded.course.totals.placements > _PARALLEL_ABOVE
+    is_much = recorded.timeline.totals.placements > _PARALLEL_ABOVE
     both = parallel.run_in_parallel if is_much else in_turn
     progress = out.progress if is_much else _no_progress
     found = run_what_if(recorded, question, both=both, progress=progress)
@@ -162,7 +162,7 @@ def _run(
     return msgspec.structs.replace(
         build_what_if_report(recorded, question, found),
         from_time=format_utc(recorded.fork_timeline.begin_ns),
-        until_time=format_utc(found.last.course.t_ns),
+        until_time=format_utc(found.last.timeline.t_ns),
         wishes=describe_changes(words),
         out=words.directory,
     )

@@ -38,8 +38,8 @@ class TaskRun:
 class SimulatedNode:
     """One machine. `runs` holds every run ever started, by name."""
 
-    def __init__(self, site: SimulationContext, node_id: str, draws: RandomDraws) -> None:
-        self.site = site
+    def __init__(self, context: SimulationContext, node_id: str, draws: RandomDraws) -> None:
+        self.context = context
         self.node_id = node_id
         self.boot = 1
         self.is_dead = False
@@ -89,7 +89,7 @@ class SimulatedNode:
         if len(self.journal) > self._synced:
             kept = self._synced + self._draws.below(len(self.journal) - self._synced + 1)
             if kept < len(self.journal):
-                self.site.message_faults.faults["journal_tail_lost"] += 1
+                self.context.message_faults.faults["journal_tail_lost"] += 1
             del self.journal[kept:]
         self._synced = len(self.journal)
         if power_lost:
@@ -126,13 +126,13 @@ class SimulatedNode:
         name = (effect.key, effect.task, effect.run)
         self._preparing[name] = self.process.life
         delay = self._draws.between(MS, 1_500 * MS)
-        self.site.loop.after(delay, self._prepared, effect, self.process.life)
+        self.context.loop.after(delay, self._prepared, effect, self.process.life)
 
     def _prepared(self, effect: agent_messages.PrepareTask, life: int) -> None:
         name = (effect.key, effect.task, effect.run)
         assert self.process is not None
         if self.process.role is None or self.process.life != life:
-            self.site.message_faults.faults["preparation_lost"] += 1
+            self.context.message_faults.faults["preparation_lost"] += 1
             self._preparing.pop(name, None)
             return
         if self._preparing.pop(name, None) != life:
@@ -150,7 +150,7 @@ class SimulatedNode:
             done = agent_messages.TaskPrepared(key=key, task=task, run=run, digests=digests)
             self._answer(life, done)
             return
-        self.site.message_faults.faults["input_failed"] += 1
+        self.context.message_faults.faults["input_failed"] += 1
         # A failed start, as one that the driver refused.
         self.runs[name] = TaskRun(name, life)
         self.runs[name].is_started, self.runs[name].exit_code = True, -1
@@ -171,7 +171,7 @@ class SimulatedNode:
 
     def _answer(self, life: int, given: object) -> None:
         assert self.process is not None
-        self.site.loop.after(MS, self.process.take, life, given)
+        self.context.loop.after(MS, self.process.take, life, given)
 
     def _start(self, effect: agent_messages.StartTask) -> None:
         assert self.process is not None
@@ -181,7 +181,7 @@ class SimulatedNode:
         config = msgspec.json.decode(bytes(effect.launch.config), type=_Config)
         fails = self._draws.hit(self.fail_per_mille)
         delay = self._draws.between(MS, 40 * MS)
-        self.site.loop.after(delay, self._came_up, run, self.boot, int(config.args[0]), fails)
+        self.context.loop.after(delay, self._came_up, run, self.boot, int(config.args[0]), fails)
 
     def _came_up(self, run: TaskRun, boot: int, run_ms: int, fails: bool) -> None:  # noqa: FBT001
         if boot != self.boot or run.exit_code is not None or run.signal:
@@ -189,7 +189,7 @@ class SimulatedNode:
         key, task, number = run.name
         run.is_started = True
         if fails and self._draws.hit(300):
-            self.site.message_faults.faults["task_failed"] += 1
+            self.context.message_faults.faults["task_failed"] += 1
             run.exit_code = -1
             reason = "no such command"
             self._tell(
@@ -204,10 +204,10 @@ class SimulatedNode:
             agent_messages.TaskStarted(key=key, task=task, run=number, pid=1000 + len(self.runs)),
         )
         if fails:
-            self.site.message_faults.faults["task_failed"] += 1
-            self.site.loop.after(self._draws.below(3 * SECOND), self._end, run, boot, 1, 0)
+            self.context.message_faults.faults["task_failed"] += 1
+            self.context.loop.after(self._draws.below(3 * SECOND), self._end, run, boot, 1, 0)
         elif run_ms:
-            self.site.loop.after(run_ms * MS, self._end, run, boot, 0, 0)
+            self.context.loop.after(run_ms * MS, self._end, run, boot, 0, 0)
 
     def _end(self, run: TaskRun, boot: int, exit_code: int | None, signal: int) -> None:
         if boot != self.boot or not run.is_alive:
@@ -250,19 +250,19 @@ class SimulatedNode:
         # One task in eight ignores signals and must be killed.
         if run is not None and run.is_alive and self._draws.below(8):
             delay = self._draws.between(MS, 300 * MS)
-            self.site.loop.after(delay, self._end, run, self.boot, None, 15)
+            self.context.loop.after(delay, self._end, run, self.boot, None, 15)
 
     def _kill(self, effect: agent_messages.KillTask) -> None:
         run = self.runs.get((effect.key, effect.task, effect.run))
         if run is not None and run.is_alive:
-            self.site.loop.after(
+            self.context.loop.after(
                 self._draws.between(MS, 5 * MS), self._end, run, self.boot, None, 9
             )
 
     def _check(self, effect: agent_messages.WatchChecks) -> None:
         assert self.process is not None
         for one in agent_messages.passing_checks(effect):
-            self.site.loop.after(MS, self.process.take, self.process.life, one)
+            self.context.loop.after(MS, self.process.take, self.process.life, one)
 
     def _remove(self, effect: object) -> None:
         """Do nothing: directories and logs are not simulated, and the oracle checks that nothing runs."""
@@ -271,4 +271,4 @@ class SimulatedNode:
         assert self.process is not None
         if run.life:
             delay = self._draws.between(50_000, MS)
-            self.site.loop.after(delay, self.process.take, run.life, given)
+            self.context.loop.after(delay, self.process.take, run.life, given)
