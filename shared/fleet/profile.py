@@ -11,13 +11,14 @@ from itertools import pairwise
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from schemas.base import NodeId
 from schemas.nodes import NodeSpec, Pool
 from shared.errors import ConfigInvalid
 from shared.fleet import distributions
 from shared.fleet.config_file import duration_ns, read_config
-from shared.fleet.distributions import Distribution, Int64s
+from shared.fleet.distributions import Distribution, Int64s, purpose_hashes
 from shared.numerals import is_digits
 
 #: Meta keys of a job: run time of its tasks in ms (0: they end at once), and exit code.
@@ -134,6 +135,22 @@ class TaskProfile(msgspec.Struct, frozen=True):
     restarts: int = 0
     pause_ns: int = 0
     interval_ns: int = 0
+
+    def draw_starts(self, seed: int, keys: Int64s) -> tuple[Int64s, NDArray[np.bool_]]:
+        """Return the time from the order to the start of each, and whether the start fails. Shapes: (K,)."""
+        return (
+            self.starts.draw(purpose_hashes(seed, START, keys)),
+            distributions.happens(purpose_hashes(seed, START_FAILS, keys), self.start_fails),
+        )
+
+    def draw_runs(self, seed: int, keys: Int64s) -> tuple[Int64s, NDArray[np.bool_]]:
+        """Return how long each runs, and whether it ends in failure. Shapes: (K,)."""
+        fails = distributions.happens(purpose_hashes(seed, RUN_FAILS, keys), self.run_fails)
+        return self.runs.draw(purpose_hashes(seed, RUN, keys)), fails | bool(self.exit_code)
+
+    def draw_stops(self, seed: int, keys: Int64s) -> Int64s:
+        """Return the time from the stop order to the end of each. Shapes: (K,)."""
+        return self.stops.draw(purpose_hashes(seed, STOP, keys))
 
     def time_to_final_failure(self, runs_ns: Int64s) -> Int64s:
         """Total time until allocations fail whose runs each fail after `runs_ns`; NEVER_NS: never.

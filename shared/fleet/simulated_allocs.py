@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from schemas.allocations import CLIENT_STATUSES
 from shared.core.state.columns import Rows, grown
-from shared.fleet import distributions
 from shared.fleet.distributions import NEVER_NS, Int64s
 from shared.fleet.due_queue import DueQueue
-from shared.fleet.profile import RUN, RUN_FAILS, START, START_FAILS, STOP, TaskProfile
+from shared.fleet.profile import TaskProfile
 
 Codes = NDArray[np.int8]
 
@@ -180,13 +179,7 @@ class SimulatedAllocs:
         due, follows = np.empty(len(rows), dtype=np.int64), np.empty(len(rows), dtype=np.int8)
         for task_profile, chosen in self._by_task_profile(rows):
             drawn = self._draw[rows[chosen]]
-            due[chosen] = task_profile.starts.draw(
-                distributions.purpose_hashes(self._seed, START, drawn)
-            )
-            fails = distributions.happens(
-                distributions.purpose_hashes(self._seed, START_FAILS, drawn),
-                task_profile.start_fails,
-            )
+            due[chosen], fails = task_profile.draw_starts(self._seed, drawn)
             follows[chosen] = np.where(fails, FAILED, RUNNING)
         self._plan(rows, np.minimum(due, NEVER_NS - now_ns) + now_ns, follows)
 
@@ -203,9 +196,7 @@ class SimulatedAllocs:
         self._phase[rows] = _STOPPING
         due = np.empty(len(rows), dtype=np.int64)
         for task_profile, chosen in self._by_task_profile(rows):
-            due[chosen] = task_profile.stops.draw(
-                distributions.purpose_hashes(self._seed, STOP, self._draw[rows[chosen]])
-            )
+            due[chosen] = task_profile.draw_stops(self._seed, self._draw[rows[chosen]])
         due = np.minimum(due, NEVER_NS - now_ns) + now_ns
         self._plan(rows, due, np.full(len(rows), COMPLETE, dtype=np.int8))
 
@@ -318,14 +309,8 @@ class SimulatedAllocs:
                 lasts[chosen], follows[chosen] = NEVER_NS, COMPLETE
                 continue
             drawn = self._draw[rows[chosen]]
-            lasts[chosen] = task_profile.runs.draw(
-                distributions.purpose_hashes(self._seed, RUN, drawn)
-            )
-            fails = distributions.happens(
-                distributions.purpose_hashes(self._seed, RUN_FAILS, drawn), task_profile.run_fails
-            )
-            ends = FAILED if task_profile.exit_code else COMPLETE
-            follows[chosen] = np.where(fails, FAILED, ends)
+            lasts[chosen], fails = task_profile.draw_runs(self._seed, drawn)
+            follows[chosen] = np.where(fails, FAILED, COMPLETE)
             failing = chosen[follows[chosen] == FAILED]
             lasts[failing] = task_profile.time_to_final_failure(lasts[failing])
         ends_ever = lasts < NEVER_NS

@@ -19,8 +19,9 @@ from shared.core.runtime.role import Input, Role
 from shared.core.state.snapshots.table_codecs import TABLE_CODECS
 from shared.core.state.state import Table
 from shared.errors import LogError
+from shared.fleet.simulated_tasks import TaskRunId
 from shared.protocol import subjects
-from shared.sim.environment.simulated_node import SimulatedNode, TaskRunId
+from shared.sim.environment.simulated_node import SimulatedNode
 from shared.sim.environment.simulated_process import SimulatedProcess, SimulationContext
 from shared.sim.environment.submitters import SubmitRequest, Submitter
 from shared.sim.oracle.convergence import find_unconverged_job
