@@ -12,7 +12,7 @@ import numpy as np
 
 from schemas.base import Event
 from schemas.deployments import SetAllocationHealth
-from schemas.envelope import RECORD_DECODER, AnyCommand
+from schemas.envelope import RECORD_DECODER, AnyCommand, LogRecord
 from schemas.gates import GateChanged
 from schemas.jobs import RegisterJob
 from schemas.nodes import ChangeLiveness, ReportNode
@@ -45,6 +45,8 @@ from shared.whatif.recorded_gauges import (
 from shared.whatif.script import Lineage, ScriptEntry, script_entries
 from shared.whatif.timeline import Timeline
 
+#: Takes how much is done, and of how much.
+Progress = Callable[[int, int], None]
 #: Virtual time after the end of the record in which open work may settle.
 SETTLE_NS = 7_200 * SECOND
 _QUIET_NS = 2 * SECOND
@@ -80,13 +82,17 @@ class RecordedLog(msgspec.Struct, kw_only=True):
         """Number of scheduler workers that decided, at least one."""
         return max(len(self.timeline.workers), 1)
 
-    def proof(self) -> DecisionCheck:
-        """Verify the decisions after the fork; for a fork at the end, all that was read. Raises LogError."""
+    def proof(self, progress: Progress | None = None) -> DecisionCheck:
+        """Verify the decisions after the fork; for a fork at the end, all that was read. Raises LogError.
+
+        `progress`: called with the number of records passed, of two passes over all.
+        """
         start = copy_replica(self.base) if self.base.seq else None
         # Nothing follows a fork at the end of the log: verify the past instead.
         is_now = self.fork.seq == self.timeline.replica.seq
         after_seq = 0 if is_now else self.fork.seq
-        return verify_decisions(lambda: self.records, start=start, after_seq=after_seq)
+        read = _counted(self.records, progress) if progress is not None else lambda: self.records
+        return verify_decisions(read, start=start, after_seq=after_seq)
 
     def behind(self, until_ns: int) -> Timeline:
         """The recorded timeline from the fork to a moment."""
@@ -207,8 +213,9 @@ def run_fork(
     resample: bool = False,
     keep: bool = False,
     seed: int = 1,
+    progress: Progress | None = None,
 ) -> ForkRun:
-    """Run a script from the fork to `until_ns`; with `settle`, until the cluster settles."""
+    """Run a script to `until_ns`; with `settle`, until the cluster settles. `progress`: virtual time passed, ns."""
     timeline = recorded.fork_timeline.forked(recorded.fork, until_ns)
     lasting = DurationModel(recorded.timeline, timeline.begin_ns, resample=resample, seed=seed)
 
@@ -230,6 +237,8 @@ def run_fork(
     )
     timeline.follow_state(engine.state)
     engine.follow(timeline.observe)
+    if progress is not None:
+        engine.follow(_virtual_time(progress, engine.begin_ns, until_ns))
     engine.feed(sorted(_scripted_events(entries), key=itemgetter(0)))
     gauges = RecordedGauges(recorded.gauges)
     clock, missed = DeploymentClock(engine, gauges, has_gates=recorded.has_gates), 0
@@ -253,6 +262,17 @@ def run_fork(
         refused=engine.stats.dead_letters,
         missed=missed,
     )
+
+
+def _virtual_time(
+    progress: Progress, begin_ns: int, until_ns: int
+) -> Callable[[LogRecord, int], None]:
+    """Return the follower of an engine that tells `progress`; a cluster that settles runs beyond `until_ns`."""
+
+    def tell(record: LogRecord, _seq: int) -> None:
+        progress(record.t_ns - begin_ns, max(until_ns, record.t_ns) - begin_ns)
+
+    return tell
 
 
 def _filled_in(one: ScriptEntry, state: State, timeline: Timeline) -> AnyCommand | None:
@@ -298,6 +318,20 @@ def _next_ns(engine: SimulationEngine, lives: RecordedAllocs, clock: DeploymentC
     found.append(ends_ns + engine.begin_ns if ends_ns else 0)
     found += clock.due_times()
     return min((one for one in found if one > engine.now_ns), default=0)
+
+
+def _counted(records: list[Record], progress: Progress) -> Callable[[], Iterable[Record]]:
+    """Return what reads the records, to be called twice."""
+    passed = 0
+
+    def read() -> Iterable[Record]:
+        nonlocal passed
+        for record in records:
+            yield record
+            passed += 1
+            progress(passed, 2 * len(records))
+
+    return read
 
 
 def _forget(_record: Record) -> None:

@@ -15,7 +15,7 @@ from shared.whatif import report
 from shared.whatif.changes import RequestedChanges, apply_changes
 from shared.whatif.comparison import TimelineDifferences, compare_timelines
 from shared.whatif.effects import measure_effects, still_waiting
-from shared.whatif.fork import ForkRun, RecordedLog, run_fork
+from shared.whatif.fork import ForkRun, Progress, RecordedLog, run_fork
 from shared.whatif.migrations import find_migrations
 
 A = TypeVar("A")
@@ -29,6 +29,14 @@ class RunBoth(Protocol):
 
     def __call__(self, one: Callable[[], A], other: Callable[[], B]) -> tuple[A, B]:
         """Return both results."""
+        ...
+
+
+class RunProgress(Protocol):
+    """Is called often while a what-if runs."""
+
+    def __call__(self, phase: str, done: int, total: int, unit: str) -> None:
+        """Take how much of the current phase is done. Phases that run in another process call there."""
         ...
 
 
@@ -70,7 +78,7 @@ def run_what_if(
     question: WhatIfQuestion,
     *,
     both: RunBoth = in_turn,
-    progress: Callable[[str], None] = lambda _text: None,
+    progress: RunProgress | None = None,
 ) -> WhatIfAnswer:
     """Run the forks and verify the record. Raises CommandInvalid for impossible changes, LogError."""
     entries = apply_changes(recorded.fork.state, recorded.entries, question.changes)
@@ -81,7 +89,14 @@ def run_what_if(
     until_ns = max(question.until_ns, requests_ns)
     is_changed = not question.changes.is_empty or question.workers not in (0, recorded.workers)
 
+    def shown(phase: str, unit: str, divisor: int = 1) -> Progress | None:
+        tell = progress
+        if tell is None:
+            return None
+        return lambda done, total: tell(phase, done // divisor, total // divisor, unit)
+
     def played(*, otherwise: bool) -> ForkRun:
+        phase = "running the changed fork" if otherwise else "running the unchanged fork"
         return run_fork(
             recorded,
             entries if otherwise else recorded.entries,
@@ -90,19 +105,15 @@ def run_what_if(
             settle=question.settle,
             resample=question.resample,
             keep=question.keep and otherwise is is_changed,
+            progress=shown(phase, "s of virtual time", SECOND),
         )
 
     def before() -> ForkRun:
-        progress("running the unchanged fork")
         return played(otherwise=False).slim()
 
     def rest() -> tuple[DecisionCheck, ForkRun | None]:
-        progress("verifying recorded decisions")
-        proof = recorded.proof()
-        if not is_changed:
-            return proof, None
-        progress("running the changed fork")
-        return proof, played(otherwise=True)
+        proof = recorded.proof(shown("verifying recorded decisions", "records"))
+        return proof, played(otherwise=True) if is_changed else None
 
     unchanged, (proof, after) = both(before, rest)
     end_ns = max(unchanged.timeline.t_ns, after.timeline.t_ns if after is not None else 0)

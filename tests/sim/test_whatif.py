@@ -21,6 +21,7 @@ from shared.whatif.effects import measure_effects, still_waiting, wait_s_by_job
 from shared.whatif.fork import ForkRun, RecordedLog, run_fork
 from shared.whatif.fork import read_log as fork_read
 from shared.whatif.migrations import find_migrations
+from shared.whatif.what_if import WhatIfQuestion, run_what_if
 from tests.golden.replay_log import read_log
 from tests.sim.recorded import read, seq_at, spec, written
 from tests.sim.test_engine import played as engine_story
@@ -317,3 +318,19 @@ def test_what_cannot_be_wished_for_is_named(
     recorded = forked(records, 10)
     with pytest.raises(CommandInvalid, match=said):
         apply_changes(recorded.fork.state, recorded.entries, changes)
+
+
+def test_progress_names_each_phase_and_how_much_of_it_is_done(records: list[Record]) -> None:
+    """The phases come in order, none passes its total, and the verification reaches it."""
+    seen: list[tuple[str, int, int, str]] = []
+    question = WhatIfQuestion(
+        changes=RequestedChanges(policy={"algorithm": "spread"}), until_ns=END_NS, settle=False
+    )
+    run_what_if(forked(records, 10), question, progress=lambda *one: seen.append(one))
+    assert list(dict.fromkeys((phase, unit) for phase, _, _, unit in seen)) == [
+        ("running the unchanged fork", "s of virtual time"),
+        ("verifying recorded decisions", "records"),
+        ("running the changed fork", "s of virtual time"),
+    ]
+    assert all(0 <= done <= total for _, done, total, _ in seen)
+    assert ("verifying recorded decisions", 2 * len(records), 2 * len(records), "records") in seen

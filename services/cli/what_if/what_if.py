@@ -3,8 +3,10 @@
 Recorded decisions are verified first. Forks and comparisons: shared/whatif.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 import msgspec
 
@@ -88,7 +90,7 @@ def _ask(out: CommandOutput, words: WhatIfArguments) -> int:
         raise CliError("usage", text)
     wanted = requested_changes(recorded.fork.state, words)
     until_ns = end_of_run(recorded, words)
-    result = _run(out, recorded, wanted, words=words, until_ns=until_ns)
+    result = _run(recorded, wanted, words=words, until_ns=until_ns)
     out.result(result)
     print_report(out, result)
     return 1 if result.faithful.divergence else 0
@@ -138,7 +140,6 @@ async def _read(client: Client, words: WhatIfArguments) -> RecordedLog:
 
 
 def _run(
-    out: CommandOutput,
     recorded: RecordedLog,
     wanted: changes.RequestedChanges,
     *,
@@ -155,8 +156,8 @@ def _run(
     )
     is_much = recorded.timeline.totals.placements > _PARALLEL_ABOVE
     both = parallel.run_in_parallel if is_much else in_turn
-    progress = out.progress if is_much else _no_progress
-    found = run_what_if(recorded, question, both=both, progress=progress)
+    with _PhaseBar() as bar:
+        found = run_what_if(recorded, question, both=both, progress=bar.show)
     if words.directory:
         _write(recorded, found.last, words.directory)
     return msgspec.structs.replace(
@@ -168,8 +169,28 @@ def _run(
     )
 
 
-def _no_progress(_text: str) -> None:
-    """Short runs print no progress."""
+class _PhaseBar:
+    """The progress bar of the phase that runs; the second process draws none."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        self._phase = ""
+        self._bar = ProgressBar("")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.__exit__()
+
+    def show(self, phase: str, done: int, total: int, unit: str) -> None:
+        """Show how much of a phase is done."""
+        if os.getpid() != self._process:
+            return
+        if phase != self._phase:
+            self._bar.__exit__()
+            self._phase, self._bar = phase, ProgressBar(phase, total, unit)
+        self._bar.update(done, total)
 
 
 def _write(recorded: RecordedLog, played: ForkRun, directory: str) -> None:
