@@ -28,9 +28,8 @@ from schemas.nodes import (
 )
 from schemas.plans import GroupPlacement, PlanCommitted, PlanRefused
 from shared.archive.alloc_history import AllocationHistory
-from shared.archive.deployment_facts import deployment_facts
+from shared.archive.deployment_facts import deployment_facts, rollout_facts
 from shared.archive.intervals import OpenIntervals
-from shared.archive.rollout_facts import rollout_facts
 from shared.archive.table_buffers import EventPosition, StringDictionary, TableBuffer, new_buffers
 from shared.core.runtime.messages import Record
 from shared.core.runtime.replica import Replica
