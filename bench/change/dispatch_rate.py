@@ -6,7 +6,6 @@ step before it. Afterwards a part is dispatched again under the same idempotency
 Through the whole product, as p1. The figure to reach: 4,000 a second.
 """
 
-import sys
 from base64 import b64encode
 from typing import Any
 
@@ -25,12 +24,9 @@ from bench.harness.sample_jobs import sample_job
 from bench.harness.submit import submit_accepted
 from bench.latency.latency_under_rate import (
     FAR_S,
-    RATES,
     STEP_S,
-    RateStep,
     highest_rate,
-    run_step,
-    step_line,
+    run_ramp,
 )
 
 NODES = 100
@@ -77,12 +73,7 @@ async def _once(cluster: BenchCluster, nodes: int, step_s: float) -> BenchRun:
         measured = Measurement(cluster)
         await measured.start()
         arrivals = LoadGenerator(public.bus, _dispatch("first"), "dispatch")
-        steps: list[RateStep] = []
-        for rate in RATES:
-            steps.append(await run_step(observer, arrivals, rate, step_s))
-            print(f"  {step_line(steps[-1])}", file=sys.stderr, flush=True)
-            if steps[-1].p99_s >= FAR_S:
-                break
+        steps = await run_ramp(observer, arrivals, step_s)
         await measured.stop()
         again = LoadGenerator(public.bus, _dispatch("again"), "dispatch")
         await again.closed(range(0, len(arrivals.due), AGAIN_PART), AGAIN_AT_ONCE)

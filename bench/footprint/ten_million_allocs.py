@@ -26,7 +26,7 @@ import orjson
 from bench.harness.fleet_process import n1_standard_8
 from bench.harness.generated_log import GeneratedLog
 from bench.harness.host_info import HostRequirements
-from bench.harness.outcome import BenchOutcome, BenchRun, merge_runs, run_line
+from bench.harness.outcome import BenchOutcome, BenchRun, repeat_runs
 from bench.throughput.million_placements import COUNT, GROUPS, c1m_job
 from schemas.allocations import CLIENT_STATUSES, AllocationsReported
 from schemas.base import EvalKey, JobId
@@ -80,25 +80,23 @@ def run(size: float, runs: int) -> BenchOutcome:
     """Fill and soak; `size` scales nodes, jobs and waves."""
     nodes, jobs = max(int(NODES * size), GROUPS * COUNT), max(int(JOBS * size), 2)
     waves = max(int(WAVES * size), 2)
-    found: list[BenchRun] = []
-    for _ in range(runs):
+
+    def once() -> BenchRun:
         filled, log_bytes = measure_full_cluster(nodes, jobs)
         soaked, checks = measure_churn(waves)
-        found.append(
-            BenchRun(
-                result={**filled, **soaked},
-                checks=checks,
-                cpu_s={},
-                rss_mib={},
-                log_bytes=log_bytes,
-                fsync=True,
-                replicas=0,
-            )
+        return BenchRun(
+            result={**filled, **soaked},
+            checks=checks,
+            cpu_s={},
+            rss_mib={},
+            log_bytes=log_bytes,
+            fsync=True,
+            replicas=0,
         )
-        print(f"run {len(found)} of {runs}: {run_line(found[-1])}", file=sys.stderr, flush=True)
+
     started = waves * WAVE_JOBS * _A_JOB
     wanted = {"nodes": nodes, "allocations": jobs * _A_JOB, "started_and_ended": started}
-    return merge_runs(wanted, found, digits=1)
+    return repeat_runs(once, runs, wanted, digits=1)
 
 
 class HandPlannedLog(GeneratedLog):

@@ -41,11 +41,16 @@ class ClusteredServer(NatsServer):
     """One of three: the config of a lone server, and where the others are."""
 
     def __init__(
-        self, settings: ServerSettings, credentials: accounts.Credentials, *, number: int
+        self,
+        settings: ServerSettings,
+        credentials: accounts.Credentials,
+        *,
+        number: int,
+        routes: Sequence[int],
     ) -> None:
         super().__init__(settings, credentials)
         self.number = number
-        self.routes: tuple[int, ...] = ()
+        self.routes = routes
 
     def _write_config(self) -> Path:
         path = super()._write_config()
@@ -57,6 +62,17 @@ class ClusteredServer(NatsServer):
         return path
 
 
+def clustered_servers(
+    settings: Sequence[ServerSettings], credentials: accounts.Credentials
+) -> list[ClusteredServer]:
+    """Return the servers of one bus, which know each other."""
+    routes = [free_port() for _ in settings]
+    return [
+        ClusteredServer(one, credentials, number=number, routes=routes)
+        for number, one in enumerate(settings)
+    ]
+
+
 class BusServers:
     """Servers of one bus. `replicas`: 1 or 3."""
 
@@ -66,15 +82,11 @@ class BusServers:
         settings = [
             ServerSettings(data_dir=folder / f"bus{n}", fsync=fsync) for n in range(replicas)
         ]
-        self.members: list[NatsServer] = []
-        if replicas == 1:
-            self.members = [NatsServer(settings[0], self.credentials)]
-            return
-        ports = tuple(free_port() for _ in range(replicas))
-        for number, one in enumerate(settings):
-            member = ClusteredServer(one, self.credentials, number=number)
-            member.routes = ports
-            self.members.append(member)
+        self.members: list[NatsServer] = (
+            [NatsServer(settings[0], self.credentials)]
+            if replicas == 1
+            else [*clustered_servers(settings, self.credentials)]
+        )
 
     @property
     def url(self) -> str:

@@ -4,6 +4,7 @@
 """
 
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
@@ -58,12 +59,28 @@ class BenchRun(msgspec.Struct, frozen=True, kw_only=True):
 def repeat_runs(
     once: Callable[[], BenchRun], runs: int, size: Mapping[str, int], digits: int = 4
 ) -> BenchOutcome:
-    """Run it `runs` times, print a line for each, and merge the runs."""
+    """Run it `runs` times, and merge the runs. Prints a line after each, on a terminal also one before it."""
     found: list[BenchRun] = []
+    begun_s, is_live = time.monotonic(), sys.stderr.isatty()
     for number in range(runs):
+        # Nothing is drawn during a run: a moving bar would take a part of the CPU that is measured.
+        if is_live:
+            _print_line(f"run {number + 1} of {runs} begins{_time_left(begun_s, number, runs)}")
         found.append(once())
-        print(f"run {number + 1} of {runs}: {run_line(found[-1])}", file=sys.stderr, flush=True)
+        _print_line(f"run {number + 1} of {runs}: {_run_line(found[-1])}")
     return merge_runs(size, found, digits)
+
+
+def _time_left(begun_s: float, done: int, runs: int) -> str:
+    """Say how long the rest takes at the pace of the runs that are done."""
+    if not done:
+        return ""
+    left_s = (time.monotonic() - begun_s) / done * (runs - done)
+    return f", about {left_s:.0f} s left" if left_s < 100 else f", about {left_s / 60:.0f} min left"
+
+
+def _print_line(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def merge_runs(size: Mapping[str, int], runs: Sequence[BenchRun], digits: int = 4) -> BenchOutcome:
@@ -86,7 +103,7 @@ def merge_runs(size: Mapping[str, int], runs: Sequence[BenchRun], digits: int = 
     )
 
 
-def run_line(run: BenchRun) -> str:
+def _run_line(run: BenchRun) -> str:
     """One line about one run: its figures, or the checks that failed."""
     bad = [name for name, holds in run.checks.items() if not holds]
     if bad:

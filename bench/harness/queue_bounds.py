@@ -19,7 +19,7 @@ from services.eval_broker.worker_leases import WINDOW, WINDOW_ALONE
 from services.intake.admission import UNCONFIRMED_MAX, WAITING_MAX
 from services.intake.role import BATCH_COMMANDS_MAX, PENDING_MAX
 from services.scheduler.plan_outbox import PLANS_MAX
-from services.view.operator_api import WAITING_MAX as WISHES_MAX
+from services.view.operator_api import WAITING_MAX as OPERATOR_WAITING_MAX
 from shared.bus.connection.nats_client import BusClient
 from shared.bus.jetstream import streams
 from shared.bus.shell.shell import STEP_INPUTS_MAX
@@ -151,7 +151,7 @@ QUEUE_BOUNDS: Final = (
         role="view",
         name="wishes",
         gauges=("caravan_view_operator_wishes_waiting",),
-        bound=lambda _: WISHES_MAX,
+        bound=lambda _: OPERATOR_WAITING_MAX,
     ),
     *(
         QueueBound(

@@ -10,8 +10,14 @@ import msgspec
 
 from bench.harness.cluster import BenchCluster, wait_until
 from bench.harness.log_observer import LogObserver
-from bench.harness.measured_run import Measurement, job_body, start_settled_fleet, verify_run
-from bench.harness.outcome import BenchRun
+from bench.harness.measured_run import (
+    Measurement,
+    job_body,
+    on_fresh_clusters,
+    start_settled_fleet,
+    verify_run,
+)
+from bench.harness.outcome import BenchOutcome, BenchRun
 from bench.harness.submit import SUBMITTERS, submit_all
 from bench.throughput.million_placements import Figures
 from schemas.nodes import NodeSpec
@@ -35,7 +41,7 @@ class RunningWorkload(msgspec.Struct, frozen=True, kw_only=True):
     first: Callable[[BenchCluster], Awaitable[None]] | None = None
 
 
-async def run_workload(cluster: BenchCluster, work: RunningWorkload) -> BenchRun:
+async def _run_workload(cluster: BenchCluster, work: RunningWorkload) -> BenchRun:
     """Run it on a fresh cluster, and check the result."""
     want = len(work.jobs) * work.a_job
     bodies = [job_body(job) for job in work.jobs]
@@ -53,3 +59,14 @@ async def run_workload(cluster: BenchCluster, work: RunningWorkload) -> BenchRun
         checks |= work.holds(observer, want)
         checks["nobody_restarted"] = measured.same_processes
         return await measured.make_run(observer, work.figures(observer, start, want), checks)
+
+
+def repeat_workload(
+    work: RunningWorkload, runs: int, size: Mapping[str, int], workers: int
+) -> BenchOutcome:
+    """Run it `runs` times, each on a fresh cluster."""
+
+    async def once(cluster: BenchCluster) -> BenchRun:
+        return await _run_workload(cluster, work)
+
+    return on_fresh_clusters(once, runs, size, workers)

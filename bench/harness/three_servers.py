@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.harness.bus_servers import ClusteredServer
+from bench.harness.bus_servers import clustered_servers
 from bench.harness.cluster import BenchCluster
 from services.cli.local.cluster import LocalClusterSettings
 from services.cli.local.processes import SupervisedProcess
@@ -22,7 +22,7 @@ from shared.bus.connection.nats_client import BusClient
 from shared.bus.jetstream import streams
 from shared.bus.process.runner import loop_factory
 from shared.bus.server import accounts
-from shared.bus.server.nats_server import NatsServer, ServerSettings, free_port
+from shared.bus.server.nats_server import NatsServer, ServerSettings
 from shared.errors import BusUnavailable
 from shared.protocol import subjects
 
@@ -43,14 +43,11 @@ class ServerTrio(NatsServer):
 
     def __init__(self, settings: ServerSettings, credentials: accounts.Credentials) -> None:
         super().__init__(settings, credentials)
-        routes = tuple(free_port() for _ in range(REPLICAS))
-        self.members: list[ClusteredServer] = []
-        for number in range(REPLICAS):
-            folder = settings.data_dir / f"bus{number}"
-            own = msgspec.structs.replace(settings, data_dir=folder, port=0)
-            member = ClusteredServer(own, credentials, number=number)
-            member.routes = routes
-            self.members.append(member)
+        folders = [settings.data_dir / f"bus{number}" for number in range(REPLICAS)]
+        self.members = clustered_servers(
+            [msgspec.structs.replace(settings, data_dir=one, port=0) for one in folders],
+            credentials,
+        )
 
     @property
     def url(self) -> str:

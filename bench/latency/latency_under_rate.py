@@ -62,12 +62,7 @@ async def _once(cluster: BenchCluster, nodes: int, step_s: float) -> BenchRun:
         measured = Measurement(cluster)
         await measured.start()
         arrivals = LoadGenerator(public.bus, body_template(job))
-        steps: list[RateStep] = []
-        for rate in RATES:
-            steps.append(await run_step(observer, arrivals, rate, step_s))
-            print(f"  {step_line(steps[-1])}", file=sys.stderr, flush=True)
-            if steps[-1].p99_s >= FAR_S:
-                break
+        steps = await run_ramp(observer, arrivals, step_s)
         await measured.stop()
         wanted = dict.fromkeys((f"one-{at}" for at in arrivals.due), 1)
         checks = await verify_run(cluster, observer, arrivals.verdicts, wanted)
@@ -82,7 +77,18 @@ async def _once(cluster: BenchCluster, nodes: int, step_s: float) -> BenchRun:
         return await measured.make_run(observer, result, checks)
 
 
-async def run_step(
+async def run_ramp(observer: LogObserver, arrivals: LoadGenerator, step_s: float) -> list[RateStep]:
+    """Raise the rate step by step, until the 99th percentile of a step passes a second."""
+    steps: list[RateStep] = []
+    for rate in RATES:
+        steps.append(await _run_step(observer, arrivals, rate, step_s))
+        print(f"  {_step_line(steps[-1])}", file=sys.stderr, flush=True)
+        if steps[-1].p99_s >= FAR_S:
+            break
+    return steps
+
+
+async def _run_step(
     observer: LogObserver, arrivals: LoadGenerator, rate: int, step_s: float
 ) -> RateStep:
     """Send jobs at a rate; wait until all are answered and placed."""
@@ -105,7 +111,7 @@ def highest_rate(steps: list[RateStep], bound_s: float) -> RateStep:
     return held
 
 
-def step_line(step: RateStep) -> str:
+def _step_line(step: RateStep) -> str:
     """One line about a step."""
     return (
         f"{step.rate}/s: p50 {step.p50_s * 1000:.1f} ms, p99 {step.p99_s * 1000:.1f} ms, "

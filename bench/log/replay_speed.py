@@ -9,7 +9,6 @@ decoding, proving and applying. The figures to reach: 0.5 s; 100,000 and 45,000 
 
 import asyncio
 import gc
-import sys
 import time
 
 from bench.harness.bus_servers import BusServers, append_records, servers
@@ -18,7 +17,7 @@ from bench.harness.fleet_process import n1_standard_8
 from bench.harness.generated_log import GeneratedLog
 from bench.harness.host_info import HostRequirements
 from bench.harness.log_observer import LogObserver
-from bench.harness.outcome import BenchOutcome, BenchRun, merge_runs, run_line
+from bench.harness.outcome import BenchOutcome, BenchRun, repeat_runs
 from bench.throughput.million_placements import COUNT, GROUPS, NODES, c1m_job
 from schemas.base import EvalKey, JobId
 from schemas.plans import GroupPlacement, Origin, PlanCommitted
@@ -45,7 +44,6 @@ def run(size: float, runs: int) -> BenchOutcome:
     nodes, jobs = max(int(NODES * size), GROUPS * 4), max(int(JOBS * size), 1)
     singles = max(int(SINGLES * size), 1_000)
     logs = {"wide": wide(nodes, jobs), "single": single(nodes, singles)}
-    found: list[BenchRun] = []
     with (
         asyncio.Runner(loop_factory=loop_factory()) as runner,
         servers() as wide_bus,
@@ -53,12 +51,12 @@ def run(size: float, runs: int) -> BenchOutcome:
     ):
         for bus, name in ((wide_bus, "wide"), (single_bus, "single")):
             runner.run(_fill(bus, logs[name]))
-        for _ in range(runs):
-            found.append(runner.run(_once(wide_bus, single_bus, logs, singles)))
-            line = run_line(found[-1])
-            print(f"run {len(found)} of {runs}: {line}", file=sys.stderr, flush=True)
-    wanted = {"nodes": nodes, "jobs": jobs, "placements": jobs * GROUPS * COUNT}
-    return merge_runs({**wanted, "records": len(logs["wide"]), "singles": singles}, found)
+        wanted = {"nodes": nodes, "jobs": jobs, "placements": jobs * GROUPS * COUNT}
+        return repeat_runs(
+            lambda: runner.run(_once(wide_bus, single_bus, logs, singles)),
+            runs,
+            {**wanted, "records": len(logs["wide"]), "singles": singles},
+        )
 
 
 def wide(nodes: int, jobs: int) -> list[Record]:

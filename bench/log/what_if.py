@@ -23,7 +23,7 @@ from shared.whatif.report import WhatIfReport
 from shared.whatif.what_if import WhatIfAnswer, WhatIfQuestion, build_what_if_report, run_what_if
 
 RUNS = 3
-_WISHES = RequestedChanges(policy={"algorithm": "spread"})
+_CHANGES = RequestedChanges(policy={"algorithm": "spread"})
 
 
 def run(size: float, runs: int) -> BenchOutcome:
@@ -51,7 +51,7 @@ def _log(nodes: int, jobs: int) -> tuple[list[Record], int, int]:
 def _once(records: list[Record], fleet_seq: int, *, placements: int, log_ns: int) -> BenchRun:
     before_s, cpu_before = time.perf_counter(), _cpu_s()
     recorded = fork.read_log(records, base=Replica(), is_before=lambda one: one.seq <= fleet_seq)
-    question = WhatIfQuestion(wishes=_WISHES, until_ns=recorded.course.t_ns)
+    question = WhatIfQuestion(changes=_CHANGES, until_ns=recorded.timeline.t_ns)
     answer = run_what_if(recorded, question, both=parallel.run_in_parallel)
     report = build_what_if_report(recorded, question, answer)
     wall_s = time.perf_counter() - before_s
@@ -85,7 +85,7 @@ def _checks(
     """What must hold; the fork that was requested is played once more, outside of the clock."""
     assert answer.after is not None
     assert report.differences is not None
-    entries = apply_changes(recorded.fork.state, recorded.entries, question.wishes)
+    entries = apply_changes(recorded.fork.state, recorded.entries, question.changes)
     again = run_fork(
         recorded, entries, workers=recorded.workers, until_ns=question.until_ns, settle=True
     )

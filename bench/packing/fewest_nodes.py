@@ -20,11 +20,10 @@ import numpy as np
 
 from bench.harness.outcome import InProcessOutcome
 from bench.packing.gpu_trace import GpuTrace, read
-from bench.packing.packed_nodes import ASK, CAPACITY, CLASSES, COUNT, JOBS, NODES
+from bench.packing.packed_nodes import ASK, CAPACITY, CLASSES, COUNT, JOBS, NODES, pack_groups
 from bench.packing.packers import FragmentationGradient, OnlineFragmentation, Packer
 from shared.core.scheduling.packing.gpu_columns import WHOLE, GpuAsk
 from shared.core.scheduling.packing.hole_values import STEPS, hole_values
-from shared.core.scheduling.selection.greedy import place_count
 from shared.core.state.columns import Int64s
 from shared.core.state.splitmix import splitmix64, splitmix64_array
 
@@ -113,27 +112,9 @@ def _c1m(size: float, seed: int) -> tuple[int, int]:
 
 def _packs(class_of: Int64s, jobs: int) -> bool:
     """Place job by job, and tell whether all found room."""
-    capacity = np.asfortranarray(np.tile(np.array(CAPACITY, np.int64), (len(class_of), 1)))
     used = np.zeros((len(class_of), 3), np.int64, order="F")
-    ask = np.array(ASK, np.int64)
-    masks = [class_of == one for one in range(CLASSES)]
-    for _ in range(jobs):
-        for mask in masks:
-            found = place_count(
-                capacity=capacity,
-                used=used,
-                mask=mask,
-                ask=ask,
-                count=COUNT,
-                collisions=np.zeros(len(class_of), np.int64),
-                desired_count=COUNT,
-                algorithm="binpack",
-                anti_affinity=False,
-            )
-            np.add.at(used, found.rows, found.counts.astype(np.int64)[:, None] * ask)
-            if found.placed < COUNT:
-                return False
-    return bool((used <= capacity).all())
+    placed_all = all(placed == COUNT for placed in pack_groups(used, class_of, jobs))
+    return placed_all and bool((used <= np.array(CAPACITY, np.int64)).all())
 
 
 # ---- the trace ----

@@ -6,6 +6,7 @@ with five classes. The figure to reach: 967 without anti-affinity; with it there
 packed with sampled candidates: as Nomad scans, and by two choices.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -58,12 +59,29 @@ def run(size: float, runs: int) -> InProcessOutcome:
 def _pack(
     nodes: int, jobs: int, *, anti_affinity: bool = False, candidates: CandidateSampling = "all"
 ) -> tuple[int, NDArray[np.int64]]:
-    capacity = np.asfortranarray(np.tile(np.array(CAPACITY, np.int64), (nodes, 1)))
     used = np.zeros((nodes, 3), np.int64, order="F")
+    class_of = np.arange(nodes) % CLASSES
+    steps = pack_groups(used, class_of, jobs, anti_affinity=anti_affinity, candidates=candidates)
+    return sum(steps), used
+
+
+def pack_groups(
+    used: NDArray[np.int64],
+    class_of: NDArray[np.int64],
+    jobs: int,
+    *,
+    anti_affinity: bool = False,
+    candidates: CandidateSampling = "all",
+) -> Iterator[int]:
+    """Place one group of one job at a time, each in its class, and add it to `used`; yields how many found room.
+
+    Shapes: used (nodes, 3), class_of (nodes,).
+    """
+    nodes = len(class_of)
+    capacity = np.asfortranarray(np.tile(np.array(CAPACITY, np.int64), (nodes, 1)))
     ask = np.array(ASK, np.int64)
     nowhere = np.zeros(nodes, np.int64)
-    masks = [np.arange(nodes) % CLASSES == one for one in range(CLASSES)]
-    placed = 0
+    masks = [class_of == one for one in range(CLASSES)]
     width = scan_width(nodes // CLASSES, is_batch=False, is_wide=False, count=COUNT)
     for job in range(jobs):
         for mask in masks:
@@ -79,9 +97,8 @@ def _pack(
                 anti_affinity=anti_affinity,
                 sampling=Sampling(candidates, job * CLASSES, width),
             )
-            np.add.at(used, found.rows, found.counts[:, None] * ask)
-            placed += found.placed
-    return placed, used
+            np.add.at(used, found.rows, found.counts.astype(np.int64)[:, None] * ask)
+            yield found.placed
 
 
 def _nodes(used: NDArray[np.int64]) -> int:

@@ -5,13 +5,11 @@ its slot, through the real bus and a log with fsync. The clock runs from the fir
 has seen the last task complete. The figure to reach: 50,000 tasks a second.
 """
 
-from bench.harness.cluster import BenchCluster
 from bench.harness.fleet_process import bench_node
 from bench.harness.host_info import HostRequirements
 from bench.harness.log_observer import LogObserver
-from bench.harness.measured_run import on_fresh_clusters
-from bench.harness.outcome import BenchOutcome, BenchRun
-from bench.harness.running_workload import RunningWorkload, run_workload
+from bench.harness.outcome import BenchOutcome
+from bench.harness.running_workload import RunningWorkload, repeat_workload
 from bench.harness.sample_jobs import sample_job
 from shared.core.state.tables.allocations import COMPLETE
 
@@ -48,11 +46,14 @@ def run(size: float, runs: int, workers: int = 1) -> BenchOutcome:
         within_s=LIMIT_S,
     )
 
-    async def once(cluster: BenchCluster) -> BenchRun:
-        return await run_workload(cluster, work)
-
-    wanted = {"nodes": nodes, "slots": SLOTS, "jobs": jobs, "workers": max(workers, 1)}
-    return on_fresh_clusters(once, runs, {**wanted, "tasks": jobs * COUNT}, workers)
+    wanted = {
+        "nodes": nodes,
+        "slots": SLOTS,
+        "jobs": jobs,
+        "workers": max(workers, 1),
+        "tasks": jobs * COUNT,
+    }
+    return repeat_workload(work, runs, wanted, workers)
 
 
 def _times(observer: LogObserver, start: float, want: int) -> dict[str, float]:

@@ -7,12 +7,10 @@ all running within 5 s.
 
 import numpy as np
 
-from bench.harness.cluster import BenchCluster
 from bench.harness.host_info import HostRequirements
 from bench.harness.log_observer import LogObserver
-from bench.harness.measured_run import on_fresh_clusters
-from bench.harness.outcome import BenchOutcome, BenchRun
-from bench.harness.running_workload import RunningWorkload, run_workload
+from bench.harness.outcome import BenchOutcome
+from bench.harness.running_workload import RunningWorkload, repeat_workload
 from bench.throughput.million_placements import (
     COUNT,
     GROUPS,
@@ -42,11 +40,13 @@ def run(size: float, runs: int, workers: int = 1) -> BenchOutcome:
         within_s=LIMIT_S,
     )
 
-    async def once(cluster: BenchCluster) -> BenchRun:
-        return await run_workload(cluster, work)
-
-    wanted = {"nodes": nodes, "jobs": jobs, "workers": max(workers, 1)}
-    return on_fresh_clusters(once, runs, {**wanted, "placements": jobs * GROUPS * COUNT}, workers)
+    wanted = {
+        "nodes": nodes,
+        "jobs": jobs,
+        "workers": max(workers, 1),
+        "placements": jobs * GROUPS * COUNT,
+    }
+    return repeat_workload(work, runs, wanted, workers)
 
 
 def times(observer: LogObserver, start: float, want: int) -> dict[str, float]:

@@ -9,9 +9,8 @@ from bench.harness.cluster import BenchCluster
 from bench.harness.fleet_process import bench_node
 from bench.harness.host_info import HostRequirements
 from bench.harness.log_observer import LogObserver
-from bench.harness.measured_run import on_fresh_clusters
-from bench.harness.outcome import BenchOutcome, BenchRun
-from bench.harness.running_workload import RunningWorkload, run_workload
+from bench.harness.outcome import BenchOutcome
+from bench.harness.running_workload import RunningWorkload, repeat_workload
 from bench.harness.sample_jobs import sample_job
 from bench.throughput.million_running import all_run, times
 from schemas.nodes import NodeSpec
@@ -56,11 +55,8 @@ def run(size: float, runs: int, workers: int = 1) -> BenchOutcome:
         first=spread,
     )
 
-    async def once(cluster: BenchCluster) -> BenchRun:
-        return await run_workload(cluster, work)
-
-    wanted = {"nodes": nodes, "jobs": jobs, "workers": max(workers, 1)}
-    return on_fresh_clusters(once, runs, {**wanted, "placements": jobs * COUNT}, workers)
+    wanted = {"nodes": nodes, "jobs": jobs, "workers": max(workers, 1), "placements": jobs * COUNT}
+    return repeat_workload(work, runs, wanted, workers)
 
 
 def _node(number: int) -> NodeSpec:
@@ -79,8 +75,8 @@ def _times(observer: LogObserver, start: float, want: int) -> dict[str, float]:
 
 async def spread(cluster: BenchCluster) -> None:
     """Set the algorithm `spread`, as in Nomad's challenge."""
-    wish = PolicyRequest(request_id="spread", change={"algorithm": "spread"})
+    change = PolicyRequest(request_id="spread", change={"algorithm": "spread"})
     async with cluster.client() as public:
-        answer = await public.request(subjects.api("operator", "set_policy"), wish)
+        answer = await public.request(subjects.api("operator", "set_policy"), change)
     if answer.get("status") != "accepted":
         raise RuntimeError(f"the policy was not set: {answer}")

@@ -90,25 +90,25 @@ async def _once(
         took_s = observer.time_of(base + want) - start
         await measured.stop()
         await await_checkpoint(observer, LIMIT_S)
-        fates, again = await _read(cluster, from_seq)
-        if fates.conflicts:
-            print(f"{prefix}: {dict(fates.causes)} of {fates.plans} plans", file=sys.stderr)
+        outcomes, again = await _read(cluster, from_seq)
+        if outcomes.conflicts:
+            print(f"{prefix}: {dict(outcomes.causes)} of {outcomes.plans} plans", file=sys.stderr)
         checks = {
             "counts_exact": count(observer, wanted).exact,
             "within_capacity": not check(state),
             "replay_equals_live": again.state.hashes() == state.hashes(),
             "nobody_restarted": measured.same_processes,
-            "each_plan_was_timed": fates.is_timed,
+            "each_plan_was_timed": outcomes.is_timed,
         }
         made = await measured.make_run(observer, {}, checks)
     workers_s = sum(value for name, value in made.cpu_s.items() if name.startswith("scheduler"))
     rss = [value for name, value in made.rss_mib.items() if name.startswith("scheduler")]
     figures = {
         "rate_per_s": want / took_s,
-        "plans": fates.plans,
-        "conflict_pct": 100 * fates.conflicts / fates.plans,
-        "wasted_cpu_s": fates.wasted_s,
-        "wasted_cpu_pct": 100 * fates.wasted_s / max(workers_s, 0.01),
+        "plans": outcomes.plans,
+        "conflict_pct": 100 * outcomes.conflicts / outcomes.plans,
+        "wasted_cpu_s": outcomes.wasted_s,
+        "wasted_cpu_pct": 100 * outcomes.wasted_s / max(workers_s, 0.01),
         "workers_cpu_s": workers_s,
         "worker_rss_mib": max(rss),
     }
@@ -153,14 +153,14 @@ class _PlanOutcomes:
 
 
 async def _read(cluster: BenchCluster, from_seq: int) -> tuple[_PlanOutcomes, Replica]:
-    """Replay the log as the public may read it, with the fates of plans from a record on."""
-    again, fates = Replica(), _PlanOutcomes(decision_times(cluster))
+    """Replay the log as the public may read it, with the outcomes of plans from a record on."""
+    again, outcomes = Replica(), _PlanOutcomes(decision_times(cluster))
     async with cluster.client() as client:
         async for record in client.read_log():
             decoded = again.apply(record)
             for event in decoded.events if decoded is not None and record.seq >= from_seq else ():
-                fates.look(event)
-    return fates, again
+                outcomes.look(event)
+    return outcomes, again
 
 
 def filler_job(nodes: int) -> dict[str, Any]:

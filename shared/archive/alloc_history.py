@@ -26,7 +26,7 @@ class AllocationHistory:
     """What becomes of allocations."""
 
     def __init__(
-        self, state: State, sheets: dict[str, TableBuffer], words: StringDictionary
+        self, state: State, buffers: dict[str, TableBuffer], words: StringDictionary
     ) -> None:
         self._words = words
         #: by fleet row: word of its node's id.
@@ -36,11 +36,11 @@ class AllocationHistory:
         self._group_words = np.zeros(0, dtype=np.int32)
         self._spans = IntervalChunk()
         self._state = state
-        self._sheets = sheets
-        self._placements = sheets["placements"]
-        self._changes = sheets["changes"]
-        self._tasks = sheets["tasks"]
-        self._usage = sheets["usage"]
+        self._buffers = buffers
+        self._placements = buffers["placements"]
+        self._changes = buffers["changes"]
+        self._tasks = buffers["tasks"]
+        self._usage = buffers["usage"]
         self._ordinal_seq = 0
         self._ordinal = 0
 
@@ -69,8 +69,8 @@ class AllocationHistory:
             self._place(event, at)
 
     def settle(self, first_seq: int) -> bool:
-        """Put the spans of the chunk that began at `first_seq` into the sheets; True: it is a full one."""
-        return self._spans.take(self._sheets, first_seq, self._words)
+        """Put the spans of the chunk that began at `first_seq` into the buffers; True: it is a full one."""
+        return self._spans.take(self._buffers, first_seq, self._words)
 
     def _report(self, event: AllocationsReported, at: EventPosition) -> None:
         table = self._state.allocations

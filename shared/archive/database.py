@@ -65,13 +65,13 @@ class FactDatabase:
         self._run("CREATE TABLE tail.bases (first_seq BIGINT)")
 
     def take(self, facts: FactExtractor) -> None:
-        """Take over what the sheets hold, and empty them."""
+        """Take over what the buffers hold, and empty them."""
         first_seq = facts.first_seq
         if facts.replica.next_seq == first_seq:
             return
         if facts.settle():
             self._run(f"INSERT INTO tail.bases VALUES ({first_seq})")
-        for name, rows, columns in drain_buffers(facts.sheets):
+        for name, rows, columns in drain_buffers(facts.buffers):
             if rows:
                 with _registered(self._connection, columns, facts.words.texts):
                     self._run(f"INSERT INTO tail.{name} {_insert_select(name)}")
@@ -180,7 +180,7 @@ class FactDatabase:
 
 
 class ParquetWriter:
-    """Writes sheets as Parquet, and reads records back."""
+    """Writes buffers as Parquet, and reads records back."""
 
     def __init__(self) -> None:
         self._connection = duckdb.connect(":memory:", config={"threads": 2})
@@ -255,19 +255,19 @@ def _files(paths: Sequence[Path]) -> str:
 def _registered(
     connection: duckdb.DuckDBPyConnection, columns: Mapping[str, ColumnArray], words: Sequence[str]
 ) -> Generator[None]:
-    """Show a sheet, and the words that it names by number, to a connection."""
+    """Show a buffer, and the words that it names by number, to a connection."""
     texts = np.array([*words, ""], dtype=object)
-    connection.register("_sheet", columns)
+    connection.register("_buffer", columns)
     connection.register("_words", {"code": np.arange(len(texts), dtype=np.int32), "text": texts})
     try:
         yield
     finally:
-        connection.unregister("_sheet")
+        connection.unregister("_buffer")
         connection.unregister("_words")
 
 
 def _insert_select(name: str) -> str:
-    """Say in SQL how a sheet becomes a table of facts."""
+    """Say in SQL how a buffer becomes a table of facts."""
     told, joins = [], []
     for at, (column, kind) in enumerate(FACT_TABLES[name].items()):
         if kind == DICTIONARY_CODE:
@@ -275,7 +275,7 @@ def _insert_select(name: str) -> str:
             joins.append(f'LEFT JOIN _words w{at} ON w{at}.code = s."{column}"')
         else:
             told.append(f's."{column}"::{kind} AS "{column}"')
-    return f"SELECT {', '.join(told)} FROM _sheet s {' '.join(joins)}"
+    return f"SELECT {', '.join(told)} FROM _buffer s {' '.join(joins)}"
 
 
 def _with_texts(question: str, kinds: Sequence[str]) -> str:

@@ -1,9 +1,13 @@
-"""Rows of the table `deployments`: one for each event of a deployment and each group that the event names."""
+"""Rows of the tables `deployments` and `rollouts`.
+
+One for each event of a deployment and each group that it names; one for each member of a rollout that starts, and one
+for the end of the rollout.
+"""
 
 from collections.abc import Iterator
 
 from schemas.allocations import AllocationsHealthChanged, HealthCount
-from schemas.base import DeploymentKey, Event
+from schemas.base import DeploymentKey, Event, RolloutKey
 from schemas.deployments import (
     DeploymentEnded,
     DeploymentHeld,
@@ -16,12 +20,14 @@ from schemas.deployments import (
 )
 from schemas.gates import DeploymentGated, GateChanged, WindowChanged
 from schemas.jobs import JobRegistered
+from schemas.rollouts import RolloutEnded, RolloutStarted
 from shared.core.state.gates import thousandths_text
-from shared.core.state.ids import deployment_id
+from shared.core.state.ids import deployment_id, rollout_id
 from shared.core.state.tables.deployments import paced_groups
 
 Row = dict[str, object]
 _NUMBERS = ("version", "desired", "canaries", "healthy", "unhealthy", "reverted_to")
+_ROLLOUT_NUMBERS = ("place", "version", "before")
 
 
 def deployment_facts(event: Event) -> Iterator[Row]:
@@ -66,6 +72,34 @@ def deployment_facts(event: Event) -> Iterator[Row]:
             )
         case _:
             yield from _gate_facts(event)
+
+
+def rollout_facts(event: Event) -> Iterator[Row]:
+    """Make the rows of one event; of one that is about no rollout none."""
+    match event:
+        case RolloutStarted():
+            for place, one in enumerate(event.members):
+                yield _rollout_row(
+                    event.key,
+                    "started",
+                    status="running",
+                    name=event.name,
+                    ordering=event.order,
+                    place=place,
+                    job_id=one.job_id,
+                    version=one.version,
+                    before=one.before,
+                )
+        case RolloutEnded():
+            yield _rollout_row(
+                event.key,
+                "ended",
+                status=event.status,
+                cause=event.cause,
+                reason=event.reason or None,
+            )
+        case _:
+            return
 
 
 def _gate_facts(event: Event) -> Iterator[Row]:
@@ -114,10 +148,10 @@ def _started(
 
 
 def _row(key: DeploymentKey, what: str, **values: object) -> Row:
-    return {
-        "key": key,
-        "id": deployment_id(key),
-        "what": what,
-        **dict.fromkeys(_NUMBERS, -1),
-        **values,
-    }
+    numbers = dict.fromkeys(_NUMBERS, -1)
+    return {"key": key, "id": deployment_id(key), "what": what, **numbers, **values}
+
+
+def _rollout_row(key: RolloutKey, what: str, **values: object) -> Row:
+    numbers = dict.fromkeys(_ROLLOUT_NUMBERS, -1)
+    return {"key": key, "id": rollout_id(key), "what": what, **numbers, **values}

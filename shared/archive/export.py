@@ -165,10 +165,10 @@ class Export:
             files={},
             spans="full" if is_full else "lean",
         )
-        sheets = list(drain_buffers(self.facts.sheets))
+        buffers = list(drain_buffers(self.facts.buffers))
         self._wait()
         self._under_way = self._hand.submit(
-            self._write, segment, sheets, self.facts.words.texts.copy()
+            self._write, segment, buffers, self.facts.words.texts.copy()
         )
         self._begin()
 
@@ -185,13 +185,13 @@ class Export:
     def _write(
         self,
         segment: Segment,
-        sheets: list[tuple[str, int, dict[str, ColumnArray]]],
+        buffers: list[tuple[str, int, dict[str, ColumnArray]]],
         words: list[str],
     ) -> Segment:
         """Write the files of a segment, then finish it. Runs in a thread."""
         files: dict[str, SegmentFile] = {}
         with self.archive.draft(segment.first_seq) as draft:
-            for name, rows, columns in sheets:
+            for name, rows, columns in buffers:
                 if rows:
                     path = draft / f"{name}.parquet"
                     self._writer.write(name, columns, words, path)
@@ -243,7 +243,7 @@ class FactSpool:
             first_seq = self.facts.first_seq
             if self.facts.settle():
                 self.bases.append(first_seq)
-            for name, rows, columns in drain_buffers(self.facts.sheets):
+            for name, rows, columns in drain_buffers(self.facts.buffers):
                 if rows:
                     path = self._folder / f"{first_seq}-{name}.parquet"
                     self._writer.write(name, columns, self.facts.words.texts, path)

@@ -28,9 +28,8 @@ from schemas.nodes import (
 )
 from schemas.plans import GroupPlacement, PlanCommitted, PlanRefused
 from shared.archive.alloc_history import AllocationHistory
-from shared.archive.deployment_facts import deployment_facts
+from shared.archive.deployment_facts import deployment_facts, rollout_facts
 from shared.archive.intervals import OpenIntervals
-from shared.archive.rollout_facts import rollout_facts
 from shared.archive.table_buffers import EventPosition, StringDictionary, TableBuffer, new_buffers
 from shared.core.runtime.messages import Record
 from shared.core.runtime.replica import Replica
@@ -50,7 +49,7 @@ _BODIES = msgspec.json.Decoder(_Bodies)
 
 
 class FactExtractor:
-    """Records are applied in order; the sheets hold what they said since these were taken last."""
+    """Records are applied in order; the buffers hold what they said since these were taken last."""
 
     def __init__(
         self,
@@ -61,22 +60,22 @@ class FactExtractor:
     ) -> None:
         """With `is_recording` false only replay; `with_data` keeps record bytes; `words` come from earlier chunks."""
         self.replica = Replica(REPLAYED_TABLES)
-        self.sheets: dict[str, TableBuffer] = new_buffers()
+        self.buffers: dict[str, TableBuffer] = new_buffers()
         self.words = words or StringDictionary()
         self.is_recording = is_recording
         #: placements counted one by one, and everything else.
         self.events = 0
         #: where the chunk under way began.
         self.first_seq = 1
-        #: bytes of records since the sheets were taken.
+        #: bytes of records since the buffers were taken.
         self.bytes = 0
         self._with_data = with_data
-        self._fates = AllocationHistory(self.replica.state, self.sheets, self.words)
+        self._history = AllocationHistory(self.replica.state, self.buffers, self.words)
 
     @property
     def rows(self) -> int:
-        """Rows in all sheets."""
-        return sum(sheet.rows for sheet in self.sheets.values())
+        """Rows in all buffers."""
+        return sum(buffer.rows for buffer in self.buffers.values())
 
     def resume(self, standing: OpenIntervals | None = None) -> None:
         """Keep what comes from here on. `standing`: what was open at the end of the chunks before, where it is known.
@@ -84,12 +83,12 @@ class FactExtractor:
         Raises KeyError where that does not agree with the state.
         """
         self.is_recording = True
-        self._fates.restore_open(standing)
+        self._history.restore_open(standing)
         self.first_seq = self.replica.next_seq
 
     def settle(self) -> bool:
-        """End a chunk, before the sheets are taken; True: who requests what comes later need not look before it."""
-        is_full = self._fates.settle(self.first_seq)
+        """End a chunk, before the buffers are taken; True: who requests what comes later need not look before it."""
+        is_full = self._history.settle(self.first_seq)
         self.first_seq = self.replica.next_seq
         return is_full
 
@@ -114,7 +113,7 @@ class FactExtractor:
 
     def _note(self, record: Record, decoded: LogRecord | None) -> None:
         self.bytes += len(record.data)
-        self.sheets["records"].add(
+        self.buffers["records"].add(
             seq=record.seq,
             t_ns=decoded.t_ns if decoded is not None else self.replica.chain.t_ns,
             epoch=decoded.epoch if decoded is not None else 0,
@@ -130,11 +129,11 @@ class FactExtractor:
         """Record one event and apply it; returns the ordinal of the next evaluation of the transaction."""
         state = self.replica.state
         self._list(event, body, at)
-        self._fates.before(event, at)
+        self._history.before(event, at)
         for row in deployment_facts(event):
-            self.sheets["deployments"].add_event(at, **row)
+            self.buffers["deployments"].add_event(at, **row)
         for row in rollout_facts(event):
-            self.sheets["rollouts"].add_event(at, **row)
+            self.buffers["rollouts"].add_event(at, **row)
         match event:
             case EvaluationsCreated():
                 for new in event.evaluations:
@@ -158,7 +157,7 @@ class FactExtractor:
             case _:
                 pass
         state.evolve(event, at[0])
-        self._fates.after(event, at)
+        self._history.after(event, at)
         self._after_node(event, at)
         return ordinal
 
@@ -181,7 +180,7 @@ class FactExtractor:
             rows = getattr(event, "nodes", ()) or _node_rows(event)
             node_id = self.replica.state.fleet.ids[rows[0]] if len(rows) == 1 else node_id
         raw = bytes(body)
-        self.sheets["events"].add_event(
+        self.buffers["events"].add_event(
             at,
             type=str(event.__struct_config__.tag),
             job_id=job_id,
@@ -212,7 +211,7 @@ class FactExtractor:
             spec=bytes(event.spec).decode("utf-8", "replace"),
         )
         for group in event.groups:
-            self.sheets["groups"].add(
+            self.buffers["groups"].add(
                 seq=at[0],
                 job_id=event.job_id,
                 version=event.version,
@@ -226,7 +225,7 @@ class FactExtractor:
     def _add_job(
         self, at: EventPosition, *, version: int = -1, priority: int = -1, **values: object
     ) -> None:
-        self.sheets["jobs"].add_event(at, version=version, priority=priority, **values)
+        self.buffers["jobs"].add_event(at, version=version, priority=priority, **values)
 
     def _launch(self, event: JobLaunched | LaunchSkipped, at: EventPosition) -> None:
         """Take down what an instant of a periodic job made."""
@@ -235,14 +234,14 @@ class FactExtractor:
             told |= {"child_id": event.child_id, "forced": event.forced}
         else:
             told |= {"skipped": event.why, "missed": event.missed}
-        self.sheets["launches"].add_event(at, at_ns=event.at_ns, parent=event.parent, **told)
+        self.buffers["launches"].add_event(at, at_ns=event.at_ns, parent=event.parent, **told)
 
     # ---- evaluations and plans ----
 
     def _created(self, new: NewEvaluation, key: int, at: EventPosition) -> None:
         status = "blocked" if new.blocked is not None else "pending"
         status = "delayed" if new.wait_until_ns and new.blocked is None else status
-        self.sheets["evaluations"].add_event(
+        self.buffers["evaluations"].add_event(
             at,
             key=key,
             what="created",
@@ -256,7 +255,7 @@ class FactExtractor:
         )
         waiting = new.blocked.waiting if new.blocked is not None else {}
         for group, told in sorted(waiting.items()):
-            self.sheets["reasons"].add_event(
+            self.buffers["reasons"].add_event(
                 at,
                 key=key,
                 eval_id=eval_id(key),
@@ -271,7 +270,7 @@ class FactExtractor:
         self, key: int, at: EventPosition, *, what: str, status: str, reason: str
     ) -> None:
         text = reason or None
-        self.sheets["evaluations"].add_event(
+        self.buffers["evaluations"].add_event(
             at, key=key, what=what, status=status, priority=-1, wait_until_ns=0, reason=text
         )
 
@@ -290,7 +289,7 @@ class FactExtractor:
             told |= {"cut": _count(event.placements), "outcome": "refused"}
             told |= {"code": event.code, "reason": event.reason}
         origin = event.origin
-        self.sheets["decisions"].add_event(
+        self.buffers["decisions"].add_event(
             at,
             key=event.key,
             eval_id=eval_id(event.key),
@@ -328,7 +327,7 @@ class FactExtractor:
             said = fleet.operator_meta.get(spec.node_id, {})
             meta = {k: v for k, v in {**spec.meta, **said}.items() if v is not None}
             cpu, memory, disk = (int(one) for one in fleet.capacity[row])
-            self.sheets["nodes"].add_event(
+            self.buffers["nodes"].add_event(
                 at,
                 cpu_mhz=cpu,
                 memory_mib=memory,

@@ -114,9 +114,9 @@ class IntervalChunk:
         self.begin(rows, columns)
 
     def take(
-        self, sheets: Mapping[str, TableBuffer], first_seq: int, words: StringDictionary
+        self, buffers: Mapping[str, TableBuffer], first_seq: int, words: StringDictionary
     ) -> bool:
-        """Put the chunk that began at `first_seq` into the sheets, with the words it uses; True: it is a full one.
+        """Put the chunk that began at `first_seq` into the buffers, with the words it uses; True: it is a full one.
 
         A span that was closed by the record that began it is there too: no moment lies in it.
         """
@@ -128,11 +128,11 @@ class IntervalChunk:
         start = 0 if is_full else carried
         # Views: the caller owns them, open spans are copied.
         shown = {name: columns[name][start:] for name in _COLUMNS if name != "row"}
-        sheets["spans"].extend(size - start, segment=first_seq, **shown)
+        buffers["spans"].extend(size - start, segment=first_seq, **shown)
         if is_full:
             self._since = 0
         else:
-            sheets["closes"].extend(
+            buffers["closes"].extend(
                 len(ended),
                 segment=first_seq,
                 key=columns["key"][ended],
@@ -142,7 +142,7 @@ class IntervalChunk:
         used = [np.unique(shown[name]) for name in ("node_word", "job_word", "group_word")]
         codes = np.unique(np.concatenate(used))
         texts = np.array([words.texts[code] for code in codes.tolist()], dtype=object)
-        sheets["words"].extend(len(codes), code=codes, text=texts)
+        buffers["words"].extend(len(codes), code=codes, text=texts)
         self.carry()
         return is_full
 

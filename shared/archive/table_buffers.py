@@ -237,12 +237,12 @@ def sql_type(kind: str) -> str:
 
 
 def new_buffers() -> dict[str, TableBuffer]:
-    """One empty sheet for each table of facts."""
+    """One empty buffer for each table of facts."""
     return {name: TableBuffer(types) for name, types in FACT_TABLES.items()}
 
 
 def drain_buffers(of: dict[str, TableBuffer]) -> Iterator[tuple[str, int, dict[str, ColumnArray]]]:
-    """Empty all sheets: name, number of rows and columns of each."""
-    for name, sheet in of.items():
-        rows = sheet.rows
-        yield name, rows, sheet.take()
+    """Empty all buffers: name, number of rows and columns of each."""
+    for name, buffer in of.items():
+        rows = buffer.rows
+        yield name, rows, buffer.take()

@@ -13,8 +13,8 @@ from shared.fleet.profile import NodeProfile
 class Outages:
     """When each node fails and returns. Nodes are numbers."""
 
-    def __init__(self, habits: NodeProfile, seed: int, nodes: int = 0) -> None:
-        self._habits = habits
+    def __init__(self, node_profile: NodeProfile, seed: int, nodes: int = 0) -> None:
+        self._node_profile = node_profile
         self._seed = seed
         #: outages of each node so far.
         self._nth = np.zeros(nodes, dtype=np.int64)
@@ -27,7 +27,7 @@ class Outages:
 
     def begin(self, now_ns: int) -> None:
         """Draw the first failure of every node."""
-        if self._habits.has_failures:
+        if self._node_profile.has_failures:
             self._draw(np.arange(len(self._nth), dtype=np.int32), now_ns)
 
     def add(self, node: int, now_ns: int) -> None:
@@ -48,8 +48,12 @@ class Outages:
         """Take the nodes that have failed by now."""
         at, rows = self._falls.pop(now_ns)
         if len(rows):
-            away = self._habits.outage_times_ns(self._seed, rows.astype(np.int64), self._nth[rows])
-            boot = self._habits.boot_times_ns(self._seed, rows.astype(np.int64), self._nth[rows])
+            away = self._node_profile.outage_times_ns(
+                self._seed, rows.astype(np.int64), self._nth[rows]
+            )
+            boot = self._node_profile.boot_times_ns(
+                self._seed, rows.astype(np.int64), self._nth[rows]
+            )
             self._returns.push(np.minimum(at + away + boot, NEVER_NS), rows)
             self._nth[rows] += 1
             self._away.update(dict.fromkeys(rows.tolist()))
@@ -66,5 +70,7 @@ class Outages:
             self._draw(rows, int(at[-1]))
 
     def _draw(self, rows: Rows, now_ns: int) -> None:
-        after = self._habits.times_to_failure_ns(self._seed, rows.astype(np.int64), self._nth[rows])
+        after = self._node_profile.times_to_failure_ns(
+            self._seed, rows.astype(np.int64), self._nth[rows]
+        )
         self._falls.push(np.minimum(after, NEVER_NS - now_ns) + now_ns, rows)

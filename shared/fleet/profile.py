@@ -11,6 +11,7 @@ from itertools import pairwise
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from schemas.base import NodeId
 from schemas.jobs import SERVICE_JOB_TYPES
@@ -19,7 +20,7 @@ from shared.core.state.columns import Int64s
 from shared.errors import ConfigInvalid
 from shared.fleet import distributions
 from shared.fleet.config_file import duration_ns, read_config
-from shared.fleet.distributions import Distribution
+from shared.fleet.distributions import Distribution, purpose_hashes
 from shared.numerals import is_digits
 
 #: Meta keys of a job: run time of its tasks in ms (0: they end at once), and exit code.
@@ -137,6 +138,22 @@ class TaskProfile(msgspec.Struct, frozen=True):
     pause_ns: int = 0
     interval_ns: int = 0
 
+    def draw_starts(self, seed: int, keys: Int64s) -> tuple[Int64s, NDArray[np.bool_]]:
+        """Return the time from the order to the start of each, and whether the start fails. Shapes: (K,)."""
+        return (
+            self.starts.draw(purpose_hashes(seed, START, keys)),
+            distributions.happens(purpose_hashes(seed, START_FAILS, keys), self.start_fails),
+        )
+
+    def draw_runs(self, seed: int, keys: Int64s) -> tuple[Int64s, NDArray[np.bool_]]:
+        """Return how long each runs, and whether it ends in failure. Shapes: (K,)."""
+        fails = distributions.happens(purpose_hashes(seed, RUN_FAILS, keys), self.run_fails)
+        return self.runs.draw(purpose_hashes(seed, RUN, keys)), fails | bool(self.exit_code)
+
+    def draw_stops(self, seed: int, keys: Int64s) -> Int64s:
+        """Return the time from the stop order to the end of each. Shapes: (K,)."""
+        return self.stops.draw(purpose_hashes(seed, STOP, keys))
+
     def time_to_final_failure(self, runs_ns: Int64s) -> Int64s:
         """Total time until allocations fail whose runs each fail after `runs_ns`; NEVER_NS: never.
 
@@ -176,7 +193,7 @@ class NodeProfile:
         if not 0 <= failures.per_node_day <= 1000:
             raise ConfigInvalid("failures.per_node_day: must be from 0 to 1000")
         rate = Fraction(failures.per_node_day)
-        self._manners: dict[tuple[object, ...], TaskProfile] = {}
+        self._task_profiles: dict[tuple[object, ...], TaskProfile] = {}
         self.has_failures = rate > 0
         self._between = (
             distributions.exponential(int(DAY_NS / rate)) if rate > 0 else distributions.NEVER
@@ -184,7 +201,7 @@ class NodeProfile:
         self._away = parse_distribution(failures.away, "failures.away")
         self._boot = parse_distribution(failures.boot, "failures.boot")
 
-    def manner(
+    def task_profile(
         self,
         job_id: str,
         job_type: str,
@@ -201,9 +218,9 @@ class NodeProfile:
         must_go_on = job_type in SERVICE_JOB_TYPES
         at = self._which(job_id, job_type)
         key = (at, run_ms, exit_code, must_go_on, again)
-        found = self._manners.get(key)
+        found = self._task_profiles.get(key)
         if found is None:
-            found = self._manners[key] = self._made(
+            found = self._task_profiles[key] = self._made(
                 at, run_ms, exit_code, again, must_go_on=must_go_on
             )
         return found

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from schemas.allocations import CLIENT_STATUSES
 from shared.core.state.columns import Int64s, Rows, StatusCodes, grown
-from shared.fleet import distributions
 from shared.fleet.distributions import NEVER_NS
 from shared.fleet.due_queue import DueQueue
-from shared.fleet.profile import RUN, RUN_FAILS, START, START_FAILS, STOP, TaskProfile
+from shared.fleet.profile import TaskProfile
 
 PENDING, RUNNING, COMPLETE, FAILED, *_ = range(len(CLIENT_STATUSES))
 #: Healths, as reports have them.
@@ -77,7 +76,7 @@ class SimulatedAllocs:
         "node",
         "status",
         "_draw",
-        "_manner",
+        "_task_profile",
         "_phase",
         "_due",
         "_next",
@@ -89,14 +88,14 @@ class SimulatedAllocs:
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._manners: list[TaskProfile] = []
+        self._task_profiles: list[TaskProfile] = []
         self._number_of: dict[int, int] = {}
         self.key = np.zeros(0, dtype=np.int64)
         self.node = np.zeros(0, dtype=np.int32)
         #: client status as last returned by `due`.
         self.status = np.zeros(0, dtype=np.int8)
         self._draw = np.zeros(0, dtype=np.int64)
-        self._manner = np.zeros(0, dtype=np.int32)
+        self._task_profile = np.zeros(0, dtype=np.int32)
         self._phase = np.zeros(0, dtype=np.int8)
         self._due = np.zeros(0, dtype=np.int64)
         self._next = np.zeros(0, dtype=np.int8)
@@ -110,12 +109,12 @@ class SimulatedAllocs:
         self._health_queue = DueQueue()
         self._queue = DueQueue()
 
-    def manner(self, manner: TaskProfile) -> int:
+    def profile_number(self, task_profile: TaskProfile) -> int:
         """Register a task profile; returns its number, the same for the same object."""
-        number = self._number_of.setdefault(id(manner), len(self._manners))
-        if number == len(self._manners):
+        number = self._number_of.setdefault(id(task_profile), len(self._task_profiles))
+        if number == len(self._task_profiles):
             # Kept alive, so that its id is not reused.
-            self._manners.append(manner)
+            self._task_profiles.append(task_profile)
         return number
 
     # ---- orders ----
@@ -125,7 +124,7 @@ class SimulatedAllocs:
         rows: Rows,
         keys: Int64s,
         nodes: Rows,
-        manners: Rows,
+        task_profiles: Rows,
         *,
         now_ns: int,
         draws: Int64s | None = None,
@@ -143,13 +142,18 @@ class SimulatedAllocs:
         fresh = ~self.is_known(rows, keys)
         if not fresh.all():
             self._follow_version(rows[~fresh], rules.part(~fresh), now_ns)
-            rows, keys, nodes, manners = rows[fresh], keys[fresh], nodes[fresh], manners[fresh]
+            rows, keys, nodes, task_profiles = (
+                rows[fresh],
+                keys[fresh],
+                nodes[fresh],
+                task_profiles[fresh],
+            )
             draws = None if draws is None else draws[fresh]
             rules = rules.part(fresh)
         if len(rows):
             self.key[rows] = keys
             self.node[rows] = nodes
-            self._manner[rows] = manners
+            self._task_profile[rows] = task_profiles
             self._draw[rows] = keys if draws is None else draws
             self._version[rows], self._min_healthy[rows] = rules.versions, rules.min_healthy_ns
             self.health[rows], self._healthy_at[rows] = UNKNOWN_HEALTH, 0
@@ -171,12 +175,9 @@ class SimulatedAllocs:
         self.status[rows] = PENDING
         self._phase[rows] = _STARTING
         due, follows = np.empty(len(rows), dtype=np.int64), np.empty(len(rows), dtype=np.int8)
-        for manner, chosen in self._by_manner(rows):
+        for task_profile, chosen in self._by_task_profile(rows):
             drawn = self._draw[rows[chosen]]
-            due[chosen] = manner.starts.draw(distributions.purpose_hashes(self._seed, START, drawn))
-            fails = distributions.happens(
-                distributions.purpose_hashes(self._seed, START_FAILS, drawn), manner.start_fails
-            )
+            due[chosen], fails = task_profile.draw_starts(self._seed, drawn)
             follows[chosen] = np.where(fails, FAILED, RUNNING)
         self._plan(rows, np.minimum(due, NEVER_NS - now_ns) + now_ns, follows)
 
@@ -192,10 +193,8 @@ class SimulatedAllocs:
             return
         self._phase[rows] = _STOPPING
         due = np.empty(len(rows), dtype=np.int64)
-        for manner, chosen in self._by_manner(rows):
-            due[chosen] = manner.stops.draw(
-                distributions.purpose_hashes(self._seed, STOP, self._draw[rows[chosen]])
-            )
+        for task_profile, chosen in self._by_task_profile(rows):
+            due[chosen] = task_profile.draw_stops(self._seed, self._draw[rows[chosen]])
         due = np.minimum(due, NEVER_NS - now_ns) + now_ns
         self._plan(rows, due, np.full(len(rows), COMPLETE, dtype=np.int8))
 
@@ -289,31 +288,29 @@ class SimulatedAllocs:
     def _known(self, rows: Rows, keys: Int64s) -> Rows:
         return rows[self.is_known(rows, keys)]
 
-    def _by_manner(self, rows: Rows) -> list[tuple[TaskProfile, NDArray[np.intp]]]:
+    def _by_task_profile(self, rows: Rows) -> list[tuple[TaskProfile, NDArray[np.intp]]]:
         """Task profiles of rows, with the positions of their rows."""
-        codes = self._manner[rows]
+        codes = self._task_profile[rows]
         if len(codes) and (codes == codes[0]).all():
-            return [(self._manners[codes[0]], np.arange(len(rows)))]
-        return [(self._manners[one], np.flatnonzero(codes == one)) for one in np.unique(codes)]
+            return [(self._task_profiles[codes[0]], np.arange(len(rows)))]
+        return [
+            (self._task_profiles[one], np.flatnonzero(codes == one)) for one in np.unique(codes)
+        ]
 
     def _run(self, rows: Rows, at_ns: Int64s) -> None:
         """Draw run times and final statuses of allocations that run now."""
         if not len(rows):
             return
         lasts, follows = np.empty(len(rows), dtype=np.int64), np.empty(len(rows), dtype=np.int8)
-        for manner, chosen in self._by_manner(rows):
-            if manner.runs.is_never:
+        for task_profile, chosen in self._by_task_profile(rows):
+            if task_profile.runs.is_never:
                 lasts[chosen], follows[chosen] = NEVER_NS, COMPLETE
                 continue
             drawn = self._draw[rows[chosen]]
-            lasts[chosen] = manner.runs.draw(distributions.purpose_hashes(self._seed, RUN, drawn))
-            fails = distributions.happens(
-                distributions.purpose_hashes(self._seed, RUN_FAILS, drawn), manner.run_fails
-            )
-            ends = FAILED if manner.exit_code else COMPLETE
-            follows[chosen] = np.where(fails, FAILED, ends)
+            lasts[chosen], fails = task_profile.draw_runs(self._seed, drawn)
+            follows[chosen] = np.where(fails, FAILED, COMPLETE)
             failing = chosen[follows[chosen] == FAILED]
-            lasts[failing] = manner.time_to_final_failure(lasts[failing])
+            lasts[failing] = task_profile.time_to_final_failure(lasts[failing])
         ends_ever = lasts < NEVER_NS
         self._plan(rows[ends_ever], at_ns[ends_ever] + lasts[ends_ever], follows[ends_ever])
 

@@ -64,21 +64,21 @@ class RequestedChanges(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def apply_changes(
-    state: State, entries: Iterable[ScriptEntry], wishes: RequestedChanges
+    state: State, entries: Iterable[ScriptEntry], changes: RequestedChanges
 ) -> list[ScriptEntry]:
     """Return the script with the changes applied to `state` at the fork. Raises CommandInvalid."""
     entries = list(entries)
     at_once = [
-        *_policy(state, wishes),
-        *_nodes(state, wishes),
-        *wishes.jobs,
-        *_jobs(state, entries, wishes),
+        *_policy(state, changes),
+        *_nodes(state, changes),
+        *changes.jobs,
+        *_jobs(state, entries, changes),
     ]
     now = [ScriptEntry(t_ns=state.t_ns, command=command) for command in at_once]
-    later = [one for one in entries if not _is_of(one, wishes.remove_nodes)]
+    later = [one for one in entries if not _is_of(one, changes.remove_nodes)]
     known = submitted_jobs(entries)
-    changed = [_changed(one, wishes, state.policy.policy.remote_drivers) for one in later]
-    return [*now, *changed, *(_verb_entry(state, one, known) for one in wishes.verbs)]
+    changed = [_changed(one, changes, state.policy.policy.remote_drivers) for one in later]
+    return [*now, *changed, *(_verb_entry(state, one, known) for one in changes.verbs)]
 
 
 def clone_nodes(state: State, node_id: NodeId, count: int) -> tuple[NodeSpec, ...]:
@@ -100,10 +100,10 @@ def _row(state: State, node_id: str) -> int:
     return row
 
 
-def _policy(state: State, wishes: RequestedChanges) -> Iterator[SetPolicy]:
-    if not wishes.policy:
+def _policy(state: State, changes: RequestedChanges) -> Iterator[SetPolicy]:
+    if not changes.policy:
         return
-    policy: Policy = apply_policy_change(state.policy.policy, wishes.policy)
+    policy: Policy = apply_policy_change(state.policy.policy, changes.policy)
     command = SetPolicy(request_id="what-if-policy", policy=policy)
     for event in decide_policy(state, command):
         if isinstance(event, OperatorRefused):
@@ -112,9 +112,9 @@ def _policy(state: State, wishes: RequestedChanges) -> Iterator[SetPolicy]:
 
 
 def _nodes(
-    state: State, wishes: RequestedChanges
+    state: State, changes: RequestedChanges
 ) -> Iterator[ReportNode | ChangeLiveness | DrainNode]:
-    for spec in wishes.add_nodes:
+    for spec in changes.add_nodes:
         if spec.node_id in state.fleet.row_of:
             raise CommandInvalid("conflict", f"node {spec.node_id!r} exists already")
         yield ReportNode(
@@ -124,16 +124,16 @@ def _nodes(
             number=1,
             spec=spec,
         )
-    for node_id in wishes.remove_nodes:
+    for node_id in changes.remove_nodes:
         _row(state, node_id)
-    if wishes.remove_nodes:
+    if changes.remove_nodes:
         yield ChangeLiveness(
-            node_ids=wishes.remove_nodes,
+            node_ids=changes.remove_nodes,
             status="down",
             reason="taken away",
             seen_seq=SEEN_SEQ,
         )
-    for node_id, deadline_ns in sorted(wishes.drain.items()):
+    for node_id, deadline_ns in sorted(changes.drain.items()):
         _row(state, node_id)
         yield DrainNode(
             request_id=f"what-if-drain-{node_id}",
@@ -144,22 +144,22 @@ def _nodes(
 
 
 def _jobs(
-    state: State, entries: list[ScriptEntry], wishes: RequestedChanges
+    state: State, entries: list[ScriptEntry], changes: RequestedChanges
 ) -> Iterator[RegisterJob]:
     known = submitted_jobs(entries)
-    for job_id, priority in sorted(wishes.priorities.items()):
+    for job_id, priority in sorted(changes.priorities.items()):
         if not 1 <= priority <= PRIORITY_MAX:
             text = f"priority of {job_id}: 1 to {PRIORITY_MAX}, was {priority}"
             raise CommandInvalid("invalid", text, "priority")
-    for job_id in sorted(wishes.priorities.keys() | wishes.updates.keys()):
+    for job_id in sorted(changes.priorities.keys() | changes.updates.keys()):
         job = state.jobs.by_id.get(job_id)
         if job is None and job_id not in known:
             raise _no_job(state, job_id)
         is_updating = state.deployments.active_of(job_id) is not None
-        if job_id in wishes.updates and not is_updating and not _is_registered(entries, job_id):
+        if job_id in changes.updates and not is_updating and not _is_registered(entries, job_id):
             text = f"job {job_id!r} is not updated at seq {state.seq} or later: fork before its update (--from)"
             raise CommandInvalid("invalid", text, "update")
-        if job is None or job.stopped or not (job_id in wishes.priorities or is_updating):
+        if job is None or job.stopped or not (job_id in changes.priorities or is_updating):
             continue
         spec = state.jobs.spec(job_id, job.version)
         assert spec is not None, job_id
@@ -180,7 +180,7 @@ def _jobs(
             gates=job.gates,
             windows=job.windows,
         )
-        yield _as_wished(now, wishes, state.policy.policy.remote_drivers)
+        yield _with_changes(now, changes, state.policy.policy.remote_drivers)
 
 
 def _no_job(state: State, job_id: JobId) -> CommandInvalid:
@@ -215,22 +215,22 @@ def _with_priority(spec: bytes, priority: int) -> msgspec.Raw:
 
 
 def _changed(
-    entry: ScriptEntry, wishes: RequestedChanges, remotes: Mapping[str, RemoteDriver]
+    entry: ScriptEntry, changes: RequestedChanges, remotes: Mapping[str, RemoteDriver]
 ) -> ScriptEntry:
-    """Return an entry, with what is wished of its job where it registers one."""
+    """Return an entry, with the changes of its job where it registers one."""
     if not isinstance(entry.command, RegisterJob):
         return entry
-    return msgspec.structs.replace(entry, command=_as_wished(entry.command, wishes, remotes))
+    return msgspec.structs.replace(entry, command=_with_changes(entry.command, changes, remotes))
 
 
-def _as_wished(
-    command: RegisterJob, wishes: RequestedChanges, remotes: Mapping[str, RemoteDriver]
+def _with_changes(
+    command: RegisterJob, changes: RequestedChanges, remotes: Mapping[str, RemoteDriver]
 ) -> RegisterJob:
-    priority = wishes.priorities.get(command.job_id)
+    priority = changes.priorities.get(command.job_id)
     if priority is not None:
         spec = _with_priority(bytes(command.spec), priority)
         command = msgspec.structs.replace(command, priority=priority, spec=spec)
-    pace = wishes.updates.get(command.job_id)
+    pace = changes.updates.get(command.job_id)
     return command if pace is None else with_pace(command, pace, remotes)
 
 

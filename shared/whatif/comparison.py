@@ -125,8 +125,8 @@ def _jobs(
     size = max(len(job_number), 1)
     paired = of_group[before.placed.column("group")[pairs.before]]
     counts = [np.bincount(paired[mark], minlength=size).tolist() for mark in marks]
-    for course, only in ((before, pairs.only_before), (after, pairs.only_after)):
-        jobs = of_group[course.placed.column("group")[only]]
+    for timeline, only in ((before, pairs.only_before), (after, pairs.only_after)):
+        jobs = of_group[timeline.placed.column("group")[only]]
         counts.append(np.bincount(jobs, minlength=size).tolist())
     waited_before, waited_after = wait_s_by_job(before), wait_s_by_job(after)
     found = []
@@ -185,14 +185,14 @@ def _first(
     )
 
 
-def alloc_name_at(course: Timeline, position: int) -> str:
+def alloc_name_at(timeline: Timeline, position: int) -> str:
     """Name of an allocation, with its number among those of that name unless it is the first."""
-    job_id, group = course.names.groups[int(course.placed.column("group")[position])]
-    attempt = int(course.placed.column("attempt")[position])
+    job_id, group = timeline.names.groups[int(timeline.placed.column("group")[position])]
+    attempt = int(timeline.placed.column("attempt")[position])
     again = f" (no. {attempt + 1})" if attempt else ""
-    return f"{job_id}.{group}[{int(course.placed.column('index')[position])}]{again}"
+    return f"{job_id}.{group}[{int(timeline.placed.column('index')[position])}]{again}"
 
 
-def node_name_at(course: Timeline, position: int) -> str:
+def node_name_at(timeline: Timeline, position: int) -> str:
     """Id of the node where an allocation was placed."""
-    return course.names.nodes[int(course.placed.column("node")[position])]
+    return timeline.names.nodes[int(timeline.placed.column("node")[position])]

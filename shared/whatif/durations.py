@@ -55,23 +55,23 @@ class DurationModel:
     """Durations known from the recorded timeline, and draws for the rest."""
 
     def __init__(
-        self, course: Timeline, fork_ns: int, *, resample: bool = False, seed: int = 1
+        self, timeline: Timeline, fork_ns: int, *, resample: bool = False, seed: int = 1
     ) -> None:
-        self._course = course
+        self._timeline = timeline
         self._resample = resample
         self._seed = np.uint64(seed)
         self.assumed = DurationSources()
-        placed, running = course.placed.column("placed_ns"), course.placed.column("running_ns")
-        ended, code = course.placed.column("ended_ns"), course.placed.column("code")
+        placed, running = timeline.placed.column("placed_ns"), timeline.placed.column("running_ns")
+        ended, code = timeline.placed.column("ended_ns"), timeline.placed.column("code")
         # A failed allocation is stopped once its replacement is placed.
-        told = (course.placed.column("told") != 0) & (course.placed.column("told_ns") < ended)
+        told = (timeline.placed.column("told") != 0) & (timeline.placed.column("told_ns") < ended)
         by_itself = (ended > 0) & np.isin(code, (COMPLETE, FAILED)) & ~told
         self._has_run = by_itself
         self._has_start = (running > 0) | by_itself
         began = np.where(running > 0, running, ended)
         self._start = np.where(self._has_start, began - placed, 0)
         self._run = np.where(
-            by_itself, ended - began, np.where(running > 0, course.t_ns - began, 0)
+            by_itself, ended - began, np.where(running > 0, timeline.t_ns - began, 0)
         )
         #: lower bound of the duration.
         elapsed = np.where((running > 0) & (running <= fork_ns), fork_ns - running, 0)
@@ -83,18 +83,18 @@ class DurationModel:
             _and(one, 0) for one in (self._start, self._run, self._least)
         )
         self._code = _and(self._code, COMPLETE)
-        lineages = course.placed.lineages()
+        lineages = timeline.placed.lineages()
         self._order = np.argsort(lineages, kind="stable")
         self._sorted = lineages[self._order]
-        whole = np.ones(course.placed.count, dtype=bool)
+        whole = np.ones(timeline.placed.count, dtype=bool)
         # The start of what ran before the first record is unknown.
-        whole[: len(course.unknown)] &= ~course.unknown
-        self._starts = _Pool(course, self._has_start[:-1] & whole)
-        self._runs = _Pool(course, self._has_run[:-1] & whole)
-        of_batch = self._is_batch(course.placed.column("group"))
-        self._batches = _Pool(course, self._has_run[:-1] & whole & of_batch)
+        whole[: len(timeline.unknown)] &= ~timeline.unknown
+        self._starts = _Pool(timeline, self._has_start[:-1] & whole)
+        self._runs = _Pool(timeline, self._has_run[:-1] & whole)
+        of_batch = self._is_batch(timeline.placed.column("group"))
+        self._batches = _Pool(timeline, self._has_run[:-1] & whole & of_batch)
 
-    def fates(self, lineages: Int64s, groups: Int64s) -> DrawnDurations:
+    def durations_of(self, lineages: Int64s, groups: Int64s) -> DrawnDurations:
         """Return the durations of allocations, and count their sources. Shapes: (K,)."""
         known = self._known(lineages)
         hashed = splitmix64_array(lineages.astype(np.uint64) ^ (self._seed << np.uint64(48)))
@@ -131,11 +131,11 @@ class DurationModel:
 
     def _is_batch(self, groups: Int64s) -> NDArray[np.bool_]:
         """Return which groups belong to jobs that end by themselves."""
-        jobs = self._course.state.jobs.by_id
+        jobs = self._timeline.state.jobs.by_id
         known, where = np.unique(groups, return_inverse=True)
         ends = np.zeros(len(known), dtype=np.bool_)
         for nth, group in enumerate(known.tolist()):
-            job = jobs.get(JobId(self._course.names.groups[group][0]))
+            job = jobs.get(JobId(self._timeline.names.groups[group][0]))
             ends[nth] = job is not None and job.job_type in FINITE_JOB_TYPES
         found: NDArray[np.bool_] = ends[where]
         return found
@@ -175,10 +175,10 @@ def _and(column: NDArray[A], value: object) -> NDArray[A]:
 class _Pool:
     """Allocations with known durations, by group and by job. Positions in a timeline."""
 
-    def __init__(self, course: Timeline, mask: NDArray[np.bool_]) -> None:
+    def __init__(self, timeline: Timeline, mask: NDArray[np.bool_]) -> None:
         self._at = np.flatnonzero(mask)
-        self._names = course.names
-        group = course.placed.column("group")[self._at]
+        self._names = timeline.names
+        group = timeline.placed.column("group")[self._at]
         order = np.argsort(group, kind="stable")
         self._at = self._at[order]
         self._group = group[order]
@@ -228,39 +228,39 @@ class _Pool:
 
 
 class RecordedAllocs(SimulatedAllocs):
-    """Simulated allocations that last as recorded. `course`: the fork's own timeline, which maps rows to lineages."""
+    """Simulated allocations that last as recorded. `timeline`: the fork's own timeline, which maps rows to lineages."""
 
     COLUMNS: ClassVar[tuple[str, ...]] = (*SimulatedAllocs.COLUMNS, "_run_ns", "_ends")
 
     def __init__(
-        self, seed: int, state: Callable[[], State], course: Timeline, lasting: DurationModel
+        self, seed: int, state: Callable[[], State], timeline: Timeline, lasting: DurationModel
     ) -> None:
         super().__init__(seed)
         self._state = state
-        self._course = course
+        self._timeline = timeline
         self._lasting = lasting
         # A stop takes effect at once.
-        self.manner(RUN_FOREVER)
+        self.profile_number(RUN_FOREVER)
         self._run_ns = np.zeros(0, dtype=np.int64)
         self._ends = np.zeros(0, dtype=np.int8)
 
     def _begin(self, rows: Rows, now_ns: int) -> None:
         """Read from the log when allocations started and how long they run; profiles and draws are ignored."""
-        placed = self._course.placed
+        placed = self._timeline.placed
         at = placed.positions_of_rows(rows)
-        fates = self._lasting.fates(placed.lineages(at), placed.column("group")[at])
-        self._run_ns[rows], self._ends[rows] = fates.run_ns, fates.code
+        drawn = self._lasting.durations_of(placed.lineages(at), placed.column("group")[at])
+        self._run_ns[rows], self._ends[rows] = drawn.run_ns, drawn.code
         # Allocations that ran at the fork run on, without a report.
         runs = self._state().allocations.client[rows] == RUNNING
         self.status[rows] = np.where(runs, RUNNING, PENDING)
         self._phase[rows] = np.where(runs, _RUNNING, _STARTING)
         self.health[rows] = np.where(runs, self._state().allocations.health[rows], UNKNOWN_HEALTH)
         since = np.where(runs, placed.column("running_ns")[at], placed.column("placed_ns")[at])
-        self._await_health(rows[runs], since[runs] - self._course.begin_ns)
-        lasts = np.where(runs, fates.run_ns, fates.start_ns)
-        due = np.maximum(since - self._course.begin_ns + np.minimum(lasts, _LONG), now_ns)
+        self._await_health(rows[runs], since[runs] - self._timeline.begin_ns)
+        lasts = np.where(runs, drawn.run_ns, drawn.start_ns)
+        due = np.maximum(since - self._timeline.begin_ns + np.minimum(lasts, _LONG), now_ns)
         comes = lasts < NEVER_NS
-        self._next[rows] = np.where(runs, fates.code, RUNNING)
+        self._next[rows] = np.where(runs, drawn.code, RUNNING)
         self._due[rows] = np.where(comes, due, 0)
         self._queue.push(due[comes], rows[comes])
 

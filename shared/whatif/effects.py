@@ -57,10 +57,10 @@ class TimelineEffects(msgspec.Struct, frozen=True, kw_only=True):
     t_ns: int
 
 
-def measure_effects(course: Timeline) -> TimelineEffects:
+def measure_effects(timeline: Timeline) -> TimelineEffects:
     """Compute the figures of a closed timeline."""
-    waiting = _waiting(course)
-    totals = course.totals
+    waiting = _waiting(timeline)
+    totals = timeline.totals
     return TimelineEffects(
         decisions=totals.plans,
         refused=totals.plans_refused,
@@ -71,40 +71,40 @@ def measure_effects(course: Timeline) -> TimelineEffects:
         evicted=totals.evicted,
         unplaced=sum(one.still for one in waiting.values()),
         waiting=waiting,
-        delays=_delays(course),
-        use=_use(course),
-        t_ns=course.t_ns,
+        delays=_delays(timeline),
+        use=_use(timeline),
+        t_ns=timeline.t_ns,
     )
 
 
-def wait_s_by_job(course: Timeline) -> dict[str, float]:
+def wait_s_by_job(timeline: Timeline) -> dict[str, float]:
     """Wait of each job, allocation-seconds."""
     found: dict[str, int] = {}
-    for one in course.waits.ended:
-        job_id = course.names.groups[one.group][0]
-        lasted = (one.to_ns or course.t_ns) - one.from_ns
+    for one in timeline.waits.ended:
+        job_id = timeline.names.groups[one.group][0]
+        lasted = (one.to_ns or timeline.t_ns) - one.from_ns
         found[job_id] = found.get(job_id, 0) + lasted * one.count
     return {job_id: ns / SECOND for job_id, ns in sorted(found.items())}
 
 
-def still_waiting(course: Timeline) -> dict[str, dict[str, int]]:
+def still_waiting(timeline: Timeline) -> dict[str, dict[str, int]]:
     """Allocations waiting at the end, by job and class."""
     found: dict[str, dict[str, int]] = {}
-    for one in course.waits.ended:
+    for one in timeline.waits.ended:
         if not one.to_ns:
-            of_job = found.setdefault(course.names.groups[one.group][0], {})
+            of_job = found.setdefault(timeline.names.groups[one.group][0], {})
             of_job[one.wait_class] = of_job.get(one.wait_class, 0) + one.count
     return dict(sorted(found.items()))
 
 
-def _waiting(course: Timeline) -> dict[str, WaitByClass]:
+def _waiting(timeline: Timeline) -> dict[str, WaitByClass]:
     by_class: dict[str, list[tuple[int, int, int]]] = {}
     jobs: dict[str, set[str]] = {}
     still: dict[str, int] = {}
-    for one in course.waits.ended:
-        begin, end = one.from_ns, one.to_ns or course.t_ns
+    for one in timeline.waits.ended:
+        begin, end = one.from_ns, one.to_ns or timeline.t_ns
         by_class.setdefault(one.wait_class, []).append((begin, end, one.count))
-        jobs.setdefault(one.wait_class, set()).add(course.names.groups[one.group][0])
+        jobs.setdefault(one.wait_class, set()).add(timeline.names.groups[one.group][0])
         if not one.to_ns:
             still[one.wait_class] = still.get(one.wait_class, 0) + one.count
     return {
@@ -128,8 +128,8 @@ def _most(spans: list[tuple[int, int, int]]) -> int:
     return most
 
 
-def _delays(course: Timeline) -> PlacementDelays:
-    ns = placement_delays_ns(course)[course.there :]
+def _delays(timeline: Timeline) -> PlacementDelays:
+    ns = placement_delays_ns(timeline)[timeline.there :]
     if not len(ns):
         return PlacementDelays()
     sorted_ns = np.sort(ns)
@@ -141,14 +141,14 @@ def _delays(course: Timeline) -> PlacementDelays:
     )
 
 
-def placement_delays_ns(course: Timeline) -> Int64s:
+def placement_delays_ns(timeline: Timeline) -> Int64s:
     """Delay from request to placement of each allocation. Shape: (count,)."""
-    found: Int64s = course.placed.column("placed_ns") - course.placed.column("asked_ns")
+    found: Int64s = timeline.placed.column("placed_ns") - timeline.placed.column("asked_ns")
     return found
 
 
-def _use(course: Timeline) -> dict[str, ResourceUse]:
-    samples = course.usage
+def _use(timeline: Timeline) -> dict[str, ResourceUse]:
+    samples = timeline.usage
     found: dict[str, ResourceUse] = {}
     for at, name in enumerate(RESOURCES):
         parts = [_pct(one.used[at], one.capacity[at]) for one in samples]

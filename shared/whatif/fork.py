@@ -12,7 +12,7 @@ import numpy as np
 
 from schemas.base import Event
 from schemas.deployments import SetAllocationHealth
-from schemas.envelope import RECORD_DECODER, AnyCommand
+from schemas.envelope import RECORD_DECODER, AnyCommand, LogRecord
 from schemas.gates import GateChanged
 from schemas.jobs import RegisterJob
 from schemas.nodes import ChangeLiveness, ReportNode
@@ -45,6 +45,8 @@ from shared.whatif.recorded_gauges import (
 from shared.whatif.script import Lineage, ScriptEntry, script_entries
 from shared.whatif.timeline import Timeline
 
+#: Takes how much is done, and of how much.
+Progress = Callable[[int, int], None]
 #: Virtual time after the end of the record in which open work may settle.
 SETTLE_LIMIT_NS = 7_200 * SECOND
 _QUIET_NS = 2 * SECOND
@@ -62,7 +64,7 @@ class RecordedLog(msgspec.Struct, kw_only=True):
     entries: list[ScriptEntry]
     #: readings of gates that clients' gauges gave, oldest first.
     gauges: list[RecordedValue]
-    course: Timeline
+    timeline: Timeline
     names: NameTable
     #: why it was not read to its end.
     problem: str = ""
@@ -78,19 +80,23 @@ class RecordedLog(msgspec.Struct, kw_only=True):
     @property
     def workers(self) -> int:
         """Number of scheduler workers that decided, at least one."""
-        return max(len(self.course.workers), 1)
+        return max(len(self.timeline.workers), 1)
 
-    def proof(self) -> DecisionCheck:
-        """Verify the decisions after the fork; for a fork at the end, all that was read. Raises LogError."""
+    def proof(self, progress: Progress | None = None) -> DecisionCheck:
+        """Verify the decisions after the fork; for a fork at the end, all that was read. Raises LogError.
+
+        `progress`: called with the number of records passed, of two passes over all.
+        """
         start = copy_replica(self.base) if self.base.seq else None
         # Nothing follows a fork at the end of the log: verify the past instead.
-        is_now = self.fork.seq == self.course.replica.seq
+        is_now = self.fork.seq == self.timeline.replica.seq
         after_seq = 0 if is_now else self.fork.seq
-        return verify_decisions(lambda: self.records, start=start, after_seq=after_seq)
+        read = _counted(self.records, progress) if progress is not None else lambda: self.records
+        return verify_decisions(read, start=start, after_seq=after_seq)
 
     def behind(self, until_ns: int) -> Timeline:
         """The recorded timeline from the fork to a moment."""
-        return self.course.between(self.fork_timeline, until_ns)
+        return self.timeline.between(self.fork_timeline, until_ns)
 
     def past(self) -> list[Record]:
         """The records that were read, up to the fork."""
@@ -123,19 +129,19 @@ def read_log(
     """
     kept: list[Record] = []
     names = NameTable()
-    course = Timeline(copy_replica(base) if base.seq else Replica(), names)
+    timeline = Timeline(copy_replica(base) if base.seq else Replica(), names)
     fork: Timeline | None = None
     entries: list[ScriptEntry] = []
     gauges: list[RecordedValue] = []
     problem = ""
     for record in records:
         if fork is None and not is_before(record):
-            fork = course.forked(copy_replica(course.replica), 0)
+            fork = timeline.forked(copy_replica(timeline.replica), 0)
         try:
             if fork is None:
-                course.follow(record)
+                timeline.follow(record)
             else:
-                _script(course, record, entries, gauges)
+                _script(timeline, record, entries, gauges)
         except LogError as err:
             if fork is None:
                 raise
@@ -143,27 +149,27 @@ def read_log(
             break
         kept.append(record)
     if fork is None:
-        fork = course.forked(copy_replica(course.replica), 0)
-    course.close(course.t_ns)
+        fork = timeline.forked(copy_replica(timeline.replica), 0)
+    timeline.close(timeline.t_ns)
     return RecordedLog(
         base=base,
         fork_timeline=fork,
         records=kept,
         entries=entries,
         gauges=[*values_there(fork.state), *gauges],
-        course=course,
+        timeline=timeline,
         names=names,
         problem=problem,
     )
 
 
 def _script(
-    course: Timeline, record: Record, entries: list[ScriptEntry], gauges: list[RecordedValue]
+    timeline: Timeline, record: Record, entries: list[ScriptEntry], gauges: list[RecordedValue]
 ) -> None:
     """Follow one record, and keep its external events and what its gates read."""
 
     def lineage_of(row: int) -> Lineage:
-        return course.placed.name_of(int(course.placed.positions_of_rows(np.asarray([row]))[0]))
+        return timeline.placed.name_of(int(timeline.placed.positions_of_rows(np.asarray([row]))[0]))
 
     def before(state: State, event: Event) -> None:
         if isinstance(event, GateChanged) and (value := value_of(state, event)) is not None:
@@ -172,13 +178,13 @@ def _script(
             script_entries(state, event, t_ns=state.t_ns, seq=record.seq, lineage_of=lineage_of)
         )
 
-    course.follow(record, before)
+    timeline.follow(record, before)
 
 
 class ForkRun(msgspec.Struct, kw_only=True):
     """The result of running a fork."""
 
-    course: Timeline
+    timeline: Timeline
     assumed: DurationSources
     #: the run settled.
     settled: bool
@@ -193,7 +199,7 @@ class ForkRun(msgspec.Struct, kw_only=True):
 
     def slim(self) -> "ForkRun":
         """Drop everything but figures, so that the result can be pickled."""
-        self.course.detach()
+        self.timeline.detach()
         return self
 
 
@@ -207,15 +213,16 @@ def run_fork(
     resample: bool = False,
     keep: bool = False,
     seed: int = 1,
+    progress: Progress | None = None,
 ) -> ForkRun:
-    """Run a script from the fork to `until_ns`; with `settle`, until the cluster settles."""
-    course = recorded.fork_timeline.forked(recorded.fork, until_ns)
-    lasting = DurationModel(recorded.course, course.begin_ns, resample=resample, seed=seed)
+    """Run a script to `until_ns`; with `settle`, until the cluster settles. `progress`: virtual time passed, ns."""
+    timeline = recorded.fork_timeline.forked(recorded.fork, until_ns)
+    lasting = DurationModel(recorded.timeline, timeline.begin_ns, resample=resample, seed=seed)
 
     alive: list[RecordedAllocs] = []
 
     def lives(seed: int, state: Callable[[], State]) -> RecordedAllocs:
-        alive.append(RecordedAllocs(seed, state, course, lasting))
+        alive.append(RecordedAllocs(seed, state, timeline, lasting))
         return alive[0]
 
     kept: list[Record] = []
@@ -228,24 +235,26 @@ def run_fork(
             lives=lives,
         )
     )
-    course.follow_state(engine.state)
-    engine.follow(course.observe)
-    engine.feed(sorted(_happenings(entries), key=itemgetter(0)))
+    timeline.follow_state(engine.state)
+    engine.follow(timeline.observe)
+    if progress is not None:
+        engine.follow(_virtual_time(progress, engine.begin_ns, until_ns))
+    engine.feed(sorted(_scripted_events(entries), key=itemgetter(0)))
     gauges = RecordedGauges(recorded.gauges)
     clock, missed = DeploymentClock(engine, gauges, has_gates=recorded.has_gates), 0
     for one in sorted((one for one in entries if one.is_open), key=attrgetter("t_ns")):
         if one.t_ns <= until_ns:
             clock.run(one.t_ns)
-            command = _filled_in(one, engine.state, course)
+            command = _filled_in(one, engine.state, timeline)
             if command is None:
                 missed += 1
             else:
                 engine.at(one.t_ns, command)
     clock.run(until_ns)
     settled = _settle(engine, clock, alive[0]) if settle else False
-    course.pause(max(until_ns, course.t_ns))
+    timeline.pause(max(until_ns, timeline.t_ns))
     return ForkRun(
-        course=course,
+        timeline=timeline,
         assumed=lasting.assumed,
         settled=settled,
         digest=engine.digest,
@@ -255,10 +264,21 @@ def run_fork(
     )
 
 
-def _filled_in(one: ScriptEntry, state: State, course: Timeline) -> AnyCommand | None:
+def _virtual_time(
+    progress: Progress, begin_ns: int, until_ns: int
+) -> Callable[[LogRecord, int], None]:
+    """Return the follower of an engine that tells `progress`; a cluster that settles runs beyond `until_ns`."""
+
+    def tell(record: LogRecord, _seq: int) -> None:
+        progress(record.t_ns - begin_ns, max(until_ns, record.t_ns) - begin_ns)
+
+    return tell
+
+
+def _filled_in(one: ScriptEntry, state: State, timeline: Timeline) -> AnyCommand | None:
     """Return the command with what it is about in this fork; None: that is not there."""
     found: dict[str, object] = {}
-    key = course.placed.key_of(one.lineage) if one.lineage is not None else 0
+    key = timeline.placed.key_of(one.lineage) if one.lineage is not None else 0
     if one.lineage is not None and not key:
         return None
     if one.deployment_of:
@@ -300,11 +320,27 @@ def _next_ns(engine: SimulationEngine, lives: RecordedAllocs, clock: DeploymentC
     return min((one for one in found if one > engine.now_ns), default=0)
 
 
+def _counted(records: list[Record], progress: Progress) -> Callable[[], Iterable[Record]]:
+    """Return what reads the records, to be called twice."""
+    passed = 0
+
+    def read() -> Iterable[Record]:
+        nonlocal passed
+        for record in records:
+            yield record
+            passed += 1
+            progress(passed, 2 * len(records))
+
+    return read
+
+
 def _forget(_record: Record) -> None:
     """Discard a record."""
 
 
-def _happenings(entries: list[ScriptEntry]) -> Iterable[tuple[int, ScriptedEvent | AnyCommand]]:
+def _scripted_events(
+    entries: list[ScriptEntry],
+) -> Iterable[tuple[int, ScriptedEvent | AnyCommand]]:
     """Script entries as events of the engine, with their times."""
     for one in entries:
         command = one.command

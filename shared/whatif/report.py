@@ -133,14 +133,14 @@ def compare_deployments(
     )
 
 
-def _outcomes(course: Timeline) -> dict[tuple[str, int], DeploymentOutcome]:
+def _outcomes(timeline: Timeline) -> dict[tuple[str, int], DeploymentOutcome]:
     return {
         (run.job_id, run.version): DeploymentOutcome(
             status=run.status,
-            seconds=round(((run.ended_ns or course.t_ns) - run.began_ns) / SECOND, 3),
+            seconds=round(((run.ended_ns or timeline.t_ns) - run.began_ns) / SECOND, 3),
             lowest_healthy=run.lowest_healthy,
         )
-        for run in course.deployments.runs.values()
+        for run in timeline.deployments.runs.values()
     }
 
 

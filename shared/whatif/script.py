@@ -261,8 +261,8 @@ def _is_automatic_revert(event: JobRegistered) -> bool:
 
 def submitted_jobs(entries: Iterable[ScriptEntry]) -> set[JobId]:
     """Job ids of the submissions in a script."""
-    wishes = (RegisterJob, StopJob, EvaluateJob)
-    return {one.command.job_id for one in entries if isinstance(one.command, wishes)}
+    job_requests = (RegisterJob, StopJob, EvaluateJob)
+    return {one.command.job_id for one in entries if isinstance(one.command, job_requests)}
 
 
 def node_ids_of(command: AnyCommand) -> tuple[NodeId, ...]:

@@ -11,10 +11,11 @@ import msgspec
 from shared.core.scheduling.explain.verify_decisions import DecisionCheck
 from shared.errors import CommandInvalid
 from shared.sim.virtual_time import SECOND
-from shared.whatif import changes, report
+from shared.whatif import report
+from shared.whatif.changes import RequestedChanges, apply_changes
 from shared.whatif.comparison import TimelineDifferences, compare_timelines
 from shared.whatif.effects import measure_effects, still_waiting
-from shared.whatif.fork import ForkRun, RecordedLog, run_fork
+from shared.whatif.fork import ForkRun, Progress, RecordedLog, run_fork
 from shared.whatif.migrations import find_migrations
 
 A = TypeVar("A")
@@ -31,6 +32,14 @@ class RunBoth(Protocol):
         ...
 
 
+class RunProgress(Protocol):
+    """Is called often while a what-if runs."""
+
+    def __call__(self, phase: str, done: int, total: int, unit: str) -> None:
+        """Take how much of the current phase is done. Phases that run in another process call there."""
+        ...
+
+
 def in_turn(one: Callable[[], A], other: Callable[[], B]) -> tuple[A, B]:
     """Run both in turn."""
     return one(), other()
@@ -39,7 +48,7 @@ def in_turn(one: Callable[[], A], other: Callable[[], B]) -> tuple[A, B]:
 class WhatIfQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """The request."""
 
-    wishes: changes.RequestedChanges
+    changes: RequestedChanges
     #: 0: as many as in the record.
     workers: int = 0
     until_ns: int
@@ -69,18 +78,25 @@ def run_what_if(
     question: WhatIfQuestion,
     *,
     both: RunBoth = in_turn,
-    progress: Callable[[str], None] = lambda _text: None,
+    progress: RunProgress | None = None,
 ) -> WhatIfAnswer:
     """Run the forks and verify the record. Raises CommandInvalid for impossible changes, LogError."""
-    entries = changes.apply_changes(recorded.fork.state, recorded.entries, question.wishes)
-    requests_ns = max((one.t_ns for one in question.wishes.verbs), default=0)
+    entries = apply_changes(recorded.fork.state, recorded.entries, question.changes)
+    requests_ns = max((one.t_ns for one in question.changes.verbs), default=0)
     if requests_ns > question.until_ns and not question.settle:
         text = "a request to a deployment comes after the end of the run"
         raise CommandInvalid("invalid", text, "deployment")
     until_ns = max(question.until_ns, requests_ns)
-    is_changed = not question.wishes.is_empty or question.workers not in (0, recorded.workers)
+    is_changed = not question.changes.is_empty or question.workers not in (0, recorded.workers)
+
+    def shown(phase: str, unit: str, divisor: int = 1) -> Progress | None:
+        tell = progress
+        if tell is None:
+            return None
+        return lambda done, total: tell(phase, done // divisor, total // divisor, unit)
 
     def played(*, otherwise: bool) -> ForkRun:
+        phase = "running the changed fork" if otherwise else "running the unchanged fork"
         return run_fork(
             recorded,
             entries if otherwise else recorded.entries,
@@ -89,25 +105,21 @@ def run_what_if(
             settle=question.settle,
             resample=question.resample,
             keep=question.keep and otherwise is is_changed,
+            progress=shown(phase, "s of virtual time", SECOND),
         )
 
     def before() -> ForkRun:
-        progress("running the unchanged fork")
         return played(otherwise=False).slim()
 
     def rest() -> tuple[DecisionCheck, ForkRun | None]:
-        progress("verifying recorded decisions")
-        proof = recorded.proof()
-        if not is_changed:
-            return proof, None
-        progress("running the changed fork")
-        return proof, played(otherwise=True)
+        proof = recorded.proof(shown("verifying recorded decisions", "records"))
+        return proof, played(otherwise=True) if is_changed else None
 
     unchanged, (proof, after) = both(before, rest)
-    end_ns = max(unchanged.course.t_ns, after.course.t_ns if after is not None else 0)
-    unchanged.course.close(end_ns)
+    end_ns = max(unchanged.timeline.t_ns, after.timeline.t_ns if after is not None else 0)
+    unchanged.timeline.close(end_ns)
     if after is not None:
-        after.course.close(end_ns)
+        after.timeline.close(end_ns)
     return WhatIfAnswer(unchanged, after, proof)
 
 
@@ -118,12 +130,12 @@ def build_what_if_report(
     before, after, last = found.before, found.after, found.last
     differences: TimelineDifferences | None = None
     if after is not None:
-        differences = compare_timelines(before.course, after.course)
+        differences = compare_timelines(before.timeline, after.timeline)
     proof = found.proof
-    leaving = question.wishes.leaving
+    leaving = question.changes.leaving
     return report.WhatIfReport(
         from_seq=recorded.fork.seq,
-        end_seq=recorded.course.replica.seq,
+        end_seq=recorded.timeline.replica.seq,
         workers=question.workers or recorded.workers,
         faithful=report.ReplayProof(
             checked=proof.checked,
@@ -133,17 +145,17 @@ def build_what_if_report(
             differences=tuple(proof.differences[:_DIFFERENCES_MAX]),
         ),
         agreement=report.count_agreement(
-            compare_timelines(recorded.behind(before.course.t_ns), before.course)
+            compare_timelines(recorded.behind(before.timeline.t_ns), before.timeline)
         ),
-        before=measure_effects(before.course),
-        after=measure_effects(after.course) if after is not None else None,
+        before=measure_effects(before.timeline),
+        after=measure_effects(after.timeline) if after is not None else None,
         differences=differences,
         changed=differences.changed if differences is not None else 0,
         deployments=report.compare_deployments(
-            before.course, after.course if after is not None else None
+            before.timeline, after.timeline if after is not None else None
         ),
-        moves=find_migrations(last.course, leaving)[: report.LISTED_MAX] if leaving else (),
-        still_waiting=still_waiting(last.course),
+        moves=find_migrations(last.timeline, leaving)[: report.LISTED_MAX] if leaving else (),
+        still_waiting=still_waiting(last.timeline),
         assumptions=_assumptions(recorded, question, last),
     )
 
@@ -151,19 +163,19 @@ def build_what_if_report(
 def _assumptions(
     recorded: RecordedLog, question: WhatIfQuestion, last: ForkRun
 ) -> report.Assumptions:
-    beyond_ns = max(last.course.t_ns - recorded.course.t_ns, 0)
+    beyond_ns = max(last.timeline.t_ns - recorded.timeline.t_ns, 0)
     found = report.Assumptions(
         durations=last.assumed,
-        entries=sum(1 for one in recorded.entries if one.t_ns <= last.course.t_ns),
+        entries=sum(1 for one in recorded.entries if one.t_ns <= last.timeline.t_ns),
         beyond_s=round(beyond_ns / SECOND, 3),
         settled=last.settled or not question.settle,
         history_seq=recorded.base.seq + 1,
         problem=recorded.problem,
         missed=last.missed,
-        has_deployments=bool(last.course.deployments.runs),
+        has_deployments=bool(last.timeline.deployments.runs),
         begun_anew=tuple(
             job_id
-            for job_id in sorted(question.wishes.updates)
+            for job_id in sorted(question.changes.updates)
             if recorded.fork.state.deployments.active_of(job_id) is not None
         ),
         has_gates=recorded.has_gates,

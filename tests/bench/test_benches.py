@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from bench.harness import runner
-from bench.harness.outcome import BenchOutcome
+from bench.harness.outcome import BenchOutcome, BenchRun, repeat_runs
 from bench.latency import idle_latency, latency_under_rate
 from bench.packing import packed_nodes
 from bench.scheduler import nomad_matrix, rank_kernel, zone_spread
@@ -50,6 +50,22 @@ def test_json_is_alone_on_stdout(
     (line,) = said.out.splitlines()
     assert json.loads(line)["name"] == "p13"
     assert "a line of the benchmark" in said.err and "a line of a process" in said.err
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_terminal_sees_that_a_run_begins(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, is_terminal: bool
+) -> None:
+    """Each run has a line when it has ended; on a terminal also one before, the second with the time left."""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal)
+    one = BenchRun(
+        result={"n": 1.0}, checks={"ran": True}, cpu_s={}, rss_mib={}, log_bytes=0, fsync=True
+    )
+    assert repeat_runs(lambda: one, 2, {}).runs == 2
+    begins = ["run 1 of 2 begins", "run 2 of 2 begins, about 0 s left"]
+    ends = ["run 1 of 2: n 1", "run 2 of 2: n 1"]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ([begins[0], ends[0], begins[1], ends[1]] if is_terminal else ends)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])

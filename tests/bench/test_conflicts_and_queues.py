@@ -43,20 +43,20 @@ def refused(number: int, **more: int) -> PlanRefused:
 
 def test_wasted_is_the_time_of_what_the_log_did_not_take() -> None:
     """A refused plan wastes all that is left of its parts, a cut one its cut share, one that held nothing."""
-    fates = _PlanOutcomes({"w": np.array([10, 20, 40, 80]) * MS})
+    outcomes = _PlanOutcomes({"w": np.array([10, 20, 40, 80]) * MS})
     for event in (committed(1, 5, 0), committed(2, 3, 1), refused(3), refused(4, part=1, parts=4)):
-        fates.look(event)
-    assert (fates.plans, fates.conflicts) == (4, 3)
-    assert dict(fates.causes) == {"cut": 1, "stale": 2}
-    assert fates.wasted_s == pytest.approx((20 / 4 + 40 + 80 * 3 / 4) / 1e3)
-    assert fates.is_timed
+        outcomes.look(event)
+    assert (outcomes.plans, outcomes.conflicts) == (4, 3)
+    assert dict(outcomes.causes) == {"cut": 1, "stale": 2}
+    assert outcomes.wasted_s == pytest.approx((20 / 4 + 40 + 80 * 3 / 4) / 1e3)
+    assert outcomes.is_timed
 
 
 def test_a_plan_that_nobody_timed_is_told() -> None:
     """A figure of wasted time with plans left out would be none."""
-    fates = _PlanOutcomes({"w": np.array([MS])})
-    fates.look(committed(2, 1, 0))
-    assert not fates.is_timed
+    outcomes = _PlanOutcomes({"w": np.array([MS])})
+    outcomes.look(committed(2, 1, 0))
+    assert not outcomes.is_timed
 
 
 def test_each_queue_is_one_that_operators_can_see() -> None:

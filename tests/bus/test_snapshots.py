@@ -45,7 +45,7 @@ def storm(seed: int) -> tuple[tuple[str, bytes], ...]:
     """What one simulated world wrote, up to its last checkpoint: subjects and bytes."""
     world = SimulatedWorld(seed)
     assert not world.run().invariant
-    records = world.site.bus.log.records
+    records = world.context.bus.log.records
     proven = [at for at, (subject, _) in enumerate(records) if subject.endswith("checkpoint")]
     return tuple(records[: proven[-1] + 1])
 

@@ -38,7 +38,7 @@ if os.environ.get("CARAVAN_BLESS") == "1":
         if not (LOGS / name).exists():
             world = SimulatedWorld(seed)
             assert not world.run().invariant
-            written = world.site.bus.log.records
+            written = world.context.bus.log.records
             proven = [at for at, (subject, _) in enumerate(written) if "checkpoint" in subject]
             write_log(LOGS / name, written[: proven[-1] + 1])
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.property
 SEED = 7
 HALF = distributions.PROBABILITY_ONE // 2
 
-MANNERS = (
+TASK_PROFILES = (
     TaskProfile(distributions.fixed(0), 0, distributions.NEVER, 0, distributions.fixed(0)),
     TaskProfile(distributions.fixed(5), 0, distributions.fixed(0), 0, distributions.fixed(3)),
     TaskProfile(
@@ -42,12 +42,12 @@ MANNERS = (
 class Life:
     """One allocation, the slow way."""
 
-    def __init__(self, key: int, node: int, manner: TaskProfile, now: int) -> None:
-        self.key, self.node, self.manner = key, node, manner
+    def __init__(self, key: int, node: int, task_profile: TaskProfile, now: int) -> None:
+        self.key, self.node, self.task_profile = key, node, task_profile
         self.status = self.told = PENDING
         self.stopping = self.ended = False
-        self.due = now + self._draw(START, manner.starts)
-        self.next = FAILED if self._happens(START_FAILS, manner.start_fails) else RUNNING
+        self.due = now + self._draw(START, task_profile.starts)
+        self.next = FAILED if self._happens(START_FAILS, task_profile.start_fails) else RUNNING
         self.at = 0
 
     def _hash(self, purpose: int) -> "distributions.Hashes":
@@ -63,7 +63,7 @@ class Life:
         """Order it to end."""
         if not self.stopping and not self.ended:
             self.stopping = True
-            self.due, self.next = now + self._draw(STOP, self.manner.stops), COMPLETE
+            self.due, self.next = now + self._draw(STOP, self.task_profile.stops), COMPLETE
 
     def until(self, now: int) -> bool:
         """Let pass what is due; says whether something was."""
@@ -73,11 +73,11 @@ class Life:
             if self.status != RUNNING:
                 self.ended = True
                 break
-            self.due = self.at + self._draw(RUN, self.manner.runs)
-            if self.manner.runs.is_never:
+            self.due = self.at + self._draw(RUN, self.task_profile.runs)
+            if self.task_profile.runs.is_never:
                 self.due = distributions.NEVER_NS
-            fails = self._happens(RUN_FAILS, self.manner.run_fails)
-            self.next = FAILED if fails or self.manner.exit_code else COMPLETE
+            fails = self._happens(RUN_FAILS, self.task_profile.run_fails)
+            self.next = FAILED if fails or self.task_profile.exit_code else COMPLETE
         return changed
 
 
@@ -86,7 +86,7 @@ STEPS = st.lists(
         st.sampled_from(("start", "start", "start", "stop", "stop", "wait", "wait", "lose")),
         st.lists(st.integers(0, 11), min_size=1, max_size=6, unique=True),
         st.integers(0, 12),
-        st.integers(0, len(MANNERS) - 1),
+        st.integers(0, len(TASK_PROFILES) - 1),
     ),
     max_size=40,
 )
@@ -97,20 +97,22 @@ class Twin:
 
     def __init__(self) -> None:
         self.lives = SimulatedAllocs(SEED)
-        self.codes = [self.lives.manner(one) for one in MANNERS]
+        self.codes = [self.lives.profile_number(one) for one in TASK_PROFILES]
         self.naive: dict[int, Life] = {}
         self.made = 0
 
-    def start(self, rows: "np.ndarray", manner: int, now: int) -> None:
+    def start(self, rows: "np.ndarray", task_profile: int, now: int) -> None:
         """Start fresh allocations in some rows, and in the others what is there once more."""
         keys = []
         for row in rows.tolist():
             life = self.naive.get(row)
             if life is None or life.ended:
                 self.made += 1
-                life = self.naive[row] = Life(self.made << 20, row % 3, MANNERS[manner], now)
+                life = self.naive[row] = Life(
+                    self.made << 20, row % 3, TASK_PROFILES[task_profile], now
+                )
             keys.append(life.key)
-        codes = np.full(len(rows), self.codes[manner], dtype=np.int32)
+        codes = np.full(len(rows), self.codes[task_profile], dtype=np.int32)
         nodes = np.asarray(rows % 3, dtype=np.int32)
         self.lives.start(rows, np.array(keys, dtype=np.int64), nodes, codes, now_ns=now)
 
@@ -158,8 +160,8 @@ class Twin:
 def test_columns_live_as_a_dict_of_lives_does(steps: list[tuple[str, list[int], int, int]]) -> None:
     """Whatever is ordered when: the columns tell the same statuses of the same keys at the same times."""
     twin, now = Twin(), 1000
-    for what, rows, wait, manner in steps:
-        twin.do(what, np.array(rows, dtype=np.int32), manner, now)
+    for what, rows, wait, task_profile in steps:
+        twin.do(what, np.array(rows, dtype=np.int32), task_profile, now)
         if what == "wait":
             now += wait
             twin.compare(now)
@@ -193,7 +195,7 @@ def test_a_due_queue_gives_what_a_sorted_list_gives(steps: list[tuple[list[int],
 def test_a_draw_lies_on_the_line_between_its_knots(raw: list[int]) -> None:
     """A draw is the exact quantile but for a millionth of the piece's length; one alone is as one of many."""
     for law in (
-        MANNERS[2].starts,
+        TASK_PROFILES[2].starts,
         distributions.exponential(10**12),
         distributions.lognormal(10**9, 10**11),
     ):

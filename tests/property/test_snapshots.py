@@ -45,7 +45,7 @@ def storm(seed: int) -> list[Record]:
     """Everything that one simulated world wrote."""
     world = SimulatedWorld(seed)
     assert not world.run().invariant
-    written = world.site.bus.log.records
+    written = world.context.bus.log.records
     return [Record(seq, subject, data) for seq, (subject, data) in enumerate(written, 1)]
 
 

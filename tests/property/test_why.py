@@ -23,7 +23,7 @@ def storm(seed: int) -> tuple[HistoricalState, list[Record]]:
     """Run a world; return its last state and its log."""
     world = SimulatedWorld(seed)
     assert not world.run().invariant
-    written = world.site.bus.log.records
+    written = world.context.bus.log.records
     records = [Record(at, subject, data) for at, (subject, data) in enumerate(written, 1)]
     past = HistoricalState()
     for record in records:

@@ -16,7 +16,7 @@ HALF_AN_HOUR_MS = 1_800_000
 
 
 class Story(SimulatedWorld):
-    """A world without weather: a service and a batch job, both with whole lives; what befalls them the test says."""
+    """A world without message faults: a service and a batch job with whole lives; a test says what else happens."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -34,7 +34,7 @@ class Story(SimulatedWorld):
             ),
         )
         self.customers = [
-            Submitter(self.site, RandomDraws(seed, 200 + n), shape)
+            Submitter(self.context, RandomDraws(seed, 200 + n), shape)
             for n, shape in enumerate(shapes)
         ]
         self.agents = [node.process for node in self.nodes if node.process is not None]
@@ -42,9 +42,9 @@ class Story(SimulatedWorld):
 
     def begin(self) -> Oracle:
         """Start everything, submit both jobs, and wait until what was asked for runs."""
-        oracle = self.oracle = Oracle(self.site, self.cache, self.nodes)
-        self.site.observer = self
-        self.site.bus.log.watch(oracle.on_log)
+        oracle = self.oracle = Oracle(self.context, self.cache, self.nodes)
+        self.context.observer = self
+        self.context.bus.log.watch(oracle.on_log)
         for process in self.everyone:
             process.start()
         for customer in self.customers:
@@ -61,7 +61,7 @@ class Story(SimulatedWorld):
         for _ in range(seconds * 2):
             if check():
                 return
-            self.site.loop.run(self.site.loop.now_ns + SECOND // 2)
+            self.context.loop.run(self.context.loop.now_ns + SECOND // 2)
         raise AssertionError(self.oracle.unsettled(self.customers, self.everyone))
 
     def rest(self, seconds: int = 120) -> None:
@@ -80,14 +80,14 @@ class Story(SimulatedWorld):
 
     def cut_bus(self) -> None:
         """The bus goes, with all that it has in memory."""
-        self.site.bus.is_up = False
+        self.context.bus.is_up = False
         for process in self.everyone:
             process.disconnect()
-        self.site.bus.restart()
+        self.context.bus.restart()
 
     def mend_bus(self) -> None:
         """It comes back."""
-        self.site.bus.is_up = True
+        self.context.bus.is_up = True
         for process in self.everyone:
             process.reconnect()
 
@@ -97,19 +97,19 @@ def test_an_hour_without_a_bus(seed: int) -> None:
     """Tasks run on and end; each end is reported once when the bus is back, and no step is skipped or repeated."""
     story = Story(seed)
     oracle = story.begin()
-    story.site.loop.run(story.site.loop.now_ns + 5 * SECOND)
+    story.context.loop.run(story.context.loop.now_ns + 5 * SECOND)
     ran = story.mains()
-    told = len(story.site.bus.log.records)
+    told = len(story.context.bus.log.records)
     story.cut_bus()
-    story.site.loop.run(story.site.loop.now_ns + HOUR)
-    assert len(story.site.bus.log.records) == told
+    story.context.loop.run(story.context.loop.now_ns + HOUR)
+    assert len(story.context.bus.log.records) == told
     services = story.mains()
     assert services < ran
     assert len(services) == 4
     story.mend_bus()
     story.rest()
     assert services <= story.mains()
-    batch = [one for one in oracle.books.allocs.values() if one.client == "complete"]
+    batch = [one for one in oracle.model.allocs.values() if one.client == "complete"]
     assert len(batch) == 5
     # The reference model refuses a second end.
     assert oracle.ledger.checks["one_terminal_fact"]
@@ -127,7 +127,7 @@ def test_a_reboot_doubles_nothing(seed: int, seconds: int) -> None:
     dark = [node for node in story.nodes if node.alive()][: 2 + seed % 3]
     for node in dark:
         node.crash_agent(power_lost=True)
-    story.site.loop.run(story.site.loop.now_ns + seconds * SECOND)
+    story.context.loop.run(story.context.loop.now_ns + seconds * SECOND)
     for node in dark:
         node.start_agent()
     story.until(lambda: len(story.mains()) == 9)

@@ -17,9 +17,9 @@ from shared.sim.world.scripted_operator import OperatorRequest, ScriptedOperator
 from tests.sim.recorded import spec
 
 
-def books_with(*draining: bool) -> ReferenceModel:
+def model_with(*draining: bool) -> ReferenceModel:
     """A node that is drained at 2; what its operator made of it since, all in the record at 3."""
-    books = ReferenceModel(InvariantChecks())
+    model = ReferenceModel(InvariantChecks())
     joined = NodeRegistered(spec=spec(1), host_id="h", boot_id="b", number=1)
     changes = [NodeDrainChanged(row=0, draining=one) for one in draining]
     steps: tuple[list[Event], ...] = (
@@ -37,15 +37,15 @@ def books_with(*draining: bool) -> ReferenceModel:
             t_ns=seq,
             events=events,
         )
-        books.apply(tx, seq)
-    return books
+        model.apply(tx, seq)
+    return model
 
 
-def ending_of_a_drain(books: ReferenceModel) -> OperatorRequest:
+def ending_of_a_drain(model: ReferenceModel) -> OperatorRequest:
     loop = VirtualLoop()
     faults = MessageFaults(RandomDraws(1, 1))
-    site = SimulationContext(loop, MemoryBus(loop, faults), faults, RandomDraws(1, 2))
-    operator = ScriptedOperator(site, RandomDraws(1, 5), books)
+    context = SimulationContext(loop, MemoryBus(loop, faults), faults, RandomDraws(1, 2))
+    operator = ScriptedOperator(context, RandomDraws(1, 5), model)
     operator.drain("node-1", draining=True)
     return operator.drain("node-1", draining=False)
 
@@ -66,7 +66,7 @@ def test_a_verdict_is_true_at_the_seq_it_names(
     changes: tuple[bool, ...], seq: int, *, holds: bool
 ) -> None:
     """What another request undid later was done all the same; what no record shows was not."""
-    wish = ending_of_a_drain(books_with(*changes))
+    request = ending_of_a_drain(model_with(*changes))
     verdict = OperatorVerdict(request_id="r", status="accepted", seq=seq)
-    assert wish.subject == subjects.api("node", "drain")
-    assert wish.holds(verdict.seq) is holds
+    assert request.subject == subjects.api("node", "drain")
+    assert request.holds(verdict.seq) is holds

@@ -46,8 +46,8 @@ class Arena(Town):
         again = msgspec.structs.replace(request, edition=request.edition + 1)
         copy = msgspec.structs.replace(again, job_id=f"{job_id}+", count=1)
         after = self.draws.between(MS, 300 * MS)
-        self.site.loop.after(after, self.ask, again)
-        self.site.loop.after(after + MS, self.ask, copy)
+        self.context.loop.after(after, self.ask, again)
+        self.context.loop.after(after + MS, self.ask, copy)
 
 
 @pytest.mark.parametrize("seed", range(1, 6))
@@ -91,7 +91,7 @@ def test_a_resubmitted_victim_never_displaces_who_displaced_it(seed: int) -> Non
     # Every plan is what deciding again makes of its snapshot, victims included, those of its worker's own plans too.
     records = [
         messages.Record(nth + 1, subject, data)
-        for nth, (subject, data) in enumerate(town.site.bus.log.records)
+        for nth, (subject, data) in enumerate(town.context.bus.log.records)
     ]
     found = verify_decisions(lambda: records)
     assert found.differences == [] and found.equal == found.checked > 0

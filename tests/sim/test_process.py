@@ -42,20 +42,22 @@ class Toy:
 
 
 class Fated(MessageFaults):
-    """Every append meets one fate."""
+    """Every append meets one fault."""
 
-    def __init__(self, fate: str) -> None:
+    def __init__(self, fault: str) -> None:
         super().__init__(RandomDraws(1))
-        self._fate = fate
+        self._fault = fault
 
     def append(self) -> str:
-        return self._fate
+        return self._fault
 
 
-def site(seed: int = 1) -> SimulationContext:
+def context(seed: int = 1) -> SimulationContext:
     loop = VirtualLoop()
-    weather = MessageFaults(RandomDraws(seed, 1))
-    return SimulationContext(loop, MemoryBus(loop, weather), weather, RandomDraws(seed, 2))
+    message_faults = MessageFaults(RandomDraws(seed, 1))
+    return SimulationContext(
+        loop, MemoryBus(loop, message_faults), message_faults, RandomDraws(seed, 2)
+    )
 
 
 def run(
@@ -97,7 +99,7 @@ def poke(process: SimulatedProcess, *say: messages.Effect) -> None:
 
 def test_an_append_is_fenced_and_answered_once() -> None:
     """Of two appends at one seq one is kept and one refused; the same id again is the same record."""
-    where = site()
+    where = context()
     first, second = (run(where, name, messages.Replay()) for name in ("first", "second"))
     where.loop.run(50 * MS)
     poke(first, append(0, "x"))
@@ -114,7 +116,7 @@ def test_an_append_is_fenced_and_answered_once() -> None:
 
 def test_an_append_without_a_bus_is_unknown() -> None:
     """An append that finds no bus is answered all the same."""
-    where = site()
+    where = context()
     process = run(where, "writer", messages.Replay(), say=[append(0, "x")])
     where.loop.run(2 * SECOND)
     assert toy(process).of(messages.AppendUnknown) == [messages.AppendUnknown()]
@@ -123,7 +125,7 @@ def test_an_append_without_a_bus_is_unknown() -> None:
 
 def test_a_lost_acknowledgement_is_unknown_and_stored() -> None:
     """An append whose answer is lost ends in AppendUnknown, though the record is in the log."""
-    where = site()
+    where = context()
     where.message_faults = Fated("ack_lost")
     process = run(where, "writer", messages.Replay())
     where.loop.run(50 * MS)
@@ -138,7 +140,7 @@ def test_a_lost_acknowledgement_is_unknown_and_stored() -> None:
 
 def test_a_crash_forgets_and_the_log_remembers() -> None:
     """A new life replays the log from the start; timers and sends of the old one are void."""
-    where = site()
+    where = context()
     process = run(where, "writer", messages.Replay())
     where.loop.run(50 * MS)
     where.bus.log.inject("log", b"1")
@@ -154,7 +156,7 @@ def test_a_crash_forgets_and_the_log_remembers() -> None:
 
 def test_work_waits_for_credit_and_is_lost_with_the_bus() -> None:
     """A source takes no more than its credit; a memory stream forgets over a restart."""
-    where = site()
+    where = context()
     work = messages.Work("work", "CMD", "cmd.x", "x", credit=2)
     process = run(where, "worker", work, say=[messages.Open("work")])
     toy(process).acks = False
@@ -176,7 +178,7 @@ def test_work_waits_for_credit_and_is_lost_with_the_bus() -> None:
 
 def test_the_drop_box_is_read_in_order_from_a_position() -> None:
     """A Read source starts at the given seq, and continues after the last delivered message after a break."""
-    where = site()
+    where = context()
     for n in range(5):
         where.bus.store_job("jobs.submit", b"%d" % n, f"id-{n}")
     assert where.bus.store_job("jobs.submit", b"again", "id-0") == 1
@@ -192,7 +194,7 @@ def test_the_drop_box_is_read_in_order_from_a_position() -> None:
 
 def test_a_pause_lets_inputs_wait() -> None:
     """A stopped process steps not at all, and takes everything at once when it goes on."""
-    where = site()
+    where = context()
     process = run(where, "sleeper", messages.Listen("all", "a.*"))
     where.loop.run(50 * MS)
     process.pause()
@@ -208,7 +210,7 @@ def test_a_pause_lets_inputs_wait() -> None:
 
 def test_a_timer_is_never_early() -> None:
     """A clock set back delays what it has set."""
-    where = site()
+    where = context()
     process = run(where, "timer", say=[messages.SetTimer("t", START_NS + SECOND)])
     where.loop.run(SECOND // 2)
     process.wall.skew_ns = -SECOND
@@ -220,7 +222,7 @@ def test_a_timer_is_never_early() -> None:
 
 def test_a_queue_group_shares_and_listeners_all_hear() -> None:
     """Each message reaches one member of a group and every other listener."""
-    where = site()
+    where = context()
     members = [run(where, f"m{n}", messages.Listen("q", "a.b", queue="g")) for n in range(2)]
     other = run(where, "other", messages.Listen("all", "a.*"))
     where.loop.run(50 * MS)
@@ -235,7 +237,7 @@ def test_a_queue_group_shares_and_listeners_all_hear() -> None:
 
 def test_last_values_are_fenced() -> None:
     """A put at the wrong subject seq is answered with the current value."""
-    where = site()
+    where = context()
     say = [messages.Put("node.a", b"1", 0), messages.Put("node.a", b"2", 0)]
     process = run(where, "putter")
     where.loop.run(50 * MS)
@@ -248,7 +250,7 @@ def test_last_values_are_fenced() -> None:
 
 def test_leadership_moves_when_its_holder_falls_silent() -> None:
     """A paused leader keeps believing; another wins after the lease; the first learns of it when it goes on."""
-    where = site()
+    where = context()
 
     class Leader(Toy):
         leader_key = "toy"

@@ -18,7 +18,7 @@ def order(world: SimulatedWorld, generation: int) -> None:
     """Ask for a roll, as the view does."""
     command = RollLog(request_id=f"r{generation}", generation=generation)
     batch = CommandBatch(sender="view", commands=(command,))
-    world.site.bus.publish(subjects.command("operator"), msgspec.json.encode(batch))
+    world.context.bus.publish(subjects.command("operator"), msgspec.json.encode(batch))
 
 
 @pytest.mark.parametrize("seed", range(1, 7))
@@ -28,14 +28,14 @@ def test_storms_with_rolls_break_nothing(seed: int) -> None:
     for second in range(1, 60):
         for generation in range(1, 12):
             at_ns = second * SECOND + generation
-            world.site.loop.after(at_ns, order, world, generation)
+            world.context.loop.after(at_ns, order, world, generation)
     report = world.run()
     assert not report.invariant, report
     replica, rolls = Replica(), Counter[int]()
-    for seq, (subject, data) in enumerate(world.site.bus.log.records, 1):
+    for seq, (subject, data) in enumerate(world.context.bus.log.records, 1):
         record = replica.apply(Record(seq, subject, data))
         if record is not None and record.kind == "roll":
             rolls[replica.state.policy.generation] += 1
             assert len(record.events) == 1
     assert rolls and set(rolls.values()) == {1}
-    assert replica.state.policy.generation == world.site.bus.log.generation > 2
+    assert replica.state.policy.generation == world.context.bus.log.generation > 2

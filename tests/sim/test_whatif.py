@@ -21,6 +21,7 @@ from shared.whatif.effects import measure_effects, still_waiting, wait_s_by_job
 from shared.whatif.fork import ForkRun, RecordedLog, run_fork
 from shared.whatif.fork import read_log as fork_read
 from shared.whatif.migrations import find_migrations
+from shared.whatif.what_if import WhatIfQuestion, run_what_if
 from tests.golden.replay_log import read_log
 from tests.sim.recorded import read, seq_at, spec, written
 from tests.sim.test_engine import played as engine_story
@@ -45,20 +46,20 @@ def forked(records: list[Record], seconds: float) -> RecordedLog:
     return read(records, seq_at(records, seconds))
 
 
-def run(recorded: RecordedLog, wishes: RequestedChanges | None = None, **options: bool) -> ForkRun:
-    entries = apply_changes(recorded.fork.state, recorded.entries, wishes or RequestedChanges())
+def run(recorded: RecordedLog, changes: RequestedChanges | None = None, **options: bool) -> ForkRun:
+    entries = apply_changes(recorded.fork.state, recorded.entries, changes or RequestedChanges())
     played = run_fork(
         recorded, entries, workers=recorded.workers, until_ns=END_NS, settle=False, **options
     )
-    played.course.close(END_NS)
+    played.timeline.close(END_NS)
     return played
 
 
 def against(
-    recorded: RecordedLog, wishes: RequestedChanges
+    recorded: RecordedLog, changes: RequestedChanges
 ) -> tuple[ForkRun, ForkRun, TimelineDifferences]:
-    before, after = run(recorded), run(recorded, wishes)
-    return before, after, compare_timelines(before.course, after.course)
+    before, after = run(recorded), run(recorded, changes)
+    return before, after, compare_timelines(before.timeline, after.timeline)
 
 
 @pytest.mark.parametrize("seconds", [0.5, 10, 40])
@@ -66,11 +67,11 @@ def test_an_unchanged_fork_goes_as_the_log_does(records: list[Record], seconds: 
     """Each placement comes to the node of the record, starts and ends when it did, wherever the fork is."""
     recorded = forked(records, seconds)
     played = run(recorded)
-    found = compare_timelines(recorded.behind(END_NS), played.course)
+    found = compare_timelines(recorded.behind(END_NS), played.timeline)
     assert (found.elsewhere, found.only_before, found.only_after) == (0, 0, 0)
     assert found.same == found.compared == (16, 6, 4)[[0.5, 10, 40].index(seconds)]
-    assert measure_effects(played.course).complete == (12, 12, 12)[[0.5, 10, 40].index(seconds)]
-    off = played.course.placed.column("ended_ns") - recorded.course.placed.column("ended_ns")
+    assert measure_effects(played.timeline).complete == (12, 12, 12)[[0.5, 10, 40].index(seconds)]
+    off = played.timeline.placed.column("ended_ns") - recorded.timeline.placed.column("ended_ns")
     assert abs(off).max() < SECOND // 2
     assert played.assumed.resampled == 0
 
@@ -83,17 +84,17 @@ def test_what_came_from_outside_comes_again(stormy: list[Record], seconds: float
         recorded,
         recorded.entries,
         workers=recorded.workers,
-        until_ns=recorded.course.t_ns,
+        until_ns=recorded.timeline.t_ns,
         settle=False,
     )
-    found = compare_timelines(recorded.behind(recorded.course.t_ns), played.course)
+    found = compare_timelines(recorded.behind(recorded.timeline.t_ns), played.timeline)
     assert (found.only_before, found.only_after) == (0, 0)
     # The same moment may be another order of things.
     assert found.same > found.compared * 95 // 100 > 100
     for code in (COMPLETE, FAILED, LOST):
         counts = [
-            int((course.placed.column("code") == code).sum())
-            for course in (recorded.course, played.course)
+            int((timeline.placed.column("code") == code).sum())
+            for timeline in (recorded.timeline, played.timeline)
         ]
         # One may end just behind the last record.
         assert counts[0] - 1 <= counts[1] <= counts[0]
@@ -111,17 +112,17 @@ def test_a_log_may_be_read_from_a_snapshot_on(records: list[Record]) -> None:
     recorded = fork_read(records[seq:], base=base, is_before=lambda one: one.seq <= fork_seq)
     assert base.state.hashes() == hashes
     played = run(recorded)
-    found = compare_timelines(recorded.behind(END_NS), played.course)
+    found = compare_timelines(recorded.behind(END_NS), played.timeline)
     assert (found.same, found.elsewhere, found.only_before, found.only_after) == (4, 0, 0, 0)
-    assert measure_effects(played.course).complete == 12
+    assert measure_effects(played.timeline).complete == 12
     proof = recorded.proof()
     assert proof.checked == proof.equal > 0
 
 
 def test_the_same_fork_twice_is_the_same_log(records: list[Record]) -> None:
-    """A fork is a pure function of the log and what is wished for."""
-    wishes = RequestedChanges(policy={"algorithm": "spread"})
-    one, two = (run(forked(records, 10), wishes).digest for _ in range(2))
+    """A fork is a pure function of the log and the requested changes."""
+    changes = RequestedChanges(policy={"algorithm": "spread"})
+    one, two = (run(forked(records, 10), changes).digest for _ in range(2))
     assert one == two
 
 
@@ -135,7 +136,7 @@ def test_a_faithful_replay_comes_first(path: Path, part: float) -> None:
     assert proof.checked > 0
     assert not proof.differences
     played = run_fork(
-        recorded, recorded.entries, workers=4, until_ns=recorded.course.t_ns, settle=True
+        recorded, recorded.entries, workers=4, until_ns=recorded.timeline.t_ns, settle=True
     )
     assert played.settled
     assert not played.refused
@@ -189,7 +190,7 @@ def test_a_drain_is_asked_for_before_it_is_done(records: list[Record]) -> None:
     there = [
         at for at in table.live_rows().tolist() if table.node[at] == row and table.client[at] < 2
     ]
-    found = find_migrations(after.course, [node])
+    found = find_migrations(after.timeline, [node])
     assert len(found) == len(there) > 0
     assert all(one.from_node == node and one.to in ("node-2", "node-3") for one in found)
 
@@ -199,12 +200,12 @@ def test_what_finds_no_place_without_a_node_waits(records: list[Record]) -> None
     recorded = forked(records, 10)
     gone = (NodeId("node-1"), NodeId("node-2"))
     before, after, found = against(recorded, RequestedChanges(remove_nodes=gone))
-    assert not still_waiting(before.course)
-    waits = still_waiting(after.course)
+    assert not still_waiting(before.timeline)
+    waits = still_waiting(after.timeline)
     assert sum(n for classes in waits.values() for n in classes.values()) > 0
-    assert measure_effects(after.course).lost > 0
+    assert measure_effects(after.timeline).lost > 0
     assert found.changed > 0
-    assert any(not one.to for one in find_migrations(after.course, gone)) or waits
+    assert any(not one.to for one in find_migrations(after.timeline, gone)) or waits
 
 
 def test_more_nodes_shorten_the_waiting(records: list[Record]) -> None:
@@ -213,8 +214,8 @@ def test_more_nodes_shorten_the_waiting(records: list[Record]) -> None:
     state = recorded.fork.state
     more = RequestedChanges(add_nodes=clone_nodes(state, NodeId("node-1"), 1))
     before, after, found = against(recorded, more)
-    assert measure_effects(before.course).waiting["capacity"].allocation_s > 100
-    assert "capacity" not in measure_effects(after.course).waiting
+    assert measure_effects(before.timeline).waiting["capacity"].allocation_s > 100
+    assert "capacity" not in measure_effects(after.timeline).waiting
     assert found.sooner == 4
     assert found.first is not None
     assert found.first.allocation.startswith("report.g[")
@@ -229,11 +230,11 @@ def test_waiting_is_counted_from_the_fork_on(records: list[Record]) -> None:
     later_ns = replica.chain.t_ns + 5 * SECOND
     data, _ = seal(replica.chain.draft("checkpoint", later_ns, tables=replica.state.hashes()))
     past.append(Record(replica.chain.next_seq, "log.1.checkpoint", data))
-    course = forked(past, 300).fork_timeline
-    assert course.begin_ns == later_ns
-    course.close(later_ns + 10 * SECOND)
+    timeline = forked(past, 300).fork_timeline
+    assert timeline.begin_ns == later_ns
+    timeline.close(later_ns + 10 * SECOND)
     # Two of six run, the others wait.
-    assert wait_s_by_job(course) == {"report": 4 * 10.0}
+    assert wait_s_by_job(timeline) == {"report": 4 * 10.0}
 
 
 def test_a_fork_on_a_snapshot_begins_at_its_checkpoint(records: list[Record]) -> None:
@@ -278,7 +279,7 @@ def test_unknown_durations_are_drawn_from_finished_ones(records: list[Record]) -
     assert played.assumed.recorded == 0
     assert played.assumed.resampled >= 6
     assert played.assumed.for_ever >= 4
-    assert measure_effects(played.course).complete == 12
+    assert measure_effects(played.timeline).complete == 12
 
 
 def test_a_record_in_which_nothing_was_placed_can_be_forked(records: list[Record]) -> None:
@@ -286,7 +287,7 @@ def test_a_record_in_which_nothing_was_placed_can_be_forked(records: list[Record
     asked = next(one.seq for one in records if b'"job.registered"' in one.data)
     recorded = read(records[:asked], asked)
     played = run(recorded)
-    assert played.course.totals.placements == 4
+    assert played.timeline.totals.placements == 4
     assert played.assumed.never_started == played.assumed.for_ever == 4
 
 
@@ -295,11 +296,11 @@ def test_a_batch_that_never_ran_takes_as_long_as_others(records: list[Record]) -
     seq = seq_at(records, 67)
     played = run(read(records[:seq], seq))
     assert played.assumed.of_others == 6
-    assert measure_effects(played.course).complete == 6
+    assert measure_effects(played.timeline).complete == 6
 
 
 @pytest.mark.parametrize(
-    ("wishes", "said"),
+    ("changes", "said"),
     [
         (RequestedChanges(policy={"algorithms": "spread"}), "algorithms"),
         (RequestedChanges(policy={"algorithm": "best"}), "best"),
@@ -311,9 +312,25 @@ def test_a_batch_that_never_ran_takes_as_long_as_others(records: list[Record]) -
     ],
 )
 def test_what_cannot_be_wished_for_is_named(
-    records: list[Record], wishes: RequestedChanges, said: str
+    records: list[Record], changes: RequestedChanges, said: str
 ) -> None:
-    """A wish about something that is not there is refused in words that name it."""
+    """A change of something that is not there is refused in words that name it."""
     recorded = forked(records, 10)
     with pytest.raises(CommandInvalid, match=said):
-        apply_changes(recorded.fork.state, recorded.entries, wishes)
+        apply_changes(recorded.fork.state, recorded.entries, changes)
+
+
+def test_progress_names_each_phase_and_how_much_of_it_is_done(records: list[Record]) -> None:
+    """The phases come in order, none passes its total, and the verification reaches it."""
+    seen: list[tuple[str, int, int, str]] = []
+    question = WhatIfQuestion(
+        changes=RequestedChanges(policy={"algorithm": "spread"}), until_ns=END_NS, settle=False
+    )
+    run_what_if(forked(records, 10), question, progress=lambda *one: seen.append(one))
+    assert list(dict.fromkeys((phase, unit) for phase, _, _, unit in seen)) == [
+        ("running the unchanged fork", "s of virtual time"),
+        ("verifying recorded decisions", "records"),
+        ("running the changed fork", "s of virtual time"),
+    ]
+    assert all(0 <= done <= total for _, done, total, _ in seen)
+    assert ("verifying recorded decisions", 2 * len(records), 2 * len(records), "records") in seen

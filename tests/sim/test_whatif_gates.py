@@ -60,7 +60,7 @@ def look(engine: SimulationEngine, value: int) -> None:
 def test_an_update_that_was_held_is_held_as_long(held: dict[str, Any]) -> None:
     """The unchanged fork ends when the record did, and a wider pace begins no sooner than the gate opens."""
     recorded = forked(record(**held), 50)
-    ended = list(recorded.course.deployments.runs.values())[-1]
+    ended = list(recorded.timeline.deployments.runs.values())[-1]
     recorded_s = (ended.ended_ns - ended.began_ns) / SECOND
     assert ended.status == "successful" and recorded_s > 30
     report = asked(recorded, updates={SHOP: {"max_parallel": 6}})
@@ -90,7 +90,7 @@ def test_a_gate_that_times_out_does_so_in_the_fork() -> None:
 def test_a_changed_priority_leaves_the_gates() -> None:
     """A job that is registered again at the fork keeps what it had beside its groups."""
     recorded = forked(record(Gates=[GATE]), UPDATE_S + 10)
-    wishes = RequestedChanges(priorities={JobId("shop"): 80})
-    report = asked(recorded, priorities=wishes.priorities)
+    changes = RequestedChanges(priorities={JobId("shop"): 80})
+    report = asked(recorded, priorities=changes.priorities)
     found = [one.after for one in report.deployments if one.after is not None]
     assert found[-1].status == "successful" and found[-1].seconds > OPEN_S - UPDATE_S - 11

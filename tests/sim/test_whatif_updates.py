@@ -56,10 +56,10 @@ def forked(records: list[Record], seconds: float) -> RecordedLog:
     return read(records, seq_at(records, seconds))
 
 
-def asked(recorded: RecordedLog, **wishes: Any) -> WhatIfReport:
+def asked(recorded: RecordedLog, **changes: Any) -> WhatIfReport:
     """The report of a fork with these changes."""
-    until_ns = recorded.course.t_ns
-    question = WhatIfQuestion(wishes=RequestedChanges(**wishes), until_ns=until_ns)
+    until_ns = recorded.timeline.t_ns
+    question = WhatIfQuestion(changes=RequestedChanges(**changes), until_ns=until_ns)
     return build_what_if_report(recorded, question, run_what_if(recorded, question))
 
 
@@ -83,7 +83,7 @@ def test_another_pace_takes_another_time_and_costs_other_allocations(records: li
 def test_the_unchanged_fork_goes_as_the_log_did(records: list[Record]) -> None:
     """Wherever it begins, also in the middle of the update, it ends when the record did."""
     whole = asked(forked(records, 50))
-    recorded_end = next(iter(reversed(forked(records, 50).course.deployments.runs.values())))
+    recorded_end = next(iter(reversed(forked(records, 50).timeline.deployments.runs.values())))
     before, _ = outcomes(whole)
     assert before is not None
     recorded_s = (recorded_end.ended_ns - recorded_end.began_ns) / SECOND
@@ -98,8 +98,8 @@ def test_the_unchanged_fork_goes_as_the_log_did(records: list[Record]) -> None:
 
 def test_longer_health_takes_longer(records: list[Record]) -> None:
     """min_healthy_time is a part of each step."""
-    wish = {SHOP: {"min_healthy_time": 20 * SECOND}}
-    before, after = outcomes(asked(forked(records, 50), updates=wish))
+    changed_update = {SHOP: {"min_healthy_time": 20 * SECOND}}
+    before, after = outcomes(asked(forked(records, 50), updates=changed_update))
     assert before is not None and after is not None
     assert after.seconds > before.seconds + 6 * 14
 
@@ -140,7 +140,7 @@ def test_a_gate_opens_in_a_fork_as_its_gauge_was_recorded() -> None:
     """Wherever the fork begins; with another pace the gate reads the same gauge."""
     records = gated_rollout()
     recorded = forked(records, 50)
-    record = next(iter(reversed(recorded.course.deployments.runs.values())))
+    record = next(iter(reversed(recorded.timeline.deployments.runs.values())))
     recorded_s = (record.ended_ns - record.began_ns) / SECOND
     assert record.status == "successful" and recorded_s > 24 + 6 * 5
     for seconds in (50, UPDATE_S + 10, UPDATE_S + 21):
@@ -196,7 +196,7 @@ def failed_by_hand() -> list[Record]:
     at_ns = START_NS + (UPDATE_S + 12) * SECOND
     verb = DeploymentVerb(job_id=SHOP, verb="fail", t_ns=at_ns)
     question = WhatIfQuestion(
-        wishes=RequestedChanges(verbs=(verb,)), until_ns=before.course.t_ns, keep=True
+        changes=RequestedChanges(verbs=(verb,)), until_ns=before.timeline.t_ns, keep=True
     )
     found = run_what_if(before, question)
     assert found.after is not None
@@ -205,7 +205,7 @@ def failed_by_hand() -> list[Record]:
 
 def test_a_deadline_passes_in_a_fork(records: list[Record]) -> None:
     """Without progress for progress_deadline it fails, at its time."""
-    wish = {
+    changed_update = {
         SHOP: {
             "min_healthy_time": 90 * SECOND,
             "healthy_deadline": 100 * SECOND,
@@ -213,7 +213,7 @@ def test_a_deadline_passes_in_a_fork(records: list[Record]) -> None:
         }
     }
     with pytest.raises(CommandInvalid, match="HealthyDeadline"):
-        asked(forked(records, 50), updates=wish)
+        asked(forked(records, 50), updates=changed_update)
     manual = {SHOP: {"health_check": "manual", "progress_deadline": 301 * SECOND}}
     after = outcomes(asked(forked(records, 50), updates=manual))[1]
     assert after is not None and after.status == "failed"
@@ -221,7 +221,7 @@ def test_a_deadline_passes_in_a_fork(records: list[Record]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wishes", "text"),
+    ("changes", "text"),
     [
         ({"updates": {JobId("gone"): {"max_parallel": 2}}}, "no job 'gone'"),
         ({"updates": {SHOP: {"health_check": "hope"}}}, "HealthCheck"),
@@ -230,11 +230,11 @@ def test_a_deadline_passes_in_a_fork(records: list[Record]) -> None:
     ],
 )
 def test_impossible_wishes_are_refused(
-    records: list[Record], wishes: dict[str, Any], text: str
+    records: list[Record], changes: dict[str, Any], text: str
 ) -> None:
     """By the rules of submissions, and with the job's name."""
     with pytest.raises(CommandInvalid, match=text):
-        asked(forked(records, 50), **wishes)
+        asked(forked(records, 50), **changes)
 
 
 def test_a_pace_without_an_update_is_refused(records: list[Record]) -> None:
@@ -246,9 +246,9 @@ def test_a_pace_without_an_update_is_refused(records: list[Record]) -> None:
 def test_a_request_after_the_end_is_refused(records: list[Record]) -> None:
     """A run with a given end has no later requests."""
     recorded = forked(records, 50)
-    verb = DeploymentVerb(job_id=SHOP, verb="pause", t_ns=recorded.course.t_ns + SECOND)
+    verb = DeploymentVerb(job_id=SHOP, verb="pause", t_ns=recorded.timeline.t_ns + SECOND)
     question = WhatIfQuestion(
-        wishes=RequestedChanges(verbs=(verb,)), until_ns=recorded.course.t_ns, settle=False
+        changes=RequestedChanges(verbs=(verb,)), until_ns=recorded.timeline.t_ns, settle=False
     )
     with pytest.raises(CommandInvalid, match="after the end"):
         run_what_if(recorded, question)

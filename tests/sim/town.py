@@ -80,8 +80,10 @@ class Town:
         self, seed: int, nodes: list[NodeSpec], policy: Policy | None = None, schedulers: int = 2
     ) -> None:
         loop = VirtualLoop()
-        weather = MessageFaults(RandomDraws(seed, 1))
-        self.site = SimulationContext(loop, MemoryBus(loop, weather), weather, RandomDraws(seed, 2))
+        message_faults = MessageFaults(RandomDraws(seed, 1))
+        self.context = SimulationContext(
+            loop, MemoryBus(loop, message_faults), message_faults, RandomDraws(seed, 2)
+        )
         cache = RecordCache()
         self.replica = Replica(decode=cache.decode)
         replicas = partial(Replica, decode=cache.decode)
@@ -98,15 +100,15 @@ class Town:
         #: hears of every eviction: the job that lost, the one it went for, how many allocations.
         self.on_evicted: Callable[[str, str, int], None] | None = None
         self._left: dict[str, int] = {}
-        self.site.bus.log.watch(self._on_log)
+        self.context.bus.log.watch(self._on_log)
         applier = {"cluster_id": "town", "policy": policy or Policy(), "replicas": replicas}
         self.processes = [
             SimulatedProcess(
-                self.site, "applier", lambda name: PlanApplier(instance=name, **applier)
+                self.context, "applier", lambda name: PlanApplier(instance=name, **applier)
             ),
             *(
                 SimulatedProcess(
-                    self.site,
+                    self.context,
                     f"broker-{n}",
                     lambda name: EvalBroker(instance=name, replicas=replicas),
                 )
@@ -114,7 +116,7 @@ class Town:
             ),
             *(
                 SimulatedProcess(
-                    self.site,
+                    self.context,
                     f"scheduler-{n}",
                     lambda name: Scheduler(instance=name, replicas=replicas),
                 )
@@ -146,22 +148,22 @@ class Town:
 
     def run(self, ns: int) -> None:
         """Let time pass."""
-        self.site.loop.run(self.now_ns + ns)
+        self.context.loop.run(self.now_ns + ns)
 
     def settle(self, limit_ns: int = 60 * SECOND) -> None:
         """Run until no evaluation is pending; fails after `limit_ns`."""
         until = self.now_ns + limit_ns
         while self.now_ns < until:
-            before = len(self.site.bus.log.records)
+            before = len(self.context.bus.log.records)
             self.run(700 * MS)
-            if len(self.site.bus.log.records) <= before + 1:
+            if len(self.context.bus.log.records) <= before + 1:
                 return
         raise AssertionError("the town does not come to rest")
 
     @property
     def now_ns(self) -> int:
         """Virtual time."""
-        return self.site.loop.now_ns
+        return self.context.loop.now_ns
 
     @property
     def broker(self) -> dict[str, float]:
@@ -203,7 +205,7 @@ class Town:
                 assert {n: ours[n] for n in theirs.state.hashes()} == theirs.state.hashes()
 
     def _records(self) -> Iterator[messages.Record]:
-        for at, (subject, data) in enumerate(self.site.bus.log.records, 1):
+        for at, (subject, data) in enumerate(self.context.bus.log.records, 1):
             yield messages.Record(at, subject, data)
 
     # ---- what happens ----
@@ -236,10 +238,10 @@ class Town:
             key = make_key(seq, ordinal)
             ordinal += 1
             node_id = self.replica.state.fleet.ids[row]
-            self.site.loop.after(20 * MS, self._tell, node_id, key, "running", job_id)
+            self.context.loop.after(20 * MS, self._tell, node_id, key, "running", job_id)
             if request.run_ms:
                 after = (request.run_ms + 20) * MS
-                self.site.loop.after(after, self._tell, node_id, key, "complete", job_id)
+                self.context.loop.after(after, self._tell, node_id, key, "complete", job_id)
         return ordinal
 
     def _evicted(self, evictions: Evictions, by: JobId) -> None:
@@ -248,7 +250,7 @@ class Town:
         for row in evictions.rows:
             node_id = self.replica.state.fleet.ids[int(table.node[row])]
             report = AllocReport(key=int(table.key[row]), row=row, status="complete")
-            self.site.loop.after(50 * MS, self._report, node_id, report)
+            self.context.loop.after(50 * MS, self._report, node_id, report)
         if self.on_evicted is not None:
             self.on_evicted(evictions.job_id, by, len(evictions.rows))
 
@@ -270,7 +272,7 @@ class Town:
 
     def _send(self, subject: str, *commands: AnyCommand) -> None:
         batch = CommandBatch(sender="town", commands=commands)
-        self.site.loop.after(MS, self.site.bus.publish, subject, ENCODER.encode(batch))
+        self.context.loop.after(MS, self.context.bus.publish, subject, ENCODER.encode(batch))
 
 
 def nodes(count: int, first: int = 0, **fields: object) -> list[NodeSpec]:

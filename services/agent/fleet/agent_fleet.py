@@ -5,7 +5,8 @@ machines that lost their disks. For some hundreds of nodes: each has every objec
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -22,9 +23,6 @@ from shared.core.runtime.agent_messages import (
     PrepareTask,
     SignalTask,
     StartTask,
-    TaskExited,
-    TaskStarted,
-    TaskStartFailed,
     WatchChecks,
     passing_checks,
     prepared_inputs,
@@ -43,110 +41,108 @@ from shared.core.runtime.messages import (
 )
 from shared.core.runtime.role import Input
 from shared.fleet import distributions
-from shared.fleet.profile import (
-    RUN,
-    RUN_FAILS,
-    RUN_FOREVER,
-    START,
-    START_FAILS,
-    STOP,
-    TaskProfile,
-)
+from shared.fleet.profile import RUN_FOREVER, TaskProfile
+from shared.fleet.simulated_tasks import SimulatedTasks, TaskRun, TaskRunId
 from shared.protocol import subjects
 
 _SIGTERM = 15
 _JOB_VERSION = subjects.query("job_version")
-#: When, order, node, life of its agent, event of a task.
-SimulatedTaskEvent = tuple[int, int, int, int, AgentInput]
+#: When, order, node, its boot, what happens then: None where it is void by that time.
+ScheduledTaskEvent = tuple[int, int, int, int, Callable[[], AgentInput | None]]
 
 
-class _SimulatedTasks:
-    """Simulated drivers of all nodes: events of task runs, in order of time."""
+class _TaskSchedule:
+    """The tasks of all nodes, and what happens to them, in order of time."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, nodes: int) -> None:
         self._seed = seed
-        self._events: list[SimulatedTaskEvent] = []
+        self._nodes = [SimulatedTasks() for _ in range(nodes)]
+        self._events: list[ScheduledTaskEvent] = []
         self._count = 0
-        #: profile of each run that has not ended: node, key, task, run.
-        self._alive: dict[tuple[int, int, str, int], TaskProfile] = {}
+        #: profile of each run that has not ended.
+        self._profiles: dict[tuple[int, TaskRunId], TaskProfile] = {}
 
     def next_ns(self) -> int:
         """When the next event is due; 0: never."""
         return self._events[0][0] if self._events else 0
 
-    def take(self, now_ns: int) -> list[SimulatedTaskEvent]:
-        """Take the events due by now, in order."""
+    def take(self, now_ns: int) -> list[tuple[int, AgentInput]]:
+        """Let happen what is due by now: the events of tasks in order, with their nodes."""
         out = []
         while self._events and self._events[0][0] <= now_ns:
-            out.append(heapq.heappop(self._events))
+            _, _, node, boot, happen = heapq.heappop(self._events)
+            event = happen() if boot == self._nodes[node].boot else None
+            if event is not None:
+                out.append((node, event))
         return out
 
-    def _tell(self, at_ns: int, node: int, life: int, event: AgentInput) -> None:
+    def _at(self, at_ns: int, node: int, happen: Callable[[], AgentInput | None]) -> None:
         self._count += 1
-        heapq.heappush(self._events, (at_ns, self._count, node, life, event))
+        event = (at_ns, self._count, node, self._nodes[node].boot, happen)
+        heapq.heappush(self._events, event)
 
-    def start(
-        self, effect: StartTask, manner: TaskProfile, *, node: int, life: int, now_ns: int
-    ) -> None:
+    def start(self, effect: StartTask, task_profile: TaskProfile, node: int, now_ns: int) -> None:
         """Start a run: schedule its start and its end."""
-        key, task, run = effect.key, effect.task, effect.run
-        at_ns = now_ns + self._draw(START, manner.starts, effect.key)
-        if self._happens(START_FAILS, manner.start_fails, effect.key):
+        tasks, name = self._nodes[node], (effect.key, effect.task, effect.run)
+        keys = np.asarray([effect.key])
+        after, fails = task_profile.draw_starts(self._seed, keys)
+        at_ns = now_ns + int(after[0])
+        if fails[0]:
             why = "start failure set by the fleet profile"
-            failed = TaskStartFailed(key=key, task=task, run=run, reason=why, recoverable=False)
-            self._tell(at_ns, node, life, failed)
+            # Of a run that is not kept: nothing can end it.
+            self._at(at_ns, node, partial(tasks.fail_start, TaskRun(name), why, recoverable=False))
             return
-        self._alive[node, effect.key, effect.task, effect.run] = manner
-        self._tell(at_ns, node, life, TaskStarted(key=key, task=task, run=run))
-        if not manner.runs.is_never:
-            fails = self._happens(RUN_FAILS, manner.run_fails, effect.key)
-            code = manner.exit_code or int(fails)
-            ended = TaskExited(key=key, task=task, run=run, exit_code=code)
-            lasts = self._draw(RUN, manner.runs, effect.key)
-            self._tell(at_ns + lasts, node, life, ended)
+        run = tasks.start(name)
+        self._profiles[node, name] = task_profile
+        self._at(at_ns, node, partial(self._come_up, node, run))
+        if not task_profile.runs.is_never:
+            lasts, fails = task_profile.draw_runs(self._seed, keys)
+            code = (task_profile.exit_code or 1) if fails[0] else 0
+            self._at(at_ns + int(lasts[0]), node, partial(self._end, node, run, code))
 
-    def end(self, effect: SignalTask | KillTask, *, node: int, life: int, now_ns: int) -> None:
+    def end(self, effect: SignalTask | KillTask, node: int, now_ns: int) -> None:
         """Stop a run; a kill takes effect at once."""
-        manner = self._alive.get((node, effect.key, effect.task, effect.run))
-        if manner is None:
+        name = (effect.key, effect.task, effect.run)
+        run = self._nodes[node].runs.get(name)
+        if run is None:
             return
-        wait = 0 if isinstance(effect, KillTask) else self._draw(STOP, manner.stops, effect.key)
-        ended = TaskExited(
-            key=effect.key, task=effect.task, run=effect.run, exit_code=143, signal=_SIGTERM
-        )
-        self._tell(now_ns + wait, node, life, ended)
+        wait = 0
+        if isinstance(effect, SignalTask):
+            stops = self._profiles[node, name].draw_stops(self._seed, np.asarray([effect.key]))
+            wait = int(stops[0])
+        self._at(now_ns + wait, node, partial(self._end, node, run, 128 + _SIGTERM, _SIGTERM))
 
-    def is_news(self, node: int, event: AgentInput) -> bool:
-        """Return whether an event is no repeated end of a run."""
-        if not isinstance(event, TaskExited):
-            return True
-        return self._alive.pop((node, event.key, event.task, event.run), None) is not None
+    def _come_up(self, node: int, run: TaskRun) -> AgentInput | None:
+        tasks = self._nodes[node]
+        return tasks.come_up(run) if tasks.may_come_up(run, tasks.boot) else None
 
-    def _draw(self, purpose: int, law: distributions.Distribution, key: int) -> int:
-        return int(
-            law.draw(distributions.purpose_hashes(self._seed, purpose, np.asarray([key])))[0]
-        )
+    def _end(self, node: int, run: TaskRun, code: int, signal: int = 0) -> AgentInput | None:
+        tasks = self._nodes[node]
+        exited = tasks.end(run, tasks.boot, code, signal)
+        if exited is not None:
+            del tasks.runs[run.name], self._profiles[node, run.name]
+        return exited
 
-    def _happens(self, purpose: int, share: int, key: int) -> bool:
-        return bool(
-            distributions.happens(
-                distributions.purpose_hashes(self._seed, purpose, np.asarray([key])), share
-            )[0]
-        )
+    def lose_power(self, node: int) -> None:
+        """Lose all tasks of a node."""
+        tasks = self._nodes[node]
+        tasks.lose_power()
+        for name in tasks.runs:
+            del self._profiles[node, name]
+        tasks.runs.clear()
 
 
 class AgentFleet(SimulatedFleet):
     """A fleet of agents."""
 
     def _set_up(self, seed: int) -> None:
-        self._tasks = _SimulatedTasks(seed)
-        self._lives = [0] * len(self._specs)
+        self._tasks = _TaskSchedule(seed, len(self._specs))
         self._agents = [self._agent(at, 0) for at in range(len(self._specs))]
         self._now_ns = 0
         #: answers about job versions, and the nodes waiting for one.
         self._texts: dict[str, bytes] = {}
         self._waiting: dict[str, list[int]] = {}
-        self._manners: dict[tuple[str, int, str, str], TaskProfile] = {}
+        self._task_profiles: dict[tuple[str, int, str, str], TaskProfile] = {}
 
     def _agent(self, at: int, nth: int) -> Agent:
         spec = self._specs[at]
@@ -188,9 +184,8 @@ class AgentFleet(SimulatedFleet):
         self._run(given, now_ns, out)
         while events := self._tasks.take(now_ns):
             given = {}
-            for _, _, node, life, event in events:
-                if life == self._lives[node] and self._tasks.is_news(node, event):
-                    given.setdefault(node, []).append(event)
+            for node, event in events:
+                given.setdefault(node, []).append(event)
             self._run(given, now_ns, out)
         self._set("tasks", self._tasks.next_ns(), out)
         self._set("outage", self._outages.next_ns(), out)
@@ -231,7 +226,7 @@ class AgentFleet(SimulatedFleet):
 
     def _fail(self, now_ns: int, given: dict[int, list[Input | AgentInput]]) -> None:
         for at in self._outages.take_failed(now_ns):
-            self._lives[at] += 1
+            self._tasks.lose_power(at)
             given.pop(at, None)
         for at, nth in self._outages.returned(now_ns):
             self._agents[at] = self._agent(at, nth)
@@ -260,11 +255,10 @@ class AgentFleet(SimulatedFleet):
             case PrepareTask():
                 again.setdefault(at, []).append(prepared_inputs(effect))
             case StartTask():
-                manner = self._manner(at, effect)
-                life = self._lives[at]
-                self._tasks.start(effect, manner, node=at, life=life, now_ns=self._now_ns)
+                task_profile = self._task_profile(at, effect)
+                self._tasks.start(effect, task_profile, at, self._now_ns)
             case SignalTask() | KillTask():
-                self._tasks.end(effect, node=at, life=self._lives[at], now_ns=self._now_ns)
+                self._tasks.end(effect, at, self._now_ns)
             case WatchChecks():
                 # Simulated services pass their checks.
                 again.setdefault(at, []).extend(passing_checks(effect))
@@ -293,17 +287,17 @@ class AgentFleet(SimulatedFleet):
                 # Directories, journals and logs are not simulated.
                 pass
 
-    def _manner(self, at: int, effect: StartTask) -> TaskProfile:
+    def _task_profile(self, at: int, effect: StartTask) -> TaskProfile:
         """Return the profile of a task: that of its allocation; hook tasks end at once, sidecars never."""
         alloc = self._agents[at].alloc(effect.key)
         if alloc is None or alloc.plan is None:
             return RUN_FOREVER
         job = alloc.desired
         name = (job.job_id, job.version, job.group, effect.task)
-        if name not in self._manners:
+        if name not in self._task_profiles:
             plan = alloc.plan
-            self._manners[name] = self._made(job.job_id, job.version, plan, effect.task)
-        return self._manners[name]
+            self._task_profiles[name] = self._made(job.job_id, job.version, plan, effect.task)
+        return self._task_profiles[name]
 
     def _made(self, job_id: str, version: int, plan: ResolvedGroup, task: str) -> TaskProfile:
         (found,) = (one for one in plan.tasks if one.name == task)
@@ -314,4 +308,4 @@ class AgentFleet(SimulatedFleet):
                 distributions.fixed(0), 0, distributions.fixed(0), 0, distributions.fixed(0)
             )
         answer = JOB_VERSION_DECODER.decode(self._texts[f"{version} {job_id}"])
-        return task_profile_of(self._habits, job_id, answer.spec, plan)
+        return task_profile_of(self._node_profile, job_id, answer.spec, plan)

@@ -126,7 +126,7 @@ class ColumnarFleet(SimulatedFleet):
 
     def _set_up(self, seed: int) -> None:
         self.lives = SimulatedAllocs(seed)
-        self._jobs = GroupTaskProfiles(self._habits, self.lives)
+        self._jobs = GroupTaskProfiles(self._node_profile, self.lives)
         self._orders = ProjectionReader()
         self.members = [
             FleetNode(at, spec, self._boots(at, 0)) for at, spec in enumerate(self._specs)
@@ -342,10 +342,12 @@ class ColumnarFleet(SimulatedFleet):
         for number in list(islice(self._eager, STARTS_MAX)):
             self._start(self._eager.pop(number))
         if self._starts.keys:
-            manners, rules = self._jobs.rules(np.array(self._starts.groups, dtype=np.int32))
+            task_profiles, rules = self._jobs.rules(np.array(self._starts.groups, dtype=np.int32))
             self._starts.groups = []
             rows, keys, nodes = self._starts.take()
-            self.started += self.lives.start(rows, keys, nodes, manners, now_ns=now_ns, rules=rules)
+            self.started += self.lives.start(
+                rows, keys, nodes, task_profiles, now_ns=now_ns, rules=rules
+            )
 
     # ---- time ----
 

@@ -21,7 +21,7 @@ class SimulatedFleet(ABC):
     def __init__(
         self,
         specs: Sequence[NodeSpec],
-        habits: NodeProfile,
+        node_profile: NodeProfile,
         *,
         instance: str,
         boots: Callable[[int, int], str],
@@ -31,9 +31,9 @@ class SimulatedFleet(ABC):
         #: node id -> reason.
         self.refused: dict[str, str] = {}
         self._specs = specs
-        self._habits = habits
+        self._node_profile = node_profile
         self._boots = boots
-        self._outages = Outages(habits, seed, len(specs))
+        self._outages = Outages(node_profile, seed, len(specs))
         #: number of a node by the subject of its projection.
         self._number_of = {subjects.node(one.node_id): at for at, one in enumerate(specs)}
         self._is_begun = False

@@ -33,13 +33,13 @@ class _JobTypeField(msgspec.Struct):
 class GroupTaskProfiles:
     """Task profiles by group, and pending queries for job versions."""
 
-    def __init__(self, habits: NodeProfile, lives: SimulatedAllocs) -> None:
-        self._habits = habits
+    def __init__(self, node_profile: NodeProfile, lives: SimulatedAllocs) -> None:
+        self._node_profile = node_profile
         self._lives = lives
         #: number of a group, by its JSON as projections have it.
         self._numbers: dict[bytes, int] = {}
         #: by number: task profile, version of the job, min_healthy_time.
-        self._manners: list[int] = []
+        self._task_profiles: list[int] = []
         self._versions: list[int] = []
         self._min_healthy: list[int] = []
         self._texts: dict[str, bytes] = {}
@@ -56,8 +56,8 @@ class GroupTaskProfiles:
         """Task profiles of groups by number, and what decides their health. Shapes: (K,)."""
         versions = np.array(self._versions, dtype=np.int32)[numbers]
         min_healthy = np.array(self._min_healthy, dtype=np.int64)[numbers]
-        manners = np.array(self._manners, dtype=np.int32)[numbers]
-        return manners, HealthRules(versions, min_healthy)
+        task_profiles = np.array(self._task_profiles, dtype=np.int32)[numbers]
+        return task_profiles, HealthRules(versions, min_healthy)
 
     def learn(self, label: bytes, seq: int) -> None:
         """Register a group's profile if its job version is known, else query the version."""
@@ -80,8 +80,8 @@ class GroupTaskProfiles:
         self, label: bytes, profile: TaskProfile, version: int, plan: ResolvedGroup | None
     ) -> None:
         health = plan.health if plan is not None else None
-        self._numbers[label] = len(self._manners)
-        self._manners.append(self._lives.manner(profile))
+        self._numbers[label] = len(self._task_profiles)
+        self._task_profiles.append(self._lives.profile_number(profile))
         self._versions.append(version)
         self._min_healthy.append(
             NO_HEALTH_NS if health is None or health.is_manual else health.min_healthy_ns
@@ -110,21 +110,21 @@ class GroupTaskProfiles:
     def _made(self, text: bytes, group: GroupRef) -> tuple[TaskProfile, ResolvedGroup | None]:
         try:
             plan = resolve_group(text, group.group)
-            return task_profile_of(self._habits, group.job_id, text, plan), plan
+            return task_profile_of(self._node_profile, group.job_id, text, plan), plan
         except (CommandInvalid, ConfigInvalid) as err:
             structlog.get_logger().warning("job.cannot_live", job=group.job_id, reason=str(err))
             return _BROKEN, None
 
 
 def task_profile_of(
-    habits: NodeProfile, job_id: str, spec: bytes | msgspec.Raw, plan: ResolvedGroup
+    node_profile: NodeProfile, job_id: str, spec: bytes | msgspec.Raw, plan: ResolvedGroup
 ) -> TaskProfile:
     """Return the profile of a group's allocations. Raises ConfigInvalid: its meta is invalid."""
     job_type = msgspec.json.decode(spec, type=_JobTypeField).job_type
     task = status_task(plan)
     plan_ns = task.restart.interval_ns if task.restart.mode == "fail" else 0
     again = RestartRule(task.restart.attempts, task.restart.delay_ns, plan_ns)
-    return habits.manner(job_id, job_type, task.meta, again)
+    return node_profile.task_profile(job_id, job_type, task.meta, again)
 
 
 def status_task(plan: ResolvedGroup) -> ResolvedTask:

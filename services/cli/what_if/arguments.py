@@ -66,7 +66,7 @@ def check_arguments(words: WhatIfArguments) -> None:
 
 def end_of_run(recorded: RecordedLog, words: WhatIfArguments) -> int:
     """When the runs end; without --until at the end of the log."""
-    begin_ns, end_ns = recorded.fork_timeline.begin_ns, recorded.course.t_ns
+    begin_ns, end_ns = recorded.fork_timeline.begin_ns, recorded.timeline.t_ns
     if not words.until:
         return end_ns
     if words.until.startswith("+"):
@@ -79,7 +79,7 @@ def end_of_run(recorded: RecordedLog, words: WhatIfArguments) -> int:
         if seq:
             until_ns = recorded.time_of(seq)
             if not until_ns:
-                end = recorded.course.replica.seq
+                end = recorded.timeline.replica.seq
                 text = f"--until {seq}: the log ends at {end}; use a time or +DURATION beyond it"
                 raise CliError("not_found", text)
     if until_ns <= begin_ns:

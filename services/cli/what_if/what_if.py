@@ -3,8 +3,10 @@
 Recorded decisions are verified first. Forks and comparisons: shared/whatif.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 import msgspec
 
@@ -88,7 +90,7 @@ def _ask(out: CommandOutput, words: WhatIfArguments) -> int:
         raise CliError("usage", text)
     wanted = requested_changes(recorded.fork.state, words)
     until_ns = end_of_run(recorded, words)
-    result = _run(out, recorded, wanted, words=words, until_ns=until_ns)
+    result = _run(recorded, wanted, words=words, until_ns=until_ns)
     out.result(result)
     print_report(out, result)
     return 1 if result.faithful.divergence else 0
@@ -126,7 +128,7 @@ async def _read(client: Client, words: WhatIfArguments) -> RecordedLog:
         base = await replica_before(client, str(base.seq - 1), "--from")
     recorded = fork.read_log(kept, base=base, is_before=is_before)
     recorded.problem = recorded.problem or problem
-    end = recorded.course.replica.seq
+    end = recorded.timeline.replica.seq
     if last > end:
         raise CliError("not_found", f"--from {last}: the log ends at {end}")
     if not kept:
@@ -138,7 +140,6 @@ async def _read(client: Client, words: WhatIfArguments) -> RecordedLog:
 
 
 def _run(
-    out: CommandOutput,
     recorded: RecordedLog,
     wanted: changes.RequestedChanges,
     *,
@@ -146,30 +147,50 @@ def _run(
     until_ns: int,
 ) -> report.WhatIfReport:
     question = WhatIfQuestion(
-        wishes=wanted,
+        changes=wanted,
         workers=words.workers,
         until_ns=until_ns,
         settle=not words.until,
         resample=words.durations == "resampled",
         keep=bool(words.directory),
     )
-    is_much = recorded.course.totals.placements > _PARALLEL_ABOVE
+    is_much = recorded.timeline.totals.placements > _PARALLEL_ABOVE
     both = parallel.run_in_parallel if is_much else in_turn
-    progress = out.progress if is_much else _no_progress
-    found = run_what_if(recorded, question, both=both, progress=progress)
+    with _PhaseBar() as bar:
+        found = run_what_if(recorded, question, both=both, progress=bar.show)
     if words.directory:
         _write(recorded, found.last, words.directory)
     return msgspec.structs.replace(
         build_what_if_report(recorded, question, found),
         from_time=format_utc(recorded.fork_timeline.begin_ns),
-        until_time=format_utc(found.last.course.t_ns),
+        until_time=format_utc(found.last.timeline.t_ns),
         wishes=describe_changes(words),
         out=words.directory,
     )
 
 
-def _no_progress(_text: str) -> None:
-    """Short runs print no progress."""
+class _PhaseBar:
+    """The progress bar of the phase that runs; the second process draws none."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        self._phase = ""
+        self._bar = ProgressBar("")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.__exit__()
+
+    def show(self, phase: str, done: int, total: int, unit: str) -> None:
+        """Show how much of a phase is done."""
+        if os.getpid() != self._process:
+            return
+        if phase != self._phase:
+            self._bar.__exit__()
+            self._phase, self._bar = phase, ProgressBar(phase, total, unit)
+        self._bar.update(done, total)
 
 
 def _write(recorded: RecordedLog, played: ForkRun, directory: str) -> None:

@@ -36,11 +36,11 @@ def reserve(
     if not proposes and job_id not in held:
         return []
     most = state.policy.policy.reservations_max if most is None else most
-    wishes = dict(_claims_except(state, job_id))
+    claims = dict(_claims_except(state, job_id))
     job = state.jobs.by_id.get(job_id)
     if blocked is not None and proposes and job is not None:
-        wishes[queue_order(job)] = (job_id, blocked)
-    return _grant(state, wishes, most)
+        claims[queue_order(job)] = (job_id, blocked)
+    return _grant(state, claims, most)
 
 
 def limit_reservations(state: State, most: int) -> list[Event]:
@@ -83,16 +83,16 @@ def _claims_except(
             yield queue_order(job), (job_id, blocked)
 
 
-def _grant(state: State, wishes: _Claims, most: int) -> list[Event]:
-    """Give nodes to the first of those who wish, each node to the first of them."""
+def _grant(state: State, claims: _Claims, most: int) -> list[Event]:
+    """Give nodes to the claims in queue order: each node to the first claim on it."""
     held = state.reservations.by_job
     taken: set[int] = set()
     granted: dict[JobId, Reservation] = {}
-    for order in sorted(wishes):
+    for order in sorted(claims):
         if len(granted) >= most:
             break
-        job_id, wish = wishes[order]
-        holds = _usable(state, job_id, wish, taken)
+        job_id, claim = claims[order]
+        holds = _usable(state, job_id, claim, taken)
         if holds:
             granted[job_id] = Reservation(
                 job_id=job_id, priority=-order[0], since_seq=order[1], holds=holds
@@ -112,26 +112,26 @@ def _grant(state: State, wishes: _Claims, most: int) -> list[Event]:
 
 
 def _usable(
-    state: State, job_id: JobId, wish: Blocked | Reservation, taken: set[int]
+    state: State, job_id: JobId, claim: Blocked | Reservation, taken: set[int]
 ) -> tuple[Hold, ...]:
     """Keep of the requested nodes those that can be reserved."""
-    if isinstance(wish, Reservation):
-        return _without(wish.holds, taken)
+    if isinstance(claim, Reservation):
+        return _without(claim.holds, taken)
     fleet = state.fleet
     ready = fleet.ready()
     job: Job | None = state.jobs.by_id.get(job_id)
     names = {group.name for group in job.groups} if job is not None else set()
     gone = set(taken)
-    for hold in wish.candidates:
+    for hold in claim.candidates:
         for row in hold.rows:
             # A row may belong to another node by now.
             if (
                 not 0 <= row < fleet.size
                 or not ready[row]
-                or fleet.row_seq[row] > wish.snapshot_seq
+                or fleet.row_seq[row] > claim.snapshot_seq
             ):
                 gone.add(row)
-    return _without(tuple(hold for hold in wish.candidates if hold.group in names), gone)
+    return _without(tuple(hold for hold in claim.candidates if hold.group in names), gone)
 
 
 def _without(holds: tuple[Hold, ...], gone: set[int]) -> tuple[Hold, ...]:

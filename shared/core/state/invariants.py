@@ -1,6 +1,8 @@
 """Invariants: what holds of every state after every transaction, checked from scratch.
 
-Slow on purpose: it recomputes what the tables keep up to date. Tests and the simulated world call it; no role does.
+Slow on purpose: it recomputes what the tables keep up to date. Tests and benchmarks call it; no role does. It stands
+beside the tables because it checks their columns, counters and indexes, which change together with it, and because
+tests and benchmarks share it.
 """
 
 import numpy as np

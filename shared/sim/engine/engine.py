@@ -65,13 +65,13 @@ class SimulationEngine:
         self.begin_ns = setup.begin_ns if start is None else start.chain.t_ns
         self._loop = VirtualLoop()
         self._cluster = SimulatedCluster(self._loop, setup, self.begin_ns)
-        self._habits = NodeProfile(setup.profile)
+        self._node_profile = NodeProfile(setup.profile)
         self._nodes = SimulatedNodes(
             self._loop,
             lambda: self.state,
             lambda subject, data: self._cluster.command("report", subject, data),
             seed=setup.seed,
-            habits=self._habits,
+            node_profile=self._node_profile,
             times=setup.times,
             lives=None if setup.lives is None else setup.lives(setup.seed, lambda: self.state),
         )
@@ -87,7 +87,7 @@ class SimulationEngine:
         #: nodes in the order in which they joined, and those that fail by the profile.
         self._numbers: dict[NodeId, int] = {}
         self._failing: set[NodeId] = set()
-        self._outages = Outages(self._habits, setup.seed)
+        self._outages = Outages(self._node_profile, setup.seed)
         self._outage_ns = 0
         #: called with each refusal.
         self.on_refused: Callable[[Verdict], None] | None = None
@@ -135,25 +135,25 @@ class SimulationEngine:
 
     # ---- the script ----
 
-    def at(self, t_ns: int, happening: Scripted) -> None:
+    def at(self, t_ns: int, event: Scripted) -> None:
         """Schedule an event at `t_ns`, or now if that is past."""
-        self._loop.at(t_ns - self.begin_ns, self._happen, happening)
+        self._loop.at(t_ns - self.begin_ns, self._apply, event)
 
     def call(self, t_ns: int, action: Callable[[], None]) -> None:
         """Call `action` at `t_ns`."""
         self._loop.at(t_ns - self.begin_ns, action)
 
-    def feed(self, happenings: Iterable[tuple[int, Scripted]]) -> None:
+    def feed(self, events: Iterable[tuple[int, Scripted]]) -> None:
         """Schedule events from an iterable in order of time, read one at a time."""
-        self._feed(iter(happenings))
+        self._feed(iter(events))
 
     def _feed(self, rest: Iterator[tuple[int, Scripted]]) -> None:
         one = next(rest, None)
         if one is not None:
-            self._loop.at(one[0] - self.begin_ns, self._fed, one[1], rest)
+            self._loop.at(one[0] - self.begin_ns, self._apply_and_feed, one[1], rest)
 
-    def _fed(self, happening: Scripted, rest: Iterator[tuple[int, Scripted]]) -> None:
-        self._happen(happening)
+    def _apply_and_feed(self, event: Scripted, rest: Iterator[tuple[int, Scripted]]) -> None:
+        self._apply(event)
         self._feed(rest)
 
     def run(self, until_ns: int) -> None:
@@ -170,7 +170,7 @@ class SimulationEngine:
                 return True
         return False
 
-    def _happen(self, one: Scripted) -> None:
+    def _apply(self, one: Scripted) -> None:
         match one:
             case ScriptedSubmission():
                 self._cluster.stats.submissions += 1
@@ -232,7 +232,7 @@ class SimulationEngine:
     # ---- failures of the profile ----
 
     def _begin_outages(self, node_id: NodeId) -> None:
-        if self._habits.has_failures and node_id not in self._failing:
+        if self._node_profile.has_failures and node_id not in self._failing:
             self._failing.add(node_id)
             self._outages.add(self._numbers[node_id], self._loop.now_ns)
             self._plan_outage()

@@ -51,7 +51,7 @@ class SimulatedNodes:
         tell: SendReport,
         *,
         seed: int,
-        habits: NodeProfile,
+        node_profile: NodeProfile,
         times: ServiceTimes,
         lives: SimulatedAllocs | None = None,
     ) -> None:
@@ -59,10 +59,10 @@ class SimulatedNodes:
         self._state = state
         self._tell = tell
         self._times = times
-        self.habits = habits
+        self.node_profile = node_profile
         self.lives = SimulatedAllocs(seed) if lives is None else lives
         #: given allocations have durations of their own: no task profiles or draws.
-        self._needs_manners = lives is None
+        self._needs_task_profiles = lives is None
         self.reports = 0
         #: by node id: boots so far, and the last report's number within the newest.
         self._boots: dict[str, int] = {}
@@ -72,7 +72,7 @@ class SimulatedNodes:
         self.specs: dict[str, NodeSpec] = {}
         #: (N,) the node in this row is silent.
         self._silent = np.zeros(0, dtype=np.bool_)
-        self._manners: dict[GroupKey, int] = {}
+        self._task_profiles: dict[GroupKey, int] = {}
         self._known: dict[tuple[str | int, int, int], int] = {}
         #: min_healthy_time by group.
         self._healths: dict[GroupKey, int] = {}
@@ -197,13 +197,13 @@ class SimulatedNodes:
         table = self._state().allocations
         refs, index = table.group[rows].tolist(), table.index[rows]
         rules = self._rules(refs)
-        if not self._needs_manners:
+        if not self._needs_task_profiles:
             none = np.zeros(len(rows), dtype=np.int32)
             self.lives.start(
                 rows, keys, table.node[rows], none, now_ns=self._loop.now_ns, rules=rules
             )
             return
-        manners = np.asarray([self._manner(ref) for ref in refs], dtype=np.int32)
+        task_profiles = np.asarray([self._task_profile(ref) for ref in refs], dtype=np.int32)
         names = np.asarray([self._salt(ref) for ref in refs], dtype=np.uint64)
         # An allocation of a job fares the same wherever it is placed.
         nth = (index.astype(np.uint64) << np.uint64(16)) | table.reschedules[rows].astype(np.uint64)
@@ -212,7 +212,7 @@ class SimulatedNodes:
             rows,
             keys,
             table.node[rows],
-            manners,
+            task_profiles,
             now_ns=self._loop.now_ns,
             draws=draws,
             rules=rules,
@@ -246,25 +246,27 @@ class SimulatedNodes:
         text = f"{groups.job_ids[ref]}/{groups.names[ref]}"
         return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
 
-    def _manner(self, ref: int) -> int:
+    def _task_profile(self, ref: int) -> int:
         """Number of the task profile of a group."""
         state = self._state()
         key = job_id, version, group = state.allocations.groups.key(ref)
-        number = self._manners.get(key)
+        number = self._task_profiles.get(key)
         if number is None:
             job = state.jobs.by_id.get(job_id)
             meta = _meta_of(state.jobs.spec(job_id, version), group)
-            profile = self.habits.manner(job_id, job.job_type if job is not None else "batch", meta)
-            number = self._manners[key] = self._number_of(profile, meta.get(RUN_MS, ""))
+            profile = self.node_profile.task_profile(
+                job_id, job.job_type if job is not None else "batch", meta
+            )
+            number = self._task_profiles[key] = self._number_of(profile, meta.get(RUN_MS, ""))
         return number
 
-    def _number_of(self, manner: TaskProfile, run_ms: str) -> int:
+    def _number_of(self, task_profile: TaskProfile, run_ms: str) -> int:
         """Register a task profile once: allocations of equal profiles are drawn together."""
         # Distributions are shared objects of the profile, except for a job's own run time.
-        law = run_ms or id(manner.runs)
-        key = (law, manner.run_fails, manner.exit_code)
+        law = run_ms or id(task_profile.runs)
+        key = (law, task_profile.run_fails, task_profile.exit_code)
         if key not in self._known:
-            self._known[key] = self.lives.manner(manner)
+            self._known[key] = self.lives.profile_number(task_profile)
         return self._known[key]
 
     # ---- reports ----

@@ -16,22 +16,22 @@ _CHANGE_PER_MILLE = 200
 class GaugePublisher:
     """Publishes until the world ends; after the storm the gauge is within its bound."""
 
-    def __init__(self, site: SimulationContext, draws: RandomDraws) -> None:
-        self._site = site
+    def __init__(self, context: SimulationContext, draws: RandomDraws) -> None:
+        self._context = context
         self._draws = draws
         self._value = 0
         self._is_calm = False
 
     def begin(self) -> None:
         """Publish for the first time."""
-        self._site.loop.after(EVERY_MS * MS, self._publish)
+        self._context.loop.after(EVERY_MS * MS, self._publish)
 
     def close(self) -> None:
         """Stay within the bound from now on."""
         self._is_calm = True
 
     def _publish(self) -> None:
-        draws, site = self._draws, self._site
+        draws, context = self._draws, self._context
         if draws.hit(_CHANGE_PER_MILLE):
             self._value = draws.below(2 * BOUND)
         pause = EVERY_MS * MS
@@ -39,6 +39,6 @@ class GaugePublisher:
             pause += draws.between(SECOND, 4 * SECOND)
         value = 0 if self._is_calm else self._value
         body = msgspec.json.encode({"value": value, "every_ms": EVERY_MS})
-        for delay in site.message_faults.hop_delays():
-            site.loop.after(delay, site.bus.publish, subjects.gauge(GAUGE), body)
-        site.loop.after(pause, self._publish)
+        for delay in context.message_faults.hop_delays():
+            context.loop.after(delay, context.bus.publish, subjects.gauge(GAUGE), body)
+        context.loop.after(pause, self._publish)

@@ -13,9 +13,9 @@ class JointSubmitter(Submitter):
     """Owner of the jobs of rollouts. It promises nothing of a single job: a failed rollout takes all of them back."""
 
     def __init__(
-        self, site: SimulationContext, draws: RandomDraws, shapes: list[SubmittedJob]
+        self, context: SimulationContext, draws: RandomDraws, shapes: list[SubmittedJob]
     ) -> None:
-        super().__init__(site, draws, shapes[0])
+        super().__init__(context, draws, shapes[0])
         self._shapes = shapes
 
     def _wish(self) -> SubmitRequest:
@@ -56,6 +56,6 @@ class JointSubmitter(Submitter):
         run_ms = 50 if self._draws.hit(80) else 0
         return msgspec.structs.replace(shape, edition=shape.edition + 1, run_ms=run_ms)
 
-    def _finish(self, wish: SubmitRequest, verdict: Verdict) -> None:
-        super()._finish(wish, verdict)
+    def _finish(self, request: SubmitRequest, verdict: Verdict) -> None:
+        super()._finish(request, verdict)
         self.promised = None

@@ -96,9 +96,9 @@ def matches(pattern: str, subject: str) -> bool:
 class MemoryBus:
     """One bus server."""
 
-    def __init__(self, loop: VirtualLoop, weather: MessageFaults) -> None:
+    def __init__(self, loop: VirtualLoop, message_faults: MessageFaults) -> None:
         self.loop = loop
-        self.message_faults = weather
+        self.message_faults = message_faults
         self.is_up = True
         self.boot = 1
         #: id of this start, as roles receive it; empty: none.

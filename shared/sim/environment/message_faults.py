@@ -50,17 +50,17 @@ class MessageFaults:
         """Return the delays (ns) of the copies that arrive: none, one or two."""
         bits = self._draws.bits()
         delay = _HOP_BASE_NS + (bits & 0x7FFFF)
-        fate = bits >> 44
-        if fate >= _OVERTAKEN or not self.stormy:
+        draw = bits >> 44
+        if draw >= _OVERTAKEN or not self.stormy:
             return (delay,)
         far = (bits >> 20) & 0xFFFFFF
-        if fate < _LOST:
+        if draw < _LOST:
             self.faults["message_lost"] += 1
             return ()
-        if fate < _DOUBLED:
+        if draw < _DOUBLED:
             self.faults["message_doubled"] += 1
             return (delay, delay + far % (700 * MS))
-        if fate < _DELAYED:
+        if draw < _DELAYED:
             self.faults["message_delayed"] += 1
             return (delay + far * 60,)  # up to 1.0 s
         self.faults["message_overtaken"] += 1
@@ -74,10 +74,10 @@ class MessageFaults:
         """Return the fault of an append: one of the first three APPEND_FAULTS, or an empty text."""
         if not self.stormy:
             return ""
-        fate = self._draws.below(1000)
-        if fate >= 36:
+        draw = self._draws.below(1000)
+        if draw >= 36:
             return ""
-        kind = APPEND_FAULTS[fate // 12]
+        kind = APPEND_FAULTS[draw // 12]
         self.faults[kind] += 1
         return kind
 

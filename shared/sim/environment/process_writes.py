@@ -42,12 +42,16 @@ class ProcessWriter:
     """Appends (one at a time) and puts of one life of a process."""
 
     def __init__(
-        self, process: WritingProcess, bus: MemoryBus, weather: MessageFaults, draws: RandomDraws
+        self,
+        process: WritingProcess,
+        bus: MemoryBus,
+        message_faults: MessageFaults,
+        draws: RandomDraws,
     ) -> None:
         self.is_appending = False
         self._process = process
         self._bus = bus
-        self._weather = weather
+        self._message_faults = message_faults
         self._draws = draws
         self._number = 0
 
@@ -55,22 +59,22 @@ class ProcessWriter:
 
     def append(self, effect: messages.Append) -> None:
         """Append; Appended, AppendRefused or AppendUnknown answers it."""
-        process, weather, loop = self._process, self._weather, self._bus.loop
+        process, message_faults, loop = self._process, self._message_faults, self._bus.loop
         self.is_appending = True
         self._number += 1
-        fate = weather.append() if process.is_connected else ""
+        fault = message_faults.append() if process.is_connected else ""
         flight = _InFlightAppend(
             life=process.life,
             session=process.session,
             number=self._number,
             boot=self._bus.boot,
             effect=effect,
-            is_ack_lost=fate == "ack_lost",
+            is_ack_lost=fault == "ack_lost",
         )
         loop.after(APPEND_TIMEOUT_NS, self._answer, flight, messages.AppendUnknown())
-        if process.is_connected and fate != "append_lost":
-            delay = weather.reliable_hop()
-            if fate == "append_late":
+        if process.is_connected and fault != "append_lost":
+            delay = message_faults.reliable_hop()
+            if fault == "append_late":
                 delay += APPEND_TIMEOUT_NS + self._draws.below(300 * MS)
             loop.after(delay, self._append_at_bus, flight)
 
@@ -87,20 +91,20 @@ class ProcessWriter:
             if seq is None:
                 answer = messages.AppendRefused("wrong last sequence")
         if not flight.is_ack_lost and flight.session == self._process.session:
-            flush = self._weather.reliable_hop() + self._draws.below(2 * MS)
+            flush = self._message_faults.reliable_hop() + self._draws.below(2 * MS)
             bus.loop.after(flush, self._answer, flight, answer)
 
     def roll(self, effect: messages.Roll) -> None:
         """Prepare a generation; the answer may be lost."""
         flight = (self._bus.boot, self._process.life)
-        self._bus.loop.after(self._weather.reliable_hop(), self._roll_at_bus, flight, effect)
+        self._bus.loop.after(self._message_faults.reliable_hop(), self._roll_at_bus, flight, effect)
 
     def _roll_at_bus(self, flight: tuple[int, int], effect: messages.Roll) -> None:
         bus, (boot, life) = self._bus, flight
         if bus.is_up and bus.boot == boot and self._process.is_connected:
             ready = messages.RollReady(bus.log.prepare(effect.first_seq), effect.first_seq)
-            if not self._weather.put_is_lost():
-                bus.loop.after(self._weather.reliable_hop(), self._process.take, life, ready)
+            if not self._message_faults.put_is_lost():
+                bus.loop.after(self._message_faults.reliable_hop(), self._process.take, life, ready)
 
     def _answer(self, flight: _InFlightAppend, answer: Input) -> None:
         if flight.number != self._number or not self.is_appending:
@@ -117,7 +121,7 @@ class ProcessWriter:
     def put(self, effect: messages.Put) -> None:
         """Store a last value; PutDone or PutRefused answers it."""
         flight = (self._bus.boot, self._process.life)
-        self._bus.loop.after(self._weather.reliable_hop(), self._put_at_bus, flight, effect)
+        self._bus.loop.after(self._message_faults.reliable_hop(), self._put_at_bus, flight, effect)
 
     def _put_at_bus(self, flight: tuple[int, int], effect: messages.Put) -> None:
         bus, (boot, life) = self._bus, flight
@@ -126,8 +130,8 @@ class ProcessWriter:
         alive = life == self._process.life and self._process.is_connected
         if bus.is_up and bus.boot == boot and alive:
             done, value = bus.put(effect.subject, effect.data, effect.expected, effect.ttl_s)
-            if not self._weather.put_is_lost():
-                delay = self._weather.reliable_hop()
+            if not self._message_faults.put_is_lost():
+                delay = self._message_faults.reliable_hop()
                 answer = messages.PutRefused(effect.subject, value.seq, value.data)
                 if done:
                     answer = messages.PutDone(effect.subject, value.seq)

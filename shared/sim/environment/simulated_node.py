@@ -9,10 +9,9 @@ from collections.abc import Callable
 import msgspec
 
 from shared.core.runtime import agent_messages
+from shared.fleet.simulated_tasks import SimulatedTasks, TaskRun, TaskRunId
 from shared.sim.environment.simulated_process import SimulatedProcess, SimulationContext
 from shared.sim.virtual_time import MS, SECOND, RandomDraws
-
-TaskRunId = tuple[int, str, int]
 
 
 class _Config(msgspec.Struct):
@@ -21,29 +20,15 @@ class _Config(msgspec.Struct):
     args: tuple[str, ...] = ("0",)
 
 
-class TaskRun:
-    """One run of one task. `life`: of the agent that is notified of its end; 0: none now."""
-
-    __slots__ = ("exit_code", "is_alive", "is_started", "life", "name", "signal")
-
-    def __init__(self, name: TaskRunId, life: int) -> None:
-        self.name = name
-        self.life = life
-        self.is_started = False
-        self.is_alive = False
-        self.exit_code: int | None = None
-        self.signal = 0
-
-
 class SimulatedNode:
     """One machine. `runs` holds every run ever started, by name."""
 
-    def __init__(self, site: SimulationContext, node_id: str, draws: RandomDraws) -> None:
-        self.site = site
+    def __init__(self, context: SimulationContext, node_id: str, draws: RandomDraws) -> None:
+        self.context = context
         self.node_id = node_id
-        self.boot = 1
         self.is_dead = False
-        self.runs: dict[TaskRunId, TaskRun] = {}
+        self._tasks = SimulatedTasks()
+        self.runs = self._tasks.runs
         self.journal: list[agent_messages.JournalEntry] = []
         self.process: SimulatedProcess | None = None
         self.fail_per_mille = 0
@@ -76,7 +61,7 @@ class SimulatedNode:
 
     def alive(self) -> list[TaskRunId]:
         """Names of the runs that are alive."""
-        return [name for name, run in self.runs.items() if run.is_alive]
+        return self._tasks.alive()
 
     def crash_agent(self, *, power_lost: bool) -> None:
         """Kill the agent; with `power_lost` the whole node, which loses unsynced data."""
@@ -84,17 +69,15 @@ class SimulatedNode:
         self.process.crash()
         for run in self.runs.values():
             run.life = 0
-            if power_lost:
-                run.is_alive = False
         if len(self.journal) > self._synced:
             kept = self._synced + self._draws.below(len(self.journal) - self._synced + 1)
             if kept < len(self.journal):
-                self.site.message_faults.faults["journal_tail_lost"] += 1
+                self.context.message_faults.faults["journal_tail_lost"] += 1
             del self.journal[kept:]
         self._synced = len(self.journal)
         if power_lost:
             self.is_dead = True
-            self.boot += 1
+            self._tasks.lose_power()
 
     def start_agent(self) -> None:
         """Start the agent, and the node if it was off."""
@@ -126,13 +109,13 @@ class SimulatedNode:
         name = (effect.key, effect.task, effect.run)
         self._preparing[name] = self.process.life
         delay = self._draws.between(MS, 1_500 * MS)
-        self.site.loop.after(delay, self._prepared, effect, self.process.life)
+        self.context.loop.after(delay, self._prepared, effect, self.process.life)
 
     def _prepared(self, effect: agent_messages.PrepareTask, life: int) -> None:
         name = (effect.key, effect.task, effect.run)
         assert self.process is not None
         if self.process.role is None or self.process.life != life:
-            self.site.message_faults.faults["preparation_lost"] += 1
+            self.context.message_faults.faults["preparation_lost"] += 1
             self._preparing.pop(name, None)
             return
         if self._preparing.pop(name, None) != life:
@@ -150,10 +133,9 @@ class SimulatedNode:
             done = agent_messages.TaskPrepared(key=key, task=task, run=run, digests=digests)
             self._answer(life, done)
             return
-        self.site.message_faults.faults["input_failed"] += 1
+        self.context.message_faults.faults["input_failed"] += 1
         # A failed start, as one that the driver refused.
-        self.runs[name] = TaskRun(name, life)
-        self.runs[name].is_started, self.runs[name].exit_code = True, -1
+        self._tasks.fail_start(self._tasks.start(name, life), "unreachable")
         self._refuse(name, life, failed, digests)
 
     def _cancel(self, effect: agent_messages.CancelPrepare) -> None:
@@ -171,73 +153,55 @@ class SimulatedNode:
 
     def _answer(self, life: int, given: object) -> None:
         assert self.process is not None
-        self.site.loop.after(MS, self.process.take, life, given)
+        self.context.loop.after(MS, self.process.take, life, given)
 
     def _start(self, effect: agent_messages.StartTask) -> None:
         assert self.process is not None
         name = (effect.key, effect.task, effect.run)
-        run = TaskRun(name, self.process.life)
-        self.runs[name] = run
+        run = self._tasks.start(name, self.process.life)
         config = msgspec.json.decode(bytes(effect.launch.config), type=_Config)
         fails = self._draws.hit(self.fail_per_mille)
         delay = self._draws.between(MS, 40 * MS)
-        self.site.loop.after(delay, self._came_up, run, self.boot, int(config.args[0]), fails)
+        self.context.loop.after(
+            delay, self._came_up, run, self._tasks.boot, int(config.args[0]), fails
+        )
 
     def _came_up(self, run: TaskRun, boot: int, run_ms: int, fails: bool) -> None:  # noqa: FBT001
-        if boot != self.boot or run.exit_code is not None or run.signal:
+        if not self._tasks.may_come_up(run, boot):
             return
-        key, task, number = run.name
-        run.is_started = True
         if fails and self._draws.hit(300):
-            self.site.message_faults.faults["task_failed"] += 1
-            run.exit_code = -1
-            reason = "no such command"
-            self._tell(
-                run, agent_messages.TaskStartFailed(key=key, task=task, run=number, reason=reason)
-            )
+            self.context.message_faults.faults["task_failed"] += 1
+            self._tell(run, self._tasks.fail_start(run, "no such command"))
             return
-        run.is_alive = True
+        started = self._tasks.come_up(run, pid=1000 + len(self.runs))
         if self.on_start is not None:
             self.on_start(self, run.name)
-        self._tell(
-            run,
-            agent_messages.TaskStarted(key=key, task=task, run=number, pid=1000 + len(self.runs)),
-        )
+        self._tell(run, started)
         if fails:
-            self.site.message_faults.faults["task_failed"] += 1
-            self.site.loop.after(self._draws.below(3 * SECOND), self._end, run, boot, 1, 0)
+            self.context.message_faults.faults["task_failed"] += 1
+            self.context.loop.after(self._draws.below(3 * SECOND), self._end, run, boot, 1, 0)
         elif run_ms:
-            self.site.loop.after(run_ms * MS, self._end, run, boot, 0, 0)
+            self.context.loop.after(run_ms * MS, self._end, run, boot, 0, 0)
 
     def _end(self, run: TaskRun, boot: int, exit_code: int | None, signal: int) -> None:
-        if boot != self.boot or not run.is_alive:
-            return
-        run.is_alive = False
-        run.exit_code, run.signal = exit_code, signal
-        self._tell(run, self._exited(run))
-
-    @staticmethod
-    def _exited(run: TaskRun) -> agent_messages.TaskExited:
-        key, task, number = run.name
-        return agent_messages.TaskExited(
-            key=key, task=task, run=number, exit_code=run.exit_code, signal=run.signal
-        )
+        exited = self._tasks.end(run, boot, exit_code, signal)
+        if exited is not None:
+            self._tell(run, exited)
 
     def _recover(self, effect: agent_messages.RecoverTask) -> None:
         assert self.process is not None
         key, task, number = effect.key, effect.task, effect.run
         run = self.runs.get((key, task, number))
         if run is None:
-            run = TaskRun((key, task, number), 0)
+            run = self._tasks.start((key, task, number))
             run.exit_code = -1
-            self.runs[run.name] = run
         run.life = self.process.life
         if run.is_alive:
             self._tell(
                 run, agent_messages.TaskStarted(key=key, task=task, run=number, adopted=True)
             )
-        elif run.is_started and (run.exit_code is not None or run.signal):
-            self._tell(run, self._exited(run))
+        elif run.is_started and run.is_over:
+            self._tell(run, run.exited())
         else:
             # The run never started, or the node lost power; a pending start is cancelled.
             run.exit_code = -1
@@ -250,19 +214,19 @@ class SimulatedNode:
         # One task in eight ignores signals and must be killed.
         if run is not None and run.is_alive and self._draws.below(8):
             delay = self._draws.between(MS, 300 * MS)
-            self.site.loop.after(delay, self._end, run, self.boot, None, 15)
+            self.context.loop.after(delay, self._end, run, self._tasks.boot, None, 15)
 
     def _kill(self, effect: agent_messages.KillTask) -> None:
         run = self.runs.get((effect.key, effect.task, effect.run))
         if run is not None and run.is_alive:
-            self.site.loop.after(
-                self._draws.between(MS, 5 * MS), self._end, run, self.boot, None, 9
+            self.context.loop.after(
+                self._draws.between(MS, 5 * MS), self._end, run, self._tasks.boot, None, 9
             )
 
     def _check(self, effect: agent_messages.WatchChecks) -> None:
         assert self.process is not None
         for one in agent_messages.passing_checks(effect):
-            self.site.loop.after(MS, self.process.take, self.process.life, one)
+            self.context.loop.after(MS, self.process.take, self.process.life, one)
 
     def _remove(self, effect: object) -> None:
         """Do nothing: directories and logs are not simulated, and the oracle checks that nothing runs."""
@@ -271,4 +235,4 @@ class SimulatedNode:
         assert self.process is not None
         if run.life:
             delay = self._draws.between(50_000, MS)
-            self.site.loop.after(delay, self.process.take, run.life, given)
+            self.context.loop.after(delay, self.process.take, run.life, given)

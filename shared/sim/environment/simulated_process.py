@@ -44,11 +44,11 @@ class SimulationContext:
     """The objects that all processes of a world share."""
 
     def __init__(
-        self, loop: VirtualLoop, bus: MemoryBus, weather: MessageFaults, draws: RandomDraws
+        self, loop: VirtualLoop, bus: MemoryBus, message_faults: MessageFaults, draws: RandomDraws
     ) -> None:
         self.loop = loop
         self.bus = bus
-        self.message_faults = weather
+        self.message_faults = message_faults
         self.draws = draws
         self.observer: ProcessObserver | None = None
 
@@ -58,14 +58,14 @@ class SimulatedProcess(RoleDriver):
 
     def __init__(
         self,
-        site: SimulationContext,
+        context: SimulationContext,
         name: str,
         build: Callable[[str], Role],
         perform_task: Callable[[object], None] | None = None,
     ) -> None:
-        self.site = site
+        self.context = context
         self.name = name
-        self.wall = SkewedClock(site.loop)
+        self.wall = SkewedClock(context.loop)
         self.role: Role | None = None
         self.is_connected = False
         self.is_paused = False
@@ -74,7 +74,7 @@ class SimulatedProcess(RoleDriver):
         self.session = 0
         self._build = build
         self._perform_task = perform_task
-        super().__init__(site.loop, self.wall.read)
+        super().__init__(context.loop, self.wall.read)
 
     def _begin_life(self) -> None:
         """Forget everything that was in memory."""
@@ -89,7 +89,9 @@ class SimulatedProcess(RoleDriver):
         self._is_fetching = False
         self._announces = False
         self._is_caught_up = False
-        self._writer = ProcessWriter(self, self.site.bus, self.site.message_faults, self.site.draws)
+        self._writer = ProcessWriter(
+            self, self.context.bus, self.context.message_faults, self.context.draws
+        )
         self._perform: dict[type, Callable[[object], None]] = self._table()
         self._renewed_ns = 0
         self._sources: dict[str, messages.Listen | messages.Work | messages.Read] = {}
@@ -120,9 +122,11 @@ class SimulatedProcess(RoleDriver):
         self._log_at = self.role.next_seq
         self._announces = True
         self.wake()  # The first step needs no input: an agent recovers its tasks before it connects.
-        self.site.loop.after(MS, self._connect, self.life)
+        self.context.loop.after(MS, self._connect, self.life)
         if self.role.leader_key:
-            self.site.loop.after(self.site.draws.between(MS, 60 * MS), self._campaign, self.life)
+            self.context.loop.after(
+                self.context.draws.between(MS, 60 * MS), self._campaign, self.life
+            )
 
     def crash(self) -> None:
         """End the life: memory is lost, sent messages stay sent."""
@@ -147,7 +151,7 @@ class SimulatedProcess(RoleDriver):
 
     def disconnect(self) -> None:
         """Lose the connection and every message in flight to this process."""
-        self.site.bus.disconnect(self)
+        self.context.bus.disconnect(self)
         self.is_connected = False
         self.session += 1
 
@@ -158,9 +162,9 @@ class SimulatedProcess(RoleDriver):
     def _connect(self, life: int) -> None:
         if life != self.life or self.role is None or self.is_connected:
             return
-        bus = self.site.bus
+        bus = self.context.bus
         if self.is_partitioned or not bus.is_up:
-            self.site.loop.after(_RECONNECT_NS, self._connect, life)
+            self.context.loop.after(_RECONNECT_NS, self._connect, life)
             return
         self.is_connected = True
         self.session += 1
@@ -181,8 +185,8 @@ class SimulatedProcess(RoleDriver):
         """Fetch the log from our position."""
         if not self._is_fetching and self.is_connected:
             self._is_fetching = True
-            delay = self.site.message_faults.reliable_hop()
-            self.site.loop.after(delay, self._fetched, self.life, self.session)
+            delay = self.context.message_faults.reliable_hop()
+            self.context.loop.after(delay, self._fetched, self.life, self.session)
 
     def _fetched(self, life: int, session: int) -> None:
         if life != self.life or self.role is None:
@@ -192,7 +196,7 @@ class SimulatedProcess(RoleDriver):
             if self.is_connected:
                 self.log_grew()
             return
-        log = self.site.bus.log.records
+        log = self.context.bus.log.records
         for at in range(self._log_at, len(log) + 1):
             subject, data = log[at - 1]
             self.accept(messages.Record(at, subject, data))
@@ -215,7 +219,7 @@ class SimulatedProcess(RoleDriver):
             super().wake()
 
     def _wake_at(self) -> int:
-        return self.site.loop.now_ns + (self.site.draws.bits() & _STEP_DELAY_MASK)
+        return self.context.loop.now_ns + (self.context.draws.bits() & _STEP_DELAY_MASK)
 
     def credit(self, source: str) -> int:
         """Return the remaining credit of an opened source."""
@@ -229,7 +233,7 @@ class SimulatedProcess(RoleDriver):
         if opening:
             self._held[delivery.source] = self._held.get(delivery.source, 0) + 1
         target = (self.life, self.session, opening)
-        self.site.loop.after(delay_ns, self._arrive, target, delivery)
+        self.context.loop.after(delay_ns, self._arrive, target, delivery)
 
     def _arrive(self, target: tuple[int, int, int], delivery: Delivery) -> None:
         opening = self._openings.get(delivery.source, 0)
@@ -258,7 +262,7 @@ class SimulatedProcess(RoleDriver):
             return
         self._is_woken = False
         inputs, self.inbox = self.inbox, []
-        observer = self.site.observer
+        observer = self.context.observer
         try:
             effects = self.role.step(inputs, self._clock())
         except Exception as err:
@@ -282,7 +286,7 @@ class SimulatedProcess(RoleDriver):
 
     def _die(self) -> None:
         self.crash()
-        self.site.loop.after(200 * MS, self._start_again, self.life)
+        self.context.loop.after(200 * MS, self._start_again, self.life)
 
     def _start_again(self, life: int) -> None:
         if life == self.life and self.role is None:
@@ -292,14 +296,14 @@ class SimulatedProcess(RoleDriver):
 
     def _send(self, effect: messages.Send) -> None:
         if self.is_connected:
-            for delay in self.site.message_faults.hop_delays():
-                self.site.loop.after(
-                    delay, self._publish, self.site.bus.boot, effect.subject, effect.data
+            for delay in self.context.message_faults.hop_delays():
+                self.context.loop.after(
+                    delay, self._publish, self.context.bus.boot, effect.subject, effect.data
                 )
 
     def _publish(self, boot: int, subject: str, data: bytes) -> None:
-        if boot == self.site.bus.boot:
-            self.site.bus.publish(subject, data)
+        if boot == self.context.bus.boot:
+            self.context.bus.publish(subject, data)
 
     def _ack(self, effect: messages.Ack) -> None:
         self._free(effect.token)
@@ -311,34 +315,36 @@ class SimulatedProcess(RoleDriver):
         source = held[1].source
         self._held[source] = self._held.get(source, 1) - 1
         if source in self._opened and self.is_connected:
-            self.site.loop.after(self.site.message_faults.reliable_hop(), self.site.bus.pump)
+            self.context.loop.after(
+                self.context.message_faults.reliable_hop(), self.context.bus.pump
+            )
         return held[0]
 
     def _nak(self, effect: messages.Nak) -> None:
         held = self._tokens.get(effect.token)
         if held is not None:
-            self.site.loop.after(effect.delay_ns, self.take, self.life, held[1])
+            self.context.loop.after(effect.delay_ns, self.take, self.life, held[1])
 
     def _reply(self, effect: messages.Reply) -> None:
         delivery = self._free(effect.token)
         if delivery is not None and delivery.answer is not None and self.is_connected:
-            for delay in self.site.message_faults.hop_delays():
-                self.site.loop.after(delay, delivery.answer, effect.data)
+            for delay in self.context.message_faults.hop_delays():
+                self.context.loop.after(delay, delivery.answer, effect.data)
 
     def _ask(self, effect: agent_messages.Ask) -> None:
         """Send a request; the first answer or the timeout completes it."""
         asked = ScriptedRequest(self, effect.name)
-        self.site.loop.after(effect.timeout_ns, asked.answer, None)
+        self.context.loop.after(effect.timeout_ns, asked.answer, None)
         if self.is_connected:
-            for delay in self.site.message_faults.hop_delays():
-                request = self.site.bus.request
-                self.site.loop.after(delay, request, effect.subject, effect.data, asked.answer)
+            for delay in self.context.message_faults.hop_delays():
+                request = self.context.bus.request
+                self.context.loop.after(delay, request, effect.subject, effect.data, asked.answer)
 
     # ---- effects: the log ----
 
     def _append(self, effect: messages.Append) -> None:
-        if self._writer.is_appending and self.site.observer is not None:
-            self.site.observer.ended(self, "second append while one is in flight", raised=True)
+        if self._writer.is_appending and self.context.observer is not None:
+            self.context.observer.ended(self, "second append while one is in flight", raised=True)
         self._writer.append(effect)
 
     def _rewind(self, effect: messages.Rewind) -> None:
@@ -358,15 +364,15 @@ class SimulatedProcess(RoleDriver):
     def _attach(self, name: str, start: int) -> None:
         source = self._sources[name]
         if isinstance(source, messages.Work):
-            self.site.bus.open_work(self, source)
+            self.context.bus.open_work(self, source)
         elif isinstance(source, messages.Read):
-            self.site.bus.open_read(self, source, start)
+            self.context.bus.open_read(self, source, start)
 
     def _close(self, effect: messages.Close) -> None:
         self._opened.pop(effect.name, None)
         self._openings[effect.name] = self._openings.get(effect.name, 0) + 1
         self._held[effect.name] = 0
-        self.site.bus.close(self, effect.name)
+        self.context.bus.close(self, effect.name)
         gone = [token for token, (_, held) in self._tokens.items() if held.source == effect.name]
         for token in gone:
             del self._tokens[token]
@@ -378,35 +384,35 @@ class SimulatedProcess(RoleDriver):
 
     def _purge(self, effect: messages.Purge) -> None:
         if self.is_connected:
-            self.site.loop.after(
-                self.site.message_faults.reliable_hop(), self.site.bus.purge, effect.below
+            self.context.loop.after(
+                self.context.message_faults.reliable_hop(), self.context.bus.purge, effect.below
             )
 
     def _resign(self, _effect: messages.Resign) -> None:
         assert self.role is not None
         if self.is_connected:
-            self.site.bus.leaderships.release(self.role.leader_key, self.instance)
+            self.context.bus.leaderships.release(self.role.leader_key, self.instance)
         self.is_leader = False
-        self._renewed_ns = self.site.loop.now_ns + SECOND
+        self._renewed_ns = self.context.loop.now_ns + SECOND
 
     def _stop(self, effect: messages.Stop) -> None:
-        if self.site.observer is not None:
-            self.site.observer.ended(self, effect.reason, raised=False)
+        if self.context.observer is not None:
+            self.context.observer.ended(self, effect.reason, raised=False)
         self._die()
 
     def _campaign(self, life: int) -> None:
         if life != self.life or self.role is None:
             return
         pause = RENEW_NS if self.is_leader else COMPETE_NS
-        self.site.loop.after(pause + self.site.draws.below(20 * MS), self._campaign, life)
-        now = self.site.loop.now_ns
+        self.context.loop.after(pause + self.context.draws.below(20 * MS), self._campaign, life)
+        now = self.context.loop.now_ns
         if self.is_paused or not self._is_caught_up or self._renewed_ns > now:
             return
         if not self.is_connected:
             if self.is_leader and now - self._renewed_ns > RENEW_LOST_NS:
                 self._lead(leads=False)
             return
-        leads = self.site.bus.leaderships.take(self.role.leader_key, self.instance)
+        leads = self.context.bus.leaderships.take(self.role.leader_key, self.instance)
         if leads:
             self._renewed_ns = now
         if leads is not self.is_leader:

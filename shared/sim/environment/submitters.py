@@ -168,12 +168,12 @@ class Submitter:
 
     def __init__(
         self,
-        site: SimulationContext,
+        context: SimulationContext,
         draws: RandomDraws,
         first: SubmittedJob,
         counts: tuple[int, int] = (1, 6),
     ) -> None:
-        self.site = site
+        self.context = context
         self.shape = first
         self.promised: SubmitRequest | None = None
         self.accepted: list[SubmitRequest] = []
@@ -192,7 +192,7 @@ class Submitter:
 
     def begin(self, after_ns: int) -> None:
         """Submit the job for the first time."""
-        self.site.loop.after(after_ns, self._next)
+        self.context.loop.after(after_ns, self._next)
 
     def close(self, *, stop: bool) -> None:
         """Make no new requests; with `stop`, stop the job last."""
@@ -267,54 +267,58 @@ class Submitter:
 
     # ---- asking ----
 
-    def _ask(self, wish: SubmitRequest) -> None:
-        self._open = wish
-        self._try(wish)
+    def _ask(self, request: SubmitRequest) -> None:
+        self._open = request
+        self._try(request)
 
-    def _try(self, wish: SubmitRequest) -> None:
-        if self._open is not wish:
+    def _try(self, request: SubmitRequest) -> None:
+        if self._open is not request:
             return
-        site = self.site
-        if wish.by_box:
-            for delay in site.message_faults.hop_delays():
-                site.loop.after(delay, self._drop, wish)
+        context = self.context
+        if request.by_box:
+            for delay in context.message_faults.hop_delays():
+                context.loop.after(delay, self._drop, request)
         else:
-            subject = subjects.api_jobs(wish.verb)
-            for delay in site.message_faults.hop_delays():
-                site.loop.after(delay, site.bus.publish, subject, wish.body, self._answer(wish))
-        site.loop.after(_RETRY_NS, self._try, wish)
+            subject = subjects.api_jobs(request.verb)
+            for delay in context.message_faults.hop_delays():
+                context.loop.after(
+                    delay, context.bus.publish, subject, request.body, self._answer(request)
+                )
+        context.loop.after(_RETRY_NS, self._try, request)
 
-    def _drop(self, wish: SubmitRequest) -> None:
-        kept = self.site.bus.store_job(subjects.jobs(wish.verb), wish.body, wish.submission_id)
-        if kept and self._open is wish:
-            self._watch(wish)
+    def _drop(self, request: SubmitRequest) -> None:
+        kept = self.context.bus.store_job(
+            subjects.jobs(request.verb), request.body, request.submission_id
+        )
+        if kept and self._open is request:
+            self._watch(request)
 
-    def _watch(self, wish: SubmitRequest) -> None:
+    def _watch(self, request: SubmitRequest) -> None:
         """Wait for the verdict of a drop-box submission, as a reader of `view.submission.<id>`."""
         assert self.status_of_submission is not None
-        status = self.status_of_submission(wish.submission_id)
-        if self._open is wish and status:
-            self._finish(wish, Verdict(submission_id=wish.submission_id, status=status))
-        elif self._open is wish:
-            self.site.loop.after(300 * MS, self._watch, wish)
+        status = self.status_of_submission(request.submission_id)
+        if self._open is request and status:
+            self._finish(request, Verdict(submission_id=request.submission_id, status=status))
+        elif self._open is request:
+            self.context.loop.after(300 * MS, self._watch, request)
 
-    def _answer(self, wish: SubmitRequest) -> Callable[[bytes], None]:
+    def _answer(self, request: SubmitRequest) -> Callable[[bytes], None]:
         def answered(data: bytes) -> None:
             verdict = _VERDICT.decode(data)
-            if self._open is wish and verdict.status != "pending":
-                self._finish(wish, verdict)
+            if self._open is request and verdict.status != "pending":
+                self._finish(request, verdict)
 
         return answered
 
-    def _finish(self, wish: SubmitRequest, verdict: Verdict) -> None:
+    def _finish(self, request: SubmitRequest, verdict: Verdict) -> None:
         self._open = None
         if self.on_verdict is not None:
-            self.on_verdict(wish, verdict)
+            self.on_verdict(request, verdict)
         if verdict.status == "accepted":
-            self.accepted.append(wish)
-            is_live = wish.shape is not None and wish.shape.job_type in SERVICE_JOB_TYPES
+            self.accepted.append(request)
+            is_live = request.shape is not None and request.shape.job_type in SERVICE_JOB_TYPES
             self._index = verdict.modify_index if is_live else 0
-            if wish.verb in _PROMISES:
-                self.promised = wish
+            if request.verb in _PROMISES:
+                self.promised = request
         pause = self._draws.between(200 * MS, self.pause_max_ns)
-        self.site.loop.after(pause, self._next)
+        self.context.loop.after(pause, self._next)

@@ -23,8 +23,8 @@ class VersionSubmitter(Submitter):
     # More versions than are kept.
     pause_max_ns = SECOND
 
-    def __init__(self, site: SimulationContext, draws: RandomDraws, first: SubmittedJob) -> None:
-        super().__init__(site, draws, first)
+    def __init__(self, context: SimulationContext, draws: RandomDraws, first: SubmittedJob) -> None:
+        super().__init__(context, draws, first)
         #: by version, and of the newest one that was accepted.
         self._shapes: dict[int, SubmittedJob] = {}
         self._newest: SubmittedJob | None = None
@@ -62,10 +62,10 @@ class VersionSubmitter(Submitter):
     def _stop_wish(self) -> SubmitRequest:
         return msgspec.structs.replace(super()._stop_wish(), by_box=False)
 
-    def _finish(self, wish: SubmitRequest, verdict: Verdict) -> None:
-        if verdict.status == "accepted" and wish.shape is not None:
+    def _finish(self, request: SubmitRequest, verdict: Verdict) -> None:
+        if verdict.status == "accepted" and request.shape is not None:
             # A job that was collected begins at 0 again.
             kept = {name: one for name, one in self._shapes.items() if name < verdict.version}
-            self._shapes = {**kept, verdict.version: wish.shape}
-            self._newest = self.shape = wish.shape
-        super()._finish(wish, verdict)
+            self._shapes = {**kept, verdict.version: request.shape}
+            self._newest = self.shape = request.shape
+        super()._finish(request, verdict)

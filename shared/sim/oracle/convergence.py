@@ -19,20 +19,20 @@ BlockedCount = Callable[[str, str], int]
 _AHEAD_NS = 60_000_000_000
 
 
-def find_unconverged_job(books: ReferenceModel, waiting_count: BlockedCount, now_ns: int) -> str:
+def find_unconverged_job(model: ReferenceModel, waiting_count: BlockedCount, now_ns: int) -> str:
     """Describe the first job that has not converged; empty: all have. `now_ns`: the true time."""
-    stands_still = books.t_ns > now_ns + _AHEAD_NS
-    for job in books.jobs.values():
-        if books.launches.is_pattern(job.id) or books.dispatches.is_pattern(job.id):
+    stands_still = model.t_ns > now_ns + _AHEAD_NS
+    for job in model.jobs.values():
+        if model.launches.is_pattern(job.id) or model.dispatches.is_pattern(job.id):
             # Its children have the allocations.
             continue
         for group, (count, ask) in job.groups[job.version].items():
-            allocs = [books.allocs[row] for row in sorted(books.wanted(job.id, group))]
-            if len({books.alloc_slot(job, one) for one in allocs}) != len(allocs):
+            allocs = [model.allocs[row] for row in sorted(model.wanted(job.id, group))]
+            if len({model.alloc_slot(job, one) for one in allocs}) != len(allocs):
                 return f"{job.id}.{group} has duplicate names: {allocs}"
-            rollout = books.rollouts.latest(job.id)
+            rollout = model.rollouts.latest(job.id)
             if rollout is not None and rollout.status == "running":
-                if stands_still and (rollout.due_ns() > books.t_ns or "gate" in rollout.held_by):
+                if stands_still and (rollout.due_ns() > model.t_ns or "gate" in rollout.held_by):
                     # An applier's clock was an hour ahead: the deadline, or the time of a gate, is as far away.
                     continue
                 if not waiting_count(job.id, group):
@@ -44,21 +44,25 @@ def find_unconverged_job(books: ReferenceModel, waiting_count: BlockedCount, now
                 found = f"{job.id}.{group} is stopped, but has {allocs}" if allocs else ""
             elif job.job_type in SYSTEM_JOB_TYPES:
                 found = _system_job(
-                    books, job, group, wish=(count, ask), waiting_count=waiting_count(job.id, group)
+                    model,
+                    job,
+                    group,
+                    request=(count, ask),
+                    waiting_count=waiting_count(job.id, group),
                 )
             elif job.job_type == "batch":
-                done = books.done(job, group)
+                done = model.done(job, group)
                 found = f"{job.id}.{group} wants {count} complete, has {done}, {allocs}"
                 found = "" if done >= count else found
             else:
-                found = _service(books, job, group, count=count, allocs=allocs)
+                found = _service(model, job, group, count=count, allocs=allocs)
             if found:
                 return found
     return ""
 
 
 def _service(
-    books: ReferenceModel,
+    model: ReferenceModel,
     job: ReferenceJob,
     group: str,
     *,
@@ -67,26 +71,26 @@ def _service(
 ) -> str:
     if len(allocs) == count and all(one.client == "running" for one in allocs):
         return ""
-    story = [one for one in books.of_group(job, group) if one.desired == "run"]
+    story = [one for one in model.of_group(job, group) if one.desired == "run"]
     return f"{job.id}.{group} wants {count}, has {story}"
 
 
 def _system_job(
-    books: ReferenceModel,
+    model: ReferenceModel,
     job: ReferenceJob,
     group: str,
     *,
-    wish: tuple[int, ReferenceAsk],
+    request: tuple[int, ReferenceAsk],
     waiting_count: int,
 ) -> str:
     """Check a system group: on every ready node each name is running, or ended permanently, or does not fit."""
-    count, ask = wish
+    count, ask = request
     held: dict[int, set[int]] = {}
-    for one in books.of_group(job, group):
+    for one in model.of_group(job, group):
         if one.is_final and one.version == job.version:
             held.setdefault(one.node, set()).add(one.index)
             continue
-        if one.desired != "run" or books.allocs.get(one.row) is not one:
+        if one.desired != "run" or model.allocs.get(one.row) is not one:
             continue
         ended = one.client in {"complete", "failed"}
         if ended and job.job_type == "sysbatch" and one.version != job.version:
@@ -97,7 +101,7 @@ def _system_job(
             return f"{job.id}.{group} still runs {one}"
         held.setdefault(one.node, set()).add(one.index)
     lacking = 0
-    for row, node in books.nodes.items():
+    for row, node in model.nodes.items():
         if node.status != "ready":
             return f"{job.id}.{group}: node {node.id} is {node.status}"
         if node.is_closed:

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from shared.core.runtime import agent_messages
-from shared.sim.environment.simulated_node import SimulatedNode, TaskRun, TaskRunId
+from shared.fleet.simulated_tasks import TaskRun, TaskRunId
+from shared.sim.environment.simulated_node import SimulatedNode
 from shared.sim.oracle.invariants import InvariantChecks
 
 #: Tasks beside `main`, by hook; those of `CHAIN` run one after the other.

@@ -19,8 +19,9 @@ from shared.core.runtime.role import Input, Role
 from shared.core.state.snapshots.table_codecs import TABLE_CODECS
 from shared.core.state.state import Table
 from shared.errors import LogError
+from shared.fleet.simulated_tasks import TaskRunId
 from shared.protocol import subjects
-from shared.sim.environment.simulated_node import SimulatedNode, TaskRunId
+from shared.sim.environment.simulated_node import SimulatedNode
 from shared.sim.environment.simulated_process import SimulatedProcess, SimulationContext
 from shared.sim.environment.submitters import SubmitRequest, Submitter
 from shared.sim.oracle.convergence import find_unconverged_job
@@ -67,11 +68,11 @@ class Oracle:
     """Checks all invariants while the world runs."""
 
     def __init__(
-        self, site: SimulationContext, cache: RecordCache, nodes: list[SimulatedNode]
+        self, context: SimulationContext, cache: RecordCache, nodes: list[SimulatedNode]
     ) -> None:
-        self.site = site
+        self.context = context
         self.ledger = InvariantChecks()
-        self.books = ReferenceModel(self.ledger)
+        self.model = ReferenceModel(self.ledger)
         self.lives = LifecycleChecks(self.ledger, self._is_wanted)
         self._inputs = InputChecks(self.ledger)
         self.reference = Replica(decode=cache.decode)
@@ -100,10 +101,10 @@ class Oracle:
             self.ledger.hold(
                 "state_equals_log", False, f"record {seq}: {type(err).__name__}: {err}"
             )
-        if self.books.succession.rooms:
+        if self.model.succession.rooms:
             kept = self.reference.state.allocations.predecessors.rooms
-            lacking = sorted(self.books.succession.rooms - kept.keys())
-            rows = [self.books.allocs[row] for row in lacking]
+            lacking = sorted(self.model.succession.rooms - kept.keys())
+            rows = [self.model.allocs[row] for row in lacking]
             self.ledger.hold("own_room_kept", not lacking, "no room is kept of", rows)
         if subject.endswith(_CHECKPOINT):
             self.compare_rows()
@@ -117,23 +118,23 @@ class Oracle:
         )
         self._head, self._epoch = record.sum, record.epoch
         if record.events:
-            self.books.apply(record, seq)
+            self.model.apply(record, seq)
 
     def compare_rows(self) -> None:
         """Compare the tables with the reference model. Raises InvariantBroken."""
         table, fleet = self.reference.state.allocations, self.reference.state.fleet
-        drains = {row: one.drain_ns for row, one in self.books.nodes.items()}
+        drains = {row: one.drain_ns for row, one in self.model.nodes.items()}
         drains = {row: at_ns for row, at_ns in drains.items() if at_ns is not None}
         self.ledger.hold("state_equals_log", fleet.drains == drains, "drains", fleet.drains, drains)
-        said_of = {name: meta for name, meta in self.books.meta.items() if meta}
+        said_of = {name: meta for name, meta in self.model.meta.items() if meta}
         same = fleet.operator_meta == said_of
         self.ledger.hold("state_equals_log", same, "meta", fleet.operator_meta, said_of)
         self._compare_rollouts()
         for job_id, kept in self.reference.state.jobs.versions.items():
             tags = {one.version: one.tag for one in kept if one.tag}
-            own = self.books.versions.tags_of(job_id)
+            own = self.model.versions.tags_of(job_id)
             self.ledger.hold("state_equals_log", tags == own, job_id, "tags", tags, own)
-        rows = self.books.allocs
+        rows = self.model.allocs
         self.ledger.hold("state_equals_log", len(table.live_rows()) == len(rows), "rows in use")
         for row, alloc in rows.items():
             said = (
@@ -147,9 +148,9 @@ class Oracle:
 
     def _compare_rollouts(self) -> None:
         """Compare the table of deployments, and health, with the reference model. Raises InvariantBroken."""
-        state, books = self.reference.state, self.books.rollouts
+        state, model = self.reference.state, self.model.rollouts
         for key, one in state.deployments.by_key.items():
-            ours = books.by_key[key]
+            ours = model.by_key[key]
             counts = {
                 group.name: (group.placed, group.healthy, group.unhealthy, group.require_by_ns)
                 for group in one.groups
@@ -158,7 +159,7 @@ class Oracle:
             same = (one.status, one.version, counts) == (ours.status, ours.version, said)
             self.ledger.hold("state_equals_log", same, one, ours.status, said)
         table = state.allocations
-        for row, member in books.members.items():
+        for row, member in model.members.items():
             is_there = (int(table.deployment[row]), int(table.health[row]), bool(table.canary[row]))
             said_of = (member.deployment, member.health, member.is_canary)
             self.ledger.hold("state_equals_log", is_there == said_of, row, is_there, said_of)
@@ -227,8 +228,8 @@ class Oracle:
             if other[0] == key and other[1] == task and other[2] != number and run.is_alive
         ]
         self.ledger.hold("no_task_twice", not twins, name, "beside", twins, "on", node.node_id)
-        alloc = self.books.by_key.get(key)
-        there = alloc is not None and self.books.node_id(alloc) == node.node_id
+        alloc = self.model.by_key.get(key)
+        there = alloc is not None and self.model.node_id(alloc) == node.node_id
         self.ledger.hold("no_task_twice", there, name, "started on", node.node_id, "is", alloc)
         self.lives.started(node, name)
         if alloc is not None and number == 1:
@@ -238,7 +239,7 @@ class Oracle:
         """Check a first start against evicted allocations: they hold nothing in the log, but may still run."""
         placed_seq = alloc.key >> KEY_SHIFT
         for name in node.alive():
-            other = self.books.by_key.get(name[0])
+            other = self.model.by_key.get(name[0])
             if other is None or not other.evicted_seq or other.client in TERMINAL:
                 continue
             waits = other.evicted_seq > placed_seq
@@ -246,28 +247,28 @@ class Oracle:
 
     # ---- customers ----
 
-    def on_verdict(self, wish: SubmitRequest, verdict: Verdict) -> None:
+    def on_verdict(self, request: SubmitRequest, verdict: Verdict) -> None:
         """Check a verdict against the log. Raises InvariantBroken."""
-        said = self.books.submissions.get(wish.submission_id, ("", 0))[0]
-        if wish.is_conflict:
+        said = self.model.submissions.get(request.submission_id, ("", 0))[0]
+        if request.is_conflict:
             refused = verdict.status == "refused" and said == "accepted"
-            self.ledger.hold("submission_once", refused, wish.submission_id, verdict, said)
+            self.ledger.hold("submission_once", refused, request.submission_id, verdict, said)
             return
         kept = said == verdict.status
         self.ledger.hold(
-            "no_acknowledged_job_lost", kept, wish.submission_id, verdict, "log:", said
+            "no_acknowledged_job_lost", kept, request.submission_id, verdict, "log:", said
         )
-        fine = verdict.status == "accepted" or wish.verb != "submit"
+        fine = verdict.status == "accepted" or request.verb != "submit"
         # A deployment failed and went back to another version: the submitter has not seen that one.
-        reverted = self.books.rollouts.reverted
-        is_reverted = wish.shape is not None and wish.shape.job_id in reverted
+        reverted = self.model.rollouts.reverted
+        is_reverted = request.shape is not None and request.shape.job_id in reverted
         # A client that lost the answer reads the status alone.
         fine |= is_reverted and (verdict.error is None or verdict.error.code == "conflict")
-        self.ledger.hold("no_acknowledged_job_lost", fine, wish.submission_id, verdict)
+        self.ledger.hold("no_acknowledged_job_lost", fine, request.submission_id, verdict)
 
     def status_of_submission(self, submission_id: str) -> str:
         """Return accepted, refused, or an empty text."""
-        return self.books.submissions.get(submission_id, ("", 0))[0]
+        return self.model.submissions.get(submission_id, ("", 0))[0]
 
     # ---- the end ----
 
@@ -275,7 +276,7 @@ class Oracle:
         """Describe what has not settled; empty: the world has converged."""
         for find in (
             self._promises(customers),
-            find_unconverged_job(self.books, self._told, START_NS + self.site.loop.now_ns),
+            find_unconverged_job(self.model, self._told, START_NS + self.context.loop.now_ns),
             self._operated(),
             self._evaluations(),
             self._tasks(),
@@ -291,41 +292,41 @@ class Oracle:
         for customer in customers:
             if not customer.is_idle:
                 return f"{customer.shape.job_id} waits for a verdict"
-            wish = customer.promised
-            if wish is None:
+            request = customer.promised
+            if request is None:
                 continue
-            job = self.books.jobs.get(customer.shape.job_id)
+            job = self.model.jobs.get(customer.shape.job_id)
             if job is None:
                 # Garbage collected: correct if nothing of it had to run any more.
-                over = wish.shape is None or wish.shape.job_type in {"batch", "sysbatch"}
-                self.ledger.hold("no_acknowledged_job_lost", over, wish.submission_id, "is gone")
+                over = request.shape is None or request.shape.job_type in {"batch", "sysbatch"}
+                self.ledger.hold("no_acknowledged_job_lost", over, request.submission_id, "is gone")
                 continue
             count = job.groups[job.version]["web"][0]
-            kept = job.is_stopped if wish.shape is None else not job.is_stopped
+            kept = job.is_stopped if request.shape is None else not job.is_stopped
             # What failed went back to a stable version, with its count.
-            is_whole = customer.shape.job_id not in self.books.rollouts.reverted
-            kept = kept and (wish.shape is None or wish.shape.count == count or not is_whole)
+            is_whole = customer.shape.job_id not in self.model.rollouts.reverted
+            kept = kept and (request.shape is None or request.shape.count == count or not is_whole)
             self.ledger.hold(
-                "no_acknowledged_job_lost", kept, wish.submission_id, wish.shape, job.version
+                "no_acknowledged_job_lost", kept, request.submission_id, request.shape, job.version
             )
-        waiting = [one.seq for one in self.site.bus.jobs if one.seq > self.books.jobs_seq]
+        waiting = [one.seq for one in self.context.bus.jobs if one.seq > self.model.jobs_seq]
         return f"JOBS {waiting} without a verdict" if waiting else ""
 
     def _operated(self) -> str:
         """Check that allocations stopped by an operator, or on drained nodes past their deadline, are gone."""
         t_ns = self.reference.state.t_ns
-        for alloc in self.books.allocs.values():
-            node = self.books.nodes.get(alloc.node)
+        for alloc in self.model.allocs.values():
+            node = self.model.nodes.get(alloc.node)
             at_ns = None if node is None else node.drain_ns
-            is_due = at_ns is not None and 0 < at_ns <= t_ns and not self.books.is_spared(alloc)
+            is_due = at_ns is not None and 0 < at_ns <= t_ns and not self.model.is_spared(alloc)
             if alloc.is_wanted and (alloc.is_displaced or is_due):
                 return f"{alloc} must be stopped"
         self.ledger.checks["operator_heeded"] += 1
         return ""
 
-    def check_operator_verdict(self, holds: bool, wish: object) -> None:  # noqa: FBT001
+    def check_operator_verdict(self, holds: bool, request: object) -> None:  # noqa: FBT001
         """Check an operator verdict against the log. Raises InvariantBroken."""
-        self.ledger.hold("operator_heeded", holds, wish)
+        self.ledger.hold("operator_heeded", holds, request)
 
     def _told(self, job_id: str, group: str) -> int:
         """Number of allocations of a group in the job's blocked evaluation."""
@@ -343,12 +344,12 @@ class Oracle:
 
     def _projections(self) -> str:
         """Compare the values of NODE and VIEW with the reference model."""
-        value = self.site.bus.values.get
-        for row, node in self.books.nodes.items():
+        value = self.context.bus.values.get
+        for row, node in self.model.nodes.items():
             orders = _DesiredAllocs()
             orders.follow(value(subjects.node(node.id)).data)
             wanted = frozenset(
-                a.key for a in self.books.allocs.values() if a.is_wanted and a.node == row
+                a.key for a in self.model.allocs.values() if a.is_wanted and a.node == row
             )
             if orders.wanted != wanted:
                 return (
@@ -356,7 +357,7 @@ class Oracle:
                 )
         for submission_id in self.reference.state.jobs.submissions:
             status = self.status_of_submission(submission_id)
-            if submission_id in self.books.reused:
+            if submission_id in self.model.reused:
                 status = "refused"
             data = value(subjects.view_submission(submission_id)).data
             if not data or _VERDICT.decode(data).status != status:
@@ -364,12 +365,12 @@ class Oracle:
         return ""
 
     def _tasks(self) -> str:
-        wanted = {a.key: a for a in self.books.allocs.values() if a.is_wanted}
+        wanted = {a.key: a for a in self.model.allocs.values() if a.is_wanted}
         alive: set[int] = set()
         for node in self._node_of.values():
             for name in node.alive():
                 if name[0] not in wanted:
-                    return f"{node.node_id} still runs {name}: {self.books.by_key.get(name[0])}"
+                    return f"{node.node_id} still runs {name}: {self.model.by_key.get(name[0])}"
                 alive.add(name[0])
         missing = [a for key, a in wanted.items() if key not in alive]
         return f"{missing} run nowhere" if missing else ""
@@ -402,14 +403,14 @@ class Oracle:
                 self.ledger.hold("hashes_equal", not differ, process.instance, sorted(differ))
         for node in self._node_of.values():
             for name in node.alive():
-                alloc = self.books.by_key.get(name[0])
+                alloc = self.model.by_key.get(name[0])
                 kept = alloc is not None and alloc.is_wanted
                 self.ledger.hold("no_orphan_task", kept, node.node_id, name, alloc)
         self.lives.settle()
         self.compare_rows()
 
     def _is_wanted(self, key: int) -> bool:
-        alloc = self.books.by_key.get(key)
+        alloc = self.model.by_key.get(key)
         return alloc is not None and alloc.is_wanted
 
 

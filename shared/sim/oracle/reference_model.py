@@ -471,9 +471,9 @@ class ReferenceModel:
             self.rollouts.update(update)
         touched = {row for placement in event.placements for row in self._place(job, placement)}
         for node in sorted(touched):
-            book = self.nodes[node]
-            fits = all(used <= room for used, room in zip(book.used, book.capacity, strict=True))
-            self.ledger.hold("no_node_oversubscribed", fits, book.id, book.used, book.capacity)
+            entry = self.nodes[node]
+            fits = all(used <= room for used, room in zip(entry.used, entry.capacity, strict=True))
+            self.ledger.hold("no_node_oversubscribed", fits, entry.id, entry.used, entry.capacity)
         self.succession.check_rooms(job, touched)
         for placement in event.placements:
             seen = event.origin.snapshot_seq
@@ -508,9 +508,9 @@ class ReferenceModel:
         current = not job.is_stopped and (placement.version == job.version or known)
         self.ledger.hold("count_not_exceeded", current or not where, job.id, "stale", placement)
         for nth, (node, index) in enumerate(zip(where, names, strict=True)):
-            book = self.nodes.get(node)
-            ready = book is not None and book.status == "ready" and not book.is_closed
-            self.ledger.hold("placed_on_ready_node", ready, node, book and book.status, job.id)
+            entry = self.nodes.get(node)
+            ready = entry is not None and entry.status == "ready" and not entry.is_closed
+            self.ledger.hold("placed_on_ready_node", ready, node, entry and entry.status, job.id)
             key = self._number << KEY_SHIFT | self._ordinals[1]
             self._ordinals[1] += 1
             alloc = ReferenceAlloc(

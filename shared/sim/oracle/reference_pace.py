@@ -17,9 +17,9 @@ _CHANGED, _DRAINED = "job changed", "its node is drained"
 class ReferencePace:
     """Health of all allocations, and what each plan may stop for it."""
 
-    def __init__(self, books: Any) -> None:
+    def __init__(self, model: Any) -> None:
         # The reference model, which makes this: its type would be an import cycle.
-        self._books = books
+        self._model = model
         #: row -> code and the seq at which it became known.
         self._health: dict[int, tuple[int, int]] = {}
         #: row -> seq at which it was placed, or entered another deployment.
@@ -34,13 +34,13 @@ class ReferencePace:
         """Nothing is known of an allocation that was placed."""
         self._health.pop(row, None)
         self._before.pop(row, None)
-        self._since[row] = self._books.seq
+        self._since[row] = self._model.seq
 
     def update(self, row: int) -> None:
         """Take an allocation that entered another deployment: its health counts anew for later plans."""
         code, _ = self._health.pop(row, (0, 0))
-        self._before[row] = (code, self._books.seq)
-        self._since[row] = self._books.seq
+        self._before[row] = (code, self._model.seq)
+        self._since[row] = self._model.seq
 
     def take(self, event: allocations.AllocationsHealthChanged, seq: int) -> None:
         """Take what was said of health."""
@@ -58,7 +58,7 @@ class ReferencePace:
         for stop in event.stops:
             if stop.reason == _CHANGED or (stop.reason == _DRAINED and stop.tied):
                 for row in stop.rows:
-                    what = (stop.reason, self._books.allocs[row].group)
+                    what = (stop.reason, self._model.allocs[row].group)
                     self._so_far[what] = self._so_far.get(what, 0) + 1
                     touched.add(what)
         for reason, name in sorted(touched):
@@ -70,14 +70,14 @@ class ReferencePace:
 
     def _updated(self, job: Any, name: str, count: int, *, seen: int, stopping: set[int]) -> None:
         """No more are replaced than max_parallel, less the new ones without health."""
-        rollouts = self._books.rollouts
+        rollouts = self._model.rollouts
         for key in rollouts.active(job.id):
             group = rollouts.by_key[key].groups.get(name)
             if group is None or rollouts.by_key[key].version != job.version:
                 continue
             rows = [
                 row
-                for row in self._books.wanted(job.id, name) - stopping
+                for row in self._model.wanted(job.id, name) - stopping
                 if row in rollouts.members
                 and rollouts.members[row].deployment == key
                 and self._since.get(row, 0) <= seen
@@ -89,24 +89,24 @@ class ReferencePace:
             fits = count + unready <= group.max_parallel and (waits or not is_bad)
             # A plan that was made before the hold is refused.
             fits = fits and not rollouts.by_key[key].held_by
-            self._books.ledger.hold("pace_kept", fits, job.id, name, count, unready, is_bad)
+            self._model.ledger.hold("pace_kept", fits, job.id, name, count, unready, is_bad)
 
     def _moved(self, job: Any, name: str, count: int, seen: int) -> None:
         """Before the deadline so many stay healthy as the group's `migrate` block wants."""
-        rollouts = self._books.rollouts
+        rollouts = self._model.rollouts
         actives = [rollouts.by_key[key].groups.get(name) for key in rollouts.active(job.id)]
         spec: GroupSpec | None = job.specs.get((job.version, name))
         if any(one is not None and one.canaries for one in actives) or spec is None:
             # Canaries leave at once, and the old ones are counted by their own version.
             return
-        healthy = sum(self._was_healthy(alloc, seen) for alloc in self._books.of_group(job, name))
+        healthy = sum(self._was_healthy(alloc, seen) for alloc in self._model.of_group(job, name))
         stays = 0 if spec.migrate is None else spec.count - spec.migrate.max_parallel
         fits = spec.migrate is not None and healthy - count >= stays
-        self._books.ledger.hold("drain_keeps_pace", fits, job.id, name, count, healthy, stays)
+        self._model.ledger.hold("drain_keeps_pace", fits, job.id, name, count, healthy, stays)
 
     def _was_healthy(self, alloc: Any, seen: int) -> bool:
         """Tell whether an allocation was wanted and healthy at a seq, as far as is known."""
-        if self._books.allocs.get(alloc.row) is not alloc:
+        if self._model.allocs.get(alloc.row) is not alloc:
             return False
         code, _ = self._health.get(alloc.row, (0, 0))
         before, updated_seq = self._before.get(alloc.row, (0, 0))

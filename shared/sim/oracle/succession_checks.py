@@ -29,10 +29,10 @@ _Name = tuple[str, str, int]
 class SuccessionChecks:
     """What was stopped to be replaced, by name."""
 
-    def __init__(self, ledger: InvariantChecks, books: Any) -> None:
+    def __init__(self, ledger: InvariantChecks, model: Any) -> None:
         self._ledger = ledger
         # The reference model, which makes this: its type would be an import cycle.
-        self._books = books
+        self._model = model
         #: key of the last of each name, of those to be replaced.
         self._due: dict[_Name, int] = {}
         #: keys of which the plan that stopped them said that others replace them.
@@ -66,14 +66,14 @@ class SuccessionChecks:
         self._due = {name: key for name, key in self._due.items() if key not in followed}
         for stop in event.stops:
             for row in stop.rows:
-                alloc = self._books.allocs[row]
+                alloc = self._model.allocs[row]
                 # More than are wanted without those that go for good: which of the lost are replaced is not said.
                 if stop.reason != "node is down" or not self._has_surplus(job, event, alloc.group):
                     self._take(event, stop, alloc)
 
     def _has_surplus(self, job: Any, event: plans.PlanCommitted, group: str) -> bool:
         leaving = {row for stop in event.stops if stop.reason not in _DUE for row in stop.rows}
-        staying = self._books.wanted(job.id, group) - leaving
+        staying = self._model.wanted(job.id, group) - leaving
         count: int = job.groups[job.version].get(group, (0,))[0]
         return len(staying) > count
 
@@ -98,11 +98,11 @@ class SuccessionChecks:
         self._rooms = {row: one for row, one in self._rooms.items() if one[0] != job.id}
         for node in sorted(touched):
             asks = [ask for _, at, ask in self._rooms.values() if at == node]
-            book = self._books.nodes[node]
-            sums = [used + sum(ask[n] for ask in asks) for n, used in enumerate(book.used)]
-            fits = all(amount <= room for amount, room in zip(sums, book.capacity, strict=True))
+            entry = self._model.nodes[node]
+            sums = [used + sum(ask[n] for ask in asks) for n, used in enumerate(entry.used)]
+            fits = all(amount <= room for amount, room in zip(sums, entry.capacity, strict=True))
             text = f"{job.id} takes room of what others replace"
-            self._ledger.hold("own_room_kept", not asks or fits, text, node, sums, book.capacity)
+            self._ledger.hold("own_room_kept", not asks or fits, text, node, sums, entry.capacity)
 
     def _take(self, event: plans.PlanCommitted, stop: plans.Stops, alloc: Any) -> None:
         name = (alloc.job_id, alloc.group, alloc.index)
@@ -112,9 +112,9 @@ class SuccessionChecks:
             if known == alloc.key:
                 del self._due[name]
             return
-        twins = self._books.wanted(alloc.job_id, alloc.group) - set(stop.rows)
-        has_twin = any(self._books.allocs[row].index == alloc.index for row in twins)
-        member = self._books.rollouts.members.get(alloc.row)
+        twins = self._model.wanted(alloc.job_id, alloc.group) - set(stop.rows)
+        has_twin = any(self._model.allocs[row].index == alloc.index for row in twins)
+        member = self._model.rollouts.members.get(alloc.row)
         is_canary = member is not None and member.is_canary
         if alloc.desired == "run" and not (has_twin or is_canary):
             self._due[name] = alloc.key

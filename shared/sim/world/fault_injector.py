@@ -20,14 +20,14 @@ class FaultInjector:
 
     def __init__(
         self,
-        site: SimulationContext,
+        context: SimulationContext,
         draws: RandomDraws,
         *,
         processes: list[SimulatedProcess],
         nodes: list[SimulatedNode],
         forge: Callable[[int], None],
     ) -> None:
-        self.site = site
+        self.context = context
         self._draws = draws
         self._processes = processes
         self._nodes = nodes
@@ -57,28 +57,28 @@ class FaultInjector:
         for process in (*self._processes, *self._agents):
             if self._draws.hit(300):
                 process.wall.skew_ns = self._draws.between(-2 * SECOND, 2 * SECOND)
-                self.site.message_faults.faults["clock_skewed"] += 1
+                self.context.message_faults.faults["clock_skewed"] += 1
         if self._draws.hit(250):
             everyone = [*self._processes, *self._agents]
             victim = everyone[self._draws.below(len(everyone))]
             victim.wall.skew_ns = HOUR_NS * (1 if self._draws.hit(500) else -1)
-            self.site.message_faults.faults["clock_hour_off"] += 1
+            self.context.message_faults.faults["clock_hour_off"] += 1
 
     def begin(self, until_ns: int) -> None:
         """Inject faults from now until `until_ns`."""
         self._until_ns = until_ns
-        self.site.loop.after(self._draws.below(_PAUSE_BETWEEN_NS), self._next)
+        self.context.loop.after(self._draws.below(_PAUSE_BETWEEN_NS), self._next)
 
     def _next(self) -> None:
-        if self.site.loop.now_ns >= self._until_ns:
+        if self.context.loop.now_ns >= self._until_ns:
             return
         at = self._draws.below(self._total)
         for kind, weight, strike in self._strikes:
             at -= weight
             if at < 0:
-                self.site.message_faults.faults[kind] += strike()
+                self.context.message_faults.faults[kind] += strike()
                 break
-        self.site.loop.after(self._draws.below(_PAUSE_BETWEEN_NS), self._next)
+        self.context.loop.after(self._draws.below(_PAUSE_BETWEEN_NS), self._next)
 
     def _one(self, among: list[SimulatedProcess]) -> SimulatedProcess | None:
         process = among[self._draws.below(len(among))]
@@ -95,7 +95,7 @@ class FaultInjector:
         if process is None:
             return False
         process.crash()
-        self.site.loop.after(self._draws.between(50 * MS, 1500 * MS), self._start, process)
+        self.context.loop.after(self._draws.between(50 * MS, 1500 * MS), self._start, process)
         return True
 
     def _start(self, process: SimulatedProcess) -> None:
@@ -109,7 +109,7 @@ class FaultInjector:
         process.pause()
         long = self._draws.hit(500)
         wait = self._draws.between(2500 * MS, 5 * SECOND) if long else self._draws.below(SECOND)
-        self.site.loop.after(wait, self._resume, process, process.life)
+        self.context.loop.after(wait, self._resume, process, process.life)
         return True
 
     def _resume(self, process: SimulatedProcess, life: int) -> None:
@@ -126,7 +126,7 @@ class FaultInjector:
         if process in self._agents:
             # Often long enough for the node to be declared down while its tasks run on.
             wait *= 3
-        self.site.loop.after(wait, self._heal, process)
+        self.context.loop.after(wait, self._heal, process)
         return True
 
     def _heal(self, process: SimulatedProcess) -> None:
@@ -134,7 +134,7 @@ class FaultInjector:
         process.reconnect()
 
     def _bus_restart(self) -> bool:
-        bus = self.site.bus
+        bus = self.context.bus
         if not bus.is_up or self._restarts >= 2:
             return False
         self._restarts += 1
@@ -142,13 +142,13 @@ class FaultInjector:
         for process in (*self._processes, *self._agents):
             process.disconnect()
         bus.restart()
-        self.site.loop.after(self._draws.between(100 * MS, SECOND), self._bus_up)
+        self.context.loop.after(self._draws.between(100 * MS, SECOND), self._bus_up)
         return True
 
     def _bus_up(self) -> None:
-        self.site.bus.is_up = True
+        self.context.bus.is_up = True
         for process in (*self._processes, *self._agents):
-            self.site.loop.after(self._draws.below(200 * MS), process.reconnect)
+            self.context.loop.after(self._draws.below(200 * MS), process.reconnect)
 
     def _clock_set_back(self) -> bool:
         process = self._any()
@@ -163,7 +163,7 @@ class FaultInjector:
         if node.is_dead or node.process.role is None:
             return False
         node.crash_agent(power_lost=False)
-        self.site.loop.after(self._draws.between(50 * MS, 1500 * MS), node.start_agent)
+        self.context.loop.after(self._draws.between(50 * MS, 1500 * MS), node.start_agent)
         return True
 
     def _node_death(self) -> bool:
@@ -173,12 +173,12 @@ class FaultInjector:
             return False
         node.crash_agent(power_lost=True)
         wait = self._draws.between(2 * SECOND, 12 * SECOND)
-        self.site.loop.after(wait, node.start_agent)
+        self.context.loop.after(wait, node.start_agent)
         return True
 
     def _foreign_record(self) -> bool:
         """Write a foreign record: noise, a publish acknowledgement, or a record of an older epoch."""
-        log = self.site.bus.log
+        log = self.context.bus.log
         kind = self._draws.below(3)
         noise = (b'{"hello":"world"}', b'{"stream":"LOG_1","seq":12}')[kind % 2]
         forged = (log_subject("tx"), noise)
@@ -206,8 +206,8 @@ class FaultInjector:
         if not leaders:
             return False
         role = leaders[self._draws.below(len(leaders))].role
-        return role is not None and self.site.bus.leaderships.usurp(role.leader_key)
+        return role is not None and self.context.bus.leaderships.usurp(role.leader_key)
 
     def _log_full(self) -> bool:
-        self.site.bus.log.full_until_ns = self.site.loop.now_ns + self._draws.below(SECOND)
+        self.context.bus.log.full_until_ns = self.context.loop.now_ns + self._draws.below(SECOND)
         return True

@@ -26,7 +26,7 @@ def _of(module: str, name: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def _ack_before_append(patch: Patch, _site: SimulationContext) -> None:
+def _ack_before_append(patch: Patch, _context: SimulationContext) -> None:
     """Intake answers before the submission is in the log."""
     intake = _of("services.intake.role", "Intake")
     plain = intake._ask  # noqa: SLF001
@@ -39,7 +39,7 @@ def _ack_before_append(patch: Patch, _site: SimulationContext) -> None:
     patch(intake, "_ask", ask)
 
 
-def _no_job_fence(patch: Patch, _site: SimulationContext) -> None:
+def _no_job_fence(patch: Patch, _context: SimulationContext) -> None:
     """The applier takes plans made on any snapshot, for any evaluation."""
 
     def pass_all(state: Any, plan: Any) -> Any:
@@ -49,7 +49,7 @@ def _no_job_fence(patch: Patch, _site: SimulationContext) -> None:
     patch(import_module("shared.core.decide.plans.verify"), "_check_fences", pass_all)
 
 
-def _skip_dedup(patch: Patch, _site: SimulationContext) -> None:
+def _skip_dedup(patch: Patch, _context: SimulationContext) -> None:
     """The applier does not deduplicate submissions."""
     route = import_module("shared.core.decide.route")
     jobs = import_module("shared.core.decide.jobs")
@@ -66,9 +66,9 @@ def _skip_dedup(patch: Patch, _site: SimulationContext) -> None:
     patch(route, "DECIDERS", {**route.DECIDERS, **dict.fromkeys(jobs.DECIDERS, decide)})
 
 
-def _two_leaders(patch: Patch, site: SimulationContext) -> None:
+def _two_leaders(patch: Patch, context: SimulationContext) -> None:
     """Every candidate is leader, and the log takes appends at any seq."""
-    bus = site.bus
+    bus = context.bus
 
     def take(*_: object) -> bool:
         return True
@@ -80,7 +80,7 @@ def _two_leaders(patch: Patch, site: SimulationContext) -> None:
     patch(bus.log, "append", append)
 
 
-def _wrong_column(patch: Patch, _site: SimulationContext) -> None:
+def _wrong_column(patch: Patch, _context: SimulationContext) -> None:
     """The applier's record of used CPU on the first node is wrong by the smallest amount; no table hash covers it."""
     applier = _of("services.plan_applier.role", "PlanApplier")
     plain = applier._confirm  # noqa: SLF001
@@ -96,7 +96,7 @@ def _wrong_column(patch: Patch, _site: SimulationContext) -> None:
     patch(applier, "_confirm", confirm)
 
 
-def _lost_wakeup(patch: Patch, _site: SimulationContext) -> None:
+def _lost_wakeup(patch: Patch, _context: SimulationContext) -> None:
     """The broker does not wake blocked evaluations."""
 
     def take(*_: object) -> list[int]:
@@ -105,7 +105,7 @@ def _lost_wakeup(patch: Patch, _site: SimulationContext) -> None:
     patch(_of("services.eval_broker.blocked_queue", "BlockedQueues"), "take", take)
 
 
-def _ignore_epoch(patch: Patch, _site: SimulationContext) -> None:
+def _ignore_epoch(patch: Patch, _context: SimulationContext) -> None:
     """Replicas apply records of an older epoch."""
     chain = _of("shared.core.runtime.chain", "Chain")
     plain = chain.accept
@@ -121,7 +121,7 @@ def _ignore_epoch(patch: Patch, _site: SimulationContext) -> None:
     patch(chain, "accept", accept)
 
 
-def _stale_projection(patch: Patch, _site: SimulationContext) -> None:
+def _stale_projection(patch: Patch, _context: SimulationContext) -> None:
     """The agent obeys any projection, even an older one."""
     desired = _of("services.agent.node_reconciler", "NodeReconciler")
     plain = desired.take_projection
@@ -133,7 +133,7 @@ def _stale_projection(patch: Patch, _site: SimulationContext) -> None:
     patch(desired, "take_projection", take)
 
 
-def _drop_report(patch: Patch, _site: SimulationContext) -> None:
+def _drop_report(patch: Patch, _context: SimulationContext) -> None:
     """The agent treats a sent report as seen."""
     reports = _of("services.agent.reports", "Reports")
     plain = reports.compose
@@ -146,7 +146,7 @@ def _drop_report(patch: Patch, _site: SimulationContext) -> None:
     patch(reports, "compose", compose)
 
 
-def _crowd_in(patch: Patch, _site: SimulationContext) -> None:
+def _crowd_in(patch: Patch, _context: SimulationContext) -> None:
     """The agent starts allocations before evicted ones have ended."""
 
     def never(_: object) -> bool:
@@ -155,13 +155,13 @@ def _crowd_in(patch: Patch, _site: SimulationContext) -> None:
     patch(_of("services.agent.node_reconciler", "NodeReconciler"), "_has_leaving", never)
 
 
-def _evict_equals(patch: Patch, _site: SimulationContext) -> None:
+def _evict_equals(patch: Patch, _context: SimulationContext) -> None:
     """The priority gap of preemption is 0."""
     patch(import_module("shared.core.scheduling.preemption.search"), "PRIORITY_GAP_MIN", 0)
     patch(import_module("shared.core.decide.plans.evictions"), "PRIORITY_GAP_MIN", 0)
 
 
-def _reuse_row_early(patch: Patch, _site: SimulationContext) -> None:
+def _reuse_row_early(patch: Patch, _context: SimulationContext) -> None:
     """An allocation's row is free at its end, not at its collection."""
     table = _of("shared.core.state.tables.allocations", "AllocationTable")
     terminal = _of("shared.core.state.tables.allocations", "TERMINAL")
@@ -175,19 +175,19 @@ def _reuse_row_early(patch: Patch, _site: SimulationContext) -> None:
     patch(table, "_set_client", set_client)
 
 
-def _wall_clock_in_core(patch: Patch, site: SimulationContext) -> None:
+def _wall_clock_in_core(patch: Patch, context: SimulationContext) -> None:
     """A table reads the clock while it applies a fact."""
     fleet = _of("shared.core.state.tables.fleet", "FleetTable")
     plain = fleet._changed  # noqa: SLF001
 
     def changed(self: Any, rows: Any, seq: int) -> None:
         plain(self, rows, seq)
-        self.modify_seq[rows] += site.loop.now_ns // 1_000_000_000
+        self.modify_seq[rows] += context.loop.now_ns // 1_000_000_000
 
     patch(fleet, "_changed", changed)
 
 
-def _hasty_main(patch: Patch, _site: SimulationContext) -> None:
+def _hasty_main(patch: Patch, _context: SimulationContext) -> None:
     """Main tasks do not wait for those before them."""
 
     def passed(_task: object) -> bool:
@@ -196,7 +196,7 @@ def _hasty_main(patch: Patch, _site: SimulationContext) -> None:
     patch(import_module("services.agent.tasks.lifecycle"), "_is_passed", passed)
 
 
-def _repeat_step(patch: Patch, _site: SimulationContext) -> None:
+def _repeat_step(patch: Patch, _context: SimulationContext) -> None:
     """A restarted agent forgets which lifecycle steps are done."""
     task = _of("services.agent.tasks.runtime_state", "TaskRuntime")
     phases = _of("services.agent.tasks.runtime_state", "TaskPhase")
@@ -210,7 +210,7 @@ def _repeat_step(patch: Patch, _site: SimulationContext) -> None:
     patch(task, "restore", restore)
 
 
-def _start_unprepared(patch: Patch, _site: SimulationContext) -> None:
+def _start_unprepared(patch: Patch, _context: SimulationContext) -> None:
     """The agent starts tasks whose inputs are not prepared."""
 
     def missing(*_: object, **__: object) -> tuple[object, ...]:
@@ -219,7 +219,7 @@ def _start_unprepared(patch: Patch, _site: SimulationContext) -> None:
     patch(import_module("services.agent.tasks.supervisor"), "missing_inputs", missing)
 
 
-def _prepare_again(patch: Patch, _site: SimulationContext) -> None:
+def _prepare_again(patch: Patch, _context: SimulationContext) -> None:
     """The agent prepares all inputs of a task at each of its starts."""
 
     def missing(_task: object, inputs: Any, *, is_first: bool) -> Any:
@@ -228,7 +228,7 @@ def _prepare_again(patch: Patch, _site: SimulationContext) -> None:
     patch(import_module("services.agent.tasks.supervisor"), "missing_inputs", missing)
 
 
-def _both_stay(patch: Patch, _site: SimulationContext) -> None:
+def _both_stay(patch: Patch, _context: SimulationContext) -> None:
     """Duplicates are kept when a disconnected node returns."""
     reconcile = import_module("shared.core.scheduling.reconcile.service_jobs")
     plain = reconcile.duplicates_to_stop
@@ -239,7 +239,7 @@ def _both_stay(patch: Patch, _site: SimulationContext) -> None:
     patch(reconcile, "duplicates_to_stop", leaving)
 
 
-def _give_twice(patch: Patch, _site: SimulationContext) -> None:
+def _give_twice(patch: Patch, _context: SimulationContext) -> None:
     """The applier does not verify assigned resources."""
     assigner = import_module("shared.core.resources.assign").ResourceAssigner
 
@@ -249,7 +249,7 @@ def _give_twice(patch: Patch, _site: SimulationContext) -> None:
     patch(assigner, "is_sound", is_sound)
 
 
-def _promote_twice(patch: Patch, _site: SimulationContext) -> None:
+def _promote_twice(patch: Patch, _context: SimulationContext) -> None:
     """A group whose canaries were promoted waits for its promotion again."""
     group = _of("shared.core.state.tables.deployments", "GroupProgress")
 
@@ -259,7 +259,7 @@ def _promote_twice(patch: Patch, _site: SimulationContext) -> None:
     patch(group, "needs_promotion", property(needs))
 
 
-def _revert_loop(patch: Patch, _site: SimulationContext) -> None:
+def _revert_loop(patch: Patch, _context: SimulationContext) -> None:
     """A deployment that fails registers the text of its own version again."""
     rollouts = import_module("shared.core.decide.deployment_progress")
 
@@ -271,7 +271,7 @@ def _revert_loop(patch: Patch, _site: SimulationContext) -> None:
     patch(rollouts, "_revert_target", target)
 
 
-def _stale_timer(patch: Patch, _site: SimulationContext) -> None:
+def _stale_timer(patch: Patch, _context: SimulationContext) -> None:
     """The timekeeper is eight seconds early, and the applier believes it."""
     route = import_module("shared.core.decide.deployments")
     plain = route.decide_deployment_due
@@ -295,7 +295,7 @@ def _stale_timer(patch: Patch, _site: SimulationContext) -> None:
     patch(route, "decide_deployment_due", decide)
 
 
-def _one_incarnation(patch: Patch, _site: SimulationContext) -> None:
+def _one_incarnation(patch: Patch, _context: SimulationContext) -> None:
     """A log restored from an older copy continues in the incarnation of the lost one."""
 
     def decide(*_: object) -> None:
@@ -309,7 +309,7 @@ def _one_incarnation(patch: Patch, _site: SimulationContext) -> None:
     patch(import_module("services.plan_applier.incarnation"), "decide_seen", decide_seen)
 
 
-def _cron_doubled_at_takeover(patch: Patch, _site: SimulationContext) -> None:
+def _cron_doubled_at_takeover(patch: Patch, _context: SimulationContext) -> None:
     """The applier launches what a timekeeper says is due, though another one said it before."""
     route = import_module("shared.core.decide.route")
     launches = import_module("shared.core.decide.launches")
@@ -335,7 +335,7 @@ def _cron_doubled_at_takeover(patch: Patch, _site: SimulationContext) -> None:
     patch(route, "DECIDERS", {**route.DECIDERS, LaunchDue: decide})
 
 
-def _dispatch_twice(patch: Patch, _site: SimulationContext) -> None:
+def _dispatch_twice(patch: Patch, _context: SimulationContext) -> None:
     """A dispatch makes a child whatever token it has."""
 
     def never(_job_id: str, token: str) -> str:
@@ -344,7 +344,7 @@ def _dispatch_twice(patch: Patch, _site: SimulationContext) -> None:
     patch(import_module("shared.core.decide.dispatch"), "token_key", never)
 
 
-def _heed_late_copies(patch: Patch, _site: SimulationContext) -> None:
+def _heed_late_copies(patch: Patch, _context: SimulationContext) -> None:
     """Late copies of operators' requests are decided, whatever was asked for since."""
 
     def never(*_: object) -> bool:
@@ -359,7 +359,7 @@ def _heed_late_copies(patch: Patch, _site: SimulationContext) -> None:
         patch(import_module(module), "is_late", never)
 
 
-def _no_pace(patch: Patch, _site: SimulationContext) -> None:
+def _no_pace(patch: Patch, _context: SimulationContext) -> None:
     """Updates go on whatever is without health."""
     paced = import_module("shared.core.scheduling.reconcile.paced_jobs")
 
@@ -369,7 +369,7 @@ def _no_pace(patch: Patch, _site: SimulationContext) -> None:
     patch(paced, "changeable_count", changeable_count)
 
 
-def _drain_forgets_pace(patch: Patch, _site: SimulationContext) -> None:
+def _drain_forgets_pace(patch: Patch, _context: SimulationContext) -> None:
     """A drain moves everything at once."""
 
     def movable_count(*_: object, healthy: int, drainable: int) -> int:
@@ -382,7 +382,7 @@ def _drain_forgets_pace(patch: Patch, _site: SimulationContext) -> None:
     )
 
 
-def _drain_forgets_the_last(patch: Patch, _site: SimulationContext) -> None:
+def _drain_forgets_the_last(patch: Patch, _context: SimulationContext) -> None:
     """A drain ends while allocations still run on its node."""
 
     def busy_nodes(*_: object) -> frozenset[int]:
@@ -391,7 +391,7 @@ def _drain_forgets_the_last(patch: Patch, _site: SimulationContext) -> None:
     patch(import_module("shared.core.decide.nodes.drains"), "_busy_nodes", busy_nodes)
 
 
-def _rollback_forgets_a_member(patch: Patch, _site: SimulationContext) -> None:
+def _rollback_forgets_a_member(patch: Patch, _context: SimulationContext) -> None:
     """A failed rollout leaves its first member as it is."""
     rollouts = import_module("shared.core.decide.rollouts")
     back = rollouts._back  # noqa: SLF001
@@ -402,7 +402,7 @@ def _rollback_forgets_a_member(patch: Patch, _site: SimulationContext) -> None:
     patch(rollouts, "_back", forgetful)
 
 
-def _promotes_one_alone(patch: Patch, _site: SimulationContext) -> None:
+def _promotes_one_alone(patch: Patch, _context: SimulationContext) -> None:
     """A member of a rollout is promoted without the others."""
 
     def promoted_with(_state: Any, deployment: Any) -> Any:
@@ -412,13 +412,13 @@ def _promotes_one_alone(patch: Patch, _site: SimulationContext) -> None:
     patch(progress, "promoted_with", promoted_with)
 
 
-def _held_goes_on(patch: Patch, _site: SimulationContext) -> None:
+def _held_goes_on(patch: Patch, _context: SimulationContext) -> None:
     """The scheduler and the applier let a held deployment go on."""
     table = _of("shared.core.state.tables.deployments", "Deployment")
     patch(table, "is_moving", property(lambda self: self.status == "running"))
 
 
-def _revert_keeps_counts(patch: Patch, _site: SimulationContext) -> None:
+def _revert_keeps_counts(patch: Patch, _context: SimulationContext) -> None:
     """A job that goes back to an older version keeps the counts of its newest."""
     versions = import_module("shared.core.decide.versions")
     plain = versions.next_version
@@ -434,7 +434,7 @@ def _revert_keeps_counts(patch: Patch, _site: SimulationContext) -> None:
     patch(import_module("shared.core.decide.jobs"), "next_version", next_version)
 
 
-def _scale_in_update(patch: Patch, _site: SimulationContext) -> None:
+def _scale_in_update(patch: Patch, _context: SimulationContext) -> None:
     """A job is scaled in the middle of its deployment."""
     versions = import_module("shared.core.decide.versions")
     plain = versions._scaled  # noqa: SLF001
@@ -450,7 +450,7 @@ def _scale_in_update(patch: Patch, _site: SimulationContext) -> None:
     patch(versions, "_scaled", scaled)
 
 
-def _drain_takes_system(patch: Patch, _site: SimulationContext) -> None:
+def _drain_takes_system(patch: Patch, _context: SimulationContext) -> None:
     """A drain that leaves system jobs alone stops them, too."""
 
     def ignores_system(*_: object) -> bool:
@@ -460,7 +460,7 @@ def _drain_takes_system(patch: Patch, _site: SimulationContext) -> None:
     patch(table, "ignores_system", ignores_system)
 
 
-def _late_forgets(patch: Patch, _site: SimulationContext) -> None:
+def _late_forgets(patch: Patch, _context: SimulationContext) -> None:
     """A replacement that is not placed with the stop does not know what it replaces."""
 
     def await_replacements(*_: object) -> None:
@@ -470,7 +470,7 @@ def _late_forgets(patch: Patch, _site: SimulationContext) -> None:
     patch(table, "_await_replacements", await_replacements)
 
 
-def _room_given_away(patch: Patch, _site: SimulationContext) -> None:
+def _room_given_away(patch: Patch, _context: SimulationContext) -> None:
     """What ends of its stop gives its room to everybody, not to its replacement."""
 
     def keeps_room(_table: object, rows: Any, _codes: object) -> Any:
@@ -522,7 +522,7 @@ MUTANTS: dict[str, Callable[[Patch, SimulationContext], None]] = {
 
 
 @contextmanager
-def plant_bug(name: str, site: SimulationContext) -> Generator[None]:
+def plant_bug(name: str, context: SimulationContext) -> Generator[None]:
     """Run with one bug planted; the empty name plants none. Raises KeyError for an unknown one."""
     with ExitStack() as undo:
 
@@ -532,5 +532,5 @@ def plant_bug(name: str, site: SimulationContext) -> Generator[None]:
             setattr(owner, attribute, value)
 
         if name:
-            MUTANTS[name](patch, site)
+            MUTANTS[name](patch, context)
         yield

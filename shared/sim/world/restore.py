@@ -29,14 +29,14 @@ class RestoreFromCopy:
 
     def __init__(
         self,
-        site: SimulationContext,
+        context: SimulationContext,
         draws: RandomDraws,
         ledger: InvariantChecks,
         *,
         processes: list[SimulatedProcess],
         nodes: list[SimulatedNode],
     ) -> None:
-        self._site = site
+        self._context = context
         self._draws = draws
         self._ledger = ledger
         self._processes = processes
@@ -45,40 +45,40 @@ class RestoreFromCopy:
 
     def run(self) -> None:
         """Restore, wait, and check. Raises InvariantBroken."""
-        site = self._site
-        site.observer = self
-        site.bus.is_up = False
+        context = self._context
+        context.observer = self
+        context.bus.is_up = False
         for process in self._processes:
             if process.role is not None:
                 process.crash()
         for agent in self._agents:
             agent.disconnect()
-        site.bus.restart()
-        records = site.bus.log.records
-        site.bus.log.restore(self._draws.between(len(records) // 3, len(records) - 1))
-        site.bus.identity = f"bus-{site.bus.boot}"
-        site.message_faults.faults["log_restored"] += 1
+        context.bus.restart()
+        records = context.bus.log.records
+        context.bus.log.restore(self._draws.between(len(records) // 3, len(records) - 1))
+        context.bus.identity = f"bus-{context.bus.boot}"
+        context.message_faults.faults["log_restored"] += 1
         for node in self._nodes:
             node.on_start = None
             if self._draws.hit(300):
                 node.crash_agent(power_lost=False)
-                site.loop.after(self._draws.below(SECOND), node.start_agent)
+                context.loop.after(self._draws.below(SECOND), node.start_agent)
         for process in self._processes:
-            site.loop.after(self._draws.below(100 * MS), process.start)
-        site.loop.after(200 * MS, self._bus_up)
-        site.loop.run(site.loop.now_ns + CALM_NS)
+            context.loop.after(self._draws.below(100 * MS), process.start)
+        context.loop.after(200 * MS, self._bus_up)
+        context.loop.run(context.loop.now_ns + CALM_NS)
         self._check_tasks()
         self._check_ids()
 
     def _bus_up(self) -> None:
-        self._site.bus.is_up = True
+        self._context.bus.is_up = True
         for agent in self._agents:
-            self._site.loop.after(self._draws.below(200 * MS), agent.reconnect)
+            self._context.loop.after(self._draws.below(200 * MS), agent.reconnect)
 
     def _check_tasks(self) -> None:
         """Hold what runs on every node against the log alone."""
         replica = Replica()
-        for at, (subject, data) in enumerate(self._site.bus.log.records, 1):
+        for at, (subject, data) in enumerate(self._context.bus.log.records, 1):
             replica.apply(Record(at, subject, data))
         table, fleet = replica.state.allocations, replica.state.fleet
         rows = {int(key): row for row, key in enumerate(table.key[: table.size].tolist()) if key}

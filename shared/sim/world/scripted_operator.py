@@ -59,19 +59,19 @@ class ScriptedOperator:
 
     def __init__(
         self,
-        site: SimulationContext,
+        context: SimulationContext,
         draws: RandomDraws,
-        books: ReferenceModel,
+        model: ReferenceModel,
         *,
         is_thorough: bool = False,
     ) -> None:
-        self.site = site
-        self.wishes = 0
+        self.context = context
+        self.requests = 0
         self.is_idle = False
         #: called with the check of each accepted request.
         self.on_verdict: Callable[[bool, object], None] | None = None
         self._draws = draws
-        self._books = books
+        self._model = model
         self._is_thorough = is_thorough
         self._drained: list[str] = []
         #: nodes whose drain is over, and which take nothing new yet.
@@ -86,7 +86,7 @@ class ScriptedOperator:
     def begin(self, after_ns: int) -> None:
         """Create the first request, in a world with an operator."""
         self.is_idle = self._draws.hit(500) and not self._is_thorough
-        self.site.loop.after(after_ns, self._next)
+        self.context.loop.after(after_ns, self._next)
 
     def close(self) -> None:
         """Make no new requests, and end drains."""
@@ -94,22 +94,22 @@ class ScriptedOperator:
 
     def overtaken(self) -> list[str]:
         """Name what is not as the newest accepted request wants: a late copy of an older one came behind it."""
-        return sorted(name for name, wish in self._newest.items() if not wish.stands())
+        return sorted(name for name, request in self._newest.items() if not request.stands())
 
-    # ---- wishes ----
+    # ---- requests ----
 
     def _next(self) -> None:
         if self._open is not None or self.is_idle:
             return
-        wish = self._last() if self._is_closing else self._any()
-        if wish is not None:
-            self._open = wish
-            self.wishes += 1
-            self._try(wish)
+        request = self._last() if self._is_closing else self._any()
+        if request is not None:
+            self._open = request
+            self.requests += 1
+            self._try(request)
         elif self._is_closing:
             self.is_idle = True
         else:
-            self.site.loop.after(500 * MS, self._next)
+            self.context.loop.after(500 * MS, self._next)
 
     def _last(self) -> OperatorRequest | None:
         keep = 1 if self._leaves_one else 0
@@ -126,11 +126,11 @@ class ScriptedOperator:
         what = self._draws.below(130)
         if what >= 100:
             return self._any_steering()
-        if self._books.joint.active and what < 15:
+        if self._model.joint.active and what < 15:
             return self._fail_rollout()
         if what < 45:
             return self._stop()
-        nodes = sorted(one.id for one in self._books.nodes.values())
+        nodes = sorted(one.id for one in self._model.nodes.values())
         if not nodes:
             return None
         if what < 65 and len(self._drained) < _DRAINED_MAX:
@@ -153,7 +153,7 @@ class ScriptedOperator:
         return self._drain_one()
 
     def _drain_one(self) -> OperatorRequest | None:
-        nodes = sorted(one.id for one in self._books.nodes.values())
+        nodes = sorted(one.id for one in self._model.nodes.values())
         name = nodes[self._draws.below(len(nodes))] if nodes else ""
         is_taken = name in self._drained or name in self._closed
         if not name or is_taken or len(self._drained) >= _DRAINED_MAX:
@@ -161,10 +161,10 @@ class ScriptedOperator:
         return self.drain(name, draining=True)
 
     def _stop(self) -> OperatorRequest | None:
-        rows = sorted(row for row, one in self._books.allocs.items() if one.is_wanted)
+        rows = sorted(row for row, one in self._model.allocs.items() if one.is_wanted)
         if not rows:
             return None
-        alloc = self._books.allocs[rows[self._draws.below(len(rows))]]
+        alloc = self._model.allocs[rows[self._draws.below(len(rows))]]
         body = {"alloc_id": alloc_id(alloc.key)}
         return OperatorRequest(
             subject=subjects.api("alloc", "stop"),
@@ -174,7 +174,7 @@ class ScriptedOperator:
 
     def _deployments(self, *statuses: str) -> list[int]:
         """Keys of the deployments with one of these statuses, oldest first."""
-        found = self._books.rollouts.by_key.items()
+        found = self._model.rollouts.by_key.items()
         return sorted(key for key, one in found if one.status in statuses)
 
     def _any_steering(self) -> OperatorRequest | None:
@@ -190,7 +190,7 @@ class ScriptedOperator:
 
     def _steer(self, verb: str, key: int) -> OperatorRequest | None:
         """Create a request about a deployment; its effect stays in the log, whatever follows."""
-        one, status = self._books.rollouts.by_key[key], _STEERED[verb]
+        one, status = self._model.rollouts.by_key[key], _STEERED[verb]
         body: dict[str, object] = {"deployment_id": deployment_id(key)}
         if verb == "set_health":
             return self._set_health(key, body)
@@ -203,14 +203,14 @@ class ScriptedOperator:
         return OperatorRequest(subject=subjects.api("deployment", verb), body=body, holds=holds)
 
     def _set_health(self, key: int, body: dict[str, object]) -> OperatorRequest | None:
-        members = self._books.rollouts.members
+        members = self._model.rollouts.members
         rows = sorted(row for row, one in members.items() if one.deployment == key)
         if not rows:
             return None
         row = rows[self._draws.below(len(rows))]
         member, name = members[row], self._draws.below(2)
         health = ("healthy", "unhealthy")[name]
-        alloc = alloc_id(self._books.allocs[row].key)
+        alloc = alloc_id(self._model.allocs[row].key)
         return OperatorRequest(
             subject=subjects.api("deployment", "set_health"),
             body={**body, health: [alloc]},
@@ -219,16 +219,16 @@ class ScriptedOperator:
 
     def _fail_rollout(self) -> OperatorRequest:
         """Create the request that fails the newest rollout."""
-        key = max(self._books.joint.active)
+        key = max(self._model.joint.active)
         return OperatorRequest(
             subject=subjects.api("rollout", "fail"),
             body={"rollout_id": rollout_id(key)},
-            holds=lambda _: key not in self._books.joint.active,
+            holds=lambda _: key not in self._model.joint.active,
         )
 
     def _ends(self, job_id: str) -> bool:
         """Return whether the job is stopped, so that all its allocations end anyway."""
-        job = self._books.jobs.get(job_id)
+        job = self._model.jobs.get(job_id)
         return job is None or job.is_stopped
 
     def drain(self, name: str, *, draining: bool) -> OperatorRequest:
@@ -255,11 +255,11 @@ class ScriptedOperator:
             body=body,
             subject_of=f"drain of {name}",
             # A complete drain leaves the node closed, as requested.
-            stands=lambda: self._books.is_closed(name) == stays_closed,
-            seen_seq=self._books.seq,
+            stands=lambda: self._model.is_closed(name) == stays_closed,
+            seen_seq=self._model.seq,
             holds=lambda seq: (
-                self._books.is_drained(name) == draining
-                or (seq, draining) in self._books.drains_of.get(name, ())
+                self._model.is_drained(name) == draining
+                or (seq, draining) in self._model.drains_of.get(name, ())
             ),
         )
 
@@ -270,25 +270,25 @@ class ScriptedOperator:
             subject=subjects.api("node", "set_eligibility"),
             body={"node_id": name, "eligible": True},
             subject_of=f"drain of {name}",
-            stands=lambda: not self._books.is_closed(name),
-            seen_seq=self._books.seq,
-            holds=lambda _: not self._books.is_closed(name),
+            stands=lambda: not self._model.is_closed(name),
+            seen_seq=self._model.seq,
+            holds=lambda _: not self._model.is_closed(name),
         )
 
     def _name(self) -> OperatorRequest | None:
         """Create the request that names a version of a job, or takes its name away; some are refused."""
-        names = sorted(name for name, job in self._books.jobs.items() if job.job_type == "service")
+        names = sorted(name for name, job in self._model.jobs.items() if job.job_type == "service")
         if not names:
             return None
         job_id = names[self._draws.below(len(names))]
-        versions = self._books.versions
+        versions = self._model.versions
         tags = versions.tags_of(job_id)
         if tags and self._draws.hit(250):
             version, name = sorted(tags.items())[self._draws.below(len(tags))]
             body = {"job_id": job_id, "version": version, "name": name, "unset": True}
             wanted = ""
         else:
-            version = self._draws.below(self._books.jobs[job_id].version + 1)
+            version = self._draws.below(self._model.jobs[job_id].version + 1)
             wanted = _TAGS[self._draws.below(len(_TAGS))]
             body = {"job_id": job_id, "version": version, "name": wanted}
         return OperatorRequest(
@@ -296,7 +296,7 @@ class ScriptedOperator:
             body=body,
             holds=lambda seq: (
                 versions.had_tag(job_id, version, wanted, seq)
-                or versions.had_tag(job_id, version, wanted, self._books.seq)
+                or versions.had_tag(job_id, version, wanted, self._model.seq)
             ),
         )
 
@@ -307,54 +307,54 @@ class ScriptedOperator:
             subject=subjects.api("node", "set_meta"),
             body=body,
             subject_of=f"meta of {name}",
-            stands=lambda: self._books.meta.get(name, {}).get("rack") == rack,
-            seen_seq=self._books.seq,
+            stands=lambda: self._model.meta.get(name, {}).get("rack") == rack,
+            seen_seq=self._model.seq,
             holds=lambda seq: (
-                self._books.meta.get(name, {}).get("rack") == rack
+                self._model.meta.get(name, {}).get("rack") == rack
                 or any(
                     at == seq and meta.get("rack") == rack
-                    for at, meta in self._books.metas_of.get(name, ())
+                    for at, meta in self._model.metas_of.get(name, ())
                 )
             ),
         )
 
     # ---- asking ----
 
-    def _try(self, wish: OperatorRequest) -> None:
-        if self._open is not wish:
+    def _try(self, request: OperatorRequest) -> None:
+        if self._open is not request:
             return
-        site = self.site
-        for delay in site.message_faults.hop_delays():
-            body, answer = wish.encoded(), self._answer(wish)
-            site.loop.after(delay, site.bus.publish, wish.subject, body, answer)
-        site.loop.after(_RETRY_NS, self._try, wish)
+        context = self.context
+        for delay in context.message_faults.hop_delays():
+            body, answer = request.encoded(), self._answer(request)
+            context.loop.after(delay, context.bus.publish, request.subject, body, answer)
+        context.loop.after(_RETRY_NS, self._try, request)
 
-    def _send_late_copy(self, wish: OperatorRequest) -> None:
+    def _send_late_copy(self, request: OperatorRequest) -> None:
         """Deliver a copy that a silent view held, long after the request was decided."""
-        self.site.bus.publish(wish.subject, wish.encoded(), self._answer(wish))
+        self.context.bus.publish(request.subject, request.encoded(), self._answer(request))
 
-    def _answer(self, wish: OperatorRequest) -> Callable[[bytes], None]:
+    def _answer(self, request: OperatorRequest) -> Callable[[bytes], None]:
         def answered(data: bytes) -> None:
             verdict = _VERDICT.decode(data)
-            if self._open is not wish or verdict.status == "pending":
+            if self._open is not request or verdict.status == "pending":
                 return
             error = verdict.error
-            if error is not None and error.code == "conflict" and wish.seen_seq:
+            if error is not None and error.code == "conflict" and request.seen_seq:
                 # The node changed meanwhile: look, and ask anew.
-                self._open = msgspec.structs.replace(wish, seen_seq=self._books.seq)
+                self._open = msgspec.structs.replace(request, seen_seq=self._model.seq)
                 self._try(self._open)
                 return
             if verdict.status == "accepted" and self.on_verdict is not None:
-                self.on_verdict(wish.holds(verdict.seq), wish)
-            if verdict.status == "accepted" and wish.subject_of:
-                older = self._newest.get(wish.subject_of)
-                self._newest[wish.subject_of] = wish
+                self.on_verdict(request.holds(verdict.seq), request)
+            if verdict.status == "accepted" and request.subject_of:
+                older = self._newest.get(request.subject_of)
+                self._newest[request.subject_of] = request
                 if older is not None:
                     # Of the request that this one takes back.
                     after_ns = self._draws.between(10 * MS, SECOND)
-                    self.site.loop.after(after_ns, self._send_late_copy, older)
+                    self.context.loop.after(after_ns, self._send_late_copy, older)
             self._open = None
             pause_max_ns = SECOND if self._is_thorough else 2 * SECOND
-            self.site.loop.after(self._draws.between(200 * MS, pause_max_ns), self._next)
+            self.context.loop.after(self._draws.between(200 * MS, pause_max_ns), self._next)
 
         return answered

@@ -89,21 +89,22 @@ class SimulatedWorld:
         self.lines: list[str] | None = [] if trace else None
         loop = VirtualLoop()
         self.message_faults = MessageFaults(RandomDraws(seed, 1))
-        self.site = SimulationContext(
+        self.context = SimulationContext(
             loop, MemoryBus(loop, self.message_faults), self.message_faults, RandomDraws(seed, 2)
         )
         self._draws = RandomDraws(seed, 3)
         self.cache = RecordCache()
         self.nodes = [
-            SimulatedNode(self.site, f"node-{n}", RandomDraws(seed, 100 + n)) for n in range(NODES)
+            SimulatedNode(self.context, f"node-{n}", RandomDraws(seed, 100 + n))
+            for n in range(NODES)
         ]
         for node in self.nodes:
             node.process = SimulatedProcess(
-                self.site, f"agent-{node.node_id}", agent_builder(node), node.perform
+                self.context, f"agent-{node.node_id}", agent_builder(node), node.perform
             )
         self.processes = [
             SimulatedProcess(
-                self.site, f"{module}-{n}", role_builder(module, name, self.cache.decode)
+                self.context, f"{module}-{n}", role_builder(module, name, self.cache.decode)
             )
             for module, name, count in ROLES
             for n in range(count)
@@ -114,7 +115,7 @@ class SimulatedWorld:
         self.customers.append(self._dispatched())
         if seed % _JOINT_ONE_OF == 1:
             self.customers.append(self._joint())
-        self.gauge = GaugePublisher(self.site, RandomDraws(seed, 7))
+        self.gauge = GaugePublisher(self.context, RandomDraws(seed, 7))
 
     def _customer(self, n: int) -> Submitter:
         kind = "service" if n < _SERVICES else "batch"
@@ -140,9 +141,9 @@ class SimulatedWorld:
                 cpu_mhz=3000,
                 priority=_BIG_PRIORITY,
             )
-            return Submitter(self.site, RandomDraws(self.seed, 200 + n), shape, (8, 10))
+            return Submitter(self.context, RandomDraws(self.seed, 200 + n), shape, (8, 10))
         kind_of = VersionSubmitter if kind == "service" and self._is_thorough else Submitter
-        return kind_of(self.site, RandomDraws(self.seed, 200 + n), shape)
+        return kind_of(self.context, RandomDraws(self.seed, 200 + n), shape)
 
     @property
     def _is_thorough(self) -> bool:
@@ -162,7 +163,7 @@ class SimulatedWorld:
             canaries=0 if is_system else -1,
         )
         counts = (1, 1) if is_system else (1, 2)
-        return Submitter(self.site, RandomDraws(self.seed, 300 + n), shape, counts)
+        return Submitter(self.context, RandomDraws(self.seed, 300 + n), shape, counts)
 
     def _periodic(self, n: int) -> Submitter:
         """Make the submitter of a job whose children are launched every few seconds."""
@@ -177,7 +178,7 @@ class SimulatedWorld:
             crons=crons,
             prohibits_overlap=prohibits_overlap,
         )
-        return Submitter(self.site, RandomDraws(self.seed, 400 + n), shape, (1, 2))
+        return Submitter(self.context, RandomDraws(self.seed, 400 + n), shape, (1, 2))
 
     def _dispatched(self) -> Submitter:
         """Make the submitter of a job that is dispatched."""
@@ -190,7 +191,7 @@ class SimulatedWorld:
             priority=60,
             dispatched_with=(META_REQUIRED,),
         )
-        return Dispatcher(self.site, RandomDraws(self.seed, 500), shape)
+        return Dispatcher(self.context, RandomDraws(self.seed, 500), shape)
 
     def _joint(self) -> JointSubmitter:
         """Make the submitter of jobs that are changed together."""
@@ -205,12 +206,12 @@ class SimulatedWorld:
             )
             for n in range(4)
         ]
-        return JointSubmitter(self.site, RandomDraws(self.seed, 600), shapes)
+        return JointSubmitter(self.context, RandomDraws(self.seed, 600), shapes)
 
     def run(self) -> WorldOutcome:
         """Run the world. A broken invariant is returned, not raised."""
-        with plant_bug(self.mutant, self.site):
-            oracle = Oracle(self.site, self.cache, self.nodes)
+        with plant_bug(self.mutant, self.context):
+            oracle = Oracle(self.context, self.cache, self.nodes)
             try:
                 self._story(oracle)
             except InvariantBroken as found:
@@ -218,12 +219,12 @@ class SimulatedWorld:
             return self._outcome(oracle, None)
 
     def _story(self, oracle: Oracle) -> None:
-        site, loop = self.site, self.site.loop
+        context, loop = self.context, self.context.loop
         self.oracle = oracle
-        site.observer = self
-        site.bus.log.watch(oracle.on_log)
+        context.observer = self
+        context.bus.log.watch(oracle.on_log)
         chaos = FaultInjector(
-            site,
+            context,
             RandomDraws(self.seed, 4),
             processes=self.processes,
             nodes=self.nodes,
@@ -241,7 +242,7 @@ class SimulatedWorld:
             customer.status_of_submission = oracle.status_of_submission
             customer.begin(self._draws.between(100 * MS, 2 * SECOND))
         operator = ScriptedOperator(
-            site, RandomDraws(self.seed, 5), oracle.books, is_thorough=self._is_thorough
+            context, RandomDraws(self.seed, 5), oracle.model, is_thorough=self._is_thorough
         )
         operator.on_verdict = oracle.check_operator_verdict
         self.gauge.begin()
@@ -266,7 +267,7 @@ class SimulatedWorld:
         self, oracle: Oracle, agents: list[SimulatedProcess], operator: ScriptedOperator
     ) -> None:
         everyone = [*self.processes, *agents]
-        loop = self.site.loop
+        loop = self.context.loop
         reason = "not checked yet"
         while reason and loop.now_ns < STORM_ENDS_NS + CALM_MAX_NS:
             loop.run(loop.now_ns + _LOOK_NS)
@@ -277,9 +278,9 @@ class SimulatedWorld:
         oracle.ledger.hold("newest_request", not overtaken, *overtaken)
         oracle.settle(everyone)
         if not self.seed % ONE_OF:
-            self.site.bus.log.unwatch(oracle.on_log)
+            self.context.bus.log.unwatch(oracle.on_log)
             restore = RestoreFromCopy(
-                self.site,
+                self.context,
                 RandomDraws(self.seed, 6),
                 oracle.ledger,
                 processes=self.processes,
@@ -298,7 +299,7 @@ class SimulatedWorld:
         """Pass a step on to the oracle, and to the trace where one is kept."""
         self.steps += 1
         if self.lines is not None:
-            self.lines.append(_line(self.site.loop.now_ns, process, inputs, effects))
+            self.lines.append(_line(self.context.loop.now_ns, process, inputs, effects))
         self.oracle.stepped(process, inputs, effects)
 
     def ended(self, process: SimulatedProcess, reason: str, *, raised: bool) -> None:
@@ -307,7 +308,7 @@ class SimulatedWorld:
 
     def _outcome(self, oracle: Oracle, found: InvariantBroken | None) -> WorldOutcome:
         digest = blake2b(digest_size=16)
-        for _, data in self.site.bus.log.records:
+        for _, data in self.context.bus.log.records:
             digest.update(data)
         for line in self.lines or ():
             digest.update(line.encode())
@@ -315,9 +316,9 @@ class SimulatedWorld:
             seed=self.seed,
             invariant="" if found is None else found.invariant,
             detail="" if found is None else found.detail,
-            seq=len(self.site.bus.log.records),
-            at_ns=self.site.loop.now_ns,
-            transactions=oracle.books.transactions,
+            seq=len(self.context.bus.log.records),
+            at_ns=self.context.loop.now_ns,
+            transactions=oracle.model.transactions,
             steps=self.steps,
             faults=self.message_faults.faults,
             checks=oracle.ledger.checks,

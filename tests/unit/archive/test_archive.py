@@ -424,11 +424,11 @@ def test_columns_of_a_sheet_stay_in_order() -> None:
     """Rows added one by one and whole columns keep the order in which they came."""
     from shared.archive.table_buffers import TableBuffer
 
-    sheet = TableBuffer({"a": "BIGINT", "b": "VARCHAR"})
-    sheet.add(a=1, b="x")
-    sheet.extend(2, a=np.array([2, 3]), b="y")
-    sheet.add(a=4, b=None)
-    taken = sheet.take()
+    buffer = TableBuffer({"a": "BIGINT", "b": "VARCHAR"})
+    buffer.add(a=1, b="x")
+    buffer.extend(2, a=np.array([2, 3]), b="y")
+    buffer.add(a=4, b=None)
+    taken = buffer.take()
     assert taken["a"].tolist() == [1, 2, 3, 4]
     assert taken["b"].tolist() == ["x", "y", "y", None]
-    assert sheet.rows == 0 and not len(sheet.take()["a"])
+    assert buffer.rows == 0 and not len(buffer.take()["a"])

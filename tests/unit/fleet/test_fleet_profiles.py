@@ -104,32 +104,34 @@ runs:
   - {job: "night-*", lasts: 7s}
   - {type: batch, lasts: 9s, fail: 1}
 """
-    habits = NodeProfile(read_profile(text))
+    node_profile = NodeProfile(read_profile(text))
 
     def ns(law: distributions.Distribution) -> int:
         return int(law.draw(np.zeros(1, dtype=np.uint64))[0])
 
-    assert ns(habits.manner("night-1", "batch").runs) == 7_000_000_000
-    assert ns(habits.manner("day", "batch").runs) == 9_000_000_000
-    exact = habits.manner("day", "batch", {"sim.run_ms": "1500", "sim.exit_code": "0"})
+    assert ns(node_profile.task_profile("night-1", "batch").runs) == 7_000_000_000
+    assert ns(node_profile.task_profile("day", "batch").runs) == 9_000_000_000
+    exact = node_profile.task_profile("day", "batch", {"sim.run_ms": "1500", "sim.exit_code": "0"})
     assert (ns(exact.runs), exact.run_fails, exact.exit_code) == (1_500_000_000, 0, 0)
-    assert habits.manner("day", "service").runs.is_never
-    assert habits.manner("day", "batch") is habits.manner("other", "batch")
+    assert node_profile.task_profile("day", "service").runs.is_never
+    assert node_profile.task_profile("day", "batch") is node_profile.task_profile("other", "batch")
     for bad in ("x", "-1", "1" * 20):
         with pytest.raises(ConfigInvalid, match="not a whole number"):
-            habits.manner("day", "batch", {"sim.run_ms": bad})
+            node_profile.task_profile("day", "batch", {"sim.run_ms": bad})
 
 
 def test_a_task_that_fails_is_started_again_as_its_policy_says() -> None:
     """Three restarts with a pause make four runs; runs longer than the interval allows never give up."""
-    habits = NodeProfile(FleetProfile())
+    node_profile = NodeProfile(FleetProfile())
     again = RestartRule(restarts=3, pause_ns=10, interval_ns=1_000)
-    manner = habits.manner("a", "batch", {"sim.exit_code": "1"}, again)
-    assert manner.time_to_final_failure(np.array([5, 400])).tolist() == [
+    task_profile = node_profile.task_profile("a", "batch", {"sim.exit_code": "1"}, again)
+    assert task_profile.time_to_final_failure(np.array([5, 400])).tolist() == [
         4 * 5 + 3 * 10,
         distributions.NEVER_NS,
     ]
-    assert habits.manner("a", "batch").time_to_final_failure(np.array([5])).tolist() == [5]
+    assert node_profile.task_profile("a", "batch").time_to_final_failure(
+        np.array([5])
+    ).tolist() == [5]
 
 
 def test_for_ever_is_no_time_and_a_cut_cuts() -> None:

@@ -18,11 +18,11 @@ def test_a_planted_bug_patches_what_is_there(name: str) -> None:
         assert getattr(owner, attribute) is not new
         patched.append(attribute)
 
-    MUTANTS[name](patch, site())
+    MUTANTS[name](patch, context())
     assert patched
 
 
-def site() -> SimulationContext:
+def context() -> SimulationContext:
     """What a world hands to a bug, with nothing running in it."""
     loop, faults = VirtualLoop(), MessageFaults(RandomDraws(1, 1))
     return SimulationContext(loop, MemoryBus(loop, faults), faults, RandomDraws(1, 2))
