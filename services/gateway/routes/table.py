@@ -13,7 +13,7 @@ from services.gateway.routes import (
     deployments,
     evaluations,
     event_stream,
-    job_writes,
+    job_endpoints,
     log_stream,
     moments,
     nodes,
@@ -28,7 +28,7 @@ from services.gateway.routes import (
 ENDPOINTS: tuple[Endpoint, ...] = (
     # A job's id may have slashes: what stands behind it comes first.
     *services.ENDPOINTS,
-    *job_writes.ENDPOINTS,
+    *job_endpoints.ENDPOINTS,
     *allocations.ENDPOINTS,
     *evaluations.ENDPOINTS,
     *pools.ENDPOINTS,
