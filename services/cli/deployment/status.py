@@ -4,7 +4,8 @@ import time
 
 from schemas.answers import DeploymentAnswer, DeploymentsAnswer
 from schemas.projections import DeploymentGroupLine, DeploymentLine, Query
-from services.cli.deployment.monitor import follow_deployment, query_deployment
+from services.cli.deployment.follow import follow
+from services.cli.deployment.monitor import DEPLOYMENT, query_deployment
 from services.cli.runtime import tables
 from services.cli.runtime.bus_client import query_once, query_pages, resolve_job, with_bus
 from services.cli.runtime.output import CommandOutput, short_id
@@ -14,36 +15,29 @@ from shared.display.formats import format_age, format_duration
 
 def list_all(out: CommandOutput, *, job: str, status: str, limit: int, verbose: bool) -> int:
     """List deployments, newest first."""
-    query = Query(job_id=job, status=status, limit=limit)
-    answer = query_pages("deployments", DeploymentsAnswer, query, "deployments")
-    return _print_list(out, answer, verbose=verbose)
+    return _list(out, Query(job_id=job, status=status, limit=limit), verbose=verbose)
 
 
 def list_of_job(out: CommandOutput, *, job_id: str, limit: int, verbose: bool) -> int:
     """List the deployments of a job, newest first."""
     name = with_bus(lambda client: resolve_job(client, job_id))
-    query = Query(job_id=name, limit=limit)
+    return _list(out, Query(job_id=name, limit=limit), verbose=verbose, with_job=False)
+
+
+def _list(out: CommandOutput, query: Query, *, verbose: bool, with_job: bool = True) -> int:
     answer = query_pages("deployments", DeploymentsAnswer, query, "deployments")
-    return _print_list(out, answer, verbose=verbose, with_job=False)
-
-
-def _print_list(
-    out: CommandOutput, answer: DeploymentsAnswer, *, verbose: bool, with_job: bool = True
-) -> int:
-    out.result(answer)
     rows = [
         (
             one.id if verbose else short_id(one.id),
-            one.job if with_job else "",
+            *((one.job,) if with_job else ()),
             one.version,
             one.status,
             one.description,
         )
         for one in answer.deployments
     ]
-    out.table("ID|JOB|VERSION>|STATUS|DESCRIPTION", rows)
-    tables.print_footer(out, len(answer.deployments), answer.total, "deployments")
-    return 0
+    columns = f"ID|{'JOB|' if with_job else ''}VERSION>|STATUS|DESCRIPTION"
+    return tables.print_list(out, answer, columns, rows, total=answer.total, what="deployments")
 
 
 def status(
@@ -55,7 +49,7 @@ def status(
         found = await query_deployment(client, deployment_id, limit=limit)
         if not monitor:
             return found
-        last = await follow_deployment(client, out, found.deployment.id)
+        last = await follow(DEPLOYMENT, client, out, found.deployment.id)
         return await query_deployment(client, last.deployment.id, last.seq, limit)
 
     if monitor:
@@ -104,8 +98,7 @@ def print_deployment(out: CommandOutput, answer: DeploymentAnswer, *, verbose: b
         for row in answer.allocations
     ]
     out.table("ID|NAME|NODE|STATUS|HEALTH|REASON", rows, "Allocations")
-    if len(answer.allocations) < answer.allocations_total:
-        tables.print_footer(out, len(answer.allocations), answer.allocations_total, "allocations")
+    tables.print_cut(out, len(answer.allocations), answer.allocations_total, "allocations")
 
 
 def print_groups(out: CommandOutput, one: DeploymentLine) -> None:

@@ -26,7 +26,6 @@ def list_all(
 
 def _waiting(out: CommandOutput, query: Query, *, verbose: bool) -> int:
     answer = query_pages("waiting", WaitingAnswer, query, "waiting")
-    out.result(answer)
     now_ns, since = time.time_ns(), format_time_and_age if verbose else format_age
     rows = [
         (
@@ -43,9 +42,8 @@ def _waiting(out: CommandOutput, query: Query, *, verbose: bool) -> int:
         )
         for one in answer.waiting
     ]
-    out.table("POSITION>|JOB|GROUP|N>|CLASS|PRIORITY>|POOL|SINCE|REASON|RESERVED NODES", rows)
-    tables.print_footer(out, len(answer.waiting), answer.total, "waiting groups")
-    return 0
+    columns = "POSITION>|JOB|GROUP|N>|CLASS|PRIORITY>|POOL|SINCE|REASON|RESERVED NODES"
+    return tables.print_list(out, answer, columns, rows, total=answer.total, what="waiting groups")
 
 
 def status(out: CommandOutput, *, eval_id: str, verbose: bool) -> int:

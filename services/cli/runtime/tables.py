@@ -3,6 +3,8 @@
 import time
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from schemas.answers import Counts
 from schemas.job_answers import JobAnswer, JobLine, PeriodicShown
 from schemas.jobs import ErrorDetail
@@ -38,8 +40,29 @@ def print_footer(out: CommandOutput, shown: int, total: int, what: str) -> None:
     """Print that a list is empty, or that it was cut."""
     if not total:
         out.line(f"no {what}", "dim")
-    elif shown < total:
+    print_cut(out, shown, total, what)
+
+
+def print_cut(out: CommandOutput, shown: int, total: int, what: str) -> None:
+    """Print that a list was cut, if it was."""
+    if shown < total:
         out.line(f"{shown} of {total} {what}; --limit shows more", "dim")
+
+
+def print_list(
+    out: CommandOutput,
+    answer: msgspec.Struct,
+    columns: str,
+    rows: Sequence[Sequence[object]],
+    *,
+    total: int,
+    what: str,
+) -> int:
+    """Print the answer of a list query, one row an item, and how many there are in all. Returns the exit code."""
+    out.result(answer)
+    out.table(columns, rows)
+    print_footer(out, len(rows), total, what)
+    return 0
 
 
 def job_status(one: JobLine) -> str:
@@ -98,8 +121,7 @@ def _print_children(out: CommandOutput, answer: JobAnswer, now_ns: int) -> None:
         forced = "forced" if known is not None and known.forced else ""
         rows.append((child.id, job_status(child), running_of_desired(child.groups), when, forced))
     out.table("ID|STATUS|RUNNING>|PLANNED|", rows, "Children")
-    if len(answer.children) < answer.children_total:
-        print_footer(out, len(answer.children), answer.children_total, "children")
+    print_cut(out, len(answer.children), answer.children_total, "children")
 
 
 def print_job(out: CommandOutput, answer: JobAnswer, *, verbose: bool) -> None:
@@ -152,8 +174,7 @@ def print_job(out: CommandOutput, answer: JobAnswer, *, verbose: bool) -> None:
             text = "; ".join(line.reasons) or line.wait_class
             out.line(f"{line.n} of {line.group} waiting: {text}", "yellow")
     print_allocations(out, answer.allocations, "Allocations", verbose=verbose)
-    if len(answer.allocations) < answer.allocations_total:
-        print_footer(out, len(answer.allocations), answer.allocations_total, "allocations")
+    print_cut(out, len(answer.allocations), answer.allocations_total, "allocations")
     print_evaluations(out, answer.evaluations, "Evaluations", verbose=verbose, with_job=False)
 
 
