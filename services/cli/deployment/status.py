@@ -7,7 +7,7 @@ from schemas.projections import DeploymentGroupLine, DeploymentLine, Query
 from services.cli.deployment.follow import follow
 from services.cli.deployment.monitor import DEPLOYMENT, query_deployment
 from services.cli.runtime import tables
-from services.cli.runtime.bus_client import query_once, query_pages, resolve_job, with_bus
+from services.cli.runtime.bus_client import query_once, query_pages, with_bus
 from services.cli.runtime.output import CommandOutput, short_id
 from shared.bus.connection.public_client import Client
 from shared.display.formats import format_age, format_duration
@@ -15,17 +15,18 @@ from shared.display.formats import format_age, format_duration
 
 def list_all(out: CommandOutput, *, job: str, status: str, limit: int, verbose: bool) -> int:
     """List deployments, newest first."""
-    return _list(out, Query(job_id=job, status=status, limit=limit), verbose=verbose)
+    return _list(out, Query(status=status, limit=limit), job, verbose=verbose)
 
 
 def list_of_job(out: CommandOutput, *, job_id: str, limit: int, verbose: bool) -> int:
     """List the deployments of a job, newest first."""
-    name = with_bus(lambda client: resolve_job(client, job_id))
-    return _list(out, Query(job_id=name, limit=limit), verbose=verbose, with_job=False)
+    return _list(out, Query(limit=limit), job_id, verbose=verbose, with_job=False)
 
 
-def _list(out: CommandOutput, query: Query, *, verbose: bool, with_job: bool = True) -> int:
-    answer = query_pages("deployments", DeploymentsAnswer, query, "deployments")
+def _list(
+    out: CommandOutput, query: Query, job: str, *, verbose: bool, with_job: bool = True
+) -> int:
+    answer = query_pages("deployments", DeploymentsAnswer, query, "deployments", job=job)
     rows = [
         (
             one.id if verbose else short_id(one.id),

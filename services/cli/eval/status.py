@@ -15,17 +15,17 @@ def list_all(
 ) -> int:
     """List evaluations, newest first; or waiting task groups in queue order."""
     if waiting:
-        return _waiting(out, Query(job_id=job, limit=limit), verbose=verbose)
-    query = Query(job_id=job, status=status, limit=limit)
-    answer = query_pages("evals", EvalsAnswer, query, "evaluations")
+        return _waiting(out, job, limit=limit, verbose=verbose)
+    query = Query(status=status, limit=limit)
+    answer = query_pages("evals", EvalsAnswer, query, "evaluations", job=job)
     out.result(answer)
     tables.print_evaluations(out, answer.evaluations, "", verbose=verbose)
     tables.print_footer(out, len(answer.evaluations), answer.total, "evaluations")
     return 0
 
 
-def _waiting(out: CommandOutput, query: Query, *, verbose: bool) -> int:
-    answer = query_pages("waiting", WaitingAnswer, query, "waiting")
+def _waiting(out: CommandOutput, job: str, *, limit: int, verbose: bool) -> int:
+    answer = query_pages("waiting", WaitingAnswer, Query(limit=limit), "waiting", job=job)
     now_ns, since = time.time_ns(), format_time_and_age if verbose else format_age
     rows = [
         (

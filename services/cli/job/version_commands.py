@@ -2,6 +2,7 @@
 
 from services.cli.command_spec import (
     AT_OPTION,
+    EXACT_JOB_ARGUMENT,
     FOLLOW_FLAG,
     JOB_ARGUMENT,
     LIMIT_OPTION,
@@ -13,7 +14,6 @@ from services.cli.command_spec import (
     option_argument,
 )
 
-_JOB = JOB_ARGUMENT._replace(help="job id")
 _RUN = {"": "job.run:JobRunResult"}
 _FOLLOWS = "Follows the rollout and exits as job run does; exit 1 also when it is refused."
 _SHARED = (
@@ -37,7 +37,7 @@ COMMANDS = (
         "register the specification of an older version again, as the next version",
         "job.next_versions:revert",
         (
-            _JOB,
+            EXACT_JOB_ARGUMENT,
             ArgumentSpec("version", "number or tag of a kept version", metavar="VERSION|TAG"),
             option_argument(
                 "check_version",
@@ -59,7 +59,7 @@ COMMANDS = (
         "change the count of a group, as the next version",
         "job.next_versions:scale",
         (
-            _JOB,
+            EXACT_JOB_ARGUMENT,
             ArgumentSpec(
                 "group", "group; may be left out if there is one", default="", metavar="GROUP"
             ),
@@ -76,7 +76,7 @@ COMMANDS = (
         ("job", "start"),
         "run a stopped job again, as the next version",
         "job.next_versions:start",
-        (_JOB, *_SHARED),
+        (EXACT_JOB_ARGUMENT, *_SHARED),
         _RUN,
         details=f"Registers the newest text again. Refused if the job is not stopped. {_FOLLOWS}",
         examples=("job start hello",),
@@ -127,7 +127,7 @@ COMMANDS = (
         "tag a version of a job; a tagged version is kept",
         "job.marks:apply_tag",
         (
-            _JOB,
+            EXACT_JOB_ARGUMENT,
             _TAG,
             option_argument("version", "version; -1: the newest", int, default=-1),
             option_argument("description", "description of the tag", metavar="TEXT"),
@@ -145,7 +145,7 @@ COMMANDS = (
         ("job", "tag", "unset"),
         "remove the tag of a version",
         "job.marks:unset_tag",
-        (_JOB, _TAG),
+        (EXACT_JOB_ARGUMENT, _TAG),
         {"": "job.marks:JobTagResult"},
         examples=("job tag unset web good",),
         changes=True,
@@ -155,7 +155,7 @@ COMMANDS = (
         "mark a version of a job as stable",
         "job.marks:set_stability",
         (
-            _JOB,
+            EXACT_JOB_ARGUMENT,
             ArgumentSpec("version", "number of a kept version", int, metavar="VERSION"),
             flag_argument("unset", "remove the mark"),
         ),
@@ -179,7 +179,7 @@ COMMANDS = (
         "print the output of all running tasks of a job in one stream",
         "job.logs:logs",
         (
-            JOB_ARGUMENT._replace(help="job id or a unique prefix"),
+            JOB_ARGUMENT,
             ArgumentSpec("task", "only this task", default="", metavar="TASK"),
             flag_argument("stderr", "only standard error (default: both outputs)"),
             FOLLOW_FLAG,

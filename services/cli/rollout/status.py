@@ -12,8 +12,8 @@ from services.cli.runtime.output import CommandOutput, short_id
 
 def list_all(out: CommandOutput, *, job: str, status: str, limit: int, verbose: bool) -> int:
     """List rollouts, newest first."""
-    query = Query(job_id=job, status=status, limit=limit)
-    answer = query_pages("rollouts", RolloutsAnswer, query, "rollouts")
+    query = Query(status=status, limit=limit)
+    answer = query_pages("rollouts", RolloutsAnswer, query, "rollouts", job=job)
     rows = [
         (
             one.id if verbose else short_id(one.id),

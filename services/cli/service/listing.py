@@ -9,8 +9,7 @@ from services.cli.runtime.output import CommandOutput, short_id
 
 def list_all(out: CommandOutput, *, job: str, limit: int) -> int:
     """List services by name."""
-    query = Query(job_id=job, limit=limit)
-    answer = query_pages("services", ServicesAnswer, query, "services")
+    answer = query_pages("services", ServicesAnswer, Query(limit=limit), "services", job=job)
     rows = [
         (one.name, one.instances, one.passing, ",".join(one.tags), ",".join(one.jobs))
         for one in answer.services
@@ -21,8 +20,8 @@ def list_all(out: CommandOutput, *, job: str, limit: int) -> int:
 
 def info(out: CommandOutput, *, name: str, job: str, status: str, limit: int, verbose: bool) -> int:
     """Show the instances of one service."""
-    query = Query(id=name, job_id=job, status=status, limit=limit)
-    answer = query_pages("service", ServiceAnswer, query, "instances")
+    query = Query(id=name, status=status, limit=limit)
+    answer = query_pages("service", ServiceAnswer, query, "instances", job=job)
     rows = [_row(one, verbose=verbose) for one in answer.instances]
     columns = "ADDRESS|STATUS|TAGS|JOB|GROUP|NODE|ALLOCATION|HEALTH"
     return tables.print_list(out, answer, columns, rows, total=answer.total, what="instances")
