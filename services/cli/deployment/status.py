@@ -109,9 +109,9 @@ def print_groups(out: CommandOutput, one: DeploymentLine) -> None:
     rows = [
         (
             name,
-            ("yes" if group.promoted else "no") if group.canaries else "",
+            *((_promoted(group),) if has_canaries else ()),
             group.desired,
-            group.canaries if has_canaries else "",
+            *((group.canaries,) if has_canaries else ()),
             group.placed,
             group.healthy,
             group.unhealthy,
@@ -119,11 +119,14 @@ def print_groups(out: CommandOutput, one: DeploymentLine) -> None:
         )
         for name, group in sorted(one.groups.items())
     ]
-    out.table(
-        "GROUP|PROMOTED|DESIRED>|CANARIES>|PLACED>|HEALTHY>|UNHEALTHY>|PROGRESS DEADLINE",
-        rows,
-        "Groups",
-    )
+    columns = "GROUP|DESIRED>|PLACED>|HEALTHY>|UNHEALTHY>|PROGRESS DEADLINE"
+    if has_canaries:
+        columns = columns.replace("|DESIRED>", "|PROMOTED|DESIRED>|CANARIES>")
+    out.table(columns, rows, "Groups")
+
+
+def _promoted(group: DeploymentGroupLine) -> str:
+    return ("yes" if group.promoted else "no") if group.canaries else ""
 
 
 def print_gates(out: CommandOutput, one: DeploymentLine) -> None:

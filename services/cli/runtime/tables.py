@@ -114,13 +114,16 @@ def _print_children(out: CommandOutput, answer: JobAnswer, now_ns: int) -> None:
     """The children of a job, newest first."""
     launches = answer.periodic.launches if answer.periodic is not None else ()
     times = {one.child_id: one for one in launches}
+    is_periodic = answer.periodic is not None
     rows = []
     for child in answer.children:
         known = times.get(child.id)
         when = format_age(known.at_ns, now_ns) if known is not None else ""
         forced = "forced" if known is not None and known.forced else ""
-        rows.append((child.id, job_status(child), running_of_desired(child.groups), when, forced))
-    out.table("ID|STATUS|RUNNING>|PLANNED|", rows, "Children")
+        row = (child.id, job_status(child), running_of_desired(child.groups))
+        rows.append((*row, when, forced) if is_periodic else row)
+    columns = "ID|STATUS|RUNNING>" + ("|PLANNED|" if is_periodic else "")
+    out.table(columns, rows, "Children")
     print_cut(out, len(answer.children), answer.children_total, "children")
 
 
@@ -229,7 +232,7 @@ def print_evaluations(
     rows = [
         (
             one.id if verbose else short_id(one.id),
-            one.job_id if with_job else "",
+            *((one.job_id,) if with_job else ()),
             one.status,
             one.triggered_by,
             one.priority,
@@ -237,4 +240,5 @@ def print_evaluations(
         )
         for one in found
     ]
-    out.table("ID|JOB|STATUS|TRIGGERED BY|PRIORITY>|REASON", rows, title)
+    columns = f"ID|{'JOB|' if with_job else ''}STATUS|TRIGGERED BY|PRIORITY>|REASON"
+    out.table(columns, rows, title)
