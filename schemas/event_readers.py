@@ -446,13 +446,10 @@ READERS = (
         {
             "no operator waits for it": "cluster.created job.evaluated intake.advanced submissions.collected"
             " jobs.collected nodes.collected capacity.freed evaluations.created evaluations.woken"
-            " evaluations.collected reservations.changed plan.committed allocations.reported"
+            " evaluations.collected reservations.changed allocations.reported"
             " allocations.collected",
-            "is about a deployment or a version": "allocations.health_changed deployment.started deployment.sized"
-            " deployment.promoted deployment.paused deployment.resumed"
-            " deployment.held deployment.released deployment.gated deployment.gate_changed"
-            " deployment.window_changed rollout.started rollout.ended deployment.ended"
-            " job.stability_changed job.version_tagged",
+            "belongs to a deployment or version that has a line": "allocations.health_changed deployment.sized"
+            " deployment.gated job.stability_changed job.version_tagged",
             _LAUNCHES: "job.payload",
         },
     ),
