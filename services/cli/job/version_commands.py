@@ -125,14 +125,14 @@ COMMANDS = (
     CommandSpec(
         ("job", "tag", "apply"),
         "tag a version of a job; a tagged version is kept",
-        "job.marks:apply_tag",
+        "job.version_tags:apply_tag",
         (
             EXACT_JOB_ARGUMENT,
             _TAG,
             option_argument("version", "version; -1: the newest", int, default=-1),
             option_argument("description", "description of the tag", metavar="TEXT"),
         ),
-        {"": "job.marks:JobTagResult"},
+        {"": "job.version_tags:JobTagResult"},
         details="A version has one tag, and a tag names one version of the job: exit 1 if another one has it. The same "
         "version again gets the new description. job revert takes tags.",
         examples=(
@@ -144,22 +144,22 @@ COMMANDS = (
     CommandSpec(
         ("job", "tag", "unset"),
         "remove the tag of a version",
-        "job.marks:unset_tag",
+        "job.version_tags:unset_tag",
         (EXACT_JOB_ARGUMENT, _TAG),
-        {"": "job.marks:JobTagResult"},
+        {"": "job.version_tags:JobTagResult"},
         examples=("job tag unset web good",),
         changes=True,
     ),
     CommandSpec(
         ("job", "stable"),
         "mark a version of a job as stable",
-        "job.marks:set_stability",
+        "job.version_tags:set_stability",
         (
             EXACT_JOB_ARGUMENT,
             ArgumentSpec("version", "number of a kept version", int, metavar="VERSION"),
             flag_argument("unset", "remove the mark"),
         ),
-        {"": "job.marks:JobStableResult"},
+        {"": "job.version_tags:JobStableResult"},
         details="A successful deployment marks its version, too. With auto_revert a failed one goes "
         "back to the newest stable version.",
         examples=("job stable web 3", "job stable web 3 --unset"),
