@@ -3,6 +3,8 @@
 Promoting and resuming follow the deployment until it ended or waits again, unless told to detach.
 """
 
+from functools import partial
+
 from schemas.answers import DeploymentAnswer, DeploymentsAnswer
 from schemas.operator import (
     FailRequest,
@@ -30,9 +32,6 @@ class DeploymentChangeResult(OperatorResult, frozen=True):
     description: str
     #: the version that its failure took back; -1: none.
     reverted_to: int
-
-
-_Request = PromoteRequest | FailRequest | PauseRequest | ResumeRequest | HealthRequest
 
 
 def promote(out: CommandOutput, *, deployment_id: str, group: list[str], detach: bool) -> int:
@@ -83,18 +82,6 @@ def set_health(
     return _change(out, body, "health recorded")
 
 
-def _change(out: CommandOutput, body: _Request, word: str, *, follows: bool = False) -> int:
-    return change(
-        DEPLOYMENT,
-        out,
-        body,
-        word,
-        result=_result,
-        follows=follows,
-        print_unfollowed=_print_unfollowed,
-    )
-
-
 def _print_unfollowed(out: CommandOutput, answer: DeploymentAnswer) -> None:
     if answer.deployment.reverted_to >= 0:
         out.line(f"rolled back to version {answer.deployment.reverted_to}", "yellow")
@@ -112,3 +99,6 @@ def _result(verdict: OperatorVerdict, answer: DeploymentAnswer) -> DeploymentCha
         reverted_to=one.reverted_to,
         seq=answer.seq,
     )
+
+
+_change = partial(change, DEPLOYMENT, result=_result, print_unfollowed=_print_unfollowed)

@@ -77,7 +77,7 @@ def change(
     word: str,
     *,
     result: Callable[[OperatorVerdict, A], OperatorResult],
-    follows: bool,
+    follows: bool = False,
     print_unfollowed: Callable[[CommandOutput, A], None],
 ) -> int:
     """Send a request, say what became of it, follow its object. Returns the exit code.

@@ -8,6 +8,7 @@ from services.cli.command_spec import (
     JOB_ARGUMENT,
     JOB_FILE_OPTIONS,
     LIMIT_OPTION,
+    SUBMISSION_ID_OPTION,
     VERBOSE_FLAG,
     ArgumentSpec,
     CommandSpec,
@@ -40,9 +41,7 @@ COMMANDS = (
                 default=-1,
                 metavar="INDEX",
             ),
-            option_argument(
-                "submission_id", "idempotency key: submitting again has no effect", metavar="ID"
-            ),
+            SUBMISSION_ID_OPTION,
             *JOB_FILE_OPTIONS,
         ),
         {"": "job.run:JobRunResult", "with --together": "job.run_together:TogetherResult"},
@@ -193,9 +192,7 @@ COMMANDS = (
                 metavar="TOKEN",
             ),
             option_argument("priority", "priority of the child; 0: the job's", int, default=0),
-            option_argument(
-                "submission_id", "idempotency key: submitting again has no effect", metavar="ID"
-            ),
+            SUBMISSION_ID_OPTION,
             flag_argument("detach", "return as soon as the dispatch is accepted"),
         ),
         {"": "job.run:JobRunResult"},

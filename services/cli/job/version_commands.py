@@ -6,6 +6,7 @@ from services.cli.command_spec import (
     FOLLOW_FLAG,
     JOB_ARGUMENT,
     LIMIT_OPTION,
+    SUBMISSION_ID_OPTION,
     VERBOSE_FLAG,
     ArgumentSpec,
     CommandSpec,
@@ -24,9 +25,7 @@ _SHARED = (
         default=-1,
         metavar="INDEX",
     ),
-    option_argument(
-        "submission_id", "idempotency key: submitting again has no effect", metavar="ID"
-    ),
+    SUBMISSION_ID_OPTION,
     flag_argument("detach", "return as soon as it is accepted"),
 )
 _TAG = ArgumentSpec("name", "name of the version", metavar="TAG")

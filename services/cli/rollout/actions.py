@@ -1,5 +1,7 @@
 """`caravan rollout promote|fail`: requests to the operator API."""
 
+from functools import partial
+
 from schemas.operator import FailRolloutRequest, OperatorVerdict, PromoteRolloutRequest
 from schemas.rollout_answers import RolloutAnswer
 from services.cli.deployment.follow import change
@@ -28,24 +30,6 @@ def fail(out: CommandOutput, *, rollout_id: str) -> int:
     return _change(out, FailRolloutRequest(rollout_id=rollout_id), "marked as failed")
 
 
-def _change(
-    out: CommandOutput,
-    body: PromoteRolloutRequest | FailRolloutRequest,
-    word: str,
-    *,
-    follows: bool = False,
-) -> int:
-    return change(
-        ROLLOUT,
-        out,
-        body,
-        word,
-        result=_result,
-        follows=follows,
-        print_unfollowed=print_outcome,
-    )
-
-
 def _result(verdict: OperatorVerdict, answer: RolloutAnswer) -> RolloutChangeResult:
     one = answer.rollout
     return result_from(
@@ -56,3 +40,6 @@ def _result(verdict: OperatorVerdict, answer: RolloutAnswer) -> RolloutChangeRes
         description=one.description,
         seq=answer.seq,
     )
+
+
+_change = partial(change, ROLLOUT, result=_result, print_unfollowed=print_outcome)

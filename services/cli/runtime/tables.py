@@ -78,6 +78,12 @@ def job_status(one: JobLine) -> str:
     return "dead, complete" if any(group.complete for group in groups) else "dead"
 
 
+def job_cells(one: JobLine) -> tuple[object, ...]:
+    """ID, type, status, running of desired, priority and version of a job, as tables show them."""
+    running = running_of_desired(one.groups)
+    return (one.id, job_type(one), job_status(one), running, one.priority, one.version)
+
+
 def job_type(one: JobLine) -> str:
     """The type of a job, and what makes it a pattern for others."""
     return f"{one.job_type}/{one.pattern}" if one.pattern else one.job_type

@@ -5,7 +5,8 @@ the first, and `count` says how many there are. docs/operations.md lists the nam
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import structlog
@@ -51,7 +52,8 @@ LINES_PER_S = 20
 Fields = dict[str, object]
 
 
-class _Line(NamedTuple):
+@dataclass(frozen=True)
+class _Line:
     """How a kind of event is written. `name`: the same for each, or by event and state; empty: no line."""
 
     name: str | Callable[[Any, State], str]
