@@ -271,8 +271,9 @@ READERS = (
     _reader(f"""
         shared/bus/process/event_lines.py: INFO lines of the roles
             no operator waits for it: *.collected cluster.created job.evaluated intake.advanced capacity.freed
-                evaluations.created evaluations.woken reservations.changed plan.committed allocations.reported
-            {_DEPLOYED}: versions.* rollout.* deployment.* allocations.health_changed
+                evaluations.created evaluations.woken reservations.changed allocations.reported
+            belongs to a deployment or version that has a line: versions.* deployment.sized deployment.gated
+                allocations.health_changed
             {_LAUNCHES}: job.payload
     """),
     _reader("""

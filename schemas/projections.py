@@ -393,6 +393,7 @@ class ServiceLine(Wire, frozen=True, kw_only=True, omit_defaults=False):
 class Query(Wire, frozen=True, kw_only=True):
     """A request on `query.<noun>`. `min_seq`: answer only from a state at least this new (read your own writes)."""
 
+    #: of one object; in a list the beginning of the ids or names that are listed.
     id: str = ""
     #: list filters: job, node, status.
     job_id: str = ""

@@ -55,7 +55,7 @@ LONG_FIRST = (
     "tests/bus/test_commands.py",
     "tests/faults/",
     "tests/bus/test_lifecycle.py",
-    "tests/bus/test_hands.py",
+    "tests/bus/test_node_rpc.py",
     "tests/bus/",
     "tests/clients/",
     "tests/gateway/",

@@ -20,7 +20,7 @@ from schemas.envelope import ENCODER, CommandBatch
 from schemas.nodes import Heartbeat, NodeSpec, ReportNode
 from services.agent.fleet.fleet_process import FleetSettings, run_fleet
 from shared.bus.connection.nats_client import BusClient, ConnectionCallbacks, Login, connect
-from shared.bus.jetstream.marks import mark_of
+from shared.bus.jetstream.sender_proof import mark_of
 from shared.bus.server import accounts
 from shared.fleet.profile import read_profile
 from shared.protocol import subjects

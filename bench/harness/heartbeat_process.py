@@ -24,7 +24,7 @@ from bench.harness.log_observer import LogObserver, run_observer
 from schemas.envelope import ENCODER
 from schemas.nodes import Heartbeat, NodeSpec
 from shared.bus.connection.nats_client import BusClient, ConnectionCallbacks, Login, connect
-from shared.bus.jetstream.marks import mark_of
+from shared.bus.jetstream.sender_proof import mark_of
 from shared.bus.server import accounts
 from shared.protocol import subjects
 

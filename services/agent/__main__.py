@@ -345,13 +345,13 @@ def main() -> int:
         return 1
     _allow_many_files()
     _warn_of_torn_journal(home)
-    edges: list[TaskExecutor] = []
+    executors: list[TaskExecutor] = []
     hands = NodeRpcServer(
-        node_id=own.node_id, home=home, directories=directories, edge=lambda: edges[0]
+        node_id=own.node_id, home=home, directories=directories, executor=lambda: executors[0]
     )
 
     def performers_of(shell: Shell) -> Mapping[type, EffectHandler]:
-        edge = TaskExecutor(
+        executor = TaskExecutor(
             home=home,
             drivers=drivers,
             inject=lambda one: shell.inject([one]),
@@ -359,12 +359,12 @@ def main() -> int:
             handlers=handlers,
             volumes=volumes,
         )
-        edges.append(edge)
-        return edge.performers()
+        executors.append(executor)
+        return executor.performers()
 
     async def watch(shell: Shell) -> None:
         await finder.watch(
-            lambda one: shell.inject([one]), lambda: sum(edges[0].disk_mib().values())
+            lambda one: shell.inject([one]), lambda: sum(executors[0].disk_mib().values())
         )
 
     code = run_role(
@@ -377,8 +377,8 @@ def main() -> int:
         given=given,
     )
     if code == 0 and own.end_tasks:
-        for edge in edges:
-            log.info("tasks.ended", count=asyncio.run(edge.end_tasks()))
+        for executor in executors:
+            log.info("tasks.ended", count=asyncio.run(executor.end_tasks()))
         _end_rest(home, drivers)
     _close(drivers)
     return code

@@ -12,7 +12,7 @@ import msgspec
 from schemas.envelope import ENCODER
 from schemas.nodes import AllocReport, NodeSpec
 from schemas.projections import NodeProjection
-from services.agent.heartbeat_stop import HeartbeatStop
+from services.agent.disconnect_stop import DisconnectStop
 from services.agent.reports import Reports
 from services.agent.tasks.check_monitor import CheckMonitor
 from services.agent.tasks.environment import with_operator_meta
@@ -111,7 +111,7 @@ class NodeReconciler:
         self._looks = False
         #: what an operator says of this node; what runs keeps what it was started with.
         self._operator_meta: dict[str, str | None] = {}
-        self.silence = HeartbeatStop(self._keep_mark)
+        self.silence = DisconnectStop(self._keep_mark)
         self.health = HealthMonitor(reports, self.allocs, boot=kernel_boot)
         self.checks = CheckMonitor(reports, supervisor, self.allocs)
         #: allocations that wait for the allocation whose data they inherit.
@@ -176,7 +176,7 @@ class NodeReconciler:
 
     def wake(self, turn: AgentStep) -> None:
         """Adopt what ran. What did not run waits until a projection still wants it."""
-        self.silence.wake(turn)
+        self.silence.start_clock(turn)
         if self.cluster_id:
             # Without a journal the owner of the directories is unknown: nothing is deleted.
             turn.act(SweepAllocs(tuple(one.desired.alloc_id for one in self.allocs.values())))
@@ -477,11 +477,11 @@ class NodeReconciler:
             if not alloc.omitted and alloc.plan_version != alloc.desired.version:
                 self._plan(alloc, turn)
 
-    def mind_health(self, turn: AgentStep) -> None:
+    def update_health(self, turn: AgentStep) -> None:
         """Follow the checks and the health of what changed, once all inputs of a step are taken."""
         changed, self._supervisor.changed = self._supervisor.changed, {}
         self.checks.sync(changed, turn)
-        self.health.mind({**changed, **self._supervisor.changed}, turn)
+        self.health.update({**changed, **self._supervisor.changed}, turn)
 
     # ---- room ----
 
@@ -503,7 +503,7 @@ class NodeReconciler:
 
     # ---- the end of an allocation ----
 
-    def tidy(self, turn: AgentStep) -> None:
+    def forget_ended(self, turn: AgentStep) -> None:
         """Forget dead allocations that are reported, seen, and no longer in the projection."""
         for key in sorted(self._heirs):
             heir = self.allocs.get(key)

@@ -119,11 +119,11 @@ class Agent:
             self._beat(turn)
         for one in inputs:
             self._take(one, turn)
-        self._desired.silence.mind(self._supervisor, turn)
-        self._desired.mind_health(turn)
+        self._desired.silence.stop_overdue(self._supervisor, turn)
+        self._desired.update_health(turn)
         self._plan_look(turn)
         self._desired.make_room(turn)
-        self._desired.tidy(turn)
+        self._desired.forget_ended(turn)
         self._report(turn)
         return turn.effects()
 

@@ -146,9 +146,15 @@ JOB_FILE_OPTIONS = (
     flag_argument("accept_unbuilt", "accept fields that are not built yet; they have no effect"),
     flag_argument("accept_unknown", "accept unknown parameters; they have no effect"),
 )
+SUBMISSION_ID_OPTION = option_argument(
+    "submission_id", "idempotency key: submitting again has no effect", metavar="ID"
+)
 VERBOSE_FLAG = flag_argument("verbose", "show full ids and all details")
 LIMIT_OPTION = option_argument("limit", "maximum number of rows", int, default=100)
 JOB_ARGUMENT = ArgumentSpec("job_id", "job id or a unique prefix", metavar="ID", complete="job")
+#: For what changes a job: a prefix that is sent again may name another one (`job stop --purge web` leaves `web-2`).
+EXACT_JOB_ARGUMENT = JOB_ARGUMENT._replace(help="job id, in full")
+JOB_OPTION = option_argument("job", "only this job: id or a unique prefix", complete="job")
 ALLOC_ARGUMENT = ArgumentSpec(
     "alloc_id", "allocation: id prefix, JOB.group or JOB.group[i]", metavar="ID", complete="alloc"
 )

@@ -6,7 +6,7 @@ and queries the bus for ids; without a bus it silently offers none.
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -17,6 +17,9 @@ from services.cli.runtime.output import CliError, CommandOutput
 from services.cli.short_forms import expand
 from shared.errors import CaravanError
 
+if TYPE_CHECKING:
+    from schemas.projections import AllocSummary
+
 S = TypeVar("S", bound=msgspec.Struct)
 #: A value to insert, and its description.
 Candidate = tuple[str, str]
@@ -24,6 +27,10 @@ Candidate = tuple[str, str]
 FILES = ":files"
 _TIMEOUT_S = 0.5
 _LIMIT = 1_000
+#: Jobs whose allocations are offered by name.
+_NAMED_JOBS_MAX = 5
+_ID_DIGITS = frozenset("0123456789abcdef-")
+_LIVE_STATUSES = frozenset(("pending", "running", "unknown"))
 _HELP = ("--help", "show help")
 _RUN = "run"
 
@@ -183,50 +190,90 @@ def _jobs(prefix: str) -> list[Candidate]:
     return [(job.id, f"{job.job_type}, {job.status}") for job in answer.jobs] if answer else []
 
 
-def _nodes(_prefix: str) -> list[Candidate]:
+def _nodes(prefix: str) -> list[Candidate]:
     from schemas.node_answers import NodesAnswer
 
-    answer = _query("nodes", NodesAnswer)
+    answer = _query("nodes", NodesAnswer, id=prefix)
     nodes = answer.nodes if answer else ()
     found = [(node.id, node.status) for node in nodes]
     return found + [(node.name, node.id) for node in nodes if node.name not in ("", node.id)]
 
 
-def _allocations(_prefix: str) -> list[Candidate]:
+def _allocations(prefix: str) -> list[Candidate]:
+    """Names and ids, running ones first; `JOB.group` where that names one."""
+    from services.cli.runtime.output import short_id
+
+    found = _running_first(id=prefix) if not set(prefix) - _ID_DIGITS else []
+    ids = [(_shown(one.id, prefix), f"{one.name}, {one.client_status}") for one in found]
+    named = found if not prefix else []
+    # A job's id may have dots: each may be the one before the group.
+    jobs = {prefix[:at] for at, sign in enumerate(prefix) if sign == "."}
+    jobs |= {job for job, _ in _jobs(prefix)[:_NAMED_JOBS_MAX]} if prefix else set()
+    for job in sorted(jobs):
+        named += _running_first(job_id=job)
+    names = [(one.name, f"{short_id(one.id)} on {one.node}, {one.client_status}") for one in named]
+    return [*names, *_single(named), *ids]
+
+
+def _running_first(**query: str) -> list["AllocSummary"]:
     from schemas.node_answers import AllocsAnswer
+
+    running = _query("allocs", AllocsAnswer, status="running", **query)
+    every = _query("allocs", AllocsAnswer, **query) if running else None
+    # A list is cut at _LIMIT: those that run are asked for by themselves.
+    found = [one for answer in (running, every) if answer for one in answer.allocations]
+    return list({one.id: one for one in found}.values())
+
+
+def _single(found: Sequence["AllocSummary"]) -> list[Candidate]:
+    """`JOB.group` of the groups of which one allocation has not ended."""
     from services.cli.runtime.output import short_id
 
-    answer = _query("allocs", AllocsAnswer, status="running")
-    found = answer.allocations if answer else ()
-    names = [(one.name, f"{short_id(one.id)} on {one.node}") for one in found]
-    return names + [(short_id(one.id), one.name) for one in found]
+    live: dict[str, list[AllocSummary]] = {}
+    for one in found:
+        if one.client_status in _LIVE_STATUSES:
+            live.setdefault(one.name.rpartition("[")[0], []).append(one)
+    return [
+        (name, f"{short_id(ones[0].id)} on {ones[0].node}")
+        for name, ones in live.items()
+        if len(ones) == 1
+    ]
 
 
-def _evaluations(_prefix: str) -> list[Candidate]:
+def _evaluations(prefix: str) -> list[Candidate]:
     from schemas.evaluation_answers import EvalsAnswer
-    from services.cli.runtime.output import short_id
 
-    answer = _query("evals", EvalsAnswer)
+    answer = _query("evals", EvalsAnswer, id=prefix)
     found = answer.evaluations if answer else ()
-    return [(short_id(one.id), f"{one.job_id}, {one.status}") for one in found]
+    return [(_shown(one.id, prefix), f"{one.job_id}, {one.status}") for one in found]
 
 
-def _deployments(_prefix: str) -> list[Candidate]:
+def _deployments(prefix: str) -> list[Candidate]:
     from schemas.answers import DeploymentsAnswer
-    from services.cli.runtime.output import short_id
 
-    answer = _query("deployments", DeploymentsAnswer)
+    answer = _query("deployments", DeploymentsAnswer, id=prefix)
     found = answer.deployments if answer else ()
-    return [(short_id(one.id), f"{one.job} {one.version}, {one.status}") for one in found]
+    return [(_shown(one.id, prefix), f"{one.job} {one.version}, {one.status}") for one in found]
 
 
-def _rollouts(_prefix: str) -> list[Candidate]:
+def _rollouts(prefix: str) -> list[Candidate]:
     from schemas.rollout_answers import RolloutsAnswer
+
+    answer = _query("rollouts", RolloutsAnswer, id=prefix)
+    found = answer.rollouts if answer else ()
+    ids = [(_shown(one.id, prefix), f"{one.name}, {one.status}") for one in found]
+    return [
+        *{one.name: (one.name, f"newest {one.status}") for one in reversed(found)}.values(),
+        *ids,
+    ]
+
+
+def _shown(identifier: str, prefix: str) -> str:
+    """A short id; the whole one where more than that was typed."""
     from services.cli.runtime.output import short_id
 
-    answer = _query("rollouts", RolloutsAnswer)
-    found = answer.rollouts if answer else ()
-    return [(short_id(one.id), f"{one.name}, {one.status}") for one in found]
+    short = short_id(identifier)
+    return short if short.startswith(prefix) else identifier
 
 
 def _services(prefix: str) -> list[Candidate]:

@@ -38,7 +38,7 @@ from schemas.rollout_answers import RolloutAnswer, RolloutsAnswer
 from shared.core.runtime.replica import Replica
 from shared.core.scheduling.feasibility.filters import PlacementCache
 from shared.core.state.counts import count_state
-from shared.core.state.ids import ALLOC_SALT
+from shared.core.state.ids import ALLOC_SALT, DEPLOYMENT_SALT, EVAL_SALT
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import CLIENT_CODE
 from shared.errors import CommandInvalid
@@ -139,7 +139,11 @@ class QueryEngine:
     def _nodes(self, query: Query) -> NodesAnswer:
         fleet = self._state.fleet
         counts = projections.allocation_counts(self._state)
-        ids = sorted(one for one in fleet.row_of if one.startswith(query.id))
+        ids = sorted(
+            one
+            for one, row in fleet.row_of.items()
+            if one.startswith(query.id) or fleet.specs[row].name.startswith(query.id)
+        )
         rows = [fleet.row_of[one] for one in ids]
         if query.status:
             lines = [self._node_line(row, counts) for row in rows]
@@ -248,6 +252,8 @@ class QueryEngine:
             keys = self._histories.of_job(find_job(self._state, query.job_id).id)
         else:
             keys = sorted(table.by_key, reverse=True)
+        if query.id:
+            keys = [keys[at] for at in match_ids(np.array(keys, np.int64), query.id, EVAL_SALT)]
         found = [
             key for key in keys if not query.status or table.by_key[key].status == query.status
         ]
@@ -284,7 +290,7 @@ class QueryEngine:
     # ---- rollouts ----
 
     def _rollouts(self, query: Query) -> RolloutsAnswer:
-        found = rollouts.listed_rollouts(self._state, query.job_id, query.status)
+        found = rollouts.listed_rollouts(self._state, query.job_id, query.status, query.id)
         page = tuple(rollouts.rollout_line(one) for one in page_of(found, query))
         return RolloutsAnswer(**self._at, rollouts=page, total=len(found))
 
@@ -301,6 +307,9 @@ class QueryEngine:
     def _deployments(self, query: Query) -> DeploymentsAnswer:
         job_id = find_job(self._state, query.job_id).id if query.job_id else ""
         found = deployments.listed_deployments(self._state, job_id, query.status)
+        if query.id:
+            keys = np.array([one.key for one in found], np.int64)
+            found = [found[at] for at in match_ids(keys, query.id, DEPLOYMENT_SALT)]
         page = tuple(deployments.deployment_line(one) for one in page_of(found, query))
         return DeploymentsAnswer(**self._at, deployments=page, total=len(found))
 

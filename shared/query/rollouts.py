@@ -42,12 +42,20 @@ def find_rollout(state: State, text: str) -> RolloutRecord:
     return table.by_key[RolloutKey(found[0])]
 
 
-def listed_rollouts(state: State, job_id: str, status: str) -> list[RolloutRecord]:
-    """List rollouts, newest first. `job_id`, `status`: with this job, with this status; empty: all."""
+def listed_rollouts(
+    state: State, job_id: str, status: str, prefix: str = ""
+) -> list[RolloutRecord]:
+    """List rollouts, newest first. `job_id`, `status`: with this job, with this status; empty: all.
+
+    `prefix`: of their names or ids.
+    """
+    digits = prefix.lower()
     return [
         one
         for one in reversed(state.rollouts.by_key.values())
-        if (not job_id or one.member(JobId(job_id))) and (not status or one.status == status)
+        if (not job_id or one.member(JobId(job_id)))
+        and (not status or one.status == status)
+        and (one.name.startswith(prefix) or rollout_id(one.key).startswith(digits))
     ]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from shared.bus.connection.nats_client import BusClient, Login, header_block, status
 from shared.bus.jetstream import streams
-from shared.bus.jetstream.marks import NOT_MARKED, mark_of
+from shared.bus.jetstream.sender_proof import NOT_MARKED, mark_of
 from shared.bus.log.stored_records import NOT_APPENDED_PREFIX, as_record, read_batch, read_one
 from shared.bus.server import accounts
 from shared.bus.server.nats_server import NatsServer, ServerSettings

@@ -17,7 +17,7 @@ from shared.bus.connection.nats_client import BusClient, header_block
 from shared.bus.connection.public_client import Client
 from shared.bus.jetstream import streams
 from shared.bus.jetstream.direct_get import direct_get_batch
-from shared.bus.jetstream.marks import mark_of
+from shared.bus.jetstream.sender_proof import mark_of
 from shared.bus.log import generations
 from shared.core.runtime import messages as r
 from shared.core.runtime.replica import Replica

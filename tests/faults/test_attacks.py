@@ -15,7 +15,7 @@ from schemas.envelope import CORE_VERSION, ENCODER, SCHEMA_VERSION, CommandBatch
 from schemas.nodes import AllocReport, NodeSpec, ReportNode
 from schemas.plans import Origin, SubmitPlan
 from shared.bus.connection.nats_client import Login, connect
-from shared.bus.jetstream.marks import mark_of
+from shared.bus.jetstream.sender_proof import mark_of
 from shared.bus.server import accounts
 from shared.core.runtime.chain import seal
 from shared.errors import BusUnavailable

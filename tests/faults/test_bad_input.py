@@ -11,7 +11,7 @@ from schemas.envelope import ENCODER, CommandBatch
 from schemas.nodes import NodeSpec, ReportNode
 from schemas.plans import PlanCommitted
 from shared.bus.connection.nats_client import header_block
-from shared.bus.jetstream.marks import mark_of
+from shared.bus.jetstream.sender_proof import mark_of
 from shared.core.runtime.chain import Chain, decode_record
 from shared.protocol import subjects
 from shared.protocol.operator_verbs import VERBS

@@ -19,7 +19,7 @@ from bench.harness.cluster import BenchCluster
 from schemas.envelope import AnyCommand
 from services.cli.local.cluster import LocalClusterSettings
 from shared.bus.connection.nats_client import Login
-from shared.bus.jetstream.marks import mark_of
+from shared.bus.jetstream.sender_proof import mark_of
 from shared.protocol import subjects
 from shared.protocol.contract import SUBJECTS
 from shared.protocol.operator_verbs import VERBS

@@ -11,7 +11,7 @@ from bench.harness.fleet_process import n1_standard_8
 from schemas.policy import Policy
 from services.cli.local.cluster import LocalClusterSettings
 from shared.bus.connection.nats_client import header_block
-from shared.bus.jetstream.marks import mark_of
+from shared.bus.jetstream.sender_proof import mark_of
 from shared.bus.server import accounts
 from shared.errors import BusUnavailable
 from shared.protocol import subjects

@@ -14,9 +14,9 @@ from services.cli.top.app import TopApp
 from services.cli.top.keys import KEYS
 from services.cli.top.listings import ROWS_MAX
 from services.cli.top.live_table import LiveTable
-from services.cli.top.moments import Moments
 from services.cli.top.pages import LogPage, TextPage
 from services.cli.top.session import Session
+from services.cli.top.state_source import Moments
 from shared.core.runtime.messages import Record
 from tests.bounds import WAIT_S
 from tests.builders import group, register

@@ -30,7 +30,7 @@ from services.agent.executor.check_runner import CheckRunner
 from services.agent.executor.data_dir import DataDir
 from services.agent.executor.disk_usage import DiskUsageMonitor
 from services.agent.executor.log_rotation import OpenLog, rotate
-from services.agent.executor.port_check import find_port_in_use
+from services.agent.executor.ports_in_use import find_port_in_use
 from services.agent.host_volumes import HostVolumes
 from services.agent.inputs.input_handler import InputHandler
 from services.agent.inputs.input_runner import InputRunner, refused

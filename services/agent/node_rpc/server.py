@@ -60,7 +60,7 @@ T = TypeVar("T")
 
 
 class NodeRpcServer:
-    """One per agent. The shell delivers messages to `carry`; `edge` returns the executor."""
+    """One per agent. The shell delivers messages to `carry`; `executor` returns the executor."""
 
     def __init__(
         self,
@@ -68,13 +68,13 @@ class NodeRpcServer:
         node_id: str,
         home: DataDir,
         directories: AllocDirs,
-        edge: Callable[[], TaskExecutor],
+        executor: Callable[[], TaskExecutor],
     ) -> None:
         self._node_id = node_id
         self._top = home.top
         self._home = home
         self._directories = directories
-        self._edge = edge
+        self._executor = executor
         self._streams: dict[str, FrameSender] = {}
         self._work: set[asyncio.Task[None]] = set()
 
@@ -144,11 +144,11 @@ class NodeRpcServer:
             answer(_refused(verb, "failed", "response exceeds the maximum message size"))
 
     async def _stats(self, ask: node_rpc.StatsAsk) -> node_rpc.StatsAnswer:
-        runs = self._edge().runs(ask.alloc_id)[:TASKS_MAX]
+        runs = self._executor().runs(ask.alloc_id)[:TASKS_MAX]
         before = await _measure_all(runs)
         await asyncio.sleep(_SAMPLE_S)
         after = await _measure_all(runs)
-        disk = self._edge().disk_mib()
+        disk = self._executor().disk_mib()
         if ask.alloc_id:
             found = await _in_thread(self._directories.measure, ask.alloc_id)
             disk = {ask.alloc_id: found.used_mib}
@@ -272,7 +272,7 @@ class NodeRpcServer:
             _log.info("exec.ended", alloc=ask.alloc_id, task=ask.task)
 
     def _running(self, alloc_id: str, task: str) -> tuple[Driver, Any, DriverRun]:
-        runs = self._edge().runs(alloc_id)
+        runs = self._executor().runs(alloc_id)
         for one in runs:
             if one[2].task == task:
                 return one
@@ -282,7 +282,7 @@ class NodeRpcServer:
 
     async def _ended(self, run: DriverRun) -> None:
         """Return when a run has ended."""
-        while any(one[2] is run for one in self._edge().runs(run.alloc_id)):  # noqa: ASYNC110 - no event.
+        while any(one[2] is run for one in self._executor().runs(run.alloc_id)):  # noqa: ASYNC110 - no event.
             await asyncio.sleep(_POLL_S)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

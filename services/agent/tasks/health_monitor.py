@@ -59,7 +59,7 @@ class HealthMonitor:
         if not is_stale:
             alloc.checks = {name: CheckState(status, 0) for name, status in kept.checks.items()}
 
-    def mind(self, changed: Iterable[int], turn: AgentStep) -> None:
+    def update(self, changed: Iterable[int], turn: AgentStep) -> None:
         """Look at every allocation that changed or is due. Called once in each step, after all inputs."""
         now_ns, passed_ns = turn.now_ns, turn.now_ns - self._last_ns
         if self._last_ns and passed_ns > STEP_MAX_NS:

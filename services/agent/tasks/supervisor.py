@@ -112,7 +112,7 @@ class Supervisor:
         self._disk_over_is_fatal = disk_over_is_fatal
         self.starts = 0
         self.failures = 0
-        #: keys of allocations that may have changed, in order; `HealthMonitor.mind` takes them out.
+        #: keys of allocations that may have changed, in order; `HealthMonitor.update` takes them out.
         self.changed: dict[int, None] = {}
 
     # ---- orders ----

@@ -3,6 +3,8 @@
 Promoting and resuming follow the deployment until it ended or waits again, unless told to detach.
 """
 
+from functools import partial
+
 from schemas.answers import DeploymentAnswer, DeploymentsAnswer
 from schemas.operator import (
     FailRequest,
@@ -13,10 +15,11 @@ from schemas.operator import (
     ResumeRequest,
 )
 from schemas.projections import Query
-from services.cli.deployment import monitor
+from services.cli.deployment.follow import change
+from services.cli.deployment.monitor import DEPLOYMENT
 from services.cli.runtime.bus_client import query_view, resolve_job, with_bus
-from services.cli.runtime.operator_client import OperatorResult, request_verdict
-from services.cli.runtime.output import CliError, CommandOutput, result_from, short_id
+from services.cli.runtime.operator_client import OperatorResult
+from services.cli.runtime.output import CliError, CommandOutput, result_from
 from shared.bus.connection.public_client import Client
 
 
@@ -31,13 +34,10 @@ class DeploymentChangeResult(OperatorResult, frozen=True):
     reverted_to: int
 
 
-_Request = PromoteRequest | FailRequest | PauseRequest | ResumeRequest | HealthRequest
-
-
 def promote(out: CommandOutput, *, deployment_id: str, group: list[str], detach: bool) -> int:
     """Promote canaries; follow the deployment."""
     body = PromoteRequest(deployment_id=deployment_id, groups=tuple(group))
-    return _change(out, body, "promoted", follow=not detach)
+    return _change(out, body, "promoted", follows=not detach)
 
 
 def promote_job(out: CommandOutput, *, job_id: str, group: list[str], detach: bool) -> int:
@@ -57,7 +57,7 @@ def promote_job(out: CommandOutput, *, job_id: str, group: list[str], detach: bo
 def resume(out: CommandOutput, *, deployment_id: str, ignore_gate: bool, detach: bool) -> int:
     """Resume a deployment that is paused, or that its gates hold; follow it."""
     body = ResumeRequest(deployment_id=deployment_id, ignore_gate=ignore_gate)
-    return _change(out, body, "resumed", follow=not detach)
+    return _change(out, body, "resumed", follows=not detach)
 
 
 def pause(out: CommandOutput, *, deployment_id: str) -> int:
@@ -82,27 +82,9 @@ def set_health(
     return _change(out, body, "health recorded")
 
 
-def _change(out: CommandOutput, body: _Request, word: str, *, follow: bool = False) -> int:
-    """Send a request, say what became of it, follow the deployment. Raises CliError with the refusal."""
-    verdict = request_verdict(body)
-    shown = short_id(verdict.deployment_id)
-    out.line(f"deployment {shown}: {word if verdict.changed else f'was {word} already'}")
-
-    async def look(client: Client) -> tuple[DeploymentAnswer, list[str]]:
-        if not follow:
-            found = await monitor.query_deployment(client, verdict.deployment_id, verdict.seq)
-            return found, []
-        found = await monitor.follow_deployment(client, out, verdict.deployment_id, verdict.seq)
-        return found, await monitor.failure_texts(client, found)
-
-    answer, failures = with_bus(look)
-    out.result(_result(verdict, answer))
-    if follow:
-        monitor.print_outcome(out, answer, failures)
-        return monitor.exit_code(answer)
+def _print_unfollowed(out: CommandOutput, answer: DeploymentAnswer) -> None:
     if answer.deployment.reverted_to >= 0:
         out.line(f"rolled back to version {answer.deployment.reverted_to}", "yellow")
-    return 0
 
 
 def _result(verdict: OperatorVerdict, answer: DeploymentAnswer) -> DeploymentChangeResult:
@@ -117,3 +99,6 @@ def _result(verdict: OperatorVerdict, answer: DeploymentAnswer) -> DeploymentCha
         reverted_to=one.reverted_to,
         seq=answer.seq,
     )
+
+
+_change = partial(change, DEPLOYMENT, result=_result, print_unfollowed=_print_unfollowed)

@@ -3,6 +3,7 @@
 from services.cli.command_spec import (
     AT_OPTION,
     JOB_ARGUMENT,
+    JOB_OPTION,
     LIMIT_OPTION,
     VERBOSE_FLAG,
     ArgumentSpec,
@@ -32,7 +33,7 @@ COMMANDS = (
         "list deployments, newest first",
         "deployment.status:list_all",
         (
-            option_argument("job", "only this job", complete="job"),
+            JOB_OPTION,
             option_argument(
                 "status",
                 "running, paused, successful, failed or cancelled",

@@ -1,13 +1,13 @@
-"""Follows a deployment until it ended or waits for a person, and says why it failed."""
+"""What a deployment is asked and how it is shown while the CLI follows it, and why it failed."""
 
-import asyncio
 import time
 from collections.abc import Iterable
 
 from schemas.answers import DeploymentAnswer, DeploymentsAnswer
 from schemas.node_answers import AllocAnswer
 from schemas.projections import AllocSummary, DeploymentLine, DeploymentWait, Query
-from services.cli.deployment.display import RolloutDisplay, health_rows
+from services.cli.deployment.display import health_rows
+from services.cli.deployment.follow import Followable, print_end
 from services.cli.runtime.bus_client import query_view
 from services.cli.runtime.output import CommandOutput, short_id
 from shared.bus.connection.public_client import Client
@@ -19,9 +19,6 @@ STANDSTILLS = frozenset({"promotion", "paused", "place"})
 HELD_NS = 10_000_000_000
 #: Statuses of a deployment that goes on.
 ACTIVE = frozenset({"running", "paused"})
-POLL_INTERVAL_S = 0.1
-#: Pause between queries, as a multiple of the time that a query takes.
-_PAUSE_FACTOR = 5
 #: Failed allocations that are described, and among how many they are looked for.
 FAILURES_MAX = 3
 _SHOWN = 1_000
@@ -63,41 +60,12 @@ def outcome_of(answer: DeploymentAnswer) -> str:
     return "waiting" if status in ACTIVE else status
 
 
-def exit_code(answer: DeploymentAnswer) -> int:
-    """0: successful; 2: it goes on, after a person acted or capacity came; 1: failed or cancelled."""
-    return {"successful": 0, "waiting": 2, "": 2}.get(outcome_of(answer), 1)
-
-
-async def follow_deployment(
-    client: Client, out: CommandOutput, deployment_id: str, min_seq: int = 0
-) -> DeploymentAnswer:
-    """Show a deployment until it is settled. Returns the last answer, with its allocations."""
-    answer = await query_deployment(client, deployment_id, min_seq)
-    line = answer.deployment
-    title = f"deployment {short_id(line.id)} of {line.job}, version {line.version}"
-    if not out.is_live:
-        out.progress(title)
-    with RolloutDisplay(out, title) as picture:
-        while True:
-            picture.show("", health_rows(answer.deployment), outcome_of(answer))
-            if is_settled(answer):
-                break
-            began = time.monotonic()
-            await asyncio.sleep(POLL_INTERVAL_S)
-            answer = await query_deployment(client, line.id)
-            await asyncio.sleep(min(_PAUSE_FACTOR * (time.monotonic() - began), 1.0))
-    return await query_deployment(client, line.id, answer.seq, _SHOWN)
-
-
 def print_outcome(
     out: CommandOutput, answer: DeploymentAnswer, failures: Iterable[str] = ()
 ) -> None:
     """Print how a deployment ended, or what it waits for."""
     line, outcome = answer.deployment, outcome_of(answer)
-    for text in failures:
-        out.line(text, "red")
-    style = {"successful": "green", "waiting": "yellow"}.get(outcome, "red")
-    out.line(f"deployment {short_id(line.id)}: {line.description}", style if outcome else "")
+    print_end(out, "deployment", line, outcome=outcome, failures=failures)
     if line.reverted_to >= 0:
         out.line(f"rolled back to version {line.reverted_to}", "yellow")
     for one in answer.waits:
@@ -111,8 +79,9 @@ def print_outcome(
         out.line(f"it goes on when its gates open; {text} goes on at once")
 
 
-async def failure_texts(client: Client, answer: DeploymentAnswer) -> list[str]:
+async def deployment_failures(client: Client, deployment_id: str, seq: int) -> list[str]:
     """Why allocations of a deployment failed, of some of them; unhealthy ones before others."""
+    answer = await query_deployment(client, deployment_id, seq, _SHOWN)
     found = [one for one in answer.allocations if is_bad(one)]
     found.sort(key=lambda one: one.health != "unhealthy")
     return [await failure_reason(client, one) for one in found[:FAILURES_MAX]]
@@ -128,3 +97,18 @@ async def failure_reason(client: Client, one: AllocSummary) -> str:
     answer = await query_view(client, "alloc", AllocAnswer, Query(id=one.id))
     text = failure_text(answer.tasks) or one.health_reason or answer.why
     return f"{short_id(one.id)} {one.name}: {text}"
+
+
+DEPLOYMENT = Followable[DeploymentAnswer](
+    noun="deployment",
+    query=query_deployment,
+    id_of=lambda answer: answer.deployment.id,
+    outcome_of=outcome_of,
+    title=lambda answer: (
+        f"deployment {short_id(answer.deployment.id)} of {answer.deployment.job}, "
+        f"version {answer.deployment.version}"
+    ),
+    progress=lambda answer: ("", health_rows(answer.deployment)),
+    failures=lambda client, answer: deployment_failures(client, answer.deployment.id, answer.seq),
+    print_outcome=print_outcome,
+)

@@ -4,9 +4,10 @@ import time
 
 from schemas.answers import DeploymentAnswer, DeploymentsAnswer
 from schemas.projections import DeploymentGroupLine, DeploymentLine, Query
-from services.cli.deployment.monitor import follow_deployment, query_deployment
+from services.cli.deployment.follow import follow
+from services.cli.deployment.monitor import DEPLOYMENT, query_deployment
 from services.cli.runtime import tables
-from services.cli.runtime.bus_client import query_once, query_pages, resolve_job, with_bus
+from services.cli.runtime.bus_client import query_once, query_pages, with_bus
 from services.cli.runtime.output import CommandOutput, short_id
 from shared.bus.connection.public_client import Client
 from shared.display.formats import format_age
@@ -15,36 +16,30 @@ from shared.durations import write_in_one_unit
 
 def list_all(out: CommandOutput, *, job: str, status: str, limit: int, verbose: bool) -> int:
     """List deployments, newest first."""
-    query = Query(job_id=job, status=status, limit=limit)
-    answer = query_pages("deployments", DeploymentsAnswer, query, "deployments")
-    return _print_list(out, answer, verbose=verbose)
+    return _list(out, Query(status=status, limit=limit), job, verbose=verbose)
 
 
 def list_of_job(out: CommandOutput, *, job_id: str, limit: int, verbose: bool) -> int:
     """List the deployments of a job, newest first."""
-    name = with_bus(lambda client: resolve_job(client, job_id))
-    query = Query(job_id=name, limit=limit)
-    answer = query_pages("deployments", DeploymentsAnswer, query, "deployments")
-    return _print_list(out, answer, verbose=verbose, with_job=False)
+    return _list(out, Query(limit=limit), job_id, verbose=verbose, with_job=False)
 
 
-def _print_list(
-    out: CommandOutput, answer: DeploymentsAnswer, *, verbose: bool, with_job: bool = True
+def _list(
+    out: CommandOutput, query: Query, job: str, *, verbose: bool, with_job: bool = True
 ) -> int:
-    out.result(answer)
+    answer = query_pages("deployments", DeploymentsAnswer, query, "deployments", job=job)
     rows = [
         (
             one.id if verbose else short_id(one.id),
-            one.job if with_job else "",
+            *((one.job,) if with_job else ()),
             one.version,
             one.status,
             one.description,
         )
         for one in answer.deployments
     ]
-    out.table("ID|JOB|VERSION>|STATUS|DESCRIPTION", rows)
-    tables.print_footer(out, len(answer.deployments), answer.total, "deployments")
-    return 0
+    columns = f"ID|{'JOB|' if with_job else ''}VERSION>|STATUS|DESCRIPTION"
+    return tables.print_list(out, answer, columns, rows, total=answer.total, what="deployments")
 
 
 def status(
@@ -56,7 +51,7 @@ def status(
         found = await query_deployment(client, deployment_id, limit=limit)
         if not monitor:
             return found
-        last = await follow_deployment(client, out, found.deployment.id)
+        last = await follow(DEPLOYMENT, client, out, found.deployment.id)
         return await query_deployment(client, last.deployment.id, last.seq, limit)
 
     if monitor:
@@ -105,8 +100,7 @@ def print_deployment(out: CommandOutput, answer: DeploymentAnswer, *, verbose: b
         for row in answer.allocations
     ]
     out.table("ID|NAME|NODE|STATUS|HEALTH|REASON", rows, "Allocations")
-    if len(answer.allocations) < answer.allocations_total:
-        tables.print_footer(out, len(answer.allocations), answer.allocations_total, "allocations")
+    tables.print_cut(out, len(answer.allocations), answer.allocations_total, "allocations")
 
 
 def print_groups(out: CommandOutput, one: DeploymentLine) -> None:
@@ -116,9 +110,9 @@ def print_groups(out: CommandOutput, one: DeploymentLine) -> None:
     rows = [
         (
             name,
-            ("yes" if group.promoted else "no") if group.canaries else "",
+            *((_promoted(group),) if has_canaries else ()),
             group.desired,
-            group.canaries if has_canaries else "",
+            *((group.canaries,) if has_canaries else ()),
             group.placed,
             group.healthy,
             group.unhealthy,
@@ -126,11 +120,14 @@ def print_groups(out: CommandOutput, one: DeploymentLine) -> None:
         )
         for name, group in sorted(one.groups.items())
     ]
-    out.table(
-        "GROUP|PROMOTED|DESIRED>|CANARIES>|PLACED>|HEALTHY>|UNHEALTHY>|PROGRESS DEADLINE",
-        rows,
-        "Groups",
-    )
+    columns = "GROUP|DESIRED>|PLACED>|HEALTHY>|UNHEALTHY>|PROGRESS DEADLINE"
+    if has_canaries:
+        columns = columns.replace("|DESIRED>", "|PROMOTED|DESIRED>|CANARIES>")
+    out.table(columns, rows, "Groups")
+
+
+def _promoted(group: DeploymentGroupLine) -> str:
+    return ("yes" if group.promoted else "no") if group.canaries else ""
 
 
 def print_gates(out: CommandOutput, one: DeploymentLine) -> None:

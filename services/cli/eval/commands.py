@@ -4,6 +4,7 @@ from services.cli.command_spec import (
     ALLOC_ARGUMENT,
     AT_OPTION,
     JOB_ARGUMENT,
+    JOB_OPTION,
     LIMIT_OPTION,
     NODE_ARGUMENT,
     VERBOSE_FLAG,
@@ -22,7 +23,7 @@ COMMANDS = (
         "list evaluations, newest first",
         "eval.status:list_all",
         (
-            option_argument("job", "only this job", complete="job"),
+            JOB_OPTION,
             option_argument(
                 "status",
                 "pending, blocked, complete, failed or canceled",

@@ -15,18 +15,17 @@ def list_all(
 ) -> int:
     """List evaluations, newest first; or waiting task groups in queue order."""
     if waiting:
-        return _waiting(out, Query(job_id=job, limit=limit), verbose=verbose)
-    query = Query(job_id=job, status=status, limit=limit)
-    answer = query_pages("evals", EvalsAnswer, query, "evaluations")
+        return _waiting(out, job, limit=limit, verbose=verbose)
+    query = Query(status=status, limit=limit)
+    answer = query_pages("evals", EvalsAnswer, query, "evaluations", job=job)
     out.result(answer)
     tables.print_evaluations(out, answer.evaluations, "", verbose=verbose)
     tables.print_footer(out, len(answer.evaluations), answer.total, "evaluations")
     return 0
 
 
-def _waiting(out: CommandOutput, query: Query, *, verbose: bool) -> int:
-    answer = query_pages("waiting", WaitingAnswer, query, "waiting")
-    out.result(answer)
+def _waiting(out: CommandOutput, job: str, *, limit: int, verbose: bool) -> int:
+    answer = query_pages("waiting", WaitingAnswer, Query(limit=limit), "waiting", job=job)
     now_ns, since = time.time_ns(), format_time_and_age if verbose else format_age
     rows = [
         (
@@ -43,9 +42,8 @@ def _waiting(out: CommandOutput, query: Query, *, verbose: bool) -> int:
         )
         for one in answer.waiting
     ]
-    out.table("POSITION>|JOB|GROUP|N>|CLASS|PRIORITY>|POOL|SINCE|REASON|RESERVED NODES", rows)
-    tables.print_footer(out, len(answer.waiting), answer.total, "waiting groups")
-    return 0
+    columns = "POSITION>|JOB|GROUP|N>|CLASS|PRIORITY>|POOL|SINCE|REASON|RESERVED NODES"
+    return tables.print_list(out, answer, columns, rows, total=answer.total, what="waiting groups")
 
 
 def status(out: CommandOutput, *, eval_id: str, verbose: bool) -> int:

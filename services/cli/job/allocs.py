@@ -15,7 +15,6 @@ def list_of_job(out: CommandOutput, *, job_id: str, limit: int, verbose: bool) -
     job = with_bus(lambda client: resolve_job(client, job_id))
     query = Query(job_id=job, limit=limit)
     answer = query_pages("allocs", AllocsAnswer, query, "allocations")
-    out.result(answer)
     now_ns = time.time_ns()
     rows = [
         (
@@ -32,9 +31,8 @@ def list_of_job(out: CommandOutput, *, job_id: str, limit: int, verbose: bool) -
         )
         for one in answer.allocations
     ]
-    out.table("ID|NAME|NODE|VERSION>|DESIRED|STATUS|HEALTH|CHANGED", rows)
-    tables.print_footer(out, len(answer.allocations), answer.total, "allocations")
-    return 0
+    columns = "ID|NAME|NODE|VERSION>|DESIRED|STATUS|HEALTH|CHANGED"
+    return tables.print_list(out, answer, columns, rows, total=answer.total, what="allocations")
 
 
 def _health(one: AllocSummary) -> str:

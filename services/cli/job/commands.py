@@ -3,10 +3,12 @@
 from services.cli.command_spec import (
     AT_OPTION,
     DETACH_FLAG,
+    EXACT_JOB_ARGUMENT,
     FILE_ARGUMENT,
     JOB_ARGUMENT,
     JOB_FILE_OPTIONS,
     LIMIT_OPTION,
+    SUBMISSION_ID_OPTION,
     VERBOSE_FLAG,
     ArgumentSpec,
     CommandSpec,
@@ -39,9 +41,7 @@ COMMANDS = (
                 default=-1,
                 metavar="INDEX",
             ),
-            option_argument(
-                "submission_id", "idempotency key: submitting again has no effect", metavar="ID"
-            ),
+            SUBMISSION_ID_OPTION,
             *JOB_FILE_OPTIONS,
         ),
         {"": "job.run:JobRunResult", "with --together": "job.run_together:TogetherResult"},
@@ -109,7 +109,7 @@ COMMANDS = (
         "stop a job",
         "job.status:stop",
         (
-            JOB_ARGUMENT._replace(help="job id"),
+            EXACT_JOB_ARGUMENT,
             flag_argument("purge", "delete the job once its allocations have ended"),
             flag_argument("detach", "return without waiting for its tasks to end"),
         ),
@@ -136,7 +136,7 @@ COMMANDS = (
         "print a job as it was submitted",
         "job.versions:inspect",
         (
-            JOB_ARGUMENT._replace(help="job id"),
+            JOB_ARGUMENT,
             option_argument("version", "version; -1: the newest", int, default=-1),
             AT_OPTION,
         ),
@@ -149,7 +149,7 @@ COMMANDS = (
         ("job", "history"),
         "show the versions of a job and the changes between them",
         "job.versions:history",
-        (JOB_ARGUMENT._replace(help="job id"), LIMIT_OPTION, AT_OPTION),
+        (JOB_ARGUMENT, LIMIT_OPTION, AT_OPTION),
         {"": "job.versions:JobHistoryResult"},
         Needs.LOG,
         "The six newest versions are kept, beside them those with a tag and the newest stable one.",
@@ -160,7 +160,7 @@ COMMANDS = (
         "show every state of a job, the reasons it waited, and the durations",
         "job.timeline:timeline",
         (
-            JOB_ARGUMENT._replace(help="job id"),
+            JOB_ARGUMENT,
             EXPORT_DIR_OPTION,
             LIVE_FLAG,
             option_argument(
@@ -181,7 +181,7 @@ COMMANDS = (
         "make a child of a parameterized job and wait until it runs",
         "job.dispatch:dispatch",
         (
-            JOB_ARGUMENT._replace(help="job id"),
+            EXACT_JOB_ARGUMENT,
             option_argument("meta", "meta of the child; repeatable", list, metavar="KEY=VALUE"),
             option_argument(
                 "payload", "file with the payload, at most 16 KiB; - reads stdin", metavar="FILE"
@@ -192,9 +192,7 @@ COMMANDS = (
                 metavar="TOKEN",
             ),
             option_argument("priority", "priority of the child; 0: the job's", int, default=0),
-            option_argument(
-                "submission_id", "idempotency key: submitting again has no effect", metavar="ID"
-            ),
+            SUBMISSION_ID_OPTION,
             flag_argument("detach", "return as soon as the dispatch is accepted"),
         ),
         {"": "job.run:JobRunResult"},
@@ -210,7 +208,7 @@ COMMANDS = (
         ("job", "periodic", "force"),
         "launch a child of a periodic job now",
         "job.periodic:force",
-        (JOB_ARGUMENT._replace(help="job id"),),
+        (EXACT_JOB_ARGUMENT,),
         {"": "job.periodic:JobForceResult"},
         details="Its planned launches stay as they are, and prohibit_overlap is not asked. Exit 1: the job is unknown, "
         "not periodic, stopped or disabled.",

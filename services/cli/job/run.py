@@ -27,6 +27,7 @@ from schemas.projections import (
 )
 from services.cli.deployment import monitor
 from services.cli.deployment.display import RolloutDisplay, health_rows, status_rows
+from services.cli.deployment.follow import exit_code
 from services.cli.job import files
 from services.cli.job.run_together import run_together
 from services.cli.job.submission import (
@@ -359,7 +360,7 @@ def _print_result(
     if fault is not None:
         return 1
     if seen.followed is not None and seen.is_deployed:
-        return monitor.exit_code(seen.followed)
+        return exit_code(monitor.outcome_of(seen.followed))
     return 2 if seen.waiting else 0
 
 

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from schemas.rollout_answers import RolloutAnswer, RolloutLine, RolloutMemberLine
+from services.cli.deployment.follow import exit_code, follow
 from services.cli.job import files
 from services.cli.job.submission import submit_request
 from services.cli.rollout import monitor
@@ -57,7 +58,9 @@ def run_together(
             answer = await monitor.query_rollout(client, verdict.rollout_id, verdict.seq)
             failures: list[str] = []
         else:
-            answer = await monitor.follow_rollout(client, out, verdict.rollout_id, verdict.seq)
+            answer = await follow(
+                monitor.ROLLOUT, client, out, verdict.rollout_id, min_seq=verdict.seq
+            )
             failures = await monitor.member_failures(client, answer)
         _print_result(out, answer, warned, verdict.submission_id)
         if detach:
@@ -67,7 +70,7 @@ def run_together(
             )
             return 0
         monitor.print_outcome(out, answer, failures)
-        return monitor.exit_code(answer)
+        return exit_code(monitor.outcome_of(answer))
 
     return with_bus(work)
 

@@ -103,23 +103,9 @@ def status(out: CommandOutput, *, job_id: str, limit: int, verbose: bool) -> int
     """List jobs, or show one."""
     if not job_id:
         answer = query_pages("jobs", JobsAnswer, Query(limit=limit), "jobs")
-        out.result(answer)
-        rows = [
-            (
-                *(
-                    job.id,
-                    tables.job_type(job),
-                    tables.job_status(job),
-                    tables.running_of_desired(job.groups),
-                ),
-                *(job.priority, job.version),
-            )
-            for job in answer.jobs
-        ]
+        rows = [tables.job_cells(job) for job in answer.jobs]
         columns = "ID|TYPE|STATUS|RUNNING>|PRIORITY>|VERSION>"
-        out.table(columns, rows)
-        tables.print_footer(out, len(answer.jobs), answer.total, "jobs")
-        return 0
+        return tables.print_list(out, answer, columns, rows, total=answer.total, what="jobs")
     one = with_bus(lambda client: query_job(client, job_id, limit=limit))
     out.result(one)
     tables.print_job(out, one, verbose=verbose)

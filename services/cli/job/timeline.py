@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from services.cli.runtime.bus_client import CANDIDATES_MAX, unique_job
 from services.cli.runtime.output import CliError, CommandOutput
 from services.cli.sql.source import SqlSource
 from shared.display.formats import count_noun, format_utc
@@ -21,6 +22,9 @@ _DETAIL_MAX = 16
 #: An open state lasts until now; in an export until its last record.
 _QUESTION = """SELECT lane, name, state, detail, from_seq, to_seq, from_time, to_time,
     coalesce(to_time, greatest((SELECT max(time) FROM records), make_timestamp(?))) AS until FROM timeline(?)"""
+
+#: Jobs whose id begins with a text.
+_NEAR = "SELECT DISTINCT job_id FROM jobs WHERE starts_with(job_id, ?) ORDER BY job_id LIMIT ?"
 
 
 class TimelineInterval(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +58,11 @@ def timeline(out: CommandOutput, *, job_id: str, directory: str, live: bool, tra
             out.note(problem)
         now_us = time.time_ns() // 1000 if source.is_live else 0
         rows = source.ask(_QUESTION, [now_us, job_id]).rows
+        if not rows:
+            # Asked only now: the id of a job that exists is never taken for a prefix.
+            near = [str(row[0]) for row in source.ask(_NEAR, [job_id, CANDIDATES_MAX]).rows]
+            job_id = unique_job(job_id, near)
+            rows = source.ask(_QUESTION, [now_us, job_id]).rows if near else rows
     if not rows:
         raise CliError("not_found", f"job {job_id!r} is not in the log")
     found = [_interval(row) for row in rows]

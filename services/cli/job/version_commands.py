@@ -2,9 +2,11 @@
 
 from services.cli.command_spec import (
     AT_OPTION,
+    EXACT_JOB_ARGUMENT,
     FOLLOW_FLAG,
     JOB_ARGUMENT,
     LIMIT_OPTION,
+    SUBMISSION_ID_OPTION,
     VERBOSE_FLAG,
     ArgumentSpec,
     CommandSpec,
@@ -13,7 +15,6 @@ from services.cli.command_spec import (
     option_argument,
 )
 
-_JOB = JOB_ARGUMENT._replace(help="job id")
 _RUN = {"": "job.run:JobRunResult"}
 _FOLLOWS = "Follows the rollout and exits as job run does; exit 1 also when it is refused."
 _SHARED = (
@@ -24,9 +25,7 @@ _SHARED = (
         default=-1,
         metavar="INDEX",
     ),
-    option_argument(
-        "submission_id", "idempotency key: submitting again has no effect", metavar="ID"
-    ),
+    SUBMISSION_ID_OPTION,
     flag_argument("detach", "return as soon as it is accepted"),
 )
 _TAG = ArgumentSpec("name", "name of the version", metavar="TAG")
@@ -37,7 +36,7 @@ COMMANDS = (
         "register the specification of an older version again, as the next version",
         "job.next_versions:revert",
         (
-            _JOB,
+            EXACT_JOB_ARGUMENT,
             ArgumentSpec("version", "number or tag of a kept version", metavar="VERSION|TAG"),
             option_argument(
                 "check_version",
@@ -59,7 +58,7 @@ COMMANDS = (
         "change the count of a group, as the next version",
         "job.next_versions:scale",
         (
-            _JOB,
+            EXACT_JOB_ARGUMENT,
             ArgumentSpec(
                 "group", "group; may be left out if there is one", default="", metavar="GROUP"
             ),
@@ -76,7 +75,7 @@ COMMANDS = (
         ("job", "start"),
         "run a stopped job again, as the next version",
         "job.next_versions:start",
-        (_JOB, *_SHARED),
+        (EXACT_JOB_ARGUMENT, *_SHARED),
         _RUN,
         details=f"Registers the newest text again. Refused if the job is not stopped. {_FOLLOWS}",
         examples=("job start hello",),
@@ -125,14 +124,14 @@ COMMANDS = (
     CommandSpec(
         ("job", "tag", "apply"),
         "tag a version of a job; a tagged version is kept",
-        "job.marks:apply_tag",
+        "job.version_tags:apply_tag",
         (
-            _JOB,
+            EXACT_JOB_ARGUMENT,
             _TAG,
             option_argument("version", "version; -1: the newest", int, default=-1),
             option_argument("description", "description of the tag", metavar="TEXT"),
         ),
-        {"": "job.marks:JobTagResult"},
+        {"": "job.version_tags:JobTagResult"},
         details="A version has one tag, and a tag names one version of the job: exit 1 if another one has it. The same "
         "version again gets the new description. job revert takes tags.",
         examples=(
@@ -144,22 +143,22 @@ COMMANDS = (
     CommandSpec(
         ("job", "tag", "unset"),
         "remove the tag of a version",
-        "job.marks:unset_tag",
-        (_JOB, _TAG),
-        {"": "job.marks:JobTagResult"},
+        "job.version_tags:unset_tag",
+        (EXACT_JOB_ARGUMENT, _TAG),
+        {"": "job.version_tags:JobTagResult"},
         examples=("job tag unset web good",),
         changes=True,
     ),
     CommandSpec(
         ("job", "stable"),
         "mark a version of a job as stable",
-        "job.marks:set_stability",
+        "job.version_tags:set_stability",
         (
-            _JOB,
+            EXACT_JOB_ARGUMENT,
             ArgumentSpec("version", "number of a kept version", int, metavar="VERSION"),
             flag_argument("unset", "remove the mark"),
         ),
-        {"": "job.marks:JobStableResult"},
+        {"": "job.version_tags:JobStableResult"},
         details="A successful deployment marks its version, too. With auto_revert a failed one goes "
         "back to the newest stable version.",
         examples=("job stable web 3", "job stable web 3 --unset"),
@@ -179,7 +178,7 @@ COMMANDS = (
         "print the output of all running tasks of a job in one stream",
         "job.logs:logs",
         (
-            JOB_ARGUMENT._replace(help="job id or a unique prefix"),
+            JOB_ARGUMENT,
             ArgumentSpec("task", "only this task", default="", metavar="TASK"),
             flag_argument("stderr", "only standard error (default: both outputs)"),
             FOLLOW_FLAG,

@@ -2,11 +2,10 @@
 
 import msgspec
 
-from schemas.base import JobId
 from schemas.job_answers import FieldChange, JobVersionAnswer, JobVersionsAnswer
 from schemas.projections import Query
 from services.cli.job.plan import print_changes
-from services.cli.runtime.bus_client import query_pages, query_view, with_bus
+from services.cli.runtime.bus_client import query_pages, query_view, resolve_job, with_bus
 from services.cli.runtime.output import CommandOutput
 from shared.bus.connection.public_client import Client
 
@@ -45,7 +44,7 @@ def inspect(out: CommandOutput, *, job_id: str, version: int) -> int:
     """Print one version as JSON that can be submitted again."""
 
     async def work(client: Client) -> JobVersionAnswer:
-        query = Query(id=JobId(job_id), version=version)
+        query = Query(id=await resolve_job(client, job_id), version=version)
         return await query_view(client, "job_version", JobVersionAnswer, query)
 
     answer = with_bus(work)
@@ -60,7 +59,8 @@ def history(out: CommandOutput, *, job_id: str, limit: int) -> int:
     """Show versions, newest first, each with its changes against the one before."""
     from shared.jobspec.diff import diff_jobs
 
-    query = Query(id=JobId(job_id), limit=limit)
+    name = with_bus(lambda client: resolve_job(client, job_id))
+    query = Query(id=name, limit=limit)
     answer = query_pages("job_versions", JobVersionsAnswer, query, "versions")
     shown = []
     for index, one in enumerate(answer.versions):

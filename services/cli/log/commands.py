@@ -3,6 +3,7 @@
 from services.cli.command_spec import (
     AT_OPTION,
     FOLLOW_FLAG,
+    JOB_OPTION,
     LIMIT_OPTION,
     ArgumentSpec,
     CommandSpec,
@@ -28,7 +29,7 @@ COMMANDS = (
         (
             ArgumentSpec("count", "number of events", int, 10, ("-n", "--count"), "N"),
             FOLLOW_FLAG._replace(help="keep printing new events"),
-            option_argument("job", "only this job", complete="job"),
+            JOB_OPTION,
             option_argument("node", "only this node", complete="node"),
             option_argument(
                 "kind", "only event types with this prefix; repeatable", list, metavar="WORD"
@@ -187,7 +188,7 @@ COMMANDS = (
             option_argument(
                 "begin", "with --step: first seq to print", flag="--from", metavar="SEQ"
             ),
-            option_argument("job", "with --step: only this job", complete="job"),
+            JOB_OPTION._replace(help="with --step: only this job: id or a unique prefix"),
             option_argument("node", "with --step: only this node", complete="node"),
             option_argument(
                 "diff",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from schemas.answers import Counts
-from services.cli.log.tail import EventFilter, print_event
+from services.cli.log.tail import EventFilter, logged_job, print_event
 from services.cli.runtime.bus_client import with_bus
 from services.cli.runtime.log_position import (
     parse_log_position,
@@ -70,9 +70,7 @@ def replay(
     first = int(begin or 1)
     if step:
         replica, begun = with_bus(
-            lambda client: _replay_steps(
-                out, client, to, first=first, shown_by=EventFilter(job=job, node=node)
-            )
+            lambda client: _replay_steps(out, client, to, first=first, job=job, node=node)
         )
     else:
         replica, begun = with_bus(lambda client: _replay_to_end(client, to, whole=whole))
@@ -83,10 +81,12 @@ def replay(
 
 
 async def _replay_steps(
-    out: CommandOutput, client: Client, to: str, *, first: int, shown_by: EventFilter
+    out: CommandOutput, client: Client, to: str, *, first: int, job: str, node: str
 ) -> tuple[Replica, int]:
     """Replay from the first record, and print each event from `first` on."""
     replica = Replica()
+    name = await logged_job(client, job) if job else ""
+    shown_by = EventFilter(job=name, node=node)
     async for record in read_log_until(client, to, "--to"):
         lines = shown_by.lines(record, replica.state)
         replica.apply(record)

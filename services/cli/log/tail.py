@@ -4,13 +4,16 @@ The kind is part of the event; its jobs and nodes follow from the state before i
 from its beginning.
 """
 
+import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
-from schemas.envelope import LogRecord
-from services.cli.runtime.bus_client import with_bus
+from schemas.base import JobId
+from schemas.envelope import RECORD_DECODER, LogRecord
+from schemas.jobs import JobRegistered
+from services.cli.runtime.bus_client import unique_job, with_bus
 from services.cli.runtime.closed_pipe import ending_with_reader
 from services.cli.runtime.log_source import log_end_seq_or_zero
 from services.cli.runtime.output import CommandOutput
@@ -25,6 +28,8 @@ from shared.query.event_scope import event_scope
 
 #: Records read to find the last events without a filter.
 _RECORDS_MAX = 5_000
+#: Every record that registers a job contains it.
+_REGISTERED = str(JobRegistered.__struct_config__.tag).encode()
 
 
 class LogTailResult(msgspec.Struct, frozen=True):
@@ -86,9 +91,10 @@ def tail(
     out: CommandOutput, *, count: int, follow: bool, job: str, node: str, kind: Sequence[str]
 ) -> int:
     """Print the last events, and with `follow` new ones."""
-    shown_by = EventFilter(job=job, node=node, kinds=kind)
 
     async def work(client: Client) -> int:
+        name = await logged_job(client, job) if job else ""
+        shown_by = EventFilter(job=name, node=node, kinds=kind)
         last = await log_end_seq_or_zero(client)
         wanted = min(max(count, 0), _RECORDS_MAX)
         first = max(1, last - wanted + 1) if last and shown_by.is_open else 1
@@ -115,6 +121,31 @@ def tail(
         return 0
 
     return with_bus(work)
+
+
+async def logged_job(client: Client, text: str) -> JobId:
+    """Find the job with this id or unique prefix among all that the log registers, collected ones too.
+
+    Raises CliError, naming the candidates.
+    """
+    found: set[str] = set()
+    # The reading after this one reports what is wrong with the log.
+    with contextlib.suppress(LogError):
+        async for record in client.read_log(1):
+            found.update(one for one in _registered_jobs(record) if one.startswith(text))
+            if text in found:
+                break
+    return unique_job(text, sorted(found))
+
+
+def _registered_jobs(record: Record) -> list[str]:
+    if _REGISTERED not in record.data:
+        return []
+    try:
+        events = RECORD_DECODER.decode(record.data).events
+    except msgspec.DecodeError:
+        return []
+    return [event.job_id for event in events if isinstance(event, JobRegistered)]
 
 
 async def _follow(

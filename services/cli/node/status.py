@@ -82,8 +82,7 @@ def print_node(
     resources.print_node_resources(out, node)
     _ports(out, one.ports)
     tables.print_allocations(out, one.allocations, "Allocations", verbose=verbose)
-    if len(one.allocations) < one.allocations_total:
-        tables.print_footer(out, len(one.allocations), one.allocations_total, "allocations")
+    tables.print_cut(out, len(one.allocations), one.allocations_total, "allocations")
     if used is not None:
         _print_usage(out, node, used)
     if verbose:
@@ -168,8 +167,7 @@ def _list(out: CommandOutput, *, allocs: bool, limit: int, verbose: bool) -> int
     tables.print_footer(out, len(answer.nodes), answer.total, "nodes")
     if running is not None:
         tables.print_allocations(out, running.allocations, "Running allocations", verbose=verbose)
-        if len(running.allocations) < running.total:
-            tables.print_footer(out, len(running.allocations), running.total, "allocations")
+        tables.print_cut(out, len(running.allocations), running.total, "allocations")
     return 0
 
 

@@ -1,12 +1,13 @@
 """`caravan rollout promote|fail`: requests to the operator API."""
 
+from functools import partial
+
 from schemas.operator import FailRolloutRequest, OperatorVerdict, PromoteRolloutRequest
 from schemas.rollout_answers import RolloutAnswer
-from services.cli.rollout import monitor
-from services.cli.runtime.bus_client import with_bus
-from services.cli.runtime.operator_client import OperatorResult, request_verdict
-from services.cli.runtime.output import CommandOutput, result_from, short_id
-from shared.bus.connection.public_client import Client
+from services.cli.deployment.follow import change
+from services.cli.rollout.monitor import ROLLOUT, print_outcome
+from services.cli.runtime.operator_client import OperatorResult
+from services.cli.runtime.output import CommandOutput, result_from
 
 
 class RolloutChangeResult(OperatorResult, frozen=True):
@@ -19,37 +20,14 @@ class RolloutChangeResult(OperatorResult, frozen=True):
 
 def promote(out: CommandOutput, *, rollout_id: str, detach: bool) -> int:
     """Promote the canaries of all members; follow the rollout."""
-    body = PromoteRolloutRequest(rollout_id=rollout_id)
-    return _change(out, body, "promoted", follow=not detach)
+    return _change(
+        out, PromoteRolloutRequest(rollout_id=rollout_id), "promoted", follows=not detach
+    )
 
 
 def fail(out: CommandOutput, *, rollout_id: str) -> int:
     """End a rollout as failed."""
     return _change(out, FailRolloutRequest(rollout_id=rollout_id), "marked as failed")
-
-
-def _change(
-    out: CommandOutput,
-    body: PromoteRolloutRequest | FailRolloutRequest,
-    word: str,
-    *,
-    follow: bool = False,
-) -> int:
-    """Send a request, say what became of it, follow the rollout. Raises CliError with the refusal."""
-    verdict = request_verdict(body)
-    shown = short_id(verdict.rollout_id)
-    out.line(f"rollout {shown}: {word if verdict.changed else f'was {word} already'}")
-
-    async def look(client: Client) -> tuple[RolloutAnswer, list[str]]:
-        if not follow:
-            return await monitor.query_rollout(client, verdict.rollout_id, verdict.seq), []
-        found = await monitor.follow_rollout(client, out, verdict.rollout_id, verdict.seq)
-        return found, await monitor.member_failures(client, found)
-
-    answer, failures = with_bus(look)
-    out.result(_result(verdict, answer))
-    monitor.print_outcome(out, answer, failures)
-    return monitor.exit_code(answer) if follow else 0
 
 
 def _result(verdict: OperatorVerdict, answer: RolloutAnswer) -> RolloutChangeResult:
@@ -62,3 +40,6 @@ def _result(verdict: OperatorVerdict, answer: RolloutAnswer) -> RolloutChangeRes
         description=one.description,
         seq=answer.seq,
     )
+
+
+_change = partial(change, ROLLOUT, result=_result, print_unfollowed=print_outcome)

@@ -2,6 +2,7 @@
 
 from services.cli.command_spec import (
     AT_OPTION,
+    JOB_OPTION,
     LIMIT_OPTION,
     VERBOSE_FLAG,
     ArgumentSpec,
@@ -25,7 +26,7 @@ COMMANDS = (
         "list rollouts of several jobs, newest first",
         "rollout.status:list_all",
         (
-            option_argument("job", "only those with this job", complete="job"),
+            JOB_OPTION._replace(help="only those with this job: id or a unique prefix"),
             option_argument(
                 "status",
                 "running, successful, failed or cancelled",

@@ -1,28 +1,20 @@
-"""Follows a rollout of several jobs until it ended or waits for a person, and says why it failed."""
+"""What a rollout is asked and how it is shown while the CLI follows it, and why it failed."""
 
-import asyncio
-import time
 from collections.abc import Iterable
 
 from schemas.projections import Query
 from schemas.rollout_answers import RolloutAnswer, RolloutMemberLine
-from services.cli.deployment.display import GroupRow, RolloutDisplay, health_rows
+from services.cli.deployment.display import GroupRow, health_rows
+from services.cli.deployment.follow import Followable, print_end
 from services.cli.deployment.monitor import (
     FAILURES_MAX,
-    POLL_INTERVAL_S,
     STANDSTILLS,
-    failure_texts,
-    query_deployment,
+    deployment_failures,
     stands_still,
 )
 from services.cli.runtime.bus_client import query_view
 from services.cli.runtime.output import CommandOutput, short_id
 from shared.bus.connection.public_client import Client
-
-#: Pause between queries, as a multiple of the time that a query takes.
-_PAUSE_FACTOR = 5
-#: Allocations among which failed ones are looked for.
-_SHOWN = 1_000
 
 
 async def query_rollout(client: Client, rollout_id: str, min_seq: int = 0) -> RolloutAnswer:
@@ -45,33 +37,6 @@ def _is_moving(member: RolloutMemberLine) -> bool:
     return any(one.why not in waits for one in member.waits) or not member.reason
 
 
-def exit_code(answer: RolloutAnswer) -> int:
-    """0: successful; 2: it goes on, after a person acted or capacity came; 1: failed or cancelled."""
-    return {"successful": 0, "waiting": 2, "": 2}.get(outcome_of(answer), 1)
-
-
-async def follow_rollout(
-    client: Client, out: CommandOutput, rollout_id: str, min_seq: int = 0
-) -> RolloutAnswer:
-    """Show a rollout until it is settled. Returns the last answer."""
-    answer = await query_rollout(client, rollout_id, min_seq)
-    line = answer.rollout
-    title = f"rollout {short_id(line.id)} {line.name!r}"
-    if not out.is_live:
-        out.progress(title)
-    with RolloutDisplay(out, title) as picture:
-        while True:
-            outcome = outcome_of(answer)
-            head = f"{answer.rollout.done}/{len(answer.members)} jobs done"
-            picture.show(head, member_rows(answer.members), outcome)
-            if outcome:
-                return answer
-            began = time.monotonic()
-            await asyncio.sleep(POLL_INTERVAL_S)
-            answer = await query_rollout(client, line.id)
-            await asyncio.sleep(min(_PAUSE_FACTOR * (time.monotonic() - began), 1.0))
-
-
 def member_rows(members: Iterable[RolloutMemberLine]) -> list[GroupRow]:
     """The groups of all members, each with its job."""
     rows: list[GroupRow] = []
@@ -91,18 +56,14 @@ async def member_failures(client: Client, answer: RolloutAnswer) -> list[str]:
     for one in answer.members:
         line = one.deployment
         if line is not None and any(group.unhealthy for group in line.groups.values()):
-            deployment = await query_deployment(client, line.id, answer.seq, _SHOWN)
-            found += await failure_texts(client, deployment)
+            found += await deployment_failures(client, line.id, answer.seq)
     return found[:FAILURES_MAX]
 
 
 def print_outcome(out: CommandOutput, answer: RolloutAnswer, failures: Iterable[str] = ()) -> None:
     """Print how a rollout ended, or what its members wait for."""
-    line, outcome = answer.rollout, outcome_of(answer)
-    for text in failures:
-        out.line(text, "red")
-    style = {"successful": "green", "waiting": "yellow"}.get(outcome, "red")
-    out.line(f"rollout {short_id(line.id)}: {line.description}", style if outcome else "")
+    line = answer.rollout
+    print_end(out, "rollout", line, outcome=outcome_of(answer), failures=failures)
     for one in answer.members:
         if one.status == "rolled_back":
             out.line(f"{one.job}: rolled back to version {one.before}", "yellow")
@@ -112,3 +73,18 @@ def print_outcome(out: CommandOutput, answer: RolloutAnswer, failures: Iterable[
             out.line(f"{one.job}: {one.reason}")
     if any(wait.why == "promotion" for one in answer.members for wait in one.waits):
         out.line(f"caravan rollout promote {short_id(line.id)} replaces the old allocations")
+
+
+ROLLOUT = Followable[RolloutAnswer](
+    noun="rollout",
+    query=query_rollout,
+    id_of=lambda answer: answer.rollout.id,
+    outcome_of=outcome_of,
+    title=lambda answer: f"rollout {short_id(answer.rollout.id)} {answer.rollout.name!r}",
+    progress=lambda answer: (
+        f"{answer.rollout.done}/{len(answer.members)} jobs done",
+        member_rows(answer.members),
+    ),
+    failures=member_failures,
+    print_outcome=print_outcome,
+)

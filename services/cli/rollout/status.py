@@ -3,7 +3,8 @@
 from schemas.projections import Query
 from schemas.rollout_answers import RolloutAnswer, RolloutMemberLine, RolloutsAnswer
 from services.cli.deployment.display import health_summary
-from services.cli.rollout.monitor import follow_rollout
+from services.cli.deployment.follow import follow
+from services.cli.rollout.monitor import ROLLOUT
 from services.cli.runtime import tables
 from services.cli.runtime.bus_client import query_once, query_pages, with_bus
 from services.cli.runtime.output import CommandOutput, short_id
@@ -11,9 +12,8 @@ from services.cli.runtime.output import CommandOutput, short_id
 
 def list_all(out: CommandOutput, *, job: str, status: str, limit: int, verbose: bool) -> int:
     """List rollouts, newest first."""
-    query = Query(job_id=job, status=status, limit=limit)
-    answer = query_pages("rollouts", RolloutsAnswer, query, "rollouts")
-    out.result(answer)
+    query = Query(status=status, limit=limit)
+    answer = query_pages("rollouts", RolloutsAnswer, query, "rollouts", job=job)
     rows = [
         (
             one.id if verbose else short_id(one.id),
@@ -25,15 +25,14 @@ def list_all(out: CommandOutput, *, job: str, status: str, limit: int, verbose: 
         )
         for one in answer.rollouts
     ]
-    out.table("ID|NAME|STATUS|DONE>|JOBS|DESCRIPTION", rows)
-    tables.print_footer(out, len(answer.rollouts), answer.total, "rollouts")
-    return 0
+    columns = "ID|NAME|STATUS|DONE>|JOBS|DESCRIPTION"
+    return tables.print_list(out, answer, columns, rows, total=answer.total, what="rollouts")
 
 
 def status(out: CommandOutput, *, rollout_id: str, monitor: bool, verbose: bool) -> int:
     """Show one rollout; with `monitor` follow it first."""
     if monitor:
-        answer = with_bus(lambda client: follow_rollout(client, out, rollout_id))
+        answer = with_bus(lambda client: follow(ROLLOUT, client, out, rollout_id))
     else:
         answer = query_once("rollout", RolloutAnswer, Query(id=rollout_id))
     out.result(answer)

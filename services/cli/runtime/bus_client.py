@@ -6,7 +6,7 @@ Which bus is selected: `contexts.py`.
 import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -41,7 +41,7 @@ _RESTART_POLL_S = 0.1
 #: A command that ignores its cancellation is cancelled again after this time.
 _CANCEL_AGAIN_S = 1.0
 #: Candidates named for an ambiguous prefix.
-_CANDIDATES_MAX = 10
+CANDIDATES_MAX = 10
 
 
 class _Probe(msgspec.Struct):
@@ -247,20 +247,23 @@ async def query_view_bytes(client: Client, noun: str, answer: type[S], body: byt
     return msgspec.json.decode(raw, type=answer)
 
 
-def query_pages(noun: str, answer: type[S], query: Query, field: str) -> S:
-    """Query a list page by page, up to `limit`."""
+def query_pages(noun: str, answer: type[S], query: Query, field: str, *, job: str = "") -> S:
+    """Query a list page by page, up to `limit`; with `job` only of the job with this id or unique prefix."""
 
     async def work(client: Client) -> S:
+        whole = query
+        if job:
+            whole = msgspec.structs.replace(query, job_id=await resolve_job(client, job))
         # Larger limits are reached page by page.
-        page_max = min(query.limit, QUERY_LIMIT_MAX)
+        page_max = min(whole.limit, QUERY_LIMIT_MAX)
         first = await query_view(
-            client, noun, answer, msgspec.structs.replace(query, limit=page_max)
+            client, noun, answer, msgspec.structs.replace(whole, limit=page_max)
         )
         items = list(getattr(first, field))
-        wanted = min(query.limit, first.total)  # type: ignore[attr-defined]
+        wanted = min(whole.limit, first.total)  # type: ignore[attr-defined]
         while len(items) < wanted:
             left = min(wanted - len(items), QUERY_LIMIT_MAX)
-            rest = msgspec.structs.replace(query, offset=len(items), limit=left)
+            rest = msgspec.structs.replace(whole, offset=len(items), limit=left)
             page = getattr(await query_view(client, noun, answer, rest), field)
             if not page:
                 break
@@ -280,14 +283,22 @@ async def resolve_job(client: Client, text: str) -> JobId:
 
     An id without a job in the state is returned unchanged: the command reports the error.
     """
-    near = await query_view(client, "jobs", JobsAnswer, Query(id=text, limit=_CANDIDATES_MAX))
-    ids = [job.id for job in near.jobs]
+    near = await query_view(client, "jobs", JobsAnswer, Query(id=text, limit=CANDIDATES_MAX))
     # Sorted, so that the id itself comes before longer ones.
-    if text in ids or not ids:
+    return unique_job(text, [job.id for job in near.jobs])
+
+
+def unique_job(text: str, found: Sequence[str]) -> JobId:
+    """Which of the ids that begin with `text` it names: itself, else the only one; without any, it is returned.
+
+    Raises CliError `ambiguous` with the first CANDIDATES_MAX of them.
+    """
+    if text in found or not found:
         return JobId(text)
-    if near.total == 1:
-        return JobId(ids[0])
-    raise CliError("ambiguous", f"{text!r} is not a unique prefix of a job id: {', '.join(ids)}")
+    if len(found) == 1:
+        return JobId(found[0])
+    shown = ", ".join(found[:CANDIDATES_MAX])
+    raise CliError("ambiguous", f"{text!r} is not a unique prefix of a job id: {shown}")
 
 
 async def query_job(client: Client, text: str, *, limit: int) -> JobAnswer:

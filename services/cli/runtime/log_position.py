@@ -118,9 +118,11 @@ async def replay_to(client: Client, text: str = "") -> HistoricalState:
 async def replay_to_at_option(client: Client) -> HistoricalState:
     """Replay to the moment of --at, once per run. Raises CliError, LogError."""
     text = global_options.at_position()
-    if _replayed.get(text) is None:
-        _replayed[text] = await replay_to(client, text)
-    return _replayed[text]
+    key = (global_options.export_dir(), text)
+    if _replayed.get(key) is None:
+        _replayed[key] = await replay_to(client, text)
+    return _replayed[key]
 
 
-_replayed: dict[str, HistoricalState] = {}
+#: By export and moment.
+_replayed: dict[tuple[str, str], HistoricalState] = {}

@@ -36,9 +36,9 @@ _GAP = 2
 #: A cell wraps inside words longer than this.
 _WORD_MAX = 20
 _ENCODER = msgspec.json.Encoder()
-#: Control characters, which a terminal would obey.
-#: what a terminal may take for a line break, beside the control characters.
+#: What a terminal may take for a line break, beside the control characters.
 _LINE_BREAKS = re.compile("[\u2028\u2029]")
+#: Control characters, which a terminal would obey.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -181,7 +181,7 @@ class CommandOutput:
         limit: int = 0,
         below: Mapping[int, str] | None = None,
     ) -> None:
-        """Print a table of at most `limit` rows (0: all); without empty columns, nothing without rows.
+        """Print a table of at most `limit` rows (0: all), every column of it; nothing without rows.
 
         `columns` may be a heading like `NAME|COUNT>`, where `>` aligns a column to the right. `below`: a text under the
         row of that number.
@@ -193,9 +193,6 @@ class CommandOutput:
             columns = [TableColumn(head.rstrip(">"), head.endswith(">")) for head in heads]
         shown = rows[:limit] if limit else rows
         cells = [[one_line(str(cell)) for cell in row] for row in shown]
-        kept = [i for i in range(len(columns)) if any(row[i] for row in cells)]
-        columns = [columns[i] for i in kept]
-        cells = [[row[i] for i in kept] for row in cells]
         if title:
             print(f"\n{self.paint(title, 'bold')}")
         widths = self._column_widths(columns, cells)

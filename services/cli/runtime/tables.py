@@ -3,6 +3,8 @@
 import time
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from schemas.answers import Counts
 from schemas.job_answers import JobAnswer, JobLine, PeriodicShown
 from schemas.jobs import ErrorDetail
@@ -38,8 +40,29 @@ def print_footer(out: CommandOutput, shown: int, total: int, what: str) -> None:
     """Print that a list is empty, or that it was cut."""
     if not total:
         out.line(f"no {what}", "dim")
-    elif shown < total:
+    print_cut(out, shown, total, what)
+
+
+def print_cut(out: CommandOutput, shown: int, total: int, what: str) -> None:
+    """Print that a list was cut, if it was."""
+    if shown < total:
         out.line(f"{shown} of {total} {what}; --limit shows more", "dim")
+
+
+def print_list(
+    out: CommandOutput,
+    answer: msgspec.Struct,
+    columns: str,
+    rows: Sequence[Sequence[object]],
+    *,
+    total: int,
+    what: str,
+) -> int:
+    """Print the answer of a list query, one row an item, and how many there are in all. Returns the exit code."""
+    out.result(answer)
+    out.table(columns, rows)
+    print_footer(out, len(rows), total, what)
+    return 0
 
 
 def job_status(one: JobLine) -> str:
@@ -53,6 +76,12 @@ def job_status(one: JobLine) -> str:
     if any(group.failed or group.lost for group in groups):
         return "dead, failed" if one.job_type == "service" else "dead, not all complete"
     return "dead, complete" if any(group.complete for group in groups) else "dead"
+
+
+def job_cells(one: JobLine) -> tuple[object, ...]:
+    """ID, type, status, running of desired, priority and version of a job, as tables show them."""
+    running = running_of_desired(one.groups)
+    return (one.id, job_type(one), job_status(one), running, one.priority, one.version)
 
 
 def job_type(one: JobLine) -> str:
@@ -91,15 +120,17 @@ def _print_children(out: CommandOutput, answer: JobAnswer, now_ns: int) -> None:
     """The children of a job, newest first."""
     launches = answer.periodic.launches if answer.periodic is not None else ()
     times = {one.child_id: one for one in launches}
+    is_periodic = answer.periodic is not None
     rows = []
     for child in answer.children:
         known = times.get(child.id)
         when = format_age(known.at_ns, now_ns) if known is not None else ""
         forced = "forced" if known is not None and known.forced else ""
-        rows.append((child.id, job_status(child), running_of_desired(child.groups), when, forced))
-    out.table("ID|STATUS|RUNNING>|PLANNED|", rows, "Children")
-    if len(answer.children) < answer.children_total:
-        print_footer(out, len(answer.children), answer.children_total, "children")
+        row = (child.id, job_status(child), running_of_desired(child.groups))
+        rows.append((*row, when, forced) if is_periodic else row)
+    columns = "ID|STATUS|RUNNING>" + ("|PLANNED|" if is_periodic else "")
+    out.table(columns, rows, "Children")
+    print_cut(out, len(answer.children), answer.children_total, "children")
 
 
 def print_job(out: CommandOutput, answer: JobAnswer, *, verbose: bool) -> None:
@@ -152,8 +183,7 @@ def print_job(out: CommandOutput, answer: JobAnswer, *, verbose: bool) -> None:
             text = "; ".join(line.reasons) or line.wait_class
             out.line(f"{line.n} of {line.group} waiting: {text}", "yellow")
     print_allocations(out, answer.allocations, "Allocations", verbose=verbose)
-    if len(answer.allocations) < answer.allocations_total:
-        print_footer(out, len(answer.allocations), answer.allocations_total, "allocations")
+    print_cut(out, len(answer.allocations), answer.allocations_total, "allocations")
     print_evaluations(out, answer.evaluations, "Evaluations", verbose=verbose, with_job=False)
 
 
@@ -208,7 +238,7 @@ def print_evaluations(
     rows = [
         (
             one.id if verbose else short_id(one.id),
-            one.job_id if with_job else "",
+            *((one.job_id,) if with_job else ()),
             one.status,
             one.triggered_by,
             one.priority,
@@ -216,4 +246,5 @@ def print_evaluations(
         )
         for one in found
     ]
-    out.table("ID|JOB|STATUS|TRIGGERED BY|PRIORITY>|REASON", rows, title)
+    columns = f"ID|{'JOB|' if with_job else ''}STATUS|TRIGGERED BY|PRIORITY>|REASON"
+    out.table(columns, rows, title)

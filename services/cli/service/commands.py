@@ -2,6 +2,7 @@
 
 from services.cli.command_spec import (
     AT_OPTION,
+    JOB_OPTION,
     LIMIT_OPTION,
     VERBOSE_FLAG,
     ArgumentSpec,
@@ -10,14 +11,12 @@ from services.cli.command_spec import (
     option_argument,
 )
 
-_JOB_OPTION = option_argument("job", "only this job", complete="job")
-
 COMMANDS = (
     CommandSpec(
         ("service", "list"),
         "list services",
         "service.listing:list_all",
-        (_JOB_OPTION, LIMIT_OPTION, AT_OPTION),
+        (JOB_OPTION, LIMIT_OPTION, AT_OPTION),
         {"": "schemas.answers:ServicesAnswer"},
         Needs.LOG,
         "A service is listed while an allocation that declares it runs.",
@@ -29,7 +28,7 @@ COMMANDS = (
         "service.listing:info",
         (
             ArgumentSpec("name", "name of the service", metavar="NAME", complete="service"),
-            _JOB_OPTION,
+            JOB_OPTION,
             option_argument(
                 "status",
                 "passing, warning, pending, critical or unknown",

@@ -9,27 +9,22 @@ from services.cli.runtime.output import CommandOutput, short_id
 
 def list_all(out: CommandOutput, *, job: str, limit: int) -> int:
     """List services by name."""
-    query = Query(job_id=job, limit=limit)
-    answer = query_pages("services", ServicesAnswer, query, "services")
-    out.result(answer)
+    answer = query_pages("services", ServicesAnswer, Query(limit=limit), "services", job=job)
     rows = [
         (one.name, one.instances, one.passing, ",".join(one.tags), ",".join(one.jobs))
         for one in answer.services
     ]
-    out.table("SERVICE|INSTANCES>|PASSING>|TAGS|JOBS", rows)
-    tables.print_footer(out, len(answer.services), answer.total, "services")
-    return 0
+    columns = "SERVICE|INSTANCES>|PASSING>|TAGS|JOBS"
+    return tables.print_list(out, answer, columns, rows, total=answer.total, what="services")
 
 
 def info(out: CommandOutput, *, name: str, job: str, status: str, limit: int, verbose: bool) -> int:
     """Show the instances of one service."""
-    query = Query(id=name, job_id=job, status=status, limit=limit)
-    answer = query_pages("service", ServiceAnswer, query, "instances")
-    out.result(answer)
+    query = Query(id=name, status=status, limit=limit)
+    answer = query_pages("service", ServiceAnswer, query, "instances", job=job)
     rows = [_row(one, verbose=verbose) for one in answer.instances]
-    out.table("ADDRESS|STATUS|TAGS|JOB|GROUP|NODE|ALLOCATION|HEALTH", rows)
-    tables.print_footer(out, len(answer.instances), answer.total, "instances")
-    return 0
+    columns = "ADDRESS|STATUS|TAGS|JOB|GROUP|NODE|ALLOCATION|HEALTH"
+    return tables.print_list(out, answer, columns, rows, total=answer.total, what="instances")
 
 
 def _row(one: ServiceInstance, *, verbose: bool) -> tuple[str, ...]:

@@ -78,16 +78,7 @@ class Table(NamedTuple):
 def _jobs(past: HistoricalState, _fleet: FleetColumns, wanted: Wanted) -> Listing:
     ids = sorted(one for one in past.state.jobs.by_id if wanted.text in one)
     rows = [
-        _row(
-            str(job.id),
-            job.id,
-            tables.job_type(job),
-            tables.job_status(job),
-            tables.running_of_desired(job.groups),
-            job.priority,
-            job.version,
-            job.modify_index,
-        )
+        _row(str(job.id), *tables.job_cells(job), job.modify_index)
         for job in past.answers.jobs.lines(ids[:ROWS_MAX])
     ]
     return Listing(rows, len(ids))

@@ -8,11 +8,11 @@ from textual.screen import ModalScreen
 from schemas.evaluation_answers import WhyAnswer
 from schemas.node_answers import AllocAnswer
 from schemas.projections import Query
-from services.cli.top import texts
+from services.cli.top import detail_pages
 from services.cli.top.keys import help_text
-from services.cli.top.moments import paced
 from services.cli.top.pages import LogPage, TextPage
 from services.cli.top.session import Session, Work
+from services.cli.top.state_source import paced
 from shared.core.runtime.messages import Record
 from shared.errors import CaravanError
 from shared.query.explain import explain_placement
@@ -64,9 +64,11 @@ class PageControl:
 
     def details(self, table: str, key: str) -> None:
         """Open the details of a job, node or allocation; of a waiting group those of its job."""
-        make = {"nodes": texts.node_text, "allocations": texts.alloc_text}
+        make = {"nodes": detail_pages.node_text, "allocations": detail_pages.alloc_text}
         try:
-            text = make.get(table, texts.job_text)(self._session.answers, key, self._place.columns)
+            text = make.get(table, detail_pages.job_text)(
+                self._session.answers, key, self._place.columns
+            )
         except CaravanError as err:
             self._session.say(str(err))
         else:
@@ -91,7 +93,7 @@ class PageControl:
         session.say("")
         older, newer = sorted((other, session.shown), key=lambda one: one.seq)
         diff = diff_states(older.past.state, newer.past.state)
-        self._open(TextPage("differences", texts.diff_text(diff)))
+        self._open(TextPage("differences", detail_pages.diff_text(diff)))
 
     def why(self) -> None:
         """Explain the row: where an allocation is, or why a group or job has no place."""
@@ -137,7 +139,7 @@ class PageControl:
         return explain_placement(past.state, records, find_alloc(past.state, alloc_id))
 
     def _show_why(self, answer: WhyAnswer) -> None:
-        self._open(TextPage("why", texts.why_text(answer, self._place.columns)))
+        self._open(TextPage("why", detail_pages.why_text(answer, self._place.columns)))
 
     def logs(self) -> None:
         """Open the output of the allocation's tasks."""

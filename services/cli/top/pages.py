@@ -12,7 +12,7 @@ from textual.containers import ScrollableContainer
 from textual.screen import ModalScreen
 from textual.widgets import RichLog, Static
 
-from services.cli.top.texts import log_line
+from services.cli.top.detail_pages import log_line
 from shared.errors import CaravanError
 
 #: Opens the output of a task, by task and stream; raises CaravanError.

@@ -10,8 +10,8 @@ from services.cli.runtime.bus_client import with_bus
 from services.cli.runtime.log_position import parse_log_position
 from services.cli.runtime.output import CliError, CommandOutput
 from services.cli.runtime.progress import ProgressBar
-from services.cli.top.moments import Moments
 from services.cli.top.source import ClientSource
+from services.cli.top.state_source import Moments
 from shared.bus.connection.public_client import Client
 from shared.errors import LogError
 from shared.extras import require

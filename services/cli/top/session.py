@@ -5,7 +5,7 @@ from typing import Any
 
 from services.cli.top.head import Feed
 from services.cli.top.listings import TABLES, Wanted
-from services.cli.top.moments import Moments, ShownState
+from services.cli.top.state_source import Moments, ShownState
 from services.cli.top.time_slider import TimeSlider
 from shared.query.answers import QueryEngine
 

@@ -53,7 +53,7 @@ class OutgoingTarget(Protocol):
         """Send one part. `is_first`: certainly not sent before."""
 
 
-class _EventLines:
+class _SubscribedEvents:
     """As a LineMaker: the events of a record."""
 
     def __init__(self, selector: EventSelector) -> None:
@@ -78,7 +78,7 @@ class _EventTarget:
 
     def maker(self, cluster_id: str) -> LineMaker:
         """The events that it subscribes to."""
-        return _EventLines(EventSelector(self._hook, cluster_id))
+        return _SubscribedEvents(EventSelector(self._hook, cluster_id))
 
     def parts(self, line: bytes) -> list[Part]:
         """One request for an event."""

@@ -6,6 +6,7 @@ import numpy as np
 from schemas.allocations import CLIENT_STATUSES, DESIRED_STATUSES, HEALTHS
 from schemas.base import JobId
 from schemas.node_answers import TaskShown
+from services.gateway.nomad.evaluations import metric
 from services.gateway.nomad.ids import node_uuid
 from services.gateway.nomad.jobs import nomad_job
 from services.gateway.nomad.source import Object, ShapeSource
@@ -50,24 +51,7 @@ def nomad_alloc(source: ShapeSource, row: int) -> Object:
     shown = nomad_job(source, job, version) if job is not None else None
     found["Job"] = shown or _forgotten_job(found["JobID"], found["TaskGroup"], version)
     found.update(_resources(state, row, found))
-    found["Metrics"] = {
-        "NodesEvaluated": 0,
-        "NodesFiltered": 0,
-        "NodesInPool": 0,
-        "NodePool": job.node_pool if job is not None else "default",
-        "NodesAvailable": None,
-        "ClassFiltered": None,
-        "ConstraintFiltered": None,
-        "NodesExhausted": 0,
-        "ClassExhausted": None,
-        "DimensionExhausted": None,
-        "QuotaExhausted": None,
-        "ResourcesExhausted": None,
-        "Scores": None,
-        "ScoreMetaData": None,
-        "AllocationTime": 0,
-        "CoalescedFailures": 0,
-    }
+    found["Metrics"] = metric(0, (), job.node_pool if job is not None else "default")
     found["NetworkStatus"] = None
     found["SignedIdentities"] = None
     return found

@@ -85,7 +85,7 @@ def eval_stub(source: ShapeSource, one: Evaluation) -> Object:
 
 
 def metric(count: int, reasons: tuple[str, ...], node_pool: str) -> Object:
-    """Why so many allocations of a group have no node; `reasons` are our sentences."""
+    """Why so many allocations of a group have no node; `reasons` are our sentences. 0: of one that was placed."""
     return {
         "NodesEvaluated": 0,
         "NodesFiltered": 0,

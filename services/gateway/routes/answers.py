@@ -12,7 +12,7 @@ from services.gateway.change_index import Topic, job, node, table
 from services.gateway.edge.call import Call
 from services.gateway.edge.faults import HttpFault
 from services.gateway.edge.route import Endpoint
-from services.gateway.routes.moments import at_moment
+from services.gateway.routes.console_state import at_moment
 
 _PLAN = bounded_decoder(PlanQuery)
 _QUERY = bounded_decoder(Query)

@@ -44,7 +44,7 @@ class EventTopics:
         return False
 
 
-class EventLines:
+class TopicEvents:
     """Makes the lines of one reader."""
 
     def __init__(self, topics: EventTopics) -> None:
@@ -77,7 +77,7 @@ async def stream_events(call: Call) -> object:
     index = call.number("index")
     if index < 0:
         raise HttpFault(400, f"index must not be negative, was {index}")
-    followed = FollowedLog(call.role, call.server.bus, EventLines(topics), first=index)
+    followed = FollowedLog(call.role, call.server.bus, TopicEvents(topics), first=index)
     await followed.begin()
 
     async def parts() -> AsyncIterator[bytes]:

@@ -16,13 +16,11 @@ from schemas.job_answers import GroupPlan, PlanAnswer
 from schemas.projections import PlanQuery
 from services.gateway.edge.call import Call
 from services.gateway.edge.faults import HttpFault
-from services.gateway.edge.route import Endpoint
 from services.gateway.nomad.evaluations import metric
 from services.gateway.nomad.job_diff import job_diff
 from services.gateway.nomad.jobs import canonical_job, nomad_job
 from services.gateway.nomad.source import Object
 from services.gateway.nomad.times import UNSET, rfc3339
-from services.gateway.routes import jobs
 from services.gateway.routes.lookup import find_job
 from shared.core.state.ids import eval_id
 from shared.core.state.tables.jobs import Job
@@ -429,70 +427,3 @@ async def untag(call: Call) -> object:
     request = {"job_id": str(job.id), "name": call.path["tag"], "unset": True}
     verdict = await call.write(subjects.api("job", "tag"), request)
     return {"Index": int(verdict.get("seq", 0))}
-
-
-_JOB = "/v1/job/{job:path}"
-ENDPOINTS = (
-    Endpoint(
-        pattern="/v1/jobs",
-        summary="List jobs, or register one.",
-        read=jobs.list_jobs,
-        write=register,
-    ),
-    Endpoint(pattern="/v1/jobs/parse", summary="Turn a job file into JSON.", write=parse),
-    Endpoint(pattern="/v1/validate/job", summary="Check a job.", write=validate),
-    Endpoint(
-        pattern=_JOB + "/versions/{tag}/tag", summary="Name a version.", write=tag, delete=untag
-    ),
-    Endpoint(
-        pattern=_JOB + "/dispatch/payload",
-        summary="Dispatch with the body as payload.",
-        write=dispatch_payload,
-    ),
-    Endpoint(
-        pattern=_JOB + "/periodic/force", summary="Launch a periodic job now.", write=force_launch
-    ),
-    Endpoint(pattern=_JOB + "/plan", summary="Plan a job.", write=plan),
-    Endpoint(pattern=_JOB + "/evaluate", summary="Evaluate a job.", write=evaluate),
-    Endpoint(
-        pattern=_JOB + "/allocations", summary="Allocations of a job.", read=jobs.list_job_allocs
-    ),
-    Endpoint(
-        pattern=_JOB + "/evaluations", summary="Evaluations of a job.", read=jobs.list_job_evals
-    ),
-    Endpoint(
-        pattern=_JOB + "/deployments",
-        summary="Deployments of a job.",
-        read=jobs.list_job_deployments,
-    ),
-    Endpoint(
-        pattern=_JOB + "/deployment",
-        summary="The newest deployment of a job.",
-        read=jobs.latest_deployment,
-    ),
-    Endpoint(
-        pattern=_JOB + "/summary", summary="Counts of a job's groups.", read=jobs.read_summary
-    ),
-    Endpoint(pattern=_JOB + "/versions", summary="Versions of a job.", read=jobs.read_versions),
-    Endpoint(
-        pattern=_JOB + "/submission",
-        summary="The stored text of a version.",
-        read=jobs.read_submission,
-    ),
-    Endpoint(pattern=_JOB + "/dispatch", summary="Dispatch a parameterized job.", write=dispatch),
-    Endpoint(pattern=_JOB + "/revert", summary="Revert a job.", write=revert),
-    Endpoint(pattern=_JOB + "/stable", summary="Say whether a version is stable.", write=stable),
-    Endpoint(
-        pattern=_JOB + "/scale",
-        summary="Counts of groups, or change one.",
-        read=jobs.read_scale,
-        write=scale,
-    ),
-    Endpoint(
-        pattern=_JOB,
-        summary="Read, register or stop a job.",
-        read=jobs.read_job,
-        write=update,
-        delete=stop,
-    ),
-)

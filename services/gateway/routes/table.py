@@ -2,7 +2,6 @@
 
 from services.gateway.edge.route import Endpoint
 from services.gateway.routes import (
-    absent,
     access,
     agent,
     allocations,
@@ -10,17 +9,18 @@ from services.gateway.routes import (
     client_exec,
     client_files,
     console,
+    console_state,
     deployments,
     evaluations,
     event_stream,
-    job_writes,
+    job_endpoints,
     log_stream,
-    moments,
     nodes,
     operator,
     pools,
     search,
     services,
+    unsupported,
     webhooks,
     what_if,
 )
@@ -28,7 +28,7 @@ from services.gateway.routes import (
 ENDPOINTS: tuple[Endpoint, ...] = (
     # A job's id may have slashes: what stands behind it comes first.
     *services.ENDPOINTS,
-    *job_writes.ENDPOINTS,
+    *job_endpoints.ENDPOINTS,
     *allocations.ENDPOINTS,
     *evaluations.ENDPOINTS,
     *pools.ENDPOINTS,
@@ -42,9 +42,9 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *agent.ENDPOINTS,
     *operator.ENDPOINTS,
     *search.ENDPOINTS,
-    *absent.ENDPOINTS,
+    *unsupported.ENDPOINTS,
     *access.ENDPOINTS,
-    *moments.ENDPOINTS,
+    *console_state.ENDPOINTS,
     *what_if.ENDPOINTS,
     *answers.ENDPOINTS,
     *console.ENDPOINTS,

@@ -16,8 +16,8 @@ import msgspec
 
 from shared.bus.connection.nats_client import header_block, header_number, status
 from shared.bus.jetstream import streams
-from shared.bus.jetstream.marks import stream_marked
 from shared.bus.jetstream.pull_consumer import CurrentConnection
+from shared.bus.jetstream.sender_proof import stream_marked
 from shared.bus.log import generations
 from shared.bus.log.generations import ActiveGeneration
 from shared.bus.log.stored_records import ApiStoredMessage

@@ -26,8 +26,8 @@ from shared.bus.connection.nats_client import (
     status,
 )
 from shared.bus.jetstream import streams
-from shared.bus.jetstream.marks import is_marked, mark_of, stream_read
 from shared.bus.jetstream.pull_consumer import CurrentConnection
+from shared.bus.jetstream.sender_proof import is_marked, mark_of, stream_read
 from shared.bus.log import snapshots
 from shared.bus.log.appender import Appender, LastValueWriter
 from shared.bus.log.generations import ActiveGeneration

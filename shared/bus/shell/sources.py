@@ -13,8 +13,8 @@ import msgspec
 from shared.bus.connection.frame_parser import MessageHandler
 from shared.bus.connection.nats_client import BusClient, header, header_fault, status
 from shared.bus.jetstream import streams
-from shared.bus.jetstream.marks import NOT_MARKED, is_bare_mark, is_marked, stream_marked
 from shared.bus.jetstream.pull_consumer import CurrentConnection, DeliveryPosition, PullConsumer
+from shared.bus.jetstream.sender_proof import NOT_MARKED, is_bare_mark, is_marked, stream_marked
 from shared.bus.shell.input_queue import InputQueue, MessageTokens
 from shared.core.runtime.messages import Listen, Message, Read, Work
 from shared.protocol import subjects

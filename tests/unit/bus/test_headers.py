@@ -12,7 +12,7 @@ from shared.bus.connection.nats_client import (
     header_number,
     status,
 )
-from shared.bus.jetstream.marks import is_marked, mark_of
+from shared.bus.jetstream.sender_proof import is_marked, mark_of
 from shared.bus.shell.sources import read_message
 from shared.protocol import subjects
 from tests.faults.poison import HEADERS

@@ -187,7 +187,7 @@ def test_a_dumb_terminal_gets_no_colours(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_narrow_tables_wrap_and_keep_every_column(capsys: pytest.CaptureFixture[str]) -> None:
-    """The widest cells wrap; a table that still does not fit is printed field by field; empty columns are left out."""
+    """The widest cells wrap; an empty column keeps its heading; a table that still does not fit is printed by field."""
     columns = [
         TableColumn("ID"),
         TableColumn("SIZE", right=True),
@@ -196,10 +196,10 @@ def test_narrow_tables_wrap_and_keep_every_column(capsys: pytest.CaptureFixture[
     ]
     rows = [("0123456789", "12 B", "no room on any node", "")]
     out = CommandOutput()
-    out._columns = 30
+    out._columns = 37
     out.table(columns, rows)
     assert capsys.readouterr().out.splitlines() == [
-        "ID          SIZE  REASON",
+        "ID          SIZE  REASON        EMPTY",
         "0123456789  12 B  no room on",
         "                  any node",
     ]

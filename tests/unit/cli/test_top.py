@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from services.cli.main import main
-from services.cli.top import head, texts
+from services.cli.top import detail_pages, head
 from services.cli.top.heat import BARS, HeatCell, ShareHistory, heat_cells, total_shares
 from services.cli.top.keys import KEYS, help_text, hint_text
 from services.cli.top.listings import ROWS_MAX, TABLES, Listing, Wanted
-from services.cli.top.moments import EVENTS_KEPT, Moments
+from services.cli.top.state_source import EVENTS_KEPT, Moments
 from services.cli.top.time_slider import TimeSlider
 from shared.display.time_marks import Mark
 from shared.query.fleet_columns import DOWN, DRAINING, FleetColumns, fleet_columns
@@ -222,7 +222,10 @@ def test_keys_are_unique_and_all_in_the_help() -> None:
 
 def test_hostile_text_stays_text() -> None:
     """What a terminal would obey is taken out of names, events and task output."""
-    assert texts.log_line("\x1b[2J\x1b]0;title\x07a\x1b[31mred\x1b[0m\x9b\x07\tb") == "ared??    b"
+    assert (
+        detail_pages.log_line("\x1b[2J\x1b]0;title\x07a\x1b[31mred\x1b[0m\x9b\x07\tb")
+        == "ared??    b"
+    )
     feed = head.Feed(problem="damage\x1b[2J")
     assert head.alarm_texts(past_of(small_cluster()), feed) == ["damage?[2J"]
 
@@ -248,11 +251,11 @@ def test_differences_are_listed_and_counted() -> None:
     cluster = small_cluster()
     before = past_of(cluster)
     cluster.do(stop("big"), register("new"))
-    text = texts.diff_text(diff_states(before.state, past_of(cluster).state))
+    text = detail_pages.diff_text(diff_states(before.state, past_of(cluster).state))
     assert "+ job new: version 0" in text
     assert "~ job big: " in text and ", stopped" in text
     assert text.startswith(f"seq {before.state.seq} to {cluster.state.seq}: ")
-    same = texts.diff_text(diff_states(before.state, before.state))
+    same = detail_pages.diff_text(diff_states(before.state, before.state))
     assert same.endswith("no differences")
 
 

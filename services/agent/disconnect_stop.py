@@ -16,7 +16,7 @@ POLL_NS = 30_000_000_000
 POLL_MIN_NS = 1_000_000_000
 
 
-class HeartbeatStop:
+class DisconnectStop:
     """When the cluster was last heard of. `keep` writes that to the journal."""
 
     def __init__(self, keep: Callable[[AgentStep], None]) -> None:
@@ -31,7 +31,7 @@ class HeartbeatStop:
         """Take up what the journal has."""
         self.heard_ns = self._kept_ns = heard_ns
 
-    def wake(self, turn: AgentStep) -> None:
+    def start_clock(self, turn: AgentStep) -> None:
         """Begin a life: silence counts from what was heard before, or from now."""
         self.heard_ns = self.heard_ns or turn.now_ns
 
@@ -54,7 +54,7 @@ class HeartbeatStop:
         )
         return min(POLL_NS, max(shortest // 3, POLL_MIN_NS))
 
-    def mind(self, supervisor: Supervisor, turn: AgentStep) -> None:
+    def stop_overdue(self, supervisor: Supervisor, turn: AgentStep) -> None:
         """Stop the allocations whose limit is over."""
         if not self._watched_allocs:
             return

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from services.agent.node_rpc import files
 from shared.errors import CommandInvalid
-from tests.unit.agent.test_hands_files import ALLOC, SECRET, at, top
+from tests.unit.agent.test_node_rpc_files import ALLOC, SECRET, at, top
 
 __all__ = ["top"]
 
