@@ -1,9 +1,9 @@
-"""Credit: how much more work may go in while the workers have enough to do.
+"""Admission control: how many more submissions may be sent to the plan applier.
 
-Decides how many submissions may be sent on: as many as bring what waits for workers up to a bound, by the eval
-broker's last word, with what is still on its way to the log, which that word does not count. Who says nothing for a
-second has nothing to say, and nothing is held back but what is too much under way: a broker that is away must not close
-the door. Must not know what a submission is. Next: `role.py`.
+Decides how many may be sent on: as many as bring what waits for workers up to a bound, by the eval broker's last
+report, with what is still on its way to the log, which that report does not count. A backlog report older than one
+second is ignored, so that a missing broker does not block submissions; only the limit on unconfirmed submissions still
+applies. Next: `role.py`.
 """
 
 import msgspec
@@ -12,7 +12,7 @@ from schemas.bounds import bounded_decoder
 
 #: Evaluations that may wait for workers: about a second of work, so that what is accepted is soon placed.
 WAITING_MAX = 4_000
-#: A word is good for so long.
+#: A report is valid for this long.
 REPORT_VALID_NS = 1_000_000_000
 #: Submissions that were sent on and are not in the log: a log that is slow must not gather them unseen.
 UNCONFIRMED_MAX = 4_000
@@ -27,14 +27,14 @@ _DECODER = bounded_decoder(_BacklogReport)
 
 
 class Admission:
-    """What the eval broker said last, less what was sent since. `sent` everywhere: under way, not in the log."""
+    """The eval broker's last report, less what was sent since. `sent` everywhere: sent, not in the log yet."""
 
     def __init__(self) -> None:
         self._left = 0
         self._until_ns = 0
 
     def hear(self, data: bytes, sent: int, now_ns: int) -> None:
-        """Take the broker's word; what is none is passed over."""
+        """Take a backlog report of the broker; other messages are ignored."""
         try:
             waiting = _DECODER.decode(data).waiting
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -48,9 +48,9 @@ class Admission:
         return min(self._left, room) if self.until_ns(now_ns) else room
 
     def take(self, count: int) -> None:
-        """So many were sent."""
+        """Count submissions that were sent."""
         self._left = max(0, self._left - count)
 
     def until_ns(self, now_ns: int) -> int:
-        """Until when the last word is good, if no other is heard; 0: there is none."""
+        """Until when the last report is valid; 0: there is none."""
         return self._until_ns if now_ns < self._until_ns else 0
