@@ -117,18 +117,18 @@ WORDS = {key: tuple(words.split()) for key, words in _WORDS.items()}
 #: `error.code` of any answer: stable words for programs, what they mean, and whether the same may succeed later.
 ERROR_CODES: dict[str, str] = {
     "invalid": "The request, or a value in it, is malformed; `path` names the place. Correct it.",
-    "too_large": "It, or a part of it, is larger than allowed. Make it smaller.",
+    "too_large": "The request, or a part of it, is larger than allowed.",
     "not_found": "There is no such job, node, allocation, evaluation, submission or file.",
-    "ambiguous": "A shortened id fits more than one. Write more of it.",
-    "conflict": "The id was used for other content, or the state is not the one named. Read, then decide.",
+    "ambiguous": "A shortened id matches several objects. Use a longer prefix.",
+    "conflict": "The id was used for other content, or the state changed since it was read. Read it again.",
     "forbidden": "The sender may not ask for this.",
-    "refused": "The node does not do this: its driver or the rules of file paths say why.",
+    "refused": "The driver or the rules for file paths do not allow this; the message says why.",
     "not_running": "The task, or every task of the allocation, has ended or has not begun.",
-    "gone": "The stream or its command is over.",
+    "gone": "The stream or its command has ended.",
     "failed": "The node or its driver could not do it; the message says why.",
-    "busy": "The input buffer of a stream is full. Send the same again.",
-    "unavailable": "Not now: something waits, replays or is not connected. Send the same again.",
-    "log_full": "The log has no room for new work; stops are taken. Send the same again later.",
+    "busy": "The input buffer of a stream is full. Send the same request again.",
+    "unavailable": "A service is busy, replaying or not connected. Send the same request again.",
+    "log_full": "The log is full: only stops are accepted. Send the same request again later.",
 }
 T = TypeVar("T", bound=msgspec.Struct)
 _Check = Callable[[Any], None]

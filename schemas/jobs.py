@@ -262,7 +262,7 @@ class JobVersionTagged(Event, frozen=True, kw_only=True, tag="job.version_tagged
     request_id: str
     job_id: JobId
     version: int
-    #: unique within the job; empty: it has no name any more.
+    #: unique within the job; empty: its name was removed.
     name: str = ""
     description: str = ""
 

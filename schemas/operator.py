@@ -123,7 +123,7 @@ class ResumeRequest(Wire, frozen=True, kw_only=True):
 
 
 class HealthRequest(Wire, frozen=True, kw_only=True):
-    """`api.deployment.set_health`: say which allocations of a deployment are healthy, and which are not."""
+    """`api.deployment.set_health`: set the health of allocations of a deployment."""
 
     deployment_id: str
     #: allocations by id, the one beginning of it that fits, or name.

@@ -37,7 +37,7 @@ class QueryNoun(NamedTuple):
 _ONE_JOB = {"id": "the job's id", "job_id": "the same, where `id` is absent"}
 NOUNS: dict[str, QueryNoun] = {
     "jobs": QueryNoun(
-        parameters={"id": "beginning of the ids", "job_id": "children of this job"},
+        parameters={"id": "prefix of the ids", "job_id": "children of this job"},
         statuses=_JOB,
         order="`jobs`, by id; children of one job newest first",
     ),
@@ -59,18 +59,18 @@ NOUNS: dict[str, QueryNoun] = {
     ),
     "policy": QueryNoun(),
     "nodes": QueryNoun(
-        parameters={"id": "beginning of the ids"}, statuses=_NODE, order="`nodes`, by id"
+        parameters={"id": "prefix of the ids"}, statuses=_NODE, order="`nodes`, by id"
     ),
     "node": QueryNoun(
         parameters={
-            "id": "the node's id, the one beginning of it that fits, or its name",
+            "id": "the node's id, a unique prefix of it, or its name",
             "node_id": "the same, where `id` is absent",
         },
         order="`allocations`: as in `query.job`",
     ),
     "allocs": QueryNoun(
         parameters={
-            "id": "beginning of the shown ids",
+            "id": "prefix of the shown ids",
             "job_id": "of this job",
             "node_id": "on this node",
         },
@@ -78,14 +78,14 @@ NOUNS: dict[str, QueryNoun] = {
         order="`allocations`, newest first",
     ),
     "alloc": QueryNoun(
-        parameters={"id": "the shown id, the one beginning of it that fits, or `job.group[index]`"}
+        parameters={"id": "the shown id, a unique prefix of it, or `job.group[index]`"}
     ),
     "evals": QueryNoun(
         parameters={"job_id": "of this job"},
         statuses=_EVALUATION,
         order="`evaluations`, newest first",
     ),
-    "eval": QueryNoun(parameters={"id": "the shown id, or the one beginning of it that fits"}),
+    "eval": QueryNoun(parameters={"id": "the shown id, or a unique prefix of it"}),
     "deployments": QueryNoun(
         parameters={"job_id": "of this job"},
         statuses=WORDS["DeploymentLine", "status"],
@@ -93,7 +93,7 @@ NOUNS: dict[str, QueryNoun] = {
     ),
     "deployment": QueryNoun(
         parameters={
-            "id": "the shown id, or the one beginning of it that fits",
+            "id": "the shown id, or a unique prefix of it",
             "job_id": "the newest of this job, where `id` is absent",
         },
         order="`allocations`: as in `query.job`",
@@ -105,12 +105,12 @@ NOUNS: dict[str, QueryNoun] = {
     ),
     "rollout": QueryNoun(
         parameters={
-            "id": "the shown id, the one beginning of it that fits, or the name: the newest of it"
+            "id": "the shown id, a unique prefix of it, or a name: the newest rollout with it"
         },
         order="`members`: as submitted",
     ),
     "services": QueryNoun(
-        parameters={"id": "beginning of the names", "job_id": "of this job"},
+        parameters={"id": "prefix of the names", "job_id": "of this job"},
         order="`services`, by name",
     ),
     "service": QueryNoun(
@@ -120,7 +120,7 @@ NOUNS: dict[str, QueryNoun] = {
     ),
     "waiting": QueryNoun(parameters={"job_id": "of this job"}, order="`waiting`, the next first"),
     "cluster": QueryNoun(parameters={"id": "`hashes`: with the hash of every table"}),
-    "resources": QueryNoun(parameters={"id": "beginning of the names"}, order="`pools`, by name"),
+    "resources": QueryNoun(parameters={"id": "prefix of the names"}, order="`pools`, by name"),
     "submission": QueryNoun(parameters={"id": "the submission's id"}),
     "dead": QueryNoun(order="`messages`, newest first"),
 }

@@ -45,7 +45,7 @@ class HostVolumes:
         for mount in launch.volumes:
             volume = self._found.get(mount.source)
             if volume is None:
-                text = f"host volume {mount.source!r} is not there on this node any more"
+                text = f"host volume {mount.source!r} no longer exists on this node"
                 raise StartRefused(text, recoverable=False)
             if volume.read_only and not mount.read_only:
                 text = f"host volume {mount.source!r} is read only on this node"

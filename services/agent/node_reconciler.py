@@ -261,7 +261,7 @@ class NodeReconciler:
             )
         if self._is_doubled(wanted):
             return (
-                f"another agent lives as node {self._node_id} in a copy of this data directory, boot "
+                f"another agent runs as node {self._node_id} in a copy of this data directory, boot "
                 f"{wanted.boot_id}: stop one of them, or give it an id and a directory of its own"
             )
         # The last value may hold a refusal from before this start, or of another agent with this id.

@@ -80,7 +80,7 @@ class ChangeIndex:
             self._scope += [node(one) for one in found.nodes]
 
     def after(self, record: LogRecord, seq: int) -> None:
-        """Take note of an applied record and wake what waits for it."""
+        """Record an applied record and wake the queries that wait for it."""
         changed = {name for event in record.events for name in self._tables_of.get(type(event), ())}
         for name in changed:
             self._of_table[name] = seq

@@ -105,7 +105,7 @@ class LivenessDeadlines:
     def shown(self, rows: NodeRows) -> None:
         """Record that the log shows some of those declared at one time: the rest is due now.
 
-        One transaction had no room for all. Who waits for nothing but that need not wait for a lost command's time.
+        One transaction had no room for all. Nodes waiting only for this may be declared immediately.
         """
         asked_ns = self._again[rows[rows < len(self._again)]]
         self._again[np.isin(self._again, asked_ns[asked_ns > 0])] = 1

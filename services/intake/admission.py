@@ -1,10 +1,9 @@
-"""Admission control: how much new work may be sent on while the workers have enough to do.
+"""Admission control: how many more submissions may be sent to the plan applier.
 
-Decides how many submissions may be sent on: as many as bring the evaluations that wait for workers up to a bound. The
-number that waits is in the eval broker's last backlog report; submissions that are not in the log yet are added, since
-the report does not count them. A report is valid for a second. Without a valid report only the number of unconfirmed
-submissions is bounded: an eval broker that is away must not stop new work. Must not know what a submission is. Next:
-`role.py`.
+Decides how many may be sent on: as many as bring what waits for workers up to a bound, by the eval broker's last
+report, with what is still on its way to the log, which that report does not count. A backlog report older than one
+second is ignored, so that a missing broker does not block submissions; only the limit on unconfirmed submissions still
+applies. Next: `role.py`.
 """
 
 import msgspec

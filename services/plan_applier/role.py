@@ -464,7 +464,7 @@ class PlanApplier(ReplicatedRole):
         if isinstance(answer, RollReady):
             self._commit([LogRolled(generation=answer.generation)], step, kind="roll")
         else:
-            reason = f"the log goes on as it is: {answer.reason}"
+            reason = f"the log continues unchanged: {answer.reason}"
             refused = OperatorRefused(
                 request_id=order.request_id, code="unavailable", reason=reason
             )

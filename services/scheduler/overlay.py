@@ -193,10 +193,10 @@ def _count(placements: tuple[GroupPlacement, ...], size: int) -> int:
         rows = placement.rows
         if len(rows) == 1:
             count += placement.counts[0]
-            assert 0 <= rows[0] < size, "a row that is no node"
+            assert 0 <= rows[0] < size, "a row without a node"
         elif rows:
             count += sum(placement.counts)
-            assert 0 <= min(rows) <= max(rows) < size, "a row that is no node"
+            assert 0 <= min(rows) <= max(rows) < size, "a row without a node"
     return count
 
 

@@ -64,7 +64,9 @@ def split_proposal(
         return [proposal]
     if proposal.all_at_once:
         if whole > WHOLE_BYTES_MAX:
-            raise TooLargeError(f"{whole} bytes must land at once, {WHOLE_BYTES_MAX} can")
+            raise TooLargeError(
+                f"{whole} bytes in a plan that cannot be split, at most {WHOLE_BYTES_MAX}"
+            )
         return [proposal]
     pieces = [
         small

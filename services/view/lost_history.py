@@ -31,7 +31,7 @@ class LostHistory:
             if event.lost_seq >= first
             else "records of the log"
         )
-        rest = f"what they accepted is lost; the log goes on at {first} with new ids"
+        rest = f"what they recorded is lost; the log continues at {first} with new ids"
         self._text = f"{reason}: {what} of the former history were known to nodes; {rest}"
 
     def alarm(self, now_ns: int) -> str:

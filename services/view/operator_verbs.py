@@ -126,7 +126,7 @@ class PreparedVerb(msgspec.Struct, frozen=True, eq=False):
 
 def late_text(seen_seq: int, changed_seq: int) -> str:
     """Say that a request is about what its caller has not seen."""
-    return f"it changed at seq {changed_seq}, the request was made at seq {seen_seq}: look, and ask again"
+    return f"it changed at seq {changed_seq}, the request was made at seq {seen_seq}: check, and send it again"
 
 
 def set_policy(at: VerbContext, body: PolicyRequest) -> PreparedVerb:

@@ -179,7 +179,7 @@ class QueryHandler:
 
 
 def _noun(message: Message) -> str:
-    """What is asked for; the last token of a node's question is the node."""
+    """Read the noun of a query; the last token of a node's query is the node."""
     return "job_version" if message.source == _OF_NODES else subjects.last_token(message.subject)
 
 

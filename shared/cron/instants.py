@@ -29,7 +29,7 @@ def time_zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name[:_ZONE_CHARS_MAX] or "UTC")
     except (KeyError, ValueError, OSError):
-        message = f"{name[:64]!r} is no time zone; expected an IANA name such as 'Europe/Berlin'"
+        message = f"{name[:64]!r} is not a time zone; expected an IANA name such as 'Europe/Berlin'"
         raise CronInvalid(message) from None
 
 

@@ -215,11 +215,11 @@ def _values(field: _Field, entries: list[str]) -> tuple[int, ...]:
 def _span(field: _Field, entry: str) -> range:
     match = _ENTRY.fullmatch(entry)
     if match is None:
-        raise CronInvalid(f"{field.name}: {entry!r} is no value, range or step")
+        raise CronInvalid(f"{field.name}: {entry!r} is not a value, range or step")
     first, last, step = match.groups()
     if first in {"*", "?"}:
         if last is not None:
-            raise CronInvalid(f"{field.name}: {entry!r} is no range")
+            raise CronInvalid(f"{field.name}: {entry!r} is not a range")
         # A Sunday counts once, whatever the step.
         low, high = field.low, 6 if field is _WEEKDAY else field.high
     else:

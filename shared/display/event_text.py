@@ -133,7 +133,7 @@ def _of_jobs(event: Event, _state: State | None) -> str:
             word = "stable" if event.stable else "not stable"
             return f"{event.job_id} version {event.version} is {word}"
         case JobVersionTagged():
-            name = f"is named {event.name}" if event.name else "has no name any more"
+            name = f"is named {event.name}" if event.name else "no longer has a name"
             return f"{event.job_id} version {event.version} {name}"
         case JobStopped():
             return f"{event.job_id}{', purge' if event.purge else ''}"

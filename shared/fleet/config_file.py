@@ -65,7 +65,7 @@ def _require_numbers(value: object, path: str) -> None:
         for at, item in enumerate(value):
             _require_numbers(item, f"{path}[{at}]")
     elif isinstance(value, int | float) and not -_NUMBER_MAX <= value <= _NUMBER_MAX:
-        raise ConfigInvalid(f"{path}: is no number, or out of range")
+        raise ConfigInvalid(f"{path}: not a number, or out of range")
 
 
 def split_type_error(text: str) -> tuple[str, str]:

@@ -281,7 +281,9 @@ class Execution:
             source = self._variable(first.name)
             return self._fields(source, first.names, command.words[1:], final)
         if len(command.words) > 1 or final is not _NONE:
-            raise TemplateError("can't give an argument to what is no function", first.at)
+            raise TemplateError(
+                "can't give an argument to a value that is not a function", first.at
+            )
         if isinstance(first, Nil):
             raise TemplateError("nil is not a command", first.at)
         return self._operand(first)
@@ -330,7 +332,7 @@ class Execution:
         if isinstance(value, GoObject | ObjectMap) and name in value.methods:
             return self._invoke(value.methods[name], words, final)
         if words or final is not _NONE:
-            raise TemplateError(f"{name[:40]} has arguments but is no method")
+            raise TemplateError(f"{name[:40]} has arguments but is not a method")
         if isinstance(value, GoObject) and name in value.fields:
             return value.fields[name]
         if isinstance(value, dict):

@@ -107,7 +107,7 @@ def read_source(text: str, options: Mapping[str, str]) -> ArtifactSource:
         _ = urlsplit(rest).port
     except ValueError:
         # Python's own text shows a part of the login.
-        raise ValueError("is no URL: in a login, / : @ are written %2F %3A %40") from None
+        raise ValueError("is not a URL: in a login, / : @ are written %2F %3A %40") from None
     if forced and not getter:
         raise ValueError("names no getter before ::")
     getter = getter or _getter(rest)

@@ -447,12 +447,12 @@ def _read_together(
 
 
 def _check_member(jobs: list[ParsedSubmission]) -> None:
-    """Raise CommandInvalid where the last of these jobs cannot be in a rollout, or stands in it before."""
+    """Raise CommandInvalid where the last of these jobs cannot be in a rollout, or is listed twice."""
     last = to_command(jobs[-1], "")
     assert isinstance(last, RegisterJob)
     if any(one.job_id == last.job_id for one in jobs[:-1]):
         raise CommandInvalid(
-            "invalid", f"job {last.job_id!r} stands in the rollout twice", "Job.ID"
+            "invalid", f"job {last.job_id!r} is listed twice in the rollout", "Job.ID"
         )
     if fault := member_fault(last):
         raise CommandInvalid("invalid", fault, "Job.Type")

@@ -1,4 +1,4 @@
-"""What every subject carries: who says it, who hears it, which message, kept where and how long.
+"""What every subject carries: publisher, subscriber, message, and where and how long it is kept.
 
 Decides nothing at run time: it is the one description from which docs/subjects.md (here) and schemas/asyncapi.json
 (services/gateway/edge/bus/asyncapi.py) are written, and tests hold it against subjects.py and streams.py. Independent
@@ -60,7 +60,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubjectPattern(msgspec.Struct, frozen=True, kw_only=True):
-    """A name of subjects.py that is no subject of its own: a wildcard, a stream's name, the server's API."""
+    """A name of subjects.py that is not a subject of its own: a wildcard, a stream's name, the server's API."""
 
     name: str
     what: str
@@ -77,7 +77,7 @@ def _log() -> tuple[Subject, ...]:
         "tx": "A transaction: events that happened together.",
         "lease": "The new holder of the write lease: the epoch of all records behind it.",
         "checkpoint": "The hashes of all tables at this seq.",
-        "roll": "The last record of a generation: the log goes on in the stream that begins at the next seq.",
+        "roll": "The last record of a generation: the log continues in the stream that begins at the next seq.",
     }
     return tuple(
         Subject(
@@ -87,7 +87,7 @@ def _log() -> tuple[Subject, ...]:
             subscriber="every role and `caravan log`, by replay",
             message_type=LogRecord,
             stream="LOG_{generation}",
-            kept="for ever, fsynced, nothing deleted; full: refused",
+            kept="permanently, fsynced; refused when full",
             what=what[kind],
         )
         for kind in subjects.LOG_KINDS
@@ -99,7 +99,7 @@ def _jobs() -> tuple[Subject, ...]:
         "submit": "Register a job, or a new version of it.",
         "submit_together": "Register several jobs as one rollout: all of them, or none.",
         "stop": "Stop a job.",
-        "evaluate": "Look at a job again.",
+        "evaluate": "Evaluate a job again.",
         "dispatch": "Make a child of a parameterized job, with a payload and meta of its own.",
         "revert": "Register the text of an older version of a job again, as the next version.",
         "scale": "Register a job with another count of a group, as the next version.",
@@ -153,9 +153,9 @@ def _commands() -> tuple[Subject, ...]:
         "plan": ("scheduler", "Plans to commit."),
         "evaluation": ("eval_broker", "Evaluations to wake or to end."),
         "job": ("intake", "Submissions that are valid as such."),
-        "operator": ("view", "What an operator asked for."),
+        "operator": ("view", "Requests of operators."),
         "liveness": ("heartbeat", "Nodes that fell silent or came back."),
-        "timer": ("timekeeper", "Things whose time has come."),
+        "timer": ("timekeeper", "Deadlines that are due."),
         "report": (
             "the agent of that node",
             "Registration, and every state not yet seen in the log.",
@@ -195,15 +195,15 @@ def _operators() -> tuple[Subject, ...]:
 
 def _node_rpc() -> tuple[Subject, ...]:
     whats = {
-        "logs": "What a task wrote, as a stream of answers.",
+        "logs": "Output of a task, as a stream of answers.",
         "exec": "Run a command beside a task: its output is a stream of answers.",
-        "session": "Input of such a stream, how far its reader got, and that it is there.",
+        "session": "Input of such a stream, its acknowledgements, and keep-alives of its reader.",
         "fs_list": "List a directory of an allocation.",
         "fs_stat": "Describe a file of an allocation.",
         "fs_read": "Read a part of a file of an allocation.",
-        "stats": "What runs use now.",
-        "restart": "End tasks and start them again; it counts as no failure.",
-        "signal": "Send tasks a signal.",
+        "stats": "Current resource use of tasks.",
+        "restart": "Restart tasks; this does not count as a failure.",
+        "signal": "Send a signal to tasks.",
     }
     return tuple(
         Subject(
@@ -307,7 +307,7 @@ def _leases_and_liveness() -> tuple[Subject, ...]:
             says="the agent of that node, every second",
             subscriber="heartbeat",
             message_type=Heartbeat,
-            what="The node is there. A change of its state is an event, silence is not.",
+            what="The node is alive. A change of its state is an event, silence is not.",
         ),
         Subject(
             made_by="gauge",
@@ -323,7 +323,7 @@ def _leases_and_liveness() -> tuple[Subject, ...]:
             says="that instance, five times a second; the eval broker under the name `backlog` while many wait",
             subscriber="eval_broker, intake",
             message_type=Presence,
-            what="The instance is there, has replayed so far, and hands these leases back.",
+            what="The instance is alive; its replay position, and the leases that it returns.",
         ),
         Subject(
             made_by="dead",
@@ -355,9 +355,9 @@ PATTERNS: tuple[SubjectPattern, ...] = tuple(
         ("log_all", "all records of a generation: what LOG_n holds"),
         ("log_stream", "name of a generation's stream"),
         ("JOBS_ALL", "the drop box: what JOBS holds"),
-        ("API_JOBS_ALL", "requests about jobs: what intake listens on"),
-        ("API_ALL", "everything asked: what PUBLIC may publish"),
-        ("NODE_RPC_ALL", "an operator's hands on all nodes: what NODES exports to PUBLIC"),
+        ("API_JOBS_ALL", "submissions by request: what intake listens on"),
+        ("API_ALL", "all requests: what PUBLIC may publish"),
+        ("NODE_RPC_ALL", "node RPC on all nodes: what NODES exports to PUBLIC"),
         ("command_filter", "what the applier's consumer of a command kind reads"),
         ("REPORTS", "reports of all nodes"),
         ("LEASES", "leases of all workers: what EVAL holds"),
@@ -365,8 +365,8 @@ PATTERNS: tuple[SubjectPattern, ...] = tuple(
         ("VIEWS", "everything published for readers: what VIEW holds"),
         ("HEARTBEATS", "heartbeats of all nodes"),
         ("GAUGES", "values of all gauges: what the timekeeper listens on"),
-        ("PRESENCES", "signs of life of all instances"),
-        ("presences", "signs of life of a role's instances"),
+        ("PRESENCES", "presence of all instances"),
+        ("presences", "presence of a role's instances"),
         ("QUERIES", "all questions of clients: what view listens on"),
         ("NODE_QUERIES", "questions of all nodes: what view listens on, too"),
         ("DEAD_ALL", "all dead letters: what DEAD holds"),
@@ -376,11 +376,11 @@ PATTERNS: tuple[SubjectPattern, ...] = tuple(
         ("snapshot_chunk", "a piece of one table's bytes, at most 480 KiB"),
         ("snapshot_chunks", "all pieces of one table"),
         ("snapshot_parts", "all pieces of one snapshot"),
-        ("snapshot_seq", "where the checkpoint stands in such a subject"),
-        ("last_token", "where ids stand in a subject"),
+        ("snapshot_seq", "index of the checkpoint's token in such a subject"),
+        ("last_token", "index of the id's token in a subject"),
         (
             "leader",
-            "who holds a leadership: a key of KV_LEADER, in memory, gone after 2 s without renewal",
+            "the holder of a leadership: a key of KV_LEADER, in memory, expires after 2 s without renewal",
         ),
         ("LEADERS", "all leaderships: what KV_LEADER holds"),
         ("js_stream_info", "JetStream: settings and state of a stream"),
@@ -390,17 +390,17 @@ PATTERNS: tuple[SubjectPattern, ...] = tuple(
         ),
         (
             "js_stream_update",
-            "JetStream: note where the log begins, which the administrator alone may",
+            "JetStream: note where the log begins; the administrator only",
         ),
-        ("js_stream_delete", "JetStream: delete a stream, which the administrator alone may"),
+        ("js_stream_delete", "JetStream: delete a stream; the administrator only"),
         (
             "js_stream_purge",
-            "JetStream: intake drops what has its verdict, a view all but its newest snapshots",
+            "JetStream: intake purges submissions with a verdict, a view all but its newest snapshots",
         ),
         ("js_message_get", "JetStream: one message from the stream's leader"),
-        ("js_message_delete", "JetStream: give a leadership up"),
+        ("js_message_delete", "JetStream: release a leadership"),
         ("js_direct_get", "JetStream: read LOG, NODE, VIEW and SNAP from any replica"),
-        ("js_consumer_create", "JetStream: a consumer of one's own"),
+        ("js_consumer_create", "JetStream: create a consumer"),
         ("js_consumer_next", "JetStream: pull messages"),
         ("SYS_JETSTREAM", "the plan applier asks the server whether it fsyncs"),
     )
@@ -421,7 +421,7 @@ def markdown() -> str:
         "`shared/bus/jetstream/streams.py`; the server's accounts (`shared/bus/server/accounts.py`) enforce",
         "which user may publish and subscribe.",
         "",
-        "| subject | who says it | who hears it | message | answer | stream | kept | built by |",
+        "| subject | publisher | subscriber | message | answer | stream | kept | built by |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for one in SUBJECTS:

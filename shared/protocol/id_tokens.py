@@ -42,5 +42,5 @@ def token_id(token: str) -> str:
             at += 1
     identifier = out.decode("utf-8")
     if id_token(identifier) != token:
-        raise ValueError(f"{token!r} is no token")
+        raise ValueError(f"{token!r} is not a token")
     return identifier

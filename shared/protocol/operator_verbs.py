@@ -143,7 +143,7 @@ VERBS = (
         TagRequest,
         TagVersion,
         JobVersionTagged,
-        "Name a version of a job, or take its name away.",
+        "Tag a version of a job, or remove its tag.",
     ),
     OperatorVerb(
         "job",
@@ -151,7 +151,7 @@ VERBS = (
         StabilityRequest,
         SetStability,
         JobStabilityChanged,
-        "Say whether a version of a job is one to go back to.",
+        "Mark a job version stable or unstable.",
     ),
     OperatorVerb(
         "deployment",
@@ -183,7 +183,7 @@ VERBS = (
         ResumeRequest,
         PauseDeployment,
         DeploymentResumed,
-        "Resume a paused deployment; with `ignore_gate` whatever its gates say.",
+        "Resume a paused deployment; `ignore_gate` ignores its gates.",
     ),
     OperatorVerb(
         "deployment",
@@ -191,7 +191,7 @@ VERBS = (
         HealthRequest,
         SetAllocationHealth,
         AllocationsHealthChanged,
-        "Say which allocations of a deployment are healthy, and which are not.",
+        "Set the health of allocations of a deployment.",
     ),
     OperatorVerb(
         "rollout",
@@ -207,7 +207,7 @@ VERBS = (
         FailRolloutRequest,
         FailRollout,
         RolloutEnded,
-        "End a rollout as failed: every job of it goes back to its version before.",
+        "End a rollout as failed: every job of it returns to its previous version.",
     ),
     OperatorVerb(
         "system",
@@ -215,7 +215,7 @@ VERBS = (
         CollectRequest,
         CollectGarbage,
         None,
-        "Collect everything that has ended, whatever its age.",
+        "Collect everything that has ended, regardless of its age.",
     ),
     OperatorVerb(
         "system",

@@ -279,7 +279,7 @@ def test_what_is_lost_while_all_runs_is_damage_until_it_is_accepted(
             await until(lambda: any(one.is_pass_done for one in told), "a sound pass")
             first = (await generations.list_generations(client))[1].first_seq
             assert b'"success":true' in await client.ask("$JS.API.STREAM.DELETE.LOG_1", b"")
-            await until(lambda: any(one.problem for one in told), "the loss is told")
+            await until(lambda: any(one.problem for one in told), "the loss is reported")
             told.clear()
             await until(lambda: len(told) >= 2, "more passes")
             assert all("no `caravan log drop` recorded" in one.problem for one in told), told

@@ -351,7 +351,7 @@ def test_an_agent_works_without_a_bus(bus: Bus) -> None:
 
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_a_follower_of_the_log_outlives_the_bus(bus: Bus, *, is_kept: bool) -> None:
-    """Whoever follows the log reads on after the server was killed and started again, from where it was."""
+    """A follower of the log continues at its position after the server was killed and restarted."""
 
     async def story() -> None:
         await bus.bootstrap()

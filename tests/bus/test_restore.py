@@ -111,7 +111,7 @@ def test_a_restored_store_under_newer_nodes_is_an_alarm_in_words(folder: Path) -
         (alarm,) = up.documented("operator", "status")["alarms"]
         assert "node node-1 has seen seq" in alarm and "it was restored from an older copy" in alarm
         first, last = map(int, re.findall(r"records (\d+) to (\d+)", alarm)[0])
-        assert first <= last and f"the log goes on at {first} with new ids" in alarm
+        assert first <= last and f"the log continues at {first} with new ids" in alarm
         up.until(lambda: not any(map(is_alive, lost.values())), "unknown tasks are ended")
         assert tasks(Story(up, folder, job("kept", SLEEPS, count=2)), 2) == kept
     finally:

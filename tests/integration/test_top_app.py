@@ -286,7 +286,7 @@ async def test_a_damaged_record_ends_following_and_says_so() -> None:
         screen.cluster.do(register("new"))
         first, record = screen.cluster.log.records[0], screen.cluster.log.records[-1]
         screen.cluster.log.records[-1] = Record(record.seq, record.subject, first.data)
-        await screen.until(lambda: screen.shows("the log is not followed any more"))
+        await screen.until(lambda: screen.shows("the log is no longer followed"))
         assert screen.shows("seq 9 of")
 
 

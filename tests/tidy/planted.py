@@ -71,10 +71,10 @@ PLANTS: dict[str, dict[str, str]] = {
     "test_prose.py::test_the_project_speaks_of_itself": {"docs/maker.md": "Chat" + "GPT\n"},
     "test_prose.py::test_shipped_modules_say_what_they_decide": {"shared/silent.py": "x = 1\n"},
     "test_prose.py::test_sentences_name_their_subject[product]": {
-        "docs/riddle.md": "Nobody is here.\n" * 2000
+        "shared/riddle.py": '"""Nobody is here."""\n'
     },
     "test_prose.py::test_sentences_name_their_subject[tests]": {
-        "tests/riddle.md": "Nobody is here.\n" * 2000
+        "tests/riddle.py": DOC + 'x = f"nobody has {DOC}"\n'
     },
     "test_sizes.py::test_files_are_short": {"bench/long.py": DOC + "x = 1\n" * 600},
     "test_sizes.py::test_functions_are_short": {"bench/function.py": DOC + _LONG},

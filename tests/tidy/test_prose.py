@@ -16,12 +16,18 @@ MAKERS = re.compile(
     r"cl[a]ude|anthr[o]pic|ch[a]tgpt|op[e]nai|c[o]pilot|\bLL[M]s?\b|AI (as)sistant|sub[a]gent|co-auth[o]red-by",
     re.IGNORECASE,
 )
-#: Words that hide the subject of a sentence: name it. Unix's user `nobody` is a name.
+#: Words that hide the subject of a sentence: name it.
 RIDDLES = re.compile(
-    r"(?<![\"'`=:/])\b(nobody|somebody|anybody|whoever|whomever|who is before|t[ao]kes? note|took note"
+    r"\b(nobody|somebody|anybody|whoever|whomever|who is before|t[ao]kes? note|took note"
     r"|ha(?:s|ve) (?:its|their) price|such a one|(?:is|are|was|were) told|what is asked for"
-    r"|asked too much|shall)\b(?![\"'`])",
+    r"|asked too much|shall)\b",
     re.IGNORECASE,
+)
+#: Names, not words: Unix's user `nobody`, ids and logins of tests; and a reason in the golden decisions, which stays
+#: until CORE_VERSION rises. Taken out of a line before it is searched.
+RIDDLE_NAMES = re.compile(
+    r"[`'\"]nobody[`'\"]|\"nobody:secret\"|\"nobody-here\"|\"x, nobody\""
+    r"|\"nobody offers (?:\{name\}|fpga)\""
 )
 #: Lines with such a word, in tests and in all else: these numbers only go down.
 RIDDLES_MAX = {"tests": 0, "product": 0}
@@ -30,14 +36,14 @@ RIDDLES_EXEMPT = ("CHANGELOG.md", "LICENSE", "docs/renames.md", "tests/tidy/", "
 BINARY = (".png", ".gif", ".svg", ".ico", ".gz", ".parquet", ".bin", ".woff2")
 
 
-def lines_with(pattern: re.Pattern[str]) -> list[str]:
-    """Find the lines of all text files that match."""
+def lines_with(pattern: re.Pattern[str], names: re.Pattern[str] | None = None) -> list[str]:
+    """Find the lines of all text files that match beside these names."""
     found = []
     for name in files():
         if not name.endswith(BINARY):
             text = (ROOT / name).read_text(encoding="utf-8", errors="replace")
             for number, line in enumerate(text.splitlines(), start=1):
-                if pattern.search(line):
+                if pattern.search(names.sub("", line) if names else line):
                     found.append(f"{name}:{number} {line.strip()[:120]}")
     return found
 
@@ -71,7 +77,7 @@ def test_sentences_name_their_subject(part: str) -> None:
     """Code and docs say who does what: riddles with nobody, whoever, "is told" are counted and only get fewer."""
     found = [
         line
-        for line in lines_with(RIDDLES)
+        for line in lines_with(RIDDLES, RIDDLE_NAMES)
         if not line.startswith(RIDDLES_EXEMPT) and line.startswith("tests/") is (part == "tests")
     ]
     assert len(found) <= RIDDLES_MAX[part], report(found)

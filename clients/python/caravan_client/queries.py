@@ -39,7 +39,7 @@ class Queries:
     ) -> messages.JobsAnswer:
         """Return `jobs`, by id; children of one job newest first.
 
-        id: beginning of the ids.
+        id: prefix of the ids.
         job_id: children of this job.
         """
         parameters: dict[str, Any] = {
@@ -177,7 +177,7 @@ class Queries:
     ) -> messages.NodesAnswer:
         """Return `nodes`, by id.
 
-        id: beginning of the ids.
+        id: prefix of the ids.
         """
         parameters: dict[str, Any] = {
             "id": id_,
@@ -198,7 +198,7 @@ class Queries:
     ) -> messages.NodeAnswer:
         """Return `allocations`: as in `query.job`.
 
-        id: the node's id, the one beginning of it that fits, or its name.
+        id: the node's id, a unique prefix of it, or its name.
         """
         parameters: dict[str, Any] = {
             "id": id_,
@@ -221,7 +221,7 @@ class Queries:
     ) -> messages.AllocsAnswer:
         """Return `allocations`, newest first.
 
-        id: beginning of the shown ids.
+        id: prefix of the shown ids.
         job_id: of this job.
         node_id: on this node.
         """
@@ -244,7 +244,7 @@ class Queries:
     ) -> messages.AllocAnswer:
         """Ask `query.alloc`.
 
-        id: the shown id, the one beginning of it that fits, or `job.group[index]`.
+        id: the shown id, a unique prefix of it, or `job.group[index]`.
         """
         parameters: dict[str, Any] = {
             "id": id_,
@@ -282,7 +282,7 @@ class Queries:
     ) -> messages.EvalAnswer:
         """Ask `query.eval`.
 
-        id: the shown id, or the one beginning of it that fits.
+        id: the shown id, or a unique prefix of it.
         """
         parameters: dict[str, Any] = {
             "id": id_,
@@ -323,7 +323,7 @@ class Queries:
     ) -> messages.DeploymentAnswer:
         """Return `allocations`: as in `query.job`.
 
-        id: the shown id, or the one beginning of it that fits.
+        id: the shown id, or a unique prefix of it.
         job_id: the newest of this job, where `id` is absent.
         """
         parameters: dict[str, Any] = {
@@ -367,7 +367,7 @@ class Queries:
     ) -> messages.RolloutAnswer:
         """Return `members`: as submitted.
 
-        id: the shown id, the one beginning of it that fits, or the name: the newest of it.
+        id: the shown id, a unique prefix of it, or a name: the newest rollout with it.
         """
         parameters: dict[str, Any] = {
             "id": id_,
@@ -388,7 +388,7 @@ class Queries:
     ) -> messages.ServicesAnswer:
         """Return `services`, by name.
 
-        id: beginning of the names.
+        id: prefix of the names.
         job_id: of this job.
         """
         parameters: dict[str, Any] = {
@@ -474,7 +474,7 @@ class Queries:
     ) -> messages.ResourcesAnswer:
         """Return `pools`, by name.
 
-        id: beginning of the names.
+        id: prefix of the names.
         """
         parameters: dict[str, Any] = {
             "id": id_,

@@ -146,7 +146,7 @@ def read_answer(data: bytes) -> str:
             elif kind != _VARINT:
                 raise ValueError(f"the answer has a field of the unknown kind {kind}")
     except (struct.error, IndexError) as err:
-        raise ValueError("the answer is no HealthCheckResponse") from err
+        raise ValueError("the answer is not a HealthCheckResponse") from err
     return STATUSES[code] if code < len(STATUSES) else f"status {code}"
 
 

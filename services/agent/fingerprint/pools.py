@@ -166,7 +166,7 @@ class FakeGpus:
 
     def fingerprint(self) -> dict[str, str]:
         """Name what is fake."""
-        return {"fake.devices": f"{self._text}: FAKE, these devices are not there"}
+        return {"fake.devices": f"{self._text}: FAKE, these devices do not exist"}
 
     def pools(self) -> tuple[Pool, ...]:
         """What is pretended."""

@@ -12,12 +12,12 @@ from services.cli.command_spec import (
 COMMANDS = (
     CommandSpec(
         ("status",),
-        "show what an id is of: a job, node, allocation, evaluation, deployment or rollout",
+        "show the object with an id: a job, node, allocation, evaluation, deployment or rollout",
         "any_id.status:status",
         (
             ArgumentSpec(
                 "any_id",
-                "id, or a unique beginning of it (default: list jobs)",
+                "id or unique prefix (default: list jobs)",
                 metavar="ID",
                 default="",
             ),
@@ -35,7 +35,7 @@ COMMANDS = (
             "of a rollout": "schemas.rollout_answers:RolloutAnswer",
         },
         Needs.LOG,
-        details="A job with exactly this id is shown, whatever else begins so.",
+        details="A job with exactly this id is shown even where other ids begin with it.",
         examples=("status", "status web", "status 5f2c"),
     ),
 )

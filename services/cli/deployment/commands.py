@@ -89,7 +89,7 @@ COMMANDS = (
         "deployment.actions:resume",
         (
             _DEPLOYMENT_ARGUMENT,
-            flag_argument("ignore_gate", "go on whatever its gates and windows say"),
+            flag_argument("ignore_gate", "ignore gates and update windows"),
             _DETACH_FLAG,
         ),
         _CHANGE,
@@ -108,7 +108,7 @@ COMMANDS = (
     ),
     CommandSpec(
         ("deployment", "set-health"),
-        "say which allocations of a deployment are healthy, and which are not",
+        "set the health of allocations of a deployment",
         "deployment.actions:set_health",
         (
             _DEPLOYMENT_ARGUMENT,

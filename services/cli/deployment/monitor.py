@@ -73,10 +73,10 @@ def print_outcome(
     if any(one.why == "promotion" for one in answer.waits):
         out.line(f"caravan deployment promote {short_id(line.id)} replaces the old allocations")
     if line.status == "paused":
-        out.line(f"caravan deployment resume {short_id(line.id)} goes on")
+        out.line(f"to continue: caravan deployment resume {short_id(line.id)}")
     elif line.gates and any(one.why == "held" for one in answer.waits):
         text = f"caravan deployment resume --ignore-gate {short_id(line.id)}"
-        out.line(f"it goes on when its gates open; {text} goes on at once")
+        out.line(f"it resumes when its gates open; `{text}` resumes it now")
 
 
 async def deployment_failures(client: Client, deployment_id: str, seq: int) -> list[str]:

@@ -14,14 +14,14 @@ COMMANDS = (
         "open the console in a browser, signed in",
         "gateway.console:open_console",
         (
-            flag_argument("print_only", "print the address and open nothing"),
+            flag_argument("print_only", "print the address without opening a browser"),
             option_argument(
                 "port", "with --from-file: port on 127.0.0.1; 0: a free one", int, default=0
             ),
         ),
         {"": "gateway.console:ConsoleResult"},
         Needs.LOG,
-        "The address is good once, for ten minutes. It is also printed. CARAVAN_GATEWAY_URL names another gateway than "
+        "The address works once, within ten minutes. It is also printed. CARAVAN_GATEWAY_URL names another gateway than "
         "that of the selected cluster. With --from-file it serves the console on an export, or on the result of "
         "`caravan simulate --out`, until Ctrl-C: on loopback, without a bus, and nothing can be changed.",
         ("ui", "ui --print-only", "ui --from-file ./export"),

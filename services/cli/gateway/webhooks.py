@@ -56,7 +56,7 @@ def status(out: CommandOutput) -> int:
     ]
     out.table("NAME|KIND|HOST|STATUS|SEQ>|BEHIND>|DELIVERED>|FAILED>|ERROR", rows)
     if not rows:
-        out.line("this gateway sends no events out (CARAVAN_GATEWAY_EVENTS_OUT)")
+        out.line("this gateway has no targets for events (CARAVAN_GATEWAY_EVENTS_OUT)")
     elif not found.is_sending:
-        out.line("another gateway sends; this one stands by")
+        out.line("standby: another gateway instance is the sender")
     return 1 if any(one.status == "disabled" for one in found.targets) else 0

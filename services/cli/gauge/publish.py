@@ -45,9 +45,9 @@ def _number(text: str) -> float:
     try:
         number = parse_decimal(text)
     except ValueError:
-        raise CliError("usage", f"{text[:80]!r} is no number") from None
+        raise CliError("usage", f"{text[:80]!r} is not a number") from None
     if not -GAUGE_MAX <= number <= GAUGE_MAX:
-        raise CliError("usage", f"a value is -{GAUGE_MAX} to {GAUGE_MAX}, was {text[:80]}")
+        raise CliError("usage", f"the value must be -{GAUGE_MAX} to {GAUGE_MAX}, was {text[:80]}")
     return number
 
 

@@ -27,7 +27,7 @@ COMMANDS = (
             FILE_ARGUMENT._replace(kind=list),
             option_argument(
                 "together",
-                "submit the files as one rollout with this name: all jobs go on, or back, together",
+                "submit the files as one rollout with this name: all jobs are updated, or rolled back, together",
                 metavar="NAME",
             ),
             flag_argument(
@@ -47,11 +47,11 @@ COMMANDS = (
         {"": "job.run:JobRunResult", "with --together": "job.run_together:TogetherResult"},
         details="Follows the deployment of a service or system job: exit 0 when it is successful, 1 when it failed or "
         "was cancelled, 2 when it waits for a promotion or for capacity, or is paused. Other jobs: waits until the job "
-        "runs and goes on running for 10 s, is complete, failed, or can only wait, at most 60 s. Exit 2: accepted, but "
+        "has run for 10 s, is complete, failed, or can only wait, at most 60 s. Exit 2: accepted, but "
         "some allocations could not be placed. Exit 1: refused; or the evaluation, the deployment or a task failed, a "
-        "task was started again, or not all runs in time: then --json prints the keys and `error`. "
+        "task was restarted, or not all runs in time: then --json prints the keys and `error`. "
         "With --together the same exit codes are those of the rollout: 0 all jobs are successful, 1 refused, or one "
-        "failed and all went back, 2 it waits. "
+        "failed and all were rolled back, 2 it waits. "
         "A field that is not built yet is an error: with --accept-unbuilt the job runs without it, and job status "
         "names it.",
         examples=(
@@ -197,7 +197,7 @@ COMMANDS = (
         ),
         {"": "job.run:JobRunResult"},
         details="Waits and exits as job run does. Exit 1 also: the job is unknown, stopped or not parameterized, or "
-        "payload or meta are not what it takes.",
+        "does not accept this payload or meta.",
         examples=(
             "job dispatch render --meta scene=7 --payload scene.json",
             "job dispatch render --idempotency-token order-17 --payload - < scene.json",
@@ -210,7 +210,7 @@ COMMANDS = (
         "job.periodic:force",
         (EXACT_JOB_ARGUMENT,),
         {"": "job.periodic:JobForceResult"},
-        details="Its planned launches stay as they are, and prohibit_overlap is not asked. Exit 1: the job is unknown, "
+        details="Planned launches are not affected, and prohibit_overlap is ignored. Exit 1: the job is unknown, "
         "not periodic, stopped or disabled.",
         examples=("job periodic force backup",),
         changes=True,
@@ -223,7 +223,8 @@ COMMANDS = (
             JOB_ARGUMENT,
             DETACH_FLAG,
             flag_argument(
-                "force_reschedule", "also replace what failed, whatever its attempts and delays say"
+                "force_reschedule",
+                "also replace failed allocations, regardless of attempts and delays",
             ),
         ),
         {"": "job.status:JobEvalResult"},

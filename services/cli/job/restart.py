@@ -100,12 +100,12 @@ def restart(
         failed |= errors
         for text in errors.values():
             out.line(text, "red")
-        if errors and not plan.ignores_errors and not (plan.asks_on_error and _agrees("Go on?")):
+        if errors and not plan.ignores_errors and not (plan.asks_on_error and _agrees("Continue?")):
             break
     left = len(found) - len(restarted) - len(failed)
     out.result(JobRestartResult(job=name, restarted=tuple(restarted), failed=failed, left=left))
     if not found:
-        out.line(f"job {name}: nothing of it runs, nothing to restart")
+        out.line(f"job {name}: no running allocations to restart")
         return 0
     word = "rescheduled" if reschedule else "restarted"
     rest = f", {len(failed)} failed" if failed else ""

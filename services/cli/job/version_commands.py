@@ -108,12 +108,12 @@ COMMANDS = (
                 metavar="WORD",
                 complete="(ask fail)",
             ),
-            flag_argument("yes", "ask nothing: go on after errors and between batches"),
+            flag_argument("yes", "do not ask: continue after errors and between batches"),
         ),
         {"": "job.restart:JobRestartResult"},
         details="Restarts in place, as alloc restart does, without a new version. With --reschedule a batch ends "
         "when the replacements run; their health is not waited for. Ends when a deployment of the job is or becomes "
-        "active. Exit 0 also: nothing runs, or you said no. Exit 1: an error.",
+        "active. Exit 0 also: nothing runs, or you answered no. Exit 1: an error.",
         examples=(
             "job restart web",
             "job restart web --batch-size 25% --batch-wait 10s",

@@ -42,7 +42,7 @@ def unset_tag(out: CommandOutput, *, job_id: str, name: str) -> int:
     """Take a name away."""
     body = TagRequest(job_id=job_id, name=name, unset=True, request_id=str(uuid4()))
     request_operator(out, body, JobTagResult, job=job_id, tag=name)
-    out.line(f"job {job_id}: no version has the tag {name} any more")
+    out.line(f"job {job_id}: no version has the tag {name} now")
     return 0
 
 

@@ -94,11 +94,11 @@ COMMANDS = (
                 "log_level", "least level: trace, debug, info, warn or error", default="info"
             ),
             option_argument(
-                "service", "only logs whose name begins so; repeatable", list, metavar="NAME"
+                "service", "only logs with this name prefix; repeatable", list, metavar="NAME"
             ),
-            option_argument("count", "last lines to begin with", int, default=10)._replace(
-                flags=("-n", "--count")
-            ),
+            option_argument(
+                "count", "number of last lines to print first", int, default=10
+            )._replace(flags=("-n", "--count")),
         ),
         {"": "local.monitor:MonitorLine"},
         details="Reads the logs of the selected `caravan up`, until Ctrl-C; --json prints one object for each line. "

@@ -58,7 +58,7 @@ COMMANDS = (
         Needs.LOG,
         "Exit 1: a replayed state differs from a checkpoint, a decision differs, or with --decisions none was "
         "compared. Exit 2: the log, or a part of the archive, is damaged or cannot be read, or the log ends before "
-        "what a view or a snapshot knows of it; the proof names the records that it holds for. Behind a drop, states "
+        "a seq that a view or a snapshot has seen; the proof names the records that it holds for. After a drop, states "
         "are verified from the oldest snapshot on.",
         (
             "log verify",

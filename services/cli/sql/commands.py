@@ -19,7 +19,7 @@ COMMANDS = (
         (
             ArgumentSpec(
                 "question",
-                "a SELECT; - reads stdin, as does no query when stdin is no terminal",
+                "SQL query; '-', or no query with piped input, reads stdin",
                 default="",
                 metavar="QUERY",
             ),

@@ -164,7 +164,7 @@ class TopApp(App[None]):
         try:
             await self.session.moments.follow(self.session.grew)
         except CaravanError as err:
-            self.session.feed.problem = f"the log is not followed any more: {err}"
+            self.session.feed.problem = f"the log is no longer followed: {err}"
             self.session.is_dirty = True
 
     async def _ask(self) -> None:

@@ -10,7 +10,7 @@ COMMANDS = (
         (AT_OPTION,),
         needs=Needs.LOG,
         details="Needs a terminal of at least 80 columns and 24 rows, and the extra `tui`. ? lists the keys. With --at "
-        "it begins at that moment; n goes on to now.",
+        "it begins at that moment; n returns to the present.",
         examples=("top", "top --at 2026-01-31T12:00:00", "top --from-file ./export"),
     ),
 )

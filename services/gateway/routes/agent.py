@@ -120,7 +120,7 @@ async def refuse_join(call: Call) -> object:
 
 
 async def force_leave(call: Call) -> object:
-    """Nothing to leave: who is silent is not listed."""
+    """Nothing to leave: silent services are not listed."""
     del call
     return {}
 

@@ -59,7 +59,7 @@ async def cancel_run(call: Call) -> object:
 def _found(call: Call) -> Run:
     run = call.server.what_ifs.runs.get(call.path["run"])
     if run is None:
-        raise HttpFault(404, "this what-if is not kept any more: ask it again")
+        raise HttpFault(404, "this what-if is no longer kept: ask again")
     return run
 
 

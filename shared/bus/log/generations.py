@@ -216,4 +216,4 @@ async def prepare_generation(bus: BusClient, wanted: streams.StreamConfig, after
             return number
         if not found_info.state.messages and _first(found_info) == wanted.first_seq:
             return number
-    raise streams.BusRefused(f"there are {GENERATIONS[-1]} generations, and no more")
+    raise streams.BusRefused(f"the log has {GENERATIONS[-1]} generations, the maximum")

@@ -61,7 +61,7 @@ METRIC_HELP = {
     ),
     "caravan_plan_applier_clock_alarm": "the difference to the clock of the bus is more than 5 s",
     "caravan_plan_applier_log_ahead_seconds": (
-        "how far log time is ahead of this machine's clock: it stands still that long"
+        "how far log time is ahead of this machine's clock: it stops for that long"
     ),
     "caravan_log_fill_ratio": (
         "size of the log's newest generation divided by its limit; above 0.9 new work is refused"
@@ -175,9 +175,7 @@ METRIC_HELP = {
     "caravan_gateway_waiting_queries": "topics that blocking queries wait for",
     "caravan_gateway_deliveries_total": "requests to webhooks and trace receivers that were accepted",
     "caravan_gateway_deliveries_failed_total": "requests to them that were not accepted",
-    "caravan_gateway_outgoing_disabled": (
-        "webhooks and trace receivers that nothing is sent to any more"
-    ),
+    "caravan_gateway_outgoing_disabled": ("disabled webhooks and trace receivers"),
     "caravan_gateway_outgoing_lag_records": (
         "records that the slowest of them is behind; a standby has none"
     ),
@@ -188,7 +186,7 @@ METRIC_HELP = {
     "caravan_timekeeper_unconfirmed_commands": "commands sent whose outcome is not in the log yet",
     "caravan_timekeeper_commands_total": "commands sent because a deadline was due",
     "caravan_timekeeper_resends_total": "commands resent",
-    "caravan_timekeeper_gauges_total": "values of gauges that were heard",
+    "caravan_timekeeper_gauges_total": "values of gauges that were received",
     "caravan_heartbeat_graces_total": (
         "times every node got a new deadline because this monitor had paused or started"
     ),

@@ -268,12 +268,12 @@ def right_fault(operator: str, right: str) -> str:
         try:
             compile_pattern(right)
         except PatternRefusedError as err:
-            return f"no usable regular expression: {err}"
+            return f"invalid regular expression: {err}"
     if (
         operator in {"version", "semver"}
         and parse_constraint(right, strict=operator == "semver") is None
     ):
-        return f"no constraint on versions: {right[:80]!r}"
+        return f"invalid version constraint: {right[:80]!r}"
     if operator == DISTINCT_HOSTS and right and right not in TRUE | FALSE:
         return f"must be true or false, was {right[:80]!r}"
     if operator == DISTINCT_PROPERTY and right and not _is_limit(right):

@@ -2,5 +2,5 @@
 
 `decide(state, command, now_ns)` never mutates. One file a family of commands; the plan applier routes to them and
 applies what they return before it asks the next. "No" is an event with a reason where the log must know, an empty
-list where the asker sees in the log that his wish was fulfilled before.
+list if the request already holds.
 """

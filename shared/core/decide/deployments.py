@@ -97,7 +97,7 @@ def decide_promotion(
         return refuse(command.request_id, "conflict", f"deployment is held: {reason}"[:600])
     known = {group.name: group for group in deployment.groups}
     if unknown := [name for name in command.groups if name not in known]:
-        return refuse(command.request_id, "not_found", f"there is no group {unknown[0]!r} in it")
+        return refuse(command.request_id, "not_found", f"deployment has no group {unknown[0]!r}")
     chosen = [one for name, one in known.items() if not command.groups or name in command.groups]
     if not any(group.desired_canaries for group in chosen):
         return refuse(command.request_id, "invalid", "no canaries to promote")
@@ -176,22 +176,22 @@ def decide_failure(state: State, deployment: Deployment, command: FailDeployment
 def decide_health(
     state: State, deployment: Deployment, command: SetAllocationHealth, now_ns: int
 ) -> list[Event]:
-    """Set the health of allocations of a deployment, whatever was said of them before."""
+    """Set the health of allocations of a deployment, overriding earlier reports."""
     said = {
         **dict.fromkeys(command.healthy, HEALTHY),
         **dict.fromkeys(command.unhealthy, UNHEALTHY),
     }
     if len(said) != len(command.healthy) + len(command.unhealthy):
-        return refuse(command.request_id, "invalid", "an allocation stands in it twice")
+        return refuse(command.request_id, "invalid", "duplicate allocation id")
     if not 0 < len(said) <= ALLOCS_MAX:
-        reason = f"{len(said)} allocations, it may be 1 to {ALLOCS_MAX}"
+        reason = f"{len(said)} allocations, must be 1 to {ALLOCS_MAX}"
         return refuse(command.request_id, "invalid", reason)
     table = state.allocations
     mine = table.rows_of(deployment.job_id)
     mine = mine[table.deployment[mine] == deployment.key]
     row_of = {int(table.key[row]): row for row in mine.tolist()}
     if any(key not in row_of for key in said):
-        reason = "an allocation is not of this deployment (any more)"
+        reason = "an allocation does not belong to this deployment"
         return refuse(command.request_id, "not_found", reason)
     changed = {row_of[key]: code for key, code in said.items()}
     changed = {row: code for row, code in changed.items() if table.health[row] != code}

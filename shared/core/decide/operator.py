@@ -196,18 +196,24 @@ def _declaration_fault(state: State, command: DeclarePool) -> tuple[str, str] | 
     if reason := invalid_pools((pool,)):
         return ("invalid", reason)
     if pool.name == CORES:
-        return ("invalid", "cores are what the machine has: its agent counts them")
+        return ("invalid", "cores cannot be declared: the agent counts those of its machine")
     if command.node_id:
         row = fleet.row_of[NodeId(command.node_id)]
         kept = [one for one in fleet.declared_of(command.node_id) if one.name != pool.name]
         reason = fleet.offers.conflict(row, (*fleet.specs[row].pools, *kept, pool))
         return ("conflict", reason) if reason else None
     if pool.instances:
-        return ("invalid", f"{pool.name}: what the cluster has is an amount, without instances")
+        return (
+            "invalid",
+            f"{pool.name}: a resource of the cluster is an amount, without instances",
+        )
     known = fleet.offers.kind(pool.name)
     if known in {"", CLUSTER_WIDE}:
         return None
-    return ("conflict", f"{pool.name} is {known} on nodes, it cannot be of the cluster, too")
+    return (
+        "conflict",
+        f"{pool.name} is {known} on nodes and cannot be a resource of the cluster, too",
+    )
 
 
 DECIDERS: Deciders = {

@@ -1,9 +1,9 @@
-"""Reservations: for whom nodes are held back. The first few of those who wait for room, by priority, then age.
+"""Reservations: grant nodes to the first few waiting jobs, in queue order (priority, then age).
 
-Decides from what schedulers propose beside a blocked evaluation (`Blocked.candidates`): who of all that wait may hold
-nodes back, and that no node is held for two. A reservation begins with the block, changes with what its job's next
-plan proposes, and ends when a plan leaves nothing waiting, or the job or the node goes. Whatever is let go may wake
-others. Must not know how nodes are chosen (`shared/core/scheduling/reservations/gap.py`), nor who minds them.
+Schedulers propose nodes beside a blocked evaluation (`Blocked.candidates`); a node is reserved for at most one job. A
+reservation begins with the block, changes with what its job's next plan proposes, and ends when a plan leaves nothing
+waiting, or the job or the node is removed. Released nodes may wake other evaluations. How nodes are chosen:
+`shared/core/scheduling/reservations/gap.py`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -29,7 +29,7 @@ from shared.core.state.tables.reservations import queue_position
 def reserve(
     state: State, job_id: JobId, follow_ups: Iterable[NewEvaluation], *, most: int | None = None
 ) -> list[Event]:
-    """Decide what is held back once a plan of this job ended with these follow-ups. [] when nothing changes."""
+    """Decide the reservations once a plan of this job ended with these follow-ups. [] when nothing changes."""
     held = state.reservations.by_job
     blocked = next((one.blocked for one in follow_ups if one.blocked is not None), None)
     proposes = blocked is not None and bool(blocked.candidates)
@@ -44,7 +44,7 @@ def reserve(
 
 
 def limit_reservations(state: State, most: int) -> list[Event]:
-    """Decide what is held back when so many may hold nodes."""
+    """Decide the reservations when at most `most` jobs may have one."""
     return _grant(state, dict(_claims_except(state, JobId(""))), most)
 
 
@@ -71,7 +71,7 @@ _Claims = dict[QueueOrder, tuple[JobId, Blocked | Reservation]]
 def _claims_except(
     state: State, without: JobId
 ) -> Iterator[tuple[QueueOrder, tuple[JobId, Blocked | Reservation]]]:
-    """Name what is held back, and what else was proposed by those who wait; but nothing of one job."""
+    """Yield reservations and the proposals of other waiting jobs, except those of one job."""
     held = state.reservations.by_job
     for job_id, one in held.items():
         if job_id != without:
@@ -84,7 +84,7 @@ def _claims_except(
 
 
 def _grant(state: State, claims: _Claims, most: int) -> list[Event]:
-    """Give nodes to the claims in queue order: each node to the first claim on it."""
+    """Grant reservations in queue order; a node is reserved for at most one job."""
     held = state.reservations.by_job
     taken: set[int] = set()
     granted: dict[JobId, Reservation] = {}

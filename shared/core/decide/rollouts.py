@@ -116,7 +116,7 @@ def _check_command(command: RegisterJobs) -> None:
         raise SubmissionFault("invalid", f"order must be one of {', '.join(ROLLOUT_ORDERS)}")
     ids = [one.job_id for one in command.jobs]
     if twice := [one for one in ids if ids.count(one) > 1]:
-        raise SubmissionFault("invalid", f"job {twice[0]!r} stands in the rollout twice")
+        raise SubmissionFault("invalid", f"job {twice[0]!r} is listed twice in the rollout")
 
 
 def _check_member(state: State, one: JobRegistered) -> None:

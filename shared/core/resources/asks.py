@@ -84,7 +84,7 @@ def holdings_of(extras: ExtraAsks, placement: GroupPlacement) -> list[Holding]:
         ports = placement.ports[nth * width : (nth + 1) * width]
         found.append(Holding(parts, extras.static_ports, ports, placement.variant))
     if at != len(placement.instances):
-        msg = f"{len(placement.instances)} instances, {at} are asked for"
+        msg = f"{len(placement.instances)} instances, {at} are requested"
         raise UnsoundColumnsError(msg)
     return found
 

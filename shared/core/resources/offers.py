@@ -117,7 +117,7 @@ class OfferedResourcesView:
             kind = INDEXED if pool.instances else SUM
             known = kinds.setdefault(pool.name, self.kind(pool.name, beside=row) or kind)
             if known != kind:
-                return f"{pool.name} is {known} elsewhere, here it is {kind}"
+                return f"{pool.name} is {known} on other nodes, but {kind} here"
         return ""
 
     def cached_kind(self, name: str) -> str:
@@ -317,13 +317,13 @@ def invalid_pools(pools: Sequence[Pool]) -> str:
         if not 0 <= pool.amount <= AMOUNT_MAX:
             return f"{pool.name}: amount is {pool.amount}, it must be 0 to {AMOUNT_MAX}"
         if pool.amount and pool.instances:
-            return f"{pool.name}: has an amount and instances, it must be one of them"
+            return f"{pool.name}: has an amount and instances; only one of them is allowed"
         if reason := _long_text(pool):
             return f"{pool.name}: {reason}"
         known = ids.setdefault(pool.name, set())
         for one in pool.instances:
             if not one.id or one.id in known:
-                return f"{pool.name}: instance {one.id[:40]!r} stands twice or has no name"
+                return f"{pool.name}: instance {one.id[:40]!r} is listed twice or has no name"
             known.add(one.id)
         if len(known) > SLOTS_MAX:
             return f"{pool.name}: more than {SLOTS_MAX} instances"

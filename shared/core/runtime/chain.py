@@ -62,11 +62,11 @@ def checked_body(seq: int, data: bytes) -> bool:
     """Tell whether the bytes are a record of ours, with the right sum; False: foreign. Raises LogDamaged."""
     if not is_framed(data):
         if data.startswith(DAMAGED_PREFIX):
-            raise LogDamaged(seq, "its headers are those of a record, its body is none")
+            raise LogDamaged(seq, "its headers are those of a record, but its body is not a record")
         return False
     digest = data[-34:-2].decode("ascii", "replace")
     if digest != checksum(data[:-_TAIL]):
-        raise LogDamaged(seq, f"checksum {digest} does not hold")
+        raise LogDamaged(seq, f"checksum {digest} does not match")
     return True
 
 
@@ -79,7 +79,7 @@ def decode_record(seq: int, subject: str, data: bytes) -> LogRecord | None:
     except msgspec.ValidationError as err:
         raise UnknownEvent(seq, f"{err}; written by a newer release, upgrade") from err
     except (ValueError, RecursionError) as err:
-        raise LogDamaged(seq, f"its checksum holds, and it does not decode: {err}") from err
+        raise LogDamaged(seq, f"its checksum is valid, but it cannot be decoded: {err}") from err
     if not subject.endswith(f".{record.kind}"):
         raise LogDamaged(seq, f"a {record.kind} on subject {subject}")
     return record

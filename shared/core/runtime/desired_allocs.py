@@ -68,7 +68,7 @@ def read_columns(said: NodeProjection) -> DesiredColumns:
     groups_at = np.array(at, dtype=np.int32)
     indexes = np.array(said.indexes, dtype=np.int64)
     if width and not 0 <= groups_at.min() <= groups_at.max() < len(said.groups):
-        raise ValueError("a group is none of those listed")
+        raise ValueError("a group is not listed")
     if said.counts:
         keys, rows, groups_at, indexes = _expanded(said, (keys, rows, groups_at, indexes))
     runs = np.ones(len(keys), dtype=np.bool_)
@@ -85,7 +85,7 @@ def _expanded(
 ) -> tuple[Int64s, Rows, Rows, Int64s]:
     counts = np.array(said.counts, dtype=np.int64)
     if len(counts) != len(said.keys) or counts.min() < 1 or counts.sum() > ALLOCATIONS_MAX:
-        raise ValueError("lengths of runs make no sense")
+        raise ValueError("the lengths of runs are invalid")
     ends = np.cumsum(counts)
     within = np.arange(ends[-1]) - np.repeat(ends - counts, counts)
     keys, rows, groups_at, indexes = runs

@@ -62,7 +62,9 @@ def decoder_for(
         try:
             head = _HEAD.decode(data)
         except (ValueError, RecursionError) as err:
-            raise LogDamaged(seq, f"its checksum holds, and it does not decode: {err}") from err
+            raise LogDamaged(
+                seq, f"its checksum is valid, but it cannot be decoded: {err}"
+            ) from err
         if not subject.endswith(f".{head.kind}"):
             raise LogDamaged(seq, f"a {head.kind} on subject {subject}")
         return LogRecord(**{name: getattr(head, name) for name in _FIELDS})

@@ -194,7 +194,7 @@ def read_manifest(data: bytes, *, cluster_id: str = "") -> SnapshotManifest:
             raise SnapshotUnusable(f"of cluster {header.cluster_id}, this is {cluster_id}")
         return _MANIFEST.decode(data)
     except (ValueError, RecursionError) as err:
-        raise SnapshotUnusable(f"no manifest: {err}") from err
+        raise SnapshotUnusable(f"invalid manifest: {err}") from err
 
 
 def parts_for(manifest: SnapshotManifest, tables: frozenset[str]) -> list[SnapshotPart]:
@@ -263,7 +263,7 @@ def decode_part(table: str, read: Callable[[ByteReader], Any], data: bytes) -> A
     try:
         found = read(cursor)
     except (ValueError, TypeError, KeyError, IndexError, RecursionError) as err:
-        raise SnapshotUnusable(f"{table} does not decode: {err}") from err
+        raise SnapshotUnusable(f"{table} cannot be decoded: {err}") from err
     if not cursor.is_at_end:
         raise SnapshotUnusable(f"{table} has bytes behind its end")
     return found

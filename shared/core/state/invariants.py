@@ -56,7 +56,7 @@ def _usage(state: State) -> list[Violation]:
 
 
 def _extras(state: State) -> list[Violation]:
-    """What is held beside the three columns is what the holdings of those who hold say."""
+    """Device, port and custom-resource totals equal the sum over allocations."""
     table = state.allocations
     rows = [row for row in sorted(table.holdings) if table.is_holding(np.array([row])).all()]
     fresh, held = HeldResources(), table.held
@@ -203,7 +203,7 @@ def _rows(state: State) -> list[Violation]:
     if not np.array_equal(held, live):
         return [Violation("rows", f"jobs hold {len(held)} rows, {len(live)} are in use")]
     keys = table.key[live]
-    return [Violation("keys", "a key stands twice")] if len(np.unique(keys)) != len(keys) else []
+    return [Violation("keys", "a key occurs twice")] if len(np.unique(keys)) != len(keys) else []
 
 
 def _evaluations(state: State) -> list[Violation]:

@@ -94,7 +94,7 @@ def _nest(target: dict[str, Value], path: str, value: Value) -> None:
     for parent in parents:
         inner = target.setdefault(parent, {})
         if not isinstance(inner, dict):
-            raise TemplateError("a part of a key has a value, and is no map")
+            raise TemplateError("a part of a key has a value that is not a map")
         target = inner
     if name:
         target[name] = value

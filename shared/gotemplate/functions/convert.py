@@ -27,14 +27,14 @@ _FLOAT = re.compile(
 
 def _invalid(text: str, kind: str) -> TemplateError:
     # Without the text: it may be a secret, and faults are shown as events.
-    return TemplateError(f"a text of {len(text)} characters is no {kind}")
+    return TemplateError(f"a text of {len(text)} characters is not {kind}")
 
 
 @pure_function("parseBool", "text")
 def _parse_bool(text: str) -> Value:
     """Read a truth value."""
     if text and text not in _BOOLS:
-        raise _invalid(text, "truth value")
+        raise _invalid(text, "a truth value")
     return _BOOLS.get(text, False)
 
 
@@ -43,7 +43,7 @@ def parse_int(text: str) -> int:
     if not text:
         return 0
     if not _INT.fullmatch(text) or not INT_MIN <= int(text) <= INT_MAX:
-        raise _invalid(text, "number of 64 bits")
+        raise _invalid(text, "a number of 64 bits")
     return int(text)
 
 
@@ -59,7 +59,7 @@ def _parse_uint(text: str) -> Value:
     if not text:
         return Unsigned(0)
     if not _INT.fullmatch(text) or text[0] in "+-" or int(text) >= 2**64:
-        raise _invalid(text, "unsigned number of 64 bits")
+        raise _invalid(text, "an unsigned number of 64 bits")
     return Unsigned(text)
 
 
@@ -74,13 +74,13 @@ def parse_float(text: str) -> float:
     if not text:
         return 0.0
     if len(text) > 400 or not _FLOAT.fullmatch(text):
-        raise _invalid(text, "number")
+        raise _invalid(text, "a number")
     try:
         found = float.fromhex(text) if "x" in text.lower() else float(text)
     except OverflowError:
         found = math.inf
     if math.isinf(found) and "inf" not in text.lower():
-        raise _invalid(text, "number of 64 bits")
+        raise _invalid(text, "a number of 64 bits")
     return found
 
 

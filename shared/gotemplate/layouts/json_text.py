@@ -126,5 +126,5 @@ class _Writer:
 
 def _key(key: Value) -> str:
     if isinstance(key, bool) or not isinstance(key, str | int):
-        raise TemplateError("json: unsupported type: a map whose keys are no texts")
+        raise TemplateError("json: unsupported type: a map whose keys are not texts")
     return _SURROGATES.sub("\ufffd", str(key))

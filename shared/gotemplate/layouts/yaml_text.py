@@ -173,7 +173,7 @@ def _scalar(node: Any) -> Value:
         try:
             return text_of(b64decode(text))
         except (binascii.Error, ValueError):
-            raise TemplateError("YAML: !!binary is no base64") from None
+            raise TemplateError("YAML: !!binary is not base64") from None
     if tag == _PLAIN or tag in {_TAG + one for one in ("int", "float", "bool", "null")}:
         value = resolve_plain(text)
         return float(value) if tag == _TAG + "float" and isinstance(value, int) else value

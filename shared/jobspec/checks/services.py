@@ -91,7 +91,7 @@ def _service(
     if service.name and "${" not in service.name:
         is_label = len(service.name) <= NAME_MAX and _LABEL.fullmatch(service.name)
         if not is_label:
-            text = "must be 1 to 63 letters, digits and hyphens, and begin and end with no hyphen"
+            text = "must be 1 to 63 letters, digits and hyphens, without a hyphen at either end"
             faults.add(f"{path}.Name", text)
     if service.provider not in PROVIDERS:
         faults.add(f"{path}.Provider", f"must be nomad or consul, was {service.provider[:80]!r}")
@@ -156,10 +156,10 @@ def _http(faults: ErrorList, check: Check, path: str) -> None:
         faults.add(f"{path}.Path", "must not have blanks or control characters")
     _one_of(faults, f"{path}.Protocol", ("", "http", "https"), check.protocol)
     if check.method and not _TOKEN.fullmatch(check.method):
-        faults.add(f"{path}.Method", "is no HTTP method")
+        faults.add(f"{path}.Method", "is not an HTTP method")
     for name, texts in sorted(check.header.items()):
         if not _TOKEN.fullmatch(name) or any(_CONTROL.search(one) for one in texts):
-            faults.add(f"{path}.Header", f"{name[:80]!r} is no HTTP header")
+            faults.add(f"{path}.Header", f"{name[:80]!r} is not an HTTP header")
 
 
 def _grpc(faults: ErrorList, check: Check, path: str) -> None:

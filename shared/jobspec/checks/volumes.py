@@ -32,7 +32,7 @@ def check_volumes(faults: ErrorList, group: TaskGroup, path: str) -> None:
 def _source_error(volume: VolumeRequest) -> str:
     plain = volume.source.replace("-", "").replace("_", "")
     if volume.source and not (plain.isalnum() and plain.isascii() and len(volume.source) <= 128):
-        return "the name of a host volume has letters, digits, - and _ alone, at most 128"
+        return "the name of a host volume must be 1 to 128 letters, digits, - and _"
     return ""
 
 

@@ -64,7 +64,7 @@ func submit(nc *nats.Conn, verb, members string) uint64 {
 	for range 10 {
 		reply, err := nc.Request("api.jobs."+verb, []byte(message), 6*time.Second)
 		if err != nil {
-			log.Printf("nobody answered: %v", err)
+			log.Printf("no service answered: %v", err)
 			time.Sleep(500 * time.Millisecond)
 			continue
 		}

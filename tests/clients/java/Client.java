@@ -56,7 +56,7 @@ public final class Client {
             byte[] data = body.getBytes(StandardCharsets.UTF_8);
             Message reply = nc.request("api.jobs." + verb, data, Duration.ofSeconds(6));
             if (reply == null || reply.isStatusMessage()) {
-                System.err.println("nobody answered");
+                System.err.println("no service answered");
                 Thread.sleep(500);
                 continue;
             }

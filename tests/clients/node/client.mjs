@@ -53,7 +53,7 @@ async function submit(verb, body) {
     try {
       verdict = (await nc.request(`api.jobs.${verb}`, message, { timeout: 6_000 })).json();
     } catch (error) {
-      console.error(`nobody answered: ${error.message}`);
+      console.error(`no service answered: ${error.message}`);
       await sleep(500);
       continue;
     }

@@ -139,7 +139,7 @@ def test_a_second_life_of_our_id_stops_us() -> None:
         reasons += story.stopped()
         assert not reasons or nth > DISPLACED_MAX
     reason = reasons[0]
-    assert "another agent lives as node n1 in a copy of this data directory" in reason
+    assert "another agent runs as node n1 in a copy of this data directory" in reason
     assert not story.did(agent_messages.SignalTask, agent_messages.KillTask)
 
 

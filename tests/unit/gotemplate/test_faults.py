@@ -73,7 +73,7 @@ def test_an_error_at_run_has_its_line_and_function() -> None:
     found = parse_template('a\n{{ range 2 }}\n{{ parseInt "x" }}{{ end }}').render(NoData()).fault
     assert (
         str(found)
-        == "line 3: error calling parseInt: a text of 1 characters is no number of 64 bits"
+        == "line 3: error calling parseInt: a text of 1 characters is not a number of 64 bits"
     )
 
 

@@ -104,7 +104,7 @@ def _give_up_rights(order: FetchOrder) -> None:
         os.setresuid(order.uid, order.uid, order.uid)
     kernel.die_with_parent(signal.SIGKILL)
     if os.getppid() != order.agent_pid:
-        raise FetchRefused("the agent is gone", recoverable=True)
+        raise FetchRefused("the agent has ended", recoverable=True)
     kernel.no_new_privileges()
     for what, most in (
         (resource.RLIMIT_CORE, 0),

@@ -169,7 +169,7 @@ class Unpacker:
         """Copy the file: one name a file, so that no link leads out when the tree is moved."""
         if target not in self._files:
             raise FetchRefused(
-                f"{'/'.join(parts)[:80]!r} is a hard link to what is not in the archive"
+                f"{'/'.join(parts)[:80]!r} is a hard link to a file outside the archive"
             )
         fd = open_within(self._top, "/".join(target), flags=os.O_RDONLY)
         with os.fdopen(fd, "rb") as content:
@@ -183,7 +183,7 @@ class Unpacker:
         try:
             os.symlink(target, parts[-1], dir_fd=above)
         except FileExistsError as err:
-            raise FetchRefused(f"{'/'.join(parts)[:80]!r} is twice in the archive") from err
+            raise FetchRefused(f"{'/'.join(parts)[:80]!r} occurs twice in the archive") from err
         finally:
             os.close(above)
 
@@ -206,11 +206,11 @@ def _opened(top: int, parts: tuple[str, ...]) -> int:
     try:
         return open_within(top, "/".join(parts), flags=DIRECTORY, make_mode=0o755)
     except OSError as err:
-        raise FetchRefused(f"{'/'.join(parts)[:80]!r} cannot be made: {err.strerror}") from err
+        raise FetchRefused(f"{'/'.join(parts)[:80]!r} cannot be created: {err.strerror}") from err
 
 
 def _created(name: str, above: int) -> int:
     try:
         return os.open(name, _NEW_FILE, 0o600, dir_fd=above)
     except FileExistsError as err:
-        raise FetchRefused(f"{name[:80]!r} is twice in the archive") from err
+        raise FetchRefused(f"{name[:80]!r} occurs twice in the archive") from err

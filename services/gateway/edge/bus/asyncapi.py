@@ -96,7 +96,7 @@ def _key(one: Subject) -> str:
 
 def _description(one: Subject) -> str:
     where = f"Stream {one.stream}: {one.kept}" if one.stream else "Not stored"
-    return f"{one.what} Said by: {one.says}. Heard by: {one.subscriber}. {where}."
+    return f"{one.what} Published by: {one.says}. Subscribed by: {one.subscriber}. {where}."
 
 
 def _complete(made: Json) -> Json:

@@ -24,7 +24,7 @@ class PresentServices:
         self._seen: dict[tuple[str, str], SeenService] = {}
 
     def note(self, presence: Presence, now_s: float) -> None:
-        """Take note of a presence; one that leaves is forgotten."""
+        """Record a presence; an instance that leaves is removed."""
         key = (presence.role, presence.instance)
         if not presence.active:
             self._seen.pop(key, None)

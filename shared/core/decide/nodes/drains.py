@@ -202,7 +202,7 @@ def decide_meta(state: State, command: SetNodeMeta) -> list[Event]:
     if after == before or is_late(command.seen_seq, int(fleet.modify_seq[row])):
         return []
     if len(after) > META_MAX:
-        reason = f"{len(after)} keys, an operator may say {META_MAX} of a node"
+        reason = f"{len(after)} keys, at most {META_MAX} are kept for a node"
         return refuse(command.request_id, "invalid", reason)
     key = computed_class_key(with_operator_meta(spec, after))
     computed_class = fleet.classes.get(key, len(fleet.classes))

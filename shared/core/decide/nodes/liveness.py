@@ -65,7 +65,7 @@ def decide_liveness(state: State, command: ChangeLiveness) -> list[Event]:
 
 
 def recover_nodes(state: State, nodes: Rows, status: str, reason: str) -> list[Event]:
-    """Nodes are heard of again."""
+    """Mark nodes as reachable again."""
     changed = NodesStatusChanged(rows=tuple(nodes.tolist()), status=status, reason=reason)
     classes = np.unique(state.fleet.class_of[nodes]).tolist()
     places = {node_location(state, row) for row in nodes.tolist()}

@@ -50,7 +50,7 @@ def check_plan_columns(state: State, plan: SubmitPlan) -> None:
             )
     for eviction in plan.evictions:
         if not _is_within(eviction.rows, 0, size - 1):
-            raise MalformedPlanError("invalid", "evicts a row that no allocation has")
+            raise MalformedPlanError("invalid", "evicts a row without an allocation")
     if plan.end or plan.follow_ups:
         _check_end(plan)
     if plan.origin.snapshot_seq > state.seq:
@@ -77,7 +77,7 @@ def _check_placement(placement: GroupPlacement, size: int) -> None:
     if len(rows) != len(counts) or min(counts, default=1) < 1:
         raise MalformedPlanError("invalid", "rows and counts do not agree")
     if not _is_within(rows, 0, size - 1):
-        raise MalformedPlanError("unknown_row", "names a row that no node has")
+        raise MalformedPlanError("unknown_row", "names a row without a node")
     total = sum(counts)
     starts, lengths = placement.names[::2], placement.names[1::2]
     if sum(lengths) != total or len(starts) != len(lengths):

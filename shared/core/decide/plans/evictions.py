@@ -29,7 +29,7 @@ def requested_rows(state: State, plan: SubmitPlan) -> Rows:
         return _NO_ROWS
     rows = np.asarray([row for one in plan.evictions for row in one.rows], dtype=np.int64)
     if len(rows) and not (rows.min() >= 0 and rows.max() < state.allocations.size):
-        msg = "evicts a row that nothing has"
+        msg = "evicts a row without an allocation"
         raise ValueError(msg)
     if len(np.unique(rows)) != len(rows):
         msg = "names a victim twice"

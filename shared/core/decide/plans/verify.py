@@ -130,7 +130,7 @@ def _commit(state: State, plan: SubmitPlan) -> tuple[PlanCommitted, Job | None]:
 
 
 def _check_fences(state: State, plan: SubmitPlan) -> Job | None:
-    """Return the job as it is; None: it is gone, and the plan places nothing of it."""
+    """Return the current job; None: the job no longer exists, and the plan places nothing of it."""
     seen = plan.origin.snapshot_seq
     evaluation = state.evaluations.by_key.get(plan.key)
     if evaluation is None or evaluation.status != "pending":
@@ -141,7 +141,7 @@ def _check_fences(state: State, plan: SubmitPlan) -> Job | None:
     job = state.jobs.by_id.get(plan.job_id)
     if job is None:
         if plan.placements or plan.updates:
-            raise _Refused("stale", "the job is gone")
+            raise _Refused("stale", "job no longer exists")
         return None
     goes_on = plan.origin.part > 0 and _is_of(job.fence, plan)
     changed = job.fence.before if goes_on else job.plan_seq
@@ -209,7 +209,7 @@ def _check_canaries(state: State, placement: GroupPlacement) -> None:
     deployment = state.deployments.by_key.get(placement.deployment)
     progress = None if deployment is None else deployment.group(placement.group)
     if progress is None or progress.promoted:
-        raise _Refused("stale", f"group {placement.group!r} needs no canaries any more")
+        raise _Refused("stale", f"group {placement.group!r} no longer needs canaries")
 
 
 def _check_placement(
@@ -225,7 +225,7 @@ def _check_placement(
         if extras is not None:
             holdings_of(extras, placement)
         elif placement.ports or placement.instances or placement.variant:
-            raise _Refused("invalid", "holds what its group does not ask for")
+            raise _Refused("invalid", "assigned resources the group did not request")
     except UnsoundColumnsError as err:
         raise _Refused("invalid", str(err)) from err
 

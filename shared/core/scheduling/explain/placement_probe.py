@@ -131,7 +131,7 @@ class PlacementProbe:
         if self._policy.candidates != "all":
             return f"only nodes drawn by {self._policy.candidates} were considered"
         if self._origin is not None and self._origin.lanes > 1:
-            return f"nodes of lane {self._origin.lane} of {self._origin.lanes} go first"
+            return f"nodes of lane {self._origin.lane} of {self._origin.lanes} come first"
         return "the whole count was placed in one pass, and these nodes came later in it"
 
 

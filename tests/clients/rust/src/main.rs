@@ -30,7 +30,7 @@ async fn submit(nc: &Client, verb: &str, mut body: Value) -> Outcome<u64> {
     for _ in 0..10 {
         let reply = nc.request(format!("api.jobs.{verb}"), body.to_string().into()).await;
         let Ok(reply) = reply else {
-            eprintln!("nobody answered: {reply:?}");
+            eprintln!("no service answered: {reply:?}");
             sleep(Duration::from_millis(500)).await;
             continue;
         };

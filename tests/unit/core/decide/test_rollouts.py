@@ -76,7 +76,7 @@ def test_all_or_none() -> None:
         (register("b", job_type="batch"), "together", "type batch, which has no deployment"),
         (register("b", group()), "together", "update.max_parallel above 0"),
         (register("b", paced(), stopped=True), "together", "Stop = true"),
-        (register("a", paced()), "together", "stands in the rollout twice"),
+        (register("a", paced()), "together", "is listed twice in the rollout"),
         (register("b", paced()), "backwards", "order must be one of"),
     ],
 )
