@@ -135,6 +135,8 @@ def explain_placement(now: State, records: Sequence[Record], row: int) -> WhyAns
         looking.take(one, is_same_request=(one.version, one.canaries) == request)
     looking.avoid(made.placement.previous)
     node = made.node
+    previous = now.allocations.previous.get(row, 0)
+    has_data = group.sticky and bool(previous) and _node_of(state, previous) == node
     found = _Explanation(state, looking, node)
     decision = Decision(
         snapshot_seq=origin.snapshot_seq,
@@ -162,7 +164,11 @@ def explain_placement(now: State, records: Sequence[Record], row: int) -> WhyAns
         seq=now.seq,
         allocation=alloc_id(key),
         victims=tuple(evicted),
-        text=found.for_node(job, group, node, evicted=bool(evicted)),
+        text=(
+            f"{job.id}.{group.name} is on {state.fleet.ids[node]}: its predecessor's data is there (sticky)"
+            if has_data
+            else found.for_node(job, group, node, evicted=bool(evicted))
+        ),
     )
 
 
@@ -313,6 +319,13 @@ def _named(state: State, victims: Sequence[int]) -> list[str]:
         f"{alloc_id(int(table.key[row]))[:8]} of {table.groups.job_ids[int(table.group[row])]}"
         for row in victims
     ]
+
+
+def _node_of(state: State, key: int) -> int:
+    """Fleet row of an allocation by its key; -1: the state does not have it."""
+    table = state.allocations
+    rows = np.flatnonzero(table.key[: table.size] == key)
+    return int(table.node[rows[0]]) if len(rows) else -1
 
 
 def _group(job: Job, name: str, waiting: dict[str, Waiting]) -> GroupSpec:

@@ -22,7 +22,9 @@ def racks(*names: str) -> Cluster:
 def run_all(world: Cluster) -> None:
     """All report that they run."""
     for row in world.rows():
-        world.report(world.state.fleet.ids[int(world.state.allocations.node[row])], (row, "running"))
+        world.report(
+            world.state.fleet.ids[int(world.state.allocations.node[row])], (row, "running")
+        )
 
 
 def change(world: Cluster, *groups: GroupSpec, **fields: Any) -> None:
