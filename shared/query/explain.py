@@ -135,8 +135,6 @@ def explain_placement(now: State, records: Sequence[Record], row: int) -> WhyAns
         looking.take(one, is_same_request=(one.version, one.canaries) == request)
     looking.avoid(made.placement.previous)
     node = made.node
-    previous = now.allocations.previous.get(row, 0)
-    has_data = group.sticky and bool(previous) and _node_of(state, previous) == node
     found = _Explanation(state, looking, node)
     decision = Decision(
         snapshot_seq=origin.snapshot_seq,
@@ -149,16 +147,9 @@ def explain_placement(now: State, records: Sequence[Record], row: int) -> WhyAns
         seq=made.seq,
     )
     answer = found.answer(job, group, decision)
-    evicted = _named(
-        state,
-        [
-            victim
-            for part in made.plan.parts.values()
-            for one in part.evictions
-            for victim in one.rows
-            if int(state.allocations.node[victim]) == node
-        ],
-    )
+    evictions = [one for part in made.plan.parts.values() for one in part.evictions]
+    victims = [row for one in evictions for row in one.rows]
+    evicted = _named(state, [row for row in victims if state.allocations.node[row] == node])
     return msgspec.structs.replace(
         answer,
         seq=now.seq,
@@ -166,7 +157,7 @@ def explain_placement(now: State, records: Sequence[Record], row: int) -> WhyAns
         victims=tuple(evicted),
         text=(
             f"{job.id}.{group.name} is on {state.fleet.ids[node]}: its predecessor's data is there (sticky)"
-            if has_data
+            if group.sticky and _node_of(state, now.allocations.previous.get(row, 0)) == node
             else found.for_node(job, group, node, evicted=bool(evicted))
         ),
     )
@@ -324,7 +315,7 @@ def _named(state: State, victims: Sequence[int]) -> list[str]:
 def _node_of(state: State, key: int) -> int:
     """Fleet row of an allocation by its key; -1: the state does not have it."""
     table = state.allocations
-    rows = np.flatnonzero(table.key[: table.size] == key)
+    rows = np.flatnonzero(table.key[: table.size] == key) if key else ()
     return int(table.node[rows[0]]) if len(rows) else -1
 
 

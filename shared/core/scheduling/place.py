@@ -134,15 +134,10 @@ def _place_requests(
         parts = _place_request(plan, request, mask)
         if not has_data_nodes(request):
             parts = take_own_rooms(state, request, parts)
-        placed, stopped = 0, False
-        for part in parts:
-            placed += part.placement.placed
-            stopped |= part.placement.stopped
-        held_back = waits_for_data(plan, request, mask, parts)
-        if placed + held_back < request.count and may_evict and not stopped:
-            made = make_room(plan, request, mask, parts)
-            parts += made
-            placed += sum(part.placement.placed for part in made)
+        stopped = _is_stopped(parts)
+        if may_evict and not stopped:
+            parts += _evict_for_rest(plan, request, mask, parts)
+        placed = _count(parts)
         placements += placement_columns(state, job, request, parts)
         if len(request.tied):
             stops += tied_stops(plan, request, mask, parts, may_make_room=not stopped)
@@ -213,11 +208,24 @@ def _place_request(plan: PlanState, request: PlacementRequest, mask: Mask) -> li
         return place_group(plan, request.group, request.count, limits_for(plan, request, mask))
     else:
         parts, rest = [], np.arange(request.count)
-    for positions, limits in limits_by_avoidance(plan, request, mask, rest, parts):
+    for positions, limits in limits_by_avoidance(plan, request, mask, open_=rest, placed=parts):
         parts += place_group(plan, request.group, len(positions), limits, positions=positions)
         if _is_stopped(parts):
             break
     return parts
+
+
+def _evict_for_rest(
+    plan: PlanState, request: PlacementRequest, mask: Mask, parts: Sequence[PlacedPart]
+) -> list[PlacedPart]:
+    """Place by evictions what found no room, and does not wait for the end of what it replaces."""
+    if _count(parts) + waits_for_data(plan, request, mask, parts) >= request.count:
+        return []
+    return make_room(plan, request, mask, parts)
+
+
+def _count(parts: Sequence[PlacedPart]) -> int:
+    return sum(part.placement.placed for part in parts)
 
 
 def _is_stopped(parts: Sequence[PlacedPart]) -> bool:

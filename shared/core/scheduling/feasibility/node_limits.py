@@ -43,6 +43,7 @@ def limits_by_avoidance(
     plan: PlanState,
     request: PlacementRequest,
     mask: Mask,
+    *,
     open_: NDArray[np.intp],
     placed: Sequence[PlacedPart],
 ) -> Iterator[tuple[NDArray[np.intp], NodeLimits]]:

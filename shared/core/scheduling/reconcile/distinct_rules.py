@@ -23,7 +23,7 @@ def has_distinct_rules(group: GroupSpec) -> bool:
 
 
 def beyond_rules(
-    state: State, group: GroupSpec, rows: Rows, stays: Mask, current: Mask, *, others: Rows
+    state: State, group: GroupSpec, rows: Rows, *, stays: Mask, current: Mask, others: Rows
 ) -> Mask:
     """Which of the rows that would stay are more than the rules of their group allow. Shapes: all but `others` (R,).
 

@@ -246,7 +246,7 @@ class Reconciler:
             same &= current | ~alive | self.mask_of(group)[nodes]
         same &= ~moved
         if has_distinct_rules(group) and not current[alive].all():
-            same &= ~self.beyond_rules(job, group, rows, alive & same, current)
+            same &= ~self._beyond_rules(job, group, rows, stays=alive & same, current=current)
         done = ((client == COMPLETE) | final) & current
         if job.job_type != "batch":
             done = np.zeros(len(rows), dtype=bool)
@@ -259,14 +259,14 @@ class Reconciler:
             unreplaced = unreplaced[~np.isin(table.index[unreplaced], named)]
         return GroupRows(rows, lost, alive, failed, same, current, moved, done, unreplaced)
 
-    def beyond_rules(
-        self, job: Job, group: GroupSpec, rows: Rows, stays: Mask, current: Mask
+    def _beyond_rules(
+        self, job: Job, group: GroupSpec, rows: Rows, *, stays: Mask, current: Mask
     ) -> Mask:
         """Which rows that would stay are more than the distinct rules of a new version allow. Shapes: (R,)."""
         leaving = [np.asarray(one.rows, dtype=np.int32) for one in self.stops]
         leaving += [one.tied for one in self.requests]
         others = rows_of_earlier_groups(self.state, job, group, np.concatenate((_NONE, *leaving)))
-        return beyond_rules(self.state, group, rows, stays, current, others=others)
+        return beyond_rules(self.state, group, rows, stays=stays, current=current, others=others)
 
     def _again(self, at: GroupRows, replaced: Mask, away: Mask, kept: Mask) -> Rows:
         """The rows to replace, of each name the newest."""

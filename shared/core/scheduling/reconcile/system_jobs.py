@@ -104,7 +104,9 @@ class SystemReconciler(Reconciler):
         if group.distinct_properties and not at.current[alive].all():
             # Each node has its own: distinct hosts say nothing.
             rules = replace(group, distinct_hosts="")
-            fits &= ~self.beyond_rules(job, rules, at.rows, alive & at.same & fits, at.current)
+            fits &= ~self._beyond_rules(
+                job, rules, at.rows, stays=alive & at.same & fits, current=at.current
+            )
         keep = (alive & at.same & fits) | at.done
         kept = _one_of_each(table.index[at.rows], nodes, keep, group.count)
         self.update(job, group, at.rows[kept & at.alive & ~at.current])

@@ -1,8 +1,8 @@
 """Data nodes: a replacement with a sticky disk goes to the node that has the data of its predecessor.
 
-Only a hard reason moves it: the node may not run it, takes nothing new, or has no room. Where the only thing in its way is
-the predecessor itself, it waits for its end. Source: Nomad 2.0.5, findPreferredNode in scheduler/generic_sched.go; there
-a stop of the same plan gives its room at once.
+Only a hard reason moves it: the node may not run it, takes nothing new, or has no room. Where the only thing in its way
+is the predecessor itself, it waits for its end. Source: Nomad 2.0.5, findPreferredNode in scheduler/generic_sched.go;
+there a stop of the same plan gives its room at once.
 """
 
 from collections.abc import Sequence

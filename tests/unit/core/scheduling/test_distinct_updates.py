@@ -49,7 +49,7 @@ def say_healthy(world: Cluster) -> None:
 
 
 def end_stopped(world: Cluster) -> None:
-    """What was told to stop has ended."""
+    """Nodes report the end of all stopped allocations."""
     table = world.state.allocations
     for row in table.rows_of(JobId("app")).tolist():
         if table.desired[row] == 1 and table.client[row] < 2:
