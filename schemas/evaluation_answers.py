@@ -92,7 +92,8 @@ class QueueLine(ExactWire, frozen=True, kw_only=True, omit_defaults=False):
     """One group that waits.
 
     `class`: misconfigured, never_fits, capacity, priority (behind another that waits for the same, or more important
-    jobs have its room), reservation (room is there, on nodes held back), quota, gang or node_boot.
+    jobs have its room), reservation (room is there, on nodes held back), predecessor (its own old allocations are to
+    end first; their room is kept for it), quota, gang or node_boot.
     """
 
     #: 1 is next, in its node pool; 0: it stands in no line, because nothing there is could hold it.

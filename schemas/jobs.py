@@ -167,6 +167,8 @@ class GroupSpec(Wire, frozen=True, kw_only=True):
     update: UpdatePolicy | None = None
     #: of service jobs; null: all leave a drained node at once.
     migrate: MigratePolicy | None = None
+    #: a replacement wants the data of its predecessor, and so its node.
+    sticky: bool = False
     #: hash of everything that forces a replacement when it changes; equal digests are updated in place.
     digest: str = ""
 

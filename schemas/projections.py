@@ -206,8 +206,8 @@ class DeploymentWait(ExactWire, frozen=True, kw_only=True, omit_defaults=False):
     """Why a group of an active deployment does not go on at once.
 
     `why`: health (allocations have none yet), unhealthy, promotion, paused, held (by a gate or a rollout), rollout
-    (its healthy canaries are promoted together with those of other jobs), place (there is none), or schedule (its next
-    allocations are about to be placed).
+    (its healthy canaries are promoted together with those of other jobs), place (there is none), predecessor (its next
+    allocations have room when the old ones have ended), or schedule (they are about to be placed).
     """
 
     group: str

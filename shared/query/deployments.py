@@ -11,6 +11,7 @@ from schemas.base import DeploymentKey, JobId
 from schemas.node_answers import TaskShown
 from schemas.projections import DeploymentGroupLine, DeploymentLine, DeploymentWait, GateLine
 from shared.core.decide.deployment_progress import can_promote_itself, promoted_with
+from shared.core.scheduling.reservations.own_rooms import WAITS_FOR_OWN
 from shared.core.state.columns import Rows
 from shared.core.state.gates import gate_text, window_text
 from shared.core.state.ids import DEPLOYMENT_SALT, deployment_id, match_prefix, shown_ids
@@ -215,6 +216,8 @@ def _unfinished(
     waiting = waits.waiting.get(group.name) if waits is not None else None
     if waiting is not None:
         reason = "; ".join(waiting.reasons) or waiting.wait_class
+        if waiting.wait_class == WAITS_FOR_OWN:
+            return "predecessor", reason, []
         return "place", f"{waiting.count} without a place: {reason}", []
     return "schedule", "its next allocations are about to be placed", []
 

@@ -147,22 +147,19 @@ def explain_placement(now: State, records: Sequence[Record], row: int) -> WhyAns
         seq=made.seq,
     )
     answer = found.answer(job, group, decision)
-    evicted = _named(
-        state,
-        [
-            victim
-            for part in made.plan.parts.values()
-            for one in part.evictions
-            for victim in one.rows
-            if int(state.allocations.node[victim]) == node
-        ],
-    )
+    evictions = [one for part in made.plan.parts.values() for one in part.evictions]
+    victims = [row for one in evictions for row in one.rows]
+    evicted = _named(state, [row for row in victims if state.allocations.node[row] == node])
     return msgspec.structs.replace(
         answer,
         seq=now.seq,
         allocation=alloc_id(key),
         victims=tuple(evicted),
-        text=found.for_node(job, group, node, evicted=bool(evicted)),
+        text=(
+            f"{job.id}.{group.name} is on {state.fleet.ids[node]}: its predecessor's data is there (sticky)"
+            if group.sticky and _node_of(state, now.allocations.previous.get(row, 0)) == node
+            else found.for_node(job, group, node, evicted=bool(evicted))
+        ),
     )
 
 
@@ -313,6 +310,13 @@ def _named(state: State, victims: Sequence[int]) -> list[str]:
         f"{alloc_id(int(table.key[row]))[:8]} of {table.groups.job_ids[int(table.group[row])]}"
         for row in victims
     ]
+
+
+def _node_of(state: State, key: int) -> int:
+    """Fleet row of an allocation by its key; -1: the state does not have it."""
+    table = state.allocations
+    rows = np.flatnonzero(table.key[: table.size] == key)
+    return int(table.node[rows[0]]) if key and len(rows) else -1
 
 
 def _group(job: Job, name: str, waiting: dict[str, Waiting]) -> GroupSpec:

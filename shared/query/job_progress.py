@@ -10,10 +10,12 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
+from schemas.evaluations import Waiting
 from schemas.jobs import FINITE_JOB_TYPES
 from schemas.node_answers import TaskShown
 from schemas.projections import GroupSummary, Rollout
 from shared.core.decide.garbage import LogTimeIndex
+from shared.core.scheduling.reservations.own_rooms import WAITS_FOR_OWN
 from shared.core.state.columns import Rows
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import FAILED, PENDING, RUN, RUNNING, TERMINAL
@@ -207,7 +209,10 @@ def _progress(
         return "progressing", "; ".join(filter(None, (counted, said))), retry_ns
     waiting = _waiting(state, job)
     if waiting:
-        return "waiting", waiting, 0
+        # What waits for nothing but the end of its own old allocations comes by itself.
+        text = "; ".join(_waiting_text(name, one) for name, one in waiting.items())
+        is_own = all(one.wait_class == WAITS_FOR_OWN for one in waiting.values())
+        return "progressing" if is_own else "waiting", text, 0
     desired = sum(one.desired for one in groups.values())
     complete = sum(one.complete for one in groups.values())
     running = sum(one.running for one in groups.values())
@@ -233,15 +238,15 @@ def _drained(state: State, job: Job) -> int:
     return sum(table.groups.versions[ref] == job.version for ref in table.group[ended].tolist())
 
 
-def _waiting(state: State, job: Job) -> str:
+def _waiting(state: State, job: Job) -> dict[str, Waiting]:
+    """The groups of a job that wait, sorted by name."""
     key = state.evaluations.blocked_of.get(job.id)
     blocked = state.evaluations.by_key[key].blocked if key is not None else None
-    if blocked is None:
-        return ""
-    return "; ".join(
-        f"{one.count} of {name} waiting: {'; '.join(one.reasons) or one.wait_class}"
-        for name, one in sorted(blocked.waiting.items())
-    )
+    return {} if blocked is None else dict(sorted(blocked.waiting.items()))
+
+
+def _waiting_text(name: str, one: Waiting) -> str:
+    return f"{one.count} of {name} waiting: {'; '.join(one.reasons) or one.wait_class}"
 
 
 def _tasks(state: State, rows: Rows) -> Iterator[_Tasks]:

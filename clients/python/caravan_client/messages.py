@@ -245,7 +245,8 @@ class DeploymentWait(msgspec.Struct, frozen=True, kw_only=True):
     """Why a group of an active deployment does not go on at once. `why`: health (allocations
     have none yet), unhealthy, promotion, paused, held (by a gate or a rollout), rollout
     (its healthy canaries are promoted together with those of other jobs), place (there is
-    none), or schedule (its next allocations are about to be placed).
+    none), predecessor (its next allocations have room when the old ones have ended), or
+    schedule (they are about to be placed).
     """
     group: str
     #: One of health, unhealthy, promotion, paused, held, rollout, place, schedule.
@@ -923,7 +924,8 @@ class PoolLine(msgspec.Struct, frozen=True, kw_only=True):
 class QueueLine(msgspec.Struct, frozen=True, kw_only=True):
     """One group that waits. `class`: misconfigured, never_fits, capacity, priority (behind
     another that waits for the same, or more important jobs have its room), reservation
-    (room is there, on nodes held back), quota, gang or node_boot.
+    (room is there, on nodes held back), predecessor (its own old allocations are to end
+    first; their room is kept for it), quota, gang or node_boot.
     """
     #: 1 is next, in its node pool; 0: it stands in no line, because nothing there is could hold
     #: it.

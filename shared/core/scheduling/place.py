@@ -50,6 +50,11 @@ from shared.core.scheduling.reservations.own_rooms import (
 )
 from shared.core.scheduling.scoring.scores import mean_score
 from shared.core.scheduling.selection.alternatives import place_group
+from shared.core.scheduling.selection.data_nodes import (
+    has_data_nodes,
+    place_on_data_nodes,
+    waits_for_data,
+)
 from shared.core.scheduling.tied_stops import tied_stops
 from shared.core.state.columns import Mask
 from shared.core.state.tables.jobs import Job
@@ -126,15 +131,13 @@ def _place_requests(
             continues = True
             break
         mask = snapshot.caches.mask(fleet, request.job or job, request.group)
-        parts = take_own_rooms(state, request, _place_request(plan, request, mask))
-        placed, stopped = 0, False
-        for part in parts:
-            placed += part.placement.placed
-            stopped |= part.placement.stopped
-        if placed < request.count and may_evict and not stopped:
-            made = make_room(plan, request, mask, parts)
-            parts += made
-            placed += sum(part.placement.placed for part in made)
+        parts = _place_request(plan, request, mask)
+        if not has_data_nodes(request):
+            parts = take_own_rooms(state, request, parts)
+        stopped = _is_stopped(parts)
+        if may_evict and not stopped:
+            parts += _evict_for_rest(plan, request, mask, parts)
+        placed = _count(parts)
         placements += group_placements(state, job, request, parts)
         if len(request.tied):
             stops += tied_stops(plan, request, mask, parts, may_make_room=not stopped)
@@ -173,7 +176,9 @@ def _explain(
     placed: Sequence[PlacedPart],
 ) -> tuple[Waiting, Hold | None]:
     """Say why the rest of a request waits, and propose nodes to reserve for it."""
-    if waits_for_own(plan.state, request, mask, rest):
+    if waits_for_own(plan.state, request, mask, rest) or (
+        waits_for_data(plan, request, mask, placed) >= rest
+    ):
         return own_wait(rest), None
     why = explain_waiting(plan, request, mask, rest, placed=placed)
     if why.wait_class not in RESERVABLE_WAIT_CLASSES:
@@ -195,14 +200,32 @@ def _follow_ups(
 
 def _place_request(plan: PlanState, request: PlacementRequest, mask: Mask) -> list[PlacedPart]:
     """Place a request as far as there is room."""
-    if request.avoid is None:
+    if has_data_nodes(request):
+        parts, rest = place_on_data_nodes(plan, request, mask)
+        if _is_stopped(parts):
+            return parts
+    elif request.avoid is None:
         return place_group(plan, request.group, request.count, limits_for(plan, request, mask))
-    parts: list[PlacedPart] = []
-    for positions, limits in limits_by_avoidance(plan, request, mask):
+    else:
+        parts, rest = [], np.arange(request.count)
+    for positions, limits in limits_by_avoidance(plan, request, mask, open_=rest, placed=parts):
         parts += place_group(plan, request.group, len(positions), limits, positions=positions)
         if _is_stopped(parts):
             break
     return parts
+
+
+def _evict_for_rest(
+    plan: PlanState, request: PlacementRequest, mask: Mask, parts: Sequence[PlacedPart]
+) -> list[PlacedPart]:
+    """Place by evictions what found no room, and does not wait for the end of what it replaces."""
+    if _count(parts) + waits_for_data(plan, request, mask, parts) >= request.count:
+        return []
+    return make_room(plan, request, mask, parts)
+
+
+def _count(parts: Sequence[PlacedPart]) -> int:
+    return sum(part.placement.placed for part in parts)
 
 
 def _is_stopped(parts: Sequence[PlacedPart]) -> bool:

@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.plans import Stops
+from shared.core.scheduling.feasibility.node_limits import open_nodes
 from shared.core.scheduling.model import PlacedPart
 from shared.core.scheduling.plan_state import PlanState
+from shared.core.scheduling.reconcile.distinct_rules import has_distinct_rules
 from shared.core.scheduling.reconcile.drained_allocs import DRAINED
 from shared.core.scheduling.reconcile.service_jobs import PlacementRequest
 from shared.core.scheduling.selection.candidates import ask_columns
@@ -29,6 +31,9 @@ def tied_stops(
     """The stops of a request's tied rows: those replaced, and with `may_make_room` those in their own way."""
     placed = _is_placed(request, parts)[request.count - len(request.tied) :]
     reasons = request.tied_reasons
+    if has_distinct_rules(request.group):
+        open_ = open_nodes(plan, request, plan.on_group_with(request, parts))
+        mask = mask if open_ is None else mask & open_
     stops: dict[str, list[int]] = {}
     makes_room: dict[str, list[int]] = {}
     for row, reason, has_new in zip(request.tied.tolist(), reasons, placed.tolist(), strict=True):

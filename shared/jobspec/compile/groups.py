@@ -150,6 +150,7 @@ def _compile(
         digest=digest,
         update=update_policy(job, group),
         migrate=migrate_policy(job, group),
+        sticky=group.ephemeral_disk.sticky,
     )
 
 

@@ -187,6 +187,19 @@ def test_a_group_without_a_place_waits_for_one() -> None:
     assert one.ask("job", id="j")["rollout"]["status"] == "waiting"
 
 
+def test_a_group_whose_old_allocations_are_to_end_has_its_place() -> None:
+    """It waits for its predecessor: the deployment makes progress."""
+    one = story(placed=1)
+    one.log(healths(1))
+    own = Waiting(count=1, wait_class="predecessor", reasons=("1 is to end first",))
+    blocked = Blocked(classes=(), waiting={"web": own})
+    one.log(EvaluationsCreated(evaluations=(NewEvaluation(job_id=JOB, blocked=blocked),)))
+    one.start()
+    (wait,) = one.ask("deployment", id=ID)["waits"]
+    assert (wait["why"], wait["reason"]) == ("predecessor", "1 is to end first")
+    assert one.ask("job", id="j")["rollout"]["status"] == "progressing"
+
+
 def test_the_clock_says_since_when_nothing_happened() -> None:
     """The last progress is the deadline minus its length."""
     one = story(progress_deadline_ns=10 * MINUTE)

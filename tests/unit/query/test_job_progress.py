@@ -220,6 +220,20 @@ def test_what_finds_no_place_waits() -> None:
     assert said["reason"] == "3 of web waiting: memory exhausted on 2 nodes"
 
 
+def test_what_waits_for_its_own_predecessor_is_in_progress() -> None:
+    """Its old allocations are about to end: nothing is missing, and no operator has to act."""
+    story = placed()
+    report(story, RUNNING, RUNNING)
+    own = Waiting(count=3, wait_class="predecessor", reasons=("3 are to end first",))
+    new = NewEvaluation(job_id=JobId("j"), blocked=Blocked(waiting={"web": own}))
+    story.log(EvaluationsCreated(evaluations=(new,)))
+    said = rollout(story)
+    assert (said["status"], said["reason"]) == (
+        "progressing",
+        "3 of web waiting: 3 are to end first",
+    )
+
+
 def test_a_failed_evaluation_fails_the_rollout() -> None:
     """A job that cannot be decided will not run."""
     story = Story()

@@ -39,23 +39,28 @@ def limits_for(plan: PlanState, request: PlacementRequest, mask: Mask) -> NodeLi
 
 
 def limits_by_avoidance(
-    plan: PlanState, request: PlacementRequest, mask: Mask
+    plan: PlanState,
+    request: PlacementRequest,
+    mask: Mask,
+    *,
+    open_: NDArray[np.intp],
+    placed: Sequence[PlacedPart],
 ) -> Iterator[tuple[NDArray[np.intp], NodeLimits]]:
-    """Split a request into counts with equal limits: first the allocations that avoid a node, then the others.
+    """Split the positions that are open into counts with equal limits: first those that avoid a node, then the others.
 
-    Yields the positions of each count and its limits. All share `on_rows`.
+    Yields the positions of each count and its limits. All share `on_rows`; `placed` are counted.
     """
-    assert request.avoid is not None
     usable = mask & plan.ready
-    on_rows = counted(plan, plan.on_group(request))
+    on_rows = plan.on_group_with(request, placed)
     # Allocations that avoid a node are placed as one count that avoids the nodes of all.
-    avoiding = request.avoid >= 0
-    if avoiding.any():
+    avoid = None if request.avoid is None else request.avoid[open_]
+    avoiding = np.zeros(len(open_), dtype=bool) if avoid is None else avoid >= 0
+    if avoid is not None and avoiding.any():
         penalised = np.zeros(plan.size, dtype=bool)
-        penalised[request.avoid[avoiding]] = True
-        yield np.flatnonzero(avoiding), NodeLimits(usable, on_rows, penalised=penalised)
+        penalised[avoid[avoiding]] = True
+        yield open_[avoiding], NodeLimits(usable, on_rows, penalised=penalised)
     if not avoiding.all():
-        yield np.flatnonzero(~avoiding), NodeLimits(usable, on_rows)
+        yield open_[~avoiding], NodeLimits(usable, on_rows)
 
 
 def reserved_limit(

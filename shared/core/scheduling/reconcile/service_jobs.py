@@ -17,6 +17,11 @@ from numpy.typing import NDArray
 from schemas.base import DeploymentKey
 from schemas.jobs import FINITE_JOB_TYPES, GroupSpec, ReschedulePolicy
 from schemas.plans import GroupSize, InPlace, Stops
+from shared.core.scheduling.reconcile.distinct_rules import (
+    beyond_rules,
+    has_distinct_rules,
+    rows_of_earlier_groups,
+)
 from shared.core.scheduling.reconcile.drained_allocs import (
     DRAINED,
     STOPPED,
@@ -237,6 +242,8 @@ class Reconciler:
             # A new version may forbid the node that an allocation runs on.
             same &= current | ~alive | self.mask_of(group)[nodes]
         same &= ~moved
+        if has_distinct_rules(group) and not current[alive].all():
+            same &= ~self._beyond_rules(job, group, rows, stays=alive & same, current=current)
         done = ((client == COMPLETE) | final) & current
         if job.job_type != "batch":
             done = np.zeros(len(rows), dtype=bool)
@@ -248,6 +255,15 @@ class Reconciler:
             named = table.index[rows[alive | lost | failed | done]]
             unreplaced = unreplaced[~np.isin(table.index[unreplaced], named)]
         return GroupRows(rows, lost, alive, failed, same, current, moved, done, unreplaced)
+
+    def _beyond_rules(
+        self, job: Job, group: GroupSpec, rows: Rows, *, stays: Mask, current: Mask
+    ) -> Mask:
+        """Which rows that would stay are more than the distinct rules of a new version allow. Shapes: (R,)."""
+        leaving = [np.asarray(one.rows, dtype=np.int32) for one in self.stops]
+        leaving += [one.tied for one in self.requests]
+        others = rows_of_earlier_groups(self.state, job, group, np.concatenate((_NONE, *leaving)))
+        return beyond_rules(self.state, group, rows, stays=stays, current=current, others=others)
 
     def _again(self, at: GroupRows, replaced: Mask, away: Mask, kept: Mask) -> Rows:
         """The rows to replace, of each name the newest."""

@@ -100,6 +100,12 @@ class SystemReconciler(Reconciler):
             at = self._without_strays(at, pace)
         alive, nodes = at.alive & ~at.moved, table.node[at.rows]
         fits = self._fits(group, nodes, alive)
+        if group.distinct_properties and not at.current[alive].all():
+            # Each node has its own: distinct hosts say nothing.
+            rules = replace(group, distinct_hosts="")
+            fits &= ~self._beyond_rules(
+                job, rules, at.rows, stays=alive & at.same & fits, current=at.current
+            )
         keep = (alive & at.same & fits) | at.done
         kept = _one_of_each(table.index[at.rows], nodes, keep, group.count)
         self.update(job, group, at.rows[kept & at.alive & ~at.current])

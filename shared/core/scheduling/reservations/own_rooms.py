@@ -69,7 +69,7 @@ def take_own_rooms(
 def _order(state: State, request: PlacementRequest, count: int) -> list[int]:
     """Positions of a request that are not tied, in the order in which they give their names away."""
     table = state.allocations
-    rows = _origin_rows(state, request)[:count]
+    rows = origin_rows(state, request)[:count]
     has_origin = rows >= 0
     at = np.where(has_origin, rows, 0)
     has_room = table.predecessors.has_room(at.astype(np.int32)) & has_origin
@@ -79,7 +79,7 @@ def _order(state: State, request: PlacementRequest, count: int) -> list[int]:
     return order
 
 
-def _origin_rows(state: State, request: PlacementRequest) -> NDArray[np.int64]:
+def origin_rows(state: State, request: PlacementRequest) -> NDArray[np.int64]:
     """Row that each position replaces, -1: none. Shape: (count,)."""
     assert request.previous is not None
     keys = state.allocations.key[request.origins]
@@ -93,7 +93,7 @@ def _chosen(
 ) -> list[int]:
     """The position of what is placed on each of these nodes."""
     table = state.allocations
-    rows = _origin_rows(state, request).tolist()
+    rows = origin_rows(state, request).tolist()
     by_node: dict[int, list[int]] = {}
     for position in order:
         row = rows[position]

@@ -50,12 +50,12 @@ def distinct_mask(columns: AttributeColumns, one: DistinctProperty, held: Int64s
 
 
 def _distinct(columns: AttributeColumns, one: DistinctProperty, held: Int64s) -> DistinctValues:
-    codes, values = _codes(columns, one.attribute)
+    codes, values = codes_of(columns, one.attribute)
     return DistinctValues(codes, _counts(codes, len(values), held), one.limit)
 
 
 def _spread(columns: AttributeColumns, group: GroupSpec, one: Spread, held: Int64s) -> Block:
-    codes, values = _codes(columns, one.attribute)
+    codes, values = codes_of(columns, one.attribute)
     if not one.targets:
         return EvenSpread(codes, _counts(codes, len(values), held))
     percents = {target.value: target.percent for target in one.targets}
@@ -72,7 +72,7 @@ def _spread(columns: AttributeColumns, group: GroupSpec, one: Spread, held: Int6
     return TargetSpread(codes, counts, desired, one.weight, weights)
 
 
-def _codes(columns: AttributeColumns, target: str) -> tuple[Codes, list[str]]:
+def codes_of(columns: AttributeColumns, target: str) -> tuple[Codes, list[str]]:
     """Return the code of each row and the value of each code; code 0 is absence."""
     if not target.startswith("${"):
         # A literal: the same on every node.

@@ -495,7 +495,7 @@ LATER_TABLES: frozenset[str] = frozenset({"deployments", "launches", "rollouts"}
 #: table -> fingerprints of older formats that the codec above reads too: entries of theirs lack fields that have a
 #: default, and none is encoded otherwise. tests/golden/test_logs.py has those of each release.
 OLDER_SHAPES: dict[str, frozenset[str]] = {
-    "jobs": frozenset({"a1032e3ab2d7be7c"}),
+    "jobs": frozenset({"a1032e3ab2d7be7c", "3306d0cfecca2399"}),
     "allocations": frozenset({"fe8ec7e7780fa1c6", "cb90e28c7b6ad995"}),
     "fleet": frozenset({"7284cccb488963fe"}),
 }
