@@ -7,7 +7,7 @@ from schemas.base import DeploymentKey, Event, Wire
 #: Order of the codes in the allocations' columns.
 CLIENT_STATUSES = ("pending", "running", "complete", "failed", "lost", "unknown")
 #: Statuses of an allocation that has ended.
-TERMINAL_STATUSES = ("complete", "failed", "lost")
+TERMINAL_STATUSES = frozenset({"complete", "failed", "lost"})
 DESIRED_STATUSES = ("run", "stop", "evict")
 #: Order of the codes of an allocation's health; empty: not known yet.
 HEALTHS = ("", "healthy", "unhealthy")

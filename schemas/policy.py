@@ -3,10 +3,18 @@
 from schemas.base import Command, Event, Wire
 from schemas.nodes import Pool
 
-#: How nodes are scored; fragmentation packs GPUs (docs/packing.md), where there are none it is binpack.
-ALGORITHMS = ("binpack", "spread", "fragmentation")
-#: Which nodes are scored.
-CANDIDATES = ("all", "two_choices", "log2")
+#: How nodes are scored, by name. No tuple: events carry no index into it.
+ALGORITHMS = {
+    "binpack": "the fullest node first",
+    "spread": "the emptiest node first",
+    "fragmentation": "GPUs are packed (docs/packing.md); where there are none it is binpack",
+}
+#: Which nodes are scored, by name.
+CANDIDATES = {
+    "all": "every feasible node",
+    "two_choices": "two drawn for each allocation",
+    "log2": "as many as Nomad's scan",
+}
 
 
 class Preemption(Wire, frozen=True, kw_only=True, omit_defaults=False):

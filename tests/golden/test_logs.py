@@ -91,6 +91,8 @@ def test_this_version_decides_as_it_did(name: str) -> None:
     assert found["differences"] == []
     assert found["equal"] == found["checked"]
     assert found["checked"] > 30
+    # Not one plan is left out as another release's.
+    assert found["other_version"] == 0
 
 
 def test_another_decision_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,7 +154,7 @@ def words_of(node: ast.AST) -> frozenset[str]:
 
 
 def named_sets(tree: ast.Module) -> dict[frozenset[str], str]:
-    """Find the constants of a module that hold words: JOB_TYPES = ("service", …), or a frozenset of them."""
+    """Find the constants of a module that hold words: JOB_TYPES = ("service", …), a frozenset or a dict of them."""
     found = {}
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
@@ -166,6 +166,8 @@ def named_sets(tree: ast.Module) -> dict[frozenset[str], str]:
             ):
                 value = value.args[0]
             name = node.targets[0].id
+            if isinstance(value, ast.Dict) and None not in value.keys:
+                value = ast.List(elts=value.keys)
             if (words := words_of(value)) and not name.startswith("_"):
                 found[words] = name
     return found

@@ -190,7 +190,7 @@ def _lower_priority(niceness: int) -> None:
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """The faster event loop, where it is installed; None: Python's own."""
     try:
-        import uvloop  # noqa: PLC0415 - an optional dependency.
+        import uvloop  # noqa: PLC0415 - not there on Windows and PyPy; the event loop of Python serves.
     except ImportError:
         return None
     return uvloop.new_event_loop
