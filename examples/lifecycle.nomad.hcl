@@ -10,7 +10,7 @@ job "lifecycle" {
   }
 
   group "app" {
-    # Prestart tasks run one after another; after a failure the chain goes on with the step that failed.
+    # Prestart tasks run one after another; after a failure the chain continues with the step that failed.
     restart_from   = "failed"
     shutdown_delay = "500ms"
 

@@ -1,7 +1,7 @@
 """Answers of `query.<noun>`: what `view` says and status commands print. Every one carries `seq`, and all its fields.
 
-Decides nothing. An error is `ErrorAnswer`, told apart by its `error` key. Lists are cut at the query's `limit`; `total`
-tells how many there were.
+An error is an `ErrorAnswer`, recognized by its `error` key. Lists are cut at the query's `limit`; `total` tells how
+many there were.
 """
 
 import msgspec
@@ -40,7 +40,7 @@ class DeploymentsAnswer(QueryAnswer, frozen=True, kw_only=True):
 
 
 class DeploymentAnswer(QueryAnswer, frozen=True, kw_only=True):
-    """`query.deployment`: a deployment, its allocations, and why it does not go on at once."""
+    """`query.deployment`: a deployment, its allocations, and why it does not continue at once."""
 
     deployment: DeploymentLine
     waits: tuple[DeploymentWait, ...] = ()
@@ -73,7 +73,7 @@ class PolicyAnswer(QueryAnswer, frozen=True, kw_only=True):
     policy_text: dict[str, str] = {}
 
     def __post_init__(self) -> None:
-        """Fill `policy_text`: the policy itself stands in the log, where numbers have no text beside them."""
+        """Fill `policy_text`: the policy itself is in the log, where numbers have no text beside them."""
         held = {name: getattr(self.policy, name) for name in Policy.__struct_fields__}
         large = {k: str(v) for k, v in held.items() if type(v) is int and abs(v) > DOUBLE_MAX}
         msgspec.structs.force_setattr(self, "policy_text", large)

@@ -1,6 +1,6 @@
 """The two bases of everything on the wire, and the types that all families share.
 
-Decides nothing. Must not know any other package. Every message is JSON: object fields are omitted when they hold
+Every message is JSON: object fields are omitted when they hold
 their default, readers ignore fields they do not know, so a field may be added (with a default) and never change.
 Next: `envelope.py` (one record of the log), then the families in the order jobs, nodes, evaluations, plans,
 allocations, policy.

@@ -26,7 +26,7 @@ _COUNT = (0, 2**31 - 1)
 _SIZE = (0, 2**63 - 1)
 #: Fields of the same meaning in every Struct.
 _BY_NAME = {"seed": UINT64, "min_seq": _SIZE, "job_modify_index": _SIZE}
-#: By Struct and field; only of messages that never stand in the log.
+#: By Struct and field; only of messages that are never in the log.
 _BY_FIELD = {
     ("Query", "version"): (-1, 2**31 - 1),
     ("Query", "limit"): (0, QUERY_LIMIT_MAX),

@@ -1,7 +1,7 @@
 """What there is on the wire: every message a reader may meet, and what the sources say about its fields.
 
-Decides which Structs are messages of their own; everything else is part of one. Read by whatever describes or holds the
-wire: `generate.py` (JSON Schema and docs/events.md), the AsyncAPI document, the test of the evolution rules.
+Decides which Structs are messages of their own; everything else is part of one. Read by the modules that describe or
+check the wire: `generate.py` (JSON Schema and docs/events.md), the AsyncAPI document, the test of the evolution rules.
 """
 
 import ast

@@ -60,7 +60,7 @@ class DeploymentPromoted(Event, frozen=True, kw_only=True, tag="deployment.promo
 
     key: DeploymentKey
     groups: tuple[str, ...]
-    #: the canaries, which are none any more.
+    #: the former canaries.
     rows: tuple[int, ...] = ()
     #: operator or auto.
     by: str = "operator"
@@ -78,7 +78,7 @@ class DeploymentPaused(Event, frozen=True, kw_only=True, tag="deployment.paused"
 
 
 class DeploymentResumed(Event, frozen=True, kw_only=True, tag="deployment.resumed"):
-    """A paused deployment goes on, with new clocks. Shapes: groups, require_by_ns (G,)."""
+    """A paused deployment continues, with new clocks. Shapes: groups, require_by_ns (G,)."""
 
     key: DeploymentKey
     groups: tuple[str, ...] = ()

@@ -96,7 +96,7 @@ class QueueLine(ExactWire, frozen=True, kw_only=True, omit_defaults=False):
     end first; their room is kept for it), quota, gang or node_boot.
     """
 
-    #: 1 is next, in its node pool; 0: it stands in no line, because nothing there is could hold it.
+    #: 1 is next, in its node pool; 0: it is in no queue, because no node could hold it.
     position: int
     job: str
     group: str

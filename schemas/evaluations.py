@@ -77,13 +77,13 @@ class EvaluationEnded(Event, frozen=True, kw_only=True, tag="evaluation.ended"):
 class Reservation(Wire, frozen=True, kw_only=True):
     """Nodes reserved for the waiting part of a job: jobs behind it in the queue get only what it leaves over.
 
-    `priority` and `since_seq` (the job's last submission) say where it stands in the queue.
+    `priority` and `since_seq` (the job's last submission) give its position in the queue.
     """
 
     job_id: JobId
     priority: int
     since_seq: int
-    #: empty: nothing is held back for it any more.
+    #: empty: no node is reserved for it now.
     holds: tuple[Hold, ...] = ()
 
 

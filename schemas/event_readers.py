@@ -79,7 +79,7 @@ _CLEAN = "cleanup of what has ended already"
 #: The child comes as job.registered, its evaluation as evaluations.created.
 _LAUNCHES = "says where a child comes from, which is registered beside it"
 
-_BY_SEQ = "changed rows are found by their seq, whatever fact changed them"
+_BY_SEQ = "changed rows are found by their seq"
 _DEPLOYED = "is about a deployment or a version"
 _FOLLOW = "the evaluations that follow come as evaluations.created"
 

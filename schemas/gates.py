@@ -2,8 +2,8 @@
 
 Values and bounds of gauges are whole thousandths. A gate is closed, then opening (its gauge is within the bound, not
 yet for long enough), then open; facts are written for these crossings alone. Passed: its timeout let the deployment
-go on. Windows are instants computed by the timekeeper with its time zone data; the plan applier compares them with the
-log.
+continue. Windows are instants computed by the timekeeper with its time zone data; the plan applier compares them with
+the log.
 """
 
 from schemas.base import Command, DeploymentKey, Event, Wire
@@ -27,7 +27,7 @@ class UpdateGate(Wire, frozen=True, kw_only=True):
     is_above: bool = False
     #: how long it has to be so.
     for_ns: int = 0
-    #: how long the gate may be shut; 0: for ever.
+    #: how long the gate may be shut; 0: forever.
     timeout_ns: int = 0
     #: fail, proceed or wait.
     on_timeout: str = "wait"
@@ -86,7 +86,7 @@ class GateReading(Wire, frozen=True, kw_only=True):
 
 
 class WindowReading(Wire, frozen=True, kw_only=True):
-    """Where the windows of a deployment stand."""
+    """State of the windows of a deployment."""
 
     is_open: bool
     #: open: the instant at which it did.

@@ -83,7 +83,7 @@ CAUSES = {
     "capacity.freed": "what made room: an agent's report or registration, liveness, an operator",
     "evaluations.created": "what requires another evaluation of a job: a submission, a report, liveness, a plan",
     "evaluations.woken": "eval_broker, `wake_evaluations`; the loss of a node reserved for it",
-    "reservations.changed": "scheduler, `submit_plan`; any command that removes a job, a node or the right to reserve nodes",
+    "reservations.changed": "scheduler, `submit_plan`; a command that removes a job, a node or a reservation",
     "evaluation.ended": "a scheduler, `submit_plan` with `end`; eval_broker, `end_evaluations`",
     "evaluations.collected": "plan_applier, by policy in log time; an operator, `collect_garbage`",
     "plan.committed": "a scheduler, `submit_plan`",

@@ -144,7 +144,7 @@ class GroupPlan(ExactWire, frozen=True, kw_only=True, omit_defaults=False):
     stop: int = 0
     #: stopped and started again under the new version.
     destructive: int = 0
-    #: go on under the new version.
+    #: continue under the new version.
     in_place: int = 0
     lost: int = 0
     ignore: int = 0
@@ -192,7 +192,7 @@ class PlanAnswer(QueryAnswer, frozen=True, kw_only=True):
     modify_index: int = 0
     #: whether anything would change.
     changes: bool = False
-    #: whether allocations would be created or stopped; not by an update in place, nor by what goes on waiting.
+    #: whether allocations would be created or stopped; not by an update in place, nor by what continues waiting.
     touches_allocations: bool = False
     diff: tuple[FieldChange, ...] = ()
     groups: dict[str, GroupPlan] = {}

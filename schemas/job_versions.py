@@ -68,7 +68,7 @@ class TagVersion(Command, frozen=True, kw_only=True, tag="tag_version"):
 
 
 class SetStability(Command, frozen=True, kw_only=True, tag="set_stability"):
-    """Say whether a kept version is one to go back to (cmd.operator). Natural key: job, version and word."""
+    """Mark a kept version stable or unstable (cmd.operator). Natural key: job, version and word."""
 
     request_id: str
     job_id: JobId

@@ -230,7 +230,7 @@ class JobRegistered(Event, frozen=True, kw_only=True, tag="job.registered"):
     parameterized: ParameterizedBlock | None = None
     #: of a child that was dispatched: another dispatch of its parent with this token is this child; empty: none.
     dispatch_token: str = ""
-    #: the version that was the newest when this one took the text of an older one; -1: it is no revert.
+    #: the version that was the newest when this one took the text of an older one; -1: it is not a revert.
     reverted_from: int = -1
     #: a deployment of it begins, under the key of `evaluation`: of the groups with a pace, as large as they are.
     deploys: bool = False
@@ -250,7 +250,7 @@ class JobStopped(Event, frozen=True, kw_only=True, tag="job.stopped"):
 
 
 class JobStabilityChanged(Event, frozen=True, kw_only=True, tag="job.stability_changed"):
-    """An operator said whether a version of a job is one to go back to. A successful deployment says so too."""
+    """An operator marked a version of a job stable or unstable. A successful deployment marks its version, too."""
 
     request_id: str
     job_id: JobId
@@ -364,7 +364,7 @@ class EvaluateJob(Command, frozen=True, kw_only=True, tag="evaluate_job"):
     job_id: JobId
     jobs_seq: int = 0
     jobs_prev: int = 0
-    #: replace what failed as well, whatever its attempts and delays say.
+    #: also replace failed allocations, regardless of attempts and delays.
     force_reschedule: bool = False
 
 

@@ -1,6 +1,6 @@
 """Launches of periodic jobs and dispatches: when a child was made of its parent, and what it was given.
 
-Decides nothing. Instants are times of the calendar in ns since 1970, computed by the timekeeper with its time zone
+Instants are times of the calendar in ns since 1970, computed by the timekeeper with its time zone
 data; the plan applier compares them with the log and computes none.
 """
 
@@ -41,7 +41,7 @@ PAYLOAD_BYTES_MAX = 16 * 1024
 
 
 class JobPayload(Event, frozen=True, kw_only=True, tag="job.payload"):
-    """What a child was dispatched with. Its registration stands in the same record."""
+    """What a child was dispatched with. Its registration is in the same record."""
 
     job_id: JobId
     data: bytes

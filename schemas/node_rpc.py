@@ -19,7 +19,7 @@ class LogsAsk(Wire, frozen=True, kw_only=True):
     session: str
     #: stdout or stderr.
     stream: str = "stdout"
-    #: go on with new output, until the task's allocation is over.
+    #: continue with new output, until the task's allocation is over.
     follow: bool = False
     #: only so many lines from the end; 0: all that is kept, -1: nothing of it.
     tail: int = 0

@@ -7,7 +7,7 @@ NODE_STATUSES = ("initializing", "ready", "down", "disconnected")
 
 
 class Instance(Wire, frozen=True, kw_only=True):
-    """One of a pool's instances, whole. Its `id` is its name for ever: another id is another instance."""
+    """One of a pool's instances, whole. Its `id` is its name forever: another id is another instance."""
 
     id: str
     #: socket, switch or whatever brings instances close together.
@@ -69,7 +69,7 @@ class NodeRegistered(Event, frozen=True, kw_only=True, tag="node.registered"):
 
 
 class NodeRefused(Event, frozen=True, kw_only=True, tag="node.refused"):
-    """A registration was refused: another host owns the id, or the numbers make no sense."""
+    """A registration was refused: another host owns the id, or a number is out of range."""
 
     node_id: NodeId
     host_id: str
@@ -106,9 +106,9 @@ class NodeDrainChanged(Event, frozen=True, kw_only=True, tag="node.drain_changed
     deadline_ns: int = 0
     #: allocations of system jobs stay.
     ignore_system: bool = False
-    #: of an end: the node goes on taking nothing new.
+    #: of an end: the node takes nothing new.
     keep_ineligible: bool = False
-    #: log time at which the drain began, whatever was changed of it since.
+    #: log time at which the drain began; later changes of it do not count.
     started_ns: int = 0
     #: what the operator says of it.
     message: str = ""

@@ -1,6 +1,6 @@
 """Bodies of the operator verbs (`api.node.drain`, `api.deployment.promote`, …), as a tool in any language writes them.
 
-Decides nothing: `view` reads them and asks the plan applier until the log shows the effect or the refusal. Asking
+`view` reads them and asks the plan applier until the log shows the effect or the refusal. Asking
 again is harmless: each verb names the final state, not a change to it.
 """
 
@@ -45,11 +45,11 @@ class DrainRequest(Wire, frozen=True, kw_only=True):
     #: the node's id, the one beginning of it that fits, or its name.
     node_id: str
     draining: bool
-    #: so long what runs there may go on; then it is stopped, and replaced elsewhere. 0: at once; -1: for ever.
+    #: so long what runs there may continue; then it is stopped, and replaced elsewhere. 0: at once; -1: forever.
     deadline_ns: int = 3_600_000_000_000
     #: allocations of system jobs stay.
     ignore_system: bool = False
-    #: of an end: the node goes on taking nothing new.
+    #: of an end: the node takes nothing new.
     keep_ineligible: bool = False
     #: shown with the drain, at most 500 characters.
     message: str = ""
@@ -114,7 +114,7 @@ class PauseRequest(Wire, frozen=True, kw_only=True):
 
 
 class ResumeRequest(Wire, frozen=True, kw_only=True):
-    """`api.deployment.resume`: go on with a deployment that is paused, or that its gates hold."""
+    """`api.deployment.resume`: continue with a deployment that is paused, or that its gates hold."""
 
     deployment_id: str
     #: its gates and windows count no more for this deployment.
@@ -148,13 +148,13 @@ class PromoteRolloutRequest(Wire, frozen=True, kw_only=True):
 
 
 class CollectRequest(Wire, frozen=True, kw_only=True):
-    """`api.system.gc`: forget now everything that ended, whatever its age."""
+    """`api.system.gc`: collect everything that has ended now, regardless of its age."""
 
     request_id: str = ""
 
 
 class RollRequest(Wire, frozen=True, kw_only=True):
-    """`api.system.roll`: let a generation of the log end, so that the log goes on in another stream."""
+    """`api.system.roll`: let a generation of the log end, so that the log continues in another stream."""
 
     #: the generation to end; 0: the newest.
     generation: int = 0
@@ -235,6 +235,6 @@ class OperatorVerdict(Wire, frozen=True, kw_only=True, omit_defaults=False):
     policy: Policy | None = None
     #: job.force_launch: id of the child.
     child_id: str = ""
-    #: system.roll: the generation that goes on.
+    #: system.roll: the generation that continues.
     generation: int = 0
     error: ErrorDetail | None = None

@@ -62,7 +62,7 @@ class Stops(Wire, frozen=True, kw_only=True):
 
 
 class InPlace(Wire, frozen=True, kw_only=True):
-    """Allocations (rows) that go on under another version without a restart."""
+    """Allocations (rows) that continue under another version without a restart."""
 
     rows: tuple[int, ...]
     group: str
@@ -105,7 +105,7 @@ class PlanCommitted(Event, frozen=True, kw_only=True, tag="plan.committed"):
     stops: tuple[Stops, ...] = ()
     updates: tuple[InPlace, ...] = ()
     evictions: tuple[Evictions, ...] = ()
-    #: evictions that were asked for and not done: the victim was gone, or is not in the way any more.
+    #: evictions that were asked for and not done: the victim had ended, or its resources were no longer needed.
     spared: tuple[Evictions, ...] = ()
     #: placements that did not fit the latest state and were cut; the evaluation stays pending.
     cut: tuple[GroupPlacement, ...] = ()

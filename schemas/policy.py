@@ -60,7 +60,7 @@ class Policy(Wire, frozen=True, kw_only=True, omit_defaults=False):
     allocation_keep_ns: int = 3_600_000_000_000
     job_keep_ns: int = 14_400_000_000_000
     node_keep_ns: int = 86_400_000_000_000
-    #: and how many terminal ones of a kind are kept at the most, whatever their age.
+    #: and how many terminal ones of a kind are kept at the most, regardless of their age.
     terminal_keep_max: int = 100_000
     #: times an evaluation is handed out before it fails.
     delivery_limit: int = 20
@@ -86,14 +86,14 @@ class PolicyChanged(Event, frozen=True, kw_only=True, tag="policy.changed"):
 
 
 class LogRolled(Event, frozen=True, kw_only=True, tag="log.rolled"):
-    """The log goes on in another stream behind this record. The only event of a record of kind `roll`."""
+    """The log continues in another stream behind this record. The only event of a record of kind `roll`."""
 
-    #: number of the generation that goes on.
+    #: number of the generation that continues.
     generation: int
 
 
 class IncarnationBegan(Event, frozen=True, kw_only=True, tag="log.incarnation_began"):
-    """The log may have been restored from an older copy: ids made from here on are new, whatever was lost.
+    """The log may have been restored from an older copy: ids made from here on are new, so none repeats a lost one.
 
     The only event of its transaction. Keys are made of `seq + incarnation`, which is a time in milliseconds and rises.
     """
@@ -107,7 +107,7 @@ class IncarnationBegan(Event, frozen=True, kw_only=True, tag="log.incarnation_be
 
 
 class LossAccepted(Event, frozen=True, kw_only=True, tag="log.loss_accepted"):
-    """An operator accepted that records at the beginning of the log are lost; the log goes on from a snapshot."""
+    """An operator accepted that records at the beginning of the log are lost; the log continues from a snapshot."""
 
     #: the first record that is left.
     first_seq: int
@@ -173,7 +173,7 @@ class DrainNode(Command, frozen=True, kw_only=True, tag="drain_node"):
     seen_seq: int = 0
     #: allocations of system jobs stay.
     ignore_system: bool = False
-    #: of an end: the node goes on taking nothing new.
+    #: of an end: the node takes nothing new.
     keep_ineligible: bool = False
     message: str = ""
 
@@ -217,6 +217,6 @@ class AcceptLoss(Command, frozen=True, kw_only=True, tag="accept_loss"):
 
 
 class CollectGarbage(Command, frozen=True, kw_only=True, tag="collect_garbage"):
-    """Collect everything terminal now, whatever its age. Natural key: none needed, it only removes what ended."""
+    """Collect everything terminal now, regardless of its age. Natural key: none needed, it only removes what ended."""
 
     request_id: str

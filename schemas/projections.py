@@ -22,7 +22,7 @@ class DesiredExtra(Wire, frozen=True, kw_only=True):
 
     #: position of the allocation, counted from 0.
     at: int
-    #: ports that the cluster picked, in the order of the job's labels; static ones stand in the job.
+    #: ports that the cluster picked, in the order of the job's labels; static ones are in the job.
     ports: tuple[int, ...] = ()
     #: pool -> ids of the instances that it holds.
     instances: dict[str, tuple[str, ...]] = {}
@@ -49,7 +49,7 @@ class NodeProjection(Wire, frozen=True, kw_only=True):
     boot_id: str = ""
     #: highest report number in the log for that boot.
     reports_seen: int = 0
-    #: task groups that `groups_at` points into; one may stand here more than once.
+    #: task groups that `groups_at` points into; one may be listed more than once.
     groups: tuple[GroupRef, ...] = ()
     keys: tuple[int, ...] = ()
     rows: tuple[int, ...] = ()
@@ -110,7 +110,7 @@ class GroupSummary(Wire, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class Rollout(ExactWire, frozen=True, kw_only=True, omit_defaults=False):
-    """Where the newest version of a job stands: what a deploy script waits for.
+    """Progress of the newest version of a job: what a deploy script waits for.
 
     `status`: progressing, waiting (all that has a place runs, the rest has none), running (all allocations run, no task
     of them waits to start, and none was started in the last 10 s), complete (of a batch job), failed, or stopped.
@@ -194,7 +194,7 @@ class DeploymentLine(ExactWire, frozen=True, kw_only=True, omit_defaults=False):
     reverted_to: int = -1
     groups: dict[str, DeploymentGroupLine] = {}
     gates: tuple[GateLine, ...] = ()
-    #: an operator lets it go on whatever its gates say.
+    #: an operator lets it continue regardless of its gates.
     ignores_gates: bool = False
     create_seq: int = 0
     modify_seq: int = 0
@@ -203,7 +203,7 @@ class DeploymentLine(ExactWire, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class DeploymentWait(ExactWire, frozen=True, kw_only=True, omit_defaults=False):
-    """Why a group of an active deployment does not go on at once.
+    """Why a group of an active deployment does not continue at once.
 
     `why`: health (allocations have none yet), unhealthy, promotion, paused, held (by a gate or a rollout), rollout
     (its healthy canaries are promoted together with those of other jobs), place (there is none), predecessor (its next
@@ -236,7 +236,7 @@ class InstanceShown(Wire, frozen=True, kw_only=True, omit_defaults=False):
 class PoolShown(Wire, frozen=True, kw_only=True, omit_defaults=False):
     """A pool of a node or of the cluster, in 1/10,000. `kind`: sum, indexed or cluster-wide.
 
-    `excess`: what is used beyond what there is, after there was less; what runs goes on.
+    `excess`: what is used beyond what there is, after there was less; what runs continues.
     """
 
     kind: str = "sum"

@@ -1,6 +1,6 @@
 """What each `query.<noun>` takes and promises: parameters, status words, order and whether it has pages.
 
-Decides nothing: the view refuses what stands in no row, and docs/queries.md is written from here.
+The view refuses what is in no row, and docs/queries.md is written from here.
 """
 
 from typing import NamedTuple

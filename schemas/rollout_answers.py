@@ -55,7 +55,7 @@ class RolloutsAnswer(QueryAnswer, frozen=True, kw_only=True):
 
 
 class RolloutAnswer(QueryAnswer, frozen=True, kw_only=True):
-    """`query.rollout`: a rollout, its members, and why each does not go on at once."""
+    """`query.rollout`: a rollout, its members, and why each does not continue at once."""
 
     rollout: RolloutLine
     members: tuple[RolloutMemberLine, ...] = ()

@@ -22,7 +22,7 @@ class JobSubmission(Wire, frozen=True, kw_only=True, rename="pascal"):
     job_modify_index: int = 0
     #: accept fields that are not built yet: the job runs without them, and `query.job` says so.
     accept_unbuilt: bool = msgspec.field(name="accept_unbuilt", default=False)
-    #: accept keys that are no field: they have no effect.
+    #: accept unknown keys: they have no effect.
     accept_unknown: bool = msgspec.field(name="accept_unknown", default=False)
 
 

@@ -19,7 +19,7 @@ def missing_tool(why: str) -> NoReturn:
 
 
 def fail_in_full(why: str) -> None:
-    """With CARAVAN_FULL=1 fail where a program is missing, also when the rest of the test could go on without it."""
+    """With CARAVAN_FULL=1 fail where a program is missing, also when the rest of the test could continue without it."""
     if is_full():
         pytest.fail(
             f"a tool is missing, and CARAVAN_FULL=1 skips nothing for that: {why}", pytrace=False

@@ -1,7 +1,7 @@
 """P24, the minute of cron: 5,000 periodic jobs due in one minute, with a takeover of the timekeeper in its middle.
 
 First all are due at the same instant, then spread over the seconds of a minute; 50 ms before its middle the timekeeper
-that leads is killed, and the one that stands by goes on. The lag of a launch is the time from its planned
+that leads is killed, and the one that stands by continues. The lag of a launch is the time from its planned
 instant until a replaying process sees the child registered: `p50_ms` and `p99_ms` of the minute, takeover included,
 `burst_p50_ms` and `burst_p99_ms` of the one instant. Nothing may be launched twice or early, or be lost. The figure to
 reach: 250 ms for 99 of 100.

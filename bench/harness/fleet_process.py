@@ -80,7 +80,7 @@ async def register(bus: BusClient, observer: LogObserver, nodes: Sequence[NodeSp
 
 
 async def send_heartbeats(bus: BusClient, nodes: Sequence[NodeSpec]) -> None:
-    """Send heartbeats for ever."""
+    """Send heartbeats forever."""
     beats = [
         (
             subjects.heartbeat(spec.node_id),

@@ -68,7 +68,7 @@ class HeartbeatProcess:
         return self._process.pid
 
     async def silence(self, node_ids: Sequence[str]) -> SilenceAnswer:
-        """Let nodes fall silent, for ever."""
+        """Let nodes fall silent, forever."""
         pipe_in, pipe_out = self._process.stdin, self._process.stdout
         assert pipe_in is not None
         assert pipe_out is not None
@@ -102,7 +102,7 @@ class _Sender:
                 self._slices[at] = b"".join(frames.values())
 
     async def run(self) -> None:
-        """Send for ever; a slice that is late goes out as soon as it can."""
+        """Send forever; a slice that is late goes out as soon as it can."""
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:

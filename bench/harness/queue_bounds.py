@@ -1,8 +1,8 @@
 """Every queue of a running cluster: its gauges and its bound.
 
-A queue is whatever grows when more comes in than goes out. Each bound follows from constants of its process;
+A queue is anything that grows when more comes in than goes out. Each bound follows from constants of its process;
 docs/operations.md lists the same bounds. What grows with the state alone (blocked and delayed evaluations, one of a
-job) is no queue. Next: `bench/resilience/overload.py`.
+job) is not a queue. Next: `bench/resilience/overload.py`.
 """
 
 import asyncio
@@ -184,7 +184,7 @@ class QueueWatermarks:
         self.planned: dict[float, float] = {}
 
     async def watch(self) -> None:
-        """Poll for ever."""
+        """Poll forever."""
         async with self._cluster.connection() as bus:
             while True:
                 await self._look(bus)

@@ -63,7 +63,7 @@ class GpuTrace(msgspec.Struct, frozen=True):
         )
 
     def draw(self, seed: int) -> Iterator[GpuAsk]:
-        """Draw pods from the list for ever, with replacement; the same seed draws the same."""
+        """Draw pods from the list forever, with replacement; the same seed draws the same."""
         start = splitmix64(seed)
         at = 0
         while True:
@@ -127,7 +127,7 @@ def _pod(row: dict[str, str], models: tuple[str, ...]) -> GpuAsk:
         or (gpus == 1 and not share)
         or (gpus > 1 and share != WHOLE)
     ):
-        raise CliError("data", f"a pod of {gpus} GPUs of {share / WHOLE:g} makes no sense")
+        raise CliError("data", f"a pod of {gpus} GPUs of {share / WHOLE:g} is invalid")
     return GpuAsk(
         int(row["cpu_milli"]), int(row["memory_mib"]), gpus, share, bits if gpus else every
     )

@@ -54,7 +54,7 @@ class PackingLedger:
         self.none_refused_that_fitted = True
 
     def place(self, ask: GpuAsk, row: int, instances: tuple[int, ...]) -> None:
-        """Book a placement; over capacity, a wrong model or a wrong number of instances is remembered for ever."""
+        """Book a placement; over capacity, a wrong model or a wrong number of instances is remembered forever."""
         self._cpu[row] -= ask.cpu_milli
         self._memory[row] -= ask.memory_mib
         gpus = self._gpus[row]

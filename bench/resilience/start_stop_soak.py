@@ -66,7 +66,7 @@ class StartStopSoak:
         self.done += 1
 
     async def run(self, count: int, seconds: float) -> None:
-        """Go on until the count or the time is reached."""
+        """Continue until the count or the time is reached."""
         until = time.monotonic() + seconds
         numbers = iter(range(count))
 
@@ -140,7 +140,7 @@ def _place() -> Path:
 async def _main(kind: str, count: int, seconds: float) -> int:
     top = _place()
     soak = StartStopSoak(top, kind)
-    # What is made once, at the first start, is no leak.
+    # What is made once, at the first start, is not a leak.
     await asyncio.gather(*(soak.one(-number) for number in range(1, AT_ONCE * 3 + 1)))
     soak.done = 0
     before, started = leftovers(soak), time.monotonic()

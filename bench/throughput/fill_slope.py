@@ -2,7 +2,7 @@
 
 P1's work, through the whole product. The figure is the rate of placements between 90 and 100 % of all, over the rate
 of the first 10 %, counted from the first placement seen, so that the way in does not flatter it. The figure to reach:
-0.95; above 1 the end was faster. 0 is no slope: the run was so small that its first tenth was seen at one look.
+0.95; above 1 the end was faster. 0 is not a slope: the run was so small that its first tenth was seen at one look.
 """
 
 import sys

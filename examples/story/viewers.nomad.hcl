@@ -1,4 +1,4 @@
-# The story of docs/debugging.md: three seats taken by a service that goes on.
+# The story of docs/debugging.md: three seats taken by a service that continues.
 job "viewers" {
   # Healthy after a second, so that the example does not take long; the default is 10s.
   update {

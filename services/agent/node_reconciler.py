@@ -47,7 +47,7 @@ STOPPED = "stopped by the cluster"
 NOT_ASSIGNED = "no longer assigned to this node"
 OF_LOST_LOG = "unknown to the log, which was restored from an older copy"
 ENDED_BEFORE = "it had ended here when the log was restored from an older copy"
-#: So often within this time another boot takes the place of ours in the log: it is no late word, but alive.
+#: So often within this time another boot takes the place of ours in the log: it is not a late message, but alive.
 DISPLACED_MAX, DISPLACED_WITHIN_NS = 6, 60_000_000_000
 #: Name of the question what the projection is now.
 PROJECTION_QUERY = "projection"
@@ -242,7 +242,7 @@ class NodeReconciler:
         return (wanted.incarnation, wanted.seq) < (self.incarnation, self.seq)
 
     def _identity_conflict(self, wanted: NodeProjection) -> str:
-        """Say why this agent must not go on under its id; empty: it may."""
+        """Say why this agent must not continue under its id; empty: it may."""
         if wanted.node_id != self._node_id:
             return ""
         if self.cluster_id not in ("", wanted.cluster_id):
@@ -376,7 +376,7 @@ class NodeReconciler:
         changed = one != alloc.desired
         alloc.omitted = False
         if (one.job_id, one.group) != (alloc.desired.job_id, alloc.desired.group):
-            # One key is one allocation for ever: what runs under it here is of a log that is no more.
+            # One key is one allocation forever: what runs under it here is of a log that is no more.
             if not alloc.stopping:
                 self._order_stop(
                     alloc, f"{OF_LOST_LOG}, in which its id is of job {one.job_id}", turn
@@ -472,7 +472,7 @@ class NodeReconciler:
             self.fetch_again(turn)
 
     def fetch_again(self, turn: AgentStep) -> None:
-        """Go on with every allocation that waits for its job version."""
+        """Continue with every allocation that waits for its job version."""
         for alloc in self.allocs.values():
             if not alloc.omitted and alloc.plan_version != alloc.desired.version:
                 self._plan(alloc, turn)

@@ -182,12 +182,12 @@ class Agent:
                 pass
 
     def _take_message(self, message: Message, turn: AgentStep) -> None:
-        """Take an order of the cluster or of an operator; neither can end the agent, whatever is raised."""
+        """Take an order of the cluster or of an operator; neither can end the agent, even if it raises."""
         reason = message.fault
         if not reason:
             try:
                 self._obey(message, turn)
-            except Exception as err:  # noqa: BLE001 - tasks are minded on, whatever one message holds.
+            except Exception as err:  # noqa: BLE001 - one bad message must not stop the tasks.
                 reason = describe_failure(err)
         if reason:
             self.failed_messages += 1

@@ -104,13 +104,13 @@ def completion(out: CommandOutput, *, shell: str) -> int:
 
 
 def print_candidates(words: Sequence[str]) -> None:
-    """Print what may stand in place of the last word, each with a tab and its description."""
+    """Print candidates for the last word, each with a tab and its description."""
     for value, text in candidates(words):
         print(f"{value}\t{text}" if text else value)
 
 
 def candidates(words: Sequence[str]) -> Iterator[Candidate]:
-    """What may stand in place of the last word."""
+    """Candidates for the last word."""
     *done, current = words or [""]
     if "--" in done:
         return

@@ -12,7 +12,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 def main() -> int:
     """Run the command line; returns the exit code."""
-    # Modules are no garbage: the command is loaded without looking for some.
+    # Modules are not garbage: the command is loaded without looking for some.
     gc.disable()
     from services.cli.main import main as run
 

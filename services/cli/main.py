@@ -138,7 +138,7 @@ def _run(words: list[str], command: CommandSpec | None) -> int:
 
 
 def _require_utf8(command: CommandSpec, given: Mapping[str, object]) -> None:
-    """Refuse arguments that are no text; a path may be any bytes. Raises CliError."""
+    """Refuse arguments that are not UTF-8; a path may be any bytes. Raises CliError."""
     for arg in command.arguments:
         value = given.get(arg.name)
         for text in value if isinstance(value, list | tuple) else (value,):

@@ -32,7 +32,7 @@ class ReadyQueue:
         #: evaluations behind the head of their job.
         self._behind: dict[JobId, list[EvalKey]] = {}
         self._out = 0
-        #: heads as (minus priority, key); an entry that is no head any more, or is leased, is skipped.
+        #: heads as (minus priority, key); an entry that is not a head any more, or is leased, is skipped.
         self._heap: list[tuple[int, EvalKey]] = []
 
     @property

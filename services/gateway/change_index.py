@@ -1,8 +1,8 @@
 """The indexes of blocking queries: the seq of the last record about a table, and what waits for a job or a node.
 
-Decides whom a record wakes. An index of an object is read from the state (`modify_seq`); where the object is gone, the
-index of its table stands in, so that no index ever goes back. Independent of HTTP and of the loop: what waits is a
-callback.
+Decides which queries a record wakes. The index of an object is read from the state (`modify_seq`); where the object no
+longer exists, the index of its table is used, so that no index ever goes back. Independent of HTTP and of the loop:
+what waits is a callback.
 """
 
 from collections.abc import Callable, Iterable
@@ -80,7 +80,7 @@ class ChangeIndex:
             self._scope += [node(one) for one in found.nodes]
 
     def after(self, record: LogRecord, seq: int) -> None:
-        """Record an applied record and wake the queries that wait for it."""
+        """Index an applied record and wake the queries that wait for it."""
         changed = {name for event in record.events for name in self._tables_of.get(type(event), ())}
         for name in changed:
             self._of_table[name] = seq

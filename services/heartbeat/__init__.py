@@ -1,1 +1,1 @@
-"""Notices which nodes have fallen silent."""
+"""Detects nodes that no longer send heartbeats."""

@@ -168,7 +168,7 @@ class HeartbeatMonitor(ReplicatedRole):
             self._beats.append(row)
 
     def _on_failed(self, message: Message, reason: str, step: Step) -> None:
-        """Keep some of what is no heartbeat."""
+        """Keep some of the invalid heartbeats."""
         self._bury(message, reason, step)
 
     def finish(self, step: Step) -> None:

@@ -1,8 +1,8 @@
 """The drop box: messages of JOBS on their way into the log, in their order.
 
-Decides positions, resends and when to purge. Must not know what a message says. Each command names its own position
-and the one before it, and the plan applier takes it only when it stands at the latter: so a lost command holds the
-later ones up, and all of them are sent again in order. Read credits bound how many are on the way.
+Decides positions, resends and when to purge. Each command names its own position and the one before it, and the plan
+applier accepts it only when the position in the log is the one before it: so a lost command delays the later ones, and
+all of them are sent again in order. Read credits bound how many are on the way.
 """
 
 import msgspec

@@ -110,7 +110,7 @@ class PendingSubmissions:
         return waiting
 
     def unanswered(self, now_ns: int) -> list[PendingSubmission]:
-        """Take out of the asked those whose askers have waited long enough; they go on being sent."""
+        """Take out of the asked those whose askers have waited long enough; they continue being sent."""
         found = []
         for waiting in self._asked.values():
             if waiting.answer_ns > now_ns:
@@ -121,7 +121,7 @@ class PendingSubmissions:
         return found
 
     def all_asked(self) -> list[PendingSubmission]:
-        """Take out everything asked for, to answer at once; it goes on being sent."""
+        """Take out everything asked for, to answer at once; it continues being sent."""
         found = list(self._asked.values())
         self._asked.clear()
         return found

@@ -468,7 +468,7 @@ class Intake(ReplicatedRole):
     # ---- sending ----
 
     def _resend(self, step: Step) -> None:
-        """Send again what the log does not show, and tell those who waited long."""
+        """Send again what the log does not show, and answer clients that waited long."""
         now_ns = step.steady_ns
         self._answer_pending(self._pending.unanswered(now_ns), step)
         again = self._pending.due(now_ns)
@@ -480,7 +480,7 @@ class Intake(ReplicatedRole):
             step.emit(Purge(_BOX, position + 1))
 
     def _answer_pending(self, submissions: Sequence[PendingSubmission], step: Step) -> None:
-        """Tell those who wait that the log does not show it yet."""
+        """Answer waiting clients that the log does not show it yet."""
         cluster_id, reason = self.replica.chain.cluster_id, ""
         if self.replica.room.is_write_failed:
             reason = WRITE_FAILED

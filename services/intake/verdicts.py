@@ -1,7 +1,4 @@
-"""Verdicts: the answers to submissions.
-
-Decides the words for every outcome. Must not know what led there nor who listens.
-"""
+"""Verdicts: the answers to submissions, with the words for every outcome."""
 
 import msgspec
 
@@ -34,7 +31,7 @@ def unparsed(fault: CommandInvalid) -> bytes:
 
 
 def invalid(submission_id: str, fault: CommandInvalid) -> bytes:
-    """Refuse what is no submission, naming every fault."""
+    """Refuse what is not a submission, naming every fault."""
     errors = _details(fault)
     return ENCODER.encode(
         Verdict(submission_id=submission_id, status="refused", error=errors[0], errors=errors)

@@ -200,7 +200,7 @@ class Scheduler(ReplicatedRole):
                 return
 
     def _plan(self, waiting: PendingLease, now: int) -> None:
-        """Decide one evaluation; whatever goes wrong with one job is that job's matter alone."""
+        """Decide one evaluation; an error of one job affects that job only."""
         lease, state, overlay = waiting.lease, self.replica.state, self._overlay
         held = overlay.held(state)
         snapshot = Snapshot(state, held, self._masks, overlay.evicted(state), overlay.dirty_rows)

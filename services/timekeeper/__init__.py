@@ -1,1 +1,1 @@
-"""The timekeeper: says that the time of something has come."""
+"""The timekeeper: sends a command when a deadline is due."""

@@ -1,4 +1,4 @@
-"""What is due when: one heap of (time, kind, key), where a later word about a key replaces the earlier one.
+"""Due times: one heap of (time, kind, key), where a later entry for a key replaces the earlier one.
 
 Times are ns of the wall clock, as the log has them. `DueSource` is one kind of deadline: a table that says when what is
 due. A further kind is one more source of the role.

@@ -1,8 +1,9 @@
-"""Gates and windows of deployments, as a source of the timekeeper: every second each gated deployment is looked at.
+"""Gates and windows of deployments, as a source of the timekeeper: every second each gated deployment is checked.
 
-Hears gauges; the plan applier decides. A look that would change nothing sends no command, unless a gate reads a gauge
-of the cluster itself: the plan applier has the tables for it. A command that is lost is not sent again, for the next
-look sends what is true then. Values stay in memory; after a takeover a gauge has three of its intervals to be heard.
+Receives gauges; the plan applier decides. A check that would change nothing sends no command, unless a gate reads a
+gauge of the cluster itself: the plan applier has the tables for it. A command that is lost is not sent again, for the
+next check sends what is true then. Values stay in memory; after a takeover a gauge has three of its intervals to be
+heard.
 """
 
 from collections.abc import Iterable
@@ -57,7 +58,7 @@ class HeardGauge(msgspec.Struct, frozen=True):
 
 
 class GaugeInvalidError(ValueError):
-    """A message that is no value of a gauge; the text says why."""
+    """An invalid gauge message; the text says why."""
 
 
 def read_gauge(message: Message) -> Gauge:

@@ -1,7 +1,7 @@
-"""Progress deadlines: when which deployment fails unless something of it becomes healthy before.
+"""Progress deadlines: when a deployment fails unless one of its allocations becomes healthy before.
 
-A source of the timekeeper's heap. What is due stands in the table of deployments; the applier compares the instant
-that a command names with the one in its own table.
+A source of the timekeeper's heap. Due times are in the table of deployments; the applier compares the instant that a
+command names with the one in its own table.
 """
 
 from collections.abc import Iterable

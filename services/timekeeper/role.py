@@ -1,4 +1,4 @@
-"""Timekeeper: says that the time of something has come, by commands to the plan applier.
+"""Timekeeper: sends commands to the plan applier when deadlines are due.
 
 It decides nothing: a command names the instant that it believes in, and the applier acts only if its tables still hold
 that instant and log time has reached it. What is due follows from tables and the clock, so nothing is kept that a
@@ -46,7 +46,7 @@ RESEND_MAX_NS = 8_000_000_000
 COMMANDS_MAX = 500
 #: Sent in one step, one message: the applier works on it while the next step computes instants.
 STEP_MAX = COMMANDS_MAX
-#: Messages that are no gauge and are kept, a second.
+#: Invalid gauge messages that are kept, a second.
 DEAD_LETTERS_MAX = 5
 #: What follows from a record is a matter of milliseconds.
 BATCH_WINDOW_NS = 20_000_000
@@ -119,7 +119,7 @@ class Timekeeper(ReplicatedRole):
         self._counters.add("gauges")
 
     def _on_failed(self, message: Message, reason: str, step: Step) -> None:
-        """Keep some of what is no gauge."""
+        """Keep some of the invalid gauge messages."""
         second, count = self._dead_letters
         count = count + 1 if second == step.now_ns // SECOND_NS else 1
         self._dead_letters = (step.now_ns // SECOND_NS, count)

@@ -302,7 +302,7 @@ class DirtyTracker:
         self._marks.submissions[event.submission_id] = None
 
     def _incarnation_began(self, _event: IncarnationBegan, _seq: int) -> None:
-        # What stands on the bus may be of a history that was lost, with higher seqs.
+        # Values on the bus may be of a history that was lost, with higher seqs.
         self._marks.everything(self._state)
 
     def _registered(self, event: NodeRegistered, _seq: int) -> None:

@@ -1,4 +1,4 @@
-"""The alarm after a restore of an older log: the records that nodes had seen beyond it are lost.
+"""The alarm after a restore of an older log: records after its end, which nodes had seen, are lost.
 
 Decides how long it is shown. It is derived from the log: a view that starts from a later snapshot does not show it.
 """

@@ -68,7 +68,7 @@ class PendingRequest(msgspec.Struct, kw_only=True, gc=False):
     changed_seq: Callable[[], int] | None = None
     #: what the caller has seen; 0: not said.
     seen_seq: int = 0
-    #: collecting goes on until nothing is left.
+    #: collecting continues until nothing is left.
     is_collecting_garbage: bool = False
 
 

@@ -118,7 +118,7 @@ class PreparedVerb(msgspec.Struct, frozen=True, eq=False):
     fulfils: EffectPredicate = lambda _: False
     #: seq of the last change of what the request is about; None: a late copy does no harm.
     changed_seq: Callable[[], int] | None = None
-    #: goes on, one bounded pass after the other, until nothing is left.
+    #: continues, one bounded pass after the other, until nothing is left.
     is_collecting_garbage: bool = False
     #: its effect, where that is another than the verb's.
     effect: type[Event] | None = None

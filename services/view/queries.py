@@ -110,7 +110,7 @@ class QueryHandler:
         if not self._held:
             return
         still: list[HeldQuery] = []
-        # What is answered is not held any more, whatever is raised meanwhile.
+        # An answered query is no longer held, even if answering raises.
         waiting, self._held = self._held, still
         self._held_bytes = 0
         for held in waiting:

@@ -1,6 +1,6 @@
-"""What the view makes of the scrub of the log: an alarm, and numbers.
+"""Results of the scrub of the log in the view: an alarm, and numbers.
 
-Decides when an alarm ends: with a whole pass that found nothing.
+An alarm ends with a whole pass that found nothing.
 """
 
 from shared.core.runtime.messages import LogScrubbed

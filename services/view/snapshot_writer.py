@@ -213,7 +213,7 @@ class SnapshotWriter:
     # ---- storing it ----
 
     def timer(self, step: Step) -> None:
-        """Go on after a pause."""
+        """Continue after a pause."""
         if self._writing is not None:
             self._go_on(step)
         elif self._queue:

@@ -1,6 +1,6 @@
 """Subscriptions of a view: messages reach the role as from any other source, but without headers.
 
-A question needs no id, and no header of a client is to end who reads it.
+A query needs no id, and no header of a client may crash its reader.
 """
 
 from shared.bus.connection.frame_parser import MessageHandler

@@ -1,4 +1,4 @@
-"""Where the update windows of a deployment stand at an instant, by the calendars of their zones."""
+"""State of a deployment's update windows at an instant, by the calendars of their zones."""
 
 from schemas.gates import UpdateWindow, WindowReading
 from shared.core.state.gates import WindowState, is_new_window

@@ -87,7 +87,7 @@ class TimeMarks:
 
 
 def _registered(state: State, event: NodeRegistered) -> tuple[str, str] | None:
-    """A node that is new; one that registers again is no moment to look for."""
+    """Mark a new node; a node that registers again is not marked."""
     node_id = event.spec.node_id
     return None if node_id in state.fleet.row_of else ("node", f"{node_id} joined")
 

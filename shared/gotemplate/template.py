@@ -1,7 +1,7 @@
 """A template, parsed once and rendered as often as its data changes.
 
 A render is one pass: each call whose data is not known yet returns an empty value and notes the key. The text counts
-only when nothing is missing; an error beside missing data is no fault, since an empty value may have caused it.
+only when nothing is missing; an error beside missing data is not a fault, since an empty value may have caused it.
 """
 
 from typing import Final

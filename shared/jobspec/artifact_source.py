@@ -166,7 +166,7 @@ def _split(getter: str, rest: str, options: Mapping[str, str]) -> ArtifactSource
         raise ValueError(f"getter {getter} takes a URL that begins with http:// or https://")
     parts = urlsplit(rest)
     if getter != "file":
-        _ = parts.port  # Raises ValueError for one that is no number.
+        _ = parts.port  # Raises ValueError for one that is not a number.
         if not parts.hostname:
             raise ValueError("names no host")
     head, _, inner = parts.path.partition("//")

@@ -70,7 +70,7 @@ def read_object(body: bytes) -> tuple[JsonObject, bytes]:
 
 
 def require_unique_keys(body: bytes) -> None:
-    """Refuse a key that comes twice, at any depth; what is no JSON is left to the decoder. Raises CommandInvalid."""
+    """Refuse a key that comes twice, at any depth; what is not JSON is left to the decoder. Raises CommandInvalid."""
     try:
         text = canonical_json(orjson.loads(body))
     except (orjson.JSONDecodeError, TypeError):

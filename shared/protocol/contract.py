@@ -1,8 +1,7 @@
 """What every subject carries: publisher, subscriber, message, and where and how long it is kept.
 
-Decides nothing at run time: it is the one description from which docs/subjects.md (here) and schemas/asyncapi.json
-(services/gateway/edge/bus/asyncapi.py) are written, and tests hold it against subjects.py and streams.py. Independent
-of any bus client.
+docs/subjects.md (here) and schemas/asyncapi.json (services/gateway/edge/bus/asyncapi.py) are written from it, and tests
+hold it against subjects.py and streams.py. Independent of any bus client.
 """
 
 import msgspec

@@ -216,7 +216,7 @@ def snapshot_chunk(seq: int, table: str, digest: str, nth: int) -> str:
 
 
 def snapshot_chunks(seq: int, table: str, digest: str) -> str:
-    """All pieces of one table. Raises ValueError for what is no name."""
+    """All pieces of one table. Raises ValueError for what is not a name."""
     return f"snap.part.{seq}.{id_token(table)}.{id_token(digest)}.*"
 
 

@@ -1,4 +1,4 @@
-"""Deployments as `query.deployment(s)`, `view.job` and status commands show them, and why one does not go on.
+"""Deployments as `query.deployment(s)`, `view.job` and status commands show them, and why one does not continue.
 
 Computed from the state; loops over many allocations are vector operations.
 """

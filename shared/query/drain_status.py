@@ -76,7 +76,7 @@ def _why(state: State, node: int, row: int) -> str:
     ref = int(table.group[row])
     job = state.jobs.by_id.get(table.groups.job_ids[ref])
     if job is None:
-        return "the job is gone"
+        return "the job no longer exists"
     if job.job_type == DRAINED_LAST:
         ignored = state.fleet.ignores_system(node)
         return "system jobs stay" if ignored else "system jobs leave last"

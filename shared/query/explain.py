@@ -216,7 +216,7 @@ class _Explanation:
         )
 
     def covers_all_nodes(self) -> bool:
-        """Return whether every node that may take the group is closed to one more, whatever room it has."""
+        """Return whether every node that may take the group is closed to one more, regardless of its free capacity."""
         return bool(self._standing.feasible.any()) and not open_rows(self._standing).any()
 
     def _shown(self) -> list[RankedNode]:

@@ -168,7 +168,7 @@ def job_progress(
 def _deploying(
     state: State, deployment: Deployment, mine: Rows, failed: Rows
 ) -> tuple[str, str, int]:
-    """Status, reason and time of the next retry while a deployment is active: it goes on whatever failed."""
+    """Status, reason and time of the next retry while a deployment is active: it continues after failures."""
     waits = deployment_waits(state, deployment)
     said = [f"{one.group}: {one.reason}" for one in waits]
     status = "progressing"

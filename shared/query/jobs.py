@@ -147,7 +147,7 @@ class JobAnswers:
         )
 
     def version_for(self, node_id: str, query: Query) -> JobVersionAnswer:
-        """Answer a node: about a job that has an allocation there, whatever its state; else `not_found`."""
+        """Answer a node: about a job that has an allocation there, in any state; else `not_found`."""
         table, row = self._state.allocations, self._state.fleet.row_of.get(NodeId(node_id))
         job = self._find(query.id)
         if row is None or not (table.node[table.rows_of(job.id)] == row).any():

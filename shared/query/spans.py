@@ -144,7 +144,7 @@ def _known(state: State, row: int) -> _Known:
     client = int(state.allocations.client[row])
     tasks = _tasks(state, row).values()
     restarts = sum(one.restarts for one in tasks)
-    # A status of pending is no proof: it comes back between two tasks, and before a restart.
+    # A status of pending proves nothing: it comes back between two tasks, and before a restart.
     has_started = any(
         one.state != "pending" or any(event.kind == "Started" for event in one.events)
         for one in tasks

@@ -1,7 +1,7 @@
 """The script of a recorded log: its external events after a moment, as commands that can be issued again.
 
 External are submissions, operator commands and nodes that join, fail and return. Plans, evaluations, reschedules and
-garbage collection are the cluster's own conclusions and are decided again. Task outcomes are no commands: durations.py.
+garbage collection are the cluster's own conclusions and are decided again. Task outcomes: durations.py.
 """
 
 from collections.abc import Callable, Iterable
@@ -124,7 +124,7 @@ def register_command(event: JobRegistered) -> RegisterJob:
         # A child has no submission; here it comes like one.
         fields["submission_id"] = f"launch:{event.job_id}"
     elif not event.submission_id:
-        # A job of a rollout: in a fork each goes on, or back, alone.
+        # A job of a rollout: in a fork each continues, or goes back, alone.
         fields["submission_id"] = f"together:{event.job_id}:{event.version}"
     return RegisterJob(**fields)
 

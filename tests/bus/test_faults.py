@@ -214,7 +214,7 @@ def test_a_resigned_leader_pauses(bus: Bus) -> None:
 
 
 def test_a_deleted_consumer_is_made_again(bus: Bus) -> None:
-    """A replay whose consumer vanished goes on behind the last record, without a hole or a repeat."""
+    """A replay whose consumer vanished continues behind the last record, without a hole or a repeat."""
 
     async def story() -> None:
         await bus.bootstrap()

@@ -77,7 +77,7 @@ def is_in(role: Any, generation: int, seq: int = 0) -> bool:
 
 
 def test_everybody_follows_a_roll(bus: Bus) -> None:
-    """Applier, standby, view and heartbeat go on in the next stream, seq running on; a fresh reader reads one log."""
+    """Applier, standby, view and heartbeat continue in the next stream, seq included; a fresh reader reads one log."""
 
     async def story() -> None:
         await bus.bootstrap()
@@ -145,7 +145,7 @@ async def chain_of(bus: Bus) -> list[generations.Generation]:
 
 @pytest.mark.parametrize("step", ["before", "ready", "rolled"])
 def test_an_applier_that_dies_in_a_roll_loses_nothing(bus: Bus, step: str) -> None:
-    """Killed before the stream, with the stream ready, or behind the record: the next one goes on, and rolls again."""
+    """Killed before the stream, with the stream ready, or behind the record: the next continues, and rolls again."""
 
     async def story() -> None:
         await bus.bootstrap()
@@ -196,7 +196,7 @@ def is_dead(performed: dict[type, Any]) -> bool:
 
 
 def test_a_roll_without_room_for_it_is_refused(bus: Bus) -> None:
-    """Where the server has no room for another generation the log goes on as it is, and the reason is in the log."""
+    """Where the server has no room for another generation the log continues unchanged, and the reason is in the log."""
 
     async def story() -> None:
         await bus.bootstrap(log_bytes_max=40 << 30)

@@ -1,4 +1,4 @@
-"""Jobs submitted together on a real bus, with real processes: all go on, or all go back."""
+"""Jobs submitted together on a real bus, with real processes: all continue, or all go back."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The live log as tables: export, go on, and ask both together."""
+"""The live log as tables: export, continue, and ask both together."""
 
 from collections.abc import Iterator
 from pathlib import Path

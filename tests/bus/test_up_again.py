@@ -125,7 +125,7 @@ def test_log_tail_goes_on_behind_a_restart_of_the_bus(folder: Path) -> None:
     try:
         up.until(lambda: "node.registered" in shown.read_text(), "it follows")
         os.kill(up.said["services"]["bus"], signal.SIGKILL)
-        up.until(lambda: "log.incarnation_began" in shown.read_text(), "it goes on")
+        up.until(lambda: "log.incarnation_began" in shown.read_text(), "it continues")
         assert follow.poll() is None
     finally:
         follow.terminate()
@@ -134,7 +134,7 @@ def test_log_tail_goes_on_behind_a_restart_of_the_bus(folder: Path) -> None:
 
 
 def test_all_roles_in_one_process_come_back_together(folder: Path) -> None:
-    """With --one-process there are the bus, agents and one more process; killed, it goes on where it was."""
+    """With --one-process there are the bus, agents and one more process; killed, it continues where it was."""
     up = Up(folder, one_process=True)
     try:
         assert sorted(up.said["services"]) == ["agent-node-1", "bus", "services"]

@@ -232,9 +232,9 @@ def _kill_leading_server(cluster: ContainerCluster, phases: list[tuple[float, st
         # The engine starts the killed one again at once, and it may win the election.
         return bool(cluster.caravan("operator", "status")["seq"] > seq + 5)
 
-    cluster.until("the log goes on", goes_on)
+    cluster.until("the log continues", goes_on)
     leader = cluster.load("leader", cluster.url, admin)["leader"]
-    say(f"{name} killed: the log goes on after {time.time() - began:.1f} s, led by {leader}")
+    say(f"{name} killed: the log continues after {time.time() - began:.1f} s, led by {leader}")
 
 
 def _kill_active_applier(cluster: ContainerCluster, phases: list[tuple[float, str]]) -> None:

@@ -119,7 +119,7 @@ class OwnEngine:
         self._process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Dockerd goes on."""
+        """Dockerd continues."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 

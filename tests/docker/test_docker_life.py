@@ -30,7 +30,7 @@ async def next_life(box: Box) -> Box:
 
 
 async def test_a_running_container_is_adopted(engine: OwnEngine, top: Path) -> None:
-    """The next life finds the same container, goes on with its log where the last stopped, and sees its end."""
+    """The next life finds the same container, continues with its log where the last stopped, and sees its end."""
     async with a_box(engine, top) as box:
         script = "i=0; while [ $i -lt 40 ]; do echo line $i; i=$((i+1)); sleep 0.1; done; exit 7"
         first = await box.start(script)

@@ -62,7 +62,7 @@ def _ask_as(path: str, version: str) -> None:
 
 
 async def test_a_newer_engine_takes_over(engine: OwnEngine, top: Path) -> None:
-    """An engine is replaced by one that refuses the version used so far: the run goes on."""
+    """An engine is replaced by one that refuses the version used so far: the run continues."""
     path = str(top / "gate.sock")
     real = engine.url.removeprefix("unix://")
     minor = _minor(engine.client.version()["ApiVersion"])

@@ -19,7 +19,7 @@ LINES_MAX = 22
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    """A cluster with a job that goes on, and one that has ended with a code."""
+    """A cluster with a job that continues, and one that has ended with a code."""
     folder = tmp_path_factory.mktemp("examples")
     one = Up(folder, one_process=True)
     for name, kind, script in (

@@ -126,7 +126,7 @@ def test_ctrl_c_while_it_starts_is_quiet(up: Up, at: str) -> None:
     "words", [["log", "tail", "-f"], ["alloc", "logs", "-f", "hello.greeters[0]"]]
 )
 def test_ctrl_c_ends_what_follows(up: Up, words: list[str]) -> None:
-    """What goes on for ever ends with 130 and without a traceback."""
+    """What continues forever ends with 130 and without a traceback."""
     job = str(ROOT / "examples" / "hello.nomad.hcl")
     subprocess.run([*CARAVAN, "job", "run", job], env=up.env, check=True, capture_output=True)
     process = subprocess.Popen(

@@ -59,7 +59,7 @@ class City:
         return msgspec.json.decode(data, type=Verdict)
 
     async def lives(self, name: str) -> None:
-        """The services go on: a fresh job is accepted and placed."""
+        """The services continue: a fresh job is accepted and placed."""
         verdict = await self.submit(body_of(name))
         assert verdict.status == "accepted", verdict
         await wait_until(lambda: self.held(name) == 1, f"{name} is placed", LONG_S)

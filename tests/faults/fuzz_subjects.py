@@ -59,7 +59,7 @@ def rows() -> Iterator[FuzzRow]:
 
 
 def poisoned(draw: random.Random, row: FuzzRow) -> Iterator[bytes]:
-    """Yield each message of a row as it is, with one field that makes no sense, and with bytes changed on the way."""
+    """Yield each message of a row as it is, with one invalid field, and with bytes changed on the way."""
     for body in row.bodies:
         yield poison.encoded(_kept(body, body))
         changed = _kept(poison.mutated(draw, body), body)

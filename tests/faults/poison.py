@@ -172,7 +172,7 @@ QUERY = {
 
 
 def request_bodies(draw: random.Random) -> Iterator[tuple[bytes, bytes]]:
-    """Yield (subject, body) of every request of the public, each with a field that makes no sense."""
+    """Yield (subject, body) of every request of the public, each with an invalid field."""
     job = json.loads(body_of(f"fuzz-{draw.randrange(10**9)}"))
     for verb in subjects.API_JOB_VERBS:
         yield subjects.api_jobs(verb).encode(), encoded(mutated(draw, job))

@@ -121,7 +121,7 @@ def test_a_smuggled_reply_is_foreign(cluster: BenchCluster) -> None:
 
 
 def test_a_forged_record_is_foreign(cluster: BenchCluster) -> None:
-    """32: a stolen role has the server copy a perfect record into the log; it is foreign to all, and work goes on."""
+    """32: a stolen role has the server copy a perfect record into the log; it is foreign to all, and work continues."""
 
     async def story() -> None:
         async with watched(cluster) as city, cluster.connection("view") as stolen:

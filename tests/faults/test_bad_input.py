@@ -274,7 +274,7 @@ GARBAGE = b'\xff{"commands":['
 
 
 def test_garbage_on_every_subject(cluster: BenchCluster) -> None:
-    """What cannot be read on any subject is a dead letter or an error to who asked; the services go on."""
+    """What cannot be read on any subject is a dead letter or an error to who asked; the services continue."""
 
     async def story() -> None:
         async with watched(cluster) as city:

@@ -41,7 +41,7 @@ from tests.faults.city import body_of, log_files, play, verify, watched
 
 @pytest.fixture(scope="module")
 def log_copy(cluster: BenchCluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Files of a bus that was stopped gently, with a few dozen records; the cluster goes on afterwards."""
+    """Files of a bus that was stopped gently, with a few dozen records; the cluster continues afterwards."""
 
     async def fill() -> None:
         async with watched(cluster) as city:

@@ -149,7 +149,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_loses_nothing(small_disk: Path) -> None:
-    """On a full disk nothing is falsely accepted, and the caller gets the reason; with room work goes on by itself."""
+    """On a full disk nothing is falsely accepted, and the caller gets the reason; with space work continues alone."""
 
     async def story(cluster: BenchCluster) -> None:
         cluster.start_fleet(n1_standard_8(5))
@@ -184,7 +184,7 @@ def test_a_full_disk_loses_nothing(small_disk: Path) -> None:
 
 @pytest.mark.full("a minute: the client waits so long for room")
 def test_up_and_status_tell_of_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
-    """`operator status` and `up` name the fault within seconds, `job run` its reason; with room all goes on alone."""
+    """`operator status` and `up` name the fault within seconds, `job run` its reason; with room all continues alone."""
     up = Up(tmp_path, "--agents", "0", "--data-dir", str(small_disk / "up"))
     heard = tmp_path / "up.log"
     filler = small_disk / "filler"

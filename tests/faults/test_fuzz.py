@@ -140,7 +140,7 @@ def test_no_subject_and_no_command_is_forgotten() -> None:
 
 @pytest.mark.timeout(SECONDS + 2 * LONG_S)
 def test_no_message_ends_a_role(city_with_agent: BenchCluster) -> None:
-    """Whatever is sent on whatever subject, every process goes on, answers, and the log is proven."""
+    """Whatever is sent on whatever subject, every process continues, answers, and the log is proven."""
 
     async def story() -> None:
         draw = random.Random(SEED)

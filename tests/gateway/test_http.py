@@ -170,7 +170,7 @@ def test_what_there_is_not_is_said_as_nomad_says_it(gateway: Gateway) -> None:
 
 
 def test_bad_bodies_are_refused_and_change_nothing(gateway: Gateway) -> None:
-    """No JSON, too deep, too large, too slow, no object: each a 4xx with a reason, and the gateway goes on."""
+    """No JSON, too deep, too large, too slow, no object: each a 4xx with a reason, and the gateway continues."""
     for body, status in (
         (b"", 400),
         (b"{", 400),

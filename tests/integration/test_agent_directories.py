@@ -291,7 +291,7 @@ async def test_too_much_disk_is_said(
 @is_root
 @pytest.mark.asyncio
 async def test_a_full_disk_harms_only_whoever_fills_it(small_disk: Path) -> None:
-    """A task that fills the disk goes on; a start then is refused and says why; the journal stays whole."""
+    """A task that fills the disk continues; a start then is refused and says why; the journal stays whole."""
     fill = 'cat /dev/zero > "$NOMAD_ALLOC_DIR/data/big" 2>/dev/null'
     # The second allocation starts again until there is room, and must not fill it again.
     spec = job(

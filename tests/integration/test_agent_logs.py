@@ -91,7 +91,7 @@ def test_a_crash_between_copy_and_name_loses_nothing(
 def test_a_file_system_that_only_makes_holes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the front cannot be taken out, readers skip the hole, and the log goes on as before."""
+    """Where the front cannot be taken out, readers skip the hole, and the log continues as before."""
     active = tmp_path / "main.stdout.0"
     real = log_rotation._fallocate
 

@@ -36,7 +36,7 @@ async def said(*specs: CheckSpec, count: int = 1, runs: Any = None) -> list[Chec
 
 
 def answering(*answers: bytes) -> tuple[Served, list[bytes]]:
-    """A server that gives these answers in turn, the last one for ever, and the requests it read."""
+    """A server that gives these answers in turn, the last one forever, and the requests it read."""
     asked: list[bytes] = []
     left = list(answers)
 

@@ -9,7 +9,7 @@ from services.cli.runtime import bus_client
 
 
 async def deaf(swallows: int) -> None:
-    """Follow something for ever, and lose so many cancellations on the way, as a library's wait may."""
+    """Follow something forever, and lose so many cancellations on the way, as a library's wait may."""
     for _ in range(swallows):
         try:
             await asyncio.sleep(60)

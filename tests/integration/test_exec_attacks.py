@@ -159,7 +159,7 @@ async def test_the_kernel_cannot_be_commanded(cell: Cell) -> None:
 
 @pytest.mark.asyncio
 async def test_a_fork_bomb_is_bounded(tmp_path: Path) -> None:
-    """A task that forks without end meets its limit; the node goes on starting others."""
+    """A task that forks without end meets its limit; the node continues starting others."""
     need(*NEEDED)
     async with a_cell(tmp_path, pids_limit=24) as cell:
         # The main process forks once: a shell whose fork is refused ends.

@@ -60,7 +60,7 @@ def fleet(nodes: list[tuple[int, int, int, int]]) -> GpuColumns:
 
 
 def room(columns: GpuColumns, row: int, ask: GpuAsk) -> list[int]:
-    """Say by the rules alone where `ask` may go on a node: its instance, or -1 for none or several."""
+    """Say by the rules alone where `ask` may be placed on a node: its instance, or -1 for none or several."""
     if columns.cpu_free[row] < ask.cpu_milli or columns.memory_free[row] < ask.memory_mib:
         return []
     free = columns.gpu_free[row].tolist()

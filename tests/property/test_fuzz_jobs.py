@@ -85,7 +85,7 @@ def check(inside: InProcessState, job_id: JobId, proposal: Proposal) -> None:
     if proposal.end == "complete" and count_placed(proposal) < everything:
         (follow_up,) = proposal.follow_ups
         waits = follow_up.blocked.waiting if follow_up.blocked is not None else {}
-        # Either it waits with reasons, or it goes on after at least one placement.
+        # Either it waits with reasons, or it continues after at least one placement.
         assert all(one.reasons for one in waits.values())
         assert waits or count_placed(proposal)
 

@@ -19,7 +19,7 @@ from tests.builders import Cluster, group, join, register
 from tests.examples import examples
 from tests.unit.core.scheduling.test_preemption import ALL
 
-#: Nodes held back for those who wait are another rule.
+#: Nodes reserved for waiting jobs are another rule.
 POLICY = msgspec.structs.replace(ALL, reservations_max=0)
 PRIORITIES = (20, 25, 30, 41, 50)
 

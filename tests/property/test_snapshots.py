@@ -1,4 +1,4 @@
-"""A state that was written and read again is the same state, and goes on as the same: over whole simulated storms."""
+"""A state that was written and read again is the same state, and continues as the same: over whole simulated storms."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -194,7 +194,7 @@ def test_damage_is_found_by_the_hash(name: str) -> None:
 
 
 def test_every_cut_of_a_table_is_unfit_and_nothing_worse() -> None:
-    """Bytes that end early, or go on, are refused with the reader's own error: never another, never silence."""
+    """Bytes that end early, or continue, are refused with the reader's own error: never another, never silence."""
     _, manifest, parts, _ = at_checkpoints(storm(SEEDS[0]))[1]
     assert manifest
     for table, shape in TABLE_CODECS.items():

@@ -263,7 +263,7 @@ def test_a_priority_counts_from_the_fork_on(records: list[Record]) -> None:
 
 
 def test_the_log_of_a_fork_proves_itself(records: list[Record]) -> None:
-    """What a fork writes goes on where the record was cut: one chain, and every decision comes out again."""
+    """What a fork writes continues where the record was cut: one chain, and every decision comes out again."""
     recorded = forked(records, 10)
     played = run(recorded, RequestedChanges(policy={"algorithm": "spread"}), keep=True)
     log = [*recorded.past(), *played.records]
@@ -292,7 +292,7 @@ def test_a_record_in_which_nothing_was_placed_can_be_forked(records: list[Record
 
 
 def test_a_batch_that_never_ran_takes_as_long_as_others(records: list[Record]) -> None:
-    """Nothing of `report` ran before it came: it lasts as what finished of other batch jobs, not for ever."""
+    """Nothing of `report` ran before it came: it lasts as what finished of other batch jobs, not forever."""
     seq = seq_at(records, 67)
     played = run(read(records[:seq], seq))
     assert played.assumed.of_others == 6

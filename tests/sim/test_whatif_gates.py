@@ -80,7 +80,7 @@ def test_a_gauge_that_never_opens_holds_the_fork() -> None:
 
 
 def test_a_gate_that_times_out_does_so_in_the_fork() -> None:
-    """The clock of a timeout goes on behind the end of the record."""
+    """The clock of a timeout continues behind the end of the record."""
     gate = {**GATE, "Timeout": 300 * SECOND, "OnTimeout": "fail"}
     before, _ = outcomes(asked(forked(record(OPEN_S, Gates=[gate]), 50)))
     assert before is not None and before.status == "failed"

@@ -140,7 +140,7 @@ class Jobs:
     ) -> JobProjection:
         """Wait until the version of a verdict runs (or is `until=OVER`); raises `JobFailed` when it failed.
 
-        A failed allocation that will be replaced is no failure yet. `timeout_s` raises TimeoutError.
+        A failed allocation that will be replaced is not a failure yet. `timeout_s` raises TimeoutError.
         """
         async with asyncio.timeout(timeout_s):
             async for job in self.follow(verdict.job_id, after_seq=verdict.seq):

@@ -50,7 +50,7 @@ class Log:
     async def records(
         self, first: int = 1, last: int = 0, *, follow: bool = False
     ) -> AsyncIterator[Record]:
-        """Yield records from seq `first` to `last` (0: the end now); with `follow` go on with new ones, without an end.
+        """Yield records from seq `first` to `last` (0: the current end); with `follow` also new ones, without end.
 
         Skips what is not of the chain; raises `LogDamaged` on a wrong checksum or link.
         """

@@ -157,7 +157,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
-    """One of a pool's instances, whole. Its `id` is its name for ever: another id is another
+    """One of a pool's instances, whole. Its `id` is its name forever: another id is another
     instance.
     """
     id: str
@@ -235,18 +235,18 @@ class DeploymentLine(msgspec.Struct, frozen=True, kw_only=True):
     reverted_to: int = -1
     groups: dict[str, DeploymentGroupLine] = {}
     gates: tuple[GateLine, ...] = ()
-    #: an operator lets it go on whatever its gates say.
+    #: an operator lets it continue regardless of its gates.
     ignores_gates: bool = False
     create_seq: int = 0
     modify_seq: int = 0
 
 
 class DeploymentWait(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a group of an active deployment does not go on at once. `why`: health (allocations
-    have none yet), unhealthy, promotion, paused, held (by a gate or a rollout), rollout
-    (its healthy canaries are promoted together with those of other jobs), place (there is
-    none), predecessor (its next allocations have room when the old ones have ended), or
-    schedule (they are about to be placed).
+    """Why a group of an active deployment does not continue at once. `why`: health
+    (allocations have none yet), unhealthy, promotion, paused, held (by a gate or a
+    rollout), rollout (its healthy canaries are promoted together with those of other
+    jobs), place (there is none), predecessor (its next allocations have room when the old
+    ones have ended), or schedule (they are about to be placed).
     """
     group: str
     #: One of health, unhealthy, promotion, paused, held, rollout, place, schedule.
@@ -260,7 +260,9 @@ class DeploymentWait(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeploymentAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """`query.deployment`: a deployment, its allocations, and why it does not go on at once."""
+    """`query.deployment`: a deployment, its allocations, and why it does not continue at
+    once.
+    """
     seq: int
     cluster_id: str = ""
     deployment: DeploymentLine
@@ -444,7 +446,7 @@ class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):
     stop: int = 0
     #: stopped and started again under the new version.
     destructive: int = 0
-    #: go on under the new version.
+    #: continue under the new version.
     in_place: int = 0
     lost: int = 0
     ignore: int = 0
@@ -544,7 +546,7 @@ class PeriodicShown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rollout(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the newest version of a job stands: what a deploy script waits for. `status`:
+    """Progress of the newest version of a job: what a deploy script waits for. `status`:
     progressing, waiting (all that has a place runs, the rest has none), running (all
     allocations run, no task of them waits to start, and none was started in the last 10
     s), complete (of a batch job), failed, or stopped. `reason` says why, for people.
@@ -678,7 +680,8 @@ class Nearest(msgspec.Struct, frozen=True, kw_only=True):
 
 class PoolShown(msgspec.Struct, frozen=True, kw_only=True):
     """A pool of a node or of the cluster, in 1/10,000. `kind`: sum, indexed or cluster-wide.
-    `excess`: what is used beyond what there is, after there was less; what runs goes on.
+    `excess`: what is used beyond what there is, after there was less; what runs
+    continues.
     """
     #: One of sum, indexed, cluster-wide.
     kind: str = "sum"
@@ -795,7 +798,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     allocation_keep_ns: int = 3600000000000
     job_keep_ns: int = 14400000000000
     node_keep_ns: int = 86400000000000
-    #: and how many terminal ones of a kind are kept at the most, whatever their age.
+    #: and how many terminal ones of a kind are kept at the most, regardless of their age.
     terminal_keep_max: int = 100000
     #: times an evaluation is handed out before it fails.
     delivery_limit: int = 20
@@ -835,7 +838,7 @@ class OperatorVerdict(msgspec.Struct, frozen=True, kw_only=True):
     policy: Policy | None = None
     #: job.force_launch: id of the child.
     child_id: str = ""
-    #: system.roll: the generation that goes on.
+    #: system.roll: the generation that continues.
     generation: int = 0
     error: ErrorDetail | None = None
 
@@ -882,7 +885,7 @@ class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
     #: whether anything would change.
     changes: bool = False
     #: whether allocations would be created or stopped; not by an update in place, nor by what
-    #: goes on waiting.
+    #: continues waiting.
     touches_allocations: bool = False
     diff: tuple[FieldChange, ...] = ()
     groups: dict[str, GroupPlan] = {}
@@ -927,8 +930,7 @@ class QueueLine(msgspec.Struct, frozen=True, kw_only=True):
     (room is there, on nodes held back), predecessor (its own old allocations are to end
     first; their room is kept for it), quota, gang or node_boot.
     """
-    #: 1 is next, in its node pool; 0: it stands in no line, because nothing there is could hold
-    #: it.
+    #: 1 is next, in its node pool; 0: it is in no queue, because no node could hold it.
     position: int
     job: str
     group: str
@@ -1001,7 +1003,7 @@ class RolloutMemberLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RolloutAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """`query.rollout`: a rollout, its members, and why each does not go on at once."""
+    """`query.rollout`: a rollout, its members, and why each does not continue at once."""
     seq: int
     cluster_id: str = ""
     rollout: RolloutLine

@@ -61,7 +61,7 @@ class Tasks:
         """Yield output of a task in pieces as they come.
 
         stream: stdout or stderr.
-        follow: go on with new output until the allocation is over.
+        follow: continue with new output until the allocation is over.
         tail: only so many lines from the end; 0: all that is kept.
         """
         at = await self._at(alloc)

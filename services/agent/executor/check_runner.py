@@ -1,7 +1,8 @@
 """Makes the checks of services: connects, asks over HTTP or gRPC, or runs a command in a task, each at its interval.
 
 Decides the status of one attempt, and what of its output is kept. A check holds up nothing but itself: each is one
-asyncio task, bounded by its timeout, and few are under way at once. Must not know what a status leads to.
+asyncio task, bounded by its timeout, and few are under way at once. What follows from a status:
+`tasks/check_monitor.py`.
 """
 
 import asyncio

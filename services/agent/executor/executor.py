@@ -401,7 +401,7 @@ class TaskExecutor:
         try:
             async with asyncio.timeout(DRIVER_SHORT_TIMEOUT_S):
                 await work
-        except Exception as err:  # noqa: BLE001 - as above; the role's timers go on.
+        except Exception as err:  # noqa: BLE001 - as above; the role's timers continue.
             _log.warning("driver.call_failed", about=about, error=repr(err))
 
     def _run_of(self, effect: StartTask | RecoverTask) -> DriverRun:

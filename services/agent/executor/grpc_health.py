@@ -44,7 +44,7 @@ class HealthCall:
         self._body = b""
 
     def take(self, event: Event) -> None:
-        """Take what came in. Raises ValueError: it is no answer."""
+        """Take what came in. Raises ValueError: it is not an answer."""
         match event:
             case ResponseReceived() | TrailersReceived():
                 found = ((_text(name), _text(value)) for name, value in event.headers or ())

@@ -51,7 +51,7 @@ class InputHandler(Protocol):
         """Make the input, whole or not at all; returns what its digest is taken of.
 
         Repeatable: an earlier life may have made it without knowing. Cancelled when the task is stopped: then nothing
-        of it may go on. Paths are opened below `about.places.top` (services/agent/safe_open.py), never by name. Raises
+        of it may continue. Paths are opened below `about.places.top` (services/agent/safe_open.py), not by name. Raises
         InputFailed.
         """
         ...

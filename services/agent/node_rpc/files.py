@@ -51,7 +51,7 @@ def list_files(top: Path, ask: FilesAsk) -> FilesAnswer:
 
 
 def stat_file(top: Path, ask: FilesAsk) -> FilesAnswer:
-    """Describe one file, whatever it is. Raises CommandInvalid."""
+    """Describe one file of any kind. Raises CommandInvalid."""
     with _OpenedPath(top, ask) as found:
         return FilesAnswer(files=(_file_line(found.name, found.status),), total=1)
 

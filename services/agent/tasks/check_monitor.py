@@ -87,7 +87,7 @@ class CheckMonitor:
             if check is not None and not (
                 _is_fine(check, state.status) or _is_fine(check, event.status)
             ):
-                # It goes on failing: that is what a restart counts from.
+                # It continues failing: that is what a restart counts from.
                 since_ns = state.since_ns
             alloc.checks[event.check] = msgspec.structs.replace(
                 state, status=event.status, since_ns=since_ns, output=event.output

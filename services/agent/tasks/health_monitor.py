@@ -25,7 +25,7 @@ from services.agent.tasks.supervisor import AgentStep
 from shared.core.runtime.agent_messages import HealthKept
 from shared.core.runtime.messages import SetTimer
 
-#: The heartbeat wakes the agent each second: more than this between two steps is no time that passed.
+#: The heartbeat wakes the agent each second: a longer gap between two steps does not count.
 STEP_MAX_NS = 3_000_000_000
 TIMER = "health"
 

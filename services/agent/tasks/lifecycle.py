@@ -2,9 +2,8 @@
 
 Decides the order: prestart tasks, main tasks, poststart tasks; at the end prestop tasks, the leader, the other tasks,
 sidecars; when all of these are dead postfail tasks (a main one failed), then poststop tasks. Everything follows from
-the phases of the tasks and the cause of the end, both of which are in the journal: an agent that is killed at any
-point goes on from there. Must not know effects or drivers. Source: Nomad's task hook coordinator. Next:
-`supervisor.py`.
+the phases of the tasks and the cause of the end, both of which are in the journal: an agent that is killed at any point
+continues from there. Source: Nomad's task hook coordinator. Next: `supervisor.py`.
 """
 
 from services.agent.tasks.runtime_state import AllocRuntime, TaskPhase, TaskRuntime
@@ -127,7 +126,7 @@ def chain_steps_before(alloc: AllocRuntime, task: TaskRuntime) -> list[TaskRunti
         return []
     steps = [one for one in alloc.tasks_with_hook("prestart") if not one.plan.sidecar]
     before = steps[: steps.index(task)] if task in steps else []
-    # A new version of the job may have made a chain of tasks that run side by side: those go on.
+    # A new version of the job may have made a chain of tasks that run side by side: those continue.
     return [one for one in before if one.phase is TaskPhase.DEAD]
 
 

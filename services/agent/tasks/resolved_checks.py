@@ -40,7 +40,7 @@ class ResolvedCheck(Wire, frozen=True, kw_only=True):
     initial_status: str = ""
     #: what an update of the job requires of it.
     on_update: str = REQUIRE_HEALTHY
-    #: how often in a row it may fail before its task is started again; 0: for ever.
+    #: how often in a row it may fail before its task is started again; 0: forever.
     limit: int = 0
     #: from the start of the task until failures count.
     grace_ns: int = 1_000_000_000

@@ -134,7 +134,7 @@ class ResolvedGroup(Wire, frozen=True, kw_only=True):
     restart_from: str = ""
     #: between the order to end, or the end of the prestop tasks, and the first kill signal.
     shutdown_delay_ns: int = 0
-    #: 0: for ever.
+    #: 0: forever.
     max_run_ns: int = 0
     #: 0: never.
     stop_after_silence_ns: int = 0

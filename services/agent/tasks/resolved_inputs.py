@@ -1,6 +1,6 @@
 """What a task is given before it starts, as the agent keeps it of a job: its inputs in the order of the work.
 
-Decides names and order. Must not know how an input is prepared (services/agent/inputs/). Next: `task_inputs.py`.
+Decides names and order; services/agent/inputs/ prepares them. Next: `task_inputs.py`.
 """
 
 import msgspec

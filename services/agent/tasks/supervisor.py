@@ -93,7 +93,7 @@ def record_driver_event(
 
 
 def limit_logs(alloc: AllocRuntime, turn: AgentStep) -> None:
-    """Apply the log limits of a new plan to live runs, which go on under another version of the job."""
+    """Apply the log limits of a new plan to live runs, which continue under another version of the job."""
     for task in alloc.tasks.values():
         if task.phase is TaskPhase.RUNNING:
             limits = log_limits(task.plan)
@@ -148,7 +148,7 @@ class Supervisor:
     def stop(
         self, alloc: AllocRuntime, reason: str, turn: AgentStep, *, cause: str = lifecycle.ORDERED
     ) -> None:
-        """End an allocation, in its order. What is ending already goes on as it does."""
+        """End an allocation, in its order. What is ending already continues as it does."""
         if alloc.end is None:
             alloc.end = EndKept(cause=cause, reason=reason, at_ns=turn.now_ns)
             turn.keep(alloc.kept())
@@ -449,7 +449,7 @@ class Supervisor:
             self._signal(alloc, task, turn)
         elif task.phase is TaskPhase.PREPARING:
             turn.act(CancelPrepare(key=alloc.key, task=task.plan.name, run=task.run))
-        # A start or a recovery under way is answered first; `started` goes on from there.
+        # A start or a recovery under way is answered first; `started` continues from there.
 
     def _signal(self, alloc: AllocRuntime, task: TaskRuntime, turn: AgentStep) -> None:
         task.signaled = True

@@ -1,1 +1,1 @@
-"""The command that finds what an id is of."""
+"""The command that finds the object with an id."""

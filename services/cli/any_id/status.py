@@ -1,4 +1,4 @@
-"""`caravan status ID`: find what begins with an id and show it as its own status command does."""
+"""`caravan status ID`: find the object whose id begins so, and show it as its own status command does."""
 
 from typing import NamedTuple
 

@@ -72,7 +72,7 @@ class RolloutDisplay:
     def show(
         self, head: str, rows: Sequence[GroupRow], outcome: str = "", *, note: str = ""
     ) -> None:
-        """Show how far it is, and each group. `outcome`: as in Rollout or DeploymentLine; empty: it goes on.
+        """Show how far it is, and each group. `outcome`: as in Rollout or DeploymentLine; empty: it continues.
 
         `note`: what went wrong on the way.
         """

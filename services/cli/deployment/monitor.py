@@ -15,9 +15,9 @@ from shared.query.task_causes import failure_text
 
 #: Reasons to wait that no time ends: an operator has to act, or capacity to come.
 STANDSTILLS = frozenset({"promotion", "paused", "place"})
-#: A hold that lasts so long is one, too: a gate that is open has let the deployment go on by then.
+#: A hold that lasts so long is one, too: a gate that is open has let the deployment continue by then.
 HELD_NS = 10_000_000_000
-#: Statuses of a deployment that goes on.
+#: Statuses of a deployment that continues.
 ACTIVE = frozenset({"running", "paused"})
 #: Failed allocations that are described, and among how many they are looked for.
 FAILURES_MAX = 3
@@ -40,20 +40,20 @@ async def query_deployment(
 
 
 def is_settled(answer: DeploymentAnswer) -> bool:
-    """Whether a deployment ended, or goes on only after an operator acts or capacity comes."""
+    """Whether a deployment ended, or continues only after an operator acts or capacity comes."""
     if answer.deployment.status not in ACTIVE:
         return True
     return bool(answer.waits) and all(stands_still(one) for one in answer.waits)
 
 
 def stands_still(wait: DeploymentWait) -> bool:
-    """Whether a group goes on only after an operator acts, capacity comes, or a gate opens."""
+    """Whether a group continues only after an operator acts, capacity comes, or a gate opens."""
     is_held = wait.why == "held" and time.time_ns() - wait.since_ns > HELD_NS
     return is_held or wait.why in STANDSTILLS
 
 
 def outcome_of(answer: DeploymentAnswer) -> str:
-    """Return `successful`, `failed`, `cancelled` or `waiting`; empty: it goes on."""
+    """Return `successful`, `failed`, `cancelled` or `waiting`; empty: it continues."""
     if not is_settled(answer):
         return ""
     status = answer.deployment.status

@@ -21,7 +21,7 @@ COMMANDS = (
         ),
         {"": "gateway.console:ConsoleResult"},
         Needs.LOG,
-        "The address works once, within ten minutes. It is also printed. CARAVAN_GATEWAY_URL names another gateway than "
+        "The address works once, within ten minutes. It is printed too. CARAVAN_GATEWAY_URL names another gateway than "
         "that of the selected cluster. With --from-file it serves the console on an export, or on the result of "
         "`caravan simulate --out`, until Ctrl-C: on loopback, without a bus, and nothing can be changed.",
         ("ui", "ui --print-only", "ui --from-file ./export"),

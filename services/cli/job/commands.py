@@ -152,7 +152,7 @@ COMMANDS = (
         (JOB_ARGUMENT, LIMIT_OPTION, AT_OPTION),
         {"": "job.versions:JobHistoryResult"},
         Needs.LOG,
-        "The six newest versions are kept, beside them those with a tag and the newest stable one.",
+        "The six newest versions are kept, and those with a tag and the newest stable one.",
         ("job history hello",),
     ),
     CommandSpec(

@@ -230,7 +230,7 @@ async def _tell_of_pattern(client: Client, out: CommandOutput, verdict: Verdict)
 
 
 def _readings(crons: Sequence[str]) -> str:
-    """Say what cron specs mean, of which none fires any more."""
+    """Say what cron specs mean, when none of them fires again."""
     return "; ".join(f"{one!r} says: {reading(parse_cron(one))}" for one in crons)
 
 

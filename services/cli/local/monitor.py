@@ -23,7 +23,7 @@ _KNOWN = frozenset(("event", "level", "timestamp", "service", "instance", "excep
 
 
 class MonitorLine(msgspec.Struct, frozen=True):
-    """A line of `monitor --json`. `text`: of a line that is no object, as it is."""
+    """A line of `monitor --json`. `text`: of a line that is not an object, as it is."""
 
     service: str
     level: str
@@ -64,7 +64,7 @@ class LogFile:
 
 
 def log_line(service: str, raw: bytes) -> MonitorLine:
-    """Read a line of a service's log; what is no object is kept as text."""
+    """Read a line of a service's log; what is not an object is kept as text."""
     try:
         found = msgspec.json.decode(raw, type=dict[str, object])
     except (msgspec.DecodeError, UnicodeDecodeError):

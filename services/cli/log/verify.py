@@ -125,7 +125,7 @@ class _Verification:
             proof.count(decoded)
 
     def _link(self, record: Record) -> LogRecord | None:
-        """Verify a record before the snapshot, and that the snapshot stands on this chain. Raises LogError."""
+        """Verify a record before the snapshot, and that the snapshot is based on this chain. Raises LogError."""
         links, chain = self._links, self.replica.chain
         if not links.accepted:
             decoded = links.decode(record.seq, record.subject, record.data)
@@ -133,7 +133,7 @@ class _Verification:
                 links.begin_with(decoded)
         accepted = links.accept(record.seq, record.subject, record.data)
         if record.seq == self.replica.seq and links.head != chain.head:
-            text = f"the snapshot stands on {chain.head}, the records link to {links.head}"
+            text = f"the snapshot is based on {chain.head}, but the records link to {links.head}"
             raise LogDamaged(record.seq, text)
         return accepted
 

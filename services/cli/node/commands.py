@@ -67,7 +67,7 @@ COMMANDS = (
                 metavar="D",
             ),
             flag_argument("force", "stop running allocations at once"),
-            flag_argument("no_deadline", "stop nothing that cannot move"),
+            flag_argument("no_deadline", "no deadline: allocations that cannot move keep running"),
             flag_argument("ignore_system", "leave allocations of system jobs on the node"),
             flag_argument("keep_ineligible", "with --disable: accept no new allocations yet"),
             option_argument("message", "message shown with the drain", flag="-m", metavar="TEXT"),

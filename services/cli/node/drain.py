@@ -17,7 +17,7 @@ from shared.display.formats import count_noun, format_time_and_age
 from shared.durations import parse_duration
 
 _POLL_S = 0.5
-#: Until when what runs on a node may go on, unless a flag says otherwise.
+#: Until when what runs on a node may continue, unless a flag says otherwise.
 DEADLINE = "1h"
 _HOSTNAME = "unique.hostname"
 

@@ -69,11 +69,11 @@ COMMANDS = (
     ),
     CommandSpec(
         ("rollout", "fail"),
-        "end a rollout as failed: every job of it goes back to its version before",
+        "end a rollout as failed: every job of it returns to its previous version",
         "rollout.actions:fail",
         (_ROLLOUT_ARGUMENT,),
         _CHANGE,
-        details="Jobs that are successful already go back too, in reverse order; jobs that were new are stopped.",
+        details="Successful jobs are rolled back, too, in reverse order; new jobs are stopped.",
         examples=("rollout fail shop",),
         changes=True,
     ),

@@ -23,7 +23,7 @@ async def query_rollout(client: Client, rollout_id: str, min_seq: int = 0) -> Ro
 
 
 def outcome_of(answer: RolloutAnswer) -> str:
-    """Return `successful`, `failed`, `cancelled` or `waiting`; empty: it goes on."""
+    """Return `successful`, `failed`, `cancelled` or `waiting`; empty: it continues."""
     if answer.rollout.status != "running":
         return answer.rollout.status
     open_members = [one for one in answer.members if one.status in {"running", "paused", "waiting"}]
@@ -32,7 +32,7 @@ def outcome_of(answer: RolloutAnswer) -> str:
 
 
 def _is_moving(member: RolloutMemberLine) -> bool:
-    """Whether a member goes on without a person, capacity or another member."""
+    """Whether a member continues without a person, capacity or another member."""
     waits = STANDSTILLS | {"held", "rollout"}
     return any(one.why not in waits for one in member.waits) or not member.reason
 

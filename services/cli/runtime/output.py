@@ -318,7 +318,7 @@ def one_line(text: str) -> str:
 
 
 def encode_json(value: object) -> bytes:
-    """Encode an object; bytes of a path that are no UTF-8 are shown escaped."""
+    """Encode an object; bytes of a path that are not UTF-8 are shown escaped."""
     try:
         return _ENCODER.encode(value)
     except UnicodeEncodeError:

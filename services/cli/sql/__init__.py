@@ -1,1 +1,1 @@
-"""The commands `caravan sql` and `caravan job timeline` ask with."""
+"""The SQL query behind `caravan sql` and `caravan job timeline`."""

@@ -35,7 +35,7 @@ class ClientSource:
         return read_log_until(self.client, text, "a moment", first=first)
 
     def follow(self, first: int) -> AsyncIterator[Record]:
-        """Yield records for ever."""
+        """Yield records forever."""
         return self.client.follow_log(first)
 
     async def first_seq(self) -> int:

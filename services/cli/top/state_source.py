@@ -32,7 +32,7 @@ class LogSource(Protocol):
         """Yield records up to a seq or a time."""
 
     def follow(self, first: int) -> AsyncIterator[Record]:
-        """Yield records for ever."""
+        """Yield records forever."""
 
     async def first_seq(self) -> int:
         """Seq of the first record that is there."""
@@ -114,7 +114,7 @@ class Moments:
         await self.live.take(self.source.read(self.live.next_seq), lambda: applied(self.live.seq))
 
     async def follow(self, changed: Callable[[], None]) -> None:
-        """Apply what is appended, for ever. Raises CaravanError."""
+        """Apply what is appended, forever. Raises CaravanError."""
         await self.live.take(self.source.follow(self.live.next_seq), changed)
 
     async def at(self, seq: int) -> ShownState:

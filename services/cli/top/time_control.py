@@ -50,7 +50,7 @@ class TimeControl:
         self.is_playing = bool(line.at)
 
     def play_on(self) -> None:
-        """Go on by one step, if it plays and the last step is shown."""
+        """Continue by one step, if it plays and the last step is shown."""
         if self.is_playing and not self._is_moving:
             self.is_playing = self._session.line.play_step()
             self.go(self._session.line.seq)

@@ -39,7 +39,7 @@ class TimeSlider:
             self.go(next(older, self.first))
 
     def play_step(self) -> bool:
-        """Go on by one step of `play`; False: now is reached."""
+        """Continue by one step of `play`; False: now is reached."""
         if self.at:
             self.go(self.at + max(1, (self.last - self.at) // PLAY_STEPS))
         return bool(self.at)

@@ -126,7 +126,7 @@ class _Asgi:
         self._answer = answer
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer one request; a websocket is refused: what has one is no endpoint of this kind."""
+        """Answer one request; a websocket is refused: endpoints of this kind have none."""
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
             return
@@ -248,7 +248,7 @@ def _check_host(server: ServerContext, request: HTTPConnection) -> None:
 
 
 def _check_origin(server: ServerContext, request: HTTPConnection) -> None:
-    """Refuse what a page of another origin sends. Clients that are no browsers send no Origin."""
+    """Refuse what a page of another origin sends. Clients that are not browsers send no Origin."""
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise HttpFault(403, "requests of other sites are refused")
     origin = request.headers.get("origin")

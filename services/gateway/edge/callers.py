@@ -1,6 +1,6 @@
 """Callers: logins of the bus, checked by connecting with them. The one place that decides about a caller.
 
-What a caller may do, the bus decides: writes go out on the caller's own connection, and reads of the gateway's replica
+The bus decides what a caller may do: writes go out on the caller's own connection, and reads of the gateway's replica
 need the right to ask the same of the bus, so that the login of a node or a service reads nothing here. Connections are
 pooled by login; one is closed when it was idle for a while, or when the bus refuses its login later (it was revoked).
 """

@@ -110,7 +110,7 @@ class Subscription:
     async def _run_once(self, replays: asyncio.Semaphore) -> float:
         """Send while this gateway leads; returns the pause before the next try. Raises as FollowedLog, OSError."""
         if self.state is None:
-            # Also where another gateway sends: if that one ends, this one goes on from here.
+            # Also where another gateway sends: if that one ends, this one continues from here.
             self._load()
         if not self._role.is_acting:
             await _until(lambda: self._role.is_acting)
@@ -178,7 +178,7 @@ class Subscription:
         log.error("outgoing.disabled", target=self.target.name, reason=reason)
 
     def _load(self) -> None:
-        """Read from the disk where it goes on; a target that was disabled is enabled."""
+        """Read from the disk where it continues; a target that was disabled is enabled."""
         kept: SentPosition | None = None
         try:
             kept = _KEPT.decode(self._path.read_bytes())

@@ -121,7 +121,7 @@ def _blocked_eval(source: ShapeSource, one: Evaluation) -> str:
 
 
 def _next_eval(source: ShapeSource, one: Evaluation) -> str:
-    """The evaluation that goes on where one ended; empty: none. A blocked one is named apart."""
+    """The evaluation that continues where one ended; empty: none. A blocked one is named apart."""
     by_key = source.state.evaluations.by_key
     for key in source.histories.of_job(one.job_id):
         if by_key[EvalKey(key)].previous == one.key and by_key[key].status != "blocked":

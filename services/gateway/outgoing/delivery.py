@@ -1,7 +1,7 @@
-"""Deliveries of one subscription as a state machine: where it stands, when it tries again, when it gives up.
+"""Deliveries of one subscription as a state machine: its position, when it tries again, when it gives up.
 
 Time is an argument. An event is repeated until it is accepted: the ones behind it wait, so that order holds. A target
-that answers for a day that it is gone is disabled.
+that answers 410 Gone for a day is disabled.
 """
 
 import msgspec
@@ -33,7 +33,7 @@ class SentPosition(msgspec.Struct, frozen=True, kw_only=True):
     gone_since_ns: int = 0
     next_try_ns: int = 0
     error: str = ""
-    #: why nothing is sent any more; empty: it is enabled.
+    #: why it is disabled; empty: it is enabled.
     disabled: str = ""
 
 
@@ -57,7 +57,7 @@ def begin(cluster_id: str, seq: int) -> SentPosition:
 def resumed(
     kept: SentPosition | None, *, cluster_id: str, last_seq: int, from_seq: int
 ) -> SentPosition:
-    """Where a subscription goes on. `kept`: what the disk says; `last_seq`: the end of the log.
+    """Where a subscription continues. `kept`: what the disk says; `last_seq`: the end of the log.
 
     A position of another log, or behind the end of a log that was restored from an older copy, means nothing here.
     """

@@ -66,7 +66,7 @@ ENDPOINTS = (
     Endpoint(pattern=_JOB + "/revert", summary="Revert a job.", write=job_writes.revert),
     Endpoint(
         pattern=_JOB + "/stable",
-        summary="Say whether a version is stable.",
+        summary="Mark a version stable or unstable.",
         write=job_writes.stable,
     ),
     Endpoint(

@@ -90,7 +90,7 @@ async def _register(call: Call, body: Object) -> Object:
 
 
 def _same_text(call: Call, job: Object) -> msgspec.Raw | None:
-    """The stored text of a job that was read from here and is registered again: its defaults are no new version."""
+    """The stored text of a job that was read from here and is registered again: its defaults are not a new version."""
     known = call.role.state.jobs.by_id.get(JobId(job["ID"]))
     text = call.role.state.jobs.spec(known.id, known.version) if known is not None else None
     # Nomad's clients send what they were shown back with its state.
@@ -320,7 +320,7 @@ async def revert(call: Call) -> object:
 
 
 async def stable(call: Call) -> object:
-    """Say whether a version is one to go back to."""
+    """Mark a version stable or unstable."""
     body = await call.body()
     job = find_job(call)
     request = {

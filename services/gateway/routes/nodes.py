@@ -75,7 +75,7 @@ async def drain(call: Call) -> object:
     request: dict[str, Any] = {"node_id": node_id, "draining": spec is not None}
     if spec is not None:
         deadline_ns = int(field(spec, "Deadline", 0) or 0)
-        # Nomad: 0 is no deadline, a negative one is at once.
+        # Nomad: 0 is not a deadline, a negative one is at once.
         request["deadline_ns"] = -1 if deadline_ns == 0 else max(deadline_ns, 0)
         request["ignore_system"] = bool(field(spec, "IgnoreSystemJobs", False))
     else:

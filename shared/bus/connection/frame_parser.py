@@ -2,7 +2,7 @@
 
 Decides how a chunk is split into messages: in one pass, with one pattern for each message, and without a task, a queue
 or an await. Up to fifty thousand heartbeats arrive a second; nats-py's parser takes several times as long for one as
-the role itself. Frames that are no message (PING, INFO, errors), and messages of subscriptions that nats-py serves,
+the role itself. Frames that are not messages (PING, INFO, errors), and messages of subscriptions that nats-py serves,
 are left to nats-py. Does not interpret payloads. Next: `nats_client.py`.
 """
 
@@ -91,7 +91,7 @@ class FrameParser(Parser):
         return data[at:]
 
     async def _messages(self, data: bytes, at: int) -> int:
-        """Hand over the messages that begin at `at`; returns where the first thing begins that is no whole message."""
+        """Hand over the messages that begin at `at`; returns where the first incomplete or other frame begins."""
         at = self._hand_over(data, at)
         while self._foreign is not None:
             (sid, subject, reply, body, headers), stop = self._foreign
@@ -129,7 +129,7 @@ class FrameParser(Parser):
                 return at
             try:
                 handler(subject, reply or b"", headers, data[body:stop])
-            except Exception as err:  # noqa: BLE001 - nats-py would drop it and go on with a hole.
+            except Exception as err:  # noqa: BLE001 - nats-py would drop it and continue with a hole.
                 self._failed(err)
             at = stop + 2
         return at

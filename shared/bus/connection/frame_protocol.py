@@ -1,8 +1,8 @@
 """Passes the bytes of the socket to the frame parser at once, in the callback of the loop that read them.
 
-Decides nothing of its own: it takes over a connection whose handshake nats-py has made, so that a message reaches its
-handler without a stream, a future and a task in between, which cost a lone message more than its handling. What is no
-message waits for the read loop, and everything behind it, in order. Independent of subjects. Next: `nats_client.py`.
+It takes over a connection whose handshake nats-py has made, so that a message reaches its handler without a stream, a
+future and a task in between, which cost a lone message more than its handling. What is not a message waits for the read
+loop, and everything behind it, in order. Independent of subjects. Next: `nats_client.py`.
 """
 
 import asyncio

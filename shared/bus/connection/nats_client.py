@@ -417,7 +417,7 @@ async def connect(login: Login, callbacks: ConnectionCallbacks | None = None) ->
 
 
 async def _cancel_all(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel tasks until they end: nats-py takes a cancellation amid an attempt for a fault, and tries on for ever."""
+    """Cancel tasks until they end: nats-py takes a cancellation amid an attempt for a fault, and tries on forever."""
     while pending := [task for task in tasks if not task.done()]:
         for task in pending:
             task.cancel()

@@ -101,7 +101,7 @@ class Client:
             at = batch[-1].seq + 1
 
     async def follow_log(self, first: int = 1) -> AsyncIterator[Record]:
-        """Yield records from `first` on, for ever, by asking twenty times a second; waits for a bus that is away."""
+        """Yield records from `first` on, forever, by asking twenty times a second; waits for a bus that is away."""
         at = first
         while True:
             try:

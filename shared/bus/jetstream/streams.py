@@ -1,6 +1,6 @@
 """Every stream, declared once: what the bus must offer before a role may trust it.
 
-Decides nothing about messages. LOG and JOBS hold what cannot be made again, so only `bootstrap` of a new
+LOG and JOBS hold what cannot be made again, so only `bootstrap` of a new
 cluster creates them; memory streams vanish with the server, so every role in CORE ensures them at each
 connect. A stream that exists with other settings is never updated: the process refuses to work and names the
 difference. Next: `direct_get.py`.

@@ -28,7 +28,7 @@ async def watch_log_space(
     *,
     clocks: Callable[[], tuple[int, ...]],
 ) -> None:
-    """Put bytes and bound of the newest generation, and note what cannot be written (empty: nothing), for ever.
+    """Put bytes and bound of the newest generation, and note what cannot be written (empty: nothing), forever.
 
     `clocks`: the times that this process goes by, each compared with the server's.
     """

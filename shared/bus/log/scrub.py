@@ -85,7 +85,7 @@ async def scrub_log(
     *,
     pause_s: float,
 ) -> None:
-    """Scrub for ever, with `pause_s` between two passes. `read_seq`: up to where the log was applied."""
+    """Scrub forever, with `pause_s` between two passes. `read_seq`: up to where the log was applied."""
     while True:
         try:
             found = await _one_pass(bus, read_seq, put)

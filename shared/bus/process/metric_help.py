@@ -50,7 +50,7 @@ METRIC_HELP = {
     ),
     "caravan_plan_applier_evictions_total": "allocations evicted for jobs of higher priority",
     "caravan_plan_applier_evictions_spared_total": (
-        "planned evictions not done: the victim had ended, or its resources were not needed any more"
+        "planned evictions not done: the victim had ended, or its resources were no longer needed"
     ),
     "caravan_plan_applier_rebuilds_total": (
         "rebuilds of the state after a refused or unanswered append"

@@ -165,7 +165,7 @@ Term = tuple[str, Version]
 
 @lru_cache(maxsize=1024)
 def parse_constraint(text: str, *, strict: bool) -> tuple[Term, ...] | None:
-    """Parse `>= 1.2, < 2`; None if it is no version constraint."""
+    """Parse `>= 1.2, < 2`; None if it is not a version constraint."""
     if len(text) > VERSION_CHARS_MAX:
         return None
     terms: list[Term] = []

@@ -1,6 +1,6 @@
-"""Room that appears: whom the fact that says so may help, as closely as it is cheap to say.
+"""Freed capacity: the node classes and amounts that a CapacityFreed event names, as far as they are cheap to compute.
 
-Decides classes and amounts of CapacityFreed. The eval broker decides which evaluations wake.
+The eval broker decides which evaluations wake.
 """
 
 from collections.abc import Iterable

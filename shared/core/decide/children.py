@@ -1,6 +1,6 @@
-"""Children of jobs: the facts that make a job of the pattern that another one is.
+"""Children of jobs: the facts that register a child of a periodic or parameterized job.
 
-Decides nothing about whether or when; `launches.py` and `dispatch.py` do.
+Whether and when is decided in `launches.py` and `dispatch.py`.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Progress of a deployment: how it begins, goes on and ends by itself.
+"""Progress of a deployment: how it begins, continues and ends by itself.
 
 Decides from the state that already holds the fact which brought it about: a version that was registered, a plan that
 was committed, health that was reported. What fails goes back to the newest stable version, as a new version. Must not
@@ -282,7 +282,7 @@ def hold_deployment(
 def release_deployment(
     deployment: Deployment, cause: str, reason: str, now_ns: int, *, request_id: str = ""
 ) -> list[DeploymentReleased]:
-    """Let a deployment go on as far as a cause is concerned; empty: that does not hold it."""
+    """Let a deployment continue as far as a cause is concerned; empty: that does not hold it."""
     if deployment.hold_of(cause) is None:
         return []
     released = DeploymentReleased(
@@ -300,7 +300,7 @@ def release_deployment(
 
 
 def canary_rows(state: State, deployment: Deployment, name: str) -> Rows:
-    """Canaries of a group that were not promoted, whatever became of them. Shape: (C,)."""
+    """Canaries of a group that were not promoted, in any status. Shape: (C,)."""
     table = state.allocations
     rows = table.rows_of(deployment.job_id)
     rows = rows[(table.deployment[rows] == deployment.key) & table.canary[rows]]

@@ -1,8 +1,7 @@
-"""Deployments: what an operator or a clock says to one.
+"""Deployments: commands of operators and the clock.
 
-Decides the fact, or the refusal in Nomad's words; what follows from it is decided in
-`deployment_progress.py` once it is applied.
-A command that finds things as it wants them changes nothing.
+Decides the fact, or the refusal in Nomad's words; what follows from it is decided in `deployment_progress.py` once it
+is applied. A command that already holds changes nothing.
 """
 
 from collections.abc import Iterable
@@ -142,7 +141,7 @@ def decide_pause(deployment: Deployment, command: PauseDeployment, now_ns: int) 
 
 
 def _ignore_gates(deployment: Deployment, command: PauseDeployment, now_ns: int) -> list[Event]:
-    """Let a deployment go on whatever its gates and windows say, and end its pause."""
+    """Let a deployment continue regardless of its gates and windows, and end its pause."""
     if not deployment.gates and deployment.window is None:
         return refuse(command.request_id, "invalid", "the deployment has no gates and no windows")
     events: list[Event] = []

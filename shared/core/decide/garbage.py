@@ -1,4 +1,4 @@
-"""Forgetting: terminal entities leave the state by facts, by the policy's ages in log time.
+"""Garbage collection: terminal entities are removed from the state by facts, by the policy's ages in log time.
 
 Seqs stand for times: `LogTimeIndex` tells which seq was written when, from the records that went by. One pass is
 bounded, so that collecting a million rows is many small transactions and not one pause.
@@ -78,7 +78,7 @@ class LogTimeIndex:
 def decide_garbage(
     state: State, horizon: LogTimeIndex, now_ns: int, *, everything: bool = False
 ) -> list[Event]:
-    """Say what leaves now. `everything`: all that is terminal, whatever its age.
+    """Say what leaves now. `everything`: all that is terminal, regardless of its age.
 
     Verdicts keep to their age all the same: they make sending a submission again harmless.
     """
@@ -236,7 +236,7 @@ def _jobs(state: State, upto: int, keep_max: int, leaving: Rows) -> list[Event]:
         if state.evaluations.open_of.get(job_id):
             continue
         if job_id in state.deployments.active or job_id in state.rollouts.active:
-            # While it is held or paused nothing of it may run, and it goes on later.
+            # While it is held or paused nothing of it may run, and it continues later.
             continue
         held = state.allocations.rows_of(job_id)
         if len(held) and (job.stopped or not is_finished(state, job)):

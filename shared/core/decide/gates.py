@@ -1,4 +1,4 @@
-"""Gates and windows of deployments: what a reading makes of them, and what they make of the deployment.
+"""Gates and windows of deployments: how a reading changes them, and how they hold or release the deployment.
 
 Gauges of the cluster itself are read from the tables; those of clients come with the command. Only crossings become
 facts: a reading that changes nothing leaves none.

@@ -1,7 +1,7 @@
 """When the log begins a new incarnation: it may have been restored from an older copy (ADR 27).
 
 Decides whether one is due and its number. Ids made from then on are of no history that was lost: the number is a time,
-and above all that a node has seen. Must not know who noticed, nor what a node does about it.
+and above all that a node has seen.
 """
 
 from schemas.policy import BeginIncarnation, IncarnationBegan

@@ -207,7 +207,7 @@ def _register(state: State, command: RegisterJob, old: Job | None, origin: int =
         parameterized=command.parameterized,
         gates=command.gates,
         windows=command.windows,
-        # The same text again is no revert.
+        # The same text again is not a revert.
         reverted_from=-1 if is_same else origin,
         # What may be held from its start has a fact of its own.
         deploys=runs

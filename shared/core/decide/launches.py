@@ -44,7 +44,7 @@ def decide_launch(state: State, command: LaunchDue) -> list[Event]:
 
 
 def decide_force(state: State, command: ForceLaunch) -> list[Event]:
-    """Launch a child now, whatever runs; nothing where the child of this second is there already."""
+    """Launch a child now, regardless of running children; nothing where the child of this second is there already."""
     job = state.jobs.by_id.get(command.job_id)
     parent = state.launches.by_parent.get(command.job_id)
     if job is None:

@@ -80,7 +80,7 @@ def decide_policy(state: State, command: SetPolicy) -> list[Event]:
     table = state.policy
     if command.policy == table.policy or is_late(command.seen_seq, table.modify_seq):
         return []
-    # Whatever it allows now may find room.
+    # What the new policy allows may find room.
     held = limit_reservations(state, command.policy.reservations_max)
     return [PolicyChanged(policy=command.policy), *held, freed_on_all_classes(state)]
 
@@ -100,7 +100,7 @@ def _policy_fault(policy: Policy) -> str:
 
 
 def _bounds_fault(policy: Policy) -> str:
-    """Say which number of a policy makes no sense, or has no place in a snapshot."""
+    """Name a number of a policy that is out of range, or does not fit in a snapshot."""
     for field in (
         "submission_keep_ns",
         "evaluation_keep_ns",
@@ -191,7 +191,7 @@ def decide_declaration(state: State, command: DeclarePool) -> list[Event]:
 
 
 def _declaration_fault(state: State, command: DeclarePool) -> tuple[str, str] | None:
-    """Say why a declaration cannot stand: code and reason; None: it can."""
+    """Return why a declaration is refused: code and reason; None: it is accepted."""
     fleet, pool = state.fleet, command.pool
     if reason := invalid_pools((pool,)):
         return ("invalid", reason)

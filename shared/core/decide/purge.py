@@ -1,6 +1,6 @@
-"""Purge: a job that was stopped to be forgotten leaves in the transaction in which the last of it ended.
+"""Purge: a job stopped with purge is removed in the transaction in which its last allocation ended.
 
-Decides whether that is now. What it misses (an allocation lost with its node, more rows than one event names) the next
+What it misses (an allocation lost with its node, more rows than one event names) the next
 pass of garbage.py collects.
 """
 

@@ -1,6 +1,6 @@
-"""Refusing a command that could not be decided, whatever it is: the fact that its sender waits for.
+"""Refusals of commands that could not be decided: the fact that the sender waits for.
 
-Decides nothing about the command itself. Where no fact says no, the sender asks again from the state as it is then.
+Without a refusal in the log, the sender repeats the command against the state as it is then.
 """
 
 from schemas.base import Event

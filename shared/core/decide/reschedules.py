@@ -50,7 +50,7 @@ def reschedule_time(state: State, row: int, code: int, now_ns: int) -> tuple[int
 
 
 def make_due(state: State, job: Job) -> list[Event]:
-    """Make what failed of a job due now, whatever its attempts and delays say."""
+    """Make failed allocations of a job due now, regardless of attempts and delays."""
     table = state.allocations
     rows = table.rows_of(job.id)
     failed = rows[(table.client[rows] == FAILED) & (table.desired[rows] == RUN)]
@@ -68,7 +68,7 @@ def make_due(state: State, job: Job) -> list[Event]:
 
 
 def is_stopped(state: State, job_id: JobId) -> bool:
-    """Tell whether a job wants nothing any more."""
+    """Tell whether a job no longer wants any allocations."""
     job = state.jobs.by_id.get(job_id)
     return job is None or job.runs_nothing
 

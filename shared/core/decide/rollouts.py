@@ -1,7 +1,7 @@
-"""Rollouts of several jobs: how one starts, goes on and ends.
+"""Rollouts of several jobs: how one starts, continues and ends.
 
 Decides from the state that already holds the fact which brought it about: a member's deployment that ended, a member
-that was registered or stopped alone, a rollout that ended. How a single deployment goes on is decided in
+that was registered or stopped alone, a rollout that ended. How a single deployment continues is decided in
 `deployment_progress.py`, which asks the table of rollouts where a member differs.
 """
 
@@ -183,7 +183,7 @@ def cancel_rollout(state: State, job_id: JobId) -> list[Event]:
 
 
 def follow_rollout_end(state: State, event: RolloutEnded, now_ns: int) -> Iterator[Event]:
-    """Bring every member of a failed rollout back; let those of a cancelled one go on singly."""
+    """Bring every member of a failed rollout back; let those of a cancelled one continue singly."""
     rollout = state.rollouts.by_key[event.key]
     if event.status == "failed":
         for nth in reversed(range(len(rollout.members))):
@@ -220,7 +220,7 @@ def _back(state: State, rollout: RolloutRecord, nth: int) -> Iterator[Event]:
 
 
 def _alone(state: State, member: MemberProgress, now_ns: int) -> Iterator[Event]:
-    """Let a member go on without the others: nothing holds it, and its canaries wait for none but themselves."""
+    """Let a member continue without the others: nothing holds it, and its canaries wait for none but themselves."""
     active = _active_deployment(state, member)
     if active is None:
         return

@@ -1,6 +1,6 @@
-"""What refuses a submission against the state, and the bound that texts made here share.
+"""The exception that refuses a submission against the state, and the size bound of texts made here.
 
-Raised where a submission is decided (`dispatch.py`, `versions.py`), made a fact of in `jobs.py`.
+Raised where a submission is decided (`dispatch.py`, `versions.py`), turned into a fact in `jobs.py`.
 """
 
 #: Canonical bytes of a job, as at its submission.

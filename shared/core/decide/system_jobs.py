@@ -1,4 +1,4 @@
-"""Everywhere: evaluations of the jobs that run on every node, when a node comes or changes.
+"""System jobs: evaluations of the jobs that run on every node, when a node registers or changes.
 
 Decides which of them must look again. One evaluation of a job that is not handed out yet sees every node that came
 before it is decided; so where one is pending none is created, and the plan that ends it says what it saw: for a node
@@ -6,7 +6,7 @@ that came after that, another one follows in the same transaction (`has_newer_no
 thousand nodes that register in one burst are a handful of evaluations of a job, and the last of them sees the last
 node.
 
-Must not know which nodes are feasible: datacenter and node pool are asked here, the rest by the scheduler.
+Only datacenter and node pool are checked here; the scheduler decides which nodes are feasible.
 """
 
 from collections.abc import Collection, Sequence

@@ -1,7 +1,7 @@
-"""Learned: the shapes of asks that the log has seen, as a packing policy remembers them.
+"""Ask shapes: the shapes of asks that the log has seen, as a packing policy remembers them.
 
-Decides how a group is remembered: by its words, not by the models that happened to be there. Must not know prices;
-gpu_packing.py makes them.
+Decides how a group is remembered: by its words, not by the models that happened to be there. Prices are made in
+gpu_packing.py.
 """
 
 from typing import Final, NamedTuple

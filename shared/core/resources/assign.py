@@ -3,7 +3,7 @@
 Decides among what is free, always the same way: a part goes to the fullest slot that has room for it, whole ones to
 the lowest empty slots, all of one ask to slots of one model, and with `strict` grouping of one group; `compact` takes
 as few groups as it can, `scatter` as many. Ports are drawn by the counter hash of the seed, the next free one is
-taken. Must not know which node is better (headroom.py and scheduling/selection/ choose it); next: headroom.py.
+taken. The node is chosen before (headroom.py and scheduling/selection/); next: headroom.py.
 """
 
 from collections.abc import Mapping, Sequence
@@ -224,7 +224,7 @@ class ResourceAssigner:
         return found
 
     def _is_plain(self, ask: ResourceAsk, likes: Sequence[ModelAffinities]) -> bool:
-        """Tell whether whole slots are taken from below, whatever their group."""
+        """Tell whether whole slots are taken from below, regardless of their group."""
         plain = not ask.amount % WHOLE and not ask.grouping and not likes
         return plain and self._offers.slots[ask.pool].parts == 1
 

@@ -79,7 +79,7 @@ def _prefix(extras: ExtraAsks, variant: int) -> str:
 def _never_fits_reason(offers: OfferedResources, name: str, verb: str, nodes: int) -> str:
     if verb == "taken":
         return f"{name} is reserved on all {nodes} feasible nodes"
-    # What is no pool (the range of ports, cores' MHz) has a blank in its name.
+    # What is not a pool (the range of ports, cores' MHz) has a blank in its name.
     if " " in name or offers.is_offered(name):
         return f"no feasible node has enough of {name}, even empty"
     return f"nobody offers {name}"

@@ -1,8 +1,7 @@
 """What allocations hold of everything: the three columns, sums, slots, ports, and what belongs to the cluster.
 
-Decides nothing: adds and removes. Must not know what is offered, who holds or why. The allocation table keeps one as
-the truth; a hypothetical state (a plan under construction, evicted victims, unconfirmed plans) takes a
-`copy()` and adds and removes there:
+Only adds and removes; it does not know what is offered. The allocation table keeps one as the truth; a hypothetical
+state (a plan under construction, evicted victims, unconfirmed plans) takes a `copy()` and adds and removes there:
 
     trial = snapshot.held.copy()
     trial.remove(node_row, ask, holding)      # as if that allocation were gone

@@ -39,7 +39,7 @@ class SlotPool:
     """The instances of one pool. Shapes: N rows, G slots; a slot that no instance has is not `present`."""
 
     def __init__(self) -> None:
-        #: WHOLE, or 0 where there is no instance (any more).
+        #: WHOLE, or 0 where there is no instance.
         self.present: Slots = np.zeros((0, 0), np.int32)
         #: index into Offers.models.
         self.model: Slots = np.zeros((0, 0), np.int32)

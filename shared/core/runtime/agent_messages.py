@@ -1,8 +1,7 @@
 """What the agent's role asks of its node and what the node answers: the effects and inputs that no other role has.
 
-Decides nothing. Must not know a driver, a directory or a process: services/agent/executor/executor.py performs
-these on a real
-node, shared/sim performs the same in virtual time. Read `role.py` first; services/agent/role.py is the one user.
+services/agent/executor/executor.py performs these on a real node, shared/sim performs the same in virtual time. Read
+`role.py` first; services/agent/role.py is the one user.
 
 What a performer promises:
 - Effects are performed in order, and `WriteJournal` is durable (or has failed) before a later effect begins. After a
@@ -13,7 +12,7 @@ What a performer promises:
   TaskStarted in the end by TaskExited; every `RecoverTask` by TaskStarted(adopted), TaskExited or TaskGone.
 - After TaskStartFailed, TaskExited or TaskGone nothing of that run is alive, and nothing of it will come alive.
 - Signals and kills of a run that has ended, or never began, do nothing and are not answered.
-- A crash of the agent loses answers and effects not yet performed; tasks that run go on running, and what was
+- A crash of the agent loses answers and effects not yet performed; running tasks continue, and what was
   written to the journal is what the next `Agent(journal=…)` is given, in order, with nothing after a torn end.
 """
 
@@ -33,7 +32,7 @@ from shared.core.runtime.messages import (
 
 
 class ClusterKept(Wire, frozen=True, kw_only=True, tag_field="kind", tag="cluster"):
-    """The newest projection that was taken for an order: an older one is none, another cluster's neither."""
+    """The newest projection taken as an order; older ones and those of another cluster are not orders."""
 
     cluster_id: str
     seq: int
@@ -328,7 +327,7 @@ class CheckSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WatchChecks(msgspec.Struct, frozen=True, kw_only=True):
-    """From now on make these checks of an allocation, and no others; those that are made already go on."""
+    """From now on make these checks of an allocation, and no others; those already being made continue."""
 
     key: int
     alloc_id: str

@@ -1,7 +1,7 @@
 """A node's projection read: from columns on the wire to allocations, one by one or as arrays.
 
-Decides what the columns mean, and which do not hold together: those are no order. Must not know who reads. The other
-direction, from a state, is `shared/query/projections.py`.
+Decides what the columns mean, and which are inconsistent: those are not orders. The other direction, from a state, is
+`shared/query/projections.py`.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class DesiredAlloc(Wire, frozen=True, kw_only=True):
     index: int
     #: run, stop, or evict: it stops, and nothing starts before.
     desired: str = "run"
-    #: ports that the cluster picked, in the order of the job's labels; static ones stand in the job.
+    #: ports that the cluster picked, in the order of the job's labels; static ones are in the job.
     ports: tuple[int, ...] = ()
     #: pool -> ids of the instances that it holds.
     instances: dict[str, tuple[str, ...]] = {}
@@ -130,7 +130,7 @@ def read_desired_allocs(said: NodeProjection) -> tuple[DesiredAlloc, ...]:
 
 
 class _More(TypedDict, total=False):
-    """Fields of DesiredAlloc that stand in extras."""
+    """Fields of DesiredAlloc that are in extras."""
 
     ports: tuple[int, ...]
     instances: dict[str, tuple[str, ...]]

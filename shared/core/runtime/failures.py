@@ -1,6 +1,6 @@
 """What a role says of an exception that one request caused: enough to find the place, one line, no data of the request.
 
-Decides the words. Must not know any request. Next: `replicated_role.py`.
+Next: `replicated_role.py`.
 """
 
 _TEXT_CHARS_MAX = 300

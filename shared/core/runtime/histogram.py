@@ -1,7 +1,6 @@
 """How long things took, counted in buckets: sums of whole nanoseconds, shown as a Prometheus histogram in seconds.
 
-Decides the bounds, the same for every duration, so that one dashboard reads all. Must not know what is measured, and
-reads no clock: durations are handed in.
+The bounds are the same for every duration, so that one dashboard reads all. Reads no clock: durations are arguments.
 """
 
 from bisect import bisect_left

@@ -1,7 +1,7 @@
 """The options of each kind of task input, as they travel in `TaskInput.spec`.
 
 The agent's role fills them (services/agent/tasks/task_inputs.py), a handler of the same kind reads them
-(services/agent/inputs/). Decides nothing.
+(services/agent/inputs/).
 """
 
 import msgspec

@@ -146,19 +146,19 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     name: str
     data: bytes | None = None
-    #: the bus answered that nothing stands there.
+    #: the bus answered that the subject has no value.
     is_empty: bool = False
 
 
 class PutDone(msgspec.Struct, frozen=True, gc=False):
-    """A last value was stored; its subject now stands at `subject_seq`."""
+    """A last value was stored; its subject now is at `subject_seq`."""
 
     subject: str
     subject_seq: int
 
 
 class PutRefused(msgspec.Struct, frozen=True, gc=False):
-    """Another publisher was faster: what stands there now (empty data: nothing, or no answer)."""
+    """Another publisher was faster: its current value (empty data: none, or no answer)."""
 
     subject: str
     subject_seq: int
@@ -222,7 +222,7 @@ class Send(msgspec.Struct, frozen=True, gc=False):
 
 
 class Put(msgspec.Struct, frozen=True, gc=False):
-    """Store a last value; only if the subject stands at `expected` (-1: do not check). `ttl_s` 0: for ever."""
+    """Store a last value; only if the subject is at `expected` (-1: do not check). `ttl_s` 0: forever."""
 
     subject: str
     data: bytes

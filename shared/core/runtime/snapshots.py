@@ -1,9 +1,9 @@
 """A set of tables at one checkpoint: writing it piece by piece, and reading it with proof.
 
-Decides what a set says about itself and when it is fit to begin at. Must not know where it is kept. What proves a set
-is the log: the tables that were read must have the hashes of the checkpoint that the log holds at the set's seq, and
-that record must link to the set's own head. Everything else (another format, release, shape or cluster, a hash that
-does not hold) is a reason to pass it over, never to stop.
+Decides what a set says about itself and when it is fit to begin at. Where it is stored: shared/bus/log/snapshots.py.
+What proves a set is the log: the tables that were read must have the hashes of the checkpoint that the log holds at the
+set's seq, and that record must link to the set's own head. Everything else (another format, release, shape or cluster,
+a hash that does not match) is a reason to skip it, never to stop.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -32,7 +32,7 @@ from shared.errors import LogError, SnapshotUnusable
 
 #: Raised when a set of an older release could be misread by this one.
 FORMAT = 1
-#: The part that is no table.
+#: The part that is not a table.
 EXTRAS_PART = "asides"
 
 
@@ -48,7 +48,7 @@ class SnapshotPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SnapshotManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a set is: stored last, so that a set without one is none."""
+    """Describes a set; stored last, so that a set without one is ignored."""
 
     format: int
     release: str

@@ -1,7 +1,8 @@
 """Tied stops: old allocations that stop once their replacements are placed, in the same plan.
 
-Where a replacement found no room, the old one goes on. The exception: a changed allocation whose own room would do for
-its replacement stops first, since that may be the only room there is; a deployment's limit counts what is missing.
+Where a replacement found no room, the old one keeps running. The exception: a changed allocation whose own room would
+do for its replacement stops first, since that may be the only room there is; a deployment's limit counts what is
+missing.
 """
 
 from collections.abc import Sequence

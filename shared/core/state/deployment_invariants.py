@@ -29,7 +29,7 @@ def check_deployments(state: State) -> list[Violation]:
             active.setdefault(deployment.job_id, []).append(deployment.key)
             job = state.jobs.by_id.get(deployment.job_id)
             if job is None or job.version != deployment.version:
-                text = f"{deployment.job_id} goes on with version {deployment.version}"
+                text = f"{deployment.job_id} continues with version {deployment.version}"
                 found.append(Violation("deployments", text))
             found += [
                 one for group in deployment.groups for one in _group(state, deployment, group)

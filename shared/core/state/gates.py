@@ -113,7 +113,7 @@ def terms_text(gate: UpdateGate) -> str:
     lasting = f" for {write_duration(gate.for_ns)}" if gate.for_ns else ""
     text = f"gate {gate.name!r}: {gate.gauge} {wanted_text(gate)}{lasting}"
     if gate.timeout_ns and gate.on_timeout != "wait":
-        ends = {"fail": "fails", "proceed": "goes on"}[gate.on_timeout]
+        ends = {"fail": "fails", "proceed": "continues"}[gate.on_timeout]
         text += f"; it {ends} after {write_duration(gate.timeout_ns)}"
     return text
 
@@ -124,7 +124,7 @@ def window_terms_text(one: UpdateWindow) -> str:
 
 
 def window_text(one: WindowState) -> str:
-    """Say where the windows of a deployment stand."""
+    """Describe the state of the windows of a deployment."""
     until = f" until {utc_text(one.until_ns)}" if one.until_ns else ""
     return f"{'inside' if one.is_open else 'outside'} of its window{until}"
 

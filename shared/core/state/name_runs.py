@@ -1,4 +1,4 @@
-"""Numbers as runs: start, length, start, length, …; how name indexes stand on the wire."""
+"""Numbers as runs: start, length, start, length, …; the form of name indexes on the wire."""
 
 import numpy as np
 from numpy.typing import NDArray

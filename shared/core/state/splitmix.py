@@ -1,8 +1,7 @@
 """SplitMix64: the one source of "randomness", a counter hash.
 
-Decides: how a 64-bit integer is spread over all 64 bits (lanes, ids, seeded draws).
-Must not know: who draws, or why. A draw is a pure function of its argument, so that every
-replica and every replay draws the same; nothing here keeps state.
+Spreads a 64-bit integer over all 64 bits, for lanes, ids and seeded draws. A draw is a pure function of its argument,
+so that every replica and every replay draws the same; nothing here keeps state.
 
 Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014);
 the constants and the order of operations are those of java.util.SplittableRandom. The output for x

@@ -1,8 +1,7 @@
 """The workload as seen so far: how often each shape was asked for, in arrival order, from an empty log.
 
-Decides: what is remembered, what is forgotten, and when prices are made anew. Must not know: what a
-price is. Every replica counts the same asks in the same order, so it has the same counts at the
-same seq. hole_values.py is next.
+Decides what is remembered, what is forgotten, and when prices are recomputed. Every replica counts the same asks in the
+same order, so it has the same counts at the same seq. hole_values.py is next.
 
 Counts halve when they sum up to `WINDOW`, so that what a cluster ran long ago fades away, and their
 number is bounded.

@@ -136,7 +136,7 @@ def _call(_execution: object, value: Value, *_arguments: Value) -> Value:
 
 @pure_function("print", "any…")
 def _print(*values: Value) -> Value:
-    """Join values, with blanks between two that are no text."""
+    """Join values, with blanks between two that are not texts."""
     return sprint(list(values))
 
 

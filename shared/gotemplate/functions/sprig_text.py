@@ -43,7 +43,7 @@ def as_plain_text(value: Value) -> str:
 
 
 def as_whole(value: Value) -> int:
-    """Return a value as an int; what is no number is 0."""
+    """Return a value as an int; what is not a number is 0."""
     if isinstance(value, str):
         try:
             value = read_number(value.removesuffix(".0"), 0)
@@ -56,7 +56,7 @@ def as_whole(value: Value) -> int:
 
 
 def as_float(value: Value) -> float:
-    """Return a value as a float; what is no number is 0."""
+    """Return a value as a float; what is not a number is 0."""
     if isinstance(value, str):
         try:
             return parse_float(value)

@@ -37,7 +37,7 @@ def general(value: Value) -> str:
 
 
 def sprint(values: list[Value]) -> str:
-    """Join values as `print` does: blanks between two that are no text."""
+    """Join values as `print` does: blanks between two that are not texts."""
     parts: list[str] = []
     for at, value in enumerate(values):
         if at and not isinstance(value, str) and not isinstance(values[at - 1], str):

@@ -51,7 +51,7 @@ _BASE60 = re.compile(r"[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?")
 
 
 def resolve_plain(text: str) -> Value:
-    """Return what a plain word means; a text that is no other kind is itself."""
+    """Return what a plain word means; a text of no other kind is itself."""
     if text in _WORDS:
         return _WORDS[text]
     if not text[0].isdigit() and text[0] not in "+-.":
@@ -262,7 +262,7 @@ def _compare_keys(left: Value, right: Value) -> int:
 
 
 def _compare_runs(a: str, b: str, at: int) -> int:
-    """Compare the numbers that begin at the first difference; what is no digit counts as none."""
+    """Compare the numbers that begin at the first difference; what is not a digit counts as none."""
     runs = [_DIGITS.match(one, at) for one in (a, b)]
     sizes = [len(run[0]) if run else 0 for run in runs]
     # Behind digits a zero is a place of the number, not its start.

@@ -1,7 +1,7 @@
 """Validation of template blocks: their fields, and the syntax and functions of what they hold.
 
 Source: Nomad structs.go, Template.Validate; a template itself is parsed here, where Nomad finds its faults on the node.
-The block is not built yet: functions that need Consul or Vault are no fault of a job that is accepted without it.
+The block is not built yet: functions that need Consul or Vault are not an error in a job that is accepted without it.
 """
 
 import posixpath

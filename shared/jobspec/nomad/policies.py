@@ -38,7 +38,7 @@ class RescheduleBlock(JobBlock, frozen=True, kw_only=True):
 
 
 class GateBlock(JobBlock, frozen=True, kw_only=True):
-    """A gauge that has to be within a bound for deployments to go on. Caravan's own."""
+    """A gauge that has to be within a bound for deployments to continue. Caravan's own."""
 
     LABEL: ClassVar[str] = "Name"
 
@@ -55,7 +55,7 @@ class GateBlock(JobBlock, frozen=True, kw_only=True):
 
 
 class WindowBlock(JobBlock, frozen=True, kw_only=True):
-    """Times at which deployments go on. Caravan's own."""
+    """Times at which deployments continue. Caravan's own."""
 
     cron: str = field(name="Cron", default="")
     duration_ns: int = field(name="Duration", default=0)
@@ -79,7 +79,7 @@ class UpdateStrategy(JobBlock, frozen=True, kw_only=True):
     auto_promote: bool | None = field(name="AutoPromote", default=None)
     #: what holds deployments back; in the job's block alone.
     gates: tuple[GateBlock, ...] | None = field(name="Gates", default=None)
-    #: when deployments go on; in the job's block alone.
+    #: when deployments continue; in the job's block alone.
     windows: tuple[WindowBlock, ...] | None = field(name="Windows", default=None)
 
 

@@ -36,7 +36,7 @@ def find_unconverged_job(model: ReferenceModel, waiting_count: BlockedCount, now
                     # An applier's clock was an hour ahead: the deadline, or the time of a gate, is as far away.
                     continue
                 if not waiting_count(job.id, group):
-                    return f"{job.id} has a deployment that goes on, {allocs}"
+                    return f"{job.id} has a deployment that continues, {allocs}"
             if rollout is not None and rollout.status in {"failed", "paused"}:
                 # Nothing more is placed until a person resumes it, or registers another version.
                 continue

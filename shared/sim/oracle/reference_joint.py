@@ -65,7 +65,7 @@ class ReferenceJoint:
             for member in one.members:
                 same = self._newest.get(member.job_id) == member.version
                 is_there = same and not self._stopped.get(member.job_id)
-                hold(_RULE, is_there, member, "changed alone, and goes on")
+                hold(_RULE, is_there, member, "changed alone, and continues")
             if one.order == "in_order":
                 self._check_order(one)
             else:

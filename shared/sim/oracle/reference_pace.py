@@ -1,7 +1,7 @@
 """The pace of updates and drains, counted again from the log: how many stop by our own act while others have no health.
 
 A part of the reference model; it shares no code with the scheduler. A plan is judged by what its snapshot could show:
-what became unhealthy or ended after that is no fault of it.
+what became unhealthy or ended after that is not a fault of it.
 """
 
 from typing import Any

@@ -141,7 +141,7 @@ class ReferenceRollouts:
             self.members[row] = ReferenceMember(key, group, is_canary=placement.canaries)
 
     def update(self, update: plans.InPlace) -> None:
-        """Take allocations that go on in another version."""
+        """Take allocations that continue in another version."""
         for row in update.rows:
             self.members.pop(row, None)
             if update.deployment:
@@ -297,7 +297,7 @@ class ReferenceRollouts:
         for row in event.rows:
             member = self.members[row]
             mine = member.is_canary and member.deployment == event.key
-            self._ledger.hold(_RULE, mine, "promotes what is no canary of it", event)
+            self._ledger.hold(_RULE, mine, "promotes what is not a canary of it", event)
             member.is_canary = False
 
     def _end(self, event: deployments.DeploymentEnded) -> None:

@@ -24,7 +24,7 @@ _SHAPES_MAX = 16
 _REFUSALS_MAX = 5
 #: Counted client statuses.
 _COUNTED = {RUNNING: "started", COMPLETE: "complete", FAILED: "failed"}
-#: Jobs that are no arrival of the scenario.
+#: Jobs that are not arrivals of the scenario.
 OTHER_JOBS = "others"
 
 

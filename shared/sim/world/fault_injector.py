@@ -188,7 +188,7 @@ class FaultInjector:
                 for n, (subject, _) in enumerate(log.records)
                 if subject.endswith("lease") and n not in self._forged
             ]
-            # On the real bus a copied roll is marked as foreign, and is no record.
+            # On the real bus a copied roll is marked as foreign, and is not a record.
             old = [
                 one
                 for one in log.records[: leases[-1] if leases else 0]

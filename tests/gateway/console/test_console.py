@@ -280,7 +280,7 @@ def test_the_time_bar_moves_through_the_log(screens: Screens, console: Console) 
 
 
 def test_the_log_is_played(screens: Screens, console: Console) -> None:
-    """A playback begins at the moment shown, goes on by itself, and ends with its button."""
+    """A playback begins at the moment shown, continues by itself, and ends with its button."""
     console.open("cluster?at=2")
     page = console.page
     page.get_by_label("speed of playing").select_option("each record")
@@ -499,7 +499,7 @@ def test_keys_lead_everywhere(console: Console) -> None:
 
 
 def test_a_lost_gateway_is_told_and_resumed(screens: Screens, console: Console) -> None:
-    """What was shown stays, a banner says so, and behind a restart the page goes on by itself."""
+    """What was shown stays, a banner says so, and behind a restart the page continues by itself."""
     console.open("jobs")
     page = console.page
     os.kill(screens.gateway.up.said["services"]["gateway"], signal.SIGKILL)

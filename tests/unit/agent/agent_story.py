@@ -54,7 +54,7 @@ def alloc(key: int = 7, *, version: int = 0, desired: str = "run", **more: Any) 
 
 
 class Story:
-    """An agent under test. Everything that it did since the last `did()` is kept, journal and timers for ever."""
+    """An agent under test. Everything that it did since the last `did()` is kept, journal and timers forever."""
 
     def __init__(
         self,

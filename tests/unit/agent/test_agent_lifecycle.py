@@ -426,7 +426,7 @@ class _Node:
 
 @pytest.mark.parametrize("failing", ["a", ""])
 def test_a_killed_agent_neither_repeats_nor_skips(failing: str) -> None:
-    """Killed after any event of the whole life, the next agent goes on: each task runs once, in the same order."""
+    """Killed after any event of the whole life, the next agent continues: each task runs once, in the same order."""
     job = job_json(*FULL, restart=ONCE)
     whole = _life(job, failing, crash_at=-1)
     assert whole[:4] == ["+init", "+proxy", "-init", "+a"]
@@ -468,6 +468,6 @@ def _life(job: dict[str, Any], failing: str, *, crash_at: int) -> list[str]:
             seq, wanted = seq + 1, []
             node.story.hear(seq)
         else:
-            # Waiting here for ever would hang the test.
+            # Waiting here forever would hang the test.
             assert node.story.done, node.log
             node.story.wait(1)

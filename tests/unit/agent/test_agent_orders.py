@@ -203,7 +203,7 @@ def test_a_useless_answer_is_asked_again(data: bytes) -> None:
     ],
 )
 def test_a_job_that_cannot_be_run_fails_its_allocation_alone(job: dict[str, Any]) -> None:
-    """A job without our group, or with tasks that cannot be told apart, fails with a reason; the agent goes on."""
+    """A job without our group, or with tasks that cannot be told apart, fails with a reason; the agent continues."""
     story = Story(job=job).hear(5, alloc())
     assert story.state().status == "failed"
     assert story.state().tasks[""].events[0].message

@@ -65,7 +65,7 @@ def test_what_cannot_be_done_is_told(verb: str, fields: dict[str, str], code: st
 
 
 def test_what_is_no_order_is_answered() -> None:
-    """A body that is none, from any language: `invalid`, and the role goes on."""
+    """A body that is none, from any language: `invalid`, and the role continues."""
     story = running()
     message = Message("hands", subjects.node_rpc("n1", "restart"), b"[1", 99, reply=True)
     answer, _ = said(story, message)

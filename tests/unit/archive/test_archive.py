@@ -1,4 +1,4 @@
-"""The log as tables: facts agree with the state, an export goes on and refuses what it must, questions only read."""
+"""The log as tables: facts agree with the state, an export continues and refuses what it must, questions only read."""
 
 import shutil
 from collections.abc import Iterable

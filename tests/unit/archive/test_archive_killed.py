@@ -1,4 +1,4 @@
-"""An export that is killed at any moment leaves what the next one goes on with; two at once, and what a spool holds."""
+"""An export that is killed at any moment is continued by the next one; two at once, and what a spool holds."""
 
 import os
 import shutil
@@ -170,7 +170,7 @@ def many_small(folder: Path, step: int) -> set[str]:
 
 
 def test_small_segments_become_one(tmp_path: Path) -> None:
-    """Put together they say at every moment what they said, hold the same records, and exports go on behind them."""
+    """Put together they say at every moment what they said, hold the same records, and exports continue behind them."""
     folder = tmp_path / "out"
     many_small(folder, 20 if is_full() else 30)
     asked = "SELECT * FROM allocations_at(?)"

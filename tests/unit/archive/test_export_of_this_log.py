@@ -1,4 +1,4 @@
-"""An export goes on only with the log that it came from: its last record must stand there, byte for byte."""
+"""An export continues only with the log that it came from: its last record must stand there, byte for byte."""
 
 import asyncio
 from collections.abc import AsyncIterator

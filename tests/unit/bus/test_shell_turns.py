@@ -246,7 +246,7 @@ def test_timers_that_are_due_at_once_fire_one_by_one(
 
 @pytest.mark.parametrize("turns", range(1, 12))
 def test_who_gives_up_connecting_leaves_nothing_behind(turns: int) -> None:
-    """A connection that is cancelled at whatever point of its making ends whole: nothing of it goes on trying."""
+    """A connection that is cancelled at whatever point of its making ends whole: nothing of it continues trying."""
 
     async def story() -> None:
         making = asyncio.create_task(connect(NOWHERE))

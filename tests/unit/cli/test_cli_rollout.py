@@ -284,7 +284,7 @@ def member(job: str, why: str) -> RolloutMemberLine:
 def test_canaries_that_wait_for_another_job_do_not_keep_a_rollout_going(
     second: str, outcome: str
 ) -> None:
-    """Followed as long as the other job goes on by itself; where that waits for a person, both do."""
+    """Followed as long as the other job continues by itself; where that waits for a person, both do."""
     line = RolloutLine(id="r", key=1, name="spring", status="running")
     answer = RolloutAnswer(
         seq=1, rollout=line, members=(member("a", "rollout"), member("b", second))

@@ -1,4 +1,4 @@
-"""When a rollout of several jobs that is followed waits, and when it goes on."""
+"""When a rollout of several jobs that is followed waits, and when it continues."""
 
 import time
 from typing import Any
@@ -40,9 +40,9 @@ def rollout(*members: dict[str, Any]) -> RolloutAnswer:
     [
         # A gate that holds the only open job for longer than one look takes.
         (({"status": "successful"}, {"status": "waiting", "waits": ("held", 60)}), "waiting"),
-        # It may have let it go on by now.
+        # It may have let it continue by now.
         (({"status": "successful"}, {"status": "waiting", "waits": ("held", 2)}), ""),
-        # Others go on.
+        # Others continue.
         (({"status": "running"}, {"status": "waiting", "waits": ("held", 60)}), ""),
         (
             (

@@ -69,7 +69,7 @@ class WrittenSource:
             yield one
 
     async def follow(self, first: int) -> AsyncIterator[Record]:
-        """Yield records for ever."""
+        """Yield records forever."""
         while True:
             for one in self.log.records[first - 1 :]:
                 first = one.seq + 1

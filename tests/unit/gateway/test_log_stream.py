@@ -326,7 +326,7 @@ def test_records_without_a_line_do_not_put_off_the_heartbeat(
 
 
 def test_a_fault_in_a_line_cuts_that_reader_alone(story: Story) -> None:
-    """The role applies the record and goes on; another reader gets its lines."""
+    """The role applies the record and continues; another reader gets its lines."""
 
     class Broken(Maker):
         def after(self, source: ShapeSource, record: LogRecord, seq: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Data from outside: what is missing is noted, and the pass goes on with empty values."""
+"""Data from outside: what is missing is noted, and the pass continues with empty values."""
 
 from collections.abc import Sequence
 

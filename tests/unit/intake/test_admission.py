@@ -32,7 +32,7 @@ def shown(story: Story, some: list[RegisterJob]) -> Record:
 
 
 def test_what_workers_have_enough_of_is_held_back() -> None:
-    """While the backlog is at its bound nothing new is sent; as it falls so many go on as bring it there, in order."""
+    """While the backlog is at its bound nothing new is sent; as it falls, submissions refill it, in order."""
     story = Story()
     story.run(backlog(WAITING_MAX))
     assert not registers(story.run(*names(story, "a", "b", "c")))
@@ -56,7 +56,7 @@ def test_what_is_under_way_counts_as_waiting() -> None:
 
 
 def test_a_log_that_is_slow_gathers_no_crowd() -> None:
-    """Without any word, too, only so many are under way; as the log shows them the next go on, oldest first."""
+    """Without any word, too, only so many are under way; as the log shows them the next continue, oldest first."""
     story = Story()
     wanted = [f"s{number:05d}" for number in range(UNCONFIRMED_MAX + 3)]
     sent = registers(story.run(*names(story, *wanted)))
@@ -75,7 +75,7 @@ def test_what_was_sent_goes_again_without_credit() -> None:
 
 
 def test_a_broker_that_says_nothing_closes_no_door() -> None:
-    """A second after its last word everything goes on, by timer."""
+    """A second after its last word everything continues, by timer."""
     story = Story()
     story.run(backlog(WAITING_MAX))
     assert not registers(story.run(*names(story, "a")))

@@ -205,7 +205,7 @@ def test_silence_of_the_log_is_answered_pending() -> None:
 
 
 def test_an_abandoned_command_is_given_up() -> None:
-    """A command whose outcome never appears in the log is not resent for ever: its submitter was asked to retry."""
+    """A command whose outcome never appears in the log is not resent forever: its submitter was asked to retry."""
     story = Story()
     story.run(story.ask(a_body(submission_id="s-1")))
     started = story.now
@@ -302,7 +302,7 @@ def test_ids_that_could_be_mistaken_are_refused(bad: str) -> None:
     ],
 )
 def test_bad_input_is_answered_and_nothing_else_happens(body: bytes, code: str) -> None:
-    """What is no submission is refused at the fast door without a command; others in the batch go on."""
+    """What is no submission is refused at the fast door without a command; others in the batch continue."""
     story = Story()
     bad, good = story.ask(body), story.ask(a_body())
     effects = story.run(bad, good)
@@ -409,7 +409,7 @@ def test_the_fast_door_needs_no_leadership_and_no_listener() -> None:
 
 
 def test_a_nearly_full_log_takes_only_stops() -> None:
-    """New work is refused at the door with the reason, the drop box waits; both go on when there is room."""
+    """New work is refused at the door with the reason, the drop box waits; both continue when there is room."""
     story = Story()
     story.run(LeadershipWon())
     full = story.run(LogSpace(bytes=95, bytes_max=100, last_seq=10**6))
@@ -504,7 +504,7 @@ def test_a_message_read_twice_is_asked_for_once() -> None:
 
 
 def test_bad_messages_of_the_drop_box_are_put_aside() -> None:
-    """What cannot be read becomes a dead letter and a skip in its place; the ones behind it go on."""
+    """What cannot be read becomes a dead letter and a skip in its place; the ones behind it continue."""
     story = Story()
     story.lead()
     bad, strange, good = (
@@ -528,7 +528,7 @@ def test_bad_messages_of_the_drop_box_are_put_aside() -> None:
 
 
 def test_a_reconnect_sends_again_and_reads_on() -> None:
-    """After the bus was away all that is on the way is sent again at once; reading goes on behind it."""
+    """After the bus was away all that is on the way is sent again at once; reading continues behind it."""
     story = Story()
     story.lead()
     story.run(story.ask(a_body(submission_id="s-1")), story.drop(1, a_body()))

@@ -68,7 +68,7 @@ def test_blocks_of_a_job_file_are_compiled() -> None:
             'window {\n cron = "@daily"\n duration = "1h"\n time_zone = "Moon/Base"\n}',
             7,
             "Windows[0].TimeZone",
-            "no time zone",
+            "not a time zone",
         ),
     ],
 )

@@ -99,7 +99,7 @@ def test_inner_policies_win_field_by_field() -> None:
 
 
 def test_reschedule_attempts_mean_a_limit() -> None:
-    """A reschedule block with attempts limits a service that would be rescheduled for ever."""
+    """A reschedule block with attempts limits a service that would be rescheduled forever."""
     block = {"Attempts": 3, "Interval": 600 * SECOND}
     (group,) = groups(a_job(TaskGroups=[a_group(ReschedulePolicy=block)]))
     assert (group.reschedule.attempts, group.reschedule.unlimited) == (3, False)

@@ -25,7 +25,7 @@ def message(kind: str, command: AnyCommand) -> Message:
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda one: str(one.__name__))
 def test_a_command_is_queued_from_one_subject(command: type) -> None:
-    """A command that no kind allows would be refused for ever; one that two allow has two senders."""
+    """A command that no kind allows would be refused forever; one that two allow has two senders."""
     taken = []
     for kind in ALLOWED:
         queue = CommandQueue()

@@ -1,4 +1,4 @@
-"""Large and senseless commands: each is refused alone, in words, and the applier goes on."""
+"""Large and senseless commands: each is refused alone, in words, and the applier continues."""
 
 import pytest
 

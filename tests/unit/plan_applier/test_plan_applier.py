@@ -143,7 +143,7 @@ def _report(node_id: str) -> CommandBatch:
 
 
 def test_a_transaction_that_no_log_takes_is_refused_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command whose facts no record holds becomes a refusal and a dead letter; the applier and the others go on."""
+    """A command whose facts no record holds becomes a refusal and a dead letter; applier and others continue."""
     bench = Bench().lead()
     monkeypatch.setattr(applier, "RECORD_BYTES_MAX", 2_000)
     long, short = register("a", salt="x" * 2_000), register("b", submission_id="s-b")

@@ -291,7 +291,7 @@ def test_an_ended_evaluation_is_not_decided() -> None:
 
 
 def test_one_bad_job_harms_no_other() -> None:
-    """A decision that raises fails its evaluation by command, until the log shows it; the others go on."""
+    """A decision that raises fails its evaluation by command, until the log shows it; the others continue."""
     story = Story()
     story.fake.poison = "j2"
     story.lease(1, 2, 3)

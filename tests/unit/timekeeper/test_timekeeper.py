@@ -34,7 +34,7 @@ SECOND = 1_000_000_000
 
 
 class DelayedEvaluations:
-    """A toy: evaluations that sleep are due when their time has come."""
+    """A toy: delayed evaluations are due at their time."""
 
     tables = frozenset({"evaluations"})
     events: frozenset[type[Event]] = frozenset({EvaluationsCreated, EvaluationsWoken})

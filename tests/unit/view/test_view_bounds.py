@@ -8,7 +8,7 @@ from tests.unit.view.test_view import small
 
 
 def test_held_questions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Questions beyond the bound are answered at once that the state is too old; the held ones go on waiting."""
+    """Questions beyond the bound are answered at once that the state is too old; the held ones continue waiting."""
     monkeypatch.setattr("services.view.queries.HELD_MAX", 2)
     story = small()
     story.start()

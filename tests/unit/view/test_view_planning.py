@@ -112,7 +112,7 @@ def test_a_change_is_told_by_field_and_by_group() -> None:
 
 
 def test_what_touches_no_allocation_is_told_apart() -> None:
-    """An update in place creates and stops nothing, and what goes on waiting is no change; a new place is one."""
+    """An update in place creates and stops nothing, and what continues waiting is no change; a new place is one."""
     story = ready()
     job = edited()
     register(story, job, 0)
@@ -126,7 +126,7 @@ def test_what_touches_no_allocation_is_told_apart() -> None:
 
 
 def test_an_unchanged_job_that_waits_changes_nothing() -> None:
-    """What waited for a place and goes on waiting is shown, and is not counted as a change."""
+    """What waited for a place and continues waiting is shown, and is not counted as a change."""
     story = ready()
     job = edited()
     job["TaskGroups"][0]["Tasks"][0]["Resources"]["MemoryMB"] = 1_000_000

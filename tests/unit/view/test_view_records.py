@@ -26,7 +26,7 @@ def test_every_node_is_told_of_another_applier() -> None:
 
 
 def test_an_evaluation_may_be_made_ended_and_collected_in_one_transaction() -> None:
-    """`system.gc` beside a purge in one batch: the view goes on, and knows of no evaluation that the state forgot."""
+    """`system.gc` beside a purge in one batch: the view continues, and knows of no evaluation that the state forgot."""
     story = small()
     story.land(story.start())
     seq = len(story.records) + 1
@@ -75,4 +75,4 @@ def test_nodes_that_followed_a_lost_history_are_an_alarm() -> None:
         assert bool(story.ask("cluster")["alarms"]) == bool(lost_seq)
     (alarm,) = story.ask("cluster")["alarms"]
     assert f"node {spec.node_id} has seen seq {first + 40}" in alarm
-    assert f"records {first} to {first + 40}" in alarm and f"goes on at {first}" in alarm
+    assert f"records {first} to {first + 40}" in alarm and f"continues at {first}" in alarm

@@ -141,7 +141,7 @@ class MountSources:
         raise StartRefused(f"{text} ({PREFIX}ALLOWED_ROOTS)", recoverable=False)
 
     def _engine_socket(self, mount: DockerMount) -> str:
-        """The engine's socket, which the settings have allowed: the path is no task's."""
+        """The engine's socket, which the settings have allowed: the path is not one of a task."""
         socket = self._settings.socket
         if not self._settings.allow_engine_socket or socket is None:
             text = f"{mount.path}: mounting the engine's socket is not allowed"

@@ -1,6 +1,6 @@
 """Drivers built on driver exec: the node's isolation is probed once, and one starter serves all.
 
-Decides which of them there are. A driver that is off stays in the list: what it runs from an earlier life is adopted.
+A driver that is off stays in the list: what it runs from an earlier life is adopted.
 """
 
 from pathlib import Path

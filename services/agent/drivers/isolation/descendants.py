@@ -1,7 +1,7 @@
 """The processes below this one: what a task started, whatever session or group it is in now.
 
-Decides nothing about who is killed when: a process that is no pid 1 adopts the orphans below it (`adopt_orphans`), so
-that the end of all of them is a walk over /proc. Must not import more than it needs: it lives in the starter.
+A process that is not pid 1 adopts the orphans below it (`adopt_orphans`), so that the end of all of them is a walk over
+/proc. Must not import more than it needs: it lives in the starter.
 """
 
 import contextlib

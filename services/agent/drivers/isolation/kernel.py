@@ -1,7 +1,7 @@
 """System calls that Python does not have: namespaces, mounts, capabilities, and a few words to the kernel.
 
-Decides nothing; raises OSError with what was attempted. Must not import more than it needs: it lives in the starter,
-and every keeper is a fork of that. Linux only; numbers that differ between machines are in `seccomp.py`.
+Raises OSError with what was attempted. Must not import more than it needs: it lives in the starter, and every keeper is
+a fork of that. Linux only; numbers that differ between machines are in `seccomp.py`.
 """
 
 import contextlib
@@ -73,7 +73,7 @@ def setns(fd: int, flags: int) -> None:
 
 
 def mount(source: str, target: str, kind: str = "", *, flags: int = 0, data: str = "") -> None:
-    """Mount; empty texts are no argument."""
+    """Mount; empty texts are passed as no argument."""
     words = [os.fsencode(text) or None for text in (source, target, kind)]
     done = libc.mount(*words, ctypes.c_ulong(flags), data.encode() or None)
     check(done, f"mount {source or kind} at {target}")

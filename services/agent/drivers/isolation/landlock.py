@@ -1,4 +1,4 @@
-"""Landlock: rights over files that a process gives up for ever, for itself and all it starts.
+"""Landlock: rights over files that a process gives up forever, for itself and all it starts.
 
 Decides which rights a rule carries, by the version the kernel speaks. Needs no privilege. Source: the kernel's
 Documentation/userspace-api/landlock.rst; numbers are the same on every architecture.

@@ -5,10 +5,10 @@
 The keeper is outside: it waits for init, kills what is left, takes the cgroups away. Init is pid 1 of the task's
 namespaces: it reaps orphans, writes the task's exit where every life of the agent finds it, and ends, at which the
 kernel kills whatever else is in there. The task does all the rest: it makes its cgroups and its view, claims its run
-(`process/run_record.py`), gives up its rights, and executes the command. So a killed agent or keeper loses
-nothing, and a killed init ends its task. A task of raw_exec has one process for both, which adopts the task's orphans
-and ends them with it: a session of their own is no way out. Keeper and init are forks of the
-starter that touch as little as they can while the task runs: they do not even read the order before it has ended.
+(`process/run_record.py`), gives up its rights, and executes the command. So a killed agent or keeper loses nothing, and
+a killed init ends its task. A task of raw_exec has one process for both, which adopts the task's orphans and ends them
+with it: a session of their own is not a way out. Keeper and init are forks of the starter that touch as little as they
+can while the task runs: they do not even read the order before it has ended.
 
 Decides the order of these steps. Every function here ends its process.
 """

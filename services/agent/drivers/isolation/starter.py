@@ -1,8 +1,8 @@
 """The starter: one small process beside the agent that turns orders into processes by forking.
 
-It imports what a launch needs once, so that a launch costs forks and no imports, and
-what it forks shares its memory. Orders come over one socket as memory files with their descriptors; it answers
-nothing itself. It ends when the agent does; what it started stays. Decides nothing.
+It imports what a launch needs once, so that a launch costs forks and no imports, and what it forks shares its memory.
+Orders come over one socket as memory files with their descriptors; it answers nothing itself. It ends when the agent
+does; what it started stays.
 """
 
 import contextlib

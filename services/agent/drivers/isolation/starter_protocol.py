@@ -1,6 +1,6 @@
 """Requests of the exec driver to its starter: start a run, or enter one. Plain data, JSON in a memory file.
 
-Decides nothing. Everything that depends on the operator or the node was decided before; nothing here is checked again.
+Everything that depends on the operator or the node was decided before; nothing here is checked again.
 """
 
 import os

@@ -22,7 +22,7 @@ _LOOK_AGAIN_S = 0.25
 
 
 class OsProcess(msgspec.Struct, frozen=True):
-    """One process, for ever: the kernel uses a pid again, but not with the same start."""
+    """One process, forever: the kernel uses a pid again, but not with the same start."""
 
     pid: int
     start_ticks: int

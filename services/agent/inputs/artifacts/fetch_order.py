@@ -1,4 +1,4 @@
-"""What the agent orders of a fetch helper, and what the helper answers. Decides nothing."""
+"""What the agent orders of a fetch helper, and what the helper answers."""
 
 import msgspec
 

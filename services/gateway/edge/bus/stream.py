@@ -61,7 +61,7 @@ def make_router(present: PresentServices, clock_s: Any) -> NatsRouter:
 def make_stream(
     login: Login, present: PresentServices, counts: BusCounts, clock_s: Any
 ) -> AsgiFastStream:
-    """The application with a connection of its own, in the gateway's login; it connects anew for ever."""
+    """The application with a connection of its own, in the gateway's login; it connects anew forever."""
     broker = NatsBroker(
         login.url.split(","),
         name="gateway",

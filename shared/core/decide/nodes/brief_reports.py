@@ -1,7 +1,7 @@
 """What nodes say in brief of their allocations: columns of statuses and health, taken in a few vector passes.
 
 Decides which of it counts: of rows that are the sender's own, a status that may follow, and the first word about each.
-Must not know what follows from it (`reports.py`).
+What follows from it: `reports.py`.
 """
 
 from collections.abc import Sequence

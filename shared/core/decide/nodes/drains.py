@@ -1,7 +1,7 @@
 """What an operator does to a node or an allocation that runs: drain, meta, stop.
 
 Decides the facts and the evaluations that follow from them. What is stopped is replaced by the plan of its job, so that
-each of these is a mark and an evaluation, no more. Must not know where replacements go.
+each of these is a mark and an evaluation, no more. The scheduler decides where replacements go.
 """
 
 import re

@@ -1,9 +1,9 @@
-"""Liveness: what becomes of nodes that fall silent or come back, and of what they hold.
+"""Liveness: state changes of nodes that fall silent or come back, and of their allocations.
 
 Decides between down and disconnected: a silent node is only disconnected for as long as it holds something that its
 group lets wait (`lost_after`). What ran and may wait becomes unknown; the rest is lost by the plan that replaces it
 (service_jobs.py). When the node comes back, what is unknown runs again, and an evaluation decides which allocation
-stays. Must not know who was heard when: the heartbeat monitor asks, and asks again for as long as a node is silent.
+stays. The heartbeat monitor watches heartbeats; it repeats its command as long as a node is silent.
 """
 
 from collections.abc import Collection

@@ -1,4 +1,4 @@
-"""Nodes: registration, and whose word counts. What they say of allocations: `reports.py`; silence: `liveness.py`."""
+"""Nodes: registration, and whose reports count. Reports about allocations: `reports.py`; silence: `liveness.py`."""
 
 from collections.abc import Sequence
 

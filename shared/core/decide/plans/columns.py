@@ -1,7 +1,7 @@
 """The columns of a plan: their lengths and the range of every value, before anything else reads them.
 
-Decides nothing about room or fences. A scheduler's login may send any numbers; those of a refused plan do not reach the
-log.
+A scheduler's login may send any numbers; those of a refused plan do not reach the log. Room: `fit.py`; fences:
+`verify.py`.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _JOB_TYPES = WORDS["EvalSummary", "job_type"]
 
 
 class MalformedPlanError(ValueError):
-    """A plan whose columns make no sense; `code` is that of its refusal."""
+    """A plan with inconsistent columns; `code` is that of its refusal."""
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(reason)

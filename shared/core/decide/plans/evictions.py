@@ -1,10 +1,9 @@
-"""Evictions of a plan, held against the latest state: who may still be evicted, and who need not be any more.
+"""Evictions of a plan, checked against the latest state: which victims may still be evicted, and which need not be.
 
-Decides which victims a plan gets. Must not know how they were chosen (shared/core/scheduling/preemption/search.py).
-A victim that is gone,
-stopping, evicted already or no longer less important is spared; whether the placement that counted on it still fits
-is decided by its room. One that turned out superfluous is spared, too: no allocation is evicted where the plan fits
-without it.
+Decides which victims a plan gets. How they were chosen: shared/core/scheduling/preemption/search.py. A victim that no
+longer exists, stopping, already evicted or no longer of lower priority is spared; whether the placement that counted on
+it still fits is decided by its room. One that turned out superfluous is spared, too: no allocation is evicted where the
+plan fits without it.
 """
 
 import numpy as np
@@ -24,7 +23,7 @@ _NO_ROWS: Rows = np.empty(0, dtype=np.int32)
 
 
 def requested_rows(state: State, plan: SubmitPlan) -> Rows:
-    """All rows that a plan wants evicted. Raises ValueError when they make no sense."""
+    """All rows that a plan wants evicted. Raises ValueError when they are inconsistent."""
     if not plan.evictions:
         return _NO_ROWS
     rows = np.asarray([row for one in plan.evictions for row in one.rows], dtype=np.int64)
@@ -89,7 +88,7 @@ def needed_victims(
 def _held_after(
     state: State, plan: SubmitPlan, victims: Rows, kept: tuple[GroupPlacement, ...]
 ) -> HeldResources:
-    """What is held once all victims are gone and what is kept is in."""
+    """What is held once all victims are removed and what is kept is in."""
     table, size = state.allocations, state.fleet.size
     held = table.held.copy(size)
     for row in victims.tolist():

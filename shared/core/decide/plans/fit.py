@@ -2,7 +2,7 @@
 
 Decides node by node, in the order of the plan; nothing gets more than there is. What holds slots and ports keeps those
 that the worker chose where they are still free, gets others of the same node where they are not, and is cut where
-there are none. Must not know fences, nor who may be evicted.
+there are none. Fences: `verify.py`; victims: `evictions.py`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -91,7 +91,7 @@ def _fitted(pairs: Iterable[Split], asked: tuple[GroupPlacement, ...] = ()) -> F
 
 
 def _without(state: State, victims: Rows) -> HeldResources:
-    """What is held when the victims are gone; their three columns are still in it."""
+    """What is held when the victims are removed; their three columns are still in it."""
     held = state.allocations.held
     if not len(victims):
         return held

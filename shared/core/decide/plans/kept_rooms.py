@@ -1,7 +1,7 @@
 """Kept rooms in plans: which of the rooms that are kept for a job's replacements its plan takes or gives up.
 
 A plan takes the room of a predecessor by placing its replacement, here or elsewhere, and gives it up by stopping the
-predecessor once more. Decides nothing about who gets a room that is given up.
+predecessor once more. It does not decide which job gets a room that is given up.
 """
 
 import numpy as np

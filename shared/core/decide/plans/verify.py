@@ -1,6 +1,6 @@
 """Verify: a plan against the latest state. It commits whole, in part, or not at all; never more than there is room.
 
-A plan whose columns make no sense is refused first (columns.py), and nothing of them is written. Three fences, in
+A plan with inconsistent columns is refused first (columns.py), and nothing of them is written. Three fences, in
 this order: the worker's gapless number (an earlier plan still on its way: wait for the resend), the evaluation (ended,
 or put back since the snapshot), and the job fence `plan_seq`. What passes them may still be cut node by node; then the
 evaluation stays pending and the rest is planned on a newer snapshot.

@@ -1,7 +1,7 @@
-"""Feasibility: which nodes may take an allocation at all, whatever room they have.
+"""Feasibility: which nodes may take an allocation at all, regardless of their free capacity.
 
-Decides: what a constraint, a datacenter pattern, a node pool and a driver mean for every row of the fleet.
-Must not know: capacity, scores, jobs; which nodes are ready. greedy.py takes the conjunction of the masks.
+Decides what a constraint, a datacenter pattern, a node pool and a driver mean for every row of the fleet. Capacity,
+scores and readiness play no part. greedy.py takes the conjunction of the masks.
 
 Attributes are dictionary-coded columns (state/node_attributes.py): an operator is evaluated once for each distinct
 value, and its verdicts are spread by the rows' codes. So an operator is one scalar function in operators.py.

@@ -268,7 +268,7 @@ class PacedReconciler(Reconciler):
         if not pace.is_running:
             wanted = min(wanted, len(replaced)) if pace.is_active else 0
         replaced = replaced[:wanted]
-        # What goes on in place in the new version has its names already.
+        # What continues in place in the new version has its names already.
         kept = at.alive & at.same & ~self.state.allocations.canary[at.rows]
         taken = [*index[at.rows[standing | kept]].tolist(), *index[replaced].tolist()]
         new = canary_names(
@@ -285,7 +285,7 @@ class PacedReconciler(Reconciler):
         self.requests.append(replace(request, canaries=True, tied=leaving, tied_reasons=reasons))
 
     def _stay(self, at: GroupRows, leaving: Rows) -> Rows:
-        """Return the rows of the group, of any version, that go on where they are."""
+        """Return the rows of the group, of any version, that continue where they are."""
         tied = [one.tied for one in self.requests]
         stopped = [np.asarray(one.rows, dtype=np.int32) for one in self.stops]
         going: Rows = np.concatenate((leaving, *tied, *stopped))
@@ -303,7 +303,7 @@ class PacedReconciler(Reconciler):
         """Replace what was lost of the others, in the version that it ran; their count is left alone."""
         table = self.state.allocations
         others = np.concatenate((at.rows[stands | again], at.unreplaced))
-        # Those of the same text go on in the newest version.
+        # Those of the same text continue in the newest version.
         running = self._older(job, group, others[~self.versions(job, group, others)[0]])
         if running is None:
             return

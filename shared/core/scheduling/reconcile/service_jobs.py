@@ -230,7 +230,7 @@ class Reconciler:
         same, current = self.versions(job, group, rows)
         before = is_before_stop(self.state, job, rows)
         if before.any():
-            # What failed before a stop of the job runs again; what completed goes on as of this version.
+            # What failed before a stop of the job runs again; what completed continues as of this version.
             self.stop(rows[failed & before], STARTED_AGAIN)
             failed &= ~before
             if job.job_type == "batch":

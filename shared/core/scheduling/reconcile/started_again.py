@@ -1,4 +1,4 @@
-"""Jobs that were stopped and run again: which allocations are of before the stop.
+"""Jobs that were stopped and run again: which allocations are from before the stop.
 
 What failed before a stop begins anew, and what completed counts in the version that started again, as long as the text
 of its group is the same (service_jobs.py, system_jobs.py).

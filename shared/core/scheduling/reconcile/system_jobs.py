@@ -160,7 +160,7 @@ class SystemReconciler(Reconciler):
         return GroupRows(rows, lost, alive, failed, same, current, moved, done, unreplaced)
 
     def _fits(self, group: GroupSpec, nodes: Rows, alive: Mask) -> Mask:
-        """Which allocations may go on where they are. A driver may be unavailable for a while."""
+        """Which allocations may continue where they are. A driver may be unavailable for a while."""
         fits: Mask = self.mask_of(group)[nodes]
         if group.drivers and (alive & ~fits).any():
             fits = self.mask_of(replace(group, drivers=()))[nodes]

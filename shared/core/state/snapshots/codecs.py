@@ -1,7 +1,7 @@
-"""How values become bytes and values again: raw little-endian columns, and msgpack for all that is no column.
+"""Encoding of values: raw little-endian columns, and msgpack for everything else.
 
-Decides the encoding. Must not know any table (`table_codecs.py`). Writing is cut into small pieces, each of at most
-`PIECE_BYTES` of a column or `PIECE_ENTRIES` of a dict, so that the writer can do other work in between.
+Tables: `table_codecs.py`. Writing is cut into small pieces, each of at most `PIECE_BYTES` of a column or
+`PIECE_ENTRIES` of a dict, so that the writer can do other work in between.
 """
 
 import zlib
@@ -336,7 +336,7 @@ class ObjectCodec:
     """What an object consists of: `fields` are written, `derived` are as in a new one, or made again by `settle`.
 
     `rows` says how much of its columns is in use. An attribute that is neither written nor derived is an error.
-    Fields in `shown` are no attributes: they are made to be written, and `settle` turns what was read into what is.
+    Fields in `shown` are not attributes: they are made to be written, and `settle` turns what was read into what is.
     Fields in `later` stand last; what an older release wrote ends before them, and they are as in a new object.
     """
 

@@ -1,7 +1,4 @@
-"""Handling: which function of a table applies which fact, so that a fact finds them by its type alone.
-
-Decides nothing. Must not know any table.
-"""
+"""Handling: which function of a table applies which fact, so that a fact finds them by its type alone."""
 
 from collections.abc import Callable
 from typing import Any

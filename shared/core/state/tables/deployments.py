@@ -95,9 +95,9 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     #: by cause.
     holds: tuple[DeploymentHold, ...] = ()
     gates: tuple[GateState, ...] = ()
-    #: None: it may go on at any time.
+    #: None: it may continue at any time.
     window: WindowState | None = None
-    #: an operator lets it go on whatever its gates and windows say.
+    #: an operator lets it continue regardless of its gates and windows.
     ignores_gates: bool = False
 
     @property

@@ -72,7 +72,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     #: the job that launched or dispatched it.
     parent: JobId = JobId("")
     periodic: PeriodicBlock | None = None
-    #: the version that was the newest when this one took the text of an older one; -1: it is no revert.
+    #: the version that was the newest when this one took the text of an older one; -1: it is not a revert.
     reverted_from: int = -1
     parameterized: ParameterizedBlock | None = None
     #: what holds its deployments back.
@@ -92,7 +92,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
 
     @property
     def runs_nothing(self) -> bool:
-        """No allocation of it is wanted, whatever its groups ask for."""
+        """No allocation of it is wanted, regardless of its groups' counts."""
         return self.stopped or self.is_pattern
 
 

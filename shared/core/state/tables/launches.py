@@ -1,6 +1,6 @@
 """Launches: for each periodic job the instant that was handled last, its newest launches, and which job made which.
 
-Everything that the timekeeper needs stands here, so that it replays neither texts nor groups of jobs.
+Everything that the timekeeper needs is here, so that it replays neither texts nor groups of jobs.
 """
 
 from collections.abc import Mapping

@@ -39,5 +39,5 @@ class ReservationTable(EventConsumer):
 
 
 def queue_position(reservation: Reservation) -> tuple[int, int, JobId]:
-    """Say where a job stands in the queue, as `shapes.order_of` does; the smaller goes first."""
+    """Position of a job in the queue, as `shapes.order_of` gives it; the smaller is first."""
     return (-reservation.priority, reservation.since_seq, reservation.job_id)

@@ -73,7 +73,7 @@ def _element(values: Value, index: Value) -> Value:
 
 @function("index")
 def _index(values: Value, value: Value) -> Value:
-    """Find where an element stands."""
+    """Find the index of an element."""
     for at, item in enumerate(as_list(values)):
         if values_equal(item, value):
             return at

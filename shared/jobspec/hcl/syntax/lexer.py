@@ -85,7 +85,7 @@ class Lexer:
     def heredoc(self) -> tuple[int, int, bool]:
         """Bound the body of the heredoc that the token opens: (start, end, whether its indent is trimmed).
 
-        The closing marker may stand indented and with trailing blanks. Goes on behind it.
+        The closing marker may stand indented and with trailing blanks. Continues behind it.
         """
         assert self._found is not None
         start = self.place

@@ -94,7 +94,7 @@ class TemplateParser:
                 continue
             text = _text(found)
             parts.append(text.lstrip() if strips else text)
-            # A trim reaches to the first thing that is no blank.
+            # A trim reaches to the first thing that is not a blank.
             strips = strips and not text.strip()
         lexer.place = place
         return parts

@@ -43,7 +43,7 @@ class JointCluster(Cluster):
         return self.do(RegisterJobs(jobs=jobs, **(base | fields)))
 
     def schedule_all(self) -> None:
-        """Decide every pending evaluation whose time has come, until none is left."""
+        """Decide every pending evaluation that is due, until none is left."""
         table = self.state.evaluations
         while True:
             due = [

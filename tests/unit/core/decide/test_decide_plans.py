@@ -117,7 +117,7 @@ def test_nodes_that_went_down_take_nothing(world: Cluster) -> None:
 def test_rows_that_mean_no_node_are_refused(
     world: Cluster, rows: tuple[int, ...], counts: tuple[int, ...], code: str
 ) -> None:
-    """A plan whose columns make no sense is refused whole."""
+    """A plan with inconsistent columns is refused whole."""
     plan = world.plan(placements=(placement(rows, counts, names=(0, max(sum(counts), 1))),))
     assert refusal(world.do(plan)) == code
 

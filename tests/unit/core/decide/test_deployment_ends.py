@@ -30,7 +30,7 @@ def test_what_was_healthy_must_be_so_at_the_end() -> None:
     assert (rollout.deployment.status, rollout.deployment.groups[0].healthy) == ("running", 2)
     (third,) = rollout.place(previous=(int(rollout.state.allocations.key[first]),), stops=[first])
     assert rollout.deployment.status == "running"
-    assert rollout.deployment.due_ns == rollout.now_ns + 10 * MINUTE, "the clock goes on"
+    assert rollout.deployment.due_ns == rollout.now_ns + 10 * MINUTE, "the clock continues"
     rollout.healthy(third)
     assert rollout.deployment.status == "successful"
 

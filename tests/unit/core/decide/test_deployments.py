@@ -1,4 +1,4 @@
-"""A new version goes on as its allocations become healthy, is promoted, fails, and goes back as a new version."""
+"""A new version continues as its allocations become healthy, is promoted, fails, and goes back as a new version."""
 
 from typing import Any
 

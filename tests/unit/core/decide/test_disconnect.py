@@ -405,7 +405,7 @@ def test_r40_two_of_five_are_away() -> None:
 
 
 def test_r40_back_without_replacements() -> None:
-    """R40: with nothing placed for them both just go on."""
+    """R40: with nothing placed for them both just continue."""
     story = spread(replace=False)
     before = story.wanted()
     story.ask("down")

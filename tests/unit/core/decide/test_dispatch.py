@@ -96,7 +96,7 @@ def test_what_the_job_does_not_take_is_refused(
 
 
 def test_a_stopped_parent_is_not_dispatched() -> None:
-    """Children that are there go on."""
+    """Children that are there continue."""
     world = world_with()
     child, *_ = world.do(dispatch())
     world.do(stop("render"))

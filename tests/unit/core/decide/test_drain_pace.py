@@ -311,7 +311,7 @@ def test_d11_disabled_before_the_deadline() -> None:
 
 
 def test_d11_a_node_that_goes_down_is_drained_by_its_losses() -> None:
-    """D11: the drain goes on; the plan that declares the last one lost ends it."""
+    """D11: the drain continues; the plan that declares the last one lost ends it."""
     fleet = Fleet()
     fleet.run(count=2, mp=0)
     fleet.drain()

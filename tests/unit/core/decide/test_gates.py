@@ -107,7 +107,7 @@ def test_a_reading_of_a_gate_that_changed_since_does_nothing() -> None:
 
 @pytest.mark.parametrize("on_timeout", ["fail", "proceed", "wait"])
 def test_timeouts(on_timeout: str) -> None:
-    """A gate that was shut for its timeout fails the deployment, lets it go on, or goes on waiting."""
+    """A gate that was shut for its timeout fails the deployment, lets it continue, or continues waiting."""
     rollout = gated(
         msgspec.structs.replace(LOAD, timeout_ns=10 * MINUTE, on_timeout=on_timeout),
     )

@@ -1,4 +1,4 @@
-"""A deployment that is held neither goes on nor runs out of time; once released it goes on where it was."""
+"""A deployment that is held neither continues nor runs out of time; once released it resumes where it was."""
 
 from schemas.base import Event
 from schemas.deployments import (

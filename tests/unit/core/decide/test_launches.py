@@ -208,7 +208,7 @@ def test_a_new_version_begins_anew() -> None:
 
 @pytest.mark.parametrize("how", ["stopped", "disabled", "purged"])
 def test_a_parent_that_is_gone_or_off_launches_nothing(how: str) -> None:
-    """P2: neither its instants nor an operator's force make a child; its children go on."""
+    """P2: neither its instants nor an operator's force make a child; its children continue."""
     world = at(world_with(), 1_021)
     command = due(world, 1_020)
     world.do(command)

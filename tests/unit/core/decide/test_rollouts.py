@@ -1,4 +1,4 @@
-"""Jobs that were submitted together go on together, and back together."""
+"""Jobs that were submitted together continue together, and back together."""
 
 from typing import Any
 
@@ -320,7 +320,7 @@ def test_failing_a_member_fails_the_rollout() -> None:
 
 @pytest.mark.parametrize("how", ["register", "stop", "purge"])
 def test_a_member_changed_alone_cancels_the_rollout(how: str) -> None:
-    """The others go on singly: nothing holds them, and their versions become stable by themselves."""
+    """The others continue singly: nothing holds them, and their versions become stable by themselves."""
     at = two("in_order")
     at.schedule_all()
     command = at.job("a", paced("d3")) if how == "register" else stop("a", purge=how == "purge")

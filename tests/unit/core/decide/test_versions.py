@@ -100,7 +100,7 @@ def registered(events: list[Event]) -> JobRegistered:
 
 
 def test_a_revert_is_a_new_version_with_the_old_text_and_count() -> None:
-    """Text, groups and priority come back; the version goes on, and says where it came from."""
+    """Text, groups and priority come back; the version continues, and says where it came from."""
     world = two_versions()
     old = world.state.jobs.spec(APP, 0)
     found = registered(world.do(revert()))

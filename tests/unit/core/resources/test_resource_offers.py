@@ -51,7 +51,7 @@ def test_a_pool_is_of_one_kind_on_every_node() -> None:
     fpga = Pool(name="fpga", instances=(Instance(id="x"),))
     (refused,) = cluster.do(join("n2", pools=(fpga,)))
     assert isinstance(refused, NodeRefused) and refused.code == "conflict"
-    assert "fpga is sum elsewhere" in refused.reason
+    assert "fpga is sum on other nodes" in refused.reason
     cluster.do(join("n1", number=2, pools=(fpga,)))
     assert cluster.state.fleet.offers.kind("fpga") == "indexed"
     cluster.do(join("n2", pools=(fpga,)))
@@ -83,7 +83,7 @@ def test_a_declaration_is_merged_with_what_the_node_says() -> None:
 
 
 def test_a_declaration_of_another_kind_is_refused() -> None:
-    """On a node, and of the cluster where nodes have it; instances of the cluster make no sense."""
+    """On a node, and of the cluster where nodes have it; the cluster cannot have instances."""
     cluster = Cluster()
     cluster.do(join("n1", pools=(gpus("a"),)), join("n2"))
     for node, pool, code in (

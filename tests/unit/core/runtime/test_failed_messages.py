@@ -54,7 +54,7 @@ def test_what_cannot_be_read_never_reaches_the_role() -> None:
     effects = role.step([asked(b"ok", fault="the header block does not begin")], 1)
     assert [type(one).__name__ for one in effects] == ["Send", "Ack"]
     assert b"the header block" in effects[0].data  # type: ignore[union-attr]
-    # A dead letter about a dead letter would come back for ever.
+    # A dead letter about a dead letter would come back forever.
     dead = Message("dead", "dead.x", b"deep", 6)
     assert [type(one).__name__ for one in role.step([dead], 1)] == ["Ack"]
 

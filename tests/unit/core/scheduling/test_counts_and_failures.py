@@ -11,7 +11,7 @@ from tests.unit.core.scheduling.rollout import A, Pass, Rollout
 
 UNNEEDED, REPLACED = "not needed", "replaced"
 STOPPED, DRAINED = "stopped by an operator", "its node is drained"
-#: Failed allocations are replaced after half a minute, and not for ever.
+#: Failed allocations are replaced after half a minute, and not forever.
 SLOW = ReschedulePolicy(delay_ns=30 * SECOND, delay_function="constant")
 NEVER = ReschedulePolicy(attempts=0, unlimited=False)
 
@@ -41,7 +41,7 @@ def settle(world: Rollout, status: str, *rows: int) -> None:
 
 
 def wake(world: Rollout) -> None:
-    """Wake the evaluations whose time has come."""
+    """Wake the evaluations that are due."""
     table = world.world.state.evaluations
     due = [k for k in table.open if 0 < table.by_key[k].wait_until_ns <= world.world.now_ns]
     world.world.do(WakeEvaluations(keys=tuple(due), reason="due"))

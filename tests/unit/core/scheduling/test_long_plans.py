@@ -1,4 +1,4 @@
-"""Plans that would take too long end early, and another one goes on."""
+"""Plans that would take too long end early, and another one continues."""
 
 from schemas.jobs import Affinity, ResourceAsk
 from schemas.nodes import Instance, Pool
@@ -8,7 +8,7 @@ from tests.builders import Cluster, group, join, register
 
 
 def rounds(cluster: Cluster) -> list[int]:
-    """Schedule until nothing goes on; say how many are there after each plan."""
+    """Schedule until nothing continues; say how many are there after each plan."""
     found: list[int] = []
     goes_on = True
     while goes_on:

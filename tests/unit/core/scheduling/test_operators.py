@@ -178,7 +178,7 @@ def test_patterns_mean_what_they_mean_elsewhere(pattern: str, text: str) -> None
     ],
 )
 def test_patterns_that_explode_elsewhere_take_linear_steps(pattern: str) -> None:
-    """What makes a backtracking matcher run for ever takes at most the states of the pattern for each character."""
+    """What makes a backtracking matcher run forever takes at most the states of the pattern for each character."""
     compiled = compile_pattern(pattern)
     steps: list[int] = []
     compiled.is_in("a" * (TEXT_CHARS_MAX - 1) + "!", steps.append)

@@ -46,7 +46,7 @@ def test_an_even_spread_fills_racks_by_turns() -> None:
 
 
 def test_a_spread_counts_what_is_there() -> None:
-    """Raising a count goes on where the spread stands."""
+    """Raising a count continues where the spread stands."""
     world = racks()
     spreads = (Spread(attribute="${meta.rack}"),)
     world.run(register("app", group(count=2, spreads=spreads)))

@@ -1,4 +1,4 @@
-"""Preemption: who goes for whom, what the applier makes of it, and what becomes of those who went."""
+"""Preemption: which allocations are evicted for which jobs, what the applier decides, and the fate of the victims."""
 
 import pytest
 

@@ -141,7 +141,7 @@ def test_a_dead_node_loses_its_own_and_nobody_else_gets_it() -> None:
 
 
 def test_an_ineligible_node_keeps_its_own_until_the_job_changes() -> None:
-    """Nothing new goes there; another digest stops what it has, the same one goes on in place."""
+    """Nothing new goes there; another digest stops what it has, the same one continues in place."""
     world = cluster("n1", "n2")
     world.run(register("app", **SYSTEM))
     world.do(SetEligibility(request_id="r", node_id="n1", eligible=False))

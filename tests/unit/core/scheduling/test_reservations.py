@@ -56,7 +56,7 @@ def test_what_fits_only_an_empty_node_holds_one_back() -> None:
 
 
 def test_more_important_jobs_use_what_is_held() -> None:
-    """A reservation binds only those who stand behind it."""
+    """A reservation binds only jobs behind its holder in the queue."""
     world = filled()
     world.run(register("couch", group(cpu_mhz=900)))
     (row,) = held(world)["couch"]
@@ -107,7 +107,7 @@ def test_the_first_of_the_queue_hold_nodes() -> None:
 
 
 def test_no_node_is_held_twice() -> None:
-    """Those who stand behind hold other nodes."""
+    """Jobs behind it in the queue reserve other nodes."""
     world = filled(nodes=3)
     for name in ("a", "b", "c", "d"):
         world.run(register(name, group(cpu_mhz=900)))

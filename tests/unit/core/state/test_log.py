@@ -67,7 +67,7 @@ def test_a_chain_of_our_own_is_accepted(log: Log) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"hello", b'{"stream":"CMD","seq":5}', b"\xff\xfe", b"[1,2"])
 def test_what_is_no_record_is_skipped_and_counted(log: Log, data: bytes) -> None:
-    """A foreign record takes its seq and nothing else; the chain goes on over it."""
+    """A foreign record takes its seq and nothing else; the chain continues over it."""
     log.foreign(data)
     log.add("tx")
     chain = log.read()

@@ -1,4 +1,4 @@
-"""A log as an applier would write it, for tests of roles that follow it. Decides nothing: events are the test's."""
+"""A log as an applier would write it, for tests of roles that follow it. Events are the test's."""
 
 from schemas.base import EvalKey, JobId, NodeId
 from schemas.envelope import CORE_VERSION, SCHEMA_VERSION, AnyEvent, LeaseHeld, LogRecord
