@@ -193,7 +193,7 @@ def test_the_drop_box_is_read_in_order_from_a_position() -> None:
 
 
 def test_a_pause_lets_inputs_wait() -> None:
-    """A stopped process steps not at all, and takes everything at once when it goes on."""
+    """A stopped process steps not at all, and takes everything at once when it continues."""
     where = context()
     process = run(where, "sleeper", messages.Listen("all", "a.*"))
     where.loop.run(50 * MS)
@@ -249,7 +249,7 @@ def test_last_values_are_fenced() -> None:
 
 
 def test_leadership_moves_when_its_holder_falls_silent() -> None:
-    """A paused leader keeps believing; another wins after the lease; the first learns of it when it goes on."""
+    """A paused leader keeps believing; another wins after the lease; the first learns of it when it continues."""
     where = context()
 
     class Leader(Toy):

@@ -35,7 +35,7 @@ class Followable(Generic[A]):
     #: by an id or a unique prefix, at a seq or later.
     query: Callable[[Client, str, int], Awaitable[A]]
     id_of: Callable[[A], str]
-    #: `successful`, `failed`, `cancelled` or `waiting`; empty: it goes on.
+    #: `successful`, `failed`, `cancelled` or `waiting`; empty: it continues.
     outcome_of: Callable[[A], str]
     title: Callable[[A], str]
     #: how far it is, and its groups.
@@ -46,7 +46,7 @@ class Followable(Generic[A]):
 
 
 def exit_code(outcome: str) -> int:
-    """0: successful; 2: it goes on, after a person acted or capacity came; 1: failed or cancelled."""
+    """0: successful; 2: it continues, after a person acted or capacity came; 1: failed or cancelled."""
     return {"successful": 0, "waiting": 2, "": 2}.get(outcome, 1)
 
 

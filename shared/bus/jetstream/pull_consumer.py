@@ -23,7 +23,7 @@ from shared.protocol.id_tokens import id_token
 _EXPIRES_S = 30
 _HEARTBEAT_S = 1
 _SILENCE_S = 2.5
-#: A shared consumer without a puller keeps messages for so long; that of a dead worker must not stay for ever.
+#: A shared consumer without a puller keeps messages for so long; that of a dead worker must not stay forever.
 _DURABLE_IDLE_NS = 300 * SECOND_NS
 _OWN_IDLE_NS = 10 * SECOND_NS
 _BACKOFF_FIRST_S, _BACKOFF_MAX_S = 0.05, 1.0

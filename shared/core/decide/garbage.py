@@ -226,7 +226,7 @@ def _jobs(state: State, upto: int, keep_max: int, leaving: Rows) -> list[Event]:
         if not (job.purge or job.plan_seq <= upto or len(gone) < excess):
             continue
         if not job.stopped and (job.is_pattern or job.job_type in SERVICE_JOB_TYPES):
-            # It goes on: a pattern makes others; a service may be at count 0, or behind a gate that never opened.
+            # It continues: a pattern makes others; a service may be at count 0, or behind a gate that never opened.
             continue
         if not job.purge and any(one.tag for one in jobs.versions.get(job_id, ())):
             # An operator may start it again by this name.

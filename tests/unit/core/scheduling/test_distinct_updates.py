@@ -163,7 +163,7 @@ def test_a_rule_of_the_job_takes_from_later_groups() -> None:
 
 
 def test_a_rolling_update_moves_what_is_beyond_a_rule_one_by_one() -> None:
-    """With `max_parallel` one at a time moves; what finds no place by the rule goes on where it is."""
+    """With `max_parallel` one at a time moves; what finds no place by the rule stays where it is."""
     world, old, limited = nine(2, 3, update=UpdatePolicy(max_parallel=1))
     change(world, limited)
     assert len(set(old) & set(world.rows())) == 8
