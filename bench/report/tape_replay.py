@@ -18,6 +18,7 @@ from typing import Any, TextIO
 import msgspec
 import orjson
 
+from bench.report.tape_reader import effect_lists, packed, read_tape
 from schemas.nodes import NodeSpec
 from services.agent.node_reconciler import AgentLimits
 from services.agent.role import Agent
@@ -30,7 +31,7 @@ from services.timekeeper.role import Timekeeper
 from services.view.role import View
 from services.view.snapshot_writer import SnapshotSchedule
 from shared.bus.process.runner import tune_garbage_collector
-from shared.bus.shell.tape import Header, effect_lists, packed, read_tape
+from shared.bus.shell.tape import Header
 from shared.core.runtime.agent_messages import JournalEntry
 
 

@@ -4,7 +4,6 @@ Changes nothing: the next version is in a copy of the job table, everything else
 """
 
 import copy
-from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -32,7 +31,7 @@ from shared.core.state.gates import terms_text, window_terms_text
 from shared.core.state.ids import alloc_id
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import RUN, TERMINAL
-from shared.core.state.tables.jobs import Job
+from shared.core.state.tables.jobs import Job, make_job, spec_digest
 from shared.jobspec.diff import diff_jobs
 from shared.jobspec.submission import ParsedSubmission, to_command
 
@@ -92,30 +91,12 @@ def plan_job(state: State, masks: PlacementCache, submission: ParsedSubmission) 
 
 def _next_version(command: RegisterJob, old: Job | None) -> Job:
     """The job as it would be in the table, were it registered now."""
-    digest = blake2b(bytes(command.spec), digest_size=16).hexdigest()
+    digest = spec_digest(bytes(command.spec))
     same = old is not None and old.spec_digest == digest and old.stopped == command.stopped
     if same and old is not None:
         return old
-    return Job(
-        id=command.job_id,
-        version=0 if old is None else old.version + 1,
-        job_type=command.job_type,
-        priority=command.priority,
-        datacenters=command.datacenters,
-        node_pool=command.node_pool,
-        all_at_once=command.all_at_once,
-        groups=command.groups,
-        spec_digest=digest,
-        stopped=command.stopped,
-        parent=command.parent,
-        periodic=command.periodic,
-        parameterized=command.parameterized,
-        gates=command.gates,
-        windows=command.windows,
-        create_seq=old.create_seq if old is not None else 0,
-        modify_seq=0,
-        plan_seq=0,
-    )
+    version = 0 if old is None else old.version + 1
+    return make_job(command, old, version=version, digest=digest, seq=0)
 
 
 def _groups(state: State, job: Job, proposal: Proposal) -> dict[str, GroupPlan]:

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from bench.report.tape_reader import read_tape
 from bench.report.tape_replay import replay_tape
 from schemas.answers import ErrorAnswer
 from schemas.base import Wire
 from schemas.bounds import WORDS
 from schemas.catalogue import published_name
 from schemas.envelope import ENCODER
-from shared.bus.shell.tape import read_tape
 from shared.core.runtime.messages import Message
 from shared.protocol import contract
 from tests.golden import records_v1

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from bench.report.tape_replay import (ROLES, replay_tape)
-from shared.bus.shell.tape import read_tape
+from bench.report.tape_reader import read_tape
 
 TAPES = Path(__file__).parent / "tapes"
 EXPECTED = TAPES / "digests.json"

@@ -21,6 +21,7 @@ from shared.core.scheduling.selection.candidates import ask_columns
 from shared.core.state.splitmix import splitmix64
 from tests.builders import Cluster, group, join, register
 from tests.examples import examples
+from tests.property.gpu_reference import place_count
 
 pytestmark = pytest.mark.property
 UNIT = 10_000
@@ -111,18 +112,14 @@ def test_the_product_packs_as_the_policy_does(
         free = np.array([not held.ports.is_held(row, 80) for row in range(size)])
         expected: list[tuple[int, tuple[int, ...]]] = []
         while len(expected) < spec.count:
-            some = fragmentation.place_count(
-                columns, ask, 1, prices, usable=free, preferred=own & free
-            )
+            some = place_count(columns, ask, 1, prices, usable=free, preferred=own & free)
             if not some:
                 break
             expected += some
             free[some[0][0]] = False
     else:
         usable = np.ones(size, dtype=bool)
-        expected = fragmentation.place_count(
-            columns, ask, spec.count, prices, usable=usable, preferred=own
-        )
+        expected = place_count(columns, ask, spec.count, prices, usable=usable, preferred=own)
     assert placed(cluster, spec, lane=0, lanes=lanes) == expected
 
 

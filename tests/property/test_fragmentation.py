@@ -11,6 +11,7 @@ from bench.packing.fgd import GradientScores
 from shared.core.scheduling.packing import placement_costs
 from shared.core.scheduling.packing.gpu_columns import WHOLE, GpuAsk, GpuColumns
 from shared.core.state.workload import AskWorkload
+from tests.property.gpu_reference import state_cost
 
 pytestmark = pytest.mark.property
 
@@ -108,13 +109,13 @@ def test_our_policy_takes_the_least_rise(
         prices = placement_costs.make_prices(learned.counts, MODELS)
         free = np.bincount(columns.model, columns.gpu_free.sum(axis=1), MODELS).astype(np.int64)
         scarce = prices.scarcity.prices(free)
-        before = placement_costs.state_cost(columns, prices)
+        before = state_cost(columns, prices)
         rises = {}
         for row in range(len(nodes)):
             for instance in room(columns, row, ask):
                 after = copied(columns)
                 after.take(ask, row, instance)
-                rise = int(placement_costs.state_cost(after, prices)[row] - before[row])
+                rise = int(state_cost(after, prices)[row] - before[row])
                 paid = ask.total_share * int(scarce[columns.model[row]])
                 rises[row, instance] = rise + paid
         choice = placement_costs.choose(columns, ask, np.ones(len(nodes), np.bool_), prices)

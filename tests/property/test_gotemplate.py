@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.gotemplate.data import NoData
 from shared.gotemplate.functions.registry import FUNCTIONS
 from shared.gotemplate.layouts.yaml_text import read_yaml, yaml_text
 from shared.gotemplate.template import RenderLimits, parse_template
 from tests.examples import examples
+from tests.unit.gotemplate.no_data import NoData
 
 pytestmark = pytest.mark.property
 

@@ -14,9 +14,9 @@ from schemas.envelope import LeaseHeld, LogRecord
 from shared.bus.connection.nats_client import BusClient
 from shared.bus.log import generations
 from shared.bus.log.log_reader import LogReader
-from shared.core.runtime.chain import Chain, checked_body
+from shared.core.runtime.chain import Chain, checked_body, undecodable
 from shared.core.runtime.messages import LogScrubbed, Record
-from shared.errors import BusUnavailable, LogDamaged, LogDropped, LogError
+from shared.errors import BusUnavailable, LogDropped, LogError
 
 _BATCH_RECORDS = 256
 _PASS_S = 2700.0
@@ -47,7 +47,7 @@ def _decode_head(seq: int, _subject: str, data: bytes) -> LogRecord | None:
     try:
         return _HEAD_DECODER.decode(data)  # type: ignore[return-value]
     except (ValueError, RecursionError) as err:
-        raise LogDamaged(seq, f"its checksum is valid, but it cannot be decoded: {err}") from err
+        raise undecodable(seq, err) from err
 
 
 class ScrubPass:

@@ -1,8 +1,8 @@
 """A role's steps on tape: what it was given and when, so that it can be played again, alone, and measured.
 
 A role is a function of its inputs: a replayed tape gives the same effects as the recorded run. Decides
-only how that is written down. Switched on by `CARAVAN_TAPE` for a role in real life, played by
-`bench/report/tape_replay.py`.
+only how that is written down. Switched on by `CARAVAN_TAPE` for a role in real life; read by
+`bench/report/tape_reader.py`, played by `bench/report/tape_replay.py`.
 
 A tape is a row of frames, each its length in four bytes (big endian) and that much msgpack. The first is the `Header`:
 which role, and the plain values that it was made from. Each other one is a step: `[now_ns, [input, …]]`, an input being
@@ -13,12 +13,10 @@ A taped role replays the whole log: `Restored`, a state in memory, is not wire b
 is taped begin at a snapshot. A log whose first generations were dropped cannot be taped.
 """
 
-import gzip
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any, cast
 
 import msgspec
 
@@ -30,8 +28,9 @@ from shared.core.runtime.role import Input, Role
 from shared.errors import ConfigInvalid
 
 FORMAT = 2
-_LENGTH_BYTES = 4
-_PACK = msgspec.msgpack.Encoder(order="deterministic")
+#: Before each frame, big endian: its length.
+LENGTH_BYTES = 4
+PACK = msgspec.msgpack.Encoder(order="deterministic")
 
 #: Tags of a role's inputs. They stay if a class is renamed; a tag is never reused.
 INPUTS: dict[str, type[msgspec.Struct]] = {
@@ -94,7 +93,6 @@ EFFECTS: dict[str, type[msgspec.Struct]] = {
     "SweepAllocs": t.SweepAllocs,
 }
 _TAG_OF_INPUT = {kind: tag for tag, kind in INPUTS.items()}
-_TAG_OF_EFFECT = {kind: tag for tag, kind in EFFECTS.items()}
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +120,7 @@ class TapedRole:
 
     def step(self, inputs: list[Input], now_ns: int) -> list[r.Effect]:
         """Write down what comes in, then step."""
-        self._write([now_ns, _tagged(inputs, _TAG_OF_INPUT)])
+        self._write([now_ns, tagged(inputs, _TAG_OF_INPUT)])
         return self._role.step(inputs, now_ns)
 
     def close(self) -> None:
@@ -130,8 +128,8 @@ class TapedRole:
         self._file.close()
 
     def _write(self, entry: object) -> None:
-        data = _PACK.encode(entry)
-        self._file.write(len(data).to_bytes(_LENGTH_BYTES, "big") + data)
+        data = PACK.encode(entry)
+        self._file.write(len(data).to_bytes(LENGTH_BYTES, "big") + data)
         # A killed role must leave the step that it died in.
         self._file.flush()
 
@@ -154,16 +152,6 @@ def record_to_tape(role: Role, folder: str, given: Mapping[str, object] | None =
 # ---- wire bytes of inputs and effects ----
 
 
-def effect_lists(effects: Iterable[object]) -> list[list[Any]]:
-    """Return effects as `[tag, field, …]`, in plain values and wire bytes."""
-    return _tagged(effects, _TAG_OF_EFFECT)
-
-
-def packed(value: object) -> bytes:
-    """Return plain values as msgpack, the same for the same ones."""
-    return _PACK.encode(value)
-
-
 def plain(value: Any) -> Any:
     """Return a value without classes: what is on the wire as its JSON bytes, other Structs as a list of fields."""
     if isinstance(value, Wire | Event | Command):
@@ -181,74 +169,11 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _tagged(values: Iterable[Any], tags: Mapping[type, str]) -> list[list[Any]]:
+def tagged(values: Iterable[Any], tags: Mapping[type, str]) -> list[list[Any]]:
+    """Return inputs or effects as `[tag, field, …]`, in plain values and wire bytes."""
     return [[tags[type(one)], *plain_fields(one)] for one in values]
 
 
 def plain_fields(value: msgspec.Struct) -> list[Any]:
     """Return the fields of an input or effect, in their order."""
     return [plain(getattr(value, name)) for name in value.__struct_fields__]
-
-
-# ---- reading ----
-
-
-def read_tape(path: Path) -> tuple[Header, Iterator[tuple[list[Any], int]]]:
-    """Open a tape, `*.gz` too: its header and its steps. A truncated step ends the tape.
-
-    Raises ConfigInvalid for a file that is not a tape of this format.
-    """
-    frames = _frames(path)
-    try:
-        header = msgspec.msgpack.decode(next(frames, b""), type=Header)
-    except msgspec.MsgspecError as err:
-        raise ConfigInvalid(f"{path} is not a tape of format {FORMAT}") from err
-    if header.format != FORMAT:
-        raise ConfigInvalid(f"{path} is of format {header.format}, this release reads {FORMAT}")
-    return header, _steps(frames)
-
-
-def _steps(frames: Iterator[bytes]) -> Iterator[tuple[list[Any], int]]:
-    for data in frames:
-        now_ns, inputs = msgspec.msgpack.decode(data)
-        yield [_input(one) for one in inputs], now_ns
-
-
-def _frames(path: Path) -> Iterator[bytes]:
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-        while (data := _frame(cast("IO[bytes]", file))) is not None:
-            yield data
-
-
-def _frame(file: IO[bytes]) -> bytes | None:
-    """Read the next frame; None: the tape ends here."""
-    try:
-        head = file.read(_LENGTH_BYTES)
-        wanted = int.from_bytes(head, "big")
-        data = file.read(wanted)
-    except EOFError:
-        return None
-    return data if len(head) == _LENGTH_BYTES and len(data) == wanted else None
-
-
-def _input(entry: list[Any]) -> msgspec.Struct:
-    """Create an input from its tag and fields; those that a newer release has beyond them keep their defaults."""
-    tag, *values = entry
-    kind = INPUTS[tag]
-    names = kind.__struct_fields__[: len(values)]
-    fields = {
-        name: value if read is None else read(value)
-        for name, value, read in zip(names, values, _readers(kind), strict=False)
-    }
-    return kind(**fields)
-
-
-@cache
-def _readers(kind: type[msgspec.Struct]) -> tuple[Callable[[bytes], Any] | None, ...]:
-    """By field, what reads its wire bytes; None: it is plain."""
-    return tuple(
-        msgspec.json.Decoder(field.type).decode
-        if isinstance(field.type, type) and issubclass(field.type, Wire)
-        else None
-        for field in msgspec.structs.fields(kind)
-    )

@@ -70,6 +70,11 @@ def checked_body(seq: int, data: bytes) -> bool:
     return True
 
 
+def undecodable(seq: int, cause: Exception) -> LogDamaged:
+    """Make the error of a record whose checksum is right, so that it was written as it is, and which is no JSON."""
+    return LogDamaged(seq, f"valid checksum but undecodable record: {cause}")
+
+
 def decode_record(seq: int, subject: str, data: bytes) -> LogRecord | None:
     """Check and decode one record; None for a foreign one. Raises LogDamaged, UnknownEvent."""
     if not checked_body(seq, data):
@@ -79,7 +84,7 @@ def decode_record(seq: int, subject: str, data: bytes) -> LogRecord | None:
     except msgspec.ValidationError as err:
         raise UnknownEvent(seq, f"{err}; written by a newer release, upgrade") from err
     except (ValueError, RecursionError) as err:
-        raise LogDamaged(seq, f"its checksum is valid, but it cannot be decoded: {err}") from err
+        raise undecodable(seq, err) from err
     if not subject.endswith(f".{record.kind}"):
         raise LogDamaged(seq, f"a {record.kind} on subject {subject}")
     return record

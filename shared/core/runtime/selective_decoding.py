@@ -12,7 +12,7 @@ import msgspec
 from schemas.base import Event, Wire
 from schemas.envelope import LeaseHeld, LogRecord
 from schemas.jobs import JobRegistered
-from shared.core.runtime.chain import RecordDecoder, checked_body, decode_record
+from shared.core.runtime.chain import RecordDecoder, checked_body, decode_record, undecodable
 from shared.errors import LogDamaged
 
 #: Of an event that most records of a busy log hold, the fields that are written only where a reader of few tables needs
@@ -62,9 +62,7 @@ def decoder_for(
         try:
             head = _HEAD.decode(data)
         except (ValueError, RecursionError) as err:
-            raise LogDamaged(
-                seq, f"its checksum is valid, but it cannot be decoded: {err}"
-            ) from err
+            raise undecodable(seq, err) from err
         if not subject.endswith(f".{head.kind}"):
             raise LogDamaged(seq, f"a {head.kind} on subject {subject}")
         return LogRecord(**{name: getattr(head, name) for name in _FIELDS})

@@ -141,18 +141,9 @@ def _place_requests(
         placements += group_placements(state, job, request, parts)
         if len(request.tied):
             stops += tied_stops(plan, request, mask, parts, may_make_room=not stopped)
-        rest = request.count - placed
-        if request.per_node is not None:
-            left = lacking(plan, request, parts)
-            # A system job waits only for the nodes that have no room.
-            rest, mask = int(left.sum()), left > 0
-        elif not (rest or stopped):
-            continue
-        if _needs_another_plan(plan, parts, rest) or placed == request.count < placed + rest:
-            continues = True
-        elif rest > 0:
-            why, hold = _explain(plan, request, mask, rest, placed=parts)
-            waiting.add(request.group, why, hold, mask)
+        continues |= _leaves_rest(
+            plan, request, mask, parts, placed=placed, stopped=stopped, waiting=waiting
+        )
     if not continues:
         stops += rooms_to_give_up(state, job, placements, stops)
     return Proposal(
@@ -165,6 +156,35 @@ def _place_requests(
         follow_ups=_follow_ups(plan, assignment, waiting, continues=continues),
         decision=waiting.decision_record() if waiting.by_group else msgspec.UNSET,
     )
+
+
+def _leaves_rest(
+    plan: PlanState,
+    request: PlacementRequest,
+    mask: Mask,
+    parts: Sequence[PlacedPart],
+    *,
+    placed: int,
+    stopped: bool,
+    waiting: WaitingGroups,
+) -> bool:
+    """Return whether what was not placed of a request needs another plan; else it waits, as noted in `waiting`.
+
+    `stopped`: placing ended for its budget.
+    """
+    rest = request.count - placed
+    if request.per_node is not None:
+        left = lacking(plan, request, parts)
+        # A system job waits only for the nodes that have no room.
+        rest, mask = int(left.sum()), left > 0
+    elif not (rest or stopped):
+        return False
+    if _needs_another_plan(plan, parts, rest) or placed == request.count < placed + rest:
+        return True
+    if rest > 0:
+        why, hold = _explain(plan, request, mask, rest, placed=parts)
+        waiting.add(request.group, why, hold, mask)
+    return False
 
 
 def _explain(

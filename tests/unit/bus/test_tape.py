@@ -7,11 +7,12 @@ from typing import Any, get_args
 
 import pytest
 
+from bench.report.tape_reader import read_tape
 from bench.report.tape_replay import lines, made, replay_tape
 from schemas.nodes import NodeSpec
 from services.agent.role import Agent
 from services.heartbeat.role import HeartbeatMonitor
-from shared.bus.shell.tape import EFFECTS, INPUTS, TapedRole, read_tape, record_to_tape
+from shared.bus.shell.tape import EFFECTS, INPUTS, TapedRole, record_to_tape
 from shared.core.runtime import agent_messages
 from shared.core.runtime.messages import CaughtUp, Effect, LeadershipWon, Message
 from shared.core.runtime.restored import Restored

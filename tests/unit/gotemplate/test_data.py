@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from shared.gotemplate.data import NamedInstance, NoData, ServiceName, Variable
+from shared.gotemplate.data import NamedInstance, ServiceName, Variable
 from shared.gotemplate.errors import TemplateError
 from shared.gotemplate.template import Rendered, parse_template
+from tests.unit.gotemplate.no_data import NoData
 
 
 class World(NoData):

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from shared.gotemplate import execution
-from shared.gotemplate.data import NoData
 from shared.gotemplate.functions.catalog import FunctionPolicy
 from shared.gotemplate.functions.registry import FUNCTIONS
 from shared.gotemplate.template import RenderLimits, parse_template
+from tests.unit.gotemplate.no_data import NoData
 
 #: Each line has nine of the one before.
 ALIASES = "a: &a [x]\n" + "".join(

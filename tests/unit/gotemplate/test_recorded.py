@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from shared.gotemplate.data import NoData
 from shared.gotemplate.template import parse_template
 from tests.not_tested import missing_tool
+from tests.unit.gotemplate.no_data import NoData
 
 HERE = Path(__file__).parent
 CORE = HERE / "core_cases.json"

@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from shared.gotemplate.data import NoData
 from shared.gotemplate.layouts.time_layout import time_text
 from shared.gotemplate.template import parse_template
+from tests.unit.gotemplate.no_data import NoData
 
 
 def output(template: str, **env: str) -> str:

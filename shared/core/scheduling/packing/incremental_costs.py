@@ -1,6 +1,6 @@
 """Incremental costs: one ask placed repeatedly, with the choices of `choose`, without scoring every node again.
 
-A placement changes the cost of one node, and the scarcity of its model. Tests compare it with `place_count`.
+A placement changes the cost of one node, and the scarcity of its model. Tests compare it with asks placed one by one.
 """
 
 from typing import Final

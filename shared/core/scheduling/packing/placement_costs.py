@@ -138,45 +138,6 @@ def base_costs(
     return cost, instances
 
 
-def place_count(
-    columns: GpuColumns,
-    ask: GpuAsk,
-    count: int,
-    prices: GpuPrices,
-    *,
-    usable: Mask,
-    preferred: Mask | None = None,
-) -> list[tuple[int, tuple[int, ...]]]:
-    """Place `count` asks one after another and return row and instances of each, as far as they fit.
-
-    Writes what they take into `columns`: give it a copy. `preferred` (N,): a worker's own lane, whose
-    nodes go first; others are taken only when those have no room.
-    """
-    placed: list[tuple[int, tuple[int, ...]]] = []
-    for _ in range(count):
-        choice = None
-        if preferred is not None:
-            choice = choose(columns, ask, usable & preferred, prices)
-        if choice is None:
-            choice = choose(columns, ask, usable, prices)
-        if choice is None:
-            break
-        placed.append((choice.row, columns.take(ask, choice.row, choice.instance)))
-    return placed
-
-
-def state_cost(columns: GpuColumns, prices: GpuPrices) -> Int64s:
-    """Return the cost of every node's state, computed from nothing; a placement costs its rise, plus scarcity.
-
-    Shape: (N,). Unit: 1 / UNIT of 1 / WHOLE of a GPU.
-    """
-    cost: Int64s = prices.hole_cost[columns.gpu_free].sum(axis=1)
-    cost += _too_few((columns.gpu_free == WHOLE).sum(axis=1), prices)
-    free = columns.gpu_free.sum(axis=1)
-    cost += _stranded(free, columns.cpu_free, columns.memory_free, prices)
-    return cost
-
-
 def _hole_cost(sizes: dict[int, int]) -> Int64s:
     free = np.arange(WHOLE + 1, dtype=np.int64)
     worth = np.array(hole_values(sizes, WHOLE * UNIT), np.int64)[free * STEPS // WHOLE]

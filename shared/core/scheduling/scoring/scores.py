@@ -35,20 +35,6 @@ _BEST_SPREAD: Final = 2 * SCALE
 _FIT_RANGE: Final = 18
 
 
-def fit_scores(capacity: Int64s, used_after: Int64s, algorithm: Algorithm) -> Int64s:
-    """Score nodes by how full (binpack) or how empty (spread) they would be.
-
-    Shapes: capacity, used_after (N, 3) in `RESOURCES` order, the new allocation included; result (N,).
-    Range: [0, SCALE]. Disk takes no part. Rows that do not fit score as if exactly full: mask them.
-    Source: Nomad structs/funcs.go ScoreFitBinPack and ScoreFitSpread, each over 18.
-    """
-    free = capacity[:, :DISK] - used_after[:, :DISK]
-    divisor = np.maximum(capacity[:, :DISK], 1)
-    return fit_of_free(
-        free[:, CPU], free[:, MEMORY], divisor[:, CPU], divisor[:, MEMORY], algorithm=algorithm
-    )
-
-
 def fit_of_free(
     free_cpu_mhz: Int64s,
     free_memory_mib: Int64s,
@@ -57,9 +43,11 @@ def fit_of_free(
     *,
     algorithm: Algorithm,
 ) -> Int64s:
-    """Score what would be left free; `fit_scores` for columns that broadcast against each other.
+    """Score nodes by how full (binpack) or how empty (spread) they would be, from what would be left free.
 
-    Invariant: the capacities are at least 1; a zero is given as 1, with nothing free.
+    Shapes: any that broadcast against each other. Range: [0, SCALE]. Disk takes no part. What does not fit scores as if
+    exactly full: mask it. Invariant: the capacities are at least 1; a zero is given as 1, with nothing free.
+    Source: Nomad structs/funcs.go ScoreFitBinPack and ScoreFitSpread, each over 18.
     """
     powers = _power_of_free(free_cpu_mhz, capacity_cpu_mhz)
     powers += _power_of_free(free_memory_mib, capacity_memory_mib)
@@ -150,7 +138,7 @@ def mean_scores(
 
 
 def fit_score(capacity: Sequence[int], used_after: Sequence[int], algorithm: Algorithm) -> int:
-    """`fit_scores` of one node."""
+    """`fit_of_free` of one node, from what would be used."""
     powers = 0
     for dimension in (CPU, MEMORY):
         most = capacity[dimension]

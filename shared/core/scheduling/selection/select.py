@@ -23,6 +23,7 @@ from shared.core.scheduling.plan_state import PlanState
 from shared.core.scheduling.selection.candidates import Demand, NodeColumns, Placement
 from shared.core.scheduling.selection.device_affinity import DeviceAffinity, has_device_affinity
 from shared.core.scheduling.selection.greedy import SelectionOptions, lane_rows, select_nodes
+from shared.core.scheduling.selection.greedy_stepwise import StepwisePlacer
 from shared.core.scheduling.selection.sampled import CandidateSampling, Sampling, scan_width
 from shared.core.state.columns import Int64s, Mask
 
@@ -37,7 +38,7 @@ def select(
     *,
     room: Int64s | None = None,
     asks: tuple[ResourceAsk, ...] = (),
-    placer: GpuPacker | DeviceAffinity | None = None,
+    placer: StepwisePlacer | None = None,
 ) -> Placement:
     """Place up to `count` of a group, and commit it to the plan. `room` (N,): how many more pools and ports allow."""
     reserved = None

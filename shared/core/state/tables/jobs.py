@@ -23,6 +23,7 @@ from schemas.jobs import (
     JobVersionTagged,
     ParameterizedBlock,
     PeriodicBlock,
+    RegisterJob,
     SubmissionRefused,
     SubmissionsCollected,
 )
@@ -232,25 +233,12 @@ class JobTable(EventConsumer):
             self._accept(event, seq, old, event.warnings)
             return
         spec = bytes(event.spec)
-        self.by_id[job_id] = job = Job(
-            id=job_id,
+        self.by_id[job_id] = job = make_job(
+            event,
+            old,
             version=event.version,
-            job_type=event.job_type,
-            priority=event.priority,
-            datacenters=event.datacenters,
-            node_pool=event.node_pool,
-            all_at_once=event.all_at_once,
-            groups=event.groups,
-            spec_digest=spec_digest(spec),
-            stopped=event.stopped,
-            create_seq=old.create_seq if old is not None else seq,
-            modify_seq=seq,
-            plan_seq=seq,
-            parent=event.parent,
-            periodic=event.periodic,
-            parameterized=event.parameterized,
-            gates=event.gates,
-            windows=event.windows,
+            digest=spec_digest(spec),
+            seq=seq,
             reverted_from=event.reverted_from,
         )
         kept: tuple[JobVersion, ...] = (JobVersion(event.version, spec, seq),)
@@ -431,6 +419,39 @@ def _bounded(versions: tuple[JobVersion, ...]) -> tuple[JobVersion, ...]:
     free = [one.version for one in versions if not one.tag and one.version != stable]
     gone = set(free[:excess])
     return tuple([one for one in versions if one.version not in gone])
+
+
+def make_job(
+    given: RegisterJob | JobRegistered,
+    old: Job | None,
+    *,
+    version: int,
+    digest: str,
+    seq: int,
+    reverted_from: int = -1,
+) -> Job:
+    """Make the newest version of a job, registered at `seq`. `digest`: of its text; `old`: the version before."""
+    return Job(
+        id=given.job_id,
+        version=version,
+        job_type=given.job_type,
+        priority=given.priority,
+        datacenters=given.datacenters,
+        node_pool=given.node_pool,
+        all_at_once=given.all_at_once,
+        groups=given.groups,
+        spec_digest=digest,
+        stopped=given.stopped,
+        create_seq=old.create_seq if old is not None else seq,
+        modify_seq=seq,
+        plan_seq=seq,
+        parent=given.parent,
+        periodic=given.periodic,
+        parameterized=given.parameterized,
+        gates=given.gates,
+        windows=given.windows,
+        reverted_from=reverted_from,
+    )
 
 
 def spec_digest(spec: bytes) -> str:

