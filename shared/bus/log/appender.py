@@ -215,7 +215,7 @@ class Appender:
 @lru_cache(maxsize=256)
 def _fence(stream: str, expected: int, ttl_s: int) -> bytes:
     """Header block of a last value. Most are the first of their subject, under one time to live."""
-    # The mark is first (marks.py).
+    # The mark is first (sender_proof.py).
     fields = {"nats_expected_stream": stream} if stream else {}
     if expected >= 0:
         fields["nats_expected_last_subject_sequence"] = str(expected)

@@ -1,7 +1,7 @@
 """Greedy selection: where the next `count` allocations of one group go.
 
-The result equals scalar greedy, held placement for placement by tests/property/test_greedy.py: while something fits, take
-the row whose next allocation scores highest, the lowest row among equals.
+The result equals scalar greedy, held placement for placement by tests/property/test_greedy.py: while something fits,
+take the row whose next allocation scores highest, the lowest row among equals.
 
 It is computed by one selection of keys. The k-th allocation on a row has a score that depends on that row alone (its
 marginal score), so greedy is a merge of sequences by their heads. An element that is not below the minimum of its own
