@@ -25,26 +25,26 @@ class EventReader(NamedTuple):
 #: Events that most readers ignore together. Each is written out: a new event is in no group until it is decided which
 #: of the readers below ignore it.
 GROUPS = {
-    "cluster.*": "cluster.created policy.changed operator.refused",
-    "log.*": "log.rolled log.incarnation_began log.loss_accepted",
-    "submissions.*": "submission.refused intake.advanced",
-    "job.*": "job.registered job.stopped job.evaluated",
-    "versions.*": "job.stability_changed job.version_tagged",
-    "launches.*": "job.launched launch.skipped job.payload",
-    "rollout.*": "rollout.started rollout.ended",
-    "deployment.*": (
+    "CLUSTER": "cluster.created policy.changed operator.refused",
+    "LOG": "log.rolled log.incarnation_began log.loss_accepted",
+    "SUBMISSIONS": "submission.refused intake.advanced",
+    "JOBS": "job.registered job.stopped job.evaluated",
+    "VERSIONS": "job.stability_changed job.version_tagged",
+    "LAUNCHES": "job.launched launch.skipped job.payload",
+    "ROLLOUTS": "rollout.started rollout.ended",
+    "DEPLOYMENTS": (
         "deployment.started deployment.sized deployment.promoted deployment.paused "
         "deployment.resumed deployment.held deployment.released deployment.gated "
         "deployment.gate_changed deployment.window_changed deployment.ended"
     ),
-    "node.*": (
+    "NODES": (
         "node.registered node.refused nodes.status_changed node.eligibility_changed "
         "pool.declared node.drain_changed node.drained node.meta_changed"
     ),
-    "evaluation.*": "evaluations.created evaluations.woken evaluation.ended",
-    "plan.*": "plan.committed plan.refused",
-    "allocations.*": "allocations.reported allocations.displaced",
-    "*.collected": (
+    "EVALUATIONS": "evaluations.created evaluations.woken evaluation.ended",
+    "PLANS": "plan.committed plan.refused",
+    "ALLOCATIONS": "allocations.reported allocations.displaced",
+    "COLLECTED": (
         "submissions.collected jobs.collected nodes.collected evaluations.collected "
         "allocations.collected"
     ),
@@ -86,123 +86,123 @@ _FOLLOW = "the evaluations that follow come as evaluations.created"
 READERS = (
     _reader(f"""
         shared/core/state/tables/policy.py: table policy
-            {_OTHER}: submissions.* job.* node.* evaluation.* plan.* allocations.* *.collected operator.refused
+            {_OTHER}: SUBMISSIONS JOBS NODES EVALUATIONS PLANS ALLOCATIONS COLLECTED operator.refused
                 log.loss_accepted capacity.freed reservations.changed
-            {_DEPLOYED}: versions.* rollout.* deployment.* allocations.health_changed
-            {_LAUNCHES}: launches.*
+            {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
+            {_LAUNCHES}: LAUNCHES
     """),
     _reader(f"""
         shared/core/state/tables/jobs.py: table jobs
-            {_OTHER}: cluster.* log.* node.* evaluation.* allocations.* nodes.collected capacity.freed
+            {_OTHER}: CLUSTER LOG NODES EVALUATIONS ALLOCATIONS nodes.collected capacity.freed
                 evaluations.collected reservations.changed plan.refused allocations.collected
-            {_DEPLOYED}: deployment.* allocations.health_changed -deployment.ended
-            {_LAUNCHES}: launches.*
+            {_DEPLOYED}: DEPLOYMENTS allocations.health_changed -deployment.ended
+            {_LAUNCHES}: LAUNCHES
     """),
     _reader(f"""
         shared/core/state/tables/fleet.py: table fleet
-            {_OTHER}: cluster.* log.* submissions.* job.* evaluation.* plan.* *.collected capacity.freed
+            {_OTHER}: CLUSTER LOG SUBMISSIONS JOBS EVALUATIONS PLANS COLLECTED capacity.freed
                 reservations.changed allocations.displaced -nodes.collected
-            {_DEPLOYED}: versions.* rollout.* deployment.* allocations.health_changed
-            {_LAUNCHES}: launches.*
+            {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
+            {_LAUNCHES}: LAUNCHES
     """),
     _reader(f"""
         shared/core/state/tables/evaluations.py: table evaluations
-            the evaluations it calls for come as evaluations.created: job.* node.* allocations.* -node.refused
-            {_OTHER}: cluster.* submissions.* *.collected log.rolled log.loss_accepted node.refused
+            the evaluations it calls for come as evaluations.created: JOBS NODES ALLOCATIONS -node.refused
+            {_OTHER}: CLUSTER SUBMISSIONS COLLECTED log.rolled log.loss_accepted node.refused
                 reservations.changed -evaluations.collected
-            {_FOLLOW}: versions.* rollout.* deployment.* allocations.health_changed
-            {_LAUNCHES}: launches.*
+            {_FOLLOW}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
+            {_LAUNCHES}: LAUNCHES
     """),
     _reader(f"""
         shared/core/state/tables/allocations.py: table allocations
-            {_OTHER}: cluster.* submissions.* node.* evaluation.* log.rolled log.loss_accepted job.stopped
+            {_OTHER}: CLUSTER SUBMISSIONS NODES EVALUATIONS log.rolled log.loss_accepted job.stopped
                 job.evaluated submissions.collected nodes.collected capacity.freed evaluations.collected
                 reservations.changed plan.refused
-            {_DEPLOYED}: versions.* rollout.* deployment.* -deployment.promoted
-            {_LAUNCHES}: launches.*
+            {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS -deployment.promoted
+            {_LAUNCHES}: LAUNCHES
     """),
     _reader(f"""
         shared/core/state/tables/reservations.py: table reservations
             a reservation that it takes away comes as reservations.changed: policy.changed job.registered
                 job.stopped nodes.status_changed node.eligibility_changed nodes.collected node.drain_changed
                 node.drained evaluation.ended plan.committed
-            {_OTHER}: log.* submissions.* allocations.* cluster.created operator.refused job.evaluated
+            {_OTHER}: LOG SUBMISSIONS ALLOCATIONS cluster.created operator.refused job.evaluated
                 submissions.collected node.registered node.refused pool.declared node.meta_changed
                 capacity.freed evaluations.created evaluations.woken evaluations.collected plan.refused
                 allocations.collected
-            {_DEPLOYED}: versions.* rollout.* deployment.* allocations.health_changed
-            {_LAUNCHES}: launches.*
+            {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
+            {_LAUNCHES}: LAUNCHES
     """),
     _reader(f"""
         shared/core/state/tables/launches.py: table launches
-            {_OTHER}: cluster.* log.* submissions.* versions.* rollout.* deployment.* node.* evaluation.* plan.*
-                allocations.* *.collected job.evaluated capacity.freed reservations.changed
+            {_OTHER}: CLUSTER LOG SUBMISSIONS VERSIONS ROLLOUTS DEPLOYMENTS NODES EVALUATIONS PLANS
+                ALLOCATIONS COLLECTED job.evaluated capacity.freed reservations.changed
                 allocations.health_changed -jobs.collected
     """),
     _reader(f"""
         shared/core/state/tables/deployments.py: table deployments
-            {_OTHER}: cluster.* log.* submissions.* versions.* rollout.* node.* evaluation.* allocations.*
-                *.collected job.stopped job.evaluated capacity.freed reservations.changed plan.refused
+            {_OTHER}: CLUSTER LOG SUBMISSIONS VERSIONS ROLLOUTS NODES EVALUATIONS ALLOCATIONS
+                COLLECTED job.stopped job.evaluated capacity.freed reservations.changed plan.refused
                 -jobs.collected
-            {_LAUNCHES}: launches.*
+            {_LAUNCHES}: LAUNCHES
     """),
     _reader(f"""
         shared/core/state/tables/rollouts.py: table rollouts
-            {_OTHER}: cluster.* log.* submissions.* job.* versions.* node.* evaluation.* plan.* allocations.*
-                *.collected capacity.freed reservations.changed
-            the end of a member's deployment tells all: deployment.* allocations.health_changed
+            {_OTHER}: CLUSTER LOG SUBMISSIONS JOBS VERSIONS NODES EVALUATIONS PLANS ALLOCATIONS
+                COLLECTED capacity.freed reservations.changed
+            the end of a member's deployment tells all: DEPLOYMENTS allocations.health_changed
                 -deployment.ended
-            {_LAUNCHES}: launches.*
+            {_LAUNCHES}: LAUNCHES
     """),
     _reader(f"""
         services/eval_broker/: queues and leases of evaluations
-            capacity.freed tells what may wake: node.* allocations.* policy.changed -node.refused
+            capacity.freed tells what may wake: NODES ALLOCATIONS policy.changed -node.refused
             the evaluation comes as evaluations.created: job.evaluated
-            {_CLEAN}: *.collected
-            is not about an evaluation: log.* submissions.* cluster.created operator.refused node.refused
+            {_CLEAN}: COLLECTED
+            is not about an evaluation: LOG SUBMISSIONS cluster.created operator.refused node.refused
             does not change who is served first: reservations.changed
-            {_FOLLOW}: versions.* rollout.* deployment.* allocations.health_changed
-            {_LAUNCHES}: launches.*
+            {_FOLLOW}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
+            {_LAUNCHES}: LAUNCHES
     """),
     _reader(f"""
         services/scheduler/: answers to its own plans
-            read from the state when it plans: cluster.* log.* submissions.* job.* node.* allocations.*
-                *.collected capacity.freed evaluations.created evaluations.woken reservations.changed
-            {_DEPLOYED}: versions.* rollout.* deployment.* allocations.health_changed
-            {_LAUNCHES}: launches.*
+            read from the state when it plans: CLUSTER LOG SUBMISSIONS JOBS NODES ALLOCATIONS
+                COLLECTED capacity.freed evaluations.created evaluations.woken reservations.changed
+            {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
+            {_LAUNCHES}: LAUNCHES
     """),
     _reader(f"""
         services/intake/: verdicts on submissions
             position of the stream, read from the table of jobs: intake.advanced
-            {_CLEAN}: *.collected
-            is not a verdict on a submission: cluster.* log.* node.* evaluation.* plan.* allocations.*
+            {_CLEAN}: COLLECTED
+            is not a verdict on a submission: CLUSTER LOG NODES EVALUATIONS PLANS ALLOCATIONS
                 capacity.freed reservations.changed
-            {_DEPLOYED}: versions.* deployment.* allocations.health_changed rollout.ended
-            {_LAUNCHES}: launches.*
+            {_DEPLOYED}: VERSIONS DEPLOYMENTS allocations.health_changed rollout.ended
+            {_LAUNCHES}: LAUNCHES
     """),
     _reader(f"""
         services/heartbeat/: nodes to watch and their deadlines
-            says nothing of a node's heartbeats: log.* submissions.* job.* node.* evaluation.* plan.*
-                allocations.* *.collected operator.refused capacity.freed reservations.changed -node.registered
+            says nothing of a node's heartbeats: LOG SUBMISSIONS JOBS NODES EVALUATIONS PLANS
+                ALLOCATIONS COLLECTED operator.refused capacity.freed reservations.changed -node.registered
                 -nodes.status_changed -nodes.collected
-            {_DEPLOYED}: versions.* rollout.* deployment.* allocations.health_changed
-            {_LAUNCHES}: launches.*
+            {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
+            {_LAUNCHES}: LAUNCHES
     """),
     _reader(f"""
         services/timekeeper/: when what is due
-            nothing waits for a time because of it: cluster.* log.* submissions.* node.* evaluation.*
-                allocations.* *.collected job.evaluated capacity.freed reservations.changed plan.refused
+            nothing waits for a time because of it: CLUSTER LOG SUBMISSIONS NODES EVALUATIONS
+                ALLOCATIONS COLLECTED job.evaluated capacity.freed reservations.changed plan.refused
                 -jobs.collected
-            is about a version that is kept: versions.* rollout.*
+            is about a version that is kept: VERSIONS ROLLOUTS
             {_LAUNCHES}: job.payload
     """),
     _reader(f"""
         services/plan_applier/: counters of its metrics, and the size of a batch
-            applied by the state; no metric is by its type: cluster.* submissions.* job.* node.* allocations.*
-                *.collected log.rolled log.loss_accepted capacity.freed evaluations.woken evaluation.ended
+            applied by the state; no metric is by its type: CLUSTER SUBMISSIONS JOBS NODES ALLOCATIONS
+                COLLECTED log.rolled log.loss_accepted capacity.freed evaluations.woken evaluation.ended
                 reservations.changed
-            {_DEPLOYED}: versions.* rollout.* deployment.* allocations.health_changed
-            {_LAUNCHES}: launches.*
+            {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
+            {_LAUNCHES}: LAUNCHES
     """),
     _reader(f"""
         services/view/: projections, and answers to operators
@@ -211,54 +211,54 @@ READERS = (
             shared/query/ keeps the index of evaluations: evaluations.created evaluation.ended
             a verb's row in shared/protocol/operator_verbs.py names its effect: policy.changed log.rolled
                 log.loss_accepted allocations.displaced
-            no projection shows it: versions.* rollout.ended
-            {_LAUNCHES}: launches.*
+            no projection shows it: VERSIONS rollout.ended
+            {_LAUNCHES}: LAUNCHES
     """),
     _reader(f"""
         shared/query/: which jobs and nodes an event is about; the index of evaluations
-            found by the names of its fields: cluster.* log.* submissions.* node.* submissions.collected
+            found by the names of its fields: CLUSTER LOG SUBMISSIONS NODES submissions.collected
                 nodes.collected capacity.freed reservations.changed allocations.collected allocations.displaced
                 -node.registered
-            found by the names of its fields, too: versions.* deployment.started deployment.ended
+            found by the names of its fields, too: VERSIONS deployment.started deployment.ended
             {_LAUNCHES}: job.payload
     """),
     _reader(f"""
         shared/archive/: rows of the exported tables
-            only in the exported table of events: cluster.* log.* submissions.* job.evaluated node.refused
+            only in the exported table of events: CLUSTER LOG SUBMISSIONS job.evaluated node.refused
                 pool.declared capacity.freed reservations.changed
             {_CLEAN}: submissions.collected evaluations.collected allocations.collected
-            in the exported table of events alone: versions.*
+            in the exported table of events alone: VERSIONS
             {_LAUNCHES}: job.payload
     """),
     _reader(f"""
         shared/core/scheduling/explain/: plans to decide again
-            is not an answer to a plan: cluster.* log.* submissions.* job.* node.* evaluation.* allocations.*
-                *.collected capacity.freed reservations.changed
-            {_DEPLOYED}: versions.* rollout.* deployment.* allocations.health_changed
-            {_LAUNCHES}: launches.*
+            is not an answer to a plan: CLUSTER LOG SUBMISSIONS JOBS NODES EVALUATIONS ALLOCATIONS
+                COLLECTED capacity.freed reservations.changed
+            {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
+            {_LAUNCHES}: LAUNCHES
     """),
     _reader(f"""
         shared/whatif/: what came from outside, as commands; waiting times
-            decided again in the fork: *.collected submission.refused node.refused node.drained capacity.freed
+            decided again in the fork: COLLECTED submission.refused node.refused node.drained capacity.freed
                 reservations.changed
-            is not a change of the workload or of the fleet: log.* cluster.created intake.advanced
-            {_DEPLOYED}: versions.* rollout.* deployment.sized deployment.held deployment.gated
+            is not a change of the workload or of the fleet: LOG cluster.created intake.advanced
+            {_DEPLOYED}: VERSIONS ROLLOUTS deployment.sized deployment.held deployment.gated
                 deployment.window_changed
-            {_LAUNCHES}: launches.*
+            {_LAUNCHES}: LAUNCHES
     """),
     _reader(f"""
         shared/sim/engine/: which roles to wake
-            wakes no role that waits: log.* node.* allocations.* *.collected operator.refused intake.advanced
+            wakes no role that waits: LOG NODES ALLOCATIONS COLLECTED operator.refused intake.advanced
                 reservations.changed -node.registered -nodes.collected
-            {_DEPLOYED}: versions.* rollout.* deployment.* allocations.health_changed
-            {_LAUNCHES}: launches.*
+            {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
+            {_LAUNCHES}: LAUNCHES
     """),
     _reader(f"""
         shared/sim/scenario/: figures of a scenario, and its arrivals
-            no figure counts it: cluster.* log.* submissions.* node.* *.collected job.evaluated capacity.freed
+            no figure counts it: CLUSTER LOG SUBMISSIONS NODES COLLECTED job.evaluated capacity.freed
                 evaluations.woken evaluation.ended reservations.changed allocations.displaced
-            {_DEPLOYED}: versions.* rollout.* deployment.* allocations.health_changed
-            {_LAUNCHES}: launches.*
+            {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
+            {_LAUNCHES}: LAUNCHES
     """),
     _reader(f"""
         shared/sim/oracle/: the reference model of the state
@@ -270,36 +270,36 @@ READERS = (
     """),
     _reader(f"""
         shared/bus/process/event_lines.py: INFO lines of the roles
-            no operator waits for it: *.collected cluster.created job.evaluated intake.advanced capacity.freed
+            no operator waits for it: COLLECTED cluster.created job.evaluated intake.advanced capacity.freed
                 evaluations.created evaluations.woken reservations.changed allocations.reported
-            belongs to a deployment or version that has a line: versions.* deployment.sized deployment.gated
+            belongs to a deployment or version that has a line: VERSIONS deployment.sized deployment.gated
                 allocations.health_changed
             {_LAUNCHES}: job.payload
     """),
     _reader("""
         shared/display/: one line of text each
-            printed field by field: log.* *.collected policy.changed operator.refused job.evaluated
+            printed field by field: LOG COLLECTED policy.changed operator.refused job.evaluated
                 intake.advanced
     """),
     _reader(f"""
         services/gateway/nomad/events.py: events of `/v1/event/stream`
-            {_BY_SEQ}: cluster.* log.* submissions.* versions.* rollout.* deployment.* evaluation.*
+            {_BY_SEQ}: CLUSTER LOG SUBMISSIONS VERSIONS ROLLOUTS DEPLOYMENTS EVALUATIONS
                 job.evaluated submissions.collected node.refused nodes.status_changed pool.declared
                 node.meta_changed capacity.freed evaluations.collected reservations.changed plan.refused
                 allocations.collected allocations.health_changed -deployment.promoted
-            {_LAUNCHES}: launches.*
+            {_LAUNCHES}: LAUNCHES
     """),
     _reader("""
         shared/display/time_marks.py: marks of the time bar
-            not a moment that an operator looks for: cluster.* log.* submissions.* versions.* launches.*
-                rollout.* deployment.* node.* evaluation.* allocations.* *.collected job.evaluated
+            not a moment that an operator looks for: CLUSTER LOG SUBMISSIONS VERSIONS LAUNCHES
+                ROLLOUTS DEPLOYMENTS NODES EVALUATIONS ALLOCATIONS COLLECTED job.evaluated
                 capacity.freed reservations.changed plan.refused allocations.health_changed -deployment.started
                 -deployment.ended -node.registered -nodes.status_changed -node.drain_changed
     """),
     _reader("""
         services/gateway/allocation_times.py: times to place and to start allocations
-            no delay ends with it: cluster.* log.* submissions.* job.* versions.* launches.* rollout.*
-                deployment.* node.* evaluation.* *.collected capacity.freed reservations.changed plan.refused
+            no delay ends with it: CLUSTER LOG SUBMISSIONS JOBS VERSIONS LAUNCHES ROLLOUTS
+                DEPLOYMENTS NODES EVALUATIONS COLLECTED capacity.freed reservations.changed plan.refused
                 allocations.displaced allocations.health_changed
     """),
 )

@@ -121,9 +121,6 @@ def test_groups_are_lists_of_events() -> None:
     assert len(tags) == len(set(tags))
     assert set(tags) <= known
     assert not GROUPS.keys() & known
-    # The name of a group is no pattern: a new event belongs to none.
-    planted = {name.replace("*", "planted") for name in GROUPS}
-    assert not [one.path for one in READERS if planted & one.ignored()]
 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda one: one.path)
