@@ -67,7 +67,7 @@ def repeat_runs(
         if is_live:
             _print_line(f"run {number + 1} of {runs} begins{_time_left(begun_s, number, runs)}")
         found.append(once())
-        _print_line(f"run {number + 1} of {runs}: {_run_line(found[-1])}")
+        _print_line(f"run {number + 1} of {runs}: {run_line(found[-1])}")
     return merge_runs(size, found, digits)
 
 
@@ -103,7 +103,7 @@ def merge_runs(size: Mapping[str, int], runs: Sequence[BenchRun], digits: int = 
     )
 
 
-def _run_line(run: BenchRun) -> str:
+def run_line(run: BenchRun) -> str:
     """One line about one run: its figures, or the checks that failed."""
     bad = [name for name, holds in run.checks.items() if not holds]
     if bad:

@@ -119,13 +119,24 @@ def test_42_secrets_stay_where_they_are(up: Up, tmp_path: Path) -> None:
     assert not [word for word in (HOST, WRITTEN) if word.encode() in stored]
 
 
+READS = (("job", "inspect"), ("job", "history"), ("job", "allocs"))
+CHANGES = (("job", "stop"), ("job", "scale"), ("job", "revert"), ("job", "start"))
+
+
 @pytest.mark.parametrize("asked", ["keep", "keepe", "keeper*", "*", ">", "", "keeper/", "KEEPER"])
 def test_40_a_part_of_a_name_is_not_a_name(up: Up, tmp_path: Path, asked: str) -> None:
-    """A part of a job's id, or a pattern, gets no answer about the job: only the whole id does."""
+    """A pattern gets no answer about a job. What reads takes a prefix that only one id has; what changes takes none."""
     if up.run("job", "status", "keeper")[0]:
         start(up, tmp_path, "keeper", KEEPS)
-    for words in (("job", "inspect"), ("job", "history"), ("job", "stop")):
-        code, answer = up.run(*words, asked)
+    is_prefix = bool(asked) and "keeper".startswith(asked)
+    for words in (*CHANGES, *(() if is_prefix else READS)):
+        more = {"scale": ("0",), "revert": ("0",)}.get(words[1], ())
+        code, answer = up.run(*words, asked, *more)
         assert code == 1, (words, answer)
         assert answer["error"]["code"] in {"not_found", "invalid", "usage"}, answer
+    for words in READS if is_prefix else ():
+        code, answer = up.run(*words, asked)
+        assert (code, answer["error"]["code"] if code else "") in {(0, ""), (1, "ambiguous")}, (
+            answer
+        )
     assert up.documented("job", "status", "keeper")["job"]["status"] == "running"

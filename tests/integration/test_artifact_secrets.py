@@ -76,7 +76,7 @@ def test_a_login_of_a_repository_is_in_no_reason(tmp_path: Path) -> None:
 @pytest.mark.parametrize("url", ["https://user:s3cr3t/abc@h/f", "https://u:s3cr3t\u2100x@h/f"])
 def test_a_login_that_breaks_a_url_is_in_no_fault(url: str) -> None:
     """A password with a slash is refused without a part of it in the text."""
-    with pytest.raises(ValueError, match="is no URL") as err:
+    with pytest.raises(ValueError, match="is not a URL") as err:
         read_source(url, {})
     assert "s3cr3t" not in str(err.value)
 

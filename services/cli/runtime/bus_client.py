@@ -279,7 +279,7 @@ def query_once(noun: str, answer: type[S], query: Query) -> S:
 
 
 async def resolve_job(client: Client, text: str) -> JobId:
-    """Find the job with this id or unique prefix. Raises CliError, naming the candidates.
+    """Find the job with this id or unique prefix. Raises CliError, naming the candidates; an empty text names none.
 
     An id without a job in the state is returned unchanged: the command reports the error.
     """
@@ -291,8 +291,10 @@ async def resolve_job(client: Client, text: str) -> JobId:
 def unique_job(text: str, found: Sequence[str]) -> JobId:
     """Which of the ids that begin with `text` it names: itself, else the only one; without any, it is returned.
 
-    Raises CliError `ambiguous` with the first CANDIDATES_MAX of them.
+    Raises CliError `ambiguous` with the first CANDIDATES_MAX of them, `usage` for an empty text.
     """
+    if not text:
+        raise CliError("usage", "the id of a job is empty")
     if text in found or not found:
         return JobId(text)
     if len(found) == 1:

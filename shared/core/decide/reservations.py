@@ -61,7 +61,7 @@ def release_nodes(state: State, nodes: Iterable[int]) -> list[Event]:
     keys = [state.evaluations.blocked_of.get(one.job_id) for one in changed]
     events: list[Event] = [ReservationsChanged(reservations=tuple(changed))]
     if awake := tuple(key for key in keys if key is not None):
-        events.append(EvaluationsWoken(keys=awake, reason="a node held back for it is gone"))
+        events.append(EvaluationsWoken(keys=awake, reason="a node reserved for it was removed"))
     return events
 
 

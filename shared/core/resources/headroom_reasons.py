@@ -82,7 +82,7 @@ def _never_fits_reason(offers: OfferedResources, name: str, verb: str, nodes: in
     # What is not a pool (the range of ports, cores' MHz) has a blank in its name.
     if " " in name or offers.is_offered(name):
         return f"no feasible node has enough of {name}, even empty"
-    return f"nobody offers {name}"
+    return f"no node offers {name}"
 
 
 def _units(amount: int) -> str:

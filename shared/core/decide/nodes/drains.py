@@ -175,7 +175,7 @@ def decide_alloc_stop(state: State, command: StopAllocation) -> list[Event]:
     table = state.allocations
     found = np.flatnonzero(table.key[: table.size] == command.alloc_key).tolist()
     if command.alloc_key <= 0 or not found:
-        reason = "there is no such allocation (any more)"
+        reason = "allocation does not exist"
         return refuse(command.request_id, "not_found", reason)
     row = int(found[0])
     job = state.jobs.by_id.get(table.groups.job_ids[int(table.group[row])])

@@ -131,7 +131,7 @@ def _explain_reservation(standing: NodeAvailability, open_: Mask, queue: QueueAh
         return ""
     first, *others = names
     more = f" and {len(others)} more" if others else ""
-    return f"{closed} nodes with room are held back for job {first!r}{more}"
+    return f"{closed} nodes with room are reserved for job {first!r}{more}"
 
 
 def _shown(ask: Int64s) -> str:

@@ -28,12 +28,12 @@ def of(*asks: ResourceAsk) -> tuple[tuple[ResourceAsk, ...], ...]:
     return (asks,)
 
 
-def test_what_nobody_offers_never_fits() -> None:
+def test_what_no_node_offers_never_fits() -> None:
     """The class says so, the reason names it; a model that no node has is a filter."""
     cluster = Cluster()
     cluster.do(join("n1", pools=(gpus(2, model="t4"),)), join("n2"))
     found = waits(cluster, alternatives=of(ResourceAsk(pool="fpga")))
-    assert found.wait_class == "never_fits" and found.reasons[0] == "nobody offers fpga"
+    assert found.wait_class == "never_fits" and found.reasons[0] == "no node offers fpga"
     big = (Constraint(left="${device.attr.memory}", operator=">=", right="40 GiB"),)
     ask = ResourceAsk(pool="device.gpu", model="t4", constraints=big)
     found = waits(cluster, "b", alternatives=of(ask))
