@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
+from services.agent.executor import check_runner
 from shared.core.runtime import agent_messages
+from shared.jobspec.service_names import CHECK_KINDS
 from tests.unit.agent.agent_story import SECOND, Story, alloc, job_json, task_json
 
 UNKNOWN, HEALTHY, UNHEALTHY = 0, 1, 2
@@ -38,6 +40,12 @@ def health(story: Story) -> tuple[int, str]:
 def watched(story: Story) -> list[str]:
     """Names of the checks that the executor was last told to make."""
     return [one.name for one in story.did(agent_messages.WatchChecks)[-1].checks]
+
+
+def test_every_type_has_a_probe() -> None:
+    """What a job file may ask for, the agent can make: a script runs in the task, each other type has an attempt."""
+    assert set(CHECK_KINDS) == {*check_runner._ATTEMPTS, "script"}
+    assert len(CHECK_KINDS) == len(set(CHECK_KINDS))
 
 
 def test_a_check_runs_while_its_task_does() -> None:
