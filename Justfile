@@ -57,8 +57,12 @@ sim seed="1" *args:
 test *args:
     pytest {{ args }}
 
-# tests on a real nats-server
+# agents and commands with real processes, servers and threads
 integration *args:
+    pytest tests/integration {{ args }}
+
+# tests on a real nats-server, of every folder
+bus *args:
     pytest tests -m bus {{ args }}
 
 # ten minutes of every subject, header and field on the real bus; CARAVAN_FUZZ_SEED repeats a run
@@ -89,7 +93,7 @@ bench-report:
 screenshots *args:
     python -m tests.gateway.console.screenshots {{ args }}
 
-# rewrite what is generated: JSON Schema, AsyncAPI, docs/events.md, docs/subjects.md, the reference in docs/jobs.md
+# rewrite what is generated: schemas/, events.md, queries.md, subjects.md, jobs.md in docs/, the Python client's messages
 schemas:
     python -m schemas.generate
     python -m services.gateway.edge.bus.asyncapi

@@ -1,6 +1,8 @@
-"""Write what other languages and people read: schemas/json/*.json and docs/events.md, both from the Structs alone.
+"""Write what other languages and people read, all from the Structs alone.
 
     python -m schemas.generate
+
+Files: schemas/json/*.json, docs/events.md, docs/queries.md, and messages.py and queries.py of the Python client.
 
 Decides how the wire is described; a test generates all of it again and compares. Read `catalogue.py` first.
 """
