@@ -1,7 +1,7 @@
 """Wait reasons: why part of a request found no room, as a wait class and as texts, the most telling first.
 
-Classes: misconfigured, never fits, capacity, reservation, priority. The texts are stored with the
-evaluation.
+Classes: misconfigured, never_fits, capacity, reservation, priority. The class predecessor is made by
+`reservations/own_rooms.py`. The texts are stored with the evaluation.
 """
 
 from collections.abc import Callable, Sequence
