@@ -22,7 +22,12 @@ from schemas.jobs import SYSTEM_JOB_TYPES, GroupSpec
 from schemas.plans import GroupPlacement
 from shared.core.scheduling.explain.placement_probe import score_nodes
 from shared.core.scheduling.explain.plan_view import explain_waiting
-from shared.core.scheduling.feasibility.node_limits import lacking, limits_by_avoidance, limits_for
+from shared.core.scheduling.feasibility.node_limits import (
+    lacking,
+    limits_by_avoidance,
+    limits_for,
+    open_nodes,
+)
 from shared.core.scheduling.model import Assignment, LaneDraw, PlacedPart, Proposal, Snapshot
 from shared.core.scheduling.plan_state import PlanState
 from shared.core.scheduling.preemption.make_room import make_room
@@ -196,7 +201,9 @@ def _explain(
     placed: Sequence[PlacedPart],
 ) -> tuple[Waiting, Hold | None]:
     """Say why the rest of a request waits, and propose nodes to reserve for it."""
-    if waits_for_own(plan.state, request, mask, rest) or (
+    open_ = open_nodes(plan, request, plan.on_group_with(request, placed))
+    own = mask if open_ is None else mask & open_
+    if waits_for_own(plan.state, request, own, rest) or (
         waits_for_data(plan, request, mask, placed) >= rest
     ):
         return own_wait(rest), None

@@ -103,9 +103,11 @@ def test_a_rule_that_comes_moves_what_is_beyond_it() -> None:
 
 
 def test_what_the_rule_leaves_no_place_waits_with_its_name() -> None:
-    """Two a rack of three: four stay, two move, three wait for the rule."""
+    """Two a rack of three: four stay, two move, three wait for the rule, not for the end of the old ones."""
     world, old, limited = nine(2, 3)
     change(world, limited)
+    ((_, reasons),) = waiting(world)
+    assert f"distinct_property {RACK} 2" in " ".join(reasons)
     end_stopped(world)
     assert of_racks(world) == {"a": 2, "b": 2, "c": 2}
     assert len(set(old) & set(world.rows())) == 4
