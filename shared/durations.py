@@ -1,6 +1,7 @@
 """Durations in Go's syntax: `30s`, `1h30m`, `1.5h`, `100ms`. In numbers they are whole nanoseconds.
 
-The only module that reads or writes them; a measured time in a table (`0.250s`) is a number, not such a text.
+Read and written here alone, but for reasons that agents report, whose texts the log has; a measured time in a table
+(`0.250s`) is a number, not such a text.
 """
 
 import re

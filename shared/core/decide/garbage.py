@@ -174,7 +174,7 @@ def _allocations(state: State, upto: int, keep_max: int) -> Rows:
     old |= _by_ref(state, refs, _is_purged)[inverse]
     # What a drain ended for good keeps its place in a live job, too: forgotten, it would run again.
     old &= spent | ((table.desired[ended] != RUN) & ~table.is_final(ended))
-    # What waits for its replacement is counted on by it.
+    # A replacement that is still to come reads what it replaces: count, delays, node.
     old &= ~table.predecessors.holds(table.key[ended]) | _by_ref(state, refs, _is_unneeded)[inverse]
     return ended[old][:ROWS_MAX]
 

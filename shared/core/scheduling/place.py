@@ -68,6 +68,15 @@ from shared.core.state.tables.jobs import Job
 RESERVABLE_WAIT_CLASSES = frozenset({"capacity", "reservation", "priority"})
 
 
+class _Unplaced(msgspec.Struct, frozen=True):
+    """What is left of a request, and how many of these have what they replace stopped by the plan to make room."""
+
+    count: int
+    making_room: int
+    #: placing ended for its budget.
+    is_stopped: bool
+
+
 def place(
     snapshot: Snapshot, assignment: Assignment, *, seed: int, lane: int, lanes: int
 ) -> Proposal:
@@ -144,11 +153,13 @@ def _place_requests(
             parts += _evict_for_rest(plan, request, mask, parts)
         placed = _count(parts)
         placements += group_placements(state, job, request, parts)
+        making_room = 0
         if len(request.tied):
-            stops += tied_stops(plan, request, mask, parts, may_make_room=not stopped)
-        continues |= _leaves_rest(
-            plan, request, mask, parts, placed=placed, stopped=stopped, waiting=waiting
-        )
+            tied = tied_stops(plan, request, mask, parts, may_make_room=not stopped)
+            making_room = sum(len(one.rows) for one in tied if one.to_replace)
+            stops += tied
+        left = _Unplaced(request.count - placed, making_room, stopped)
+        continues |= _leaves_rest(plan, request, mask, parts, left=left, waiting=waiting)
     if not continues:
         stops += rooms_to_give_up(state, job, placements, stops)
     return Proposal(
@@ -169,25 +180,22 @@ def _leaves_rest(
     mask: Mask,
     parts: Sequence[PlacedPart],
     *,
-    placed: int,
-    stopped: bool,
+    left: _Unplaced,
     waiting: WaitingGroups,
 ) -> bool:
-    """Return whether what was not placed of a request needs another plan; else it waits, as noted in `waiting`.
-
-    `stopped`: placing ended for its budget.
-    """
-    rest = request.count - placed
+    """Return whether what was not placed of a request needs another plan; else it waits, as noted in `waiting`."""
+    rest = left.count
     if request.per_node is not None:
-        left = lacking(plan, request, parts)
+        lacks = lacking(plan, request, parts)
         # A system job waits only for the nodes that have no room.
-        rest, mask = int(left.sum()), left > 0
-    elif not (rest or stopped):
+        rest, mask = int(lacks.sum()), lacks > 0
+    elif not (rest or left.is_stopped):
         return False
-    if _needs_another_plan(plan, parts, rest) or placed == request.count < placed + rest:
+    if _needs_another_plan(plan, parts, rest) or (not left.count and rest > 0):
         return True
     if rest > 0:
-        why, hold = _explain(plan, request, mask, rest, placed=parts)
+        left = msgspec.structs.replace(left, count=rest)
+        why, hold = _explain(plan, request, mask, left, placed=parts)
         waiting.add(request.group, why, hold, mask)
     return False
 
@@ -196,16 +204,16 @@ def _explain(
     plan: PlanState,
     request: PlacementRequest,
     mask: Mask,
-    rest: int,
+    left: _Unplaced,
     *,
     placed: Sequence[PlacedPart],
 ) -> tuple[Waiting, Hold | None]:
     """Say why the rest of a request waits, and propose nodes to reserve for it."""
+    rest = left.count
     open_ = open_nodes(plan, request, plan.on_group_with(request, placed))
     own = mask if open_ is None else mask & open_
-    if waits_for_own(plan.state, request, own, rest) or (
-        waits_for_data(plan, request, mask, placed) >= rest
-    ):
+    count = waits_for_own(plan.state, request, own) + left.making_room
+    if max(count, waits_for_data(plan, request, mask, placed)) >= rest:
         return own_wait(rest), None
     why = explain_waiting(plan, request, mask, rest, placed=placed)
     if why.wait_class not in RESERVABLE_WAIT_CLASSES:

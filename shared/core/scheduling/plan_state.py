@@ -16,10 +16,10 @@ from shared.core.scheduling.model import LaneDraw, PlacedPart, Snapshot
 from shared.core.scheduling.preemption.eviction import Evictor
 from shared.core.scheduling.reconcile.service_jobs import PlacementRequest
 from shared.core.scheduling.scoring.scores import Algorithm
-from shared.core.scheduling.selection.candidates import Placement
+from shared.core.scheduling.selection.candidates import Placement, ask_columns
 from shared.core.scheduling.selection.greedy_coupled import STEPS_MAX
 from shared.core.scheduling.usage.tentative_usage import TentativeUsage
-from shared.core.state.columns import Int64s, Rows
+from shared.core.state.columns import Int64s, Mask, Rows
 from shared.core.state.tables.jobs import Job
 
 
@@ -157,6 +157,15 @@ class PlanState:
         """Name the fit score that ranks nodes."""
         policy = group.algorithm or self._default_algorithm
         return "spread" if policy == "spread" else "binpack"
+
+
+def fits_in_place_of(plan: PlanState, group: GroupSpec, rows: Rows, usable: Mask) -> Mask:
+    """Which rows let one of the group fit on their node, where that is usable, by their end. Shapes: (N,) and (R,)."""
+    table = plan.state.allocations
+    nodes = table.node[rows]
+    free = plan.capacity[nodes] - plan.used()[nodes] + table.groups.ask[table.group[rows]]
+    fits: Mask = usable[nodes] & (free >= ask_columns(group)).all(axis=1)
+    return fits
 
 
 def counted(plan: PlanState, on_rows: Int64s | None) -> Int64s:

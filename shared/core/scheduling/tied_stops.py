@@ -8,16 +8,14 @@ missing.
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from schemas.plans import Stops
 from shared.core.scheduling.feasibility.node_limits import open_nodes
 from shared.core.scheduling.model import PlacedPart
-from shared.core.scheduling.plan_state import PlanState
-from shared.core.scheduling.reconcile.distinct_rules import has_distinct_rules
+from shared.core.scheduling.plan_state import PlanState, fits_in_place_of
 from shared.core.scheduling.reconcile.drained_allocs import DRAINED
 from shared.core.scheduling.reconcile.service_jobs import PlacementRequest
-from shared.core.scheduling.selection.candidates import ask_columns
+from shared.core.scheduling.selection.coupling_blocks import has_distinct_rules
 from shared.core.state.columns import Mask
 
 
@@ -35,12 +33,17 @@ def tied_stops(
     if has_distinct_rules(request.group):
         open_ = open_nodes(plan, request, plan.on_group_with(request, parts))
         mask = mask if open_ is None else mask & open_
+    in_the_way = np.zeros(len(placed), dtype=bool)
+    if may_make_room and not placed.all():
+        in_the_way = fits_in_place_of(plan, request.group, request.tied, mask & plan.ready)
     stops: dict[str, list[int]] = {}
     makes_room: dict[str, list[int]] = {}
-    for row, reason, has_new in zip(request.tied.tolist(), reasons, placed.tolist(), strict=True):
+    for row, reason, has_new, blocks in zip(
+        request.tied.tolist(), reasons, placed.tolist(), in_the_way.tolist(), strict=True
+    ):
         if has_new:
             stops.setdefault(reason, []).append(row)
-        elif may_make_room and reason != DRAINED and _is_in_the_way(plan, request, mask, row):
+        elif blocks and reason != DRAINED:
             makes_room.setdefault(reason, []).append(row)
     return (
         *(Stops(rows=tuple(rows), reason=reason, tied=True) for reason, rows in stops.items()),
@@ -60,14 +63,3 @@ def _is_placed(request: PlacementRequest, parts: Sequence[PlacedPart]) -> Mask:
         else:
             placed[part.positions] = True
     return placed
-
-
-def _is_in_the_way(plan: PlanState, request: PlacementRequest, mask: Mask, row: int) -> bool:
-    """Tell whether the replacement of a row would have room where the row is, without it."""
-    table = plan.state.allocations
-    node = int(table.node[row])
-    if not (mask[node] and plan.ready[node]):
-        return False
-    freed: NDArray[np.int64] = table.groups.ask[table.group[row]]
-    free = plan.capacity[node] - plan.used()[node] + freed
-    return bool((free >= ask_columns(request.group)).all())

@@ -6,9 +6,10 @@ predecessor once more. It does not decide which job gets a room that is given up
 
 import numpy as np
 
-from schemas.base import Event, JobId
-from schemas.evaluations import EvaluationsCreated, EvaluationsWoken, NewEvaluation
+from schemas.base import Event
+from schemas.evaluations import EvaluationsCreated, EvaluationsWoken
 from schemas.plans import SubmitPlan
+from shared.core.decide.system_jobs import is_pending, job_ids_of, node_evaluation
 from shared.core.state.columns import Rows
 from shared.core.state.state import State
 
@@ -43,31 +44,15 @@ def has_newer_room(state: State, plan: SubmitPlan) -> bool:
 
 def wake_successors(state: State, ended: Rows) -> list[Event]:
     """Have the jobs look whose predecessors ended just now: their room is kept for them alone."""
-    table, events = state.allocations, list[Event]()
-    refs = np.unique(table.group[ended]).tolist()
-    keys, new = [], []
-    for job_id in sorted({table.groups.job_ids[ref] for ref in refs}):
-        blocked = state.evaluations.blocked_of.get(JobId(job_id))
-        job = state.jobs.by_id.get(JobId(job_id))
+    events, keys, new = list[Event](), [], []
+    for job_id in job_ids_of(state, ended):
+        blocked = state.evaluations.blocked_of.get(job_id)
         if blocked is not None:
             keys.append(blocked)
-        elif job is not None and not _is_pending(state, JobId(job_id)):
-            new.append(
-                NewEvaluation(
-                    job_id=job.id,
-                    priority=job.priority,
-                    job_type=job.job_type,
-                    triggered_by="queued-allocs",
-                )
-            )
+        elif not is_pending(state, job_id):
+            new.append(node_evaluation(state.jobs.by_id[job_id], "queued-allocs"))
     if keys:
         events.append(EvaluationsWoken(keys=tuple(keys), reason="its predecessors ended"))
     if new:
         events.append(EvaluationsCreated(evaluations=tuple(new)))
     return events
-
-
-def _is_pending(state: State, job_id: JobId) -> bool:
-    table = state.evaluations
-    entries = [table.by_key[key] for key in table.open_of.get(job_id, ())]
-    return any(one.status == "pending" and not one.wait_until_ns for one in entries)

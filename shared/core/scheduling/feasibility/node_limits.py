@@ -17,7 +17,12 @@ from shared.core.scheduling.plan_state import PlanState, counted
 from shared.core.scheduling.reconcile.service_jobs import PlacementRequest
 from shared.core.scheduling.reservations.gap import gap_limit
 from shared.core.scheduling.selection.coupling import Coupling
-from shared.core.scheduling.selection.coupling_blocks import coupling_of, distinct_mask, is_job_wide
+from shared.core.scheduling.selection.coupling_blocks import (
+    coupling_of,
+    distinct_mask,
+    has_distinct_rules,
+    is_job_wide,
+)
 from shared.core.state.columns import Int64s, Mask
 
 
@@ -103,7 +108,7 @@ def bounds(
 
 def open_nodes(plan: PlanState, request: PlacementRequest, on_rows: Int64s) -> Mask | None:
     """Nodes that take one more of a group by its distinct rules. Shape: (N,); None: no rule closes any."""
-    if request.per_node is not None or not _is_distinct(request.group):
+    if request.per_node is not None or not has_distinct_rules(request.group):
         return None
     open_ = np.ones(plan.size, dtype=bool)
     for rule in _distinct_rules(plan, request, on_rows):
@@ -115,12 +120,8 @@ def distinct_filters(
     plan: PlanState, request: PlacementRequest, placed: Sequence[PlacedPart]
 ) -> Iterator[NodeFilter]:
     """Name the distinct rules of a group, and the nodes that take one more by each."""
-    if _is_distinct(request.group):
+    if has_distinct_rules(request.group):
         yield from _distinct_rules(plan, request, plan.on_group_with(request, placed))
-
-
-def _is_distinct(group: GroupSpec) -> bool:
-    return bool(group.distinct_hosts or group.distinct_properties)
 
 
 def _distinct_rules(

@@ -15,11 +15,6 @@ from shared.core.state.state import State
 from shared.core.state.tables.jobs import Job
 
 
-def has_distinct_rules(group: GroupSpec) -> bool:
-    """Tell whether allocations of a group keep others from nodes."""
-    return bool(group.distinct_hosts or group.distinct_properties)
-
-
 def beyond_rules(
     state: State, group: GroupSpec, rows: Rows, *, stays: Mask, current: Mask, others: Rows
 ) -> Mask:

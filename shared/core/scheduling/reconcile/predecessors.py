@@ -14,7 +14,7 @@ from shared.core.state.columns import Rows
 from shared.core.state.state import State
 
 
-def tell_apart(
+def split_stops(
     state: State, stops: Sequence[Stops], replaced: Rows, late: Rows
 ) -> tuple[Stops, ...]:
     """Split stops by whether something replaces their rows.

@@ -19,7 +19,6 @@ from schemas.jobs import FINITE_JOB_TYPES, GroupSpec, ReschedulePolicy
 from schemas.plans import GroupSize, InPlace, Stops
 from shared.core.scheduling.reconcile.distinct_rules import (
     beyond_rules,
-    has_distinct_rules,
     rows_of_earlier_groups,
 )
 from shared.core.scheduling.reconcile.drained_allocs import (
@@ -31,9 +30,10 @@ from shared.core.scheduling.reconcile.drained_allocs import (
 )
 from shared.core.scheduling.reconcile.duplicate_allocs import ScoreOf, duplicates_to_stop
 from shared.core.scheduling.reconcile.lost_allocs import is_lost
-from shared.core.scheduling.reconcile.predecessors import tell_apart
+from shared.core.scheduling.reconcile.predecessors import split_stops
 from shared.core.scheduling.reconcile.reschedule_delays import reschedule_delay_ns
 from shared.core.scheduling.reconcile.started_again import STARTED_AGAIN, is_before_stop
+from shared.core.scheduling.selection.coupling_blocks import has_distinct_rules
 from shared.core.state.columns import Mask, Rows
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import (
@@ -505,7 +505,7 @@ class Reconciler:
         """Return all buckets. A stop says which of its rows are replaced by what is requested."""
         stops = tuple(self.stops)
         if stops or len(self.late):
-            stops = tell_apart(self.state, stops, self._replaced_rows(), self.late)
+            stops = split_stops(self.state, stops, self._replaced_rows(), self.late)
         return ReconcileResult(stops, tuple(self.updates), tuple(self.requests))
 
     def _replaced_rows(self) -> Rows:

@@ -112,8 +112,8 @@ def _chosen(
     return [next(left) if position < 0 else position for position in chosen]
 
 
-def waits_for_own(state: State, request: PlacementRequest, mask: Mask, rest: int) -> bool:
-    """Tell whether what is left of a request waits for nothing but the end of what it replaces."""
+def waits_for_own(state: State, request: PlacementRequest, mask: Mask) -> int:
+    """How many of a request have room once what they replace has ended; tied rows, which run on, are not counted."""
     table, ready = state.allocations, state.fleet.ready()
     rows = request.origins[~TERMINAL[table.client[request.origins]]]
     rows = rows[~np.isin(rows, request.tied) & (table.desired[rows] != EVICT)]
@@ -122,7 +122,7 @@ def waits_for_own(state: State, request: PlacementRequest, mask: Mask, rest: int
     asks = table.groups.ask[table.group[rows]]
     group = request.group
     need = np.array([group.cpu_mhz, group.memory_mib, group.disk_mib])
-    return bool(int((open_ & (asks >= need).all(axis=1)).sum()) >= rest)
+    return int((open_ & (asks >= need).all(axis=1)).sum())
 
 
 def own_wait(count: int) -> Waiting:

@@ -35,6 +35,11 @@ def coupling_of(
     return Coupling(tuple(blocks)) if blocks else None
 
 
+def has_distinct_rules(group: GroupSpec) -> bool:
+    """Tell whether allocations of a group keep others of it from nodes."""
+    return bool(group.distinct_hosts or group.distinct_properties)
+
+
 def is_job_wide(group: GroupSpec) -> bool:
     """Tell whether any rule of a group counts allocations of the whole job."""
     return group.distinct_hosts == "job" or any(rule.job_wide for rule in group.distinct_properties)

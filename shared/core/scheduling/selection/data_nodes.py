@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from shared.core.scheduling.feasibility.node_limits import NodeLimits, open_nodes
 from shared.core.scheduling.model import PlacedPart
-from shared.core.scheduling.plan_state import PlanState, counted
+from shared.core.scheduling.plan_state import PlanState, counted, fits_in_place_of
 from shared.core.scheduling.reconcile.service_jobs import PlacementRequest
 from shared.core.scheduling.reservations.own_rooms import origin_rows
 from shared.core.scheduling.selection.alternatives import place_group
-from shared.core.scheduling.selection.candidates import ask_columns
 from shared.core.state.columns import Int64s, Mask
 from shared.core.state.tables.allocations import EVICT, TERMINAL
 
@@ -87,13 +86,9 @@ def _waits_for_own(
 ) -> NDArray[np.bool_]:
     """Which positions have their room once the allocation that they replace has ended. Shape: (count,)."""
     table = plan.state.allocations
-    free = plan.capacity - plan.used()
-    need = ask_columns(request.group)
     waits = np.zeros(request.count, dtype=bool)
-    for position in np.flatnonzero(rows >= 0).tolist():
-        row = int(rows[position])
-        node = int(table.node[row])
-        if usable[node] and not TERMINAL[table.client[row]] and table.desired[row] != EVICT:
-            freed = table.groups.ask[table.group[row]]
-            waits[position] = bool((free[node] + freed >= need).all())
+    positions = np.flatnonzero(rows >= 0)
+    origins = rows[positions].astype(np.int32)
+    runs = ~TERMINAL[table.client[origins]] & (table.desired[origins] != EVICT)
+    waits[positions] = runs & fits_in_place_of(plan, request.group, origins, usable)
     return waits

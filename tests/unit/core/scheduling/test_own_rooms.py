@@ -230,3 +230,17 @@ def test_the_wait_for_the_own_room_is_told() -> None:
     assert waiting.reasons == (
         "3 of its own allocations are to end first; their room is kept for it",
     )
+
+
+@pytest.mark.parametrize("update", UPDATES)
+def test_the_wait_for_ones_own_has_its_class(update: UpdatePolicy | None) -> None:
+    """Whether all are stopped at once or one after the other: it waits for its predecessors, not for capacity."""
+    world, _ = redeployed(ASKS["memory"], update)
+    table = world.state.evaluations
+    entry = table.by_key[table.blocked_of[JobId("web")]]
+    assert entry.blocked is not None
+    (why,) = entry.blocked.waiting.values()
+    assert (why.wait_class, why.count) == (
+        "predecessor",
+        3 if update is None else update.max_parallel,
+    )
