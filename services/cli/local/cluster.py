@@ -28,6 +28,7 @@ import msgspec
 from schemas.envelope import CORE_VERSION
 from services.cli.local.health_watch import HealthWatch
 from services.cli.local.processes import SERVICES, SupervisedProcess, kill_leftover_services
+from services.cli.local.restart_beats import RESTART_S, RestartBeats
 from services.cli.runtime import local_clusters
 from shared.bus.connection.nats_client import Login, connect, url_with_login
 from shared.bus.jetstream import streams
@@ -128,6 +129,7 @@ class LocalCluster:
         self._machine_lock: socket.socket | None = None
         self._ending = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="supervisor", daemon=True)
+        self._restart_beats = RestartBeats(self._node_login)
         self._bus_retry_s = 0.1
         self._bus_due_s = 0.0
 
@@ -206,6 +208,7 @@ class LocalCluster:
         self._ending.set()
         if self._watcher.is_alive():
             self._watcher.join()
+        self._restart_beats.stop()
         agents = [child for child in self.children if child.role == "agent"]
         others = [child for child in self.children if child.role != "agent"]
         killed = _stop_processes(agents, _TASKS_S)
@@ -213,7 +216,7 @@ class LocalCluster:
             # An agent that is stopped while it starts has not seen its tasks yet.
             for child in agents:
                 if child.was_killed:
-                    self._retire(child.name.removeprefix("agent-"))
+                    self._retire(_node_of(child))
         killed += _stop_processes(others, _SERVICES_S)
         if self._server is not None:
             self._server.stop()
@@ -420,8 +423,17 @@ class LocalCluster:
                     self.restarts += text.startswith("restarted")
                     self._report(f"{child.name}: {text}")
                     changed = True
+                    if child.role == "agent":
+                        self._restart_beats.send_until(
+                            _node_of(child), child.failing_since_s + RESTART_S
+                        )
             if changed:
                 self._write_state()
+
+    def _node_login(self, node_id: str) -> Login:
+        known = accounts.read_credentials(self.data_dir / "credentials.json")
+        user, password = known.node_login(node_id)
+        return Login(url=self.url, user=user, password=password)
 
     def _watch_bus(self, now_s: float) -> bool:
         server = self._server
@@ -452,6 +464,10 @@ class LocalCluster:
                 boot=kernel_boot(),
             )
         )
+
+
+def _node_of(agent: SupervisedProcess) -> str:
+    return agent.name.removeprefix("agent-")
 
 
 def _caravan_command() -> tuple[str, ...]:

@@ -45,6 +45,8 @@ class SupervisedProcess:
         self.restarts = 0
         #: why it ended last; empty while it never did.
         self.failure = ""
+        #: when it ended first since it last ran for a while; 0: it never ended.
+        self.failing_since_s = 0.0
         self._command = command
         self._env = env
         self._log_path = log_path
@@ -92,6 +94,8 @@ class SupervisedProcess:
             return f"restarted, pid {self.pid}"
         if now_s - self._started_s > _STEADY_S:
             self._delay_s = _FIRST_S
+        if self._delay_s == _FIRST_S:
+            self.failing_since_s = now_s
         self._due_s = now_s + self._delay_s
         ended, reason = _exit_reason(self._process), self._last_line()
         self.failure = ended + reason
