@@ -461,9 +461,12 @@ def test_sessions_are_bounded_and_bad_ones_refused(up: Up, tmp_path: Path) -> No
 
             bare = ExecAsk(alloc_id=one["id"], task="server", session="short", command=("true",))
             assert (await ask("exec", msgspec.json.encode(bare)))["error"]["code"] == "invalid"
+            twice = b'{"alloc_id":"a","alloc_id":"b"}'
             for verb in ("exec", "logs", "session", "fs_read", "fs_list", "stats", "nonsense"):
                 found = await ask(verb, b"[]")
                 assert found["error"]["code"] == "invalid", verb
+                found = await ask(verb, twice)
+                assert "duplicate key 'alloc_id'" in found["error"]["message"], verb
             wordless = msgspec.structs.replace(bare, session="a" * 32, command=())
             answer = await client.request_bytes(
                 subjects.node_rpc(one["node"], "exec"), msgspec.json.encode(wordless)

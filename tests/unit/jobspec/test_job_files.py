@@ -394,6 +394,7 @@ def test_parse_gives_the_json_of_a_text() -> None:
         b"\xff\xfe",
         b"{",
         b'{"JobHCL": 3}',
+        b'{"JobHCL": "job \\"a\\" {}", "JobHCL": "job \\"b\\" {}"}',
         b"{}",
         b"a" * (PARSE_BYTES_MAX + 1),
         b'job "a" {',
