@@ -34,6 +34,7 @@ from shared.bus.connection.nats_client import Login, connect, url_with_login
 from shared.bus.jetstream import streams
 from shared.bus.server import accounts
 from shared.bus.server.nats_server import NatsServer, ServerSettings
+from shared.core.runtime.chain import core_order
 from shared.errors import BusUnavailable, ConfigInvalid
 from shared.machine_lock import kernel_boot, machine_id, take_file_lock, take_machine_lock
 
@@ -72,7 +73,7 @@ class LocalClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """`cluster.json`. `bootstrapped`: the log was created and must never be created again."""
+    """`cluster.json`. `core`: of the newest release that ran here. `bootstrapped`: the log was created, once."""
 
     format: int
     cluster_id: str
@@ -189,6 +190,9 @@ class LocalCluster:
                 asyncio.run(self._bootstrap(credentials))
                 self.identity = msgspec.structs.replace(self.identity, bootstrapped=True)
                 write_identity(self.data_dir / "cluster.json", self.identity)
+            if self.identity.core != CORE_VERSION:
+                self.identity = msgspec.structs.replace(self.identity, core=CORE_VERSION)
+                write_identity(self.data_dir / "cluster.json", self.identity)
             self.children = self._plan()
             if self._former and not self.settings.former_agents:
                 self._end_former_tasks()
@@ -283,6 +287,11 @@ class LocalCluster:
                 text = f"data directory {self.data_dir} has format {found.format}, written by {found.core}"
                 raise ConfigInvalid(
                     f"{text}; this release supports {DATA_DIR_FORMAT}: use the newer one"
+                )
+            if core_order(found.core) > core_order(CORE_VERSION):
+                text = f"data directory {self.data_dir} was written by core {found.core}"
+                raise ConfigInvalid(
+                    f"{text}, this release has {CORE_VERSION}: use the newer release"
                 )
             self.identity = found
         else:
