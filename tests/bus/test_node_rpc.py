@@ -217,6 +217,8 @@ def test_logs_from_anywhere(up: Up, tmp_path: Path) -> None:
     )
     up.until(lambda: "line 5" in up.documented("alloc", "logs", name)["text"], "five lines")
     assert said(up, "alloc", "logs", "--tail", "2", name)[1] == b"line 4\nline 5\n"
+    for words in (["alloc", "logs", name], ["job", "logs", "talks"]):
+        assert said(up, *words, "--tail", "0") == (0, b"", b""), words
     assert up.documented("alloc", "logs", "--stderr", name)["text"] == "oops\n"
     code, answer = up.run("alloc", "logs", name, "nothing")
     assert code == 1 and answer["error"]["code"] == "not_found"
