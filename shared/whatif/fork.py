@@ -245,17 +245,13 @@ def run_fork(
     records_max = RECORDS_MAX + len(recorded.records)
     engine.follow(_bound(engine.replica.seq + records_max))
     engine.feed(sorted(_scripted_events(entries), key=itemgetter(0)))
-    gauges = RecordedGauges(recorded.gauges)
-    clock, missed = DeploymentClock(engine, gauges, has_gates=recorded.has_gates), 0
-    settled = is_bounded = False
+    clock = _clock(engine, recorded)
+    settled, is_bounded, missed = False, False, list[ScriptEntry]()
     try:
         for one in _open_entries(entries, until_ns):
             clock.run(one.t_ns)
-            command = _filled_in(one, engine.state, timeline)
-            if command is None:
-                missed += 1
-            else:
-                engine.at(one.t_ns, command)
+            if not _act(engine, one, timeline):
+                missed.append(one)
         clock.run(until_ns)
         settled = settle and _settle(engine, clock, alive[0])
     except _BoundMetError:
@@ -268,7 +264,7 @@ def run_fork(
         digest=engine.digest,
         records=kept,
         refused=engine.stats.dead_letters,
-        missed=missed,
+        missed=len(missed),
         records_max=records_max if is_bounded else 0,
     )
 
@@ -302,6 +298,20 @@ def _open_entries(entries: Iterable[ScriptEntry], until_ns: int) -> list[ScriptE
     """List what is about things of the fork, up to a moment, oldest first."""
     found = [one for one in entries if one.is_open and one.t_ns <= until_ns]
     return sorted(found, key=attrgetter("t_ns"))
+
+
+def _clock(engine: SimulationEngine, recorded: RecordedLog) -> DeploymentClock:
+    """Make what tells a fork that deadlines and gates of its deployments are due."""
+    gauges = RecordedGauges(recorded.gauges)
+    return DeploymentClock(engine, gauges, has_gates=recorded.has_gates)
+
+
+def _act(engine: SimulationEngine, one: ScriptEntry, timeline: Timeline) -> bool:
+    """Give the engine what is about things of the fork; false: they are not there."""
+    command = _filled_in(one, engine.state, timeline)
+    if command is not None:
+        engine.at(one.t_ns, command)
+    return command is not None
 
 
 def _filled_in(one: ScriptEntry, state: State, timeline: Timeline) -> AnyCommand | None:
