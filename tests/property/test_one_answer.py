@@ -1,4 +1,4 @@
-"""One question, one answer: what is asked about a wait in several ways is told the same."""
+"""One account of a wait: the log, the queue, why-not, a new decision and SQL tell it alike."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ from hypothesis import given
 
 from schemas.base import EvalKey, JobId
 from schemas.envelope import CORE_VERSION, RECORD_DECODER
-from schemas.evaluations import Waiting
+from schemas.evaluations import EvaluationEnded, EvaluationsCreated, ReservationsChanged, Waiting
 from schemas.jobs import GroupSpec
 from schemas.plans import PlanCommitted
 from shared.archive.database import FactDatabase
@@ -35,6 +35,8 @@ from tests.property.test_why_not import cases
 
 pytestmark = pytest.mark.property
 APP = JobId("app")
+#: Facts of a transaction that holds a plan alone.
+OF_A_PLAN = (PlanCommitted, EvaluationsCreated, EvaluationEnded, ReservationsChanged)
 LOGS = Path(__file__).parents[1] / "golden" / "logs"
 
 
@@ -93,6 +95,9 @@ def moments(records: list[Record]) -> Iterator[Moment]:
         state = past.state
         events = RECORD_DECODER.decode(record.data).events if is_framed(record.data) else ()
         plans = [one for one in events if isinstance(one, PlanCommitted)]
+        if not all(isinstance(one, OF_A_PLAN) for one in events):
+            # A node that joined, or a job that was stopped, in the same transaction.
+            continue
         if len(plans) != 1 or plans[0].cut or plans[0].origin.snapshot_seq != state.seq - 1:
             continue
         job = state.jobs.by_id.get(plans[0].job_id)
