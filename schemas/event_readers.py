@@ -264,7 +264,7 @@ READERS = (
         shared/sim/oracle/: the reference model of the state
             the model has no policy and no clusters: cluster.created policy.changed log.rolled log.loss_accepted
             the model keeps no refusals of operators and nodes: operator.refused node.refused
-            the model does not schedule: pool.declared capacity.freed reservations.changed plan.refused
+            the model does not schedule: pool.declared capacity.freed reservations.changed
             {_CLEAN}: submissions.collected
             is about a version that is kept: job.stability_changed
     """),

@@ -15,6 +15,11 @@ CANDIDATES = {
     "two_choices": "two drawn for each allocation",
     "log2": "as many as Nomad's scan",
 }
+#: How the targets of spread blocks count, by name.
+SPREAD_TARGETS = {
+    "exact": "each target takes its share of the count before scores decide",
+    "scored": "by scores alone, as Nomad does",
+}
 
 
 class Preemption(Wire, frozen=True, kw_only=True, omit_defaults=False):
@@ -66,6 +71,9 @@ class Policy(Wire, frozen=True, kw_only=True, omit_defaults=False):
     delivery_limit: int = 20
     #: heartbeats, one a second, that a node may miss in a row before it is down.
     heartbeats_missed: int = 3
+    #: how the targets of spread blocks count: exact (each takes its share of the count, then scores decide) or scored
+    #: (by scores alone, as Nomad does).
+    spread_targets: str = "exact"
 
 
 class ClusterCreated(Event, frozen=True, kw_only=True, tag="cluster.created"):

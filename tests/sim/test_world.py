@@ -27,11 +27,13 @@ MUTANT_SEEDS_MAX = 200
 #: Seeds that find the rare ones: where their search begins, so that it is short. Another world may need another seed.
 RARE = {
     "both-stay": 33,
+    "data-left-behind": 21,
     "drain-takes-system": 12,
     "one-incarnation": 10,
-    "promote-twice": 35,
+    "promote-twice": 87,
     "promotes-one-alone": 10,
-    "revert-loop": 14,
+    "revert-loop": 37,
+    "rule-reaches-nothing": 21,
     "stale-timer": 25,
 }
 
@@ -86,6 +88,20 @@ def test_a_planted_bug_is_found(mutant: str) -> None:
     result = run_seeds(MUTANT_SEEDS_MAX, RARE.get(mutant, 1), mutant=mutant)
     assert result.found
     assert result.ok
+
+
+@pytest.mark.parametrize(
+    ("mutant", "invariant"),
+    [("rule-reaches-nothing", "distinct_kept"), ("data-left-behind", "data_node_kept")],
+)
+@pytest.mark.parametrize("seed", [21, 151])
+def test_only_the_planted_bug_fails_a_ruled_world(mutant: str, invariant: str, seed: int) -> None:
+    """Worlds with distinct rules and sticky disks fail by their own invariant with the bug, and hold without."""
+    outcome = SimulatedWorld(seed, mutant=mutant).run()
+    assert outcome.invariant == invariant, outcome.detail
+    healthy = SimulatedWorld(seed).run()
+    assert healthy.invariant == "", healthy.detail
+    assert healthy.checks[invariant] > 0
 
 
 def test_a_planted_bug_is_gone_afterwards() -> None:

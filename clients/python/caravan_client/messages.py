@@ -804,6 +804,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     delivery_limit: int = 20
     #: heartbeats, one a second, that a node may miss in a row before it is down.
     heartbeats_missed: int = 3
+    #: how the targets of spread blocks count: exact (each takes its share of the count, then
+    #: scores decide) or scored (by scores alone, as Nomad does).
+    spread_targets: str = "exact"
 
 
 class OperatorVerdict(msgspec.Struct, frozen=True, kw_only=True):

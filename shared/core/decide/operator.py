@@ -7,6 +7,7 @@ from schemas.nodes import CapacityFreed, NodeEligibilityChanged, PoolDeclared
 from schemas.policy import (
     ALGORITHMS,
     CANDIDATES,
+    SPREAD_TARGETS,
     AcceptLoss,
     DeclarePool,
     LogRolled,
@@ -92,6 +93,9 @@ def _policy_fault(policy: Policy) -> str:
             return f"algorithm {algorithm[:80]!r} is not one of {', '.join(ALGORITHMS)}"
     if policy.candidates not in CANDIDATES:
         return f"candidates {policy.candidates[:80]!r} is not one of {', '.join(CANDIDATES)}"
+    if policy.spread_targets not in SPREAD_TARGETS:
+        said = f"spread_targets {policy.spread_targets[:80]!r}"
+        return f"{said} is not one of {', '.join(SPREAD_TARGETS)}"
     if not 0 <= policy.reservations_max <= RESERVATIONS_MAX:
         return f"reservations_max is {policy.reservations_max}, it must be 0 to {RESERVATIONS_MAX}"
     if not 1 <= policy.heartbeats_missed <= MISSED_MAX:

@@ -19,6 +19,12 @@ _RETRY_NS = 900 * MS
 #: Verbs after which the job must be as the request says.
 _PROMISES = frozenset({"submit", "stop", "revert", "scale", "start"})
 _VERDICT = msgspec.json.Decoder(Verdict)
+#: By count in turn: no rule, one allocation a node, two a node.
+_DISTINCT: tuple[list[dict[str, str]], ...] = (
+    [],
+    [{"Operand": "distinct_hosts"}],
+    [{"Operand": "distinct_property", "LTarget": "${node.unique.name}", "RTarget": "2"}],
+)
 
 
 class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +57,10 @@ class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True):
     canaries: int = -1
     #: its deployments wait for the gauge of the world.
     has_gate: bool = False
+    #: its allocations are to go where the data of their predecessors is.
+    is_sticky: bool = False
+    #: its distinct rule follows from its count, so that rules come and go with versions that restart nothing.
+    has_distinct: bool = False
 
     def body(self, submission_id: str, index: int = 0) -> bytes:
         """Encode the submission in Nomad's JSON; with `index`, it requires that modify index."""
@@ -67,7 +77,7 @@ class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True):
             "Name": "web",
             "Count": self.count,
             "Tasks": [task],
-            "EphemeralDisk": {"SizeMB": 10},
+            "EphemeralDisk": {"SizeMB": 10, **({"Sticky": True} if self.is_sticky else {})},
             "RestartPolicy": {
                 "Attempts": 1,
                 "Interval": 10 * SECOND,
@@ -78,6 +88,8 @@ class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True):
         }
         if self.dispatched_with:
             task["DispatchPayload"] = {"File": "in/lot"}
+        if self.has_distinct:
+            group["Constraints"] = _DISTINCT[self.count % len(_DISTINCT)]
         if self.has_lifecycle:
             group = add_lifecycle_tasks(group)
         job: dict[str, object] = {

@@ -22,6 +22,8 @@ INVARIANTS = (
     "drain_spares_system",
     "late_knows_predecessor",
     "own_room_kept",
+    "distinct_kept",
+    "data_node_kept",
     "version_by_rule",
     "pace_kept",
     "rollouts_together",

@@ -114,6 +114,12 @@ class SuccessionChecks:
             return
         twins = self._model.wanted(alloc.job_id, alloc.group) - set(stop.rows)
         has_twin = any(self._model.allocs[row].index == alloc.index for row in twins)
+        # A newer one of the name that was evicted is replaced first.
+        group = self._model.of_group(self._model.jobs[alloc.job_id], alloc.group)
+        has_twin |= any(
+            one.index == alloc.index and one.key > alloc.key and one.desired == "evict"
+            for one in group
+        )
         member = self._model.rollouts.members.get(alloc.row)
         is_canary = member is not None and member.is_canary
         if alloc.desired == "run" and not (has_twin or is_canary):

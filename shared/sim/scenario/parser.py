@@ -9,7 +9,7 @@ import msgspec
 
 from schemas.jobs import JOB_TYPES
 from schemas.nodes import NodeSpec
-from schemas.policy import ALGORITHMS, CANDIDATES, Policy
+from schemas.policy import ALGORITHMS, CANDIDATES, SPREAD_TARGETS, Policy
 from shared.core.resources.offers import invalid_pools
 from shared.errors import ConfigInvalid
 from shared.fleet.config_file import duration_ns, read_config, split_type_error
@@ -142,6 +142,8 @@ def policy_of(change: Mapping[str, object], base: Policy, path: str) -> Policy:
             )
     if found.candidates not in CANDIDATES:
         raise ConfigInvalid(f"{path}.candidates: must be all, two_choices or log2")
+    if found.spread_targets not in SPREAD_TARGETS:
+        raise ConfigInvalid(f"{path}.spread_targets: must be exact or scored")
     return found
 
 

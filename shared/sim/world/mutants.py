@@ -480,6 +480,26 @@ def _room_given_away(patch: Patch, _context: SimulationContext) -> None:
         patch(import_module(module), "keeps_room", keeps_room)
 
 
+def _rule_reaches_nothing(patch: Patch, _context: SimulationContext) -> None:
+    """A distinct rule that comes with a new version leaves what runs where it is."""
+
+    def beyond_rules(_state: Any, _group: Any, rows: Any, **_: Any) -> Any:
+        return np.zeros(len(rows), dtype=bool)
+
+    reconcile = import_module("shared.core.scheduling.reconcile.service_jobs")
+    patch(reconcile, "beyond_rules", beyond_rules)
+
+
+def _data_left_behind(patch: Patch, _context: SimulationContext) -> None:
+    """The scheduler does not read that a disk is sticky."""
+
+    def has_data_nodes(_request: object) -> bool:
+        return False
+
+    for module in ("shared.core.scheduling.place", "shared.core.scheduling.selection.data_nodes"):
+        patch(import_module(module), "has_data_nodes", has_data_nodes)
+
+
 MUTANTS: dict[str, Callable[[Patch, SimulationContext], None]] = {
     "ack-before-append": _ack_before_append,
     "no-job-fence": _no_job_fence,
@@ -518,6 +538,8 @@ MUTANTS: dict[str, Callable[[Patch, SimulationContext], None]] = {
     "drain-takes-system": _drain_takes_system,
     "late-forgets": _late_forgets,
     "room-given-away": _room_given_away,
+    "rule-reaches-nothing": _rule_reaches_nothing,
+    "data-left-behind": _data_left_behind,
 }
 
 

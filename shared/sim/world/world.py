@@ -47,6 +47,8 @@ _EVERYWHERE = tuple(kind for kind in JOB_TYPES if kind in SYSTEM_JOB_TYPES)
 _JOINT_ONE_OF = 3
 #: In these worlds services are also reverted, scaled and started, versions get names, and drains have all their flags.
 _THOROUGH_OF, _THOROUGH = 11, frozenset({1, 2, 7})
+#: In one world of so many the first service has a sticky disk, and the others have distinct rules that come and go.
+_RULED_OF, _RULED = 13, 8
 #: Cron specs of the periodic jobs, and whether their children may overlap; the first field is the second.
 _PERIODIC = ((("*/2 * * * * * *", "*/3 * * * * * *"), False), (("* * * * * * *",), True))
 #: By submitter in turn; that of the large job lies between them: it evicts, and is evicted.
@@ -132,6 +134,12 @@ class SimulatedWorld:
             has_gate=n == _GATED,
             **(_ABSENCES[n] if n < _SERVICES else {}),
         )
+        if self.seed % _RULED_OF == _RULED and kind == "service":
+            # Ports and devices would be a reason to leave the node of the data.
+            ruled: dict[str, Any] = (
+                {"has_distinct": True} if n else {"is_sticky": True, "extras": None, "priority": 80}
+            )
+            shape = msgspec.structs.replace(shape, **ruled)
         if n == _SERVICES + _BATCHES:
             # Takes most of the fleet, so that others must wait.
             shape = SubmittedJob(

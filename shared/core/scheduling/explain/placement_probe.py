@@ -25,6 +25,7 @@ from shared.core.scheduling.plan_state import PlanState
 from shared.core.scheduling.preemption.make_room import make_room
 from shared.core.scheduling.reconcile.service_jobs import PlacementRequest
 from shared.core.scheduling.reconcile.system_jobs import reconcile_system
+from shared.core.scheduling.selection.spread_quotas import has_quotas
 from shared.core.state.columns import Rows
 from shared.core.state.splitmix import splitmix64
 from shared.core.state.tables.allocations import FAILED
@@ -139,6 +140,8 @@ class PlacementProbe:
 
     def passed_over_reason(self) -> str:
         """Say why a node with a better score was passed over."""
+        if self._policy.spread_targets == "exact" and has_quotas(self.group):
+            return "the targets of its spread take their shares of the count before scores decide"
         if self._policy.candidates != "all":
             return f"only nodes drawn by {self._policy.candidates} were considered"
         if self._origin is not None and self._origin.lanes > 1:

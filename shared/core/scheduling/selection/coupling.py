@@ -53,6 +53,8 @@ class TargetSpread(msgspec.Struct, frozen=True, eq=False):
     percent_counts: Int64s
     weight: int
     weights: int
+    #: (V,) values that have as many are closed; None: none are.
+    quotas: Int64s | None = None
 
 
 class DistinctValues(msgspec.Struct, frozen=True, eq=False):
@@ -74,6 +76,15 @@ class Coupling(msgspec.Struct, frozen=True, eq=False):
     def begin(self) -> "Tally":
         """Return mutable counters."""
         return Tally(self)
+
+    def after(self, rows: NDArray[np.int32], counts: NDArray[np.int32]) -> "Coupling":
+        """Return the blocks once `counts` more are placed on `rows`."""
+        blocks = []
+        for block in self.blocks:
+            held = block.counts.copy()
+            np.add.at(held, block.codes.take(rows), counts)
+            blocks.append(msgspec.structs.replace(block, counts=held))
+        return Coupling(tuple(blocks))
 
 
 class BlockCounter(Protocol):
@@ -158,8 +169,9 @@ class _TargetCounter:
         self._counts: list[int] = block.counts.tolist()
         self._desired: list[int] = block.percent_counts.tolist()
         self._weight, self._weights = block.weight, block.weights
+        self._quotas: list[int] | None = None if block.quotas is None else block.quotas.tolist()
         self.boosts: list[int | None] = [self._boost(code) for code in range(len(self._counts))]
-        self.boosts[0] = -SCALE
+        self.boosts[0] = -SCALE if self._quotas is None else None
 
     def take(self, code: int) -> bool:
         if code:
@@ -167,7 +179,9 @@ class _TargetCounter:
             self.boosts[code] = self._boost(code)
         return False
 
-    def _boost(self, code: int) -> int:
+    def _boost(self, code: int) -> int | None:
+        if self._quotas is not None and self._counts[code] >= self._quotas[code]:
+            return None
         return target_boost(self._counts[code], self._desired[code], self._weight, self._weights)
 
 

@@ -25,6 +25,7 @@ from shared.core.scheduling.selection.device_affinity import DeviceAffinity, has
 from shared.core.scheduling.selection.greedy import SelectionOptions, lane_rows, select_nodes
 from shared.core.scheduling.selection.greedy_stepwise import StepwisePlacer
 from shared.core.scheduling.selection.sampled import CandidateSampling, Sampling, scan_width
+from shared.core.scheduling.selection.spread_quotas import has_quotas, place_by_quotas
 from shared.core.state.columns import Int64s, Mask
 
 _SAMPLED: Final[dict[str, CandidateSampling]] = {"two_choices": "two_choices", "log2": "log2"}
@@ -60,7 +61,9 @@ def select(
         sampling = None if limits.per_node is not None else _sampling(plan, group, limits.usable)
         known = (plan.caches.scores, plan.usage.dirty_rows)
         options = SelectionOptions(coupling, sampling, steps, draw.lane, draw.lanes, *known)
-        placement = select_nodes(demand, nodes, count, options)
+        by_quotas = group.spreads and limits.per_node is None and _counts_exactly(plan, group)
+        place = place_by_quotas if by_quotas else select_nodes
+        placement = place(demand, nodes, count, options)
     plan.commit(group, placement)
     return placement
 
@@ -83,6 +86,10 @@ def placer_for(
     return GpuPacker(
         PackingContext(plan.offers, assigner, ask, prices, extras, variant, plan.assigned)
     )
+
+
+def _counts_exactly(plan: PlanState, group: GroupSpec) -> bool:
+    return plan.policy.spread_targets == "exact" and has_quotas(group)
 
 
 def _sampling(plan: PlanState, group: GroupSpec, usable: Mask) -> Sampling | None:

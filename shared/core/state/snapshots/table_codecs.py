@@ -489,12 +489,13 @@ TABLE_CODECS: dict[str, ObjectCodec] = {
 }
 
 #: Releases whose snapshots are read beside those of this one.
-OLDER_RELEASES = frozenset({"0.1.0", "0.2.0"})
+OLDER_RELEASES = frozenset({"0.1.0", "0.2.0", "0.3.0"})
 #: Tables that came after release 0.1.0: its snapshots have none of them.
 LATER_TABLES: frozenset[str] = frozenset({"deployments", "launches", "rollouts"})
 #: table -> fingerprints of older formats that the codec above reads too: entries of theirs lack fields that have a
 #: default, and none is encoded otherwise. tests/golden/test_logs.py has those of each release.
 OLDER_SHAPES: dict[str, frozenset[str]] = {
+    "policy": frozenset({"ba5e7a9c8380786a"}),
     "jobs": frozenset({"a1032e3ab2d7be7c", "3306d0cfecca2399"}),
     "allocations": frozenset({"fe8ec7e7780fa1c6", "cb90e28c7b6ad995"}),
     "fleet": frozenset({"7284cccb488963fe"}),
