@@ -65,6 +65,9 @@ PLANTS: dict[str, dict[str, str]] = {
     },
     "test_names.py::test_debt_has_a_number": {"bench/debt.py": DOC + "# TO" + "DO: later\n"},
     "test_names.py::test_class_names_are_unique": _TWICE,
+    "test_names.py::test_the_fields_of_a_job_are_copied_in_one_place": {
+        "shared/copied.py": DOC + "def f(x):\n    return RegisterJob(priority=x.priority)\n"
+    },
     "test_names.py::test_sets_of_words_are_named_once": {
         "schemas/words.py": DOC + 'KINDS = frozenset({"a", "b"})\n',
         "shared/words.py": DOC + 'x = y in ["b", "a"]\n',

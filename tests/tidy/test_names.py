@@ -140,6 +140,24 @@ def test_class_names_are_unique() -> None:
     assert len(twice) <= DUPLICATES_MAX, report(twice)
 
 
+#: Where a submission becomes a command, and where a command or a kept version becomes a fact or a command.
+REGISTRATIONS = {"shared/jobspec/submission.py", "shared/core/decide/registration.py"}
+
+
+def test_the_fields_of_a_job_are_copied_in_one_place() -> None:
+    """Only two modules make `RegisterJob` or `JobRegistered` field by field; the others call or replace."""
+    stray = [
+        f"{one.path}:{node.lineno} {node.func.id}()"
+        for one in shipped()
+        if one.path not in REGISTRATIONS
+        for node in ast.walk(one.tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in {"JobRegistered", "RegisterJob"}
+    ]
+    assert not stray, report(stray)
+
+
 #: Keeps its own copies, so that a wrong set in schemas/ shows in a run of the simulated world.
 ORACLE = "shared/sim/oracle/"
 

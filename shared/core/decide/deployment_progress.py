@@ -25,6 +25,7 @@ from schemas.deployments import (
 from schemas.evaluations import EvaluationsCreated, NewEvaluation
 from schemas.jobs import SYSTEM_JOB_TYPES, GroupSpec, JobRegistered, JobStopped, UpdatePolicy
 from schemas.plans import PlanCommitted
+from shared.core.decide.registration import registration_of
 from shared.core.scheduling.reconcile.reschedule_delays import reschedule_delay_ns
 from shared.core.state.columns import Rows
 from shared.core.state.ids import deployment_id
@@ -468,24 +469,15 @@ def register_version(
     old = target.job
     assert old is not None
     ordinal = state.evaluations.next_ordinal(state.seq)
-    registered = JobRegistered(
+    registered = registration_of(
+        # Core version 0.3.0 leaves this block out; decisions of one version are equal.
+        replace(old, stopped=stopped, parameterized=None),
+        job.id,
+        job.version + 1,
+        msgspec.Raw(target.spec),
         submission_id=submission_id,
         digest=old.spec_digest,
-        job_id=job.id,
-        version=job.version + 1,
-        job_type=old.job_type,
-        priority=old.priority,
-        datacenters=old.datacenters,
-        node_pool=old.node_pool,
-        all_at_once=old.all_at_once,
-        groups=old.groups,
-        spec=msgspec.Raw(target.spec),
         evaluation=EvalKey(state.policy.incarnations.key(state.seq, ordinal)),
-        stopped=stopped,
-        parent=old.parent,
-        periodic=old.periodic,
-        gates=old.gates,
-        windows=old.windows,
         reverted_from=job.version,
         # A way back is not held: gates and windows do not matter.
         deploys=not (stopped or old.is_pattern) and deploys_plainly(old.job_type, old.groups),
