@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from schemas.base import JobId
 from schemas.jobs import FINITE_JOB_TYPES
-from shared.core.state.columns import Int64s, Rows
-from shared.core.state.splitmix import splitmix64_array
+from shared.core.columns import Int64s, Rows
+from shared.core.splitmix import splitmix64_array
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import COMPLETE, FAILED, PENDING, RUNNING
 from shared.fleet.distributions import NEVER_NS

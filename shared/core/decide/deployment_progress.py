@@ -25,9 +25,9 @@ from schemas.deployments import (
 from schemas.evaluations import EvaluationsCreated, NewEvaluation
 from schemas.jobs import SYSTEM_JOB_TYPES, GroupSpec, JobRegistered, JobStopped, UpdatePolicy
 from schemas.plans import PlanCommitted
+from shared.core.columns import Rows
 from shared.core.decide.registration import registration_of
 from shared.core.scheduling.reconcile.reschedule_delays import reschedule_delay_ns
-from shared.core.state.columns import Rows
 from shared.core.state.ids import deployment_id
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import HEALTHY, UNHEALTHY

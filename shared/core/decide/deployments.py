@@ -23,6 +23,7 @@ from schemas.deployments import (
     SetAllocationHealth,
 )
 from schemas.gates import GateDue
+from shared.core.columns import Rows
 from shared.core.decide.deciders import TimedDeciders
 from shared.core.decide.deployment_progress import (
     BY_DEADLINE,
@@ -36,7 +37,6 @@ from shared.core.decide.deployment_progress import (
 )
 from shared.core.decide.gates import decide_gates
 from shared.core.decide.operator import refuse
-from shared.core.state.columns import Rows
 from shared.core.state.ids import deployment_id, rollout_id
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import HEALTHY, UNHEALTHY

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from schemas.evaluations import Waiting
+from shared.core.columns import Mask
 from shared.core.resources.asks import extra_asks_of
 from shared.core.scheduling.explain.shortages import NodeAvailability
 from shared.core.scheduling.explain.wait_reasons import QueueAhead, explain_wait
@@ -26,7 +27,6 @@ from shared.core.scheduling.selection.candidates import ask_columns
 from shared.core.scheduling.selection.coupling import CLOSED_BELOW
 from shared.core.scheduling.selection.coupling_blocks import coupling_of, is_job_wide
 from shared.core.scheduling.selection.select import placer_for
-from shared.core.state.columns import Mask
 
 
 def availability(plan: PlanState, request: PlacementRequest, mask: Mask) -> NodeAvailability:

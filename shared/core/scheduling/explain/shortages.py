@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.jobs import GroupSpec
+from shared.core.columns import Int64s, Mask
 from shared.core.resources.asks import WHOLE, ExtraAsks, extra_asks_of
 from shared.core.resources.headroom import HeadroomQuery, cluster_pools, headroom_conditions
 from shared.core.resources.held import HeldResources
 from shared.core.resources.offers import OfferedResources
 from shared.core.scheduling.feasibility.filters import NodeFilter
 from shared.core.scheduling.scoring.scores import RESOURCES, mean_score
-from shared.core.state.columns import Int64s, Mask
 
 #: Names and values of the scorers that apply to one node.
 Scores = dict[str, int]

@@ -11,13 +11,13 @@ import msgspec
 
 from schemas.evaluations import Waiting
 from schemas.jobs import GroupSpec, ResourceAsk
+from shared.core.columns import Int64s, Mask
 from shared.core.resources.asks import extra_asks_of
 from shared.core.resources.headroom import HeadroomQuery, headroom_of
 from shared.core.resources.headroom_reasons import current_shortages, fits_when_empty
 from shared.core.scheduling.explain.shortages import NodeAvailability
 from shared.core.scheduling.feasibility.filters import FilterReport
 from shared.core.scheduling.selection.candidates import ask_columns
-from shared.core.state.columns import Int64s, Mask
 
 RESOURCE_NAMES: Final = ("cpu", "memory", "disk")
 

@@ -25,7 +25,7 @@ from schemas.deployments import (
 from schemas.gates import DeploymentGated, GateChanged, WindowChanged
 from schemas.jobs import GroupSpec, JobRegistered, JobsCollected, UpdatePolicy
 from schemas.plans import PlanCommitted
-from shared.core.state.columns import EntryHashes, encode_entries
+from shared.core.columns import EntryHashes, encode_entries
 from shared.core.state.gates import OPEN, PASSED, GateState, WindowState
 from shared.core.state.tables.consumer import EventConsumer, EventHandlers
 

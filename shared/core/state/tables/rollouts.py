@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from schemas.base import DeploymentKey, JobId, RolloutKey
 from schemas.deployments import DeploymentEnded
 from schemas.rollouts import RolloutEnded, RolloutStarted
-from shared.core.state.columns import EntryHashes, encode_entries
+from shared.core.columns import EntryHashes, encode_entries
 from shared.core.state.tables.consumer import EventConsumer, EventHandlers
 
 #: Ended rollouts that are kept.
