@@ -13,7 +13,7 @@ from schemas.jobs import RegisterJob
 from schemas.nodes import NodeRegistered, NodeSpec, Pool, PoolDeclared
 from schemas.plans import Origin, PlanCommitted
 from schemas.policy import ClusterCreated, Policy
-from shared.core.decide.registration import registration_of
+from shared.core.decide.job_fields import registration_of
 from shared.core.scheduling.feasibility.filters import PlacementCache
 from shared.core.scheduling.model import Assignment, Proposal, Snapshot
 from shared.core.scheduling.place import place

@@ -15,8 +15,8 @@ from schemas.jobs import RegisterJob
 from schemas.nodes import ChangeLiveness, NodeSpec, ReportNode
 from schemas.operator import PolicyValue
 from schemas.policy import DrainNode, OperatorRefused, Policy, RemoteDriver, SetPolicy
+from shared.core.decide.job_fields import command_of
 from shared.core.decide.operator import decide_policy
-from shared.core.decide.registration import command_of
 from shared.core.state.state import State
 from shared.errors import CommandInvalid
 from shared.query.policy_changes import apply_policy_change

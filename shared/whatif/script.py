@@ -49,7 +49,7 @@ from schemas.policy import (
     SetPolicy,
     StopAllocation,
 )
-from shared.core.decide.registration import command_of
+from shared.core.decide.job_fields import command_of
 from shared.core.state.state import State
 
 #: A node that the heartbeat monitor declares down counts as silent from then on.

@@ -141,7 +141,7 @@ def test_class_names_are_unique() -> None:
 
 
 #: Where a submission becomes a command, and where a command or a kept version becomes a fact or a command.
-REGISTRATIONS = {"shared/jobspec/submission.py", "shared/core/decide/registration.py"}
+REGISTRATIONS = {"shared/jobspec/submission.py", "shared/core/decide/job_fields.py"}
 
 
 def test_the_fields_of_a_job_are_copied_in_one_place() -> None:

@@ -1,7 +1,7 @@
 """Deployments: how far the new version of each job has got, group by group.
 
 Counters grow by facts alone (`plan.committed`, `allocations.health_changed`); what follows from them is decided in
-`shared/core/decide/deployment_progress.py`. A deployment that ended never changes again.
+`shared/core/decide/deployments/progress.py`. A deployment that ended never changes again.
 """
 
 from collections.abc import Callable, Iterable

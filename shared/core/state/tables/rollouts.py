@@ -1,7 +1,7 @@
 """Rollouts: which jobs are brought up together, and how far each has got.
 
-What follows from the end of a member's deployment is decided in `shared/core/decide/rollouts.py`. A rollout that ended
-never changes again.
+What follows from the end of a member's deployment is decided in `shared/core/decide/deployments/rollouts.py`. A rollout
+that ended never changes again.
 """
 
 from itertools import islice

@@ -7,7 +7,7 @@ import pytest
 
 from schemas.base import EvalKey, JobId
 from schemas.jobs import JobRegistered, RegisterJob
-from shared.core.decide.registration import command_of, registration_of
+from shared.core.decide.job_fields import command_of, registration_of
 from shared.core.state.tables.jobs import Job, make_job
 
 #: Fields of a job: the command and the fact share them. The others say how it was submitted.

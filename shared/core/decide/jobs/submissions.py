@@ -20,16 +20,16 @@ from schemas.jobs import (
 )
 from schemas.launches import DispatchJob
 from schemas.rollouts import RegisterJobs
-from shared.core.decide.children import next_evaluation
 from shared.core.decide.deciders import Deciders
-from shared.core.decide.deployment_progress import deploys_plainly
-from shared.core.decide.dispatch import decide_dispatch
+from shared.core.decide.deployments.progress import deploys_plainly
+from shared.core.decide.deployments.rollouts import start_rollout
+from shared.core.decide.evaluations import next_evaluation
+from shared.core.decide.job_fields import registration_of
+from shared.core.decide.jobs.dispatch import decide_dispatch
+from shared.core.decide.jobs.versions import VersionCommand, next_version
 from shared.core.decide.purge import purge_job
-from shared.core.decide.registration import registration_of
 from shared.core.decide.reschedules import make_due
-from shared.core.decide.rollouts import start_rollout
 from shared.core.decide.submission_fault import SubmissionFault
-from shared.core.decide.versions import VersionCommand, next_version
 from shared.core.state.state import State
 from shared.core.state.tables.jobs import Job, spec_digest
 

@@ -1,7 +1,7 @@
 """Next versions out of kept ones: revert, scale, start.
 
 Decides which text and groups the next version has, or why there is none; how it is registered is that of any submission
-(`jobs.py`). Reads of a job's text only counts and the bounds of the scaling block.
+(`submissions.py`). Reads of a job's text only counts and the bounds of the scaling block.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from schemas.base import JobId
 from schemas.job_versions import RevertJob, ScaleJob, StartJob
 from schemas.jobs import SYSTEM_JOB_TYPES, RegisterJob
-from shared.core.decide.registration import command_of
+from shared.core.decide.job_fields import command_of
 from shared.core.decide.submission_fault import SPEC_BYTES_MAX, SubmissionFault
 from shared.core.state.state import State
 from shared.core.state.tables.jobs import Job, JobVersion

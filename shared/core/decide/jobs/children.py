@@ -12,19 +12,13 @@ from schemas.base import EvalKey, Event, JobId
 from schemas.evaluations import EvaluationsCreated, NewEvaluation
 from schemas.jobs import PeriodicBlock
 from schemas.launches import JobPayload
-from shared.core.decide.registration import registration_of
+from shared.core.decide.evaluations import next_evaluation
+from shared.core.decide.job_fields import registration_of
 from shared.core.state.state import State
 from shared.core.state.tables.jobs import Job
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _META = msgspec.json.Decoder(dict[str, str])
-
-
-def next_evaluation(state: State) -> EvalKey:
-    """Return the key of the next evaluation that the transaction creates."""
-    # The state stands in the transaction that is being written, so its seq is the one these events will get.
-    ordinal = state.evaluations.next_ordinal(state.seq)
-    return EvalKey(state.policy.incarnations.key(state.seq, ordinal))
 
 
 def child_spec(spec: bytes, *, without: str, **fields: object) -> bytes:

@@ -1,6 +1,7 @@
 """Dispatch: a child of a parameterized job is registered with a payload and meta of its own.
 
-Decides what a dispatch must have, and that two of one token are one. Its verdict is that of a submission (`jobs.py`).
+Decides what a dispatch must have, and that two of one token are one. Its verdict is that of a submission
+(`submissions.py`).
 """
 
 from hashlib import blake2b
@@ -11,8 +12,8 @@ from msgspec.structs import replace
 from schemas.base import EvalKey, Event, JobId
 from schemas.jobs import JobRegistered, ParameterizedBlock
 from schemas.launches import PAYLOAD_BYTES_MAX, DispatchJob
-from shared.core.decide.children import child_spec, merged_meta, register_child
-from shared.core.decide.registration import registration_of
+from shared.core.decide.job_fields import registration_of
+from shared.core.decide.jobs.children import child_spec, merged_meta, register_child
 from shared.core.decide.submission_fault import SPEC_BYTES_MAX, SubmissionFault
 from shared.core.state.state import State
 from shared.core.state.tables.jobs import Job
