@@ -39,7 +39,7 @@ _BY_FIELD = {
     ("DrainRequest", "seen_seq"): _SIZE,
     ("MetaRequest", "seen_seq"): _SIZE,
     ("PoolRequest", "seen_seq"): _SIZE,
-    ("LogsAsk", "tail"): _COUNT,
+    ("LogsAsk", "tail"): (-1, _COUNT[1]),
     ("ExecAsk", "rows"): (0, 65_535),
     ("ExecAsk", "columns"): (0, 65_535),
     ("SessionInput", "rows"): (0, 65_535),

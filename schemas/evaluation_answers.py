@@ -65,9 +65,11 @@ class WhyAnswer(QueryAnswer, frozen=True, kw_only=True):
     node: str = ""
     decision: Decision
     nodes_considered: int = 0
-    #: nodes that no filter refuses, and those of them with room.
+    #: nodes that constraints and the resources asked for allow, and those with room.
     feasible: int = 0
     fitting: int = 0
+    #: constraints, then what closes nodes to new allocations, then rules of the job's other allocations. Each node is
+    #: counted once: nodes_considered is the sum of all refused, of `lacking` and of `fitting`.
     filters: tuple[FilterCount, ...] = ()
     exhausted: tuple[Exhausted, ...] = ()
     nearest: tuple[Nearest, ...] = ()
@@ -79,6 +81,8 @@ class WhyAnswer(QueryAnswer, frozen=True, kw_only=True):
     wait_class: str = msgspec.field(name="class", default="")
     reasons: tuple[str, ...] = ()
     text: str = ""
+    #: nodes that no filter refuses and that lack room.
+    lacking: int = 0
 
 
 class EvalsAnswer(QueryAnswer, frozen=True, kw_only=True):

@@ -255,3 +255,5 @@ class Heartbeat(Wire, frozen=True, kw_only=True):
     #: highest projection seq applied, and the incarnation of the log that it is of.
     seq: int = 0
     incarnation: int = 0
+    #: the supervisor of the agent sends it while it restarts the agent, without `boot_id`: the node stays ready.
+    restarting: bool = False

@@ -163,9 +163,21 @@ class HeartbeatMonitor(ReplicatedRole):
     def on_message(self, message: Message, step: Step) -> None:
         """Read a heartbeat that the fast look did not recognise."""
         row = self._row_of.get(message.subject)
-        if self._is_known_boot(message, row, step):
-            assert row is not None
+        beat = self._decode(message, step)
+        if beat is None:
+            return
+        if row is not None and self.replica.state.fleet.boot_ids[row] == beat.boot_id:
             self._beats.append(row)
+        elif row is not None and beat.restarting:
+            self._wait_for_restart(row, step)
+        else:
+            self._counters.add("strangers")
+
+    def _wait_for_restart(self, row: int, step: Step) -> None:
+        """Give a node whose agent is being restarted a fresh deadline; it makes no node ready."""
+        rows = np.array([row], dtype=np.int64)
+        if not len(self._absent(rows)):
+            self._silence.heard(rows, step.now_ns)
 
     def _on_failed(self, message: Message, reason: str, step: Step) -> None:
         """Keep some of the invalid heartbeats."""
@@ -271,18 +283,15 @@ class HeartbeatMonitor(ReplicatedRole):
 
     # ---- heartbeats ----
 
-    def _is_known_boot(self, message: Message, row: int | None, step: Step) -> bool:
+    def _decode(self, message: Message, step: Step) -> Beat | None:
         """Decode a heartbeat that the fast look did not recognise: a stranger's, another boot's, or none at all."""
         try:
             beat = _DECODER.decode(message.data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
             self._bury(message, f"no heartbeat: {err}", step)
-            return False
+            return None
         self._compare_seen(beat, step)
-        if row is not None and self.replica.state.fleet.boot_ids[row] == beat.boot_id:
-            return True
-        self._counters.add("strangers")
-        return False
+        return beat
 
     def _compare(self, data: bytes, step: Step) -> None:
         """Compare what one of the nodes has seen with the log: of a log that is an older copy most are ahead."""

@@ -9,7 +9,7 @@ undoes: if the log differs from its state, it drops the state, replays, and comp
 import msgspec
 
 from schemas.base import Event
-from schemas.envelope import ENCODER, AnyCommand, LeaseHeld, LogRecord
+from schemas.envelope import CORE_VERSION, ENCODER, AnyCommand, LeaseHeld, LogRecord
 from schemas.policy import ClusterCreated, LogRolled, OperatorRefused, Policy
 from services.plan_applier.batch import COMMANDS_MAX, BatchDecider, BatchFailed
 from services.plan_applier.command_queue import ALLOWED, CommandQueue
@@ -27,7 +27,7 @@ from services.plan_applier.tenure import (
 )
 from shared.core.decide.garbage import LogTimeIndex, decide_garbage, is_pass_full
 from shared.core.decide.operator import decide_roll
-from shared.core.runtime.chain import seal
+from shared.core.runtime.chain import core_order, seal
 from shared.core.runtime.messages import (
     Ack,
     Append,
@@ -149,6 +149,8 @@ class PlanApplier(ReplicatedRole):
         self._incarnation = PendingIncarnation()
         self._counters = ApplierCounters()
         self._sent_ns = 0
+        #: newest CORE_VERSION among the writers of the log: a release before it decides otherwise.
+        self._newest_core = ""
 
     def sources(self) -> tuple[Source, ...]:
         """The log, and one work queue for each kind of command, open while active."""
@@ -286,6 +288,8 @@ class PlanApplier(ReplicatedRole):
             return
         self._horizon.note(record.seq, accepted.t_ns)
         self._note(accepted)
+        if accepted.core != self._newest_core:
+            self._newest_core = max(self._newest_core, accepted.core, key=core_order)
         if accepted.kind == "lease" and self.is_active:
             # Its epoch is higher than ours: our own lease is handled above.
             self._stand_by(step, TenureTrigger.SUPERSEDED)
@@ -413,6 +417,12 @@ class PlanApplier(ReplicatedRole):
             # A lease of another cluster would damage the log for every reader.
             text = f"the log on this bus belongs to cluster {log_of}, not {self._cluster_id}"
             step.emit(Stop(f"{text}: use the data directory and the bus of one cluster"))
+            return
+        written_by = self._newest_core
+        if core_order(written_by) > core_order(CORE_VERSION):
+            # Its decisions would differ from those that follow from the log so far.
+            text = f"the log was written by core {written_by}, this release has {CORE_VERSION}"
+            step.emit(Stop(f"{text}: run a release with core {written_by} or newer"))
             return
         held = LeaseHeld(
             holder=self.instance,

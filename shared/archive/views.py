@@ -259,9 +259,12 @@ SELECT * FROM (
 ) ORDER BY seq, what, detail;
 
 CREATE MACRO waiting(_job) AS TABLE
-SELECT group_name, "class", n, reasons, min(from_seq) AS from_seq, max_by(to_seq, from_seq) AS to_seq,
-    min(from_time) AS from_time, max_by(to_time, from_seq) AS to_time,
-    epoch(coalesce(max_by(to_time, from_seq), (SELECT max(time) FROM records)) - min(from_time)) AS seconds,
+-- What waits still has no end: max would pass over it.
+SELECT group_name, "class", n, reasons, min(from_seq) AS from_seq,
+    CASE WHEN count(to_seq) = count(*) THEN max(to_seq) END AS to_seq,
+    min(from_time) AS from_time, CASE WHEN count(to_seq) = count(*) THEN max(to_time) END AS to_time,
+    epoch(coalesce(CASE WHEN count(to_seq) = count(*) THEN max(to_time) END, (SELECT max(time) FROM records))
+        - min(from_time)) AS seconds,
     count(*) AS decisions
 FROM (
     -- A row continues the one before it if both are equal and adjacent.

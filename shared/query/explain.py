@@ -14,6 +14,8 @@ from schemas.evaluation_answers import Decision, Exhausted, FilterCount, Nearest
 from schemas.evaluations import Waiting
 from schemas.jobs import SYSTEM_JOB_TYPES, GroupSpec
 from schemas.plans import GroupPlacement, PlanCommitted
+from shared.core.resources.asks import CORES
+from shared.core.resources.lacks import CPU_OF_CORES
 from shared.core.runtime.messages import Record
 from shared.core.runtime.replica import Replica
 from shared.core.scheduling.explain.placement_probe import PlacementProbe
@@ -181,14 +183,14 @@ class _Explanation:
             if fits:
                 break
         assert best is not None
-        self._short = best
+        self._short, self._variant = best, chosen
         self.ranked: list[RankedNode] = looking.ranking(self._fits, chosen)
 
     def answer(self, job: Job, group: GroupSpec, decision: Decision) -> WhyAnswer:
         """Fill in everything but the text."""
         state, ids = self._state, self._state.fleet.ids
         report = self._looking.report()
-        near = nearest(self._standing, self._short, NEAREST_SHOWN)
+        near = nearest(self._standing, self._short, NEAREST_SHOWN, self._variant)
         if self._row is not None and shortfall(self._short, self._row) and self._row not in near:
             near = [self._row, *near]
         return WhyAnswer(
@@ -199,8 +201,9 @@ class _Explanation:
             node="" if self._row is None else ids[self._row],
             decision=decision,
             nodes_considered=report.nodes,
-            feasible=report.feasible,
+            feasible=int(self._standing.feasible.sum()),
             fitting=len(self._fits),
+            lacking=report.feasible - len(self._fits),
             filters=tuple(
                 FilterCount(name=one.name, refused=one.refused, by_class=one.by_class)
                 for one in report.filters
@@ -289,18 +292,26 @@ class _Explanation:
 
     def _refusal(self, row: int) -> str:
         """Describe the first rule that excludes a node."""
-        for rule in self._looking.filters():
-            if not rule.mask[row]:
-                return f"{rule.name} excludes the node"
-        if not self._standing.ready[row]:
-            return "the node is not ready or not eligible"
+        if refusal := self._looking.refusal(row):
+            return refusal
         lacks = shortfall(self._short, row)
         if lacks:
-            return "the node lacks " + ", ".join(
-                name if name.startswith("port ") else f"{value:g} of {name}"
-                for name, value in lacks.items()
-            )
+            return "the node lacks " + ", ".join(map(shown_lack, lacks, lacks.values()))
         return "no rule excludes the node"
+
+
+def shown_lack(name: str, amount: float) -> str:
+    """Describe how much of a dimension a node lacks, with its unit."""
+    if name.startswith("port "):
+        return name
+    if name == CORES:
+        return f"{amount:g} cores"
+    if name == CPU_OF_CORES:
+        return f"{amount:g} MHz of {name}"
+    for suffix, unit in (("_mhz", "MHz"), ("_mib", "MiB")):
+        if name.endswith(suffix):
+            return f"{amount:g} {unit} of {name.removesuffix(suffix)}"
+    return f"{amount:g} of {name}"
 
 
 def _named(state: State, victims: Sequence[int]) -> list[str]:

@@ -1,9 +1,10 @@
-"""How long tasks take in a fork: as recorded for the same allocation, else as others of its kind.
+"""How long tasks take in a fork: as recorded, else as others of their group or job, else to the end of the fork.
 
 Every source is counted; the counts are the assumptions of the fork. A duration cut off by a stop, an eviction or the
 end of the log is a lower bound. Draws are by lineage and seed: an allocation lasts equally long in every fork.
 """
 
+import re
 from collections.abc import Callable
 from typing import ClassVar, TypeVar
 
@@ -11,8 +12,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas.base import JobId
-from schemas.jobs import FINITE_JOB_TYPES
 from shared.core.columns import Int64s, Rows
 from shared.core.splitmix import splitmix64_array
 from shared.core.state.state import State
@@ -28,6 +27,8 @@ _START, _RUN = 0x57A7, 0x2B1D
 #: Phases of `SimulatedAllocs`.
 _, _STARTING, _RUNNING = range(3)
 _LONG = NEVER_NS >> 1
+#: What separates the id of a job from that of its child.
+_CHILD = re.compile(r"/(?:periodic|dispatch)-")
 
 
 class DurationSources(msgspec.Struct, kw_only=True):
@@ -36,8 +37,7 @@ class DurationSources(msgspec.Struct, kw_only=True):
     recorded: int = 0
     #: as finished allocations of its group, else of its job.
     resampled: int = 0
-    #: as finished allocations of other batch jobs: none of its own job has ended yet.
-    of_others: int = 0
+    #: no end of its group or job is recorded.
     for_ever: int = 0
     #: no start of its kind is recorded: it stays pending.
     never_started: int = 0
@@ -91,8 +91,6 @@ class DurationModel:
         whole[: len(timeline.unknown)] &= ~timeline.unknown
         self._starts = _Pool(timeline, self._has_start[:-1] & whole)
         self._runs = _Pool(timeline, self._has_run[:-1] & whole)
-        of_batch = self._is_batch(timeline.placed.column("group"))
-        self._batches = _Pool(timeline, self._has_run[:-1] & whole & of_batch)
 
     def durations_of(self, lineages: Int64s, groups: Int64s) -> DrawnDurations:
         """Return the durations of allocations, and count their sources. Shapes: (K,)."""
@@ -117,28 +115,11 @@ class DurationModel:
         """Draw run times and final statuses of unrecorded allocations."""
         hashed = hashed ^ np.uint64(_RUN)
         drawn = self._runs.draw(groups, hashed, self._longer(least))
-        missing = np.flatnonzero((drawn < 0) & self._is_batch(groups))
-        others = self._batches.draw(
-            groups[missing], hashed[missing], self._longer(least[missing]), anywhere=True
-        )
-        self.assumed.resampled += int(np.count_nonzero(drawn >= 0))
-        self.assumed.of_others += int(np.count_nonzero(others >= 0))
-        drawn[missing] = others
         found = drawn >= 0
+        self.assumed.resampled += int(np.count_nonzero(found))
         self.assumed.for_ever += int(np.count_nonzero(~found))
         run_ns = np.where(found, self._run[drawn], NEVER_NS)
         return run_ns, np.where(found, self._code[drawn], COMPLETE).astype(np.int8)
-
-    def _is_batch(self, groups: Int64s) -> NDArray[np.bool_]:
-        """Return which groups belong to jobs that end by themselves."""
-        jobs = self._timeline.state.jobs.by_id
-        known, where = np.unique(groups, return_inverse=True)
-        ends = np.zeros(len(known), dtype=np.bool_)
-        for nth, group in enumerate(known.tolist()):
-            job = jobs.get(JobId(self._timeline.names.groups[group][0]))
-            ends[nth] = job is not None and job.job_type in FINITE_JOB_TYPES
-        found: NDArray[np.bool_] = ends[where]
-        return found
 
     def _known(self, lineages: Int64s) -> Int64s:
         """Position in the recorded timeline; -1: none."""
@@ -170,6 +151,11 @@ class DurationModel:
 def _and(column: NDArray[A], value: object) -> NDArray[A]:
     """A column and one value more."""
     return np.append(column, np.asarray([value], dtype=column.dtype))
+
+
+def _family(job_id: str) -> str:
+    """Name what the children of a job share: launches and dispatches of one job are of one kind."""
+    return _CHILD.split(job_id, maxsplit=1)[0]
 
 
 class _Pool:
@@ -221,10 +207,13 @@ class _Pool:
         return found if len(found) else self._job_pool(self._names.groups[group][0])
 
     def _job_pool(self, job_id: str) -> Int64s:
-        if job_id not in self._of_job:
-            mine = [at for at, (name, _) in enumerate(self._names.groups) if name == job_id]
-            self._of_job[job_id] = self._at[np.isin(self._group, mine)]
-        return self._of_job[job_id]
+        family = _family(job_id)
+        if family not in self._of_job:
+            mine = [
+                at for at, (name, _) in enumerate(self._names.groups) if _family(name) == family
+            ]
+            self._of_job[family] = self._at[np.isin(self._group, mine)]
+        return self._of_job[family]
 
 
 class RecordedAllocs(SimulatedAllocs):

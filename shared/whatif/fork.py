@@ -47,6 +47,8 @@ from shared.whatif.timeline import Timeline
 
 #: Takes how much is done, and of how much.
 Progress = Callable[[int, int], None]
+#: Records that a fork may write: of what fails again and again there are no more. Beside it as many as were read.
+RECORDS_MAX = 5_000
 #: Virtual time after the end of the record in which open work may settle.
 SETTLE_LIMIT_NS = 7_200 * SECOND
 _QUIET_NS = 2 * SECOND
@@ -196,6 +198,8 @@ class ForkRun(msgspec.Struct, kw_only=True):
     refused: list[str]
     #: requests about allocations and deployments that do not exist in this fork.
     missed: int = 0
+    #: the bound on records that cut it off; 0: it was not met.
+    records_max: int = 0
 
     def slim(self) -> "ForkRun":
         """Drop everything but figures, so that the result can be pickled."""
@@ -218,7 +222,6 @@ def run_fork(
     """Run a script to `until_ns`; with `settle`, until the cluster settles. `progress`: virtual time passed, ns."""
     timeline = recorded.fork_timeline.forked(recorded.fork, until_ns)
     lasting = DurationModel(recorded.timeline, timeline.begin_ns, resample=resample, seed=seed)
-
     alive: list[RecordedAllocs] = []
 
     def lives(seed: int, state: Callable[[], State]) -> RecordedAllocs:
@@ -239,19 +242,20 @@ def run_fork(
     engine.follow(timeline.observe)
     if progress is not None:
         engine.follow(_virtual_time(progress, engine.begin_ns, until_ns))
+    records_max = RECORDS_MAX + len(recorded.records)
+    engine.follow(_bound(engine.replica.seq + records_max))
     engine.feed(sorted(_scripted_events(entries), key=itemgetter(0)))
-    gauges = RecordedGauges(recorded.gauges)
-    clock, missed = DeploymentClock(engine, gauges, has_gates=recorded.has_gates), 0
-    for one in sorted((one for one in entries if one.is_open), key=attrgetter("t_ns")):
-        if one.t_ns <= until_ns:
+    clock = _clock(engine, recorded)
+    settled, is_bounded, missed = False, False, list[ScriptEntry]()
+    try:
+        for one in _open_entries(entries, until_ns):
             clock.run(one.t_ns)
-            command = _filled_in(one, engine.state, timeline)
-            if command is None:
-                missed += 1
-            else:
-                engine.at(one.t_ns, command)
-    clock.run(until_ns)
-    settled = _settle(engine, clock, alive[0]) if settle else False
+            if not _act(engine, one, timeline):
+                missed.append(one)
+        clock.run(until_ns)
+        settled = settle and _settle(engine, clock, alive[0])
+    except _BoundMetError:
+        is_bounded = True
     timeline.pause(max(until_ns, timeline.t_ns))
     return ForkRun(
         timeline=timeline,
@@ -260,8 +264,23 @@ def run_fork(
         digest=engine.digest,
         records=kept,
         refused=engine.stats.dead_letters,
-        missed=missed,
+        missed=len(missed),
+        records_max=records_max if is_bounded else 0,
     )
+
+
+class _BoundMetError(Exception):
+    """A fork has written as many records as it may."""
+
+
+def _bound(last_seq: int) -> Callable[[LogRecord, int], None]:
+    """Return the follower of an engine that ends the run at a seq; it comes after those that count."""
+
+    def count(_record: LogRecord, seq: int) -> None:
+        if seq >= last_seq:
+            raise _BoundMetError
+
+    return count
 
 
 def _virtual_time(
@@ -273,6 +292,26 @@ def _virtual_time(
         progress(record.t_ns - begin_ns, max(until_ns, record.t_ns) - begin_ns)
 
     return tell
+
+
+def _open_entries(entries: Iterable[ScriptEntry], until_ns: int) -> list[ScriptEntry]:
+    """List what is about things of the fork, up to a moment, oldest first."""
+    found = [one for one in entries if one.is_open and one.t_ns <= until_ns]
+    return sorted(found, key=attrgetter("t_ns"))
+
+
+def _clock(engine: SimulationEngine, recorded: RecordedLog) -> DeploymentClock:
+    """Make what tells a fork that deadlines and gates of its deployments are due."""
+    gauges = RecordedGauges(recorded.gauges)
+    return DeploymentClock(engine, gauges, has_gates=recorded.has_gates)
+
+
+def _act(engine: SimulationEngine, one: ScriptEntry, timeline: Timeline) -> bool:
+    """Give the engine what is about things of the fork; false: they are not there."""
+    command = _filled_in(one, engine.state, timeline)
+    if command is not None:
+        engine.at(one.t_ns, command)
+    return command is not None
 
 
 def _filled_in(one: ScriptEntry, state: State, timeline: Timeline) -> AnyCommand | None:

@@ -81,6 +81,8 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True):
     begun_anew: tuple[str, ...] = ()
     #: deployments had gates or windows.
     has_gates: bool = False
+    #: the bound on records that cut the fork off; 0: it was not met.
+    records_max: int = 0
     texts: tuple[str, ...] = ()
 
 
@@ -150,11 +152,7 @@ def describe_assumptions(found: Assumptions) -> tuple[str, ...]:
     kinds = [
         (lasts.recorded, "last as recorded"),
         (lasts.resampled, "as finished tasks of the same group or job"),
-        (
-            lasts.of_others,
-            "as finished tasks of other batch jobs (none of their own job has ended yet)",
-        ),
-        (lasts.for_ever, "without end (no end is known)"),
+        (lasts.for_ever, "without end (no end of their group or job is recorded)"),
     ]
     lasting = "tasks: " + (", ".join(f"{n} {kind}" for n, kind in kinds if n) or "none")
     said = [
@@ -184,6 +182,8 @@ def describe_assumptions(found: Assumptions) -> tuple[str, ...]:
         said.append(
             f"{found.missed} requests were dropped: their allocation or deployment is not there"
         )
-    if not found.settled:
+    if found.records_max:
+        said.append(f"the fork was cut off at its bound of {found.records_max} records")
+    elif not found.settled:
         said.append("the fork was cut off before it settled")
     return tuple(said)

@@ -22,6 +22,7 @@ from shared.core.state.name_runs import expand_runs
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import (
     CLIENT_CODE,
+    COMPLETE,
     FAILED,
     LOST,
     RUN,
@@ -238,10 +239,11 @@ class Timeline:
         ends, how = ends[fresh], how[fresh]
         self.placed.column("ended_ns")[ends] = self.t_ns
         self.placed.column("code")[ends] = how
-        counts = np.bincount(how, minlength=6)
-        self.totals.failed += int(counts[FAILED])
-        self.totals.lost += int(counts[LOST])
-        self.totals.complete += len(how) - int(counts[FAILED]) - int(counts[LOST])
+        self.totals.lost += int(np.count_nonzero(how == LOST))
+        # What was stopped or evicted ended of that, whatever its exit code.
+        by_itself = how[self.placed.column("told")[ends] == 0]
+        self.totals.failed += int(np.count_nonzero(by_itself == FAILED))
+        self.totals.complete += int(np.count_nonzero(by_itself == COMPLETE))
 
     def _told(self, rows: Sequence[int], how: int) -> None:
         at = self.placed.positions_of_rows(np.asarray(rows, dtype=np.int32))

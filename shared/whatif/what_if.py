@@ -179,5 +179,6 @@ def _assumptions(
             if recorded.fork.state.deployments.active_of(job_id) is not None
         ),
         has_gates=recorded.has_gates,
+        records_max=last.records_max,
     )
     return msgspec.structs.replace(found, texts=report.describe_assumptions(found))

@@ -217,6 +217,8 @@ def test_logs_from_anywhere(up: Up, tmp_path: Path) -> None:
     )
     up.until(lambda: "line 5" in up.documented("alloc", "logs", name)["text"], "five lines")
     assert said(up, "alloc", "logs", "--tail", "2", name)[1] == b"line 4\nline 5\n"
+    for words in (["alloc", "logs", name], ["job", "logs", "talks"]):
+        assert said(up, *words, "--tail", "0") == (0, b"", b""), words
     assert up.documented("alloc", "logs", "--stderr", name)["text"] == "oops\n"
     code, answer = up.run("alloc", "logs", name, "nothing")
     assert code == 1 and answer["error"]["code"] == "not_found"
@@ -461,9 +463,12 @@ def test_sessions_are_bounded_and_bad_ones_refused(up: Up, tmp_path: Path) -> No
 
             bare = ExecAsk(alloc_id=one["id"], task="server", session="short", command=("true",))
             assert (await ask("exec", msgspec.json.encode(bare)))["error"]["code"] == "invalid"
+            twice = b'{"alloc_id":"a","alloc_id":"b"}'
             for verb in ("exec", "logs", "session", "fs_read", "fs_list", "stats", "nonsense"):
                 found = await ask(verb, b"[]")
                 assert found["error"]["code"] == "invalid", verb
+                found = await ask(verb, twice)
+                assert "duplicate key 'alloc_id'" in found["error"]["message"], verb
             wordless = msgspec.structs.replace(bare, session="a" * 32, command=())
             answer = await client.request_bytes(
                 subjects.node_rpc(one["node"], "exec"), msgspec.json.encode(wordless)

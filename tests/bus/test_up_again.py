@@ -1,6 +1,7 @@
 """`caravan up` again: nodes that the directory had, a copy of a directory that runs, a bus that restarts."""
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -130,6 +131,45 @@ def test_log_tail_goes_on_behind_a_restart_of_the_bus(folder: Path) -> None:
     finally:
         follow.terminate()
         follow.wait()
+        assert up.end() == 0
+
+
+def status_of(up: Up, node_id: str) -> str:
+    """Status of a node, as the view has it."""
+    return str(up.ask("node", id=node_id)["nodes"][0]["status"])
+
+
+def test_a_killed_agent_costs_no_task_however_late_it_is_back(folder: Path) -> None:
+    """The node of an agent that `up` restarts stays ready; a node that is silent for as long is down by then."""
+    up = Up(folder, "--agents", "2", one_process=True)
+    asleep: list[int] = []
+
+    def agent(node_id: str) -> int:
+        record = json.loads((up.data_dir / "up.json").read_text())
+        return int(record["services"].get(f"agent-{node_id}", 0))
+
+    try:
+        story, before = spread(up, folder)
+        mine = {one["id"] for one in story.allocs("running") if one["node"] == "node-1"}
+        killed = agent("node-1")
+        os.kill(killed, signal.SIGKILL)
+        up.until(lambda: agent("node-1") not in (0, killed), "it is started again")
+        for node_id in ("node-1", "node-2"):
+            asleep.append(agent(node_id))
+            os.kill(asleep[-1], signal.SIGSTOP)
+        up.until(lambda: status_of(up, "node-2") == "down", "the silent node is down")
+        assert status_of(up, "node-1") == "ready"
+        for pid in asleep:
+            os.kill(pid, signal.SIGCONT)
+        up.until(lambda: status_of(up, "node-2") == "ready", "both agents are back")
+        kept = {one["id"]: one for one in story.allocs("running") if one["id"] in mine}
+        assert {one: story.task(kept[one])["pid"] for one in kept} == {
+            one: before[one] for one in mine
+        }
+    finally:
+        for pid in asleep:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
         assert up.end() == 0
 
 

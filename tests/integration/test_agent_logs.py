@@ -57,14 +57,85 @@ def test_files_stay_within_count_and_size(tmp_path: Path) -> None:
 
 
 def test_one_file_keeps_the_end(tmp_path: Path) -> None:
-    """With a single file allowed its beginning leaves."""
+    """A single file is two of half its size, so that its beginning leaves by lines."""
     active = tmp_path / "main.stdout.0"
     text = written(active, range(50_000))
     rotate(active, LogLimits(files=1, file_bytes=64 * 1024))
-    assert not rotated_numbers(active)
+    assert len(rotated_numbers(active)) == 1
     kept = everything(active)
-    assert text.endswith(kept)
+    assert text.endswith(b"\n" + kept)
     assert 0 < len(kept) <= 64 * 1024
+
+
+@pytest.mark.parametrize("files", [1, 2, 5])
+def test_every_rotated_file_begins_with_a_line(tmp_path: Path, files: int) -> None:
+    """No reading begins inside a line, whatever left; so do the files themselves, but for the active one."""
+    active = tmp_path / "main.stdout.0"
+    text = b""
+    for step in range(30):
+        text += written(active, range(step * 3000, step * 3000 + 3000))
+        rotate(active, LogLimits(files=files, file_bytes=64 * 1024))
+        kept = everything(active)
+        assert kept.startswith(b"line ")
+        assert (b"\n" + text).endswith(b"\n" + kept)
+    older = [active.with_name(f"main.stdout.{number}") for number in rotated_numbers(active)]
+    assert len(older) == max(files - 1, 1)
+    for path in older:
+        assert path.read_bytes().startswith(b"line ")
+        assert path.stat().st_size <= 64 * 1024
+
+
+def test_lines_without_end_are_cut(tmp_path: Path) -> None:
+    """A line beyond the bound is in several files, and none of it is lost."""
+    active = tmp_path / "main.stdout.0"
+    text = b"short\n" + b"x" * 300_000 + b"\nshort\n" + b"y" * 300_000
+    active.write_bytes(text)
+    rotate(active, LIMITS)
+    assert len(rotated_numbers(active)) > 5
+    assert everything(active) == text
+
+
+@pytest.mark.parametrize("files", [1, 2])
+def test_a_follower_of_few_files_loses_nothing(tmp_path: Path, files: int) -> None:
+    """Who reads before every rotation gets each byte once, however few files are kept."""
+    active = tmp_path / "main.stdout.0"
+    follower, text, read = reader(active), b"", b""
+    for step in range(30):
+        text += written(active, range(step * 900, step * 900 + 900))
+        while part := follower.take():
+            read += part
+        rotate(active, LogLimits(files=files, file_bytes=64 * 1024))
+    while part := follower.take():
+        read += part
+    assert read == text
+
+
+def test_a_follower_that_was_left_behind_goes_on_with_a_line(tmp_path: Path) -> None:
+    """What left before it was read is not there; the reading begins again with the oldest line that is."""
+    active = tmp_path / "main.stdout.0"
+    limits = LogLimits(files=2, file_bytes=64 * 1024)
+    follower = reader(active)
+    written(active, range(1000))
+    first = follower.take()
+    text = written(active, range(1000, 50_000))
+    rotate(active, limits)
+    rest = b""
+    while part := follower.take():
+        rest += part
+    assert first and rest
+    assert text.endswith(b"\n" + rest)
+
+
+def test_a_link_in_place_of_a_rotated_file_is_left_alone(tmp_path: Path) -> None:
+    """A task that puts a link where its rotated log was does not have that file read or cut."""
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"secret\ntail")
+    active = tmp_path / "main.stdout.0"
+    written(active, range(10_000))
+    active.with_name("main.stdout.1").symlink_to(secret)
+    assert rotate(active, LIMITS) > 0
+    assert secret.read_bytes() == b"secret\ntail"
+    assert b"secret" not in everything(active)
 
 
 @pytest.mark.parametrize("at", ["before the hole", "after the hole"])

@@ -16,8 +16,10 @@ import pytest_asyncio
 from services.agent.drivers.driver import StartRefused, TaskExit, TaskMissing
 from services.agent.drivers.exec.driver import ExecDriver
 from services.agent.drivers.exec.settings import ExecSettings
+from services.agent.drivers.isolation.starter_protocol import EnterOrder
 from services.agent.drivers.process import starter_client
 from services.agent.drivers.process.driver import DEFAULT_PATH
+from services.agent.drivers.process.exec_session import open_session
 from services.agent.drivers.process.os_process import OsProcess, is_alive
 from services.agent.drivers.process.run_record import ProcessRun, group_name
 from services.agent.executor.alloc_dirs import AllocDirs
@@ -264,6 +266,42 @@ async def test_a_terminal_inside(cell: Cell) -> None:
     while (await session.read())[1]:
         pass
     assert await session.wait() == 5
+    await session.close()
+
+
+@pytest.mark.asyncio
+async def test_a_terminal_is_the_tasks_own(cell: Cell) -> None:
+    """Its name is one of the task's devpts: `tty` and programs that open it by name find it, as the task's user."""
+    handle = await cell.start("sleep 300")
+    script = "tty && test -t 0 && echo by-name > $(tty) && echo by-tty > /dev/tty && ls /dev/pts"
+    session = await cell.driver.exec_stream(handle, ("sh", "-c", script), tty=True)
+    heard = b""
+    while part := (await session.read())[1]:
+        heard += part
+    assert (await session.wait(), heard.split()) == (
+        0,
+        [b"/dev/pts/0", b"by-name", b"by-tty", b"0", b"ptmx"],
+    )
+    await session.close()
+
+
+@pytest.mark.asyncio
+async def test_a_terminal_of_a_task_that_ended_is_refused(cell: Cell) -> None:
+    """A command that finds no terminal has no output, and says why; here another process has the pid."""
+    handle = await cell.start("sleep 300")
+    order = EnterOrder(
+        pid=handle.pid,
+        start_ticks=handle.process.start_ticks + 1,
+        argv=(b"true",),
+        env=(),
+        work_dir=b"/",
+        jail=cell.driver.jail_of(handle),
+        tty=True,
+    )
+    session = await open_session(cell.driver.starter, order)
+    assert (await session.read())[1] == b""
+    with pytest.raises(StartRefused, match="the task has ended"):
+        await session.wait()
     await session.close()
 
 

@@ -66,7 +66,9 @@ def test_why_not_agrees_with_placing(seed: int) -> None:
     state, asked = past.state, 0
     for job in state.jobs.by_id.values():
         answer = explain_candidate(state, PlacementCache(), job, "")
-        assert answer.fitting <= answer.feasible <= answer.nodes_considered
+        assert answer.fitting + answer.lacking <= answer.feasible <= answer.nodes_considered
+        refused = sum(one.refused for one in answer.filters)
+        assert answer.nodes_considered == refused + answer.lacking + answer.fitting
         snapshot = Snapshot(state, state.allocations.held, PlacementCache())
         again = place(snapshot, Assignment(EvalKey(0), job.id), seed=0, lane=0, lanes=1)
         if answer.fitting:

@@ -49,6 +49,9 @@ def test_one_more_goes_where_why_not_says(case: tuple[Cluster, GroupSpec]) -> No
         answer = explain_candidate(
             cluster.state, PlacementCache(), cluster.state.jobs.by_id[JobId("app")], ""
         )
+        refused = sum(one.refused for one in answer.filters)
+        assert answer.nodes_considered == refused + answer.lacking + answer.fitting
+        assert all(lack > 0 for one in answer.nearest for lack in one.shortfall.values())
         rows = [row for one in cluster.propose("app").placements for row in one.rows]
         names = [cluster.state.fleet.ids[row] for row in rows]
         assert names == [one.node for one in answer.top[:1]], answer.text

@@ -51,9 +51,9 @@ def spec(number: int) -> NodeSpec:
     )
 
 
-def written(until_s: int = 300) -> list[Record]:
+def written(until_s: int = 300, profile: FleetProfile = PROFILE) -> list[Record]:
     """A service of 4, a batch of 6 for a minute, and at 20 s a batch of 6 of which 2 fit at once."""
-    engine = SimulationEngine(EngineSetup(seed=3, profile=PROFILE))
+    engine = SimulationEngine(EngineSetup(seed=3, profile=profile))
     for number in range(1, NODES + 1):
         engine.at(START_NS, NodeJoins(spec=spec(number)))
     engine.at(START_NS + 2 * SECOND, job("web", 4, "service"))

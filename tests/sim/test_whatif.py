@@ -14,16 +14,18 @@ from shared.core.runtime.replica import Replica
 from shared.core.scheduling.explain.verify_decisions import verify_decisions
 from shared.core.state.tables.allocations import COMPLETE, FAILED, LOST
 from shared.errors import CommandInvalid
+from shared.fleet.profile import RunProfile
 from shared.sim.virtual_time import SECOND, START_NS
+from shared.whatif import fork
 from shared.whatif.changes import RequestedChanges, apply_changes, clone_nodes
 from shared.whatif.comparison import TimelineDifferences, compare_timelines
 from shared.whatif.effects import measure_effects, still_waiting, wait_s_by_job
 from shared.whatif.fork import ForkRun, RecordedLog, run_fork
 from shared.whatif.fork import read_log as fork_read
 from shared.whatif.migrations import find_migrations
-from shared.whatif.what_if import WhatIfQuestion, run_what_if
+from shared.whatif.what_if import WhatIfQuestion, build_what_if_report, run_what_if
 from tests.golden.replay_log import read_log
-from tests.sim.recorded import read, seq_at, spec, written
+from tests.sim.recorded import PROFILE, read, seq_at, spec, written
 from tests.sim.test_engine import played as engine_story
 
 #: Of this core version: the plans of another one are not decided again.
@@ -291,12 +293,53 @@ def test_a_record_in_which_nothing_was_placed_can_be_forked(records: list[Record
     assert played.assumed.never_started == played.assumed.for_ever == 4
 
 
-def test_a_batch_that_never_ran_takes_as_long_as_others(records: list[Record]) -> None:
-    """Nothing of `report` ran before it came: it lasts as what finished of other batch jobs, not forever."""
+def test_a_batch_without_an_end_of_its_own_runs_on() -> None:
+    """`import` crashed again and again before `report` came: the fork gives `report` no end, and says so."""
+    crashing = msgspec.structs.replace(
+        PROFILE,
+        runs=(
+            RunProfile(job="import", lasts="1s", fail=1.0),
+            RunProfile(job="report", lasts="600s"),
+        ),
+    )
+    records = written(profile=crashing)
     seq = seq_at(records, 67)
-    played = run(read(records[:seq], seq))
-    assert played.assumed.of_others == 6
-    assert measure_effects(played.timeline).complete == 6
+    recorded = read(records[:seq], seq)
+    question = WhatIfQuestion(changes=RequestedChanges(), until_ns=recorded.timeline.t_ns)
+    found = run_what_if(recorded, question)
+    own = [name for name, _ in recorded.names.groups].index("report")
+    placed = found.last.timeline.placed
+    ended = placed.column("code")[placed.column("group") == own]
+    assert len(ended) > 0 and not ended.any()
+    texts = build_what_if_report(recorded, question, found).assumptions.texts
+    assert any("without end (no end of their group or job is recorded)" in one for one in texts)
+
+
+def test_a_fork_has_a_bound_on_its_work(
+    records: list[Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends at so many records beside those that were read, and says that it met the bound."""
+    recorded = forked(records, 10)
+    monkeypatch.setattr(fork, "RECORDS_MAX", 10 - len(recorded.records))
+    question = WhatIfQuestion(changes=RequestedChanges(), until_ns=END_NS)
+    found = run_what_if(recorded, question)
+    assert not found.last.settled and found.last.records_max == 10
+    texts = build_what_if_report(recorded, question, found).assumptions.texts
+    assert "the fork was cut off at its bound of 10 records" in texts
+
+
+def test_what_was_evicted_or_stopped_is_not_completed(records: list[Record]) -> None:
+    """A drain of a node ends what runs there: the figures count it as neither completed nor failed."""
+    recorded = forked(records, 10)
+    unchanged, drained, _ = against(
+        recorded, RequestedChanges(drain={NodeId("node-1"): 1 * SECOND})
+    )
+    stopped = int((drained.timeline.placed.column("told") != 0).sum())
+    assert stopped > 0
+    placed = drained.timeline.placed
+    by_itself = (placed.column("code") == COMPLETE) & (placed.column("told") == 0)
+    assert measure_effects(drained.timeline).complete == int(by_itself.sum())
+    assert measure_effects(unchanged.timeline).complete == 12
 
 
 @pytest.mark.parametrize(

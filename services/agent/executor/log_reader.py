@@ -1,14 +1,15 @@
 """Reads the log of a task: the rotated files in order, then the active one.
 
 Decides how a reader keeps its position while the beginning of the active file moves to a numbered file
-(`log_rotation.py`): the active file then has that many bytes less in front.
+(`log_rotation.py`): the active file then has that many bytes less in front, and the numbered file begins with the
+beginning of a line that the file before it ended with.
 """
 
 import errno
 import os
 from collections import deque
 
-from services.agent.executor.log_rotation import MOVING, OpenLog, data_range
+from services.agent.executor.log_rotation import MOVING, OpenLog, cut_line, data_range
 
 #: No such file, or something else in its place.
 _NO_LOG = (errno.ENOENT, errno.EINVAL)
@@ -20,8 +21,10 @@ class TaskLogReader:
 
     def __init__(self, log: OpenLog) -> None:
         self._log = log
+        #: number of the last file that was given whole, and the bytes of it that the next number will begin with.
         self._last = 0
-        #: bytes of the active file, behind its hole, that were given.
+        self._cut = 0
+        #: bytes of the file behind that one that were given; of the active file, behind its hole.
         self._given = 0
 
     def tail(self, lines: int, bytes_max: int = 0) -> bytes:
@@ -62,23 +65,37 @@ class TaskLogReader:
             before = self._log.numbers()
             found = self._next(before)
             if not self._is_moving() and self._log.numbers() == before:
-                data, self._last, self._given = found
-                if data or (self._last, self._given) == found[1:]:
-                    return data
+                data, (self._last, self._cut, self._given) = found
+                return data
         return b""
 
-    def _next(self, older: list[int]) -> tuple[bytes, int, int]:
+    def _next(self, older: list[int]) -> tuple[bytes, tuple[int, int, int]]:
         """What comes next, and the place behind it."""
-        last, given = self._last, self._given
+        last, cut, given = self._last, self._cut, self._given
         for number in older:
             if number <= last:
                 continue
-            data, size = self._read(self._log.file_name(str(number)), given)
+            # What was not read in time may have left: then the reading begins again with the oldest line.
+            given = given + cut if number == last + 1 else 0
+            name = self._log.file_name(str(number))
+            data, size = self._read(name, given)
             if given < size:
-                return data, last, given + len(data)
-            last, given = number, given - size
+                return data, (number - 1, 0, given + len(data))
+            last, cut, given = number, self._cut_bytes(name), given - size
         data, _ = self._read(self._log.name, given, skips_hole=True)
-        return data, last, given + len(data)
+        return data, (last, cut, given + len(data))
+
+    def _cut_bytes(self, name: str) -> int:
+        try:
+            fd = self._log.open(os.O_RDONLY, name)
+        except OSError as err:
+            if err.errno not in _NO_LOG:
+                raise
+            return 0
+        try:
+            return len(cut_line(fd))
+        finally:
+            os.close(fd)
 
     def _is_moving(self) -> bool:
         head = self._log.file_name(MOVING)

@@ -5,6 +5,8 @@ its size, its beginning moves to `<task>.stdout.<n>`, n counting up, and the old
 task appends, so what is copied does not change any more. The copied range is then turned into a hole by the kernel,
 which also tells a later agent process how far a move came, and where the file system can, the hole is taken out of
 the front.
+A move takes whole blocks, so its end is inside a line: the beginning of that line leaves the file with the next move,
+and comes first in the next file. Each file but the active one thus begins with a line, also after older ones left.
 Readers: `log_reader.py`.
 
 Rejected: copy and truncate (what is written between the two is lost), a pipe to a process of the agent (its memory, and
@@ -28,6 +30,8 @@ _COLLAPSE, _PUNCH = 0x08, 0x02 | 0x01
 BLOCK = 4096
 #: Between the copy and the new name.
 MOVING = "moving"
+#: Of a longer line the beginning stays in its file.
+LINE_MAX = 1 << 16
 #: Devices whose file system makes no holes; found out once.
 _without_holes: set[int] = set()
 _log = structlog.get_logger()
@@ -68,17 +72,20 @@ def rotate(log: OpenLog, limits: LogLimits) -> int:
     except FileNotFoundError:
         return 0
     made = 0
+    # A single file could not begin with a line: two of half its size.
+    files, file_bytes = max(limits.files, 2), limits.file_bytes // (1 if limits.files > 1 else 2)
     try:
         if os.fstat(fd).st_dev in _without_holes:
             return 0
         _finish_interrupted(log, fd)
-        chunk = max(limits.file_bytes // BLOCK, 1) * BLOCK
         while True:
             start, end = data_range(fd)
-            if end - start <= chunk or not _move(log, fd, start, chunk):
+            head = _cut_line(log)
+            chunk = max((file_bytes - len(head)) // BLOCK, 1) * BLOCK
+            if end - start <= max(file_bytes, BLOCK) or not _move(log, fd, start, chunk, head=head):
                 break
             made += 1
-        _prune(log, max(limits.files - 1, 0))
+        _prune(log, files - 1)
     finally:
         os.close(fd)
     return made
@@ -97,17 +104,38 @@ def data_range(fd: int) -> tuple[int, int]:
         return 0, end
 
 
-def _copy(log: OpenLog, fd: int, to: str, *, start: int, size: int) -> None:
+def cut_line(fd: int) -> bytes:
+    """Return the beginning of a line at the end of a rotated file; empty: it ends with a line, or in a long one."""
+    size = os.fstat(fd).st_size
+    end = os.pread(fd, LINE_MAX, max(size - LINE_MAX, 0))
+    _, newline, rest = end.rpartition(b"\n")
+    return rest if newline else b""
+
+
+def _cut_line(log: OpenLog) -> bytes:
+    """Return the beginning of the line that continues in the active file."""
+    numbers = log.numbers()
+    # The files are the task's: what it put in place of one is left alone.
+    with contextlib.suppress(OSError):
+        fd = log.open(os.O_RDONLY, log.file_name(str(max(numbers, default=0))))
+        try:
+            return cut_line(fd) if numbers else b""
+        finally:
+            os.close(fd)
+    return b""
+
+
+def _copy(log: OpenLog, fd: int, to: str, *, head: bytes, start: int, size: int) -> None:
     _unlink(log, to)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     out = os.open(to, flags, 0o644, dir_fd=log.directory_fd)
     try:
+        _write_all(out, head)
         at = start
         while at < start + size:
             part = os.pread(fd, min(1 << 20, start + size - at), at)
             at += len(part)
-            while part:
-                part = part[os.write(out, part) :]
+            _write_all(out, part)
         os.fsync(out)
     except OSError:
         # A full disk: half a copy is useless, and its space is needed.
@@ -117,15 +145,23 @@ def _copy(log: OpenLog, fd: int, to: str, *, start: int, size: int) -> None:
         os.close(out)
 
 
+def _write_all(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
+
+
 def _unlink(log: OpenLog, name: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(name, dir_fd=log.directory_fd)
 
 
-def _move(log: OpenLog, fd: int, start: int, size: int) -> bool:
-    """Move a range from the front of the data to a file of its own; False where the file system cannot do that."""
+def _move(log: OpenLog, fd: int, start: int, size: int, *, head: bytes) -> bool:
+    """Move a range from the front of the data to a file of its own; False where the file system cannot do that.
+
+    `head`: the beginning of the line that the range begins inside, from the file before.
+    """
     moving = log.file_name(f"{MOVING}{start}")
-    _copy(log, fd, moving, start=start, size=size)
+    _copy(log, fd, moving, head=head, start=start, size=size)
     if not _fallocate(fd, _PUNCH, 0, start + size):
         _without_holes.add(os.fstat(fd).st_dev)
         _log.warning("logs.not_rotated", log=log.name, error=os.strerror(ctypes.get_errno()))
@@ -142,9 +178,28 @@ def _fallocate(fd: int, mode: int, offset: int, size: int) -> bool:
 
 
 def _number_file(log: OpenLog, moving: str) -> None:
-    number = max(log.numbers(), default=0) + 1
+    newest = max(log.numbers(), default=0)
+    if newest:
+        with contextlib.suppress(OSError):
+            _drop_cut_line(log, log.file_name(str(newest)), moving)
     there = log.directory_fd
-    os.rename(moving, log.file_name(str(number)), src_dir_fd=there, dst_dir_fd=there)
+    os.rename(moving, log.file_name(str(newest + 1)), src_dir_fd=there, dst_dir_fd=there)
+
+
+def _drop_cut_line(log: OpenLog, before: str, moving: str) -> None:
+    """Take the beginning of a line from the end of a file, if it is the beginning of the next one by now."""
+    fd = log.open(os.O_RDWR, before)
+    try:
+        head = cut_line(fd)
+        new = log.open(os.O_RDONLY, moving)
+        try:
+            is_there = os.pread(new, len(head), 0) == head
+        finally:
+            os.close(new)
+        if head and is_there:
+            os.ftruncate(fd, os.fstat(fd).st_size - len(head))
+    finally:
+        os.close(fd)
 
 
 def _finish_interrupted(log: OpenLog, fd: int) -> None:

@@ -36,6 +36,7 @@ from shared.bus.connection.nats_client import BusClient
 from shared.core.runtime.failures import describe_failure
 from shared.core.runtime.messages import Listen
 from shared.errors import CommandInvalid
+from shared.jobspec.strict_json import require_unique_keys
 from shared.protocol import subjects
 
 #: Streams at a time, and everything else.
@@ -95,6 +96,7 @@ class NodeRpcServer:
 
     def _begin(self, verb: str, data: bytes, answer: Callable[[Wire], bool]) -> None:
         try:
+            require_unique_keys(data)
             if verb == "session":
                 self._session(bounded_decoder(node_rpc.SessionInput).decode(data))
                 answer(node_rpc.SessionAnswer())

@@ -15,6 +15,7 @@ from services.cli.runtime.progress import ProgressBar
 from shared.bus.connection.public_client import Client
 from shared.core.runtime.messages import Record
 from shared.query.explain import explain_placement as explain
+from shared.query.explain import shown_lack
 from shared.query.historical_state import HistoricalState
 from shared.query.lookup import find_alloc
 
@@ -66,7 +67,10 @@ def print_why(out: CommandOutput, answer: WhyAnswer) -> None:
             ("Policy", short_id(decision.policy)),
             (
                 "Nodes",
-                f"{answer.nodes_considered}, {answer.feasible} feasible, {answer.fitting} with capacity",
+                (
+                    f"{answer.nodes_considered}, {answer.feasible} feasible, {answer.fitting} with "
+                    f"capacity, {answer.lacking} without"
+                ),
             ),
         ]
     )
@@ -83,7 +87,7 @@ def print_why(out: CommandOutput, answer: WhyAnswer) -> None:
     out.table(
         "NODE|LACKS",
         [
-            (one.node, ", ".join(f"{name} {_number(n)}" for name, n in one.shortfall.items()))
+            (one.node, ", ".join(map(shown_lack, one.shortfall, one.shortfall.values())))
             for one in answer.nearest
         ],
         "Closest nodes without capacity",
@@ -104,7 +108,3 @@ def print_why(out: CommandOutput, answer: WhyAnswer) -> None:
         out.line(f"evicted: {victim}", "yellow")
     for reason in answer.reasons:
         out.line(reason, "yellow")
-
-
-def _number(value: float) -> str:
-    return f"{value:g}"

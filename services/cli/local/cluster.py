@@ -28,11 +28,13 @@ import msgspec
 from schemas.envelope import CORE_VERSION
 from services.cli.local.health_watch import HealthWatch
 from services.cli.local.processes import SERVICES, SupervisedProcess, kill_leftover_services
+from services.cli.local.restart_beats import RESTART_S, RestartBeats
 from services.cli.runtime import local_clusters
 from shared.bus.connection.nats_client import Login, connect, url_with_login
 from shared.bus.jetstream import streams
 from shared.bus.server import accounts
 from shared.bus.server.nats_server import NatsServer, ServerSettings
+from shared.core.runtime.chain import core_order
 from shared.errors import BusUnavailable, ConfigInvalid
 from shared.machine_lock import kernel_boot, machine_id, take_file_lock, take_machine_lock
 
@@ -71,7 +73,7 @@ class LocalClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """`cluster.json`. `bootstrapped`: the log was created and must never be created again."""
+    """`cluster.json`. `core`: of the newest release that ran here. `bootstrapped`: the log was created, once."""
 
     format: int
     cluster_id: str
@@ -128,6 +130,7 @@ class LocalCluster:
         self._machine_lock: socket.socket | None = None
         self._ending = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="supervisor", daemon=True)
+        self._restart_beats = RestartBeats(self._node_login)
         self._bus_retry_s = 0.1
         self._bus_due_s = 0.0
 
@@ -187,6 +190,9 @@ class LocalCluster:
                 asyncio.run(self._bootstrap(credentials))
                 self.identity = msgspec.structs.replace(self.identity, bootstrapped=True)
                 write_identity(self.data_dir / "cluster.json", self.identity)
+            if self.identity.core != CORE_VERSION:
+                self.identity = msgspec.structs.replace(self.identity, core=CORE_VERSION)
+                write_identity(self.data_dir / "cluster.json", self.identity)
             self.children = self._plan()
             if self._former and not self.settings.former_agents:
                 self._end_former_tasks()
@@ -206,6 +212,7 @@ class LocalCluster:
         self._ending.set()
         if self._watcher.is_alive():
             self._watcher.join()
+        self._restart_beats.stop()
         agents = [child for child in self.children if child.role == "agent"]
         others = [child for child in self.children if child.role != "agent"]
         killed = _stop_processes(agents, _TASKS_S)
@@ -213,7 +220,7 @@ class LocalCluster:
             # An agent that is stopped while it starts has not seen its tasks yet.
             for child in agents:
                 if child.was_killed:
-                    self._retire(child.name.removeprefix("agent-"))
+                    self._retire(_node_of(child))
         killed += _stop_processes(others, _SERVICES_S)
         if self._server is not None:
             self._server.stop()
@@ -280,6 +287,11 @@ class LocalCluster:
                 text = f"data directory {self.data_dir} has format {found.format}, written by {found.core}"
                 raise ConfigInvalid(
                     f"{text}; this release supports {DATA_DIR_FORMAT}: use the newer one"
+                )
+            if core_order(found.core) > core_order(CORE_VERSION):
+                text = f"data directory {self.data_dir} was written by core {found.core}"
+                raise ConfigInvalid(
+                    f"{text}, this release has {CORE_VERSION}: use the newer release"
                 )
             self.identity = found
         else:
@@ -420,8 +432,17 @@ class LocalCluster:
                     self.restarts += text.startswith("restarted")
                     self._report(f"{child.name}: {text}")
                     changed = True
+                    if child.role == "agent":
+                        self._restart_beats.send_until(
+                            _node_of(child), child.failing_since_s + RESTART_S
+                        )
             if changed:
                 self._write_state()
+
+    def _node_login(self, node_id: str) -> Login:
+        known = accounts.read_credentials(self.data_dir / "credentials.json")
+        user, password = known.node_login(node_id)
+        return Login(url=self.url, user=user, password=password)
 
     def _watch_bus(self, now_s: float) -> bool:
         server = self._server
@@ -452,6 +473,10 @@ class LocalCluster:
                 boot=kernel_boot(),
             )
         )
+
+
+def _node_of(agent: SupervisedProcess) -> str:
+    return agent.name.removeprefix("agent-")
 
 
 def _caravan_command() -> tuple[str, ...]:

@@ -45,6 +45,8 @@ class SupervisedProcess:
         self.restarts = 0
         #: why it ended last; empty while it never did.
         self.failure = ""
+        #: when it ended first since it last ran for a while; 0: it never ended.
+        self.failing_since_s = 0.0
         self._command = command
         self._env = env
         self._log_path = log_path
@@ -92,6 +94,8 @@ class SupervisedProcess:
             return f"restarted, pid {self.pid}"
         if now_s - self._started_s > _STEADY_S:
             self._delay_s = _FIRST_S
+        if self._delay_s == _FIRST_S:
+            self.failing_since_s = now_s
         self._due_s = now_s + self._delay_s
         ended, reason = _exit_reason(self._process), self._last_line()
         self.failure = ended + reason
@@ -122,22 +126,27 @@ class SupervisedProcess:
             with self._log_path.open("rb") as log:
                 log.seek(max(0, log.seek(0, 2) - 8192))
                 lines = log.read().splitlines()
-            last = next((line for line in reversed(lines) if line.strip()), b"")
-            if reason := _reason_of(last):
-                return f" ({reason})"
+            for line in reversed(lines):
+                if line.strip() and (reason := _reason_of(line)) is not None:
+                    return f" ({reason})" if reason else ""
         return ""
 
 
 class _LogLine(msgspec.Struct):
+    event: str = ""
     reason: str = ""
 
 
-def _reason_of(line: bytes) -> str:
-    """Why a process ended, from its last line: the reason of a log line, else the line (an exception's message)."""
+def _reason_of(line: bytes) -> str | None:
+    """Why a process ended, from its last line: the reason of a log line, else the line (an exception's message).
+
+    None: the line before it tells, since roles of the process end because another one stopped.
+    """
     try:
-        return msgspec.json.decode(line, type=_LogLine).reason
+        found = msgspec.json.decode(line, type=_LogLine)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return line.decode(errors="replace").strip()[:_REASON_CHARS_MAX]
+    return None if found.event == "service.ended" and not found.reason else found.reason
 
 
 def _exit_reason(process: subprocess.Popen[bytes] | None) -> str:

@@ -1,20 +1,28 @@
 """Models of instances: what tells them apart, and which of them an ask accepts.
 
 Decides what vendor, model and constraints over `${device.…}` mean. Must not know nodes. Source: Nomad
-plugins/shared/structs/attribute.go and units.go: values with units compare where their units measure the same.
+plugins/shared/structs/attribute.go and units.go, scheduler/feasible.go checkAttributeConstraint: values compare where
+both are numbers whose units measure the same, both are booleans, or both are texts.
 """
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final
 
 import msgspec
 
 from schemas.jobs import Constraint, ResourceAsk
-from shared.core.constraints.operators import OPERATORS, Operand
+from shared.core.constraints.operators import OPERATORS, Operand, compare
 
 _PREFIX: Final = "${device."
-_QUANTITY: Final = re.compile(r"\s*([+-]?[0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([A-Za-z/]{1,6})\s*")
+_FIXED: Final = frozenset(f"{_PREFIX}{name}}}" for name in ("vendor", "type", "model"))
+_QUANTITY: Final = re.compile(r"\s*([+-]?[0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([A-Za-z/]{1,6}|)\s*")
+_TEXT, _SCALAR, _BOOL = "text", "number", "bool"
+#: Booleans as Go reads them; 0 and 1 are numbers first.
+_TRUE: Final = dict.fromkeys(("t", "T", "true", "TRUE", "True"), 1) | dict.fromkeys(
+    ("f", "F", "false", "FALSE", "False"), 0
+)
 _BINARY: Final = {f"{p}iB": 1024**n for n, p in enumerate(("K", "M", "G", "T", "P", "E"), 1)}
 _DECIMAL: Final = {"kB": 1000} | {
     f"{p}B": 1000**n for n, p in enumerate(("K", "M", "G", "T", "P", "E"), 1)
@@ -84,25 +92,53 @@ def accepts(ask: ResourceAsk, model: DeviceModel) -> bool:
 
 
 def holds(model: DeviceModel, left: str, operator: str, right: str) -> bool:
-    """Tell whether `left operator right` is true of a model. An unknown operator never is."""
+    """Tell whether `left operator right` is true of a model. An unknown operator never is.
+
+    Two values that cannot be compared have no order and are not unequal either: no comparison of them is true.
+    """
     first, second = model.resolve(left), model.resolve(right)
-    order = _order(first, second)
-    if order is not None and operator in _ORDERS:
-        return order in _ORDERS[operator]
+    if operator in _ORDERS and first.found and second.found and not _names(left, right):
+        return _order(first.text, second.text) in _ORDERS[operator]
     operation = OPERATORS.get(operator)
     return operation is not None and operation(first, second)
 
 
-def _order(left: Operand, right: Operand) -> int | None:
-    """Order two values with units: -1, 0, 1; None: not both have one that measures the same."""
-    a, b = _QUANTITY.fullmatch(left.text), _QUANTITY.fullmatch(right.text)
-    if a is None or b is None or a[2] not in _UNITS or b[2] not in _UNITS:
-        return None
-    (kind, one), (other, two) = _UNITS[a[2]], _UNITS[b[2]]
+def are_comparable(model: DeviceModel, constraint: Constraint) -> bool:
+    """Tell whether the sides of a constraint can be compared, where it compares them and the model has both."""
+    left, right = constraint.left, constraint.right
+    first, second = model.resolve(left), model.resolve(right)
+    if constraint.operator not in _ORDERS or not (first.found and second.found):
+        return True
+    return _names(left, right) or _order(first.text, second.text) is not None
+
+
+def _names(left: str, right: str) -> bool:
+    """Tell whether a side is a name, which is compared as text even if it looks like a number."""
+    return not _FIXED.isdisjoint((left, right))
+
+
+def _order(left: str, right: str) -> int | None:
+    """Order two values: -1, 0, 1; None: they measure different things, or one is no number and the other is."""
+    (kind, one), (other, two) = _parsed(left), _parsed(right)
     if kind != other:
         return None
-    x, y = Fraction(a[1]) * one, Fraction(b[1]) * two
-    return (x > y) - (x < y)
+    if kind == _TEXT:
+        return compare(left, right)
+    return (one > two) - (one < two)
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> tuple[str, Fraction]:
+    """What a value measures, and how much of its base unit it is."""
+    found = _QUANTITY.fullmatch(text)
+    if found is None:
+        return (_BOOL, Fraction(_TRUE[text])) if text in _TRUE else (_TEXT, Fraction(0))
+    if not found[2]:
+        return _SCALAR, Fraction(found[1])
+    if found[2] not in _UNITS:
+        return _TEXT, Fraction(0)
+    kind, base = _UNITS[found[2]]
+    return kind, Fraction(found[1]) * base
 
 
 def filter_name(ask: ResourceAsk, constraint: Constraint) -> str:

@@ -106,7 +106,8 @@ def headroom_conditions(
         for port in need.extras.static_ports
     ]
     if need.extras.dynamic_ports:
-        room = _dynamic_room(offers, held, need.extras, size)
+        free = dynamic_ports_free(offers, held, need.extras, size)
+        room = np.maximum(free, 0) // need.extras.dynamic_ports
         found.append(HeadroomCondition("the range of ports", "exhausted", room))
     by_pool: dict[str, list[ResourceAsk]] = {}
     for ask in need.asks:
@@ -159,21 +160,27 @@ def free_ports(offers: OfferedResources, held: HeldResources, size: int) -> Int6
     return free
 
 
-def _dynamic_room(
+def dynamic_ports_free(
     offers: OfferedResources, held: HeldResources, extras: ExtraAsks, size: int
 ) -> Int64s:
+    """How many ports of its range each node has free, those that are asked for by number excluded. Shape: (size,)."""
     free = free_ports(offers, held, size)
     first, last = column_of_size(offers.port_min, size), column_of_size(offers.port_max, size)
     for port in extras.static_ports:
         # At most one allocation a node then, and its own named port is not among those that are picked.
         free -= (first <= port) & (port <= last)
-    room: Int64s = np.maximum(free, 0) // extras.dynamic_ports
-    return room
+    return free
+
+
+def cores_mhz(offers: OfferedResources, need: HeadroomQuery, amount: int) -> Int64s:
+    """MHz that `amount` of cores take on each node, with what is requested beside them. Shape: (N,)."""
+    core_mhz = column_of_size(offers.core_mhz, len(need.mask))
+    return need.cpu_mhz + (amount // WHOLE) * core_mhz
 
 
 def _cores_room(offers: OfferedResources, need: HeadroomQuery, amount: int) -> Int64s:
     core_mhz = column_of_size(offers.core_mhz, len(need.mask))
-    takes = need.cpu_mhz + (amount // WHOLE) * core_mhz
+    takes = cores_mhz(offers, need, amount)
     room: Int64s = np.maximum(need.free_cpu_mhz, 0) // np.maximum(takes, 1)
     return np.where(core_mhz > 0, room, 0)
 

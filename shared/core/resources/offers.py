@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.base import NodeId
-from schemas.jobs import ResourceAsk
+from schemas.jobs import Constraint, ResourceAsk
 from schemas.nodes import Instance, NodeSpec, Pool
 from shared.core.columns import Int64s, Mask, grown
 from shared.core.resources.asks import PORT_MAX, WHOLE
-from shared.core.resources.devices import DeviceModel, accepts
+from shared.core.resources.devices import DeviceModel, accepts, are_comparable
 
 Slots = NDArray[np.int32]
 SUM: Final = "sum"
@@ -126,6 +126,14 @@ class OfferedResourcesView:
         if name not in self._kinds:
             self._kinds[name] = self.kind(name)
         return self._kinds[name]
+
+    def incomparable(self, pool: str, constraint: Constraint) -> str:
+        """Say that a constraint compares what cannot be compared, with the first such model; empty: it does not."""
+        for model in self.models:
+            if model.pool == pool and not are_comparable(model, constraint):
+                sides = (model.resolve(constraint.left), model.resolve(constraint.right))
+                return f" (not comparable: {' and '.join(side.text for side in sides)})"
+        return ""
 
     def eligible(self, ask: ResourceAsk, size: int) -> Mask:
         """Which slots an ask of an indexed pool may have, held or not. Shape: (size, G). Do not write to it."""

@@ -90,6 +90,12 @@ def decode_record(seq: int, subject: str, data: bytes) -> LogRecord | None:
     return record
 
 
+def core_order(core: str) -> tuple[int, ...]:
+    """Order of a CORE_VERSION among others; what is no version comes first."""
+    parts = core.split(".")
+    return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else ()
+
+
 class Chain:
     """The accepted head of the log: what comes next must link to it.
 

@@ -164,10 +164,6 @@ def _task(faults: ErrorList, task: TaskSpec, path: str) -> None:
     for key in sorted(task.env):
         if not key or "=" in key:
             faults.add(f"{path}.Env", f"{key!r} is not a valid name of an environment variable")
-        elif "." in key:
-            faults.add(
-                f"{path}.Env", f"{key[:80]!r} contains a dot; environment variables have none"
-            )
 
 
 def _logs(faults: ErrorList, group: TaskGroup, task: TaskSpec, path: str) -> None:

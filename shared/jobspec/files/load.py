@@ -17,7 +17,12 @@ from schemas.submissions import JobText
 from shared.errors import CommandInvalid
 from shared.jobspec.files.json_lines import line_numbers, nearest_line
 from shared.jobspec.hcl.errors import DIAGNOSTICS_MAX
-from shared.jobspec.strict_json import JsonObject, canonical_json, read_object
+from shared.jobspec.strict_json import (
+    JsonObject,
+    canonical_json,
+    read_object,
+    require_unique_keys,
+)
 from shared.jobspec.submission import (
     JOB_BYTES_MAX,
     JobInvalid,
@@ -144,6 +149,7 @@ def parse_request(body: bytes) -> ParsedJobFile:
     try:
         if body.lstrip()[:1] != b"{":
             return parse_text(body.decode())
+        require_unique_keys(body)
         asked = msgspec.json.decode(body, type=JobText)
     except UnicodeDecodeError as err:
         raise CommandInvalid("invalid", "is not UTF-8") from err

@@ -18,6 +18,8 @@ from shared.jobspec.nomad.job import JobSpec
 
 #: Roots of references that the node of the task resolves, as in Nomad.
 NODE_ROOTS = frozenset(("attr", "node", "meta", "env", "device", "secret", "unique", "driver"))
+#: What `node` has on every node.
+_OF_NODE = frozenset(("unique.id", "unique.name", "datacenter", "region", "class", "pool"))
 #: Variables of the task's environment: NOMAD_* and those of its env block.
 _ENVIRONMENT = re.compile(r"[A-Z_][A-Z0-9_]*|NOMAD_\w+")
 _ROOT = "Job"
@@ -69,13 +71,22 @@ def map_job_block(
     return ReadResult(mapped=mapped, faults=[*faults, *mapped.faults], warnings=warnings)
 
 
+def _is_known(reference: str) -> bool:
+    """Say whether a node may resolve a reference; its attributes, metadata and what a task inherits are the node's."""
+    root, dot, name = reference.partition(".")
+    if dot and root == "node":
+        return name in _OF_NODE
+    if dot and root == "env":
+        return False
+    return root.partition("[")[0] in NODE_ROOTS or _ENVIRONMENT.fullmatch(reference) is not None
+
+
 def _unknown_references(document: Document) -> tuple[str, ...]:
     """Warn of references that no node can resolve."""
     found = [
         f"${{{text[:60]}}} on line {document.line_of(at)}"
         for text, at in document.world.kept.items()
-        if text.partition(".")[0].partition("[")[0] not in NODE_ROOTS
-        and not _ENVIRONMENT.fullmatch(text)
+        if not _is_known(text)
     ]
     if not found:
         return ()

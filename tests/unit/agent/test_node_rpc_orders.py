@@ -64,10 +64,11 @@ def test_what_cannot_be_done_is_told(verb: str, fields: dict[str, str], code: st
     assert not [one for one in effects if isinstance(one, agent_messages.SignalTask)]
 
 
-def test_what_is_no_order_is_answered() -> None:
-    """A body that is none, from any language: `invalid`, and the role continues."""
+@pytest.mark.parametrize("body", [b"[1", b'{"alloc_id":"a1","alloc_id":"a1"}'])
+def test_what_is_no_order_is_answered(body: bytes) -> None:
+    """A body that is none, or has a key twice, from any language: `invalid`, and the role continues."""
     story = running()
-    message = Message("hands", subjects.node_rpc("n1", "restart"), b"[1", 99, reply=True)
+    message = Message("hands", subjects.node_rpc("n1", "restart"), body, 99, reply=True)
     answer, _ = said(story, message)
     assert answer.error is not None and answer.error.code == "invalid"
 

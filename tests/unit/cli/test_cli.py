@@ -460,6 +460,7 @@ def test_a_data_directory_has_one_up(tmp_path: Path) -> None:
     for name, content, text in (
         ("a", None, f"in use by another `caravan up`, pid {os.getpid()}"),
         ("b", b'{"format":99,"cluster_id":"x","core":"9.0"}', "use the newer one"),
+        ("e", b'{"format":1,"cluster_id":"x","core":"0.100.0"}', "was written by core 0.100.0"),
         ("c", b"{", "cannot be read"),
         ("d", None, "not a data directory"),
     ):

@@ -48,6 +48,25 @@ def waited(tmp_path_factory: pytest.TempPathFactory) -> str:
     return exported(tmp_path_factory.mktemp("waited") / "out", records)
 
 
+def test_what_still_waits_has_no_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A job whose equal waits of several decisions last to the end of the log has waited until then."""
+    records = [one for one in read_log(LOGS / "v1-0.2.0-seed-2.jsonl.gz") if one.seq <= 450]
+    folder = exported(tmp_path / "out", records)
+    question = (
+        "SELECT w.*, epoch((SELECT max(time) FROM records) - from_time) AS until_the_end"
+        " FROM waiting('service-big') w ORDER BY from_seq DESC LIMIT 1"
+    )
+    (row,) = told(capsys, "sql", question, "--dir", folder)["rows"]
+    assert row["decisions"] > 1
+    assert (row["to_seq"], row["to_time"]) == (None, None)
+    assert row["seconds"] == row["until_the_end"] > 0
+    lines = told(capsys, "job", "timeline", "service-big", "--dir", folder)["intervals"]
+    (last,) = [
+        one for one in lines if one["lane"] == "waiting" and one["from_seq"] == row["from_seq"]
+    ]
+    assert last["to_seq"] == 0 and last["held_s"] == pytest.approx(row["seconds"])
+
+
 @pytest.fixture(autouse=True)
 def no_bus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CARAVAN_NATS_URL", "nats://127.0.0.1:1")

@@ -214,6 +214,36 @@ def test_another_boot_is_no_sign_of_life() -> None:
     assert story.asked == []
 
 
+def restarting(node_id: str) -> Message:
+    """What the supervisor of an agent sends while it restarts the agent."""
+    beat = nodes.Heartbeat(node_id=nodes.NodeId(node_id), boot_id="", restarting=True)
+    return Message("heartbeats", subjects.heartbeat(node_id), ENCODER.encode(beat), token=0)
+
+
+def test_a_node_whose_agent_is_restarted_stays_ready() -> None:
+    """While the supervisor speaks for it a silent node is not down; afterwards it is, as any other."""
+    story = Story(10)
+    story.silent = {"node.3"}
+    for _ in range(8):
+        story.run(restarting("node.3"))
+        story.live(1)
+    assert story.asked == []
+    story.live(4)
+    assert story.down() == ["node.3"]
+
+
+@pytest.mark.parametrize("status", ["down", "disconnected"])
+def test_a_restart_alone_makes_no_node_ready(status: str) -> None:
+    """A supervisor that tells of a restart when the node is already away changes nothing."""
+    story = Story(10)
+    row = story.role.replica.state.fleet.row_of[nodes.NodeId("node.3")]
+    story.silent = {"node.3"}
+    away = NodesStatusChanged(rows=(row,), status=status, since_ns=story.now)
+    story.run(story.log.tx(away), restarting("node.3"), restarting("stranger"))
+    story.live(2)
+    assert story.asked == []
+
+
 def test_commands_are_sent_again_until_the_log_shows_them() -> None:
     """Without an effect in the log the command goes out every half second; with it, no more."""
     story = Story(10, applied=False)

@@ -155,7 +155,7 @@ HAND: dict[str, tuple[str, str, str]] = {
         "refuse",
         "refused",
     ),
-    "dot in a variable": (text(task='env { "a.b" = "1" }'), "refuse", "refused"),
+    "dot in a variable": (text(task='env = { "a.b" = "1" }'), "accept", "runs"),
     "lost and stopped": (
         text(group='disconnect {\n lost_after = "1m"\n stop_on_client_after = "1m"\n}'),
         "refuse",

@@ -365,13 +365,16 @@ def test_blocks_of_a_wrong_form_are_told(inner: str, path: str) -> None:
 def test_what_nobody_knows_is_named() -> None:
     """An unknown name that was accepted is kept and named; so is a strange reference."""
     text = (
-        'job "a" {\n meta { x = "${vars.y} ${FOO} ${attr.z}" }\n group "g" {\n'
+        'job "a" {\n meta { x = "${vars.y} ${FOO} ${attr.z} ${node.unique.nmae} ${env.HOME}"\n'
+        ' y = "${node.unique.name} ${node.class} ${env["HOME"]} ${PATH}" }\n group "g" {\n'
         ' cuont = 3\n task "t" { driver = "d" } } }'
     )
     found = load_file(text.encode(), "x.hcl", accept=["accept_unknown"])
     warnings = " ".join(found.warnings)
     assert "Job.TaskGroups[0].cuont" in warnings
-    assert "${vars.y} on line 2" in warnings
+    assert "${vars.y} on line 2, ${node.unique.nmae} on line 2, ${env.HOME} on line 2" in warnings
+    assert "node.unique.name" not in warnings and "node.class" not in warnings
+    assert "[" not in warnings.partition("unknown references")[2] and "PATH" not in warnings
     assert "FOO" not in warnings
     assert "attr.z" not in warnings
 
@@ -394,6 +397,7 @@ def test_parse_gives_the_json_of_a_text() -> None:
         b"\xff\xfe",
         b"{",
         b'{"JobHCL": 3}',
+        b'{"JobHCL": "job \\"a\\" {}", "JobHCL": "job \\"b\\" {}"}',
         b"{}",
         b"a" * (PARSE_BYTES_MAX + 1),
         b'job "a" {',

@@ -18,7 +18,7 @@ from services.plan_applier import batch as batches
 from services.plan_applier import role as applier
 from services.plan_applier.command_queue import CommandQueue
 from services.plan_applier.role import PlanApplier
-from shared.core.runtime import messages
+from shared.core.runtime import chain, messages
 from shared.core.runtime.chain import seal
 from shared.core.runtime.messages import (
     Ack,
@@ -180,6 +180,24 @@ def test_the_log_of_another_cluster_is_not_written() -> None:
     assert "Append" not in kinds(effects)
     (stopped,) = [effect for effect in effects if isinstance(effect, Stop)]
     assert "to cluster c1, not c2" in stopped.reason
+
+
+@pytest.mark.parametrize(("core", "is_refused"), [("0.100.0", True), ("0.2.0", False)])
+def test_the_log_of_a_newer_release_is_not_written(
+    monkeypatch: pytest.MonkeyPatch, core: str, *, is_refused: bool
+) -> None:
+    """An applier leaves a log as it was that a release with newer decisions wrote; an older release's it continues."""
+    with monkeypatch.context() as patch:
+        patch.setattr(chain, "CORE_VERSION", core)
+        other = Bench().lead()
+    bench = Bench("a2", other.log)
+    inputs = [Reconnected(fsync=True), *other.replay(), CaughtUp(len(other.log)), LeadershipWon()]
+    effects = bench.step(*inputs)
+    reasons = [effect.reason for effect in effects if isinstance(effect, Stop)]
+    assert bool(reasons) is is_refused
+    assert ("Append" not in kinds(effects)) is is_refused
+    if is_refused:
+        assert f"the log was written by core {core}" in reasons[0]
 
 
 def test_a_transaction_of_many_evaluations_takes_no_more_commands(

@@ -10,6 +10,7 @@ import fcntl
 import os
 import select
 import signal
+import socket
 import termios
 
 import msgspec
@@ -32,6 +33,8 @@ _FILES = (
 )
 
 
+#: The terminals of a view: a devpts of its own.
+_PTS = "/dev/pts"
 #: Exit code of a command that was killed.
 _KILLED = 128 + signal.SIGKILL
 #: What ends a task kills its commands, too, in any order: so long a killed one waits for the end of its task, in s.
@@ -44,6 +47,7 @@ def enter(order: EnterOrder, tell: int, life: int, std: tuple[int, int, int]) ->
     kernel.set_process_name("caravan-exec")
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     said = "error 0 process exited before exec"
+    given = std
     task = -1
     try:
         task = os.pidfd_open(order.pid)
@@ -59,10 +63,12 @@ def enter(order: EnterOrder, tell: int, life: int, std: tuple[int, int, int]) ->
             kernel.setns(fd, flag)
         if not order.jail.namespaces & kernel.CLONE_NEWPID:
             descendants.adopt_orphans()
+        if order.tty:
+            std = _open_terminal(order.jail, std[0])
         child = os.fork()
         if child == 0:
             _exec_command(order, entries, std)
-        for fd in {*std}:
+        for fd in {*std, *given}:
             os.close(fd)
         code = _wait(child, life, order.jail)
         said = f"exit {code}"
@@ -79,6 +85,18 @@ def enter(order: EnterOrder, tell: int, life: int, std: tuple[int, int, int]) ->
     if not order.jail.namespaces & kernel.CLONE_NEWPID:
         _end_with_task(task)
     os._exit(0)
+
+
+def _open_terminal(jail: Jail, to: int) -> tuple[int, int, int]:
+    """Open a terminal of its user where the command sees it, and hand the master over. Returns the command's 0 to 2."""
+    is_inside = entered_namespaces(jail) & kernel.CLONE_NEWNS
+    master, slave = kernel.open_terminal(_PTS) if is_inside else os.openpty()
+    with socket.socket(fileno=os.dup(to)) as socket_:
+        socket.send_fds(socket_, [b"t"], [master])
+    os.close(master)
+    if not jail.plain:
+        os.fchown(slave, jail.uid, -1)
+    return slave, slave, slave
 
 
 def entered_namespaces(jail: Jail) -> int:

@@ -49,6 +49,9 @@ CAPABILITIES = {
     "setfcap": 31,
 }
 
+#: Unlock the other end of a terminal; open it, without a path (ioctl_tty(2)).
+_TIOCSPTLCK, _TIOCGPTPEER = 0x40045431, 0x5441
+
 libc = ctypes.CDLL(None, use_errno=True)
 #: The C library has no function for it.
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "riscv64": 41}
@@ -176,3 +179,14 @@ def raise_loopback() -> None:
     set_flags, is_up = 0x8914, 1
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as end:
         fcntl.ioctl(end, set_flags, struct.pack("=16sh14x", b"lo", is_up))
+
+
+def open_terminal(place: str) -> tuple[int, int]:
+    """Open a new terminal of the devpts at `place`. Returns both ends, the master first."""
+    master = os.open(f"{place}/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.ioctl(master, _TIOCSPTLCK, struct.pack("i", 0))
+        return master, fcntl.ioctl(master, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    except BaseException:
+        os.close(master)
+        raise

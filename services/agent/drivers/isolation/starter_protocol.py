@@ -79,7 +79,10 @@ class StartOrder(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
 
 
 class EnterOrder(msgspec.Struct, frozen=True, kw_only=True, tag="enter"):
-    """Run a command inside a run. Descriptors: a pipe for `exit <code>` or `error …`, one that ends it, 0 to 2."""
+    """Run a command inside a run. Descriptors: a pipe for `exit <code>` or `error …`, one that ends it, 0 to 2.
+
+    With `tty` they are a socket, over which the master of a terminal comes that was opened inside.
+    """
 
     pid: int
     start_ticks: int
@@ -87,7 +90,7 @@ class EnterOrder(msgspec.Struct, frozen=True, kw_only=True, tag="enter"):
     env: tuple[bytes, ...]
     work_dir: bytes
     jail: Jail
-    #: 0 is a terminal that becomes the command's own.
+    #: the command gets a terminal of its own.
     tty: bool = False
 
 

@@ -9,12 +9,13 @@ import contextlib
 import errno
 import fcntl
 import os
+import socket
 import struct
 import termios
 
 from services.agent.drivers.driver import StartRefused
 from services.agent.drivers.isolation.starter_protocol import EnterOrder
-from services.agent.drivers.process.starter_client import StarterClient
+from services.agent.drivers.process.starter_client import START_TIMEOUT_S, StarterClient
 
 _CHUNK = 1 << 16
 _LOOK_S = 0.2
@@ -35,7 +36,7 @@ class ProcessSession:
         self._tty = tty
         self._said = b""
         self._over = False
-        for fd in (tell, stdin, *outputs):
+        for fd in {tell, stdin, *outputs} - {-1}:
             os.set_blocking(fd, False)
 
     async def read(self) -> tuple[int, bytes]:
@@ -171,15 +172,14 @@ async def open_session(starter: StarterClient, order: EnterOrder) -> ProcessSess
         told, tell = pipe()
         life, keeps = pipe()
         if order.tty:
-            ours, theirs = os.openpty()
-            opened.extend((ours, theirs))
-            given, kept, outputs = (theirs, theirs, theirs), ours, {ours: STDOUT}
+            kept, outputs = await _begin_on_terminal(starter, order, tell, life)
+            given: tuple[int, ...] = ()
         else:
             stdin, kept = pipe()
             out, stdout = pipe()
             err, stderr = pipe()
             given, outputs = (stdin, stdout, stderr), {out: STDOUT, err: STDERR}
-        await asyncio.to_thread(starter.send, order, (tell, life, *given))
+            await asyncio.to_thread(starter.send, order, (tell, life, *given))
     except BaseException:
         for fd in opened:
             os.close(fd)
@@ -187,3 +187,25 @@ async def open_session(starter: StarterClient, order: EnterOrder) -> ProcessSess
     for fd in {tell, life, *given}:
         os.close(fd)
     return ProcessSession(tell=told, life=keeps, stdin=kept, outputs=outputs, tty=order.tty)
+
+
+async def _begin_on_terminal(
+    starter: StarterClient, order: EnterOrder, tell: int, life: int
+) -> tuple[int, dict[int, int]]:
+    """Begin a command on a terminal of its run. Returns the master and the outputs: -1 and none where it did not begin.
+
+    It is opened inside, because the devices of the node's terminals are not in the view of an isolated task.
+    """
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            await asyncio.to_thread(starter.send, order, (tell, life, *(3 * [theirs.fileno()])))
+        ours.settimeout(START_TIMEOUT_S)
+        try:
+            _, fds, _, _ = await asyncio.to_thread(socket.recv_fds, ours, 1, 1)
+        except TimeoutError as err:
+            raise StartRefused("the terminal was not opened in time", recoverable=True) from err
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    # Without one the reason comes by the pipe.
+    return (fds[0], {fds[0]: STDOUT}) if fds else (-1, {})

@@ -17,6 +17,7 @@ from shared.core.scheduling.explain.plan_view import (
     explain_waiting,
     filter_report,
     score_rows,
+    with_reservations,
 )
 from shared.core.scheduling.explain.shortages import NodeAvailability, RankedNode, Scores, ranking
 from shared.core.scheduling.feasibility.filters import FilterReport, NodeFilter, filters_of
@@ -71,14 +72,14 @@ class PlacementProbe:
 
     def standing(self) -> NodeAvailability:
         """Show the resources available now. Valid until the plan changes."""
-        found = availability(self._plan, self._request, self._mask)
+        found = with_reservations(self._plan, availability(self._plan, self._request, self._mask))
         if self._origin is not None or self._job.job_type not in SYSTEM_JOB_TYPES:
             return found
         return msgspec.structs.replace(found, rules=(*found.rules, self._missing(found)))
 
     def _missing(self, found: NodeAvailability) -> NodeFilter:
         """Close the nodes of a system job that already have their allocations."""
-        state, job, usable = self._state, self._job, found.feasible & found.ready
+        state, job, usable = self._state, self._job, found.feasible & self._plan.ready
         rows = state.allocations.rows_of(job.id)
         wanted = reconcile_system(state, job, rows, lambda _: self._mask)
         missing = np.zeros(len(usable), dtype=bool)
@@ -99,13 +100,23 @@ class PlacementProbe:
         return score_rows(self._plan, self._request, rows, avoided=self._avoided, variant=variant)
 
     def report(self) -> FilterReport:
-        """Say which filters refuse which nodes."""
-        return filter_report(self._plan, self._request)
+        """Say which filters refuse which nodes; what none refuses can only lack room."""
+        standing = self.standing()
+        return filter_report(self._plan, self._request, (*standing.closed, *standing.rules))
 
-    def filters(self) -> list[NodeFilter]:
-        """List the conditions on single nodes in report order, then those of the job's own allocations."""
-        own = filters_of(self._fleet, self._job, self.group)
-        return [*own, *self.standing().rules]
+    def refusal(self, row: int) -> str:
+        """Name the first filter that refuses a node; empty: none does."""
+        standing = self.standing()
+        for one in filters_of(self._fleet, self._job, self.group):
+            if not one.mask[row]:
+                return f"{one.name} excludes the node"
+        for one in standing.closed:
+            if not one.mask[row]:
+                return f"the node is {one.name}"
+        for one in standing.rules:
+            if not one.mask[row]:
+                return f"{one.name} excludes the node"
+        return ""
 
     def explain(self) -> Waiting:
         """Say why one more allocation finds no room."""

@@ -2,24 +2,27 @@
 
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
 from schemas.evaluations import Waiting
 from shared.core.columns import Mask
-from shared.core.resources.asks import extra_asks_of
+from shared.core.resources.asks import CORES, WHOLE, extra_asks_of
+from shared.core.resources.offers import column_of_size
 from shared.core.scheduling.explain.shortages import NodeAvailability
-from shared.core.scheduling.explain.wait_reasons import QueueAhead, explain_wait
+from shared.core.scheduling.explain.wait_reasons import HeldAbove, QueueAhead, explain_wait
 from shared.core.scheduling.feasibility.filters import (
     FilterReport,
     NodeFilter,
+    availability_filters,
     filters_of,
+    pool_filters,
     report_of,
 )
 from shared.core.scheduling.feasibility.node_limits import distinct_filters, reserved_limit
 from shared.core.scheduling.model import PlacedPart
 from shared.core.scheduling.packing.gpu_packing import FRAGMENTATION, GpuPacker
 from shared.core.scheduling.plan_state import PlanState, counted
-from shared.core.scheduling.preemption.search import held_by_higher_priority
 from shared.core.scheduling.reconcile.service_jobs import PlacementRequest
 from shared.core.scheduling.reservations.gap import reservations_ahead
 from shared.core.scheduling.scoring.scores import node_scores
@@ -29,29 +32,34 @@ from shared.core.scheduling.selection.coupling_blocks import coupling_of, is_job
 from shared.core.scheduling.selection.select import placer_for
 
 
-def availability(plan: PlanState, request: PlacementRequest, mask: Mask) -> NodeAvailability:
-    """Show what the next allocation of a request would find. Valid until the plan changes."""
-    group = request.group
-    reserved = reserved_limit(plan, group, group.alternatives[0] if group.alternatives else ())
-    rules = tuple(distinct_filters(plan, request, ()))
-    if reserved is not None:
-        rules += (NodeFilter("reservation for a job ahead of it in the queue", reserved > 0),)
-    return _availability(plan, request, mask, rules)
-
-
-def _availability(
-    plan: PlanState, request: PlacementRequest, mask: Mask, rules: tuple[NodeFilter, ...]
+def availability(
+    plan: PlanState, request: PlacementRequest, mask: Mask, placed: Sequence[PlacedPart] = ()
 ) -> NodeAvailability:
+    """Show what the next allocation of a request would find, until the plan changes. `placed`: parts of the request."""
+    group = request.group
+    feasible = mask
+    for one in pool_filters(plan.offers, group.alternatives, plan.size):
+        feasible = feasible & one.mask
     return NodeAvailability(
-        group=request.group,
+        group=group,
         capacity=plan.capacity,
         used=plan.used(),
         held=plan.held,
         offers=plan.offers,
-        feasible=mask,
-        ready=plan.ready,
-        rules=rules,
+        feasible=feasible,
+        closed=tuple(availability_filters(plan.fleet)),
+        rules=tuple(distinct_filters(plan, request, placed)),
     )
+
+
+def with_reservations(plan: PlanState, standing: NodeAvailability) -> NodeAvailability:
+    """The same, closed to nodes that are reserved for jobs ahead in the queue."""
+    group = standing.group
+    reserved = reserved_limit(plan, group, group.alternatives[0] if group.alternatives else ())
+    if reserved is None:
+        return standing
+    rule = NodeFilter("reservation for a job ahead of it in the queue", reserved > 0)
+    return msgspec.structs.replace(standing, rules=(*standing.rules, rule))
 
 
 def score_rows(
@@ -100,10 +108,11 @@ def score_rows(
     return scores, list(rows)
 
 
-def filter_report(plan: PlanState, request: PlacementRequest) -> FilterReport:
-    """Say which filter refuses which nodes, the job's other allocations considered."""
-    own = filters_of(plan.fleet, plan.job, request.group)
-    return report_of(plan.fleet, (*own, *distinct_filters(plan, request, ())))
+def filter_report(
+    plan: PlanState, request: PlacementRequest, rules: Sequence[NodeFilter]
+) -> FilterReport:
+    """Say which nodes each constraint refuses, then each of these rules."""
+    return report_of(plan.fleet, (*filters_of(plan.fleet, plan.job, request.group), *rules))
 
 
 def explain_waiting(
@@ -115,16 +124,39 @@ def explain_waiting(
     placed: Sequence[PlacedPart] = (),
 ) -> Waiting:
     """Say why `count` of a request were not placed; `placed`: the parts that were."""
-    above = (
-        held_by_higher_priority(plan.state, plan.job, plan.size)
-        if request.evicted is not None
-        else None
-    )
+    standing = availability(plan, request, mask, placed)
     names = tuple(one.job_id for one in reservations_ahead(plan.state, plan.job))
+    was_evicted = request.evicted is not None
     return explain_wait(
-        _availability(plan, request, mask, tuple(distinct_filters(plan, request, placed))),
+        standing,
         count,
         nodes=int(plan.fleet.live.sum()),
-        report=lambda: filter_report(plan, request),
-        queue=QueueAhead(names, lambda group, asks: reserved_limit(plan, group, asks), above),
+        mask=mask,
+        report=lambda: filter_report(plan, request, standing.rules),
+        queue=QueueAhead(
+            names,
+            lambda group, asks: reserved_limit(plan, group, asks),
+            (lambda: _held_above(plan)) if was_evicted else None,
+        ),
     )
+
+
+def _held_above(plan: PlanState) -> HeldAbove:
+    """What allocations of jobs with a higher priority hold, reserved cores' MHz included."""
+    table, size = plan.state.allocations, plan.size
+    rows = table.live_rows()
+    rows = rows[table.groups.priority[table.group[rows]] > plan.job.priority]
+    rows = rows[table.is_holding(rows)]
+    columns = np.zeros((size, 3), dtype=np.int64)
+    np.add.at(columns, table.node[rows], table.groups.ask[table.group[rows]])
+    if not table.holdings:
+        return HeldAbove(columns)
+    core_mhz = column_of_size(plan.offers.core_mhz, size)
+    holdings = []
+    for row in rows.tolist():
+        holding, node = table.holdings.get(row), int(table.node[row])
+        if holding is not None:
+            cores = sum(amount for name, _, amount in holding.parts if name == CORES)
+            columns[node, 0] += cores // WHOLE * int(core_mhz[node])
+            holdings.append((node, holding))
+    return HeldAbove(columns, tuple(holdings))

@@ -1,6 +1,7 @@
 """Shortages: what one more allocation of a group lacks on every node, and which nodes come nearest.
 
-Works on the availability that plan_view.py takes from a plan under way.
+A shortage is the part of the ask that is not free. Works on the availability that plan_view.py takes from a plan under
+way.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,10 +13,11 @@ from numpy.typing import NDArray
 from schemas.jobs import GroupSpec
 from shared.core.columns import Int64s, Mask
 from shared.core.resources.asks import WHOLE, ExtraAsks, extra_asks_of
-from shared.core.resources.headroom import HeadroomQuery, cluster_pools, headroom_conditions
+from shared.core.resources.headroom import HeadroomQuery, cluster_pools
 from shared.core.resources.held import HeldResources
+from shared.core.resources.lacks import lacks_of
 from shared.core.resources.offers import OfferedResources
-from shared.core.scheduling.feasibility.filters import NodeFilter
+from shared.core.scheduling.feasibility.filters import NodeFilter, pool_filters
 from shared.core.scheduling.scoring.scores import RESOURCES, mean_score
 
 #: Names and values of the scorers that apply to one node.
@@ -23,24 +25,30 @@ Scores = dict[str, int]
 
 
 class NodeAvailability(msgspec.Struct, frozen=True, eq=False):
-    """Resources for the next allocation. Shapes: capacity, used (N, 3); feasible, ready (N,). Do not write to it."""
+    """Resources for the next allocation. Shapes: capacity, used (N, 3); feasible (N,). Do not write to it."""
 
     group: GroupSpec
     capacity: Int64s
     used: Int64s
     held: HeldResources
     offers: OfferedResources
+    #: by constraints, and with the pools that are asked for.
     feasible: Mask
-    ready: Mask
-    #: rules of the job's other allocations.
+    #: statuses of nodes, and operators that keep new allocations away from them.
+    closed: tuple[NodeFilter, ...]
+    #: rules of the job's other allocations, and reservations.
     rules: tuple[NodeFilter, ...] = ()
 
 
 class Shortage(msgspec.Struct, frozen=True, eq=False):
-    """One dimension, and how much of it each row lacks (0: enough). Shape: (N,). `scale`: raw amount per unit."""
+    """One dimension, how much of it each row lacks (0: enough), and how much is asked for. Shape: lacking (N,).
+
+    `scale`: raw amount per unit.
+    """
 
     name: str
     lacking: Int64s
+    asked: int
     scale: int = 1
 
 
@@ -58,7 +66,7 @@ def shortages(standing: NodeAvailability, variant: int = 0) -> tuple[Shortage, .
     ask = (group.cpu_mhz, group.memory_mib, group.disk_mib)
     free = standing.capacity - standing.used
     found = [
-        Shortage(name, np.maximum(need - free[:, column], 0))
+        Shortage(name, np.maximum(need - free[:, column], 0), need)
         for column, (name, need) in enumerate(zip(RESOURCES, ask, strict=True))
         if need
     ]
@@ -70,30 +78,27 @@ def _extra(standing: NodeAvailability, extras: ExtraAsks, variant: int) -> Itera
     group, rows = standing.group, len(standing.feasible)
     free_cpu = standing.capacity[:, 0] - standing.used[:, 0]
     need = HeadroomQuery(extras, variant, standing.feasible, free_cpu, group.cpu_mhz, 1)
-    amounts: dict[str, int] = {}
-    for ask in need.asks:
-        amounts[ask.pool] = amounts.get(ask.pool, 0) + ask.amount
-    for one in headroom_conditions(standing.offers, standing.held, need):
-        amount, scale = (amounts[one.name], WHOLE) if one.name in amounts else (1, 1)
-        yield Shortage(one.name, np.where(one.room > 0, 0, amount), scale)
+    for one in lacks_of(standing.offers, standing.held, need):
+        yield Shortage(one.name, one.amount, one.asked, one.scale)
     for countable in cluster_pools(standing.offers, standing.held, need.asks):
         lacking = max(countable.amount - countable.left, 0)
-        yield Shortage(countable.name, np.full(rows, lacking, np.int64), WHOLE)
+        column = np.full(rows, lacking, np.int64)
+        yield Shortage(countable.name, column, countable.amount, WHOLE)
 
 
 def fitting(standing: NodeAvailability, short: Sequence[Shortage]) -> Mask:
-    """Rows that are feasible, ready and lack nothing. Shape: (N,)."""
+    """Open rows that lack nothing. Shape: (N,)."""
     mask = open_rows(standing)
     for one in short:
-        mask &= np.equal(one.lacking, 0)
+        mask = mask & np.equal(one.lacking, 0)
     return mask
 
 
 def open_rows(standing: NodeAvailability) -> Mask:
     """Rows that only lack of room can exclude. Shape: (N,)."""
-    mask: Mask = standing.feasible & standing.ready
-    for rule in standing.rules:
-        mask = mask & rule.mask
+    mask: Mask = standing.feasible
+    for one in (*standing.closed, *standing.rules):
+        mask = mask & one.mask
     return mask
 
 
@@ -104,9 +109,18 @@ def exhausted(standing: NodeAvailability, short: Sequence[Shortage]) -> list[tup
     return [(name, count) for name, count in counts if count]
 
 
-def nearest(standing: NodeAvailability, short: Sequence[Shortage], most: int) -> list[int]:
-    """Open rows that lack the least: fewest dimensions first, then the smallest relative lack, then the row."""
-    rows = np.flatnonzero(open_rows(standing) & ~fitting(standing, short))
+def nearest(
+    standing: NodeAvailability, short: Sequence[Shortage], most: int, variant: int = 0
+) -> list[int]:
+    """Open rows that lack the least: fewest dimensions first, then the smallest part of the ask, then the row.
+
+    Nodes that offer nothing of what the variant asks for are not among them.
+    """
+    near = open_rows(standing) & ~fitting(standing, short)
+    offered = standing.group.alternatives[variant : variant + 1]
+    for rule in pool_filters(standing.offers, offered, len(near)):
+        near = near & rule.mask
+    rows = np.flatnonzero(near)
     if not len(rows):
         return []
     missing = np.zeros(len(rows), np.int64)
@@ -114,7 +128,7 @@ def nearest(standing: NodeAvailability, short: Sequence[Shortage], most: int) ->
     for one in short:
         lacking = one.lacking[rows]
         missing += lacking > 0
-        np.maximum(worst, lacking * 1_000_000 // max(int(one.lacking.max()), 1), out=worst)
+        np.maximum(worst, lacking * 1_000_000 // max(one.asked, 1), out=worst)
     order: NDArray[np.intp] = np.lexsort((rows, worst, missing))
     return [int(row) for row in rows[order[:most]]]
 

@@ -1,20 +1,23 @@
 """Wait reasons: why part of a request found no room, as a wait class and as texts, the most telling first.
 
-Classes: misconfigured, never_fits, capacity, reservation, priority. The class predecessor is made by
-`reservations/own_rooms.py`. The texts are stored with the evaluation.
+A node counts once: refused by a filter, too small, closed to new allocations, closed by a rule of the job's other
+allocations, or short of something, which may be several things. Classes: misconfigured, never_fits, capacity,
+reservation, priority; predecessor is made by `reservations/own_rooms.py`. The texts are stored with the evaluation.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
+import numpy as np
 
 from schemas.evaluations import Waiting
 from schemas.jobs import GroupSpec, ResourceAsk
 from shared.core.columns import Int64s, Mask
-from shared.core.resources.asks import extra_asks_of
+from shared.core.resources.asks import Holding, extra_asks_of
 from shared.core.resources.headroom import HeadroomQuery, headroom_of
 from shared.core.resources.headroom_reasons import current_shortages, fits_when_empty
+from shared.core.resources.held import HeldResources
 from shared.core.scheduling.explain.shortages import NodeAvailability
 from shared.core.scheduling.feasibility.filters import FilterReport
 from shared.core.scheduling.selection.candidates import ask_columns
@@ -22,15 +25,23 @@ from shared.core.scheduling.selection.candidates import ask_columns
 RESOURCE_NAMES: Final = ("cpu", "memory", "disk")
 
 
+class HeldAbove(msgspec.Struct, frozen=True, eq=False):
+    """What allocations of a higher priority hold: the three columns by node (N, 3), and the rest by allocation."""
+
+    columns: Int64s
+    #: fleet row and what is held there.
+    holdings: tuple[tuple[int, Holding], ...] = ()
+
+
 class QueueAhead(msgspec.Struct, frozen=True, eq=False):
     """Jobs that take precedence. `names`: jobs ahead in the queue that nodes are reserved for.
 
-    `limit`: how many more nodes take beside them. `above` (N, 3): what higher priorities hold; None: not considered.
+    `limit`: how many more nodes take beside them. `above`: what higher priorities hold; None: not considered.
     """
 
     names: tuple[str, ...]
     limit: Callable[[GroupSpec, Sequence[ResourceAsk]], Int64s | None]
-    above: Int64s | None = None
+    above: Callable[[], "HeldAbove"] | None = None
 
 
 def explain_wait(
@@ -38,17 +49,18 @@ def explain_wait(
     count: int,
     *,
     nodes: int,
+    mask: Mask,
     report: Callable[[], FilterReport],
     queue: QueueAhead,
 ) -> Waiting:
     """Say why `count` found no room.
 
-    `standing.rules` close nodes; `nodes`: number of live nodes; `report`: which filter refuses which nodes.
+    `nodes`: number of live nodes; `mask`: those that constraints allow, whatever they offer; `report`: which filter
+    refuses which nodes.
     """
-    group, mask = standing.group, standing.feasible
+    group = standing.group
     ask, extras = ask_columns(group), extra_asks_of(group)
-    feasible = int(mask.sum())
-    if not feasible:
+    if not mask.any():
         first = f"none of {nodes} nodes satisfies its constraints"
         reasons = (first, *report().reasons())
         return Waiting(count=count, wait_class="misconfigured", reasons=reasons)
@@ -63,22 +75,38 @@ def explain_wait(
         if not fits_empty.any():
             why = (*why, *report().reasons())
             return Waiting(count=count, wait_class="never_fits", reasons=why)
-    ready = fits_empty & standing.ready
-    found = [] if ready.any() else [f"none of {feasible} feasible nodes is ready"]
-    return _explain_shortage(standing, count, ask, ready=ready, reasons=found, queue=queue)
+    feasible = int(standing.feasible.sum())
+    small = feasible - int(fits_empty.sum())
+    closed, ready = _closed_reasons(standing, fits_empty, feasible)
+    if small:
+        closed.append(f"{_are(small, feasible)} too small, even empty")
+    wait_class, short = _explain_shortage(standing, ask, ready=ready, queue=queue)
+    return Waiting(count=count, wait_class=wait_class, reasons=(*short, *closed))
+
+
+def _closed_reasons(
+    standing: NodeAvailability, fits_empty: Mask, feasible: int
+) -> tuple[list[str], Mask]:
+    """Say how many nodes are closed to new allocations, each by one thing; and which are not. Shapes: (N,)."""
+    reasons, left = [], fits_empty
+    for one in standing.closed:
+        count = int((left & ~one.mask).sum())
+        if count:
+            reasons.append(f"{_are(count, feasible)} {one.name}")
+            left = left & one.mask
+    return reasons, left
+
+
+def _are(count: int, feasible: int) -> str:
+    nodes = "node" if feasible == 1 else "nodes"
+    return f"{count} of {feasible} feasible {nodes} {'is' if count == 1 else 'are'}"
 
 
 def _explain_shortage(
-    standing: NodeAvailability,
-    count: int,
-    ask: Int64s,
-    *,
-    ready: Mask,
-    reasons: list[str],
-    queue: QueueAhead,
-) -> Waiting:
-    """Say what is short now on nodes that would have room when empty."""
-    group, extras = standing.group, extra_asks_of(standing.group)
+    standing: NodeAvailability, ask: Int64s, *, ready: Mask, queue: QueueAhead
+) -> tuple[str, list[str]]:
+    """Say what is short now on open nodes that would have room when empty; and the class of the wait."""
+    extras, reasons = extra_asks_of(standing.group), list[str]()
     for rule in standing.rules:
         refused = int((ready & ~rule.mask).sum())
         if refused:
@@ -91,23 +119,52 @@ def _explain_shortage(
         if exhausted:
             reasons.append(f"{name} exhausted on {exhausted} of {int(ready.sum())} nodes")
     if extras is not None:
-        held = standing.held
+        cpu_mhz, held = standing.group.cpu_mhz, standing.held
         reasons += current_shortages(
-            standing.offers, held, extras, group.cpu_mhz, mask=ready, free=free[:, 0]
+            standing.offers, held, extras, cpu_mhz, mask=ready, free=free[:, 0]
         )
     wait_class = "capacity"
     if closed := _explain_reservation(standing, ready & ~short.any(axis=1), queue):
         wait_class = "reservation"
         reasons.insert(0, closed)
     if queue.above is not None:
-        there = (queue.above > 0).any(axis=1) & (free + queue.above >= ask).all(axis=1)
-        outranked = int((ready & there).sum())
+        outranked = _outranked(standing, ask, ready, queue.above())
         if outranked:
             wait_class = "priority"
             reasons.insert(
                 0, f"more important jobs have its room on {outranked} of {int(ready.sum())} nodes"
             )
-    return Waiting(count=count, wait_class=wait_class, reasons=tuple(reasons))
+    return wait_class, reasons
+
+
+def _outranked(standing: NodeAvailability, ask: Int64s, ready: Mask, above: HeldAbove) -> int:
+    """Count the nodes that lack room, and would have it without what higher priorities hold there."""
+    held = standing.held
+    lacks = ready & ~_has_room(standing, ask, standing.capacity - standing.used, held)
+    if not lacks.any():
+        return 0
+    if above.holdings:
+        held = held.copy(len(lacks))
+        for row, holding in above.holdings:
+            held.remove(row, None, holding)
+    elif not above.columns.any():
+        return 0
+    free = standing.capacity - standing.used + above.columns
+    return int((lacks & _has_room(standing, ask, free, held)).sum())
+
+
+def _has_room(standing: NodeAvailability, ask: Int64s, free: Int64s, held: HeldResources) -> Mask:
+    """Nodes that have room for one more by any alternative. Shapes: ask (3,), free (N, 3), result (N,)."""
+    group, extras = standing.group, extra_asks_of(standing.group)
+    fits: Mask = np.asarray((free >= ask).all(axis=1))
+    if extras is None:
+        return fits
+    found: Mask = np.zeros(len(fits), dtype=bool)
+    for variant in range(len(extras.alternatives)):
+        need = HeadroomQuery(extras, variant, fits, free[:, 0], group.cpu_mhz, 1)
+        room = headroom_of(standing.offers, held, need)
+        found = found | (fits if room is None else fits & (room > 0))
+    return found
 
 
 def _explain_reservation(standing: NodeAvailability, open_: Mask, queue: QueueAhead) -> str:

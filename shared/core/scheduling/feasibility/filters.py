@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from schemas.jobs import Affinity, GroupSpec, ResourceAsk
+from schemas.nodes import NODE_STATUSES
 from shared.core.columns import Int64s, Mask
 from shared.core.resources.devices import filter_name
 from shared.core.resources.offers import CLUSTER_WIDE, INDEXED, OfferedResources
@@ -23,7 +24,7 @@ from shared.core.scheduling.packing.gpu_packing import PriceCache
 from shared.core.scheduling.scoring.score_cache import ScoreCache
 from shared.core.scheduling.scoring.scores import affinity_scores
 from shared.core.state.node_attributes import AttributeColumns
-from shared.core.state.tables.fleet import FleetTable
+from shared.core.state.tables.fleet import READY, FleetTable
 from shared.core.state.tables.jobs import Job
 
 #: Masks cached for one generation of the fleet.
@@ -129,10 +130,10 @@ def _affinity(columns: AttributeColumns, affinities: tuple[Affinity, ...]) -> In
 def filters_of(fleet: FleetTable, job: Job, group: GroupSpec) -> Iterator[NodeFilter]:
     """List every condition on single nodes, in report order."""
     yield from _node_filters(fleet, job, group)
-    yield from _pool_filters(fleet.offers, group.alternatives, fleet.size)
+    yield from pool_filters(fleet.offers, group.alternatives, fleet.size)
 
 
-def _pool_filters(
+def pool_filters(
     offers: OfferedResources, alternatives: tuple[tuple[ResourceAsk, ...], ...], size: int
 ) -> Iterator[NodeFilter]:
     """List the pools a node must offer. They are not part of the mask, because offers change."""
@@ -168,7 +169,8 @@ def _ask_filters(offers: OfferedResources, ask: ResourceAsk, size: int) -> Itera
         yield NodeFilter(name, _has_any(offers, bare, size))
     for one in ask.constraints:
         bare = msgspec.structs.replace(bare, constraints=(*bare.constraints, one))
-        yield NodeFilter(filter_name(ask, one), _has_any(offers, bare, size))
+        name = filter_name(ask, one) + offers.incomparable(ask.pool, one)
+        yield NodeFilter(name, _has_any(offers, bare, size))
 
 
 def _has_any(offers: OfferedResources, ask: ResourceAsk, size: int) -> Mask:
@@ -186,6 +188,24 @@ def _node_filters(fleet: FleetTable, job: Job, group: GroupSpec) -> Iterator[Nod
     for one in group.constraints:
         text = " ".join(part for part in (one.left, one.operator, one.right) if part)
         yield NodeFilter(text, constraint_mask(columns, one.left, one.operator, one.right))
+
+
+def availability_filters(fleet: FleetTable) -> Iterator[NodeFilter]:
+    """List what keeps new allocations from nodes whatever is asked for: one filter for each status, then operators'.
+
+    Together they are `fleet.ready()`.
+    """
+    size = fleet.size
+    status = fleet.status[:size]
+    for code, name in enumerate(NODE_STATUSES):
+        if code != READY:
+            yield NodeFilter(name, np.not_equal(status, code))
+    for name, rows in (("draining", fleet.drains), ("drained", fleet.drained)):
+        if rows:
+            mask = np.ones(size, dtype=bool)
+            mask[list(rows)] = False
+            yield NodeFilter(name, mask | fleet.eligible[:size])
+    yield NodeFilter("ineligible", fleet.eligible[:size])
 
 
 def report_of(fleet: FleetTable, filters: Iterable[NodeFilter]) -> FilterReport:

@@ -382,17 +382,6 @@ def _helps(item: VictimCandidate, need: Sequence[int]) -> bool:
     return any(give and want for give, want in zip(item.release, need, strict=True))
 
 
-def held_by_higher_priority(state: State, job: Job, size: int) -> Int64s:
-    """Amounts that jobs of a higher priority hold on each node. Shape: (size, 3)."""
-    table = state.allocations
-    rows = table.live_rows()
-    rows = rows[table.groups.priority[table.group[rows]] > job.priority]
-    rows = rows[table.is_holding(rows)]
-    held = np.zeros((size, 3), dtype=np.int64)
-    np.add.at(held, table.node[rows], table.groups.ask[table.group[rows]])
-    return held
-
-
 def evictions_of(state: State, victims: Sequence[int]) -> tuple[Evictions, ...]:
     """Group victims by job."""
     table = state.allocations

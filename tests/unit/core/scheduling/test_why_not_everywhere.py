@@ -40,4 +40,4 @@ def test_a_node_without_room_is_told(world: Cluster) -> None:
     world.do(join("n4", cpu_mhz=500, meta={"rack": "n4"}))
     job = world.state.jobs.by_id[JobId("agent")]
     answer = explain_candidate(world.state, PlacementCache(), job, "", row=3)
-    assert "lacks 100 of cpu" in answer.text and answer.wait_class
+    assert "lacks 100 MHz of cpu" in answer.text and answer.wait_class
