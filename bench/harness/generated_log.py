@@ -23,7 +23,7 @@ from shared.core.runtime.replica import Replica
 from shared.core.scheduling.feasibility.filters import PlacementCache
 from shared.core.scheduling.model import Assignment, Snapshot
 from shared.core.scheduling.place import place
-from shared.core.state.splitmix import splitmix64
+from shared.core.splitmix import splitmix64
 from shared.jobspec.submission import read_submission, to_command
 from shared.protocol import subjects
 

@@ -6,14 +6,14 @@ Nodes and jobs enter the state by the events that the log would hold; jobs are r
 from collections.abc import Iterable
 from typing import Any
 
-import msgspec
 import orjson
 
 from schemas.base import EvalKey, JobId
-from schemas.jobs import JobRegistered, RegisterJob
+from schemas.jobs import RegisterJob
 from schemas.nodes import NodeRegistered, NodeSpec, Pool, PoolDeclared
 from schemas.plans import Origin, PlanCommitted
 from schemas.policy import ClusterCreated, Policy
+from shared.core.decide.job_fields import registration_of
 from shared.core.scheduling.feasibility.filters import PlacementCache
 from shared.core.scheduling.model import Assignment, Proposal, Snapshot
 from shared.core.scheduling.place import place
@@ -44,9 +44,20 @@ class InProcessState:
         """Put a job, as Nomad's JSON, into the state."""
         command = to_command(read_submission(orjson.dumps({"Job": job}), "submit"), job["ID"])
         assert isinstance(command, RegisterJob)
-        known = {name: getattr(command, name) for name in _SHARED}
         self.state.begin(self.state.seq + 1, SECOND_NS)
-        self.state.evolve(JobRegistered(version=0, **known), self.state.seq)
+        self.state.evolve(
+            registration_of(
+                command,
+                command.job_id,
+                0,
+                command.spec,
+                submission_id=command.submission_id,
+                digest=command.digest,
+                evaluation=EvalKey(0),
+                warnings=command.warnings,
+            ),
+            self.state.seq,
+        )
         return command.job_id
 
     def propose(self, job_id: JobId, *, seed: int = 0, fresh: bool = False) -> Proposal:
@@ -71,13 +82,6 @@ class InProcessState:
             evictions=proposal.evictions,
         )
         self.state.evolve(event, seq)
-
-
-_SHARED = tuple(
-    field.name
-    for field in msgspec.structs.fields(JobRegistered)
-    if field.name in RegisterJob.__struct_fields__
-)
 
 
 def count_placed(proposal: Proposal) -> int:

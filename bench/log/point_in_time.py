@@ -27,7 +27,7 @@ from shared.bus.shell.shell import Shell
 from shared.core.runtime.messages import Record
 from shared.core.runtime.replica import Replica
 from shared.core.runtime.step import Step
-from shared.core.state.splitmix import splitmix64
+from shared.core.splitmix import splitmix64
 
 RUNS = 3
 NEEDS = HostRequirements(memory_mib=6_144)

@@ -22,10 +22,10 @@ from bench.harness.outcome import InProcessOutcome
 from bench.packing.gpu_trace import GpuTrace, read
 from bench.packing.packed_nodes import ASK, CAPACITY, CLASSES, COUNT, JOBS, NODES, pack_groups
 from bench.packing.packers import FragmentationGradient, OnlineFragmentation, Packer
+from shared.core.columns import Int64s
 from shared.core.scheduling.packing.gpu_columns import WHOLE, GpuAsk
 from shared.core.scheduling.packing.hole_values import STEPS, hole_values
-from shared.core.state.columns import Int64s
-from shared.core.state.splitmix import splitmix64, splitmix64_array
+from shared.core.splitmix import splitmix64, splitmix64_array
 
 RUNS: Final = 11
 _COPIES: Final = 2

@@ -21,8 +21,8 @@ from typing import Final
 
 import numpy as np
 
+from shared.core.columns import Int64s, Mask
 from shared.core.scheduling.packing.gpu_columns import WHOLE, GpuAsk, GpuChoice, GpuColumns
-from shared.core.state.columns import Int64s, Mask
 
 _NEVER: Final = 1 << 62
 

@@ -16,7 +16,7 @@ import numpy as np
 from bench.packing.trace_variants import TRACE_VARIANTS
 from services.cli.runtime.output import CliError
 from shared.core.scheduling.packing.gpu_columns import WHOLE, GpuAsk, GpuColumns
-from shared.core.state.splitmix import splitmix64
+from shared.core.splitmix import splitmix64
 
 NODES: Final = "openb_node_list_gpu_node.csv"
 #: Any list of the trace, by name.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from shared.core.scheduling.packing.gpu_columns import WHOLE, GpuAsk
-from shared.core.state.splitmix import splitmix64
+from shared.core.splitmix import splitmix64
 
 VariantRule = Callable[[int, GpuAsk], GpuAsk]
 

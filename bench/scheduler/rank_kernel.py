@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.harness.outcome import InProcessOutcome
+from shared.core.columns import Int64s, Mask
 from shared.core.scheduling.scoring.scores import Algorithm
 from shared.core.scheduling.selection.candidates import Placement
 from shared.core.scheduling.selection.greedy import place_count
-from shared.core.state.columns import Int64s, Mask
-from shared.core.state.splitmix import splitmix64_array
+from shared.core.splitmix import splitmix64_array
 from tests.property.reference import greedy
 
 RUNS: Final = 5

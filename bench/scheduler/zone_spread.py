@@ -16,7 +16,7 @@ from bench.harness.outcome import InProcessOutcome
 from shared.bus.process.runner import tune_garbage_collector
 from shared.core.scheduling.selection.coupling import Coupling, EvenSpread
 from shared.core.scheduling.selection.greedy import place_count
-from shared.core.state.splitmix import splitmix64_array
+from shared.core.splitmix import splitmix64_array
 from tests.property.reference import greedy
 
 RUNS: Final = 5

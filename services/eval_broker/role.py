@@ -40,7 +40,7 @@ from shared.core.runtime.deadline_timer import earliest
 from shared.core.runtime.replica import Replica, ReplicaFactory
 from shared.core.runtime.replicated_role import ReplicatedRole
 from shared.core.runtime.step import Step
-from shared.core.state.splitmix import splitmix64
+from shared.core.splitmix import splitmix64
 from shared.core.state.tables.evaluations import Evaluation
 from shared.protocol import subjects
 

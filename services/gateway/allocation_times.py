@@ -11,7 +11,7 @@ from schemas.allocations import AllocationsReported
 from schemas.base import JobId
 from schemas.envelope import LogRecord
 from schemas.plans import PlanCommitted
-from shared.core.state.columns import Int64s, Rows, grown
+from shared.core.columns import Int64s, Rows, grown
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import COMPLETE, RUNNING
 from shared.query.evaluation_index import EvaluationIndex

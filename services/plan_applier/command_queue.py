@@ -20,7 +20,7 @@ from schemas.launches import LaunchDue
 from schemas.nodes import ChangeLiveness, ReportNode
 from schemas.plans import SubmitPlan
 from schemas.policy import BeginIncarnation, RollLog
-from shared.core.decide.jobs import SubmissionCommand
+from shared.core.decide.jobs.submissions import SubmissionCommand
 from shared.core.runtime.messages import Message
 from shared.errors import CommandInvalid
 from shared.protocol.id_tokens import id_token

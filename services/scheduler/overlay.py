@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from schemas.base import JobId
 from schemas.jobs import GroupSpec
 from schemas.plans import Evictions, GroupPlacement
+from shared.core.columns import Rows, grown
 from shared.core.resources.asks import Holding, extra_asks_of, holdings_of
 from shared.core.resources.held import HeldResources
 from shared.core.scheduling.selection.candidates import ask_columns
 from shared.core.scheduling.usage.dirty_rows import DirtyRows
-from shared.core.state.columns import Rows, grown
 from shared.core.state.state import State
 
 Matrix = NDArray[np.int64]

@@ -30,7 +30,7 @@ from schemas.gates import (
     WindowChanged,
 )
 from services.timekeeper.due_heap import GRACE_NS, DueKey
-from shared.core.decide.gates import look_at_gates
+from shared.core.decide.deployments.gates import look_at_gates
 from shared.core.runtime.messages import Message
 from shared.core.state.gates import GateState
 from shared.core.state.state import State

@@ -42,7 +42,7 @@ from schemas.plans import Evictions, InPlace, PlanCommitted, Stops
 from schemas.policy import IncarnationBegan
 from schemas.projections import JobProjection, NodeProjection, NodeSummary, Rollout
 from schemas.rollouts import RolloutStarted
-from shared.core.state.columns import grown
+from shared.core.columns import grown
 from shared.core.state.state import State
 from shared.protocol import subjects
 from shared.query.service_catalog import ServiceCatalog, node_addresses

@@ -54,9 +54,11 @@ from schemas.policy import (
     StopAllocation,
 )
 from schemas.rollouts import FailRollout, PromoteRollout
-from shared.core.decide.deployments import OperatorDeploymentCommand, decide_deployment
+from shared.core.decide.deployments.requests import OperatorDeploymentCommand, decide_deployment
+from shared.core.decide.deployments.rollouts import RolloutCommand, decide_rollout
 from shared.core.decide.garbage import LogTimeIndex, decide_garbage
-from shared.core.decide.launches import child_name, decide_force
+from shared.core.decide.jobs.launches import child_name, decide_force
+from shared.core.decide.jobs.version_marks import decide_stability, decide_tag
 from shared.core.decide.nodes.drains import (
     apply_meta_change,
     decide_alloc_stop,
@@ -72,8 +74,6 @@ from shared.core.decide.operator import (
     node_changed_seq,
     pools_changed_seq,
 )
-from shared.core.decide.rollouts import RolloutCommand, decide_rollout
-from shared.core.decide.version_marks import decide_stability, decide_tag
 from shared.core.state.ids import ALLOC_SALT, deployment_id, rollout_id, shown_id
 from shared.core.state.state import State
 from shared.core.state.tables.fleet import with_operator_meta

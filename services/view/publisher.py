@@ -18,9 +18,9 @@ from schemas.envelope import ENCODER
 from schemas.projections import JobProjection
 from services.view.dirty_set import DirtySet, Row
 from services.view.service_tracker import INSTANCE_NS, ServiceTracker
+from shared.core.columns import Rows, grown
 from shared.core.runtime.messages import Effect, Message, Put, PutDone, PutRefused
 from shared.core.runtime.step import Step
-from shared.core.state.columns import Rows, grown
 from shared.core.state.state import State
 from shared.protocol import subjects
 from shared.query import projections

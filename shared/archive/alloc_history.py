@@ -15,7 +15,7 @@ from schemas.nodes import NodeRegistered
 from schemas.plans import GroupPlacement, PlanCommitted
 from shared.archive.intervals import IntervalChunk, OpenIntervals, Value
 from shared.archive.table_buffers import EventPosition, StringDictionary, TableBuffer
-from shared.core.state.columns import Rows, grown
+from shared.core.columns import Rows, grown
 from shared.core.state.ids import ALLOC_SALT, alloc_id, shown_halves
 from shared.core.state.name_runs import expand_runs
 from shared.core.state.state import State

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.archive.table_buffers import StringDictionary, TableBuffer
-from shared.core.state.columns import Rows, grown
+from shared.core.columns import Rows, grown
 
 #: A span that has not ended within its chunk.
 OPEN_END = np.iinfo(np.int64).max

@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.core.state.columns import Int64s
-from shared.core.state.splitmix import splitmix64, splitmix64_array
+from shared.core.columns import Int64s
+from shared.core.splitmix import splitmix64, splitmix64_array
 
 Hashes = NDArray[np.uint64]
 

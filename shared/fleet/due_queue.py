@@ -6,7 +6,7 @@ search per run; there is no object per entry. The caller's own columns say which
 
 import numpy as np
 
-from shared.core.state.columns import Int64s, Rows
+from shared.core.columns import Int64s, Rows
 
 #: Runs of one size class that are merged into one of the next.
 _FAN = 8

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from shared.core.state.columns import Rows, grown
+from shared.core.columns import Rows, grown
 from shared.fleet.distributions import NEVER_NS
 from shared.fleet.due_queue import DueQueue
 from shared.fleet.profile import NodeProfile

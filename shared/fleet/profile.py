@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from schemas.base import NodeId
 from schemas.jobs import SERVICE_JOB_TYPES
 from schemas.nodes import NodeSpec, Pool
-from shared.core.state.columns import Int64s
+from shared.core.columns import Int64s
 from shared.errors import ConfigInvalid
 from shared.fleet import distributions
 from shared.fleet.config_file import duration_ns, read_config

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.allocations import CLIENT_STATUSES
-from shared.core.state.columns import Int64s, Rows, StatusCodes, grown
+from shared.core.columns import Int64s, Rows, StatusCodes, grown
 from shared.fleet.distributions import NEVER_NS
 from shared.fleet.due_queue import DueQueue
 from shared.fleet.profile import TaskProfile

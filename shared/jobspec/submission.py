@@ -16,7 +16,7 @@ from schemas.base import SECOND_NS, JobId
 from schemas.jobs import ErrorDetail, EvaluateJob, GroupSpec, RegisterJob, StopJob
 from schemas.launches import DispatchJob
 from schemas.rollouts import RegisterJobs
-from shared.core.decide.rollout_members import member_fault
+from shared.core.decide.deployments.rollout_members import member_fault
 from shared.errors import CommandInvalid
 from shared.jobspec.checks.error_list import ERRORS_MAX
 from shared.jobspec.checks.identifiers import id_error

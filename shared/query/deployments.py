@@ -10,9 +10,9 @@ from schemas.allocations import HEALTHS
 from schemas.base import DeploymentKey, JobId
 from schemas.node_answers import TaskShown
 from schemas.projections import DeploymentGroupLine, DeploymentLine, DeploymentWait, GateLine
-from shared.core.decide.deployment_progress import can_promote_itself, promoted_with
+from shared.core.columns import Rows
+from shared.core.decide.deployments.progress import can_promote_itself, promoted_with
 from shared.core.scheduling.reservations.own_rooms import WAITS_FOR_OWN
-from shared.core.state.columns import Rows
 from shared.core.state.gates import gate_text, window_text
 from shared.core.state.ids import DEPLOYMENT_SALT, deployment_id, match_prefix, shown_ids
 from shared.core.state.state import State

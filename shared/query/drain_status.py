@@ -7,9 +7,9 @@ import numpy as np
 
 from schemas.jobs import FINITE_JOB_TYPES, GroupSpec
 from schemas.node_answers import DrainEnded, DrainShown, DrainWait
+from shared.core.columns import Rows
 from shared.core.scheduling.reconcile.drained_allocs import DRAINED_LAST, is_draining
 from shared.core.scheduling.reconcile.update_limits import movable_count
-from shared.core.state.columns import Rows
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import HEALTHY, RUN, TERMINAL
 from shared.core.state.tables.jobs import Job

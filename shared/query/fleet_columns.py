@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.nodes import NODE_STATUSES
-from shared.core.state.columns import Rows
+from shared.core.columns import Rows
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import TERMINAL
 from shared.query import projections

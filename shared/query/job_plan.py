@@ -19,7 +19,7 @@ from schemas.job_answers import (
     VictimLine,
 )
 from schemas.jobs import RegisterJob
-from shared.core.decide.jobs import unknown_pool_warnings
+from shared.core.decide.jobs.submissions import unknown_pool_warnings
 from shared.core.resources.held import HeldResources
 from shared.core.scheduling.explain.placement_probe import PlacementProbe
 from shared.core.scheduling.feasibility.filters import PlacementCache

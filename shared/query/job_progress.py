@@ -14,9 +14,9 @@ from schemas.evaluations import Waiting
 from schemas.jobs import FINITE_JOB_TYPES
 from schemas.node_answers import TaskShown
 from schemas.projections import GroupSummary, Rollout
+from shared.core.columns import Rows
 from shared.core.decide.garbage import LogTimeIndex
 from shared.core.scheduling.reservations.own_rooms import WAITS_FOR_OWN
-from shared.core.state.columns import Rows
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import FAILED, PENDING, RUN, RUNNING, TERMINAL
 from shared.core.state.tables.deployments import Deployment

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.base import EvalKey, JobId, NodeId
-from shared.core.state.columns import Rows
+from shared.core.columns import Rows
 from shared.core.state.ids import ALLOC_SALT, EVAL_SALT, match_prefix, shown_ids
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import TERMINAL

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import TypedDict, TypeVar
 
 from schemas.projections import Query
+from shared.core.columns import Rows
 from shared.core.runtime.replica import Replica
-from shared.core.state.columns import Rows
 
 T = TypeVar("T")
 

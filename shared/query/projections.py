@@ -28,7 +28,7 @@ from schemas.projections import (
     Rollout,
     WaitingSummary,
 )
-from shared.core.state.columns import Rows
+from shared.core.columns import Rows
 from shared.core.state.ids import (
     ALLOC_SALT,
     EVAL_SALT,

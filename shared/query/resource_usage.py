@@ -11,10 +11,10 @@ import numpy as np
 
 from schemas.node_answers import DeclaredLine, PartLine, PoolLine, PortLine
 from schemas.projections import InstanceShown, PoolShown
+from shared.core.columns import Rows
 from shared.core.resources.asks import WHOLE
 from shared.core.resources.headroom import free_ports
 from shared.core.resources.offers import CLUSTER_WIDE, INDEXED, SUM
-from shared.core.state.columns import Rows
 from shared.core.state.ids import alloc_id
 from shared.core.state.state import State
 from shared.jobspec.compile.ports import dynamic_ports, static_ports

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from schemas.base import SECOND_NS
-from shared.core.state.splitmix import splitmix64, splitmix64_array
+from shared.core.splitmix import splitmix64, splitmix64_array
 
 #: Wall clock of every world at its start: 2026-01-01, ns since 1970.
 START_NS = 1_767_225_600_000_000_000

@@ -15,6 +15,7 @@ from schemas.jobs import RegisterJob
 from schemas.nodes import ChangeLiveness, NodeSpec, ReportNode
 from schemas.operator import PolicyValue
 from schemas.policy import DrainNode, OperatorRefused, Policy, RemoteDriver, SetPolicy
+from shared.core.decide.job_fields import command_of
 from shared.core.decide.operator import decide_policy
 from shared.core.state.state import State
 from shared.errors import CommandInvalid
@@ -163,23 +164,7 @@ def _jobs(
             continue
         spec = state.jobs.spec(job_id, job.version)
         assert spec is not None, job_id
-        now = RegisterJob(
-            submission_id=f"what-if-{job_id}",
-            digest="what-if",
-            job_id=job_id,
-            job_type=job.job_type,
-            priority=job.priority,
-            datacenters=job.datacenters,
-            node_pool=job.node_pool,
-            all_at_once=job.all_at_once,
-            groups=job.groups,
-            spec=msgspec.Raw(spec),
-            parent=job.parent,
-            periodic=job.periodic,
-            parameterized=job.parameterized,
-            gates=job.gates,
-            windows=job.windows,
-        )
+        now = command_of(job, job_id, spec, submission_id=f"what-if-{job_id}", digest="what-if")
         yield _with_changes(now, changes, state.policy.policy.remote_drivers)
 
 

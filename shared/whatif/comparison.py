@@ -6,7 +6,7 @@ Decisions are matched by lineage. Where both timelines placed an allocation, its
 import msgspec
 import numpy as np
 
-from shared.core.state.columns import Int64s
+from shared.core.columns import Int64s
 from shared.sim.virtual_time import SECOND
 from shared.whatif.effects import placement_delays_ns, wait_s_by_job
 from shared.whatif.timeline import Timeline

@@ -2,7 +2,7 @@
 
 from schemas.base import DeploymentKey
 from schemas.deployments import DeploymentDue
-from shared.core.decide.gates import look_at_gates
+from shared.core.decide.deployments.gates import look_at_gates
 from shared.core.state.state import State
 from shared.cron.windows import new_window
 from shared.sim.engine.engine import SimulationEngine

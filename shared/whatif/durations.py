@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.core.state.columns import Int64s, Rows
-from shared.core.state.splitmix import splitmix64_array
+from shared.core.columns import Int64s, Rows
+from shared.core.splitmix import splitmix64_array
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import COMPLETE, FAILED, PENDING, RUNNING
 from shared.fleet.distributions import NEVER_NS

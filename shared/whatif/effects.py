@@ -5,7 +5,7 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
-from shared.core.state.columns import Int64s
+from shared.core.columns import Int64s
 from shared.sim.virtual_time import SECOND
 from shared.whatif.timeline import Timeline
 

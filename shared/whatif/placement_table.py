@@ -6,7 +6,7 @@ across timelines: it does not depend on seqs and rows.
 
 import numpy as np
 
-from shared.core.state.columns import Int64s, Rows, grown
+from shared.core.columns import Int64s, Rows, grown
 from shared.whatif.script import Lineage
 
 #: Bits of a lineage's number.

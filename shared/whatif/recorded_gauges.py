@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import msgspec
 
 from schemas.gates import GateChanged, GateReading
-from shared.core.decide.gates import is_built_in
+from shared.core.decide.deployments.gates import is_built_in
 from shared.core.state.gates import OPENING, GateState
 from shared.core.state.state import State
 from shared.core.state.tables.deployments import PAUSED, Deployment

@@ -49,15 +49,11 @@ from schemas.policy import (
     SetPolicy,
     StopAllocation,
 )
+from shared.core.decide.job_fields import command_of
 from shared.core.state.state import State
 
 #: A node that the heartbeat monitor declares down counts as silent from then on.
 SEEN_SEQ = 2**62
-_SHARED = tuple(
-    field.name
-    for field in msgspec.structs.fields(JobRegistered)
-    if field.name in RegisterJob.__struct_fields__
-)
 
 
 class Lineage(msgspec.Struct, frozen=True):
@@ -119,14 +115,21 @@ def script_entries(
 
 def register_command(event: JobRegistered) -> RegisterJob:
     """Return the command that registers the same job."""
-    fields = {name: getattr(event, name) for name in _SHARED}
-    if event.parent and not event.submission_id:
+    submission_id = event.submission_id
+    if event.parent and not submission_id:
         # A child has no submission; here it comes like one.
-        fields["submission_id"] = f"launch:{event.job_id}"
-    elif not event.submission_id:
+        submission_id = f"launch:{event.job_id}"
+    elif not submission_id:
         # A job of a rollout: in a fork each continues, or goes back, alone.
-        fields["submission_id"] = f"together:{event.job_id}:{event.version}"
-    return RegisterJob(**fields)
+        submission_id = f"together:{event.job_id}:{event.version}"
+    return command_of(
+        event,
+        event.job_id,
+        event.spec,
+        submission_id=submission_id,
+        digest=event.digest,
+        warnings=event.warnings,
+    )
 
 
 def _health_entries(

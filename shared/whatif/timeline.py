@@ -15,9 +15,9 @@ from schemas.base import Event
 from schemas.envelope import LogRecord
 from schemas.evaluations import EvaluationEnded, EvaluationsCreated, EvaluationsWoken
 from schemas.plans import GroupPlacement, PlanCommitted, PlanRefused
+from shared.core.columns import Int64s, Rows
 from shared.core.runtime.messages import Record
 from shared.core.runtime.replica import Replica
-from shared.core.state.columns import Int64s, Rows
 from shared.core.state.name_runs import expand_runs
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import (

@@ -76,15 +76,3 @@ async def test_a_newer_engine_takes_over(engine: OwnEngine, top: Path) -> None:
             assert not ending.done()
             engine.client.containers.get(handle.id).kill()
             assert (await asyncio.wait_for(ending, WAIT_S)).signal == 9
-
-
-async def test_an_engine_that_is_too_old_offers_no_driver(engine: OwnEngine, top: Path) -> None:
-    """No common version: the node has no driver, and the reason is logged."""
-    path = str(top / "gate.sock")
-    real = engine.url.removeprefix("unix://")
-    async with (
-        VersionGate(path, real, oldest=12, newest=40, real=40),
-        a_box(engine, top, url=f"unix://{path}") as box,
-    ):
-        assert await asyncio.to_thread(box.driver.fingerprint) == {}
-        assert "API 1.40 is too old" in box.driver._away

@@ -1,5 +1,6 @@
 """The Docker API version is negotiated: with old and new engines, for calls and streams, and again after an upgrade."""
 
+import asyncio
 import json
 import socketserver
 import threading
@@ -10,12 +11,16 @@ from typing import Any
 
 import docker
 import pytest
+from structlog.testing import capture_logs
 
+from services.agent.drivers.docker.container_spec import HostCpu
+from services.agent.drivers.docker.driver import DockerDriver
 from services.agent.drivers.docker.engine import (
     DockerEngine,
     EngineRefused,
     EngineUnavailable,
 )
+from services.agent.drivers.docker.settings import DockerSettings
 
 
 class FakeEngine(socketserver.ThreadingUnixStreamServer):
@@ -55,6 +60,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._reply(400, {"message": text + self.server.newest})
         elif rest == "containers/c1/json":
             self._reply(200, {"Id": "c1"})
+        elif rest == "info":
+            self._reply(200, {"OSType": "linux", "ServerVersion": "29.1"})
         elif rest == "events":
             self._reply(200, {"Action": "die"})
         else:
@@ -143,6 +150,40 @@ async def test_an_engine_without_a_common_version_is_unavailable(
     with pytest.raises(EngineUnavailable, match=reason):
         await client.open("GET", "/events")
     assert set(server.paths) == {"/version"}
+
+
+def driver_on(server: FakeEngine, top: Path) -> DockerDriver:
+    """The driver of a node whose engine is this one."""
+    return DockerDriver(
+        DockerSettings(host=f"unix://{server.server_address!s}"),
+        data_dir=top,
+        node_id="n1",
+        home_id="h1",
+        kernel_boot="b1",
+        machine=HostCpu(core_mhz=2000, cores=2),
+    )
+
+
+async def test_a_node_offers_an_engine_that_demands_1_44(start: Start, tmp_path: Path) -> None:
+    """Releases from 29 on refuse 1.41: the node asks in a version that both know, and offers the driver."""
+    server, _ = start("1.44", "1.52")
+    driver = driver_on(server, tmp_path)
+    found = await asyncio.to_thread(driver.fingerprint)
+    driver.close()
+    assert (found["driver.docker"], found["driver.docker.version"]) == ("1", "29.1")
+    assert set(server.paths) == {"/version", "/v1.45/info"}
+
+
+async def test_an_engine_that_is_too_old_offers_no_driver(start: Start, tmp_path: Path) -> None:
+    """No common version: the node has no driver, and the reason is logged."""
+    server, _ = start("1.12", "1.40")
+    driver = driver_on(server, tmp_path)
+    with capture_logs() as logs:
+        found = await asyncio.to_thread(driver.fingerprint)
+    driver.close()
+    assert found == {}
+    (line,) = [one for one in logs if one["event"] == "docker.not_available"]
+    assert "API 1.40 is too old" in line["reason"]
 
 
 async def test_an_upgraded_engine_is_negotiated_with_again(start: Start) -> None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from schemas.base import NodeId
 from schemas.nodes import NodeSpec
-from shared.core.state.splitmix import splitmix64
+from shared.core.splitmix import splitmix64
 
 T = TypeVar("T")
 

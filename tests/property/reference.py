@@ -5,6 +5,7 @@ It knows nothing of vectors: one node and one allocation at a time, with the sca
 
 from typing import Final
 
+from shared.core.columns import Int64s, Mask
 from shared.core.scheduling.scoring.pow10 import SCALE
 from shared.core.scheduling.scoring.scores import (
     Algorithm,
@@ -14,8 +15,7 @@ from shared.core.scheduling.scoring.scores import (
     target_boost,
 )
 from shared.core.scheduling.selection.coupling import Coupling, DistinctValues, EvenSpread
-from shared.core.state.columns import Int64s, Mask
-from shared.core.state.splitmix import splitmix64
+from shared.core.splitmix import splitmix64
 
 #: Below every score: does not fit.
 _NO_ROOM: Final = -(1 << 62)

@@ -18,7 +18,7 @@ from shared.core.scheduling.packing.gpu_packing import gpu_ask, gpu_columns
 from shared.core.scheduling.scoring.pow10 import SCALE
 from shared.core.scheduling.scoring.scores import mean_score, node_scores
 from shared.core.scheduling.selection.candidates import ask_columns
-from shared.core.state.splitmix import splitmix64
+from shared.core.splitmix import splitmix64
 from tests.builders import Cluster, group, join, register
 from tests.examples import examples
 from tests.property.gpu_reference import place_count

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shared.core.columns import Int64s
 from shared.core.scheduling.scoring.pow10 import SCALE
 from shared.core.scheduling.scoring.score_cache import ScoreCache
 from shared.core.scheduling.scoring.scores import Algorithm
@@ -20,7 +21,6 @@ from shared.core.scheduling.selection.coupling import (
     TargetSpread,
 )
 from shared.core.scheduling.selection.greedy import place_count
-from shared.core.state.columns import Int64s
 from tests.examples import examples
 from tests.property.reference import greedy
 

@@ -16,7 +16,7 @@ from shared.core.resources.asks import Holding, extra_asks_of, holdings_of
 from shared.core.resources.assign import ResourceAssigner
 from shared.core.scheduling.scoring.scores import mean_score, node_scores
 from shared.core.scheduling.selection.candidates import ask_columns
-from shared.core.state.splitmix import splitmix64
+from shared.core.splitmix import splitmix64
 from tests.builders import Cluster, group, join, register
 from tests.examples import examples
 

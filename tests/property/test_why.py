@@ -8,7 +8,7 @@ from shared.core.runtime.messages import Record
 from shared.core.scheduling.feasibility.filters import PlacementCache
 from shared.core.scheduling.model import Assignment, Snapshot
 from shared.core.scheduling.place import place
-from shared.core.state.splitmix import splitmix64
+from shared.core.splitmix import splitmix64
 from shared.query.explain import explain_candidate, explain_placement
 from shared.query.historical_state import HistoricalState
 from shared.sim.world.world import SimulatedWorld

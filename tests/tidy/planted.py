@@ -65,6 +65,17 @@ PLANTS: dict[str, dict[str, str]] = {
     },
     "test_names.py::test_debt_has_a_number": {"bench/debt.py": DOC + "# TO" + "DO: later\n"},
     "test_names.py::test_class_names_are_unique": _TWICE,
+    "test_names.py::test_the_fields_of_a_job_are_copied_in_one_place": {
+        "shared/copied.py": DOC + "def f(x):\n    return RegisterJob(priority=x.priority)\n"
+    },
+    "test_names.py::test_drivers_are_told_apart_in_one_table": {
+        "shared/jobspec/drivers/registry.py": DOC + 'DRIVERS = {"exec": 1, "docker": 2}\n',
+        "shared/named.py": DOC + 'x = task.driver == "docker"\n',
+    },
+    "test_names.py::test_pages_of_the_console_are_listed_once": {
+        "services/gateway/console/lib/router.js": 'const MENU = [["a"], ["b"], ["c"]];\n',
+        "services/gateway/console/lib/stray.js": 'const PAGES = ["a", "b", "c"];\n',
+    },
     "test_names.py::test_sets_of_words_are_named_once": {
         "schemas/words.py": DOC + 'KINDS = frozenset({"a", "b"})\n',
         "shared/words.py": DOC + 'x = y in ["b", "a"]\n',

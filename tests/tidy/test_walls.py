@@ -1,6 +1,7 @@
 """Walls that only show at run time: what a process has really imported, libraries' own imports included."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -23,21 +24,23 @@ def imported(module: str) -> set[str]:
     return {name.partition(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}
 
 
-#: Every file of the scheduler, so that a lazy wiring cannot hide a heavy import from the role's own test.
+#: Every entry point: a process whose work needs a heavy package imports it when that begins. Every file of the
+#: scheduler, so that a lazy wiring cannot hide a heavy import from the role's own test.
 SLIM = [
     "services.cli.main",
     "services.scheduler.role",
     *(
         name.removesuffix(".py").replace("/", ".")
         for name in files()
-        if name.startswith(("services/scheduler/", "shared/sim/")) and name.endswith(".py")
+        if (name.startswith(("services/scheduler/", "shared/sim/")) and name.endswith(".py"))
+        or re.fullmatch(r"services/\w+/__main__\.py", name)
     ),
 ]
 
 
-@pytest.mark.parametrize("module", sorted(set(SLIM) - {"services.scheduler.__main__"}))
+@pytest.mark.parametrize("module", sorted(set(SLIM)))
 def test_slim_processes_stay_slim(module: str) -> None:
-    """The command line, the scheduler and the simulated world start without FastStream, pydantic, DuckDB and Docker."""
+    """All entry points and the simulated world start without FastStream, pydantic, DuckDB and Docker's client."""
     assert not imported(module) & set(HEAVY)
 
 

@@ -22,6 +22,7 @@ from services.agent.fleet.projection_orders import (
 )
 from services.agent.fleet.simulated_fleet import SimulatedFleet
 from services.agent.fleet.task_profiles import GroupTaskProfiles
+from shared.core.columns import Int64s, Rows
 from shared.core.runtime.messages import (
     Ack,
     Answer,
@@ -34,7 +35,6 @@ from shared.core.runtime.messages import (
     Timer,
 )
 from shared.core.runtime.role import Input
-from shared.core.state.columns import Int64s, Rows
 from shared.fleet.simulated_allocs import SimulatedAllocs
 from shared.protocol import subjects
 

@@ -9,7 +9,7 @@ import numpy as np
 from schemas.base import NodeId
 from schemas.nodes import BriefStates, NodeSpec, ReportNode
 from services.agent.reports import GATHER_NS, RESEND_FIRST_NS, RESEND_MAX_NS
-from shared.core.state.columns import Int64s, Rows, StatusCodes
+from shared.core.columns import Int64s, Rows, StatusCodes
 from shared.fleet.simulated_allocs import SimulatedAllocs
 
 #: How long the next report waits for the answer to the last one.

@@ -11,8 +11,8 @@ from schemas.envelope import ENCODER
 from schemas.job_answers import JobVersionAnswer
 from schemas.projections import GroupRef, Query
 from services.agent.tasks.resolved_group import ResolvedGroup, ResolvedTask, resolve_group
+from shared.core.columns import Rows
 from shared.core.runtime.messages import Ask
-from shared.core.state.columns import Rows
 from shared.errors import CommandInvalid, ConfigInvalid
 from shared.fleet.distributions import fixed
 from shared.fleet.profile import NodeProfile, RestartRule, TaskProfile

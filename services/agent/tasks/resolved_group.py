@@ -16,6 +16,7 @@ from services.agent.tasks.resolved_inputs import ResolvedInput, resolve_inputs
 from shared.errors import CommandInvalid
 from shared.jobspec.checks.volumes import mount_place
 from shared.jobspec.compile.group_ask import InstanceRanges, task_instance_ranges
+from shared.jobspec.drivers.registry import driver_traits
 from shared.jobspec.nomad.defaults import resolve_health, resolve_restart
 from shared.jobspec.nomad.job import JOB_DECODER, JobSpec, TaskGroup, TaskSpec, merged_meta
 from shared.jobspec.nomad.placement import Dns, Network
@@ -253,7 +254,7 @@ class _DockerPorts(msgspec.Struct):
 
 def _port_publisher(group: TaskGroup) -> tuple[str, frozenset[str]]:
     """Say which tasks publish a port that no container names; in Nomad's bridge mode the group does."""
-    boxes = [task for task in group.tasks if task.driver == "docker"]
+    boxes = [task for task in group.tasks if driver_traits(task.driver).publishes_ports]
     mains = [task.name for task in boxes if task.lifecycle is None]
     if not group.networks or group.networks[0].mode != "bridge" or not mains:
         return "", frozenset()

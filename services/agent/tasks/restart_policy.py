@@ -7,7 +7,7 @@ allocation's key and the attempt, so that a replay waits as long as the first ru
 import msgspec
 
 from services.agent.tasks.resolved_group import ResolvedRestartPolicy
-from shared.core.state.splitmix import splitmix64
+from shared.core.splitmix import splitmix64
 
 #: Draws of one attempt are 2**-16 steps of a quarter of the delay.
 _DRAW_BITS = 16

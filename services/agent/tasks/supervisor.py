@@ -38,12 +38,10 @@ from shared.core.runtime.agent_messages import (
     WriteJournal,
 )
 from shared.core.runtime.messages import Effect, SetTimer
+from shared.jobspec.drivers.registry import driver_traits
 
 #: A kill that shows no effect (a process the kernel holds) is repeated.
 KILL_RETRY_NS = 5_000_000_000
-DEFAULT_KILL_SIGNAL = "SIGINT"
-#: Of drivers that know better: empty is the image's own, else SIGTERM.
-DRIVER_KILL_SIGNALS = {"docker": ""}
 KILLED_TEXT = "Task successfully killed"
 EXPIRED_REASON = "allocation exceeded max_run_duration"
 
@@ -453,9 +451,7 @@ class Supervisor:
 
     def _signal(self, alloc: AllocRuntime, task: TaskRuntime, turn: AgentStep) -> None:
         task.signaled = True
-        name = task.plan.kill_signal or DRIVER_KILL_SIGNALS.get(
-            task.plan.driver, DEFAULT_KILL_SIGNAL
-        )
+        name = task.plan.kill_signal or driver_traits(task.plan.driver).kill_signal
         turn.act(SignalTask(key=alloc.key, task=task.plan.name, run=task.run, signal=name))
         self._set_timer(alloc, task, turn.now_ns + task.plan.kill_timeout_ns, turn)
 

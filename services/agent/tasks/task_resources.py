@@ -12,11 +12,10 @@ from schemas.nodes import NodeSpec
 from services.agent.tasks.resolved_group import ResolvedGroup, ResolvedTask
 from shared.core.runtime.agent_messages import TaskNetwork
 from shared.core.runtime.desired_allocs import DesiredAlloc
+from shared.jobspec.drivers.registry import driver_traits
 
 CORES = "cores"
 DEVICE = "device."
-#: Drivers whose tasks have a network of their own: `to` of a port means something there.
-MAPPED_DRIVERS = ("docker", "podman", "qemu")
 IP_ATTRIBUTE = "unique.network.ip-address"
 #: Of a node: address in one of its networks by name.
 HOST_NETWORK = "host_network."
@@ -122,7 +121,7 @@ def port_variables(
 ) -> dict[str, str]:
     """Tell ports as Nomad does: NOMAD_PORT_<label> is where the task listens, its `to` in any network."""
     usual = node.attributes.get(IP_ATTRIBUTE) or "127.0.0.1"
-    is_mapped = driver in MAPPED_DRIVERS
+    is_mapped = driver_traits(driver).maps_ports
     out: dict[str, str] = {}
     for label in sorted(ports):
         host, own = ports[label]

@@ -15,7 +15,7 @@ from services.cli.rollout import monitor
 from services.cli.runtime.bus_client import with_bus
 from services.cli.runtime.output import CliError, CommandOutput, ErrorFields, short_id
 from shared.bus.connection.public_client import Client
-from shared.core.decide.rollout_members import member_fault
+from shared.core.decide.deployments.rollout_members import member_fault
 
 
 class TogetherResult(msgspec.Struct, frozen=True, kw_only=True):

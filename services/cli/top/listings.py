@@ -15,7 +15,7 @@ from schemas.evaluation_answers import WaitingAnswer
 from schemas.projections import AllocSummary, Query
 from services.cli.runtime import tables
 from services.cli.runtime.output import short_id, strip_control_chars
-from shared.core.state.columns import Rows
+from shared.core.columns import Rows
 from shared.core.state.ids import ALLOC_SALT
 from shared.core.state.state import State
 from shared.display.formats import format_age

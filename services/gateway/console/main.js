@@ -5,7 +5,7 @@
 
 import { h, plain, show } from "./lib/dom.js";
 import { Fault, hasToken, json, keepToken, loadSession, session } from "./lib/api.js";
-import { address, here } from "./lib/router.js";
+import { MENU, address, here } from "./lib/router.js";
 import { live } from "./lib/live.js";
 import { TimeBar } from "./lib/timebar.js";
 import { openGoTo, openHelp, startKeys } from "./lib/keys.js";
@@ -30,8 +30,6 @@ const VIEWS = {
   "": cluster, cluster, jobs, job: jobPage, alloc: allocation, nodes, node: nodePage, queue, evaluations, evaluation: evaluationPage,
   deployment: deploymentPage, services, log, changes, submit, times: delays, "what-if": whatIf,
 };
-const PAGES = [["cluster", "Cluster"], ["jobs", "Jobs"], ["nodes", "Nodes"], ["services", "Services"], ["queue", "Queue"],
-  ["evaluations", "Evaluations"], ["log", "Log"], ["changes", "Changes"], ["times", "Times"], ["what-if", "What if"]];
 /** Shortest time between two renderings of the present. */
 const RENDER_MS = 400;
 
@@ -48,7 +46,7 @@ function frame() {
   const theme = document.documentElement.dataset.theme ?? "";
   show(header,
     h("a.brand", { href: address(["cluster"]) }, "Caravan"),
-    h("nav", { "aria-label": "Pages" }, PAGES.map(([name, title]) =>
+    h("nav", { "aria-label": "Pages" }, MENU.map(([name, title]) =>
       h("a", { href: address([name]), "aria-current": name === page ? "page" : false }, title))),
     h("span.tools", {},
       session.archive && h("strong.archive", {}, "Archive ", plain(session.archive)),

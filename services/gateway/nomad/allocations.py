@@ -11,7 +11,7 @@ from services.gateway.nomad.ids import node_uuid
 from services.gateway.nomad.jobs import nomad_job
 from services.gateway.nomad.source import Object, ShapeSource
 from services.gateway.nomad.times import UNSET, rfc3339
-from shared.core.state.columns import Rows
+from shared.core.columns import Rows
 from shared.core.state.ids import ALLOC_SALT, alloc_id, deployment_id, eval_id, shown_ids
 from shared.core.state.state import State
 from shared.query import projections, resource_usage

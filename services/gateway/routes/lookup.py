@@ -7,7 +7,7 @@ import numpy as np
 from schemas.base import JobId, NodeId
 from services.gateway.edge.call import Call
 from services.gateway.edge.faults import HttpFault
-from shared.core.state.columns import Rows
+from shared.core.columns import Rows
 from shared.core.state.ids import ALLOC_SALT, DEPLOYMENT_SALT, EVAL_SALT, match_prefix, shown_ids
 from shared.core.state.tables.deployments import Deployment
 from shared.core.state.tables.evaluations import Evaluation

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from schemas.nodes import CapacityFreed
-from shared.core.state.columns import Rows
+from shared.core.columns import Rows
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import EVICT, TERMINAL
 

@@ -21,16 +21,20 @@ from schemas.jobs import JobRegistered, JobStopped
 from schemas.nodes import NodeDrainChanged
 from schemas.plans import PlanCommitted
 from schemas.rollouts import RolloutEnded
-from shared.core.decide.deployment_progress import (
+from shared.core.decide.deployments.gates import begin_gates, follow_gates
+from shared.core.decide.deployments.progress import (
     deploy_version,
     follow_health,
     follow_plan,
     go_on,
     stop_deployment,
 )
-from shared.core.decide.gates import begin_gates, follow_gates
+from shared.core.decide.deployments.rollouts import (
+    cancel_rollout,
+    follow_deployment_end,
+    follow_rollout_end,
+)
 from shared.core.decide.nodes.drains import finished_drains
-from shared.core.decide.rollouts import cancel_rollout, follow_deployment_end, follow_rollout_end
 from shared.core.state.state import State
 
 #: What follows from a fact, by its type.

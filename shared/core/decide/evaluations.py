@@ -17,6 +17,13 @@ from shared.core.state.state import State
 FAILED_FOLLOW_UP_NS = 60_000_000_000
 
 
+def next_evaluation(state: State) -> EvalKey:
+    """Return the key of the next evaluation that the transaction creates."""
+    # The state stands in the transaction that is being written, so its seq is the one these events will get.
+    ordinal = state.evaluations.next_ordinal(state.seq)
+    return EvalKey(state.policy.incarnations.key(state.seq, ordinal))
+
+
 def decide_wake(state: State, command: WakeEvaluations) -> list[Event]:
     """Wake those that are still blocked, or delayed until now by log time.
 

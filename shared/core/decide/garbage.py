@@ -16,7 +16,7 @@ from schemas.base import Event, JobId
 from schemas.evaluations import EvaluationsCollected
 from schemas.jobs import FINITE_JOB_TYPES, SERVICE_JOB_TYPES, JobsCollected, SubmissionsCollected
 from schemas.nodes import NodesCollected
-from shared.core.state.columns import Rows
+from shared.core.columns import Rows
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import COMPLETE, FAILED, RUN, TERMINAL
 from shared.core.state.tables.fleet import DOWN

@@ -7,7 +7,7 @@ from schemas.base import Event
 from schemas.envelope import AnyCommand
 from schemas.jobs import SkipSubmission
 from schemas.plans import PlanRefused, SubmitPlan
-from shared.core.decide.jobs import SubmissionCommand, decide_refusal
+from shared.core.decide.jobs.submissions import SubmissionCommand, decide_refusal
 from shared.core.decide.operator import refuse
 from shared.core.state.state import State
 

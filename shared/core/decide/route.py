@@ -7,17 +7,11 @@ from typing import TypeVar
 from schemas.base import Command, Event
 from schemas.envelope import AnyCommand
 from schemas.policy import BeginIncarnation, CollectGarbage
-from shared.core.decide import (
-    deployments,
-    evaluations,
-    jobs,
-    launches,
-    operator,
-    rollouts,
-    version_marks,
-)
+from shared.core.decide import evaluations, operator
 from shared.core.decide.deciders import Deciders, TimedDeciders
+from shared.core.decide.deployments import requests, rollouts
 from shared.core.decide.garbage import LogTimeIndex, decide_garbage
+from shared.core.decide.jobs import launches, submissions, version_marks
 from shared.core.decide.nodes import drains, liveness, registration
 from shared.core.decide.plans import verify
 from shared.core.state.state import State
@@ -35,7 +29,7 @@ def _merge(*tables: Mapping[type[Command], D]) -> dict[type[Command], D]:
 
 DECIDERS: Deciders = _merge(
     verify.DECIDERS,
-    jobs.DECIDERS,
+    submissions.DECIDERS,
     liveness.DECIDERS,
     evaluations.DECIDERS,
     operator.DECIDERS,
@@ -48,7 +42,7 @@ DECIDERS: Deciders = _merge(
 TIMED_DECIDERS: TimedDeciders = _merge(
     registration.TIMED_DECIDERS,
     evaluations.TIMED_DECIDERS,
-    deployments.TIMED_DECIDERS,
+    requests.TIMED_DECIDERS,
     rollouts.TIMED_DECIDERS,
 )
 

@@ -1,6 +1,7 @@
 """The exception that refuses a submission against the state, and the size bound of texts made here.
 
-Raised where a submission is decided (`dispatch.py`, `versions.py`), turned into a fact in `jobs.py`.
+Raised where a submission is decided (`jobs/dispatch.py`, `jobs/versions.py`), turned into a fact in
+`jobs/submissions.py`.
 """
 
 #: Canonical bytes of a job, as at its submission.

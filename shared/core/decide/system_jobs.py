@@ -15,8 +15,8 @@ import numpy as np
 
 from schemas.base import EvalKey, Event, JobId
 from schemas.evaluations import EvaluationsCreated, NewEvaluation
+from shared.core.columns import Rows
 from shared.core.scheduling.feasibility.constraint_masks import ALL_POOLS, glob_matches
-from shared.core.state.columns import Rows
 from shared.core.state.state import State
 from shared.core.state.tables.jobs import Job
 

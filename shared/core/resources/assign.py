@@ -21,7 +21,7 @@ from shared.core.resources.asks import (
 )
 from shared.core.resources.held import HeldResources
 from shared.core.resources.offers import CLUSTER_WIDE, INDEXED, SUM, OfferedResources
-from shared.core.state.splitmix import splitmix64
+from shared.core.splitmix import splitmix64
 
 #: model code -> how much an ask likes it.
 ModelAffinities = Mapping[int, int]

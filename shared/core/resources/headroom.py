@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.jobs import ResourceAsk
+from shared.core.columns import Int64s, Mask
 from shared.core.resources.asks import CORES, WHOLE, ExtraAsks
 from shared.core.resources.assign import FreeSlot, choose_slots
 from shared.core.resources.held import HeldResources
@@ -24,7 +25,6 @@ from shared.core.resources.offers import (
     Slots,
     column_of_size,
 )
-from shared.core.state.columns import Int64s, Mask
 
 #: As many as one likes.
 UNLIMITED: Final = 1 << 31

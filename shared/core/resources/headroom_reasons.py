@@ -4,11 +4,11 @@ Decides which of an ask's conditions are named: those that could never be met, e
 not know the three columns, nor other rules that close a node.
 """
 
+from shared.core.columns import Int64s, Mask
 from shared.core.resources.asks import WHOLE, ExtraAsks
 from shared.core.resources.headroom import HeadroomQuery, cluster_pools, headroom_conditions
 from shared.core.resources.held import HeldResources
 from shared.core.resources.offers import OfferedResources
-from shared.core.state.columns import Int64s, Mask
 
 
 def fits_when_empty(

@@ -14,10 +14,10 @@ not change: it must not outlive the next change of the original.
 import numpy as np
 from numpy.typing import NDArray
 
+from shared.core.columns import Int64s, grown
 from shared.core.resources.asks import CORES, OF_CLUSTER, OF_NODE, WHOLE, Holding
 from shared.core.resources.offers import Slots, column_of_size, grow_matrix
 from shared.core.resources.ports import HeldPorts
-from shared.core.state.columns import Int64s, grown
 
 _NO_USE: Int64s = np.zeros((0, 3), np.int64)
 _NO_CORES: Int64s = np.zeros(0, np.int64)

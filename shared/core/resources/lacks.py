@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from schemas.jobs import ResourceAsk
+from shared.core.columns import Int64s
 from shared.core.resources.asks import CORES, WHOLE
 from shared.core.resources.headroom import (
     HeadroomQuery,
@@ -19,7 +20,6 @@ from shared.core.resources.headroom import (
 )
 from shared.core.resources.held import HeldResources
 from shared.core.resources.offers import INDEXED, SUM, OfferedResources, SlotPool, Slots
-from shared.core.state.columns import Int64s
 
 #: Name of the condition that cores need MHz, too.
 CPU_OF_CORES = "cpu of cores"

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from schemas.base import NodeId
 from schemas.jobs import Constraint, ResourceAsk
 from schemas.nodes import Instance, NodeSpec, Pool
+from shared.core.columns import Int64s, Mask, grown
 from shared.core.resources.asks import PORT_MAX, WHOLE
 from shared.core.resources.devices import DeviceModel, accepts, are_comparable
-from shared.core.state.columns import Int64s, Mask, grown
 
 Slots = NDArray[np.int32]
 SUM: Final = "sum"

@@ -5,7 +5,7 @@ A set of (row, port); ranges and choice of ports: headroom.py, assign.py.
 
 import numpy as np
 
-from shared.core.state.columns import Int64s, grown
+from shared.core.columns import Int64s, grown
 
 _NO_COUNT: Int64s = np.zeros(0, np.int64)
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from schemas.allocations import DESIRED_STATUSES
 from schemas.base import Wire
 from schemas.projections import DesiredExtra, NodeProjection
-from shared.core.state.columns import Int64s, Rows
+from shared.core.columns import Int64s, Rows
 from shared.core.state.ids import ALLOC_SALT, alloc_id, shown_ids
 
 RUN, STOP, EVICT = DESIRED_STATUSES

@@ -7,12 +7,12 @@ from numpy.typing import NDArray
 from schemas.base import EvalKey, JobId
 from schemas.evaluations import NewEvaluation
 from schemas.plans import Evictions, GroupPlacement, GroupSize, InPlace, Origin, Stops, SubmitPlan
+from shared.core.columns import Rows
 from shared.core.resources.asks import Holding
 from shared.core.resources.held import HeldResources
 from shared.core.scheduling.feasibility.filters import PlacementCache
 from shared.core.scheduling.selection.candidates import Placement
 from shared.core.scheduling.usage.dirty_rows import DirtyRows
-from shared.core.state.columns import Rows
 from shared.core.state.state import State
 
 NO_ROWS: Rows = np.empty(0, dtype=np.int32)

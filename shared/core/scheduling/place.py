@@ -20,6 +20,7 @@ import numpy as np
 from schemas.evaluations import Hold, NewEvaluation, Waiting
 from schemas.jobs import SYSTEM_JOB_TYPES, GroupSpec
 from schemas.plans import GroupPlacement
+from shared.core.columns import Mask
 from shared.core.scheduling.explain.placement_probe import score_nodes
 from shared.core.scheduling.explain.plan_view import explain_waiting
 from shared.core.scheduling.feasibility.node_limits import (
@@ -61,7 +62,6 @@ from shared.core.scheduling.selection.data_nodes import (
     waits_for_data,
 )
 from shared.core.scheduling.tied_stops import tied_stops
-from shared.core.state.columns import Mask
 from shared.core.state.tables.jobs import Job
 
 #: Wait classes for which nodes may be reserved until there is room.

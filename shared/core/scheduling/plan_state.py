@@ -10,6 +10,7 @@ import numpy as np
 
 from schemas.jobs import GroupSpec
 from schemas.plans import GroupPlacement
+from shared.core.columns import Int64s, Mask, Rows
 from shared.core.resources.asks import extra_asks_of, holdings_of
 from shared.core.resources.held import HeldResources
 from shared.core.scheduling.model import LaneDraw, PlacedPart, Snapshot
@@ -19,7 +20,6 @@ from shared.core.scheduling.scoring.scores import Algorithm
 from shared.core.scheduling.selection.candidates import Placement, ask_columns
 from shared.core.scheduling.selection.greedy_coupled import STEPS_MAX
 from shared.core.scheduling.usage.tentative_usage import TentativeUsage
-from shared.core.state.columns import Int64s, Mask, Rows
 from shared.core.state.tables.jobs import Job
 
 

@@ -11,11 +11,11 @@ from schemas.envelope import ENCODER
 from schemas.evaluations import Blocked, Hold, NewEvaluation, Waiting
 from schemas.jobs import GroupSpec
 from schemas.plans import GroupPlacement
+from shared.core.columns import Mask
 from shared.core.resources.asks import columns_of
 from shared.core.scheduling.model import Assignment, PlacedPart
 from shared.core.scheduling.reconcile.service_jobs import PlacementRequest
 from shared.core.scheduling.reconcile.system_jobs import assign_names
-from shared.core.state.columns import Mask
 from shared.core.state.name_runs import pack_runs
 from shared.core.state.state import State
 from shared.core.state.tables.fleet import FleetTable

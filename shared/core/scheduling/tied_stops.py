@@ -10,13 +10,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from schemas.plans import Stops
+from shared.core.columns import Mask
 from shared.core.scheduling.feasibility.node_limits import open_nodes
 from shared.core.scheduling.model import PlacedPart
 from shared.core.scheduling.plan_state import PlanState, fits_in_place_of
 from shared.core.scheduling.reconcile.drained_allocs import DRAINED
 from shared.core.scheduling.reconcile.service_jobs import PlacementRequest
 from shared.core.scheduling.selection.coupling_blocks import has_distinct_rules
-from shared.core.state.columns import Mask
 
 
 def tied_stops(

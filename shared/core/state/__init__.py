@@ -1,1 +1,1 @@
-"""The state that the log replays to: tables, columns, ids, and what must always hold of them."""
+"""The state that the log replays to: tables, ids, and what must always hold of them."""

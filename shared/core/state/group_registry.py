@@ -7,8 +7,8 @@ import numpy as np
 
 from schemas.base import JobId
 from schemas.jobs import GroupSpec, JobRegistered
+from shared.core.columns import RowPool, grown
 from shared.core.resources.asks import ExtraAsks, extra_asks_of
-from shared.core.state.columns import RowPool, grown
 
 #: job, version, name of the group.
 GroupKey = tuple[JobId, int, str]

@@ -13,7 +13,7 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.core.state.splitmix import splitmix64, splitmix64_array
+from shared.core.splitmix import splitmix64, splitmix64_array
 
 ORDINAL_BITS = 20
 _ORDINAL_MASK = (1 << ORDINAL_BITS) - 1

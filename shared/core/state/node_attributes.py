@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from schemas.nodes import NodeSpec
-from shared.core.state.columns import Codes
+from shared.core.columns import Codes
 
 DATACENTER: Final = "node.datacenter"
 POOL: Final = "node.pool"

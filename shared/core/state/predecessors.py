@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.core.state.columns import Mask, Rows
+from shared.core.columns import Mask, Rows
 
 
 class Predecessors:

@@ -17,6 +17,7 @@ from shared.jobspec.compile.group_ask import (
     parse_device_name,
 )
 from shared.jobspec.compile.ports import group_networks, has_networks
+from shared.jobspec.drivers.registry import driver_traits
 from shared.jobspec.nomad.job import TaskGroup
 from shared.jobspec.nomad.placement import (
     AffinityBlock,
@@ -236,9 +237,10 @@ def _mode(faults: ErrorList, group: TaskGroup, network: Network, path: str) -> N
         faults.add(f"{path}.Mode", f"must be host, bridge, none or cni/NAME, was {mode[:80]!r}")
     if network.hostname and not _HOSTNAME.fullmatch(network.hostname):
         faults.add(f"{path}.Hostname", "must be letters, digits, dots and dashes, at most 63")
-    plain = [task.name for task in group.tasks if task.driver == "raw_exec"]
+    plain = [task for task in group.tasks if driver_traits(task.driver).is_on_host_network]
     if mode == "none" and plain:
-        text = f"task {plain[0]!r} uses raw_exec, which has the node's network; use exec or docker"
+        name, driver = plain[0].name, plain[0].driver
+        text = f"task {name!r} uses {driver}, which has the node's network; use exec or docker"
         faults.add(f"{path}.Mode", text)
 
 

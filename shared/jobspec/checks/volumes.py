@@ -3,11 +3,10 @@
 from posixpath import normpath
 
 from shared.jobspec.checks.error_list import ErrorList
+from shared.jobspec.drivers.registry import DRIVERS, driver_traits
 from shared.jobspec.nomad.job import TaskGroup, TaskSpec
 from shared.jobspec.nomad.placement import VolumeMount, VolumeRequest
 
-#: Drivers that cannot mount.
-PLAIN_DRIVERS = ("qemu", "raw_exec")
 PROPAGATIONS = ("", "private", "host-to-task", "bidirectional")
 SELINUX_LABELS = ("", "z", "Z")
 MOUNTS_MAX = 64
@@ -40,8 +39,9 @@ def _mounts(faults: ErrorList, group: TaskGroup, task: TaskSpec, path: str) -> N
     if len(task.volume_mounts) > MOUNTS_MAX:
         faults.add(f"{path}.VolumeMounts", f"at most {MOUNTS_MAX} mounts are allowed")
         return
-    if task.volume_mounts and task.driver in PLAIN_DRIVERS:
-        text = f"driver {task.driver} cannot mount; docker, exec and java can"
+    if task.volume_mounts and not driver_traits(task.driver).has_mounts:
+        *others, last = [name for name, traits in DRIVERS.items() if traits.has_mounts]
+        text = f"driver {task.driver} cannot mount; {', '.join(others)} and {last} can"
         faults.add(f"{path}.VolumeMounts", text)
     seen: set[str] = set()
     for at, one in enumerate(task.volume_mounts):

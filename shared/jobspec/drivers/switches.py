@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from shared.jobspec.drivers.docker import LOG_DRIVER_DEFAULT, DockerOptions, read_docker
+from shared.jobspec.drivers.registry import driver_traits
 
 DOCKER_PREFIX, EXEC_PREFIX = "CARAVAN_DOCKER_", "CARAVAN_EXEC_"
-#: Drivers that isolate processes as exec does, by the settings of exec.
-_EXEC_DRIVERS = ("exec", "java", "qemu")
 _UNLIMITED = -1
 
 
@@ -79,6 +78,6 @@ def needed_switches(
     if driver == "docker":
         options, _ = read_docker(msgspec.json.decode(config))
         return docker_switches(options, memory_max_mib)
-    if driver in _EXEC_DRIVERS:
+    if driver_traits(driver).is_isolated:
         return tuple(_exec_switches(msgspec.json.decode(config), memory_max_mib))
     return ()

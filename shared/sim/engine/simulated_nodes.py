@@ -16,9 +16,9 @@ from schemas.envelope import ENCODER, CommandBatch, LogRecord
 from schemas.jobs import GroupSpec, MigratePolicy, UpdatePolicy
 from schemas.nodes import AllocReport, NodeRegistered, NodeSpec, ReportNode
 from schemas.plans import PlanCommitted
-from shared.core.state.columns import Int64s, Rows, StatusCodes, grown
+from shared.core.columns import Int64s, Rows, StatusCodes, grown
+from shared.core.splitmix import splitmix64_array
 from shared.core.state.group_registry import GroupKey
-from shared.core.state.splitmix import splitmix64_array
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import RUN, TERMINAL
 from shared.fleet.profile import RUN_MS, NodeProfile, TaskProfile

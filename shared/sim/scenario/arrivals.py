@@ -16,7 +16,7 @@ from schemas.envelope import RECORD_DECODER
 from schemas.jobs import JobRegistered, JobStopped
 from shared.core.runtime.chain import is_framed
 from shared.core.runtime.messages import Record
-from shared.core.state.splitmix import splitmix64
+from shared.core.splitmix import splitmix64
 from shared.durations import parse_duration
 from shared.errors import ConfigInvalid
 from shared.fleet.distributions import exponential, purpose_hashes

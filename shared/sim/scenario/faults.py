@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from schemas.base import NodeId
 from schemas.nodes import NodeSpec
 from schemas.policy import DrainNode, Policy, SetPolicy
-from shared.core.state.splitmix import splitmix64
+from shared.core.splitmix import splitmix64
 from shared.durations import parse_duration
 from shared.sim.engine.engine import Scripted
 from shared.sim.engine.run_setup import NodeComesBack, NodeFallsSilent

@@ -52,7 +52,7 @@ def _no_job_fence(patch: Patch, _context: SimulationContext) -> None:
 def _skip_dedup(patch: Patch, _context: SimulationContext) -> None:
     """The applier does not deduplicate submissions."""
     route = import_module("shared.core.decide.route")
-    jobs = import_module("shared.core.decide.jobs")
+    jobs = import_module("shared.core.decide.jobs.submissions")
     plain = jobs.decide_submission
 
     def decide(state: Any, command: Any) -> Any:
@@ -261,7 +261,7 @@ def _promote_twice(patch: Patch, _context: SimulationContext) -> None:
 
 def _revert_loop(patch: Patch, _context: SimulationContext) -> None:
     """A deployment that fails registers the text of its own version again."""
-    rollouts = import_module("shared.core.decide.deployment_progress")
+    rollouts = import_module("shared.core.decide.deployments.progress")
 
     def target(state: Any, job: Any, _deployment: Any) -> Any:
         newest = state.jobs.version(job.id, job.version)
@@ -273,7 +273,7 @@ def _revert_loop(patch: Patch, _context: SimulationContext) -> None:
 
 def _stale_timer(patch: Patch, _context: SimulationContext) -> None:
     """The timekeeper is eight seconds early, and the applier believes it."""
-    route = import_module("shared.core.decide.deployments")
+    route = import_module("shared.core.decide.deployments.requests")
     plain = route.decide_deployment_due
     source = _of("services.timekeeper.progress_deadlines", "ProgressDeadlines")
     due = source.due_ns
@@ -312,7 +312,7 @@ def _one_incarnation(patch: Patch, _context: SimulationContext) -> None:
 def _cron_doubled_at_takeover(patch: Patch, _context: SimulationContext) -> None:
     """The applier launches what a timekeeper says is due, though another one said it before."""
     route = import_module("shared.core.decide.route")
-    launches = import_module("shared.core.decide.launches")
+    launches = import_module("shared.core.decide.jobs.launches")
     names = vars(launches)
     plain, name = launches.decide_launch, launches.child_name
 
@@ -341,7 +341,7 @@ def _dispatch_twice(patch: Patch, _context: SimulationContext) -> None:
     def never(_job_id: str, token: str) -> str:
         return f"unknown {token}"
 
-    patch(import_module("shared.core.decide.dispatch"), "token_key", never)
+    patch(import_module("shared.core.decide.jobs.dispatch"), "token_key", never)
 
 
 def _heed_late_copies(patch: Patch, _context: SimulationContext) -> None:
@@ -393,7 +393,7 @@ def _drain_forgets_the_last(patch: Patch, _context: SimulationContext) -> None:
 
 def _rollback_forgets_a_member(patch: Patch, _context: SimulationContext) -> None:
     """A failed rollout leaves its first member as it is."""
-    rollouts = import_module("shared.core.decide.rollouts")
+    rollouts = import_module("shared.core.decide.deployments.rollouts")
     back = rollouts._back  # noqa: SLF001
 
     def forgetful(state: Any, rollout: Any, nth: int) -> Any:
@@ -408,7 +408,7 @@ def _promotes_one_alone(patch: Patch, _context: SimulationContext) -> None:
     def promoted_with(_state: Any, deployment: Any) -> Any:
         return [deployment]
 
-    progress = import_module("shared.core.decide.deployment_progress")
+    progress = import_module("shared.core.decide.deployments.progress")
     patch(progress, "promoted_with", promoted_with)
 
 
@@ -420,7 +420,7 @@ def _held_goes_on(patch: Patch, _context: SimulationContext) -> None:
 
 def _revert_keeps_counts(patch: Patch, _context: SimulationContext) -> None:
     """A job that goes back to an older version keeps the counts of its newest."""
-    versions = import_module("shared.core.decide.versions")
+    versions = import_module("shared.core.decide.jobs.versions")
     plain = versions.next_version
 
     def next_version(state: Any, command: Any, job: Any) -> Any:
@@ -431,12 +431,12 @@ def _revert_keeps_counts(patch: Patch, _context: SimulationContext) -> None:
         groups = [replace(one, count=counts.get(one.name, one.count)) for one in found.groups]
         return replace(found, groups=tuple(groups))
 
-    patch(import_module("shared.core.decide.jobs"), "next_version", next_version)
+    patch(import_module("shared.core.decide.jobs.submissions"), "next_version", next_version)
 
 
 def _scale_in_update(patch: Patch, _context: SimulationContext) -> None:
     """A job is scaled in the middle of its deployment."""
-    versions = import_module("shared.core.decide.versions")
+    versions = import_module("shared.core.decide.jobs.versions")
     plain = versions._scaled  # noqa: SLF001
 
     def scaled(state: Any, command: Any, job: Any) -> Any:

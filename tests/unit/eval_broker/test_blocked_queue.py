@@ -12,7 +12,7 @@ from services.eval_broker.blocked_queue import (
     PlacementNeed,
     StepTime,
 )
-from shared.core.state.splitmix import splitmix64
+from shared.core.splitmix import splitmix64
 
 SHAPE = ("gpu",)
 

@@ -23,8 +23,8 @@ from schemas.policy import Policy
 from services.eval_broker.role import WAITING_PER_JOB_MAX, EvalBroker
 from shared.core.runtime import messages
 from shared.core.runtime.role import Input
+from shared.core.splitmix import splitmix64
 from shared.core.state.ids import make_key
-from shared.core.state.splitmix import splitmix64
 from shared.protocol import subjects
 from tests.unit.core.state.written_log import START_NS, WrittenLog
 

@@ -2,7 +2,7 @@
 
 import { h, plain, show } from "./dom.js";
 import { query, send } from "./api.js";
-import { address } from "./router.js";
+import { PAGES, address } from "./router.js";
 import { short } from "./format.js";
 
 /** @typedef {{key: string, text: string, act: (bar: import("./timebar.js").TimeBar) => void}} Key */
@@ -58,7 +58,6 @@ export function openHelp() {
   dialog.showModal();
 }
 
-const PAGES = ["cluster", "jobs", "nodes", "services", "queue", "evaluations", "log", "changes", "times", "what-if", "submit"];
 const FOUND_MAX = 20;
 
 /** Pages and things whose name or id begins so: kind, id and text. @param {string} text @returns {Promise<string[][]>} */

@@ -4,6 +4,12 @@
  * @typedef {{path: string[], params: URLSearchParams, at: number}} Place
  */
 
+/** Pages in the menu: address and title. */
+export const MENU = [["cluster", "Cluster"], ["jobs", "Jobs"], ["nodes", "Nodes"], ["services", "Services"], ["queue", "Queue"],
+  ["evaluations", "Evaluations"], ["log", "Log"], ["changes", "Changes"], ["times", "Times"], ["what-if", "What if"]];
+/** Addresses of all pages that need no id. `submit` has a button of its own. */
+export const PAGES = [...MENU.map(([name]) => name), "submit"];
+
 /** @returns {Place} */
 export function here() {
   const [path, search] = location.hash.replace(/^#\/?/, "").split("?");

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from schemas.allocations import CLIENT_STATUSES, HEALTHS
 from schemas.nodes import BriefStates, ReportNode
-from shared.core.state.columns import Rows, StatusCodes
+from shared.core.columns import Rows, StatusCodes
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import (
     COMPLETE,

@@ -15,6 +15,7 @@ from schemas.allocations import AllocationsReported
 from schemas.base import Event, JobId
 from schemas.evaluations import EvaluationsCreated, NewEvaluation
 from schemas.nodes import CapacityFreed, ChangeLiveness, NodesStatusChanged
+from shared.core.columns import Rows
 from shared.core.decide.deciders import Deciders
 from shared.core.decide.reschedules import has_delayed
 from shared.core.decide.reservations import release_nodes
@@ -31,7 +32,6 @@ from shared.core.scheduling.reconcile.lost_allocs import (
     disconnect_of,
     is_irreplaceable,
 )
-from shared.core.state.columns import Rows
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import RUNNING, TERMINAL, UNKNOWN
 from shared.core.state.tables.fleet import DISCONNECTED, DOWN, STATUS_CODE

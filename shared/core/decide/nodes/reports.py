@@ -14,14 +14,14 @@ from schemas.allocations import AllocationsReported, AllocDetail
 from schemas.base import Event, JobId
 from schemas.envelope import ENCODER
 from schemas.nodes import AllocReport, ReportNode
+from shared.core.columns import Rows, StatusCodes
 from shared.core.decide.capacity_freed import freed_by_allocations
-from shared.core.decide.deployments import health_changed
+from shared.core.decide.deployments.requests import health_changed
 from shared.core.decide.nodes.brief_reports import LEGAL_TRANSITIONS, brief_words
 from shared.core.decide.nodes.drains import drain_last_jobs
 from shared.core.decide.plans.kept_rooms import wake_successors
 from shared.core.decide.purge import purge_job
 from shared.core.decide.reschedules import is_stopped, reschedule_evaluations, reschedule_time
-from shared.core.state.columns import Rows, StatusCodes
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import (
     CLIENT_CODE,

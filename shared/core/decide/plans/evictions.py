@@ -11,12 +11,12 @@ import numpy as np
 from schemas.base import Event, JobId
 from schemas.evaluations import EvaluationsCreated, NewEvaluation
 from schemas.plans import Evictions, GroupPlacement, SubmitPlan
+from shared.core.columns import Rows
 from shared.core.resources.asks import CORES, WHOLE, holdings_of
 from shared.core.resources.assign import ResourceAssigner
 from shared.core.resources.held import HeldResources
 from shared.core.scheduling.preemption.eviction import EvictionContext
 from shared.core.scheduling.preemption.search import PRIORITY_GAP_MIN
-from shared.core.state.columns import Rows
 from shared.core.state.state import State
 
 _NO_ROWS: Rows = np.empty(0, dtype=np.int32)

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.plans import GroupPlacement, SubmitPlan
+from shared.core.columns import Int64s, Rows
 from shared.core.resources.asks import CORES, WHOLE, ExtraAsks, Holding, columns_of, holdings_of
 from shared.core.resources.assign import ResourceAssigner
 from shared.core.resources.held import HeldResources
 from shared.core.scheduling.placement_columns import subset_placement
-from shared.core.state.columns import Int64s, Rows
 from shared.core.state.state import State
 
 Split = tuple[GroupPlacement, GroupPlacement]

@@ -9,8 +9,8 @@ import numpy as np
 from schemas.base import Event
 from schemas.evaluations import EvaluationsCreated, EvaluationsWoken
 from schemas.plans import SubmitPlan
+from shared.core.columns import Rows
 from shared.core.decide.system_jobs import is_pending, job_ids_of, node_evaluation
-from shared.core.state.columns import Rows
 from shared.core.state.state import State
 
 _NO_ROWS: Rows = np.empty(0, dtype=np.int32)

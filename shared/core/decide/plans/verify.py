@@ -14,6 +14,7 @@ from schemas.evaluations import EvaluationEnded, EvaluationsCreated
 from schemas.jobs import FINITE_JOB_TYPES
 from schemas.nodes import CapacityFreed
 from schemas.plans import Evictions, GroupPlacement, PlanCommitted, PlanRefused, Stops, SubmitPlan
+from shared.core.columns import Rows
 from shared.core.decide.capacity_freed import freed_on_nodes
 from shared.core.decide.deciders import Deciders
 from shared.core.decide.plans.columns import MalformedPlanError, check_plan_columns
@@ -37,7 +38,6 @@ from shared.core.decide.system_jobs import has_newer_node, node_evaluation
 from shared.core.resources.asks import UnsoundColumnsError, holdings_of
 from shared.core.scheduling.preemption.search import evictions_of
 from shared.core.scheduling.reconcile.lost_allocs import is_lost
-from shared.core.state.columns import Rows
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import COMPLETE, TERMINAL
 from shared.core.state.tables.jobs import Job, PlanFence

@@ -11,6 +11,7 @@ import numpy as np
 from schemas.evaluations import Waiting
 from schemas.jobs import SYSTEM_JOB_TYPES, GroupSpec
 from schemas.plans import GroupPlacement, Origin, Stops
+from shared.core.columns import Rows
 from shared.core.scheduling.explain.plan_view import (
     availability,
     explain_waiting,
@@ -26,8 +27,7 @@ from shared.core.scheduling.preemption.make_room import make_room
 from shared.core.scheduling.reconcile.service_jobs import PlacementRequest
 from shared.core.scheduling.reconcile.system_jobs import reconcile_system
 from shared.core.scheduling.selection.spread_quotas import has_quotas
-from shared.core.state.columns import Rows
-from shared.core.state.splitmix import splitmix64
+from shared.core.splitmix import splitmix64
 from shared.core.state.tables.allocations import FAILED
 from shared.core.state.tables.jobs import Job
 

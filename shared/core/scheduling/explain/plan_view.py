@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 
 from schemas.evaluations import Waiting
+from shared.core.columns import Mask
 from shared.core.resources.asks import CORES, WHOLE, extra_asks_of
 from shared.core.resources.offers import column_of_size
 from shared.core.scheduling.explain.shortages import NodeAvailability
@@ -29,7 +30,6 @@ from shared.core.scheduling.selection.candidates import ask_columns
 from shared.core.scheduling.selection.coupling import CLOSED_BELOW
 from shared.core.scheduling.selection.coupling_blocks import coupling_of, is_job_wide
 from shared.core.scheduling.selection.select import placer_for
-from shared.core.state.columns import Mask
 
 
 def availability(

@@ -19,13 +19,13 @@ from schemas.plans import (
     PlanRefused,
     Stops,
 )
+from shared.core.columns import Rows
 from shared.core.resources.asks import holdings_of
 from shared.core.resources.held import HeldResources
 from shared.core.runtime.chain import Chain
 from shared.core.runtime.messages import Record
 from shared.core.scheduling.feasibility.filters import PlacementCache
 from shared.core.scheduling.model import Snapshot
-from shared.core.state.columns import Rows
 from shared.core.state.state import State
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.jobs import GroupSpec
+from shared.core.columns import Int64s, Mask
 from shared.core.resources.asks import WHOLE, ExtraAsks, extra_asks_of
 from shared.core.resources.headroom import HeadroomQuery, cluster_pools
 from shared.core.resources.held import HeldResources
@@ -18,7 +19,6 @@ from shared.core.resources.lacks import lacks_of
 from shared.core.resources.offers import OfferedResources
 from shared.core.scheduling.feasibility.filters import NodeFilter, pool_filters
 from shared.core.scheduling.scoring.scores import RESOURCES, mean_score
-from shared.core.state.columns import Int64s, Mask
 
 #: Names and values of the scorers that apply to one node.
 Scores = dict[str, int]

@@ -13,6 +13,7 @@ import numpy as np
 
 from schemas.evaluations import Waiting
 from schemas.jobs import GroupSpec, ResourceAsk
+from shared.core.columns import Int64s, Mask
 from shared.core.resources.asks import Holding, extra_asks_of
 from shared.core.resources.headroom import HeadroomQuery, headroom_of
 from shared.core.resources.headroom_reasons import current_shortages, fits_when_empty
@@ -20,7 +21,6 @@ from shared.core.resources.held import HeldResources
 from shared.core.scheduling.explain.shortages import NodeAvailability
 from shared.core.scheduling.feasibility.filters import FilterReport
 from shared.core.scheduling.selection.candidates import ask_columns
-from shared.core.state.columns import Int64s, Mask
 
 RESOURCE_NAMES: Final = ("cpu", "memory", "disk")
 

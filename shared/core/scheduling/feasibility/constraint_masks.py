@@ -17,8 +17,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from shared.core.columns import Codes, Mask
 from shared.core.constraints.operators import OPERATORS, TRUE, Operand
-from shared.core.state.columns import Codes, Mask
 from shared.core.state.node_attributes import DATACENTER, POOL, AttributeColumns
 
 #: Names of machines that nodes had before they took Nomad's: a job in the log may compare with one.

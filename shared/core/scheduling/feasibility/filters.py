@@ -11,6 +11,7 @@ import numpy as np
 
 from schemas.jobs import Affinity, GroupSpec, ResourceAsk
 from schemas.nodes import NODE_STATUSES
+from shared.core.columns import Int64s, Mask
 from shared.core.resources.devices import filter_name
 from shared.core.resources.offers import CLUSTER_WIDE, INDEXED, OfferedResources
 from shared.core.scheduling.feasibility.constraint_masks import (
@@ -22,7 +23,6 @@ from shared.core.scheduling.feasibility.constraint_masks import (
 from shared.core.scheduling.packing.gpu_packing import PriceCache
 from shared.core.scheduling.scoring.score_cache import ScoreCache
 from shared.core.scheduling.scoring.scores import affinity_scores
-from shared.core.state.columns import Int64s, Mask
 from shared.core.state.node_attributes import AttributeColumns
 from shared.core.state.tables.fleet import READY, FleetTable
 from shared.core.state.tables.jobs import Job

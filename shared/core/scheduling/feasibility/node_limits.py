@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.jobs import SYSTEM_JOB_TYPES, GroupSpec, ResourceAsk
+from shared.core.columns import Int64s, Mask
 from shared.core.scheduling.feasibility.filters import NodeFilter
 from shared.core.scheduling.model import PlacedPart
 from shared.core.scheduling.plan_state import PlanState, counted
@@ -23,7 +24,6 @@ from shared.core.scheduling.selection.coupling_blocks import (
     has_distinct_rules,
     is_job_wide,
 )
-from shared.core.state.columns import Int64s, Mask
 
 
 class NodeLimits(msgspec.Struct, frozen=True, eq=False):

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from shared.core.state.columns import Int64s, Mask
+from shared.core.columns import Int64s, Mask
 
 WHOLE: Final = 10_000
 

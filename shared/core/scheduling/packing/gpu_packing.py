@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.jobs import GroupSpec, ResourceAsk
+from shared.core.columns import Int64s, Mask
 from shared.core.resources.ask_shape import GPU_POOL, AskShape, ask_shape_of
 from shared.core.resources.asks import ExtraAsks, Holding
 from shared.core.resources.assign import ResourceAssigner
@@ -36,7 +37,6 @@ from shared.core.scheduling.selection.candidates import (
 )
 from shared.core.scheduling.selection.coupling import Coupling
 from shared.core.scheduling.selection.greedy_stepwise import STEPS_EACH
-from shared.core.state.columns import Int64s, Mask
 from shared.core.state.workload import AskWorkload
 
 FRAGMENTATION: Final = "fragmentation"

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from shared.core.columns import Mask
 from shared.core.scheduling.packing.gpu_columns import GpuAsk, GpuChoice, GpuColumns
 from shared.core.scheduling.packing.placement_costs import (
     GpuPrices,
@@ -14,7 +15,6 @@ from shared.core.scheduling.packing.placement_costs import (
     fullest,
     model_prices,
 )
-from shared.core.state.columns import Mask
 
 _NEVER: Final = 1 << 62
 

@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from shared.core.state.columns import Int64s
+from shared.core.columns import Int64s
 
 GROUPS_MAX: Final = 8
 #: A price of 1: as scarce as all models taken together.

@@ -22,11 +22,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from shared.core.columns import Int64s, Mask
 from shared.core.scheduling.packing.gpu_columns import WHOLE, GpuAsk, GpuChoice, GpuColumns
 from shared.core.scheduling.packing.hole_values import STEPS, hole_values
 from shared.core.scheduling.packing.model_scarcity import UNIT, Scarcity
 from shared.core.scheduling.scoring.scores import fit_of_free
-from shared.core.state.columns import Int64s, Mask
 
 #: A waiting hole costs this part of itself.
 _WAITING: Final = 16

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.jobs import GroupSpec
+from shared.core.columns import Int64s, Mask, Rows
 from shared.core.resources.asks import CORES, WHOLE, ExtraAsks, Holding
 from shared.core.resources.assign import ResourceAssigner
 from shared.core.resources.headroom import HeadroomQuery, headroom_of
@@ -18,7 +19,6 @@ from shared.core.resources.held import HeldResources
 from shared.core.resources.offers import column_of_size
 from shared.core.scheduling.preemption.search import PreemptionInput, PreemptionSearch
 from shared.core.scheduling.selection.candidates import Placement
-from shared.core.state.columns import Int64s, Mask, Rows
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import EVICT
 from shared.core.state.tables.jobs import Job

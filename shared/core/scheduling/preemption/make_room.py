@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.jobs import ResourceAsk
+from shared.core.columns import Mask
 from shared.core.resources.asks import extra_asks_of
 from shared.core.scheduling.feasibility.node_limits import open_nodes, reserved_limit
 from shared.core.scheduling.model import PlacedPart
@@ -22,7 +23,6 @@ from shared.core.scheduling.reconcile.service_jobs import PlacementRequest
 from shared.core.scheduling.reservations.amounts import NO_LIMIT
 from shared.core.scheduling.selection.alternatives import assign_resources
 from shared.core.scheduling.selection.candidates import ask_columns
-from shared.core.state.columns import Mask
 
 
 def make_room(

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from schemas.base import JobId
 from schemas.plans import Evictions
+from shared.core.columns import Int64s, Mask, Rows
 from shared.core.resources.asks import CORES, WHOLE
 from shared.core.scheduling.preemption.victim_sets import (
     ResourceAmounts,
@@ -30,7 +31,6 @@ from shared.core.scheduling.preemption.victim_sets import (
     cheapest_set,
     cost_of,
 )
-from shared.core.state.columns import Int64s, Mask, Rows
 from shared.core.state.state import State
 from shared.core.state.tables.jobs import Job
 

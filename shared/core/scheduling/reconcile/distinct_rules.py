@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.jobs import GroupSpec
+from shared.core.columns import Mask, Rows
 from shared.core.scheduling.selection.coupling_blocks import codes_of, is_job_wide
-from shared.core.state.columns import Mask, Rows
 from shared.core.state.state import State
 from shared.core.state.tables.jobs import Job
 

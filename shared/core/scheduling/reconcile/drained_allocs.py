@@ -6,8 +6,8 @@ leave at the pace of their `migrate` block, each once its replacement is placed.
 
 import numpy as np
 
+from shared.core.columns import Mask, Rows
 from shared.core.scheduling.reconcile.update_limits import movable_count
-from shared.core.state.columns import Mask, Rows
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import HEALTHY, TERMINAL
 

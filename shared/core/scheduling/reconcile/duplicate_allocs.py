@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from schemas.jobs import GroupSpec
-from shared.core.state.columns import Mask, Rows
+from shared.core.columns import Mask, Rows
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import RUNNING, TERMINAL
 

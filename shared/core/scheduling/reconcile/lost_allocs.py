@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.jobs import Disconnect
-from shared.core.state.columns import Mask, Rows
+from shared.core.columns import Mask, Rows
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import RUN, RUNNING, UNKNOWN
 from shared.core.state.tables.fleet import DISCONNECTED, DOWN

@@ -14,6 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from schemas.jobs import GroupSpec
+from shared.core.columns import Mask, Rows
 from shared.core.scheduling.reconcile.drained_allocs import DRAINED, is_draining
 from shared.core.scheduling.reconcile.duplicate_allocs import ScoreOf
 from shared.core.scheduling.reconcile.service_jobs import (
@@ -30,7 +31,6 @@ from shared.core.scheduling.reconcile.update_limits import (
     missing_canaries,
     replaceable_count,
 )
-from shared.core.state.columns import Mask, Rows
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import HEALTHY, STOP, UNHEALTHY, UNKNOWN
 from shared.core.state.tables.deployments import Deployment

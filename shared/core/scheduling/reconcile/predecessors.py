@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from schemas.plans import Stops
-from shared.core.state.columns import Rows
+from shared.core.columns import Rows
 from shared.core.state.state import State
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from schemas.base import DeploymentKey
 from schemas.jobs import FINITE_JOB_TYPES, GroupSpec, ReschedulePolicy
 from schemas.plans import GroupSize, InPlace, Stops
+from shared.core.columns import Mask, Rows
 from shared.core.scheduling.reconcile.distinct_rules import (
     beyond_rules,
     rows_of_earlier_groups,
@@ -34,7 +35,6 @@ from shared.core.scheduling.reconcile.predecessors import split_stops
 from shared.core.scheduling.reconcile.reschedule_delays import reschedule_delay_ns
 from shared.core.scheduling.reconcile.started_again import STARTED_AGAIN, is_before_stop
 from shared.core.scheduling.selection.coupling_blocks import has_distinct_rules
-from shared.core.state.columns import Mask, Rows
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import (
     COMPLETE,

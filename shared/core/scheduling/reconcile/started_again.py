@@ -6,7 +6,7 @@ of its group is the same (service_jobs.py, system_jobs.py).
 
 import numpy as np
 
-from shared.core.state.columns import Mask, Rows
+from shared.core.columns import Mask, Rows
 from shared.core.state.state import State
 from shared.core.state.tables.jobs import Job
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from schemas.jobs import GroupSpec
 from schemas.plans import GroupSize
+from shared.core.columns import Mask, Rows
 from shared.core.scheduling.reconcile.drained_allocs import is_stop_requested
 from shared.core.scheduling.reconcile.duplicate_allocs import ScoreOf
 from shared.core.scheduling.reconcile.paced_jobs import JOB_CHANGED, NOT_PROMOTED, Pace, pace_of
@@ -38,7 +39,6 @@ from shared.core.scheduling.reconcile.update_limits import (
     replaceable_count,
 )
 from shared.core.scheduling.selection.candidates import Placement
-from shared.core.state.columns import Mask, Rows
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import (
     COMPLETE,

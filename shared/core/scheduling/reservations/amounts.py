@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.jobs import GroupSpec, ResourceAsk
+from shared.core.columns import Int64s
 from shared.core.resources.asks import WHOLE
 from shared.core.resources.held import HeldResources
-from shared.core.state.columns import Int64s
 from shared.core.state.state import State
 
 #: More than any ask: no limit.

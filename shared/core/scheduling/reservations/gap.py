@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from schemas.evaluations import Hold, Reservation
 from schemas.jobs import GroupSpec, ResourceAsk
+from shared.core.columns import Int64s
 from shared.core.resources.held import HeldResources
 from shared.core.scheduling.reservations.amounts import (
     NO_LIMIT,
@@ -27,7 +28,6 @@ from shared.core.scheduling.reservations.amounts import (
 )
 from shared.core.scheduling.reservations.own_rooms import rooms_of
 from shared.core.scheduling.reservations.wait_shapes import queue_order
-from shared.core.state.columns import Int64s
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import EVICT, TERMINAL
 from shared.core.state.tables.jobs import Job

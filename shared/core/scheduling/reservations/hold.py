@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from schemas.evaluations import Hold
 from schemas.jobs import FINITE_JOB_TYPES, SYSTEM_JOB_TYPES, GroupSpec, ResourceAsk
+from shared.core.columns import Int64s, Mask
 from shared.core.resources.headroom import cluster_pools
 from shared.core.resources.held import HeldResources
 from shared.core.scheduling.feasibility.node_limits import distinct_filters
@@ -25,7 +26,6 @@ from shared.core.scheduling.reservations.amounts import (
     used_of,
 )
 from shared.core.scheduling.reservations.gap import reservations_ahead
-from shared.core.state.columns import Int64s, Mask
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import RUN, TERMINAL
 from shared.core.state.tables.jobs import Job

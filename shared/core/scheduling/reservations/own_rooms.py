@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from schemas.evaluations import Waiting
 from schemas.plans import GroupPlacement, Stops
+from shared.core.columns import Mask, Rows
 from shared.core.scheduling.model import PlacedPart, Snapshot
 from shared.core.scheduling.reconcile.service_jobs import PlacementRequest
-from shared.core.state.columns import Mask, Rows
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import EVICT, STOP, TERMINAL
 from shared.core.state.tables.jobs import Job

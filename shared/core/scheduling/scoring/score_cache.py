@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from shared.core.columns import Int64s, Mask
 from shared.core.scheduling.scoring.scores import CPU, DISK, MEMORY, RESOURCES, fit_score
 from shared.core.scheduling.selection.candidates import (
     ROW_BITS,
@@ -17,7 +18,6 @@ from shared.core.scheduling.selection.candidates import (
     marginal_scores,
 )
 from shared.core.scheduling.usage.dirty_rows import DirtyRows
-from shared.core.state.columns import Int64s, Mask
 
 #: The key of a row where one more does not fit: greater than all others.
 NO_KEY: Final = int(np.iinfo(np.int64).max)

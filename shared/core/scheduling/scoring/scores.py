@@ -19,8 +19,8 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from shared.core.columns import Int64s
 from shared.core.scheduling.scoring.pow10 import POW10, SCALE, STEPS, STEPS_LOG2
-from shared.core.state.columns import Int64s
 
 #: The order of the columns in every capacity, used and ask matrix.
 RESOURCES: Final = ("cpu_mhz", "memory_mib", "disk_mib")

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.jobs import GroupSpec
+from shared.core.columns import Int64s, Mask
 from shared.core.scheduling.scoring.scores import (
     CPU,
     MEMORY,
@@ -19,7 +20,6 @@ from shared.core.scheduling.scoring.scores import (
     mean_scores,
     sum_scores,
 )
-from shared.core.state.columns import Int64s, Mask
 
 A = TypeVar("A", bound=np.generic)
 

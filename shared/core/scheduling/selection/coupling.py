@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from shared.core.columns import Codes, Int64s
 from shared.core.scheduling.scoring.pow10 import SCALE
 from shared.core.scheduling.scoring.scores import BOOST_MAX, even_boost, target_boost
-from shared.core.state.columns import Codes, Int64s
 
 #: A value whose count exceeds the minimum by this factor may have an unbounded boost.
 _FAR: Final = BOOST_MAX // SCALE

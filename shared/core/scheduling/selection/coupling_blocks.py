@@ -6,6 +6,7 @@ coupling.py keeps the counts up to date while a count is placed. Source: Nomad s
 import numpy as np
 
 from schemas.jobs import DistinctProperty, GroupSpec, Spread
+from shared.core.columns import Codes, Int64s, Mask
 from shared.core.scheduling.selection.coupling import (
     Block,
     Coupling,
@@ -13,7 +14,6 @@ from shared.core.scheduling.selection.coupling import (
     EvenSpread,
     TargetSpread,
 )
-from shared.core.state.columns import Codes, Int64s, Mask
 from shared.core.state.node_attributes import AttributeColumns
 
 #: The target value that covers all values without a target.

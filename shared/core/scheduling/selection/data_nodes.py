@@ -10,13 +10,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from shared.core.columns import Int64s, Mask
 from shared.core.scheduling.feasibility.node_limits import NodeLimits, open_nodes
 from shared.core.scheduling.model import PlacedPart
 from shared.core.scheduling.plan_state import PlanState, counted, fits_in_place_of
 from shared.core.scheduling.reconcile.service_jobs import PlacementRequest
 from shared.core.scheduling.reservations.own_rooms import origin_rows
 from shared.core.scheduling.selection.alternatives import place_group
-from shared.core.state.columns import Int64s, Mask
 from shared.core.state.tables.allocations import EVICT, TERMINAL
 
 Positions = NDArray[np.intp]

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.jobs import ResourceAsk
+from shared.core.columns import Int64s, Mask
 from shared.core.resources.asks import ExtraAsks, Holding
 from shared.core.resources.assign import ResourceAssigner
 from shared.core.resources.devices import holds
@@ -18,7 +19,6 @@ from shared.core.scheduling.scoring.pow10 import SCALE
 from shared.core.scheduling.selection.candidates import Demand, NodeColumns, Placement
 from shared.core.scheduling.selection.coupling import Coupling
 from shared.core.scheduling.selection.greedy_stepwise import place_stepwise
-from shared.core.state.columns import Int64s, Mask
 
 
 def has_device_affinity(asks: tuple[ResourceAsk, ...]) -> bool:

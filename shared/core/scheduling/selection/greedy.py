@@ -23,6 +23,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from shared.core.columns import Int64s, Mask
 from shared.core.scheduling.scoring.score_cache import NO_KEY, ScoreCache
 from shared.core.scheduling.scoring.scores import Algorithm
 from shared.core.scheduling.selection.candidates import (
@@ -47,8 +48,7 @@ from shared.core.scheduling.selection.greedy_coupled import STEPS_MAX, place_cou
 from shared.core.scheduling.selection.greedy_small import SMALL_COUNT_MAX, place_small
 from shared.core.scheduling.selection.sampled import Sampling, place_sampled
 from shared.core.scheduling.usage.dirty_rows import DirtyRows
-from shared.core.state.columns import Int64s, Mask
-from shared.core.state.splitmix import splitmix64_array
+from shared.core.splitmix import splitmix64_array
 
 #: Run counts are int32.
 _COUNT_MAX: Final = (1 << 31) - 1

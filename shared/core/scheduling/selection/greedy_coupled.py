@@ -19,6 +19,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from shared.core.columns import Int64s
 from shared.core.scheduling.scoring.pow10 import SCALE
 from shared.core.scheduling.selection.candidates import (
     EMPTY,
@@ -37,7 +38,6 @@ from shared.core.scheduling.selection.candidates import (
 )
 from shared.core.scheduling.selection.coupling import CLOSED, CLOSED_BELOW, BlockCounter, Tally
 from shared.core.scheduling.selection.marginal_scorer import MarginalScorer
-from shared.core.state.columns import Int64s
 
 #: Up to this count one vector pass for each placement beats buckets.
 _PASSES_COUNT_MAX: Final = 6

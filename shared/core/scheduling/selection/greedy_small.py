@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from shared.core.columns import Int64s, Mask
 from shared.core.scheduling.scoring.score_cache import NO_KEY, row_key
 from shared.core.scheduling.scoring.scores import anti_affinity_score
 from shared.core.scheduling.selection.candidates import (
@@ -21,7 +22,6 @@ from shared.core.scheduling.selection.candidates import (
     marginal_scores,
     runs_of,
 )
-from shared.core.state.columns import Int64s, Mask
 
 #: Largest count.
 SMALL_COUNT_MAX: Final = 8

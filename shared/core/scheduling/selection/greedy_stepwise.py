@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from shared.core.columns import Int64s, Mask
 from shared.core.resources.asks import Holding
 from shared.core.scheduling.selection.candidates import (
     EMPTY,
@@ -26,7 +27,6 @@ from shared.core.scheduling.selection.candidates import (
 )
 from shared.core.scheduling.selection.coupling import CLOSED, CLOSED_BELOW, Coupling, RowBoosts
 from shared.core.scheduling.selection.marginal_scorer import MarginalScorer
-from shared.core.state.columns import Int64s, Mask
 
 #: Steps of a choice, and how many candidates are scored in the time of one step (greedy_coupled.py).
 STEPS_EACH: Final = 40

@@ -24,7 +24,7 @@ from shared.core.scheduling.selection.candidates import (
 )
 from shared.core.scheduling.selection.coupling import Tally
 from shared.core.scheduling.selection.marginal_scorer import MarginalScorer
-from shared.core.state.splitmix import splitmix64, splitmix64_array
+from shared.core.splitmix import splitmix64, splitmix64_array
 
 CandidateSampling = Literal["all", "two_choices", "log2"]
 

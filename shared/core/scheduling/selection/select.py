@@ -3,6 +3,7 @@
 from typing import Final
 
 from schemas.jobs import GroupSpec, ResourceAsk
+from shared.core.columns import Int64s, Mask
 from shared.core.resources.ask_shape import ask_shape_of
 from shared.core.resources.asks import ExtraAsks
 from shared.core.resources.assign import ResourceAssigner
@@ -26,7 +27,6 @@ from shared.core.scheduling.selection.greedy import SelectionOptions, lane_rows,
 from shared.core.scheduling.selection.greedy_stepwise import StepwisePlacer
 from shared.core.scheduling.selection.sampled import CandidateSampling, Sampling, scan_width
 from shared.core.scheduling.selection.spread_quotas import has_quotas, place_by_quotas
-from shared.core.state.columns import Int64s, Mask
 
 _SAMPLED: Final[dict[str, CandidateSampling]] = {"two_choices": "two_choices", "log2": "log2"}
 

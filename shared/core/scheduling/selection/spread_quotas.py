@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from schemas.jobs import GroupSpec
+from shared.core.columns import Int64s
 from shared.core.scheduling.selection.candidates import (
     EMPTY,
     Demand,
@@ -20,7 +21,6 @@ from shared.core.scheduling.selection.candidates import (
 )
 from shared.core.scheduling.selection.coupling import Coupling, TargetSpread
 from shared.core.scheduling.selection.greedy import SelectionOptions, select_nodes
-from shared.core.state.columns import Int64s
 
 
 def has_quotas(group: GroupSpec) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 
 from schemas.envelope import ENCODER
-from shared.core.state.columns import EntryHashes, hash_texts
+from shared.core.columns import EntryHashes, hash_texts
 from shared.core.state.snapshots.codecs import (
     ByteReader,
     DeferredChunks,

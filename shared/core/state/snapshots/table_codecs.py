@@ -15,13 +15,13 @@ from schemas.base import DeploymentKey, EvalKey, JobId, NodeId, RolloutKey
 from schemas.evaluations import Reservation
 from schemas.nodes import NodeRefused, NodeSpec, Pool
 from schemas.policy import Policy
+from shared.core.columns import EntryHashes, RowPool, grown
 from shared.core.resources.ask_shape import AskShape
 from shared.core.resources.asks import ExtraAsks, Holding
 from shared.core.resources.devices import DeviceModel
 from shared.core.resources.held import HeldResources
 from shared.core.resources.offers import OfferedResources, SlotPool
 from shared.core.resources.ports import HeldPorts, _RowsByPort
-from shared.core.state.columns import EntryHashes, RowPool, grown
 from shared.core.state.group_registry import GroupKey, GroupRegistry
 from shared.core.state.ids import Incarnations
 from shared.core.state.live_children import MARK

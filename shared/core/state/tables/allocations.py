@@ -23,10 +23,7 @@ from schemas.envelope import ENCODER
 from schemas.jobs import JobRegistered, JobsCollected
 from schemas.plans import GroupPlacement, PlanCommitted
 from schemas.policy import IncarnationBegan
-from shared.core.resources.ask_shape import AskShape, ask_shape_of
-from shared.core.resources.asks import Holding, holdings_of
-from shared.core.resources.held import HeldResources
-from shared.core.state.columns import (
+from shared.core.columns import (
     EntryHashes,
     RowHashes,
     RowPool,
@@ -34,6 +31,9 @@ from shared.core.state.columns import (
     grown,
     hash_columns,
 )
+from shared.core.resources.ask_shape import AskShape, ask_shape_of
+from shared.core.resources.asks import Holding, holdings_of
+from shared.core.resources.held import HeldResources
 from shared.core.state.group_registry import GroupRegistry
 from shared.core.state.ids import make_key
 from shared.core.state.live_children import LiveChildren

@@ -1,7 +1,7 @@
 """Deployments: how far the new version of each job has got, group by group.
 
 Counters grow by facts alone (`plan.committed`, `allocations.health_changed`); what follows from them is decided in
-`shared/core/decide/deployment_progress.py`. A deployment that ended never changes again.
+`shared/core/decide/deployments/progress.py`. A deployment that ended never changes again.
 """
 
 from collections.abc import Callable, Iterable
@@ -25,7 +25,7 @@ from schemas.deployments import (
 from schemas.gates import DeploymentGated, GateChanged, WindowChanged
 from schemas.jobs import GroupSpec, JobRegistered, JobsCollected, UpdatePolicy
 from schemas.plans import PlanCommitted
-from shared.core.state.columns import EntryHashes, encode_entries
+from shared.core.columns import EntryHashes, encode_entries
 from shared.core.state.gates import OPEN, PASSED, GateState, WindowState
 from shared.core.state.tables.consumer import EventConsumer, EventHandlers
 

@@ -18,7 +18,7 @@ from schemas.evaluations import (
 from schemas.nodes import CapacityFreed
 from schemas.plans import Origin, PlanCommitted, PlanRefused
 from schemas.policy import IncarnationBegan
-from shared.core.state.columns import EntryHashes, encode_entries
+from shared.core.columns import EntryHashes, encode_entries
 from shared.core.state.ids import make_key
 from shared.core.state.tables.consumer import EventConsumer, EventHandlers
 

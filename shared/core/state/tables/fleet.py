@@ -25,9 +25,9 @@ from schemas.nodes import (
     Pool,
     PoolDeclared,
 )
+from shared.core.columns import RowHashes, RowPool, Rows, grown, hash_columns
 from shared.core.resources.held import HeldResources
 from shared.core.resources.offers import OfferedResources, column_of_size
-from shared.core.state.columns import RowHashes, RowPool, Rows, grown, hash_columns
 from shared.core.state.node_attributes import AttributeColumns, node_attributes
 from shared.core.state.tables.consumer import EventConsumer, EventHandlers
 

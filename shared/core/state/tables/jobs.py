@@ -29,7 +29,7 @@ from schemas.jobs import (
 )
 from schemas.plans import PlanCommitted
 from schemas.rollouts import RolloutEnded, RolloutStarted
-from shared.core.state.columns import EntryHashes, encode_entries
+from shared.core.columns import EntryHashes, encode_entries
 from shared.core.state.tables.consumer import EventConsumer, EventHandlers
 
 #: Versions that are kept, as in Nomad: beside them those with a name, and the newest stable one.

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from schemas.base import JobId
 from schemas.jobs import JobRegistered, JobsCollected, JobStopped, PeriodicBlock
 from schemas.launches import JobLaunched, JobPayload, LaunchSkipped
-from shared.core.state.columns import EntryHashes, encode_entries
+from shared.core.columns import EntryHashes, encode_entries
 from shared.core.state.tables.consumer import EventConsumer, EventHandlers
 
 #: Launches, and skipped ones, that are remembered of a job.

@@ -1,7 +1,7 @@
 """Rollouts: which jobs are brought up together, and how far each has got.
 
-What follows from the end of a member's deployment is decided in `shared/core/decide/rollouts.py`. A rollout that ended
-never changes again.
+What follows from the end of a member's deployment is decided in `shared/core/decide/deployments/rollouts.py`. A rollout
+that ended never changes again.
 """
 
 from itertools import islice
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from schemas.base import DeploymentKey, JobId, RolloutKey
 from schemas.deployments import DeploymentEnded
 from schemas.rollouts import RolloutEnded, RolloutStarted
-from shared.core.state.columns import EntryHashes, encode_entries
+from shared.core.columns import EntryHashes, encode_entries
 from shared.core.state.tables.consumer import EventConsumer, EventHandlers
 
 #: Ended rollouts that are kept.

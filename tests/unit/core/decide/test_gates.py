@@ -24,7 +24,7 @@ from schemas.gates import (
     WindowReading,
 )
 from schemas.policy import OperatorRefused
-from shared.core.decide.gates import built_in_gauge
+from shared.core.decide.deployments.gates import built_in_gauge
 from shared.core.state.gates import (
     CLOSED,
     OPEN,

@@ -13,7 +13,7 @@ from schemas.deployments import (
 )
 from schemas.policy import OperatorRefused
 from shared.core.decide.consequences import apply_facts
-from shared.core.decide.deployment_progress import hold_deployment, release_deployment
+from shared.core.decide.deployments.progress import hold_deployment, release_deployment
 from tests.unit.core.decide.test_deployments import MINUTE, Rollout, of_type, paced, watchers
 
 

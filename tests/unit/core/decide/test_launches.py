@@ -10,7 +10,7 @@ from schemas.evaluations import EvaluationsCreated
 from schemas.jobs import JobRegistered, JobsCollected, PeriodicBlock
 from schemas.launches import ForceLaunch, JobLaunched, LaunchDue, LaunchSkipped
 from schemas.policy import CollectGarbage, OperatorRefused
-from shared.core.decide.children import child_spec
+from shared.core.decide.jobs.children import child_spec
 from shared.core.state.snapshots.codecs import ByteReader
 from shared.core.state.snapshots.table_codecs import TABLE_CODECS
 from shared.core.state.tables.launches import LAUNCHES_KEPT, SKIPS_KEPT

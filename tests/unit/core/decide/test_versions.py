@@ -19,7 +19,7 @@ from schemas.jobs import (
     UpdatePolicy,
 )
 from schemas.policy import OperatorRefused
-from shared.core.decide.version_marks import TAGS_MAX
+from shared.core.decide.jobs.version_marks import TAGS_MAX
 from tests.builders import Cluster, group, join, register, stop
 
 APP = JobId("app")

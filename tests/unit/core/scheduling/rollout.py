@@ -18,7 +18,7 @@ from schemas.deployments import (
 from schemas.evaluations import EvaluationsCreated, NewEvaluation
 from schemas.jobs import GroupSpec, UpdatePolicy
 from schemas.plans import PlanCommitted
-from shared.core.decide.deployments import health_changed
+from shared.core.decide.deployments.requests import health_changed
 from shared.core.state.tables.allocations import FAILED, RUNNING
 from shared.core.state.tables.deployments import Deployment
 from tests.builders import Cluster, group, join, register

@@ -3,7 +3,7 @@
 from typing import NoReturn
 
 from schemas.nodes import NodesCollected
-from shared.core.decide.jobs import unknown_pool_warnings
+from shared.core.decide.jobs.submissions import unknown_pool_warnings
 from shared.core.state.snapshots.codecs import ByteReader
 from shared.core.state.snapshots.table_codecs import TABLE_CODECS
 from shared.core.state.tables.fleet import FleetTable

@@ -20,15 +20,16 @@ from schemas.jobs import (
 )
 from schemas.launches import DispatchJob
 from schemas.rollouts import RegisterJobs
-from shared.core.decide.children import next_evaluation
 from shared.core.decide.deciders import Deciders
-from shared.core.decide.deployment_progress import deploys_plainly
-from shared.core.decide.dispatch import decide_dispatch
+from shared.core.decide.deployments.progress import deploys_plainly
+from shared.core.decide.deployments.rollouts import start_rollout
+from shared.core.decide.evaluations import next_evaluation
+from shared.core.decide.job_fields import registration_of
+from shared.core.decide.jobs.dispatch import decide_dispatch
+from shared.core.decide.jobs.versions import VersionCommand, next_version
 from shared.core.decide.purge import purge_job
 from shared.core.decide.reschedules import make_due
-from shared.core.decide.rollouts import start_rollout
 from shared.core.decide.submission_fault import SubmissionFault
-from shared.core.decide.versions import VersionCommand, next_version
 from shared.core.state.state import State
 from shared.core.state.tables.jobs import Job, spec_digest
 
@@ -163,7 +164,7 @@ def _register_together(state: State, command: RegisterJobs) -> list[Event]:
 def _register(state: State, command: RegisterJob, old: Job | None, origin: int = -1) -> list[Event]:
     """Register a version; `origin` is the newest one where it takes the text of an older one."""
     index = old.modify_seq if old is not None else 0
-    if command.check_index not in {-1, index}:
+    if index != command.check_index != -1:
         message = f"job {command.job_id!r} is at modify index {index}, not {command.check_index}"
         return [_refusal(command, "conflict", message)]
     if old is not None and old.job_type != command.job_type and not old.stopped:
@@ -186,27 +187,16 @@ def _register(state: State, command: RegisterJob, old: Job | None, origin: int =
     # Nothing of it is ever placed: there is nothing to evaluate.
     is_pattern = command.periodic is not None or command.parameterized is not None
     runs = not is_pattern and not command.stopped
-    registered = JobRegistered(
+    registered = registration_of(
+        command,
+        command.job_id,
+        version,
+        command.spec,
         submission_id=command.submission_id,
         digest=command.digest,
-        job_id=command.job_id,
-        version=version,
-        job_type=command.job_type,
-        priority=command.priority,
-        datacenters=command.datacenters,
-        node_pool=command.node_pool,
-        all_at_once=command.all_at_once,
-        groups=command.groups,
-        spec=command.spec,
         evaluation=EvalKey(0) if is_pattern else next_evaluation(state),
-        warnings=(*command.warnings, *unknown_pool_warnings(state, command.node_pool)),
-        stopped=command.stopped,
-        parent=command.parent,
-        periodic=command.periodic,
+        warnings=command.warnings + unknown_pool_warnings(state, command.node_pool),
         launches_after_ns=state.t_ns if command.periodic is not None else 0,
-        parameterized=command.parameterized,
-        gates=command.gates,
-        windows=command.windows,
         # The same text again is not a revert.
         reverted_from=-1 if is_same else origin,
         # What may be held from its start has a fact of its own.

@@ -1,7 +1,7 @@
 """Next versions out of kept ones: revert, scale, start.
 
 Decides which text and groups the next version has, or why there is none; how it is registered is that of any submission
-(`jobs.py`). Reads of a job's text only counts and the bounds of the scaling block.
+(`submissions.py`). Reads of a job's text only counts and the bounds of the scaling block.
 """
 
 from typing import Any
@@ -9,8 +9,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from schemas.base import JobId
 from schemas.job_versions import RevertJob, ScaleJob, StartJob
 from schemas.jobs import SYSTEM_JOB_TYPES, RegisterJob
+from shared.core.decide.job_fields import command_of
 from shared.core.decide.submission_fault import SPEC_BYTES_MAX, SubmissionFault
 from shared.core.state.state import State
 from shared.core.state.tables.jobs import Job, JobVersion
@@ -175,20 +177,11 @@ def _encoded(fields: dict[str, Any]) -> bytes:
 
 def _registration(command: VersionCommand, job: Job, spec: bytes) -> RegisterJob:
     """Make the registration of groups and a text; it runs unless the text itself says that it does not."""
-    return RegisterJob(
+    return command_of(
+        # What is submitted has no parent.
+        replace(job, stopped=_STOP.decode(spec).stop, parent=JobId("")),
+        job.id,
+        spec,
         submission_id=command.submission_id,
         digest=command.digest,
-        job_id=job.id,
-        job_type=job.job_type,
-        priority=job.priority,
-        datacenters=job.datacenters,
-        node_pool=job.node_pool,
-        all_at_once=job.all_at_once,
-        groups=job.groups,
-        spec=msgspec.Raw(spec),
-        stopped=_STOP.decode(spec).stop,
-        periodic=job.periodic,
-        parameterized=job.parameterized,
-        gates=job.gates,
-        windows=job.windows,
     )

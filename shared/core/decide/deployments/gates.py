@@ -20,7 +20,7 @@ from schemas.gates import (
     WindowChanged,
     WindowReading,
 )
-from shared.core.decide.deployment_progress import (
+from shared.core.decide.deployments.progress import (
     Failure,
     fail_deployment,
     hold_deployment,

@@ -1,6 +1,6 @@
 """Deployments: commands of operators and the clock.
 
-Decides the fact, or the refusal in Nomad's words; what follows from it is decided in `deployment_progress.py` once it
+Decides the fact, or the refusal in Nomad's words; what follows from it is decided in `progress.py` once it
 is applied. A command that already holds changes nothing.
 """
 
@@ -23,8 +23,10 @@ from schemas.deployments import (
     SetAllocationHealth,
 )
 from schemas.gates import GateDue
+from shared.core.columns import Rows
 from shared.core.decide.deciders import TimedDeciders
-from shared.core.decide.deployment_progress import (
+from shared.core.decide.deployments.gates import decide_gates
+from shared.core.decide.deployments.progress import (
     BY_DEADLINE,
     BY_OPERATOR,
     Failure,
@@ -34,9 +36,7 @@ from shared.core.decide.deployment_progress import (
     promotion,
     ready_canaries,
 )
-from shared.core.decide.gates import decide_gates
 from shared.core.decide.operator import refuse
-from shared.core.state.columns import Rows
 from shared.core.state.ids import deployment_id, rollout_id
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import HEALTHY, UNHEALTHY

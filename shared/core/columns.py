@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.envelope import ENCODER
-from shared.core.state.splitmix import splitmix64_array
+from shared.core.splitmix import splitmix64_array
 
 Rows = NDArray[np.int32]
 Mask = NDArray[np.bool_]

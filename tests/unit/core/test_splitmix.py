@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.core.state.splitmix import splitmix64, splitmix64_array
+from shared.core.splitmix import splitmix64, splitmix64_array
 from tests.examples import examples
 
 

@@ -2,7 +2,7 @@
 
 Decides from the state that already holds the fact which brought it about: a version that was registered, a plan that
 was committed, health that was reported. What fails goes back to the newest stable version, as a new version. Must not
-know commands (`deployments.py`), nor which allocations are placed or stopped: that is the scheduler's.
+know commands (`requests.py`), nor which allocations are placed or stopped: that is the scheduler's.
 Source of rules and texts: Nomad, deploymentwatcher/deployment_watcher.go and structs/deployment.go.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from schemas.allocations import AllocationsHealthChanged
-from schemas.base import DeploymentKey, EvalKey, Event, JobId
+from schemas.base import DeploymentKey, Event, JobId
 from schemas.deployments import (
     DeploymentEnded,
     DeploymentGroup,
@@ -25,8 +25,10 @@ from schemas.deployments import (
 from schemas.evaluations import EvaluationsCreated, NewEvaluation
 from schemas.jobs import SYSTEM_JOB_TYPES, GroupSpec, JobRegistered, JobStopped, UpdatePolicy
 from schemas.plans import PlanCommitted
+from shared.core.columns import Rows
+from shared.core.decide.evaluations import next_evaluation
+from shared.core.decide.job_fields import registration_of
 from shared.core.scheduling.reconcile.reschedule_delays import reschedule_delay_ns
-from shared.core.state.columns import Rows
 from shared.core.state.ids import deployment_id
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import HEALTHY, UNHEALTHY
@@ -467,25 +469,15 @@ def register_version(
     """Register the text of an older version as the next one."""
     old = target.job
     assert old is not None
-    ordinal = state.evaluations.next_ordinal(state.seq)
-    registered = JobRegistered(
+    registered = registration_of(
+        # Core version 0.3.0 leaves this block out; decisions of one version are equal.
+        replace(old, stopped=stopped, parameterized=None),
+        job.id,
+        job.version + 1,
+        msgspec.Raw(target.spec),
         submission_id=submission_id,
         digest=old.spec_digest,
-        job_id=job.id,
-        version=job.version + 1,
-        job_type=old.job_type,
-        priority=old.priority,
-        datacenters=old.datacenters,
-        node_pool=old.node_pool,
-        all_at_once=old.all_at_once,
-        groups=old.groups,
-        spec=msgspec.Raw(target.spec),
-        evaluation=EvalKey(state.policy.incarnations.key(state.seq, ordinal)),
-        stopped=stopped,
-        parent=old.parent,
-        periodic=old.periodic,
-        gates=old.gates,
-        windows=old.windows,
+        evaluation=next_evaluation(state),
         reverted_from=job.version,
         # A way back is not held: gates and windows do not matter.
         deploys=not (stopped or old.is_pattern) and deploys_plainly(old.job_type, old.groups),

@@ -2,7 +2,7 @@
 
 Decides from the state that already holds the fact which brought it about: a member's deployment that ended, a member
 that was registered or stopped alone, a rollout that ended. How a single deployment continues is decided in
-`deployment_progress.py`, which asks the table of rollouts where a member differs.
+`progress.py`, which asks the table of rollouts where a member differs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,9 +24,8 @@ from schemas.rollouts import (
     RolloutMember,
     RolloutStarted,
 )
-from shared.core.decide.children import next_evaluation
 from shared.core.decide.deciders import TimedDeciders
-from shared.core.decide.deployment_progress import (
+from shared.core.decide.deployments.progress import (
     TRIGGER,
     ended_deployment,
     evaluate_jobs,
@@ -36,8 +35,9 @@ from shared.core.decide.deployment_progress import (
     register_version,
     release_deployment,
 )
+from shared.core.decide.deployments.rollout_members import member_fault
+from shared.core.decide.evaluations import next_evaluation
 from shared.core.decide.operator import refuse
-from shared.core.decide.rollout_members import member_fault
 from shared.core.decide.submission_fault import SPEC_BYTES_MAX, SubmissionFault
 from shared.core.state.ids import rollout_id
 from shared.core.state.state import State

@@ -4,26 +4,21 @@ Whether and when is decided in `launches.py` and `dispatch.py`.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from schemas.base import EvalKey, Event, JobId
 from schemas.evaluations import EvaluationsCreated, NewEvaluation
-from schemas.jobs import JobRegistered
+from schemas.jobs import PeriodicBlock
 from schemas.launches import JobPayload
+from shared.core.decide.evaluations import next_evaluation
+from shared.core.decide.job_fields import registration_of
 from shared.core.state.state import State
 from shared.core.state.tables.jobs import Job
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _META = msgspec.json.Decoder(dict[str, str])
-
-
-def next_evaluation(state: State) -> EvalKey:
-    """Return the key of the next evaluation that the transaction creates."""
-    # The state stands in the transaction that is being written, so its seq is the one these events will get.
-    ordinal = state.evaluations.next_ordinal(state.seq)
-    return EvalKey(state.policy.incarnations.key(state.seq, ordinal))
 
 
 def child_spec(spec: bytes, *, without: str, **fields: object) -> bytes:
@@ -48,24 +43,35 @@ def register_child(
     spec: bytes,
     triggered_by: str,
     payload: bytes = b"",
-    **fields: Any,
+    submission_id: str = "",
+    digest: str = "",
+    dispatch_token: str = "",
+    priority: int | None = None,
+    periodic: PeriodicBlock | None = None,
 ) -> list[Event]:
     """Register a child with its payload, and evaluate it unless it is a pattern itself."""
-    is_pattern = fields.get("periodic") is not None
-    shared: dict[str, Any] = {"submission_id": "", "digest": "", "priority": parent.priority}
-    registered = JobRegistered(
-        **(shared | fields),
-        job_id=child_id,
-        version=0,
-        job_type=parent.job_type,
-        datacenters=parent.datacenters,
-        node_pool=parent.node_pool,
-        all_at_once=parent.all_at_once,
-        groups=parent.groups,
-        spec=msgspec.Raw(spec),
+    is_pattern = periodic is not None
+    child = replace(
+        parent,
+        parent=parent.id,
+        priority=parent.priority if priority is None else priority,
+        stopped=False,
+        periodic=periodic,
+        # What makes the parent a pattern, and what holds back deployments, stays with the parent.
+        parameterized=None,
+        gates=(),
+        windows=(),
+    )
+    registered = registration_of(
+        child,
+        child_id,
+        0,
+        msgspec.Raw(spec),
+        submission_id=submission_id,
+        digest=digest,
         evaluation=EvalKey(0) if is_pattern else next_evaluation(state),
         launches_after_ns=state.t_ns if is_pattern else 0,
-        parent=parent.id,
+        dispatch_token=dispatch_token,
     )
     events: list[Event] = [registered]
     if payload:

@@ -7,8 +7,8 @@ a parent, since the second names the child.
 from schemas.base import SECOND_NS, Event, JobId
 from schemas.launches import ForceLaunch, JobLaunched, LaunchDue, LaunchSkipped
 from schemas.policy import OperatorRefused
-from shared.core.decide.children import child_spec, register_child
 from shared.core.decide.deciders import Deciders
+from shared.core.decide.jobs.children import child_spec, register_child
 from shared.core.state.live_children import MARK
 from shared.core.state.state import State
 from shared.core.state.tables.jobs import Job

@@ -1,16 +1,19 @@
 """Dispatch: a child of a parameterized job is registered with a payload and meta of its own.
 
-Decides what a dispatch must have, and that two of one token are one. Its verdict is that of a submission (`jobs.py`).
+Decides what a dispatch must have, and that two of one token are one. Its verdict is that of a submission
+(`submissions.py`).
 """
 
 from hashlib import blake2b
 
 import msgspec
+from msgspec.structs import replace
 
 from schemas.base import EvalKey, Event, JobId
 from schemas.jobs import JobRegistered, ParameterizedBlock
 from schemas.launches import PAYLOAD_BYTES_MAX, DispatchJob
-from shared.core.decide.children import child_spec, merged_meta, register_child
+from shared.core.decide.job_fields import registration_of
+from shared.core.decide.jobs.children import child_spec, merged_meta, register_child
 from shared.core.decide.submission_fault import SPEC_BYTES_MAX, SubmissionFault
 from shared.core.state.state import State
 from shared.core.state.tables.jobs import Job
@@ -87,21 +90,14 @@ def _dispatched(state: State, command: DispatchJob, job: Job, child_id: JobId) -
 def _known(state: State, command: DispatchJob, child: Job) -> JobRegistered:
     """Say again what is registered: it changes nothing, and is the verdict."""
     spec = state.jobs.spec(child.id, child.version) or b"{}"
-    return JobRegistered(
+    return registration_of(
+        # A dispatched child has none of these; who registered a job under its id changes no verdict.
+        replace(child, parameterized=None, gates=(), windows=()),
+        child.id,
+        child.version,
+        msgspec.Raw(spec),
         submission_id=command.submission_id,
         digest=command.digest,
-        job_id=child.id,
-        version=child.version,
-        job_type=child.job_type,
-        priority=child.priority,
-        datacenters=child.datacenters,
-        node_pool=child.node_pool,
-        all_at_once=child.all_at_once,
-        groups=child.groups,
-        spec=msgspec.Raw(spec),
         evaluation=EvalKey(0),
-        stopped=child.stopped,
-        parent=child.parent,
-        periodic=child.periodic,
         dispatch_token=command.token,
     )

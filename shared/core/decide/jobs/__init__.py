@@ -1,0 +1,1 @@
+"""Commands about jobs to facts: submissions, versions, dispatches, launches of children."""
