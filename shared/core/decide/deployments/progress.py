@@ -470,7 +470,7 @@ def register_version(
     old = target.job
     assert old is not None
     registered = registration_of(
-        # Core version 0.3.0 leaves this block out; decisions of one version are equal.
+        # The block is left out: to keep it is another decision, and so another CORE_VERSION.
         replace(old, stopped=stopped, parameterized=None),
         job.id,
         job.version + 1,
