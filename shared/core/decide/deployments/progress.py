@@ -470,8 +470,7 @@ def register_version(
     old = target.job
     assert old is not None
     registered = registration_of(
-        # The block is left out: to keep it is another decision, and so another CORE_VERSION.
-        replace(old, stopped=stopped, parameterized=None),
+        replace(old, stopped=stopped),
         job.id,
         job.version + 1,
         msgspec.Raw(target.spec),

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from schemas.base import Event, JobId, RolloutKey
@@ -15,10 +16,18 @@ from schemas.deployments import (
     PauseDeployment,
     PromoteDeployment,
 )
-from schemas.jobs import JobRegistered, JobStopped, RegisterJob, SubmissionRefused
+from schemas.jobs import (
+    JobRegistered,
+    JobStopped,
+    ParameterizedBlock,
+    PeriodicBlock,
+    RegisterJob,
+    SubmissionRefused,
+)
 from schemas.nodes import AllocReport
 from schemas.policy import CollectGarbage, OperatorRefused
 from schemas.rollouts import FailRollout, RolloutEnded, RolloutStarted
+from shared.core.decide.deployments.progress import register_version
 from shared.query.deployments import deployment_waits
 from shared.query.rollouts import member_lines
 from tests.builders import group, register, stop
@@ -375,3 +384,22 @@ def test_a_member_that_waits_is_no_garbage() -> None:
     assert JobId("b") in at.state.jobs.by_id
     at.settle()
     assert at.rollout.status == "successful"
+
+
+def test_a_way_back_keeps_what_makes_a_job_a_pattern() -> None:
+    """A version that is registered again is parameterized or periodic if it was: it runs nothing itself."""
+    at = two()
+    patterns: tuple[dict[str, Any], ...] = (
+        {"parameterized": ParameterizedBlock()},
+        {"periodic": PeriodicBlock(crons=("0 0 * * *",))},
+    )
+    for number, fields in enumerate(patterns):
+        name = JobId(f"pattern{number}")
+        at.do(register(name, job_type="batch", **fields))
+        job = at.state.jobs.by_id[name]
+        kept = msgspec.structs.replace(at.state.jobs.versions[name][-1], job=job)
+        again = register_version(at.state, job, kept, "revert")[0]
+        assert isinstance(again, JobRegistered)
+        assert again.parameterized == job.parameterized
+        assert again.periodic == job.periodic
+        assert not again.deploys
