@@ -21,7 +21,7 @@ from schemas.jobs import ErrorDetail, Verdict
 from schemas.operator import OperatorVerdict
 from schemas.projections import Query
 from services.cli import global_options
-from services.cli.runtime import contexts
+from services.cli.runtime import contexts, hints
 from services.cli.runtime.bus_notices import BusNotices, which_answer
 from services.cli.runtime.output import CliError, strip_control_chars
 from shared.bus.connection.nats_client import redacted_url
@@ -76,7 +76,7 @@ async def connect_client(client: Client, found: contexts.Context) -> Client:
     """Connect within CONNECT_TIMEOUT_S. Raises CliError `unavailable` with a hint."""
     shown = redacted_url(found.url)
     where = f"{shown} (context {found.name})" if found.name else shown
-    hint = "is `caravan up` running? CARAVAN_NATS_URL or --context selects another bus"
+    hint = hints.absent_bus()
     try:
         return await asyncio.wait_for(client.__aenter__(), CONNECT_TIMEOUT_S)
     except TimeoutError as err:
@@ -213,19 +213,16 @@ async def _request(
                 # The server delivered it to nothing, so it may be sent again.
                 if "no responder" not in str(err) or time.monotonic() > began + _RESTART_S:
                     text = await explain_no_answer(client, service)
-                    raise CliError("unavailable", f"{text}: {await _asked(err, began)}") from err
+                    told = f"{text}: {await _asked(err, service, began)}"
+                    raise CliError("unavailable", told) from err
             await asyncio.sleep(_RESTART_POLL_S)
 
 
-async def _asked(err: BusUnavailable, began: float) -> str:
+async def _asked(err: BusUnavailable, service: str, began: float) -> str:
     """Say what was asked of whom, for how long, and what to try."""
     url = selected_bus_url()
     text = f"{err} (asked at {redacted_url(url)} for {time.monotonic() - began:.1f} s)"
-    hint = (
-        await which_answer(url)
-        or "`caravan operator status`, and the log of the service, tell more"
-    )
-    return f"{text}; {hint}"
+    return f"{text}; {await which_answer(url) or hints.silent_service(service)}"
 
 
 async def request_until_decided(
