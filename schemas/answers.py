@@ -7,6 +7,7 @@ many there were.
 import msgspec
 
 from schemas.base import DOUBLE_MAX, ExactWire, Wire
+from schemas.bus_answers import BusStatus
 from schemas.jobs import ErrorDetail, Verdict
 from schemas.policy import Policy
 from schemas.projections import (
@@ -105,6 +106,8 @@ class ClusterAnswer(QueryAnswer, frozen=True, kw_only=True):
     alarms: tuple[str, ...] = ()
     #: release of the view that answers.
     release: str = ""
+    #: the servers of the bus now; without servers in an answer about a past moment.
+    bus: BusStatus = BusStatus()
     #: `t_ns` as text where it exceeds 2^53; else empty.
     t_ns_text: str = ""
 

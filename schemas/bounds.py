@@ -81,6 +81,7 @@ _WORDS = {
     ("JobLine", "job_type"): _JOB_TYPES,
     ("EvalSummary", "status"): _EVALUATION,
     ("EvalSummary", "job_type"): _JOB_TYPES,
+    ("BusServer", "status"): "current behind away up",
     ("NodeSummary", "status"): _NODE,
     ("NodeSummary", "eligibility"): "eligible ineligible",
     ("DeploymentLine", "status"): "running paused successful failed cancelled",

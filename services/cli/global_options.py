@@ -28,3 +28,17 @@ def at_position() -> str:
 def export_dir() -> str:
     """Value of --from-file."""
     return _from_file[0]
+
+
+#: The command waits for commits.
+_follows_commits = [False]
+
+
+def set_follows_commits(value: bool) -> None:  # noqa: FBT001 - a fact about the command.
+    """Set whether the command of this run waits for commits."""
+    _follows_commits[0] = value
+
+
+def follows_commits() -> bool:
+    """Whether the command of this run waits for commits."""
+    return _follows_commits[0]

@@ -128,6 +128,7 @@ def _run(words: list[str], command: CommandSpec | None) -> int:
     global_options.set_global_options(
         given.pop("context", ""), given.pop("at", ""), given.pop("from_file", "")
     )
+    global_options.set_follows_commits(command.changes or bool(given.get("monitor")))
     if command.changes:
         from services.cli.runtime.bus_client import announce_target
 

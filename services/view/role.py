@@ -27,6 +27,7 @@ from shared.core.decide.garbage import LogTimeIndex
 from shared.core.runtime.messages import (
     Ack,
     Answer,
+    BusSeen,
     CaughtUp,
     Effect,
     Listen,
@@ -109,6 +110,8 @@ class View(ReplicatedRole):
         #: what the background read of the stored log found.
         self.scrub = ScrubReport()
         self._lost = LostHistory()
+        #: what the shell found at its last look at the servers of the bus.
+        self._bus_alarms: tuple[str, ...] = ()
         self._waiting: list[Record] = []
         #: the log was read to its end once.
         self._is_open = False
@@ -128,7 +131,12 @@ class View(ReplicatedRole):
             for noun in NOUNS
         )
         return (
-            Replay(space=True, tables=self.replica.tables, batch_window_ns=BATCH_WINDOW_NS),
+            Replay(
+                space=True,
+                tables=self.replica.tables,
+                batch_window_ns=BATCH_WINDOW_NS,
+                servers=True,
+            ),
             Listen("query", subjects.QUERIES, queue="view"),
             Listen("node_query", subjects.NODE_QUERIES, queue="view"),
             *requests,
@@ -142,7 +150,8 @@ class View(ReplicatedRole):
         return (lost,) if lost else ()
 
     def _tell_alarms(self) -> None:
-        self._answers.alarms = tuple(filter(None, (self.scrub.alarm, *self.alarms)))
+        alarms = (*self._bus_alarms, self.scrub.alarm, *self.alarms)
+        self._answers.alarms = tuple(filter(None, alarms))
 
     def metrics(self) -> dict[str, float]:
         """Gauges and counters by Prometheus name; what there is, counted now."""
@@ -222,6 +231,9 @@ class View(ReplicatedRole):
                     self._is_open = self._questions.is_open = True
                     self._marker.follow()
                     self._snapshots.look(step)
+            case BusSeen():
+                self._answers.bus, self._bus_alarms = item.status, item.alarms
+                self._tell_alarms()
             case LogScrubbed():
                 self.scrub.learn(item)
                 self._tell_alarms()

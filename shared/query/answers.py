@@ -20,6 +20,7 @@ from schemas.answers import (
     QueryAnswer,
 )
 from schemas.bounds import QUERY_LIMIT_MAX
+from schemas.bus_answers import BusStatus
 from schemas.envelope import LeaseHeld
 from schemas.evaluation_answers import EvalAnswer, EvalsAnswer, WaitingAnswer, WhyAnswer
 from schemas.job_answers import (
@@ -82,10 +83,13 @@ class QueryEngine:
         self._histories = histories
         self._dead = dead
         self._masks = PlacementCache()
+        self._clock = clock
         self.catalog = ServiceCatalog()
         self.lease = LeaseHeld(holder="", cluster_id="")
         #: alarms for operators beside the capacity of the log.
         self.alarms: tuple[str, ...] = ()
+        #: the servers of the bus, when they were last looked at.
+        self.bus = BusStatus()
         self.jobs = JobAnswers(replica, histories, clock)
         self._by_noun: dict[str, Callable[[Query], QueryAnswer]] = {
             **self.jobs.by_noun,
@@ -357,6 +361,10 @@ class QueryEngine:
             tables=self._state.hashes() if query.id == "hashes" else {},
             alarms=tuple(text for text in (self._replica.room.alarm, *self.alarms) if text),
             release=RELEASE,
+            # Without servers it is of a past moment.
+            bus=msgspec.structs.replace(
+                self.bus, answered_ns=self._clock.now_ns if self.bus.servers else 0
+            ),
         )
 
     def _policy(self, _query: Query) -> PolicyAnswer:

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from services.cli.main import main
+from services.cli.operator import bootstrap
+from services.cli.runtime.output import CliError, CommandOutput
 from shared.bus.server import accounts, nats_server
+from tests.bus.toys import Bus
 
 Create = Callable[[], tuple[int, dict[str, object]]]
 
@@ -49,8 +52,44 @@ def test_a_lost_log_is_not_made_again(
         code, told = create()
         assert code == 1
         assert "LOG_1" in str(told) or "JOBS" in str(told)
+        assert "restore a copy" in str(told)
     finally:
         running.stop()
+
+
+def test_what_cannot_succeed_ends_at_once_with_the_way_out(
+    bus: Bus, tmp_path: Path, create: Create, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refused login and another number of servers do not get better by waiting: exit 1, and what to do."""
+    monkeypatch.setenv("CARAVAN_NATS_URL", bus.server.url)
+    # A minute would pass in a wait, and the test's own bound is longer: the time is taken away.
+    monkeypatch.setattr(bootstrap, "_CREATE_S", 1e9)
+    accounts.write_credentials(tmp_path / "credentials.json", accounts.new_credentials())
+    code, told = create()
+    assert code == 1
+    assert "--force-recreate nats-1" in str(told)
+    accounts.write_credentials(tmp_path / "credentials.json", bus.credentials)
+    assert create() == (0, {"cluster_id": "c1", "streams": "created"})
+    monkeypatch.setenv("CARAVAN_REPLICAS", "3")
+    code, told = create()
+    assert code == 1
+    assert "operator bootstrap --servers" in str(told)
+
+
+def test_a_bus_that_is_not_there_is_waited_for_aloud(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first line says what is waited for; the last one who was asked, for how long, and what to start."""
+    monkeypatch.setattr(bootstrap, "_CREATE_S", -1.0)
+    monkeypatch.setenv("CARAVAN_CLUSTER_ID", "c1")
+    monkeypatch.setenv("CARAVAN_NATS_URL", "nats://127.0.0.1:1,nats://127.0.0.1:2")
+    monkeypatch.delenv("CARAVAN_CREDENTIALS", raising=False)
+    with pytest.raises(CliError) as told:
+        bootstrap.create(CommandOutput(), state=str(tmp_path))
+    assert "0 of 2 servers of the bus answer; start those at" in told.value.message
+    assert "--profile cluster up -d" in told.value.message
+    assert "asked for" in told.value.message
+    assert capsys.readouterr().err.startswith("waiting for the bus, up to ")
 
 
 def test_another_cluster_is_refused(tmp_path: Path, create: Create) -> None:

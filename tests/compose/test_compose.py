@@ -207,8 +207,10 @@ def _repair(cluster: ContainerCluster) -> None:
             volume = words[3].replace("caravan", cluster.project.name, 1)
             cluster.engine.client.volumes.get(volume).remove()
         else:
-            assert line == "caravan log verify"
-    cluster.until("the wiped server has all again", lambda: _behind(cluster) == [])
+            assert words[0] == "caravan"
+            cluster.caravan(*words[1:])
+            if "--wait" in words:
+                assert _behind(cluster) == []
 
 
 def _scale(cluster: ContainerCluster, phases: list[tuple[float, str]], count: int) -> None:

@@ -113,3 +113,13 @@ def test_hooks_are_local() -> None:
     hooks = config["repos"][0]["hooks"]
     assert all(hook["entry"].startswith(".venv/bin/") for hook in hooks)
     assert all(hook["language"] == "system" for hook in hooks)
+
+
+def test_services_wait_for_streams_that_are_created_once() -> None:
+    """What `create` refuses no repetition changes: `docker compose up` returns, and nothing starts without streams."""
+    services = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())["services"]
+    assert services["create"]["restart"] == "no"
+    others = [name for name in services if name != "create" and not name.startswith("nats-")]
+    created = {"create": {"condition": "service_completed_successfully"}}
+    assert [name for name in others if services[name]["depends_on"] != created] == []
+    assert len(others) > 8

@@ -24,6 +24,8 @@ from services.cli.local.cluster import (
     complete_credentials,
     write_identity,
 )
+from services.cli.runtime.bus_notices import which_answer
+from services.cli.runtime.hints import COMPOSE
 from services.cli.runtime.output import CliError, CommandOutput
 from shared.bus.connection.nats_client import BusClient, Login, connect, url_with_login
 from shared.bus.jetstream import streams
@@ -39,6 +41,11 @@ _OWNERS_ALONE = ("url", "agent-")
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,62}")
 _CREATE_S = 60.0
 _AGAIN_S = 0.5
+_OLD_SECRETS = (
+    "the container of the bus was created with other secrets: create it again "
+    f"(`{COMPOSE} up -d --no-deps --force-recreate nats-1`)"
+)
+_LOOK_AT_BUS = f"`{COMPOSE} logs nats-1` tells more"
 
 
 class _BootstrapRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,22 +106,23 @@ def _names(what: str, text: str) -> tuple[str, ...]:
 
 
 def create(out: CommandOutput, *, state: str) -> int:
-    """Create the streams of a new cluster, or check those of an existing one. Raises CliError, BusRefused.
+    """Create the streams of a new cluster, or check those of an existing one. Raises CliError.
 
     `state` is a folder apart from the data of the bus; it records that the streams were created.
     """
     cluster_id = os.environ.get("CARAVAN_CLUSTER_ID", "")
     if not cluster_id:
-        raise CliError("config", "CARAVAN_CLUSTER_ID is not set")
+        text = "CARAVAN_CLUSTER_ID is not set: it is in cluster.env, which `caravan operator bootstrap` writes"
+        raise CliError("config", text)
     marker = Path(state) / "cluster.json"
     known = ClusterIdentity(format=DATA_DIR_FORMAT, cluster_id=cluster_id, core=CORE_VERSION)
     if marker.exists():
         known = msgspec.json.decode(marker.read_bytes(), type=ClusterIdentity)
     if known.cluster_id != cluster_id:
-        raise CliError(
-            "config", f"{marker} belongs to cluster {known.cluster_id}, not {cluster_id}"
-        )
-    asyncio.run(_create(run_settings(), is_new=not known.bootstrapped))
+        text = f"{marker} belongs to cluster {known.cluster_id}, not {cluster_id}"
+        way = "use the secrets of that cluster (CARAVAN_SECRETS), or another project name for a new one (-p NAME)"
+        raise CliError("config", f"{text}; {way}")
+    asyncio.run(_create(out, run_settings(), is_new=not known.bootstrapped))
     if not known.bootstrapped:
         write_identity(marker, msgspec.structs.replace(known, bootstrapped=True))
     verb = "checked" if known.bootstrapped else "created"
@@ -123,13 +131,17 @@ def create(out: CommandOutput, *, state: str) -> int:
     return 0
 
 
-async def _create(settings: RunSettings, *, is_new: bool) -> None:
-    """Create or check the streams; waits up to a minute for the bus to elect its leader."""
+async def _create(out: CommandOutput, settings: RunSettings, *, is_new: bool) -> None:
+    """Create or check the streams; waits up to a minute for the bus to elect its leader, and says so.
+
+    Raises CliError with the way out.
+    """
     user, password = settings.nats_user, settings.nats_password
     if settings.credentials:
         user, password = accounts.read_credentials(Path(settings.credentials)).login(accounts.ADMIN)
     login = Login(url=settings.nats_url, user=user, password=password)
     deadline = time.monotonic() + _CREATE_S
+    said = ""
     while True:
         client: BusClient | None = None
         try:
@@ -138,11 +150,19 @@ async def _create(settings: RunSettings, *, is_new: bool) -> None:
                 await streams.bootstrap(client, replicas=settings.replicas)
             else:
                 await streams.ensure(client, settings.replicas)
-        except streams.BusRefused:
-            raise
-        except BusUnavailable:
+        except streams.BusRefused as err:
+            raise CliError("failed", f"{err}; {way_out(err, is_new=is_new)}") from err
+        except BusUnavailable as err:
+            if "authorization" in str(err).lower():
+                raise CliError("unavailable", f"{err}; {_OLD_SECRETS}") from err
+            if not said:
+                said = f"waiting for the bus, up to {_CREATE_S:.0f} s: {err}"
+                out.note(said)
             if time.monotonic() > deadline:
-                raise
+                away = await which_answer(settings.nats_url)
+                way = f"{away} (`{COMPOSE} --profile cluster up -d`)" if away else _LOOK_AT_BUS
+                text = f"asked for {_CREATE_S:.0f} s: {err}"
+                raise CliError("unavailable", f"{text}; {way}") from err
         else:
             return
         finally:
@@ -151,13 +171,25 @@ async def _create(settings: RunSettings, *, is_new: bool) -> None:
         await asyncio.sleep(_AGAIN_S)
 
 
+def way_out(err: streams.BusRefused, *, is_new: bool) -> str:
+    """What to do about a bus that is not the one of this cluster."""
+    if "num_replicas" in str(err):
+        text = "a cluster keeps the number of servers that it was created for"
+        return f"{text}: use `operator bootstrap --servers` as then, or begin another cluster"
+    if is_new:
+        return "these streams are of another cluster or release: begin with empty volumes"
+    return "the bus has lost its store: restore a copy (docs/operations.md, Back up)"
+
+
 def _identity(folder: Path, servers: int) -> _BootstrapRecord:
     path = folder / "cluster.json"
     if not path.exists():
         return _BootstrapRecord(cluster_id=str(uuid4()), servers=servers)
     made = msgspec.json.decode(path.read_bytes(), type=_BootstrapRecord)
     if made.servers != servers:
-        raise CliError("config", f"{folder} was made for {made.servers} server(s), not {servers}")
+        text = f"{folder} was made for {made.servers} server(s), not {servers}"
+        way = f"repeat --servers {made.servers}, or write a new cluster with --directory"
+        raise CliError("config", f"{text}: a cluster keeps its number of servers; {way}")
     return made
 
 

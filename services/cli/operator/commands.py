@@ -34,12 +34,25 @@ COMMANDS = (
     ),
     CommandSpec(
         ("operator", "status"),
-        "show the leader, the durability of the bus, alarms, and object counts",
-        "operator.scheduler:status",
-        (flag_argument("hashes", "also show the hashes of all tables"), AT_OPTION),
+        "show the servers of the bus, the leader, alarms, and object counts",
+        "operator.status:status",
+        (
+            flag_argument("hashes", "also show the hashes of all tables"),
+            option_argument(
+                "wait",
+                "wait first: `quorum`, until commits are possible; `current`, until every server holds everything, too",
+                metavar="STATE",
+                complete="(current quorum)",
+            ),
+            option_argument("timeout", "how long to wait", default="5m", metavar="DURATION"),
+            AT_OPTION,
+        ),
         {"": "schemas.answers:ClusterAnswer"},
         Needs.LOG,
-        examples=("operator status", "operator status --hashes"),
+        "Exit 0: every server of the bus holds everything. Exit 2: commits are possible, but a server is away or lacks "
+        "something. Exit 1: nothing can be committed, or no answer. `--wait` goes by what the servers said after it "
+        "began, never by an older answer; it exits 0, or 1 after the timeout.",
+        ("operator status", "operator status --wait current", "operator status --hashes"),
     ),
     CommandSpec(
         ("operator", "scheduler", "get"),

@@ -1,18 +1,16 @@
-"""`caravan operator status`, `operator scheduler` and `system gc`."""
+"""`caravan operator scheduler` and `system gc`."""
 
 from collections.abc import Sequence
 
 import msgspec
 
-from schemas.answers import ClusterAnswer, PolicyAnswer
+from schemas.answers import PolicyAnswer
 from schemas.operator import CollectRequest, PolicyRequest, PolicyValue
 from schemas.policy import Policy, Preemption, RemoteDriver
 from schemas.projections import Query
 from services.cli.runtime.bus_client import query_once
 from services.cli.runtime.operator_client import OperatorResult, request_operator
 from services.cli.runtime.output import CliError, CommandOutput
-from services.cli.runtime.tables import count_fields
-from shared.display.formats import count_noun
 from shared.durations import parse_duration, write_in_one_unit
 from shared.numerals import is_digits
 
@@ -27,32 +25,6 @@ class GcResult(OperatorResult, frozen=True):
     """`system gc --json`."""
 
     collected: dict[str, int]
-
-
-def status(out: CommandOutput, *, hashes: bool) -> int:
-    """Show the leader, the durability of the bus, and object counts."""
-    answer = query_once("cluster", ClusterAnswer, Query(id="hashes" if hashes else ""))
-    out.result(answer)
-    out.fields(
-        [
-            ("Cluster", answer.cluster_id),
-            ("Seq", str(answer.seq)),
-            ("Applier", f"{answer.holder}, epoch {answer.epoch}"),
-            (
-                "Bus",
-                f"{'fsync on' if answer.fsync else 'NO FSYNC'}, {count_noun(answer.replicas, 'replica')}",
-            ),
-            ("Foreign", f"{answer.foreign} records"),
-            *count_fields(answer.counts),
-        ]
-    )
-    out.table("TABLE|HASH", sorted(answer.tables.items()), "Tables")
-    if not answer.fsync:
-        text = "the bus does not fsync every write: a power failure may lose accepted writes"
-        out.line(f"\n{text}", "red")
-    for alarm in answer.alarms:
-        out.line(f"\n{alarm}", "red")
-    return 0
 
 
 def scheduler_get(out: CommandOutput) -> int:

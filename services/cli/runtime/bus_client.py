@@ -4,6 +4,8 @@ Which bus is selected: `contexts.py`.
 """
 
 import asyncio
+import contextlib
+import contextvars
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -19,13 +21,18 @@ from schemas.jobs import ErrorDetail, Verdict
 from schemas.operator import OperatorVerdict
 from schemas.projections import Query
 from services.cli import global_options
-from services.cli.runtime import contexts
+from services.cli.runtime import contexts, hints
+from services.cli.runtime.bus_notices import BusNotices, which_answer
 from services.cli.runtime.output import CliError, strip_control_chars
 from shared.bus.connection.nats_client import redacted_url
 from shared.bus.connection.public_client import Client
 from shared.errors import BusUnavailable
 from shared.protocol import subjects
 
+#: Of the connection of the running command; None where it takes the terminal.
+_notices: contextvars.ContextVar[BusNotices | None] = contextvars.ContextVar(
+    "notices", default=None
+)
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
 V = TypeVar("V", Verdict, OperatorVerdict)
@@ -69,11 +76,12 @@ async def connect_client(client: Client, found: contexts.Context) -> Client:
     """Connect within CONNECT_TIMEOUT_S. Raises CliError `unavailable` with a hint."""
     shown = redacted_url(found.url)
     where = f"{shown} (context {found.name})" if found.name else shown
-    hint = "is `caravan up` running? CARAVAN_NATS_URL or --context selects another bus"
+    hint = hints.absent_bus()
     try:
         return await asyncio.wait_for(client.__aenter__(), CONNECT_TIMEOUT_S)
     except TimeoutError as err:
-        raise CliError("unavailable", f"no bus at {where}; {hint}") from err
+        text = f"no bus at {where}: no answer within {CONNECT_TIMEOUT_S} s"
+        raise CliError("unavailable", f"{text}; {hint}") from err
     except BusUnavailable as err:
         if "authorization" in str(err).lower():
             raise CliError("unavailable", _refused(where, any(found.login()))) from err
@@ -123,17 +131,24 @@ async def explain_no_answer(client: Client, what: str) -> str:
     return f"the bus is running, but no {what} answers"
 
 
-def with_bus(work: Callable[[Client], Awaitable[T]]) -> T:
-    """Connect, do the work, disconnect. Raises CliError."""
+def with_bus(work: Callable[[Client], Awaitable[T]], *, is_quiet: bool = False) -> T:
+    """Connect, do the work, disconnect. `is_quiet`: say nothing of what it waits for. Raises CliError."""
 
     async def run() -> T:
         if global_options.export_dir():
             return await work(_export_client())
         found = selected_context()
         client = await connect_client(new_client(found), found)
+        notices = BusNotices(
+            client, redacted_url(found.url), follows_commits=global_options.follows_commits()
+        )
+        _notices.set(None if is_quiet else notices)
+        watch = None if is_quiet else asyncio.create_task(notices.run())
         try:
             return await work(client)
         finally:
+            if watch is not None:
+                watch.cancel()
             await client.__aexit__(None, None, None)
 
     return run_interruptible(run())
@@ -187,16 +202,27 @@ async def _request(
     client: Client, subject: str, body: bytes, *, service: str, timeout_s: float
 ) -> bytes:
     """Send one request. Raises CliError `unavailable` without an answer."""
-    deadline = time.monotonic() + _RESTART_S
-    while True:
-        try:
-            return await client.request_bytes(subject, body, timeout_s=timeout_s)
-        except BusUnavailable as err:
-            # The server delivered it to nothing, so it may be sent again.
-            if "no responder" not in str(err) or time.monotonic() > deadline:
-                text = f"{await explain_no_answer(client, service)}: {err}"
-                raise CliError("unavailable", text) from err
-        await asyncio.sleep(_RESTART_POLL_S)
+    began = time.monotonic()
+    notices = _notices.get()
+    waiting = notices.request(service, subject) if notices is not None else contextlib.nullcontext()
+    with waiting:
+        while True:
+            try:
+                return await client.request_bytes(subject, body, timeout_s=timeout_s)
+            except BusUnavailable as err:
+                # The server delivered it to nothing, so it may be sent again.
+                if "no responder" not in str(err) or time.monotonic() > began + _RESTART_S:
+                    text = await explain_no_answer(client, service)
+                    told = f"{text}: {await _asked(err, service, began)}"
+                    raise CliError("unavailable", told) from err
+            await asyncio.sleep(_RESTART_POLL_S)
+
+
+async def _asked(err: BusUnavailable, service: str, began: float) -> str:
+    """Say what was asked of whom, for how long, and what to try."""
+    url = selected_bus_url()
+    text = f"{err} (asked at {redacted_url(url)} for {time.monotonic() - began:.1f} s)"
+    return f"{text}; {await which_answer(url) or hints.silent_service(service)}"
 
 
 async def request_until_decided(
@@ -224,6 +250,8 @@ async def request_until_decided(
         reason = verdict.error.message if verdict.error is not None else ""
         if time.monotonic() > deadline:
             text = f"not in the log after {wait_s:.0f} s; the request may still take effect"
+            notices = _notices.get()
+            reason = (notices.reason if notices is not None else "") or reason
             raise CliError("pending", f"{text}: {reason}" if reason else text)
         if reason and len(verdicts) == 1:
             print(f"waiting: {reason}", file=sys.stderr, flush=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from services.cli.runtime import hints
 from services.cli.runtime.bus_client import selected_bus_url
 from services.cli.runtime.local_clusters import login_for
 from services.cli.runtime.output import CliError, CommandOutput
@@ -66,8 +67,8 @@ def fleet(
     try:
         numbers = running.run_fleet(settings, out.progress)
     except BusUnavailable as err:
-        hint = "is `caravan up` running? CARAVAN_NATS_URL selects another bus"
-        raise CliError("unavailable", f"no bus at {redacted_url(url)}: {err}; {hint}") from err
+        text = f"no bus at {redacted_url(url)}: {err}; {hints.absent_bus()}"
+        raise CliError("unavailable", text) from err
     ended = FleetResult(**{name: int(numbers[key]) for name, key in _SHOWN.items()})
     out.result(ended)
     out.line(f"stopped: {ended.nodes} nodes, {ended.started} allocations were started")

@@ -52,4 +52,4 @@ def run(out: CommandOutput) -> int:
         await app.run_async()
         return app.return_code or 0
 
-    return with_bus(work)
+    return with_bus(work, is_quiet=True)

@@ -371,6 +371,11 @@ class BusClient(Client):
             await self.close()
 
 
+def server_name(client: Client) -> str:
+    """Configured name of the server that a client is, or was last, connected to."""
+    return str(client._server_info.get("server_name", ""))  # noqa: SLF001
+
+
 class ConnectionCallbacks(msgspec.Struct, frozen=True, kw_only=True):
     """Callbacks of the owner of a connection; each is called in the loop, and must not raise."""
 

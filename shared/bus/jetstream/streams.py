@@ -6,6 +6,7 @@ connect. A stream that exists with other settings is never updated: the process 
 difference. Next: `direct_get.py`.
 """
 
+import math
 from datetime import datetime
 from typing import Protocol
 
@@ -123,6 +124,36 @@ class ApiError(msgspec.Struct, frozen=True):
     description: str = ""
 
 
+class StreamReplica(msgspec.Struct, frozen=True):
+    """A follower, as the stream's leader sees it. `active`: nanoseconds since it was heard; 0 where it never was."""
+
+    name: str = ""
+    current: bool = False
+    active: int = 0
+    #: entries that it lacks.
+    lag: int = 0
+    offline: bool = False
+
+    @property
+    def silent_s(self) -> float:
+        """How long ago the leader heard from it; infinite: never, since it leads."""
+        return self.active / SECOND_NS if self.active or self.current else math.inf
+
+
+class StreamCluster(msgspec.Struct, frozen=True):
+    """Who keeps a stream. A leader that has lost the others still answers: `replicas` tell."""
+
+    leader: str = ""
+    replicas: tuple[StreamReplica, ...] | None = None
+
+    @property
+    def majority_silent_s(self) -> float:
+        """How long ago the leader last heard from as many servers as a commit needs beside itself."""
+        silent = sorted(one.silent_s for one in self.replicas or ())
+        needed = (len(silent) + 1) // 2
+        return silent[needed - 1] if needed else 0.0
+
+
 class StreamInfo(msgspec.Struct, frozen=True):
     """Answer to `STREAM.INFO` and `STREAM.CREATE`; `created` distinguishes streams of the same name."""
 
@@ -131,6 +162,8 @@ class StreamInfo(msgspec.Struct, frozen=True):
     created: str = ""
     #: the server's clock when it answered.
     ts: datetime | None = None
+    #: None: of a server that is alone.
+    cluster: StreamCluster | None = None
     error: ApiError | None = None
 
 

@@ -159,7 +159,7 @@ class _RunningRole(msgspec.Struct, frozen=True):
             seq=self.seq,
             lag=shell.lag,
             problems=dict(shell.problems.by_name),
-            alarms=tuple(getattr(role, "alarms", ())),
+            alarms=(*getattr(role, "alarms", ()), *shell.problems.alarms),
         )
 
 

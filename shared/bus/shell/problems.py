@@ -9,6 +9,17 @@ log = structlog.get_logger()
 
 #: Name of the problem of a bus that cannot write.
 STORAGE = "storage"
+#: Name of the problem of a bus on which nothing can be committed.
+BUS = "bus"
+
+
+def bus_gauges(servers: int, current: int, blocked_s: float) -> dict[str, float]:
+    """Servers of the bus, those that hold everything, and for how long nothing can be committed."""
+    return {
+        "caravan_shell_bus_servers": float(servers),
+        "caravan_shell_bus_servers_current": float(current),
+        "caravan_shell_bus_blocked_seconds": blocked_s,
+    }
 
 
 class Problems:
@@ -16,6 +27,10 @@ class Problems:
 
     def __init__(self) -> None:
         self.by_name: dict[str, str] = {}
+        #: what an operator should know although the service works, a sentence each.
+        self.alarms: tuple[str, ...] = ()
+        #: of the bus, as last looked at (`shared/bus/log/bus_watch.py`).
+        self.bus_gauges = bus_gauges(0, 0, 0.0)
 
     def note(self, name: str, text: str) -> None:
         """Begin, change or, with an empty text, end a problem."""

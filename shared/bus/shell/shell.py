@@ -11,7 +11,6 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import structlog
@@ -21,8 +20,8 @@ from shared.bus.connection.nats_client import (
     ConnectionCallbacks,
     connect,
     header_block,
-    is_subject,
     server_fsyncs,
+    server_name,
     status,
 )
 from shared.bus.jetstream import streams
@@ -30,14 +29,19 @@ from shared.bus.jetstream.pull_consumer import CurrentConnection
 from shared.bus.jetstream.sender_proof import is_marked, mark_of, stream_read
 from shared.bus.log import snapshots
 from shared.bus.log.appender import Appender, LastValueWriter
+from shared.bus.log.bus_watch import BusWatch
 from shared.bus.log.generations import ActiveGeneration
 from shared.bus.log.log_replay import LogReplay
-from shared.bus.log.log_space import watch_log_space
 from shared.bus.shell.input_queue import CoalescedCallback, InputQueue, MessageTokens, NamedTimers
 from shared.bus.shell.leader_election import LeaderElection
-from shared.bus.shell.problems import STORAGE, Problems
+from shared.bus.shell.problems import Problems
 from shared.bus.shell.shell_settings import ShellSettings
-from shared.bus.shell.sources import ConsumerSource, SubscribeFunction, SubscriptionSource
+from shared.bus.shell.sources import (
+    ConsumerSource,
+    SubscribeFunction,
+    SubscriptionSource,
+    may_reply_to,
+)
 from shared.bus.shell.wall_clock import WallClock
 from shared.core.runtime import messages as r
 from shared.core.runtime.histogram import Histogram
@@ -52,10 +56,6 @@ _RECONNECT_S, _RECONNECT_S_MAX = 0.25, 2.0
 _NOT_FOUND = 404
 #: A timer may fire so much late.
 _WAKEUP_TOLERANCE_S = 0.05
-#: Subjects refused as reply addresses: a client could have this service publish there.
-_NO_REPLY = frozenset(
-    {"log", "cmd", "eval", "node", "view", "jobs", "dead", "api", "query", "hb", "presence"}
-)
 log = structlog.get_logger()
 
 #: Performs an effect that only one role has; an awaitable is awaited before the next effect.
@@ -101,11 +101,10 @@ class Shell:
         self._pullers: dict[str, ConsumerSource] = {}
         self._replay: LogReplay | None = None
         self._head = ActiveGeneration()
-        self._reports_space = False
+        self._bus_watch: BusWatch | None = None
         #: parts of a snapshot that a role may restore before it has read a record.
         self._restores: frozenset[str] = frozenset()
         self._restoring: asyncio.Task[None] | None = None
-        self._measuring: asyncio.Task[None] | None = None
         self._appender: Appender | None = None
         self._putter: LastValueWriter | None = None
         self._leadership: LeaderElection | None = None
@@ -184,7 +183,7 @@ class Shell:
         shown["caravan_shell_waiting_inputs"] = float(len(self._inbox))
         failed = getattr(self._role, "failed_messages", 0)
         shown["caravan_shell_messages_failed_total"] = float(failed)
-        return {**shown, **self._steps.shown(), **self._role.metrics()}
+        return {**shown, **self.problems.bus_gauges, **self._steps.shown(), **self._role.metrics()}
 
     # ---- the loop ----
 
@@ -325,15 +324,19 @@ class Shell:
         for source in role.sources():
             match source:
                 case r.Replay():
-                    self._reports_space = source.space
-                    self._restores = source.tables if own.snapshots else frozenset()
-                    batch_window_s = source.batch_window_ns / 1e9
-                    self._replay = LogReplay(
+                    self._bus_watch = BusWatch(
                         link,
-                        self._inbox,
-                        owner=owner,
-                        head=self._head,
-                        batch_window_s=batch_window_s,
+                        self._head,
+                        self.problems,
+                        self._inbox.put,
+                        replay=source,
+                        clocks=self._clock.readings,
+                        urls=own.login.url,
+                    )
+                    self._restores = source.tables if own.snapshots else frozenset()
+                    window_s = source.batch_window_ns / 1e9
+                    self._replay = LogReplay(
+                        link, self._inbox, owner=owner, head=self._head, batch_window_s=window_s
                     )
                 case r.Listen():
                     carrier = self._subscribe_functions.get(source.name)
@@ -371,13 +374,8 @@ class Shell:
             await listener.subscribe()
             listener.look()
         self._inbox.put(facts)
-        if self._reports_space and self._link is not None:
-            if self._measuring is not None:
-                self._measuring.cancel()
-            note, clocks = partial(self.problems.note, STORAGE), self._clock.readings
-            self._measuring = self._spawn(
-                watch_log_space(self._link, self._head, self._inbox.put, note, clocks=clocks)
-            )
+        if self._bus_watch is not None:
+            self._bus_watch.start()
         if self._appender is not None:
             self._appender.resend()
         for puller in self._pullers.values():
@@ -461,17 +459,19 @@ class Shell:
                 log.info("bus.awaited", reason=str(err))
                 await asyncio.sleep(_RECONNECT_S)
             else:
-                log.info("bus.back")
+                # Whether commits are possible there, the bus watch says.
+                log.info("bus.connected", server=server_name(self._link.bus))
                 return
 
     async def _end(self) -> None:
         self._ending = True
-        tasks = (self._connecting, self._measuring, self._restoring, self._awaiting, self._alarm)
-        for task in tasks:
-            if task is not None:
-                task.cancel()
+        tasks = (self._connecting, self._restoring, self._awaiting, self._alarm)
+        for task in (one for one in tasks if one is not None):
+            task.cancel()
         for puller in self._pullers.values():
             puller.close()
+        if self._bus_watch is not None:
+            self._bus_watch.stop()
         if self._replay is not None:
             self._replay.stop()
         if self._leadership is not None:
@@ -539,8 +539,7 @@ class Shell:
         if held is None or not held.reply:
             return
         to = held.reply.decode("ascii", "replace")
-        first = to.partition(".")[0]
-        if first in _NO_REPLY or first.startswith("$") or not is_subject(to):
+        if not may_reply_to(to):
             self._counts["replies_refused"] += 1
             log.warning("reply.refused", subject=held.message.subject[:200], reply=to[:80])
         elif not self._link.bus.send(to, effect.data):

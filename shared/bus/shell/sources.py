@@ -11,7 +11,13 @@ from functools import partial
 import msgspec
 
 from shared.bus.connection.frame_parser import MessageHandler
-from shared.bus.connection.nats_client import BusClient, header, header_fault, status
+from shared.bus.connection.nats_client import (
+    BusClient,
+    header,
+    header_fault,
+    is_subject,
+    status,
+)
 from shared.bus.jetstream import streams
 from shared.bus.jetstream.pull_consumer import CurrentConnection, DeliveryPosition, PullConsumer
 from shared.bus.jetstream.sender_proof import NOT_MARKED, is_bare_mark, is_marked, stream_marked
@@ -22,9 +28,19 @@ from shared.protocol import subjects
 #: A Listen source of this name gets the present last value as its first message, after each connect.
 PROJECTION = "projection"
 _RETRY_S = 0.5
+#: Subjects refused as reply addresses: a client could have this service publish there.
+_NO_REPLY = frozenset(
+    {"log", "cmd", "eval", "node", "view", "jobs", "dead", "api", "query", "hb", "presence"}
+)
 
 #: Subscribes in its own way, once a client, and hands each message over as subject, reply, header block and body.
 SubscribeFunction = Callable[[BusClient, Listen, MessageHandler], Awaitable[None]]
+
+
+def may_reply_to(subject: str) -> bool:
+    """Return whether an answer may be published there."""
+    first = subject.partition(".")[0]
+    return first not in _NO_REPLY and not first.startswith("$") and is_subject(subject)
 
 
 def read_message(

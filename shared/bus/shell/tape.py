@@ -37,6 +37,7 @@ INPUTS: dict[str, type[msgspec.Struct]] = {
     "Record": r.Record,
     "CaughtUp": r.CaughtUp,
     "LogSpace": r.LogSpace,
+    "BusSeen": r.BusSeen,
     "LogScrubbed": r.LogScrubbed,
     "Message": r.Message,
     "Appended": r.Appended,

@@ -8,11 +8,15 @@ from collections.abc import Mapping
 
 import msgspec
 
+from schemas.bus_answers import BusStatus
+
 # ---- where inputs come from ----
 
 
 class Replay(msgspec.Struct, frozen=True, gc=False):
     """The log from the first missing seq on, then its tail. With `space`, LogSpace is delivered periodically.
+
+    With `servers`, BusSeen is, too: the servers of all streams are looked at, not of the log alone.
 
     With `tables`, a role that has read nothing may be given these as they were at a checkpoint: `Restored`.
     """
@@ -21,6 +25,7 @@ class Replay(msgspec.Struct, frozen=True, gc=False):
     tables: frozenset[str] = frozenset()
     #: how much later a record may be delivered, so that several come at once.
     batch_window_ns: int = 0
+    servers: bool = False
 
 
 class Listen(msgspec.Struct, frozen=True, gc=False):
@@ -84,6 +89,13 @@ class LogSpace(msgspec.Struct, frozen=True, gc=False):
     is_write_failed: bool = False
     #: how far the clock of this process is ahead of the server's; below 0: behind it.
     clock_off_ns: int = 0
+
+
+class BusSeen(msgspec.Struct, frozen=True, gc=False):
+    """The servers of the bus, as a shell just found them, and what an operator should know about them."""
+
+    status: BusStatus
+    alarms: tuple[str, ...] = ()
 
 
 class LogScrubbed(msgspec.Struct, frozen=True, gc=False):

@@ -20,6 +20,7 @@ from shared.core.runtime.messages import (
     Appended,
     AppendRefused,
     AppendUnknown,
+    BusSeen,
     CaughtUp,
     Effect,
     LeadershipLost,
@@ -43,6 +44,7 @@ Input = (
     | Restored
     | CaughtUp
     | LogSpace
+    | BusSeen
     | LogScrubbed
     | Message
     | Appended

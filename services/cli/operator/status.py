@@ -1,0 +1,181 @@
+"""`caravan operator status`: the servers of the bus, who leads, alarms, counts; and the wait for a bus that is whole.
+
+Decides what an answer is worth: what it says of servers is of `looked_ns`, and a wait counts only what a
+server said after the wait began.
+"""
+
+import time
+from collections.abc import Callable
+
+from schemas.answers import ClusterAnswer
+from schemas.base import SECOND_NS
+from schemas.bus_answers import BusServer, BusStatus
+from schemas.projections import Query
+from services.cli import global_options
+from services.cli.runtime.bus_client import query_once
+from services.cli.runtime.output import CliError, CommandOutput
+from services.cli.runtime.tables import count_fields
+from shared.display.formats import count_noun
+from shared.durations import parse_duration
+
+#: The service that answers looks every second; what it found is not of now after so long.
+STALE_NS = 6 * SECOND_NS
+_MS = SECOND_NS // 1000
+_LOOK_S = 0.5
+GOALS = ("quorum", "current")
+
+
+def status(out: CommandOutput, *, hashes: bool, wait: str, timeout: str) -> int:
+    """Show the servers of the bus, the leader, alarms and object counts; with `wait` once the bus is so."""
+    query = Query(id="hashes" if hashes else "")
+
+    def ask() -> ClusterAnswer:
+        return query_once("cluster", ClusterAnswer, query)
+
+    if wait:
+        _require_now(wait)
+        answer = wait_for(out, ask, wait, _seconds(timeout))
+    else:
+        answer = ask()
+    _show(out, answer)
+    return 0 if wait else exit_code(answer.bus)
+
+
+def _require_now(wait: str) -> None:
+    if wait not in GOALS:
+        raise CliError("usage", f"--wait must be one of: {', '.join(GOALS)}, not {wait!r}")
+    if global_options.at_position() or global_options.export_dir():
+        raise CliError("usage", "--wait is about the bus of now, not with --at or --from-file")
+
+
+def _seconds(text: str) -> float:
+    try:
+        return parse_duration(text) / SECOND_NS
+    except ValueError as err:
+        raise CliError("usage", f"--timeout: {err}") from err
+
+
+# ---- what an answer is worth ----
+
+
+def is_stale(bus: BusStatus) -> bool:
+    """Whether what is said of servers is not of now."""
+    return bus.answered_ns - bus.confirmed_ns > STALE_NS
+
+
+def exit_code(bus: BusStatus) -> int:
+    """0: every server holds everything, or the moment is past; 2: one does not; 1: nothing can be committed."""
+    if not bus.servers:
+        return 0
+    if bus.blocked_since_ns or is_stale(bus):
+        return 1
+    return 0 if not bus.leaderless and all(one.status == "current" for one in bus.servers) else 2
+
+
+def what_lacks(bus: BusStatus, goal: str, since_ns: int) -> str:
+    """Say why the bus is not as wanted, by what was heard after `since_ns`; empty: it is."""
+    if not bus.servers:
+        return "the view has not looked at the servers of the bus yet, or is of a release that does not"
+    if bus.reason:
+        return bus.reason
+    if goal == "quorum":
+        heard = sum(_is_after(bus, one.silent_ms, since_ns) for one in bus.servers)
+        needed = len(bus.servers) // 2 + 1
+        return "" if heard >= needed else f"{needed} of {len(bus.servers)} servers must be heard of"
+    lacks = [_what_lacks(bus, one, since_ns) for one in bus.servers]
+    lacks += [f"stream {name} has no leader" for name in bus.leaderless]
+    return "; ".join(text for text in lacks if text)
+
+
+def _is_after(bus: BusStatus, age_ms: int, since_ns: int) -> bool:
+    return age_ms >= 0 and bus.looked_ns - age_ms * _MS >= since_ns
+
+
+def _what_lacks(bus: BusStatus, one: BusServer, since_ns: int) -> str:
+    if one.status == "behind":
+        return f"server {one.name} does not hold all of {', '.join(one.behind)} yet"
+    if one.status != "current":
+        return f"server {one.name} is {one.status}"
+    if not _is_after(bus, one.current_ms, since_ns):
+        return f"server {one.name} has not been heard of since the wait began"
+    return ""
+
+
+def wait_for(
+    out: CommandOutput, ask: Callable[[], ClusterAnswer], goal: str, timeout_s: float
+) -> ClusterAnswer:
+    """Ask until the bus is as wanted; says on stderr what lacks. Raises CliError `pending` after the timeout."""
+    deadline = time.monotonic() + timeout_s
+    since_ns, said = 0, ""
+    while True:
+        try:
+            answer = ask()
+            # The first answer says what time it is there: what servers said before it does not count.
+            since_ns = since_ns or answer.bus.answered_ns
+            lacks = what_lacks(answer.bus, goal, since_ns)
+            if not lacks:
+                return answer
+        except CliError as err:
+            if err.code != "unavailable":
+                raise
+            lacks = err.message
+        if time.monotonic() > deadline:
+            raise CliError("pending", f"not {goal} after {timeout_s:.0f} s: {lacks}")
+        if lacks != said:
+            said = lacks
+            out.note(f"waiting: {lacks}")
+        time.sleep(_LOOK_S)
+
+
+# ---- for people ----
+
+
+def _show(out: CommandOutput, answer: ClusterAnswer) -> None:
+    bus = answer.bus
+    out.result(answer)
+    durability = "fsync on" if answer.fsync else "NO FSYNC"
+    out.fields(
+        [
+            ("Cluster", answer.cluster_id),
+            ("Seq", str(answer.seq)),
+            ("Applier", f"{answer.holder}, epoch {answer.epoch}{_of_before(bus)}"),
+            ("Bus", f"{durability}, {count_noun(answer.replicas, 'replica')}"),
+            *([("Servers", _summary(bus))] if bus.servers else []),
+            ("Foreign", f"{answer.foreign} records"),
+            *count_fields(answer.counts),
+        ]
+    )
+    rows = [_row(bus, one) for one in bus.servers]
+    if len(rows) > 1 or exit_code(bus):
+        out.table("SERVER|STATUS|LEADS|LAST HEARD>|LACKS", rows, "Servers")
+    out.table("TABLE|HASH", sorted(answer.tables.items()), "Tables")
+    if not answer.fsync:
+        text = "the bus does not fsync every write: a power failure may lose accepted writes"
+        out.line(f"\n{text}", "red")
+    for alarm in answer.alarms:
+        out.line(f"\n{alarm}", "red")
+
+
+def _of_before(bus: BusStatus) -> str:
+    return " (of before: nothing can be committed)" if bus.blocked_since_ns else ""
+
+
+def _summary(bus: BusStatus) -> str:
+    current = sum(one.status == "current" for one in bus.servers)
+    age = f"{max(0, bus.answered_ns - bus.confirmed_ns) / SECOND_NS:.0f} s ago"
+    if not bus.confirmed_ns:
+        age = "never"
+    if bus.blocked_since_ns:
+        up = sum(one.status == "up" for one in bus.servers)
+        since_s = (bus.answered_ns - bus.blocked_since_ns) / SECOND_NS
+        return f"{up} of {len(bus.servers)} answer, NO COMMITS for {since_s:.0f} s"
+    stale = ", NOT OF NOW" if is_stale(bus) else ""
+    return f"{current} of {len(bus.servers)} current, confirmed {age}{stale}"
+
+
+def _row(bus: BusStatus, one: BusServer) -> tuple[str, ...]:
+    silent_s = one.silent_ms / 1000 + max(0, bus.answered_ns - bus.looked_ns) / SECOND_NS
+    heard = f"{silent_s:.0f} s ago" if one.silent_ms >= 0 else "never"
+    lacks = ", ".join(one.behind) if one.status == "behind" else ""
+    lacks += f" (by {one.lag})" if lacks and one.lag else ""
+    return one.name, one.status, "the log" if one.leads else "", heard, lacks
