@@ -77,6 +77,7 @@ async def connect_client(client: Client, found: contexts.Context) -> Client:
     shown = redacted_url(found.url)
     where = f"{shown} (context {found.name})" if found.name else shown
     hint = hints.absent_bus()
+    began = time.monotonic()
     try:
         return await asyncio.wait_for(client.__aenter__(), CONNECT_TIMEOUT_S)
     except TimeoutError as err:
@@ -86,7 +87,8 @@ async def connect_client(client: Client, found: contexts.Context) -> Client:
         if "authorization" in str(err).lower():
             raise CliError("unavailable", _refused(where, any(found.login()))) from err
         away = isinstance(err.__cause__, OSError)
-        text = f"no bus at {where}" if away else str(err)
+        asked = f"no bus at {where} (asked for {time.monotonic() - began:.1f} s)"
+        text = asked if away else str(err)
         raise CliError("unavailable", f"{text}; {hint}") from err
 
 

@@ -235,8 +235,10 @@ class BusWatch:
         led = await asyncio.gather(*map(self._ask, names))
         leaderless = frozenset(name for name, is_led in zip(names, led, strict=True) if not is_led)
         now_s = time.monotonic()
-        unsure_s = now_s - max(self._table.sure_s, self._began_s)
-        if unsure_s <= BLOCKED_S:
+        is_unknown = math.isinf(self._table.sure_s)
+        unsure_s = now_s - (self._began_s if is_unknown else self._table.sure_s)
+        # A service that has just begun knows of no contact before: it does not count as one.
+        if unsure_s <= BLOCKED_S and not is_unknown:
             self._blocked_since_ns = 0
             self._note(self._table.shown(now_s, leaderless), "", leaderless)
             return

@@ -141,7 +141,6 @@ async def _watched(bus: _Bus, age_s: float, found: list[Input], problems: Proble
     await watch._look()
     assert problems.by_name == {}
     watch._table.sure_s -= age_s
-    watch._began_s -= age_s
     bus.answer = None
     await watch._look()
     return watch
@@ -162,6 +161,32 @@ def test_a_bus_that_does_not_answer_is_a_problem_after_a_while() -> None:
     assert not any(one.leads for one in seen.status.servers)
     assert seen.status.blocked_since_ns <= seen.status.confirmed_ns < seen.status.looked_ns
     assert seen.alarms == (seen.status.reason,) == (problems.by_name[BUS],)
+
+
+def test_a_service_that_begins_without_a_majority_is_not_ready_at_once() -> None:
+    """A restarted service must not tell of a majority that it has never seen; it names the one server that it knows."""
+    found: list[Input] = []
+    problems, bus = Problems(), _Bus()
+    bus.answer = led_by("a", StreamReplica(name="b"), StreamReplica(name="c"))
+    link = CurrentConnection(cast("Any", bus))
+    watch = BusWatch(
+        link,
+        ActiveGeneration(),
+        problems,
+        found.append,
+        replay=Replay(servers=True),
+        clocks=tuple,
+        urls="nats://127.0.0.1:1",
+    )
+    asyncio.run(watch._look())
+    assert "nothing can be committed" in problems.by_name[BUS]
+    seen = found[-1]
+    assert isinstance(seen, BusSeen)
+    assert [one.name for one in seen.status.servers] == ["a", "b", "c"]
+    assert seen.status.blocked_since_ns > 0
+    bus.answer = led_by("a", replica("b", 0.5), replica("c", 0.5))
+    asyncio.run(watch._look())
+    assert problems.by_name == {}
 
 
 def test_only_the_view_looks_at_every_stream() -> None:
