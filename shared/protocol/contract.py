@@ -206,7 +206,7 @@ def _node_rpc() -> tuple[Subject, ...]:
     }
     return tuple(
         Subject(
-            made_by="hands",
+            made_by="node_rpc",
             address=_parameterized(subjects.node_rpc("NODE", verb)),
             says=ANY_CLIENT,
             subscriber="the agent of that node",
