@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 
 import msgspec
 import structlog
@@ -193,7 +194,7 @@ class BusWatch:
         self.stop()
         self._tasks = [self._link.spawn(self._run())]
         if self._replay.space:
-            note = lambda text: self._problems.note(STORAGE, text)  # noqa: E731
+            note = partial(self._problems.note, STORAGE)
             space = watch_log_space(self._link, self._head, self._put, note, clocks=self._clocks)
             self._tasks.append(self._link.spawn(space))
 
