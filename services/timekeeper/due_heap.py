@@ -1,7 +1,7 @@
-"""Due times: one heap of (time, kind, key), where a later entry for a key replaces the earlier one.
+"""Due times: a heap of (time, key), where a later entry for a key replaces the earlier one.
 
 Times are ns of the wall clock, as the log has them. `DueSource` is one kind of deadline: a table that says when what is
-due. A further kind is one more source of the role.
+due. A further kind is one more source of the role, with a heap of its own.
 """
 
 import heapq
@@ -27,6 +27,8 @@ class DueSource(Protocol):
     events: frozenset[type[Event]]
     #: a command is sent again until the log shows something else; otherwise the next one says what holds then.
     is_told_again: bool
+    #: its times count from records, so that a log that is ahead of this clock has reached them.
+    is_log_time: bool
 
     def keys(self, state: State) -> Iterable[DueKey]:
         """Return every key that something may be due of, in order."""
@@ -53,38 +55,38 @@ class DueSource(Protocol):
 
 
 class DueHeap:
-    """Deadlines by (kind, key). `kind` is the number of a source."""
+    """Deadlines of one source by key."""
 
     def __init__(self) -> None:
-        self._due: dict[tuple[int, DueKey], int] = {}
-        self._heap: list[tuple[int, int, DueKey]] = []
+        self._due: dict[DueKey, int] = {}
+        self._heap: list[tuple[int, DueKey]] = []
 
     def __len__(self) -> int:
         return len(self._due)
 
-    def put(self, kind: int, key: DueKey, due_ns: int) -> None:
+    def put(self, key: DueKey, due_ns: int) -> None:
         """Have a key due at a time; 0: not at all."""
         if not due_ns:
-            self._due.pop((kind, key), None)
-        elif self._due.get((kind, key)) != due_ns:
-            self._due[kind, key] = due_ns
-            heapq.heappush(self._heap, (due_ns, kind, key))
+            self._due.pop(key, None)
+        elif self._due.get(key) != due_ns:
+            self._due[key] = due_ns
+            heapq.heappush(self._heap, (due_ns, key))
 
-    def take_due(self, now_ns: int, most: int) -> list[tuple[int, DueKey]]:
-        """Take out what is due by now, the earliest first, at most `most`: (kind, key)."""
-        found: list[tuple[int, DueKey]] = []
-        while self._heap and len(found) < most and self.earliest_ns() <= now_ns and self._heap:
-            _, kind, key = heapq.heappop(self._heap)
-            del self._due[kind, key]
-            found.append((kind, key))
+    def take_due(self, now_ns: int, most: int) -> list[DueKey]:
+        """Take out the keys that are due by now, the earliest first, at most `most`."""
+        found: list[DueKey] = []
+        while len(found) < most and 0 < self.earliest_ns() <= now_ns:
+            _, key = heapq.heappop(self._heap)
+            del self._due[key]
+            found.append(key)
         return found
 
     def earliest_ns(self) -> int:
         """Return when the first is due; 0: none."""
         heap = self._heap
         while heap:
-            due_ns, kind, key = heap[0]
-            if self._due.get((kind, key)) == due_ns:
+            due_ns, key = heap[0]
+            if self._due.get(key) == due_ns:
                 return due_ns
             heapq.heappop(heap)
         return 0

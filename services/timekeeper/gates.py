@@ -136,6 +136,7 @@ class UpdateGates:
         }
     )
     is_told_again = False
+    is_log_time = False
 
     def __init__(self, gauges: HeardGauges) -> None:
         self._gauges = gauges

@@ -27,6 +27,7 @@ class PeriodicLaunches:
         {JobRegistered, JobStopped, JobsCollected, JobLaunched, LaunchSkipped}
     )
     is_told_again = True
+    is_log_time = False
 
     def __init__(self, *, grace_ns: int = GRACE_NS) -> None:
         self._grace_ns = grace_ns

@@ -42,6 +42,7 @@ class ProgressDeadlines:
         }
     )
     is_told_again = True
+    is_log_time = True
 
     def keys(self, state: State) -> Iterable[DueKey]:
         """Return the deployments that did not end."""

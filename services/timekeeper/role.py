@@ -2,10 +2,11 @@
 
 It decides nothing: a command names the instant that it believes in, and the applier acts only if its tables still hold
 that instant and log time has reached it. What is due follows from tables and the clock, so nothing is kept that a
-successor would miss. The leader has one heap over all kinds (`due_heap.py`), sends what is due, and sends it again
-until the log shows that something else is due. A standby reads the log and has no heap.
+successor would miss. The leader has a heap for each kind (`due_heap.py`), sends what is due, and sends it again until
+the log shows that something else is due. A standby reads the log and its heaps are empty.
 
-Times may be late, never early. They are of the wall clock, as the log has them: where it is set back all wait.
+Times may be late, never early. They are of the wall clock, as the log has them: where it is set back launches wait.
+What began with a record, as the clock of a deployment, is due when either this clock or the log has reached it.
 """
 
 from collections.abc import Sequence
@@ -84,11 +85,11 @@ class Timekeeper(ReplicatedRole):
         for kind, source in enumerate(self._due_sources):
             for event in source.events:
                 self._of_event[event] = (*self._of_event.get(event, ()), kind)
-        self._heap = DueHeap()
+        self._heaps = tuple(DueHeap() for _ in sources)
         #: commands of a source, by its index, and a key.
         self._asked = ResendTable[tuple[int, DueKey]](RESEND_MAX_NS)
-        #: when this instance began to lead, or was connected again.
-        self._began_ns = 0
+        #: when this instance began to lead, or was connected again, by the clock of each source.
+        self._began_ns = [0] * len(sources)
         #: the second in which dead letters were written last, and how many.
         self._dead_letters = (0, 0)
         self._counters = Counters("caravan_timekeeper_", ("commands", "resends", "gauges"))
@@ -101,7 +102,7 @@ class Timekeeper(ReplicatedRole):
     def metrics(self) -> dict[str, float]:
         """Counts since the start, and what waits for its time or for the log."""
         found = self._counters.totals()
-        found["caravan_timekeeper_waiting_deadlines"] = float(len(self._heap))
+        found["caravan_timekeeper_waiting_deadlines"] = float(sum(map(len, self._heaps)))
         found["caravan_timekeeper_unconfirmed_commands"] = float(len(self._asked))
         return found
 
@@ -133,8 +134,7 @@ class Timekeeper(ReplicatedRole):
                 if self.is_acting:
                     self._begin(step)
             case LeadershipLost():
-                self._heap.clear()
-                self._asked.clear()
+                self._forget()
             case _:
                 pass
 
@@ -147,7 +147,7 @@ class Timekeeper(ReplicatedRole):
         for event in record.events:
             for kind in of_event.get(type(event), ()):
                 for key in self._due_sources[kind].changed(state, event):
-                    self._look(kind, key, step.now_ns)
+                    self._look(kind, key, step)
 
     def _on_new_writer(self, step: Step) -> None:
         """Say again what the log does not show; `finish` sends it."""
@@ -157,10 +157,10 @@ class Timekeeper(ReplicatedRole):
         """Say what is due, and again what the log does not show."""
         if not self.is_acting:
             return
-        found = self._heap.take_due(step.now_ns, STEP_MAX)
         commands: list[AnyCommand] = []
-        for kind, key in found:
-            self._ask(kind, key, commands, step)
+        for kind, heap in enumerate(self._heaps):
+            for key in heap.take_due(self._now_ns(kind, step), STEP_MAX - len(commands)):
+                self._ask(kind, key, commands, step)
         for kind, key in self._asked.due(step.steady_ns):
             self._ask(kind, key, commands, step)
         for start in range(0, len(commands), COMMANDS_MAX):
@@ -168,7 +168,7 @@ class Timekeeper(ReplicatedRole):
                 sender=self.instance, commands=tuple(commands[start : start + COMMANDS_MAX])
             )
             step.emit(Send(subjects.command("timer"), ENCODER.encode(batch)))
-        due_ns = self._heap.earliest_ns()
+        due_ns = earliest(*(heap.earliest_ns() for heap in self._heaps))
         due_ns = due_ns and self.timer.steady(due_ns)
         self.timer.arm(step, earliest(due_ns, self._asked.next_ns()))
 
@@ -176,33 +176,42 @@ class Timekeeper(ReplicatedRole):
 
     def _begin(self, step: Step) -> None:
         """Find everything that is due, from the tables."""
-        self._began_ns = step.now_ns
         self._gauges.begin()
-        self._heap.clear()
-        self._asked.clear()
+        self._forget()
         for kind, source in enumerate(self._due_sources):
+            self._began_ns[kind] = self._now_ns(kind, step)
             for key in source.keys(self.replica.state):
-                self._look(kind, key, step.now_ns)
+                self._look(kind, key, step)
 
-    def _look(self, kind: int, key: DueKey, now_ns: int) -> None:
+    def _forget(self) -> None:
+        for heap in self._heaps:
+            heap.clear()
+        self._asked.clear()
+
+    def _now_ns(self, kind: int, step: Step) -> int:
+        """Return the time by the clock of a source."""
+        is_log_time = self._due_sources[kind].is_log_time
+        return max(step.now_ns, self.replica.state.t_ns) if is_log_time else step.now_ns
+
+    def _look(self, kind: int, key: DueKey, step: Step) -> None:
         """Ask a source when the next thing of a key is due."""
         source = self._due_sources[kind]
         self._asked.remove((kind, key))
-        due_ns = source.due_ns(self.replica.state, key, now_ns)
+        due_ns = source.due_ns(self.replica.state, key, self._now_ns(kind, step))
         if due_ns:
-            due_ns = max(due_ns, self._began_ns + source.grace_ns(self.replica.state, key))
-        self._heap.put(kind, key, due_ns)
+            due_ns = max(due_ns, self._began_ns[kind] + source.grace_ns(self.replica.state, key))
+        self._heaps[kind].put(key, due_ns)
 
     def _ask(self, kind: int, key: DueKey, commands: list[AnyCommand], step: Step) -> None:
         """Send the command of a key, and remember to send it again."""
-        command = self._due_sources[kind].command(self.replica.state, key, step.now_ns)
+        command = self._due_sources[kind].command(self.replica.state, key, self._now_ns(kind, step))
         if command is None:
-            self._look(kind, key, step.now_ns)
+            self._look(kind, key, step)
             return
         commands.append(command)
         if not self._due_sources[kind].is_told_again:
             self._counters.add("commands")
-            self._look(kind, key, step.now_ns)
+            self._look(kind, key, step)
         elif (kind, key) in self._asked:
             self._counters.add("resends")
             self._asked.sent_again((kind, key), step.steady_ns)

@@ -48,6 +48,9 @@ def log_copy(cluster: BenchCluster, tmp_path_factory: pytest.TempPathFactory) ->
             # One after the other: together they might become a single record.
             for number in range(30):
                 await city.submit(body_of(f"damage-{number}"))
+            # A snapshot is stored at a checkpoint, which follows an idle second.
+            replica, first_seq = city.observer.replica, city.observer.next_seq
+            await wait_until(lambda: replica.checked_seq >= first_seq, "a checkpoint is written")
             await city.proven()
 
     play(fill())
@@ -265,7 +268,9 @@ async def _store_snapshot(cluster: BenchCluster, url: str) -> int:
     await streams.ensure(admin)
     for record in await read_batch(admin, "LOG_1", 1):
         decoded = replica.apply(record)
-        assert decoded is not None
+        if decoded is None:
+            # Of an applier that had lost its lease: other tests of the same cluster kill some.
+            continue
         lease = decoded.lease or lease
         if decoded.kind == "checkpoint":
             assert lease is not None

@@ -166,6 +166,7 @@ def test_a_complete_drain_is_not_ended_by_a_late_request() -> None:
         41400097,
         41400260,
         41400290,
+        1633,
     ],
 )
 def test_worlds_that_failed_once_hold(seed: int) -> None:

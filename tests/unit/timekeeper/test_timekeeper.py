@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from itertools import pairwise
 
+import pytest
+
 from schemas.base import EvalKey, Event
 from schemas.envelope import COMMANDS_DECODER
 from schemas.evaluations import (
@@ -40,8 +42,9 @@ class DelayedEvaluations:
     events: frozenset[type[Event]] = frozenset({EvaluationsCreated, EvaluationsWoken})
     is_told_again = True
 
-    def __init__(self, grace_ns: int = 0) -> None:
+    def __init__(self, grace_ns: int = 0, *, is_log_time: bool = False) -> None:
         self._grace_ns = grace_ns
+        self.is_log_time = is_log_time
 
     def keys(self, state: State) -> Iterable[DueKey]:
         """All that are open."""
@@ -71,8 +74,8 @@ class DelayedEvaluations:
 class Story:
     """A leading timekeeper and its clock."""
 
-    def __init__(self, *, grace_ns: int = 0) -> None:
-        source = DelayedEvaluations(grace_ns)
+    def __init__(self, *, grace_ns: int = 0, is_log_time: bool = False) -> None:
+        source = DelayedEvaluations(grace_ns, is_log_time=is_log_time)
         self.role = Timekeeper(instance="t1", sources=[source])
         self.log = WrittenLog()
         self.now = 1_000 * SECOND
@@ -192,17 +195,29 @@ def test_thousands_that_are_due_at_once_are_cut_into_messages() -> None:
     assert story.sizes == [COMMANDS_MAX, COMMANDS_MAX, 1_200 - 2 * COMMANDS_MAX]
 
 
+@pytest.mark.parametrize("is_log_time", [True, False])
+def test_a_log_that_is_ahead_of_the_clock_reaches_only_what_counts_in_log_time(
+    *, is_log_time: bool
+) -> None:
+    """A clock that is an hour behind delays no deadline that the log has passed; a launch waits for the clock."""
+    story = Story(is_log_time=is_log_time).lead()
+    (key,) = story.sleepers(1_010)
+    other = JobRegistered(submission_id="s", digest="d", job_id="other", version=0)
+    story.step(story.log.tx(other, t_ns=4_600 * SECOND))
+    assert story.asked == ([(1_000 * SECOND, key)] if is_log_time else [])
+
+
 def test_a_later_word_replaces_an_earlier_one_in_the_heap() -> None:
     """A deadline that is moved or taken away does not fire at its old time."""
     heap = DueHeap()
-    heap.put(0, "a", 5)
-    heap.put(0, "b", 6)
-    heap.put(1, "a", 4)
-    heap.put(0, "a", 9)
-    heap.put(1, "a", 0)
+    heap.put("a", 5)
+    heap.put("b", 6)
+    heap.put("c", 4)
+    heap.put("a", 9)
+    heap.put("c", 0)
     assert (len(heap), heap.earliest_ns()) == (2, 6)
-    assert heap.take_due(8, 10) == [(0, "b")]
-    assert heap.take_due(9, 10) == [(0, "a")]
+    assert heap.take_due(8, 10) == ["b"]
+    assert heap.take_due(9, 10) == ["a"]
     assert (len(heap), heap.earliest_ns()) == (0, 0)
 
 
