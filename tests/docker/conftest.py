@@ -1,6 +1,7 @@
 """One engine for all tests of this folder, and a driver on it; loud where there can be none."""
 
 import contextlib
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -52,5 +53,7 @@ def top(tmp_path: Path) -> Path:
     """An agent's data directory that containers' users can walk into."""
     for path in (tmp_path, *tmp_path.parents[:3]):
         with contextlib.suppress(OSError):
-            path.chmod(0o755)
+            mode = stat.S_IMODE(path.stat().st_mode)
+            if mode & 0o055 != 0o055:
+                path.chmod(mode | 0o055)
     return tmp_path
