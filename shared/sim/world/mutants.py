@@ -450,6 +450,17 @@ def _scale_in_update(patch: Patch, _context: SimulationContext) -> None:
     patch(versions, "_scaled", scaled)
 
 
+def _tag_forgotten(patch: Patch, _context: SimulationContext) -> None:
+    """Versions lose their tags when the next version is registered."""
+    table = import_module("shared.core.state.tables.jobs")
+    plain = table._bounded  # noqa: SLF001
+
+    def bounded(versions: Any) -> Any:
+        return tuple([replace(one, tag="") for one in plain(versions)])
+
+    patch(table, "_bounded", bounded)
+
+
 def _drain_takes_system(patch: Patch, _context: SimulationContext) -> None:
     """A drain that leaves system jobs alone stops them, too."""
 
@@ -535,6 +546,7 @@ MUTANTS: dict[str, Callable[[Patch, SimulationContext], None]] = {
     "held-goes-on": _held_goes_on,
     "revert-keeps-counts": _revert_keeps_counts,
     "scale-in-update": _scale_in_update,
+    "tag-forgotten": _tag_forgotten,
     "drain-takes-system": _drain_takes_system,
     "late-forgets": _late_forgets,
     "room-given-away": _room_given_away,
