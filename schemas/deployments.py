@@ -70,11 +70,12 @@ class DeploymentPromoted(Event, frozen=True, kw_only=True, tag="deployment.promo
 
 
 class DeploymentPaused(Event, frozen=True, kw_only=True, tag="deployment.paused"):
-    """Nothing more is replaced, and no clock runs."""
+    """Nothing more is replaced, and no clock runs. `since_ns`: log time; 0: written before core 0.5.0."""
 
     key: DeploymentKey
     reason: str = ""
     request_id: str = ""
+    since_ns: int = 0
 
 
 class DeploymentResumed(Event, frozen=True, kw_only=True, tag="deployment.resumed"):

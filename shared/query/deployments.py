@@ -165,11 +165,12 @@ def _wait(state: State, one: Deployment, group: GroupProgress, rows: Rows) -> De
         return DeploymentWait(group=group.name, why="rollout", reason=barrier) if barrier else None
     names: list[str] = []
     if one.status == "paused":
-        why, text = "paused", one.reason or "paused by an operator"
-    elif one.holds:
+        text = one.reason or "paused by an operator"
+        return DeploymentWait(group=group.name, why="paused", reason=text, since_ns=one.paused_ns)
+    if one.holds:
         first = min(hold.since_ns for hold in one.holds)
         return DeploymentWait(group=group.name, why="held", reason=_held_by(one), since_ns=first)
-    elif is_done:
+    if is_done:
         why, text = "promotion", f"{group.healthy} of {group.desired_canaries} canaries are healthy"
         text = f"{text}; it waits for its promotion"
     else:

@@ -85,7 +85,7 @@ def ended(status: str, reason: str = "", **more: Any) -> DeploymentEnded:
     )
 
 
-PAUSED = DeploymentPaused(key=KEY)
+PAUSED = DeploymentPaused(key=KEY, since_ns=9)
 HELD = DeploymentHeld(key=KEY, cause="gate", reason="load is 120", since_ns=7)
 
 
@@ -173,6 +173,16 @@ def test_why_a_deployment_does_not_go_on(
     assert [(wait["why"], wait["allocations"]) for wait in found] == [wait[:2] for wait in waits]
     for wait, (_, _, text) in zip(found, waits, strict=True):
         assert text in wait["reason"]
+
+
+@pytest.mark.parametrize(("event", "since_ns"), [(PAUSED, 9), (HELD, 7)])
+def test_a_stop_of_a_deployment_says_since_when(event: Event, since_ns: int) -> None:
+    """A pause and a hold have their own time; the clock of its progress says nothing of them."""
+    one = story(placed=2)
+    one.log(event)
+    one.start()
+    waits = one.ask("deployment", id=ID)["waits"]
+    assert [wait["since_ns"] for wait in waits] == [since_ns] * len(waits) != []
 
 
 def test_a_group_without_a_place_waits_for_one() -> None:

@@ -129,7 +129,9 @@ def decide_pause(deployment: Deployment, command: PauseDeployment, now_ns: int) 
     if command.pause == (deployment.status == PAUSED):
         return []
     if command.pause:
-        paused = DeploymentPaused(key=deployment.key, reason=_PAUSED, request_id=command.request_id)
+        paused = DeploymentPaused(
+            key=deployment.key, reason=_PAUSED, request_id=command.request_id, since_ns=now_ns
+        )
         return [paused]
     resumed = DeploymentResumed(
         key=deployment.key,

@@ -499,4 +499,5 @@ OLDER_SHAPES: dict[str, frozenset[str]] = {
     "jobs": frozenset({"a1032e3ab2d7be7c", "3306d0cfecca2399"}),
     "allocations": frozenset({"fe8ec7e7780fa1c6", "cb90e28c7b6ad995"}),
     "fleet": frozenset({"7284cccb488963fe"}),
+    "deployments": frozenset({"b97a5e7290064d87"}),
 }

@@ -99,6 +99,8 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     window: WindowState | None = None
     #: an operator lets it continue regardless of its gates and windows.
     ignores_gates: bool = False
+    #: log time of its pause; 0: it is not paused, or a log of before core 0.5.0 does not say.
+    paused_ns: int = 0
 
     @property
     def is_held(self) -> bool:
@@ -298,11 +300,12 @@ class DeploymentTable(EventConsumer):
 
     def _pause(self, event: DeploymentPaused, seq: int) -> None:
         old = self.by_key[event.key]
-        self._set(replace(old, status=PAUSED, reason=event.reason, modify_seq=seq))
+        paused = replace(old, status=PAUSED, reason=event.reason, paused_ns=event.since_ns)
+        self._set(replace(paused, modify_seq=seq))
 
     def _resume(self, event: DeploymentResumed, seq: int) -> None:
         old, clocks = self.by_key[event.key], event.require_by_ns
-        self._set(replace(old, status=RUNNING, reason=""))
+        self._set(replace(old, status=RUNNING, reason="", paused_ns=0))
         self._change(
             event.key, event.groups, seq, lambda group, at: replace(group, require_by_ns=clocks[at])
         )
@@ -350,6 +353,7 @@ class DeploymentTable(EventConsumer):
                 status=event.status,
                 reason=event.reason,
                 holds=(),
+                paused_ns=0,
                 reverted_to=event.reverted_to,
                 modify_seq=seq,
             )

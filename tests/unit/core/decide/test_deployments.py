@@ -8,6 +8,7 @@ from schemas.base import DeploymentKey, Event, JobId
 from schemas.deployments import (
     DeploymentDue,
     DeploymentEnded,
+    DeploymentPaused,
     DeploymentPromoted,
     DeploymentStarted,
     FailDeployment,
@@ -427,13 +428,16 @@ def test_w5_pause_and_resume() -> None:
     due_ns = rollout.deployment.due_ns
     assert due_ns == rollout.now_ns + 10 * MINUTE
     assert rollout.told(PauseDeployment, pause=False) == []
-    rollout.told(PauseDeployment, pause=True)
+    (paused,) = rollout.told(PauseDeployment, pause=True)
+    assert isinstance(paused, DeploymentPaused)
+    assert rollout.deployment.paused_ns == paused.since_ns == rollout.now_ns
     assert rollout.told(PauseDeployment, pause=True) == []
     rollout.now_ns = due_ns + 1
     assert rollout.do(DeploymentDue(key=rollout.deployment.key, due_ns=due_ns)) == []
     assert rollout.deployment.status == "paused"
     events = rollout.told(PauseDeployment, pause=False)
     assert watchers(events) == ["app"]
+    assert rollout.deployment.paused_ns == 0
     assert rollout.deployment.due_ns == rollout.now_ns + 10 * MINUTE
 
 
