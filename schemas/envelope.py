@@ -134,7 +134,7 @@ class LogRecord(Wire, frozen=True, kw_only=True):
     epoch: int
     #: checksum of the last accepted record; empty for the first.
     prev: str
-    #: log time: max(previous, the applier's clock).
+    #: log time: the applier's clock; where that is behind the log, half of what passed since.
     t_ns: int
     #: what made it: worker and plan number, submission ids …, for people and traces; may be cut short.
     causes: tuple[str, ...] = ()

@@ -37,6 +37,7 @@ from services.eval_broker.unconfirmed import UnconfirmedEndings, UnconfirmedKeys
 from services.eval_broker.worker_leases import RevokedLease, WorkerLeases
 from shared.core.runtime import messages
 from shared.core.runtime.deadline_timer import earliest
+from shared.core.runtime.log_clock import LogClock
 from shared.core.runtime.replica import Replica, ReplicaFactory
 from shared.core.runtime.replicated_role import ReplicatedRole
 from shared.core.runtime.step import Step
@@ -196,6 +197,7 @@ class EvalBroker(ReplicatedRole):
         table = self.replica.state.evaluations
         self._queues = BlockedQueues(table.freed_seq, table.grown_seq)
         self._delayed = DelayQueue()
+        self._log_clock = LogClock()
         self._room_asked = UnconfirmedKeys()
         self._delay_asked = UnconfirmedKeys()
         self._endings = UnconfirmedEndings()
@@ -437,7 +439,7 @@ class EvalBroker(ReplicatedRole):
             self._endings.due_ns,
             self._backlog.due_ns,
             self._queues.due_ns(now),
-            self.timer.steady(sleeps) if sleeps else 0,
+            now + sleeps - self._log_clock.read(step, self.replica.state.t_ns) if sleeps else 0,
         )
         self.timer.arm(step, due)
 
@@ -445,8 +447,7 @@ class EvalBroker(ReplicatedRole):
         """Send commands for evaluations to wake or end; send again what the log has not confirmed in time."""
         now = step.steady_ns
         room = self._queues.take(self._room_asked.room, now)
-        # The log's clock may be ahead of ours.
-        log_ns = max(step.now_ns, self.replica.state.t_ns)
+        log_ns = self._log_clock.read(step, self.replica.state.t_ns)
         late = self._delayed.take(log_ns, self._delay_asked.room)
         commands: list[WakeEvaluations | EndEvaluations] = []
         if keys := self._room_asked.ask(room, now):

@@ -28,6 +28,7 @@ from services.plan_applier.tenure import (
 from shared.core.decide.garbage import LogTimeIndex, decide_garbage, is_pass_full
 from shared.core.decide.operator import decide_roll
 from shared.core.runtime.chain import core_order, seal
+from shared.core.runtime.log_clock import WRITER_SLOWDOWN, LogClock
 from shared.core.runtime.messages import (
     Ack,
     Append,
@@ -128,6 +129,7 @@ class PlanApplier(ReplicatedRole):
         self._checkpoint_every = checkpoint_every
         self._horizon = LogTimeIndex()
         self._inbox = CommandQueue()
+        self._log_clock = LogClock(slowdown=WRITER_SLOWDOWN)
         self._decider = BatchDecider()
         self._tenure = StateMachine(Tenure.STANDBY, TENURE)
         self._append_state = StateMachine(AppendState.IDLE, APPEND)
@@ -404,7 +406,7 @@ class PlanApplier(ReplicatedRole):
         elif self._is_checkpoint_due():
             tables = self.replica.state.hashes()
             self._append(
-                self.replica.chain.draft("checkpoint", step.now_ns, tables=tables), [], step
+                self.replica.chain.draft("checkpoint", self._log_ns(step), tables=tables), [], step
             )
         elif "garbage" in self._due:
             self._write_garbage(step)
@@ -430,7 +432,7 @@ class PlanApplier(ReplicatedRole):
             fsync=self._fsync,
             replicas=self._replicas,
         )
-        self._append(self.replica.chain.draft("lease", step.now_ns, lease=held), [], step)
+        self._append(self.replica.chain.draft("lease", self._log_ns(step), lease=held), [], step)
         if self._pending is not None:
             self._tenure.move(TenureTrigger.LEASE_SENT)
 
@@ -438,7 +440,7 @@ class PlanApplier(ReplicatedRole):
         """Begin a new incarnation of the log if one is due, in a transaction of its own."""
         chain = self.replica.chain
         begun = self._incarnation.due(
-            self.replica.state, last_seq=chain.next_seq - 1, now_ns=chain.log_time(step.now_ns)
+            self.replica.state, last_seq=chain.next_seq - 1, now_ns=self._log_ns(step)
         )
         if begun is not None:
             self._begin(step)
@@ -482,7 +484,7 @@ class PlanApplier(ReplicatedRole):
 
     def _write_garbage(self, step: Step) -> None:
         self._due.discard("garbage")
-        events = decide_garbage(self._begin(step), self._horizon, step.now_ns)
+        events = decide_garbage(self._begin(step), self._horizon, self._log_ns(step))
         pause_ns = GARBAGE_CONTINUE_NS if is_pass_full(events) else GARBAGE_EVERY_NS
         step.emit(SetTimer("garbage", step.now_ns + pause_ns))
         if events:
@@ -496,7 +498,7 @@ class PlanApplier(ReplicatedRole):
                 state,
                 self._inbox,
                 self._horizon,
-                step.now_ns,
+                self._log_ns(step),
                 no_new_work=self.replica.room.refuses_new_work,
             )
         except BatchFailed as err:
@@ -544,7 +546,7 @@ class PlanApplier(ReplicatedRole):
 
     def _begin(self, step: Step) -> State:
         state = self.replica.state
-        state.begin(self.replica.next_seq, self.replica.chain.log_time(step.now_ns))
+        state.begin(self.replica.next_seq, self._log_ns(step))
         return state
 
     def _commit(self, events: list[Event], step: Step, *, kind: str = "tx") -> None:
@@ -554,8 +556,11 @@ class PlanApplier(ReplicatedRole):
 
     def _draft(self, kind: str, events: list[Event], step: Step) -> LogRecord:
         """Date a transaction as the state on which it was decided: a batch without events may have taken that ahead."""
-        now_ns = max(step.now_ns, self.replica.state.t_ns)
+        now_ns = max(self._log_ns(step), self.replica.state.t_ns)
         return self.replica.chain.draft(kind, now_ns, events=events)
+
+    def _log_ns(self, step: Step) -> int:
+        return self._log_clock.read(step, self.replica.chain.t_ns)
 
     def _append(self, record: LogRecord, tokens: list[int], step: Step) -> None:
         data, digest = seal(record)

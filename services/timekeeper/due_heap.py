@@ -8,6 +8,8 @@ import heapq
 from collections.abc import Hashable, Iterable
 from typing import Protocol
 
+import msgspec
+
 from schemas.base import Event
 from schemas.envelope import AnyCommand
 from shared.core.state.state import State
@@ -16,6 +18,13 @@ from shared.core.state.state import State
 GRACE_NS = 15_000_000_000
 #: Unique within its kind, and ordered among the keys of it.
 DueKey = Hashable
+
+
+class DueTime(msgspec.Struct, frozen=True, gc=False):
+    """The time of a step, ns: of this machine's clock, and of the log."""
+
+    wall_ns: int
+    log_ns: int
 
 
 class DueSource(Protocol):
@@ -27,7 +36,7 @@ class DueSource(Protocol):
     events: frozenset[type[Event]]
     #: a command is sent again until the log shows something else; otherwise the next one says what holds then.
     is_told_again: bool
-    #: its times count from records, so that a log that is ahead of this clock has reached them.
+    #: its times are compared with log time, as they count from records; otherwise with this machine's clock.
     is_log_time: bool
 
     def keys(self, state: State) -> Iterable[DueKey]:
@@ -38,7 +47,7 @@ class DueSource(Protocol):
         """Return the keys of which an event, which the state includes, changed what is due."""
         ...
 
-    def due_ns(self, state: State, key: DueKey, now_ns: int) -> int:
+    def due_ns(self, state: State, key: DueKey, at: DueTime) -> int:
         """Return when the next thing of a key is due; 0: nothing is."""
         ...
 
@@ -49,7 +58,7 @@ class DueSource(Protocol):
         """
         ...
 
-    def command(self, state: State, key: DueKey, now_ns: int) -> AnyCommand | None:
+    def command(self, state: State, key: DueKey, at: DueTime) -> AnyCommand | None:
         """Say that what was due of a key has come; None: it has not."""
         ...
 

@@ -29,7 +29,7 @@ from schemas.gates import (
     Gauge,
     WindowChanged,
 )
-from services.timekeeper.due_heap import GRACE_NS, DueKey
+from services.timekeeper.due_heap import GRACE_NS, DueKey, DueTime
 from shared.core.decide.deployments.gates import look_at_gates
 from shared.core.runtime.messages import Message
 from shared.core.state.gates import GateState
@@ -150,24 +150,23 @@ class UpdateGates:
         del state
         return (getattr(event, "key", 0),)
 
-    def due_ns(self, state: State, key: DueKey, now_ns: int) -> int:
+    def due_ns(self, state: State, key: DueKey, at: DueTime) -> int:
         """Return when a gated deployment is looked at; 0: it is not."""
-        return now_ns + LOOK_NS if self._gated(state, key) is not None else 0
+        return at.wall_ns + LOOK_NS if self._gated(state, key) is not None else 0
 
     def grace_ns(self, state: State, key: DueKey) -> int:
         """Return nothing: a gauge has its own time to be heard."""
         del state, key
         return 0
 
-    def command(self, state: State, key: DueKey, now_ns: int) -> GateDue | None:
+    def command(self, state: State, key: DueKey, at: DueTime) -> GateDue | None:
         """Say what was heard for a deployment; None: it changes nothing."""
         one = self._gated(state, key)
         if one is None:
             return None
-        # A gate counts in log time, which may be ahead of this clock: a plan applier with a wrong one led.
-        log_ns = max(now_ns, state.t_ns)
-        window = None if one.window is None else new_window(one.window, now_ns)
-        return look_at_gates(one, self._gauges.reading, window, log_ns)
+        # A gate counts in log time; a window is a time of the day.
+        window = None if one.window is None else new_window(one.window, at.wall_ns)
+        return look_at_gates(one, self._gauges.reading, window, at.log_ns)
 
     def _gated(self, state: State, key: DueKey) -> Deployment | None:
         one = state.deployments.by_key.get(key)  # type: ignore[call-overload]

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from schemas.base import Event, JobId
 from schemas.jobs import JobRegistered, JobsCollected, JobStopped
 from schemas.launches import JobLaunched, LaunchDue, LaunchSkipped
-from services.timekeeper.due_heap import GRACE_NS, DueKey
+from services.timekeeper.due_heap import GRACE_NS, DueKey, DueTime
 from shared.core.state.state import State
 from shared.core.state.tables.launches import PeriodicParent
 from shared.cron.instants import missed_launches, next_launch
@@ -49,9 +49,9 @@ class PeriodicLaunches:
             case _:
                 return ()
 
-    def due_ns(self, state: State, key: DueKey, now_ns: int) -> int:
+    def due_ns(self, state: State, key: DueKey, at: DueTime) -> int:
         """Return the next instant of a job that is launching; 0: there is none."""
-        del now_ns
+        del at
         parent = _parent(state, key)
         if parent is None:
             return 0
@@ -67,7 +67,7 @@ class PeriodicLaunches:
         parent = _parent(state, key)
         return self._grace_ns if parent is not None and parent.periodic.prohibit_overlap else 0
 
-    def command(self, state: State, key: DueKey, now_ns: int) -> LaunchDue | None:
+    def command(self, state: State, key: DueKey, at: DueTime) -> LaunchDue | None:
         """Name the newest instant that has passed, and how many were missed before it; None: none has."""
         parent = _parent(state, key)
         if parent is None:
@@ -75,7 +75,11 @@ class PeriodicLaunches:
         block, after_ns = parent.periodic, parent.handled_ns
         try:
             at_ns, missed = missed_launches(
-                block.crons, block.time_zone, after_ns=after_ns, until_ns=now_ns, most=MISSED_MAX
+                block.crons,
+                block.time_zone,
+                after_ns=after_ns,
+                until_ns=at.wall_ns,
+                most=MISSED_MAX,
             )
         except CronInvalid:
             return None

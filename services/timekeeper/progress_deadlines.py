@@ -20,7 +20,7 @@ from schemas.deployments import (
 )
 from schemas.envelope import AnyCommand
 from schemas.plans import PlanCommitted
-from services.timekeeper.due_heap import GRACE_NS, DueKey
+from services.timekeeper.due_heap import GRACE_NS, DueKey, DueTime
 from shared.core.state.state import State
 
 
@@ -59,9 +59,9 @@ class ProgressDeadlines:
         key: DeploymentKey = getattr(event, "key", DeploymentKey(0))
         return [key]
 
-    def due_ns(self, state: State, key: DueKey, now_ns: int) -> int:
+    def due_ns(self, state: State, key: DueKey, at: DueTime) -> int:
         """Return the earliest clock of a deployment that something is missing for; 0: none runs."""
-        del now_ns
+        del at
         deployment = state.deployments.by_key.get(key)  # type: ignore[call-overload]
         return 0 if deployment is None else deployment.due_ns
 
@@ -70,9 +70,9 @@ class ProgressDeadlines:
         del state, key
         return GRACE_NS
 
-    def command(self, state: State, key: DueKey, now_ns: int) -> AnyCommand | None:
+    def command(self, state: State, key: DueKey, at: DueTime) -> AnyCommand | None:
         """Say that the clock of a deployment has run out; None: it has not."""
-        due_ns = self.due_ns(state, key, now_ns)
-        if not due_ns or due_ns > now_ns:
+        due_ns = self.due_ns(state, key, at)
+        if not due_ns or due_ns > at.log_ns:
             return None
         return DeploymentDue(key=key, due_ns=due_ns)  # type: ignore[arg-type]

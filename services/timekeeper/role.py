@@ -6,7 +6,7 @@ successor would miss. The leader has a heap for each kind (`due_heap.py`), sends
 the log shows that something else is due. A standby reads the log and its heaps are empty.
 
 Times may be late, never early. They are of the wall clock, as the log has them: where it is set back launches wait.
-What began with a record, as the clock of a deployment, is due when either this clock or the log has reached it.
+What began with a record, as the clock of a deployment, is due in log time (`log_clock.py`).
 """
 
 from collections.abc import Sequence
@@ -15,12 +15,13 @@ from functools import partial
 from schemas import envelope
 from schemas.base import SECOND_NS, Event
 from schemas.envelope import ENCODER, AnyCommand, CommandBatch
-from services.timekeeper.due_heap import DueHeap, DueKey, DueSource
+from services.timekeeper.due_heap import DueHeap, DueKey, DueSource, DueTime
 from services.timekeeper.gates import HeardGauges, UpdateGates
 from services.timekeeper.launches import PeriodicLaunches
 from services.timekeeper.progress_deadlines import ProgressDeadlines
 from shared.core.runtime.counters import Counters
 from shared.core.runtime.deadline_timer import RESEND_NS, earliest
+from shared.core.runtime.log_clock import LogClock
 from shared.core.runtime.messages import (
     CaughtUp,
     LeadershipLost,
@@ -86,6 +87,7 @@ class Timekeeper(ReplicatedRole):
             for event in source.events:
                 self._of_event[event] = (*self._of_event.get(event, ()), kind)
         self._heaps = tuple(DueHeap() for _ in sources)
+        self._log_clock = LogClock()
         #: commands of a source, by its index, and a key.
         self._asked = ResendTable[tuple[int, DueKey]](RESEND_MAX_NS)
         #: when this instance began to lead, or was connected again, by the clock of each source.
@@ -132,7 +134,7 @@ class Timekeeper(ReplicatedRole):
         match item:
             case CaughtUp() | LeadershipWon() | Reconnected():
                 if self.is_acting:
-                    self._begin(step)
+                    self._begin(self._time(step))
             case LeadershipLost():
                 self._forget()
             case _:
@@ -143,11 +145,11 @@ class Timekeeper(ReplicatedRole):
         del seq
         if not self.is_acting:
             return
-        of_event, state = self._of_event, self.replica.state
+        of_event, state, at = self._of_event, self.replica.state, self._time(step)
         for event in record.events:
             for kind in of_event.get(type(event), ()):
                 for key in self._due_sources[kind].changed(state, event):
-                    self._look(kind, key, step)
+                    self._look(kind, key, at)
 
     def _on_new_writer(self, step: Step) -> None:
         """Say again what the log does not show; `finish` sends it."""
@@ -158,63 +160,71 @@ class Timekeeper(ReplicatedRole):
         if not self.is_acting:
             return
         commands: list[AnyCommand] = []
+        at = self._time(step)
         for kind, heap in enumerate(self._heaps):
-            for key in heap.take_due(self._now_ns(kind, step), STEP_MAX - len(commands)):
-                self._ask(kind, key, commands, step)
+            for key in heap.take_due(self._now_ns(kind, at), STEP_MAX - len(commands)):
+                self._ask(kind, key, commands, at=at, steady_ns=step.steady_ns)
         for kind, key in self._asked.due(step.steady_ns):
-            self._ask(kind, key, commands, step)
+            self._ask(kind, key, commands, at=at, steady_ns=step.steady_ns)
         for start in range(0, len(commands), COMMANDS_MAX):
             batch = CommandBatch(
                 sender=self.instance, commands=tuple(commands[start : start + COMMANDS_MAX])
             )
             step.emit(Send(subjects.command("timer"), ENCODER.encode(batch)))
-        due_ns = earliest(*(heap.earliest_ns() for heap in self._heaps))
-        due_ns = due_ns and self.timer.steady(due_ns)
-        self.timer.arm(step, earliest(due_ns, self._asked.next_ns()))
+        wakes = [
+            step.steady_ns + due_ns - self._now_ns(kind, at)
+            for kind, heap in enumerate(self._heaps)
+            if (due_ns := heap.earliest_ns())
+        ]
+        self.timer.arm(step, earliest(*wakes, self._asked.next_ns()))
 
     # ---- deadlines ----
 
-    def _begin(self, step: Step) -> None:
+    def _begin(self, at: DueTime) -> None:
         """Find everything that is due, from the tables."""
         self._gauges.begin()
         self._forget()
         for kind, source in enumerate(self._due_sources):
-            self._began_ns[kind] = self._now_ns(kind, step)
+            self._began_ns[kind] = self._now_ns(kind, at)
             for key in source.keys(self.replica.state):
-                self._look(kind, key, step)
+                self._look(kind, key, at)
 
     def _forget(self) -> None:
         for heap in self._heaps:
             heap.clear()
         self._asked.clear()
 
-    def _now_ns(self, kind: int, step: Step) -> int:
-        """Return the time by the clock of a source."""
-        is_log_time = self._due_sources[kind].is_log_time
-        return max(step.now_ns, self.replica.state.t_ns) if is_log_time else step.now_ns
+    def _time(self, step: Step) -> DueTime:
+        return DueTime(step.now_ns, self._log_clock.read(step, self.replica.state.t_ns))
 
-    def _look(self, kind: int, key: DueKey, step: Step) -> None:
+    def _now_ns(self, kind: int, at: DueTime) -> int:
+        """Return the time by the clock of a source."""
+        return at.log_ns if self._due_sources[kind].is_log_time else at.wall_ns
+
+    def _look(self, kind: int, key: DueKey, at: DueTime) -> None:
         """Ask a source when the next thing of a key is due."""
         source = self._due_sources[kind]
         self._asked.remove((kind, key))
-        due_ns = source.due_ns(self.replica.state, key, self._now_ns(kind, step))
+        due_ns = source.due_ns(self.replica.state, key, at)
         if due_ns:
             due_ns = max(due_ns, self._began_ns[kind] + source.grace_ns(self.replica.state, key))
         self._heaps[kind].put(key, due_ns)
 
-    def _ask(self, kind: int, key: DueKey, commands: list[AnyCommand], step: Step) -> None:
+    def _ask(
+        self, kind: int, key: DueKey, commands: list[AnyCommand], *, at: DueTime, steady_ns: int
+    ) -> None:
         """Send the command of a key, and remember to send it again."""
-        command = self._due_sources[kind].command(self.replica.state, key, self._now_ns(kind, step))
+        command = self._due_sources[kind].command(self.replica.state, key, at)
         if command is None:
-            self._look(kind, key, step)
+            self._look(kind, key, at)
             return
         commands.append(command)
         if not self._due_sources[kind].is_told_again:
             self._counters.add("commands")
-            self._look(kind, key, step)
+            self._look(kind, key, at)
         elif (kind, key) in self._asked:
             self._counters.add("resends")
-            self._asked.sent_again((kind, key), step.steady_ns)
+            self._asked.sent_again((kind, key), steady_ns)
         else:
             self._counters.add("commands")
-            self._asked.add((kind, key), step.steady_ns + RESEND_NS)
+            self._asked.add((kind, key), steady_ns + RESEND_NS)

@@ -167,6 +167,15 @@ def test_a_complete_drain_is_not_ended_by_a_late_request() -> None:
         41400260,
         41400290,
         1633,
+        310000043,
+        310000104,
+        310000164,
+        310000210,
+        310000252,
+        310000283,
+        310000296,
+        310000381,
+        310000384,
     ],
 )
 def test_worlds_that_failed_once_hold(seed: int) -> None:

@@ -146,7 +146,8 @@ class TaskRuntime:
         self.phase = phases.get(kept.state, TaskPhase.IDLE)
         self.run = kept.run
         self.failed = kept.failed
-        self.stopping = kept.stopping
+        # An end of what was being prepared has nothing to wait for: it is ordered again.
+        self.stopping = kept.stopping and self.phase is not TaskPhase.IDLE
         self.restarts = kept.restarts
         self.count = RestartCount(
             attempts=kept.interval_restarts, interval_start_ns=kept.interval_start_ns

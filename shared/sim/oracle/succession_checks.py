@@ -67,8 +67,8 @@ class SuccessionChecks:
         for stop in event.stops:
             for row in stop.rows:
                 alloc = self._model.allocs[row]
-                # More than are wanted without those that go for good: which of the lost are replaced is not said.
-                if stop.reason != "node is down" or not self._has_surplus(job, event, alloc.group):
+                # More than are wanted without those that go for good: which of them are replaced is not said.
+                if not self._has_surplus(job, event, alloc.group):
                     self._take(event, stop, alloc)
 
     def _has_surplus(self, job: Any, event: plans.PlanCommitted, group: str) -> bool:

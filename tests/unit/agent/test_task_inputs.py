@@ -118,6 +118,17 @@ def test_an_answer_that_crosses_a_stop_starts_nothing() -> None:
     assert story.state().status == "complete"
 
 
+def test_an_agent_killed_while_a_preparation_is_ended_ends_the_task() -> None:
+    """Its next life waits for no answer to what the earlier one asked: the task never ran, and is dead."""
+    story = dispatched()
+    story.hear(6, alloc(desired="stop"))
+    assert story.did(agent_messages.CancelPrepare)
+    again = story.restarted()
+    again.hear(6, alloc(desired="stop"))
+    assert again.state().status == "complete"
+    assert again.starts() == []
+
+
 def test_an_agent_killed_in_a_preparation_prepares_under_a_new_run() -> None:
     """A late answer of the earlier life is none (S20)."""
     again = dispatched().restarted()

@@ -13,11 +13,17 @@ from schemas.deployments import (
     DeploymentResumed,
     DeploymentStarted,
 )
+from services.timekeeper.due_heap import DueTime
 from services.timekeeper.progress_deadlines import ProgressDeadlines
 from shared.core.state.state import State
 
 SECOND = 1_000_000_000
 KEY = DeploymentKey(7)
+
+
+def at(log_ns: int) -> DueTime:
+    """Log time, where this machine's clock is far behind."""
+    return DueTime(wall_ns=1, log_ns=log_ns)
 
 
 def state_of(*events: Event) -> State:
@@ -86,12 +92,12 @@ def test_it_says_so_when_the_instant_has_come() -> None:
     """The command names the instant; before it, and of a deployment that ended or is unknown, nothing is said."""
     source = ProgressDeadlines()
     state = state_of()
-    assert source.command(state, KEY, 10 * SECOND - 1) is None
-    assert source.command(state, KEY, 11 * SECOND) == DeploymentDue(key=KEY, due_ns=10 * SECOND)
-    assert source.command(state, DeploymentKey(8), 11 * SECOND) is None
+    assert source.command(state, KEY, at(10 * SECOND - 1)) is None
+    assert source.command(state, KEY, at(11 * SECOND)) == DeploymentDue(key=KEY, due_ns=10 * SECOND)
+    assert source.command(state, DeploymentKey(8), at(11 * SECOND)) is None
     ended = DeploymentEnded(
         key=KEY, job_id=JobId("app"), version=0, status="failed", cause="operator"
     )
     state.evolve(ended, 9)
-    assert source.command(state, KEY, 11 * SECOND) is None
+    assert source.command(state, KEY, at(11 * SECOND)) is None
     assert list(source.keys(state)) == []

@@ -14,7 +14,7 @@ from schemas.evaluations import (
     WakeEvaluations,
 )
 from schemas.jobs import JobRegistered, PeriodicBlock
-from services.timekeeper.due_heap import DueHeap, DueKey
+from services.timekeeper.due_heap import DueHeap, DueKey, DueTime
 from services.timekeeper.role import COMMANDS_MAX, Timekeeper
 from shared.core.runtime.chain import decode_record
 from shared.core.runtime.messages import (
@@ -55,9 +55,9 @@ class DelayedEvaluations:
         del event
         return self.keys(state)
 
-    def due_ns(self, state: State, key: DueKey, now_ns: int) -> int:
+    def due_ns(self, state: State, key: DueKey, at: DueTime) -> int:
         """Until when it sleeps."""
-        del now_ns
+        del at
         return state.evaluations.by_key[key].wait_until_ns  # type: ignore[index]
 
     def grace_ns(self, state: State, key: DueKey) -> int:
@@ -65,9 +65,9 @@ class DelayedEvaluations:
         del state, key
         return self._grace_ns
 
-    def command(self, state: State, key: DueKey, now_ns: int) -> WakeEvaluations:
+    def command(self, state: State, key: DueKey, at: DueTime) -> WakeEvaluations:
         """Wake it."""
-        del state, now_ns
+        del state, at
         return WakeEvaluations(keys=(key,), reason="due")  # type: ignore[arg-type]
 
 

@@ -249,7 +249,14 @@ class PacedReconciler(Reconciler):
         late = self._unreplaced(rows[table.canary[rows] & (table.desired[rows] == STOP)])
         # First the others: canaries keep away from those that stay.
         others_at, at = replace(at, unreplaced=unreplaced), replace(at, unreplaced=late)
-        self._keep_others(job, group, others_at, stands=stands & ~canary, again=again & ~canary)
+        self._keep_others(
+            job,
+            group,
+            others_at,
+            stands=stands & ~canary,
+            again=again & ~canary,
+            canaries=np.concatenate((at.rows[canary & (stands | again)], late)),
+        )
         self._bring_up_canaries(group, at, pace, canary & stands, again=canary & again, old=old)
 
     def _bring_up_canaries(
@@ -271,6 +278,13 @@ class PacedReconciler(Reconciler):
         # What continues in place in the new version has its names already.
         kept = at.alive & at.same & ~self.state.allocations.canary[at.rows]
         taken = [*index[at.rows[standing | kept]].tolist(), *index[replaced].tolist()]
+        # So has what is placed with them of the same text.
+        taken += [
+            name
+            for one in self.requests
+            if one.job is None and one.group.name == group.name
+            for name in one.names.tolist()
+        ]
         new = canary_names(
             wanted - len(replaced), old=index[old].tolist(), taken=taken, count=group.count
         )
@@ -298,9 +312,19 @@ class PacedReconciler(Reconciler):
         return is_draining(self.state, rows)
 
     def _keep_others(
-        self, job: Job, group: GroupSpec, at: GroupRows, *, stands: Mask, again: Mask
+        self,
+        job: Job,
+        group: GroupSpec,
+        at: GroupRows,
+        *,
+        stands: Mask,
+        again: Mask,
+        canaries: Rows,
     ) -> None:
-        """Replace what was lost of the others, in the version that it ran; their count is left alone."""
+        """Replace what was lost of the others, in the version that it ran; their count is left alone.
+
+        `canaries`: those that stand, and those that are replaced.
+        """
         table = self.state.allocations
         others = np.concatenate((at.rows[stands | again], at.unreplaced))
         # Those of the same text continue in the newest version.
@@ -310,10 +334,19 @@ class PacedReconciler(Reconciler):
         older, spec = running
         standing = self._one_of_each(spec, at.rows, stands, at.done)
         replaced = self._newest(np.concatenate((at.rows[again], at.unreplaced)))
-        replaced = replaced[~np.isin(table.index[replaced], table.index[at.rows[standing]])]
+        kept = at.rows[standing]
+        if older is job:
+            # Of the same text: a canary is one of them, and no name is given twice.
+            own = canaries[~np.isin(table.index[canaries], table.index[kept])]
+            kept = np.concatenate((kept, self._newest(own)))
+        replaced = replaced[~np.isin(table.index[replaced], table.index[kept])]
         moves = self._moves(spec, at.rows[standing], spec.count)
-        staying = at.rows[standing & ~np.isin(at.rows, moves)]
-        missing = spec.count - int(standing.sum())
+        missing = spec.count - len(kept)
+        if missing < 0 and len(moves):
+            # An older version had more: what a drain takes of them has no name to go to.
+            self.stop(moves[:-missing], DRAINED)
+            kept, moves = kept[~np.isin(kept, moves[:-missing])], moves[-missing:]
+        staying = kept[~np.isin(kept, moves)]
         first = len(self.requests)
         mine, self.deployment = self.deployment, self.deployment if older is job else 0
         reasons = (DRAINED,) * len(moves)

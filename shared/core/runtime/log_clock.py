@@ -1,0 +1,34 @@
+"""Log time now, also where this machine's clock is behind the log.
+
+Log time never runs backwards. Where a clock is behind it, by an error of its own or since an earlier writer's was ahead,
+log time would stand still until the clock has caught up, and with it every deadline. It goes on by what passes here
+instead: for the writer at a part of the pace, so that the clock catches up; a reader guesses at the full pace, and the
+writer does not act on a guess before its time.
+"""
+
+from shared.core.runtime.step import Step
+
+#: The writer's log time takes so many seconds for each, while its clock is behind.
+WRITER_SLOWDOWN = 2
+
+
+class LogClock:
+    """One role's reading of log time. `slowdown`: see `WRITER_SLOWDOWN`; 1: a reader."""
+
+    def __init__(self, *, slowdown: int = 1) -> None:
+        self._slowdown = slowdown
+        #: log time, and the steady time at which this role first read it; None: its clock is not behind.
+        self._began: tuple[int, int] | None = None
+
+    def read(self, step: Step, t_ns: int) -> int:
+        """Return log time at a step, ns, at least `t_ns`, which the newest record has."""
+        found = t_ns
+        if self._began is not None:
+            began_ns, steady_ns = self._began
+            found = began_ns + (step.steady_ns - steady_ns) // self._slowdown
+        if step.now_ns >= max(found, t_ns):
+            self._began = None
+            return step.now_ns
+        if self._began is None or found < t_ns:
+            found, self._began = t_ns, (t_ns, step.steady_ns)
+        return found
