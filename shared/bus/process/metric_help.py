@@ -66,7 +66,7 @@ METRIC_HELP = {
     ),
     "caravan_plan_applier_clock_alarm": "the difference to the clock of the bus is more than 5 s",
     "caravan_plan_applier_log_ahead_seconds": (
-        "how far log time is ahead of this machine's clock: it goes on at half pace until the clock has caught up"
+        "how far log time is ahead of this machine's clock: it advances at half pace meanwhile"
     ),
     "caravan_log_fill_ratio": (
         "size of the log's newest generation divided by its limit; above 0.9 new work is refused"

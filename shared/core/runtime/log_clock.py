@@ -1,9 +1,9 @@
-"""Log time now, also where this machine's clock is behind the log.
+"""Log time now, also where the clock of this machine is behind the log.
 
-Log time never runs backwards. Where a clock is behind it, by an error of its own or since an earlier writer's was ahead,
-log time would stand still until the clock has caught up, and with it every deadline. It goes on by what passes here
-instead: for the writer at a part of the pace, so that the clock catches up; a reader guesses at the full pace, and the
-writer does not act on a guess before its time.
+Log time never decreases. A clock may be behind it by an error of its own, or because an earlier writer's was ahead: log
+time would stand still until the clock has caught up, and every deadline with it. It advances by the time that passes
+here instead. The writer takes half of that, so that its clock catches up. A reader estimates with all of it: the writer
+does nothing before its time.
 """
 
 from shared.core.runtime.step import Step

@@ -15,7 +15,7 @@ from shared.sim.oracle.reference_model import (
 
 #: Returns the number of blocked allocations of a job's group.
 BlockedCount = Callable[[str, str], int]
-#: Log time that is further ahead of the true time is not waited for: it goes on at half pace.
+#: Log time that is further ahead of the true time is not waited for: it advances at half pace.
 _AHEAD_NS = 60_000_000_000
 
 

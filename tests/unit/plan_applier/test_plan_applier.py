@@ -374,7 +374,7 @@ def test_log_time_never_runs_backwards() -> None:
     assert behind >= newest
     bench.now_ns += 60 * SECOND
     bench.settle(bench.send(register("b")))
-    # At half pace: deadlines go on, and the clock catches up.
+    # At half pace: deadlines come, and the clock catches up.
     assert behind + 30 * SECOND <= bench.role.replica.chain.t_ns < behind + 31 * SECOND
     bench.now_ns -= 30 * SECOND
     bench.settle(LogSpace(bytes=1, bytes_max=100, last_seq=1))

@@ -1,4 +1,4 @@
-"""Log time goes on where a clock is behind the log, never backwards, and the clock catches up with the writer's."""
+"""Log time advances where a clock is behind the log, never decreases, and the clock of the writer catches up."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_a_clock_that_is_right_is_log_time(slowdown: int) -> None:
     assert role.read(HOUR, after_s=3) == HOUR + 3 * SECOND
 
 
-def test_a_writer_that_is_behind_goes_on_at_half_the_pace() -> None:
+def test_a_writer_that_is_behind_advances_at_half_the_pace() -> None:
     """Its own records take nothing from that, and its clock catches up."""
     role = Role(slowdown=WRITER_SLOWDOWN, wall_ns=HOUR)
     t_ns = HOUR + 10 * SECOND
@@ -57,7 +57,7 @@ def test_a_reader_guesses_at_the_full_pace_and_follows_the_log() -> None:
 
 @pytest.mark.parametrize("slowdown", [1, WRITER_SLOWDOWN])
 def test_a_clock_that_is_set_back_takes_no_time_back(slowdown: int) -> None:
-    """What passes is told by steady time, which knows no step backwards."""
+    """Elapsed time is steady time, which never decreases."""
     role = Role(slowdown=slowdown, wall_ns=HOUR)
     t_ns = role.read(0)
     role.wall_ns -= HOUR // 2
