@@ -17,6 +17,8 @@ class ErrorList:
 
     def __init__(self) -> None:
         self.found: list[ErrorDetail] = []
+        #: regular expressions of the job's constraints and affinities, so far.
+        self.patterns: set[str] = set()
 
     @property
     def is_full(self) -> bool:
