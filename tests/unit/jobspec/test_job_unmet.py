@@ -7,6 +7,7 @@ import pytest
 
 from schemas.jobs import RegisterJob
 from shared.errors import CommandInvalid
+from shared.jobspec.checks.unsupported_fields import SUGGESTIONS_MAX
 from shared.jobspec.files.load import load_file
 from shared.jobspec.submission import (
     JobInvalid,
@@ -122,6 +123,14 @@ def test_an_unknown_key_is_refused_whatever_its_value(value: object) -> None:
     group = a_group(Tasks=[a_task(Resources={"MemoryMb": value})])
     assert "Job.TaskGroups[0].Tasks[0].Resources.MemoryMb" in refused(a_job(TaskGroups=[group]))
     assert "Prioritty" in read(a_job(Prioritty=value), accept_unknown=True).warnings[0]
+
+
+def test_suggestions_are_bounded() -> None:
+    """Of very many unknown keys few get a suggestion, since the search takes long."""
+    told = refused(a_job(**{f"Prioritty{number:02}": 1 for number in range(2 * SUGGESTIONS_MAX)}))
+    assert len(told) == 2 * SUGGESTIONS_MAX
+    suggested = [one for one in told.values() if "did you mean Priority?" in one]
+    assert len(suggested) == SUGGESTIONS_MAX
 
 
 @pytest.mark.parametrize(
