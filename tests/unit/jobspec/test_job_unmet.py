@@ -261,6 +261,22 @@ def test_the_envelope_is_not_dropped() -> None:
     assert read(a_job(), Namespace="prod", accept_unbuilt=True).unbuilt == ("Namespace",)
 
 
+def test_a_slip_beside_the_job_is_refused() -> None:
+    """A misspelt check-and-set would register unconditionally: it is a fault with a suggestion, unless accepted."""
+    for value in (True, False):
+        told = refused(a_job(), EnforceIndx=value, JobModifyIndex=7)
+        assert told == {
+            "EnforceIndx": "unknown parameter or block 'EnforceIndx'; did you mean EnforceIndex?"
+        }
+    got = read(a_job(), EnforceIndx=True, accept_unknown=True)
+    assert got.warnings == ("unknown, accepted without effect: EnforceIndx",)
+    text = json.dumps({"Job": a_job(), "EnforceIndx": True}).encode()
+    assert [one.path for one in load_file(text, "x.json").errors] == ["EnforceIndx"]
+    # What a client of Nomad writes around a job.
+    assert read(a_job(), PolicyOverride=False, PreserveCounts=False, EvalPriority=0).warnings == ()
+    assert "not built yet" in refused(a_job(), PreserveCounts=True)["PreserveCounts"]
+
+
 @pytest.mark.parametrize("key", ["accept_unbuilt", "accept_unknown"])
 def test_acceptance_is_a_flag(key: str) -> None:
     """Another type is refused."""
