@@ -69,6 +69,13 @@ _TASK = "pending running dead"
 _CLIENT = "pending running complete failed lost unknown"
 _NODE = "initializing ready down disconnected"
 _EVALUATION = "pending blocked complete failed canceled"
+_ROLLOUT = "progressing waiting running complete failed stopped"
+_CAUSE = "submit revert rollout"
+_HEALTH = "healthy unhealthy"
+_ENDED = "healthy unhealthy deadline gate operator newer_version stopped"
+_POOL = "sum indexed cluster-wide"
+#: The three last are not used yet.
+_WAIT = "misconfigured never_fits capacity priority reservation predecessor quota gang node_boot"
 _JOB_TYPES = "service batch system sysbatch"
 #: Words of a field, by Struct and field, in the order of a life.
 _WORDS = {
@@ -76,8 +83,9 @@ _WORDS = {
     ("OperatorVerdict", "status"): _VERDICT,
     ("ParsedJob", "status"): "accepted refused",
     ("JobProjection", "status"): _JOB,
-    ("Rollout", "status"): "progressing waiting running complete failed stopped",
+    ("Rollout", "status"): _ROLLOUT,
     ("JobLine", "status"): _JOB,
+    ("JobLine", "rollout_status"): _ROLLOUT,
     ("JobLine", "job_type"): _JOB_TYPES,
     ("EvalSummary", "status"): _EVALUATION,
     ("EvalSummary", "job_type"): _JOB_TYPES,
@@ -90,29 +98,42 @@ _WORDS = {
         "RolloutMemberLine",
         "status",
     ): "waiting running successful failed cancelled unchanged rolled_back stopped",
+    ("ServiceInstance", "health"): _HEALTH,
     ("ServiceInstance", "status"): "passing warning pending critical unknown",
     ("DeploymentWait", "why"): "health unhealthy promotion paused held rollout place schedule",
     ("AllocSummary", "desired_status"): "run stop evict",
     ("AllocSummary", "client_status"): _CLIENT,
+    ("AllocSummary", "health"): _HEALTH,
     ("TaskShown", "state"): _TASK,
     ("TaskState", "state"): _TASK,
     ("AllocReport", "status"): "pending running complete failed",
     ("NodesStatusChanged", "status"): _NODE,
     ("ChangeLiveness", "status"): _NODE,
-    ("PoolShown", "kind"): "sum indexed cluster-wide",
+    ("PoolShown", "kind"): _POOL,
+    ("PoolLine", "kind"): _POOL,
     ("FileLine", "kind"): "file directory link other",
     ("FieldChange", "kind"): "added removed edited",
     ("LogRecord", "kind"): "tx lease checkpoint roll",
     ("LogsAsk", "stream"): "stdout stderr",
     ("DeploymentEnded", "status"): "successful failed cancelled",
-    ("DeploymentStarted", "cause"): "submit revert rollout",
+    ("DeploymentStarted", "cause"): _CAUSE,
+    ("DeploymentLine", "cause"): _CAUSE,
     ("RolloutStarted", "order"): "together in_order",
     ("RegisterJobs", "order"): "together in_order",
     ("RolloutLine", "order"): "together in_order",
     ("RolloutLine", "status"): "running successful failed cancelled",
     ("RolloutEnded", "status"): "successful failed cancelled",
     ("DeploymentPromoted", "by"): "operator auto",
+    ("RolloutLine", "cause"): _ENDED,
+    ("RolloutEnded", "cause"): _ENDED,
+    ("SkipLine", "why"): "overlap missed exists",
     ("AllocationsHealthChanged", "source"): "agent operator",
+    ("QueueLine", "wait_class"): _WAIT,
+    ("UnplacedLine", "wait_class"): _WAIT,
+    ("Waiting", "wait_class"): _WAIT,
+    ("WaitingLine", "wait_class"): _WAIT,
+    ("WaitingSummary", "wait_class"): _WAIT,
+    ("WhyAnswer", "wait_class"): _WAIT,
 }
 WORDS = {key: tuple(words.split()) for key, words in _WORDS.items()}
 #: `error.code` of any answer: stable words for programs, what they mean, and whether the same may succeed later.

@@ -77,7 +77,7 @@ class WhyAnswer(QueryAnswer, frozen=True, kw_only=True):
     top: tuple[Scored, ...] = ()
     #: of `why`: allocations that were evicted for it.
     victims: tuple[str, ...] = ()
-    #: misconfigured, never_fits, capacity, …; empty: there is, or was, room.
+    #: empty: there is, or was, room.
     wait_class: str = msgspec.field(name="class", default="")
     reasons: tuple[str, ...] = ()
     text: str = ""

@@ -33,7 +33,7 @@ class Waiting(Wire, frozen=True, kw_only=True):
     """Why `count` allocations of a group were not placed."""
 
     count: int
-    #: misconfigured, never_fits, capacity, …
+    #: docs/concepts.md says what each means.
     wait_class: str = "capacity"
     reasons: tuple[str, ...] = ()
 

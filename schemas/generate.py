@@ -185,6 +185,9 @@ def _bound(schema: Schema, struct: StructInfo, field: msgspec.inspect.Field) -> 
         _bound_integers(schema["prefixItems"][at], struct.cls.__name__, field.name)
         return
     _bound_integers(properties[field.encode_name], struct.cls.__name__, field.name)
+    if isinstance(field.type, msgspec.inspect.RawType):
+        # Any JSON, as it was submitted or reported.
+        properties[field.encode_name]["x-exceeds-double"] = True
     words = bounds.WORDS.get((struct.cls.__name__, field.name))
     if words is not None:
         shown = properties[field.encode_name]
@@ -336,7 +339,8 @@ def events_md() -> str:
         "Integers are signed, with 64 bits, where a field names no other bounds; what comes from outside them is",
         "refused. Keys, and times and spans in nanoseconds, may exceed 2^53 (`x-exceeds-double` in the JSON Schema):",
         "a reader whose numbers are doubles needs a decoder of big integers. Answers of `query.*` and values of",
-        "`view.*` have them as text, too: `<field>_text` beside `<field>` is not empty where it exceeds 2^53.",
+        "`view.*` have them as text, too: `<field>_text` beside `<field>` is not empty where it exceeds 2^53. Fields",
+        "of any JSON, such as the text of a job, have none.",
         "",
         "## Events",
         "",

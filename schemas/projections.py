@@ -188,7 +188,7 @@ class DeploymentLine(ExactWire, frozen=True, kw_only=True, omit_defaults=False):
     status: str = "running"
     #: the same for people, in Nomad's words.
     description: str = ""
-    #: submit, or revert: it takes back a version that failed.
+    #: submit, revert (it takes back a version that failed) or rollout (several jobs are updated together).
     cause: str = "submit"
     #: the version that its failure took back; -1: none.
     reverted_to: int = -1
@@ -291,7 +291,7 @@ class AllocSummary(ExactWire, frozen=True, kw_only=True, omit_defaults=False):
     create_seq: int = 0
     modify_seq: int = 0
     previous: str = ""
-    #: task name -> TaskState as JSON.
+    #: task name -> TaskState as JSON; `tasks` of `query.alloc` has their times as text, too.
     tasks: msgspec.Raw = msgspec.Raw(b"{}")
     #: time of its newest task event, by its node's clock, ns since 1970; 0: none was reported.
     event_ns: int = 0

@@ -56,6 +56,8 @@ class JobNamed(Wire, frozen=True, kw_only=True, rename="pascal"):
     submission_id: str = msgspec.field(name="SubmissionID", default="")
     #: stop only: forget the job once its allocations ended.
     purge: bool = False
+    #: evaluate only: what failed past its attempts is replaced as well.
+    force_reschedule: bool = False
 
 
 class JobDispatch(Wire, frozen=True, kw_only=True, rename="pascal"):

@@ -35,7 +35,7 @@ from shared.core.runtime.messages import LogSpace, Message, Reply, Send, SetTime
 from shared.core.runtime.replica import Replica
 from shared.core.runtime.step import Step
 from shared.errors import CommandInvalid
-from shared.jobspec.strict_json import require_unique_keys
+from shared.jobspec.strict_json import require_known_keys, require_unique_keys
 from shared.protocol import subjects
 from shared.protocol.operator_verbs import BY_NAME
 
@@ -179,6 +179,7 @@ class OperatorApi:
             text = f"{len(message.data)} bytes, at most {REQUEST_BYTES_MAX} are taken"
             raise CommandInvalid("too_large", text)
         require_unique_keys(message.data)
+        require_known_keys(message.data, row.request)
         body: Any = bounded_decoder(row.request).decode(message.data or b"{}")
         context = VerbContext(
             self._replica.state,

@@ -11,9 +11,13 @@ only then the slow reader goes through the text again to name the place:
 """
 
 import json
+from contextlib import suppress
+from functools import cache
 from typing import Any
 
+import msgspec
 import orjson
+from msgspec import inspect
 
 from shared.errors import CommandInvalid
 
@@ -25,6 +29,7 @@ DEPTH_MAX = 100
 INT64_MAX = 2**63 - 1
 
 JsonObject = dict[str, Any]
+_type_info = cache(inspect.type_info)
 
 _DIGITS = bytes(48 if 48 <= byte <= 57 else (byte if byte != 48 else 32) for byte in range(256))
 _NINETEEN = b"0" * 19
@@ -77,6 +82,36 @@ def require_unique_keys(body: bytes) -> None:
         return
     if body.count(b":") != text.count(b":") or b"\\u003" in body:
         _check_with_places(body)
+
+
+def require_known_keys(body: bytes, request: type[msgspec.Struct]) -> None:
+    """Refuse a key that no field of a request has, at any depth: a slip would be dropped without a word.
+
+    What is not JSON, or has another shape, is left to the decoder. Raises CommandInvalid.
+    """
+    with suppress(orjson.JSONDecodeError):
+        _check_keys(orjson.loads(body or b"{}"), _type_info(request), "")
+
+
+def _check_keys(value: object, info: inspect.Type, path: str) -> None:
+    match info:
+        case inspect.StructType() if isinstance(value, dict):
+            fields = {field.encode_name: field.type for field in info.fields}
+            for key, item in value.items():
+                here = f"{path}.{key[:60]}" if path else key[:60]
+                if key not in fields:
+                    text = f"unknown parameter {key[:60]!r}; expected one of {', '.join(fields)}"
+                    raise CommandInvalid("invalid", text, here)
+                _check_keys(item, fields[key], here)
+        case inspect.VarTupleType() if isinstance(value, list):
+            for at, item in enumerate(value):
+                _check_keys(item, info.item_type, f"{path}[{at}]")
+        case inspect.UnionType():
+            for one in info.types:
+                if isinstance(one, inspect.StructType):
+                    _check_keys(value, one, path)
+        case _:
+            pass
 
 
 def without_nulls(value: Any) -> Any:

@@ -46,12 +46,12 @@ JOB_BYTES_MAX = 256 * 1024
 JOB_BODY_VERBS = frozenset(("submit", "validate"))
 VERBS = JOB_BODY_VERBS | VERSION_VERBS | {"stop", "evaluate", "dispatch", "submit_together"}
 
-#: Keys of Nomad's request that are accepted without a warning.
-_IGNORED_KEYS = frozenset(
+#: Of `stop` and `evaluate`, as JobNamed has them; region and tokens of Nomad's requests have no meaning here.
+_NAMED_VERBS = frozenset(("stop", "evaluate"))
+_NAMED_KEYS = frozenset(
     (
-        *("Job", "SubmissionID", "EnforceIndex", "JobModifyIndex", "Submission"),
-        *("JobID", "Purge", "Region", "Namespace", "AuthToken", "SecretID"),
-        *("accept_unbuilt", "accept_unknown"),
+        *("JobID", "SubmissionID", "Purge", "ForceReschedule"),
+        *("Region", "Namespace", "AuthToken", "SecretID"),
     )
 )
 #: Jobs remembered, and bytes of one.
@@ -413,7 +413,7 @@ def _read_job(
         unbuilt=unbuilt,
         stopped=_flag(inner, "Stop"),
         check_index=check_index,
-        warnings=_warnings(job, unmet, value),
+        warnings=_warnings(job, unmet),
     )
 
 
@@ -475,8 +475,8 @@ def _refused(unmet: UnmetFields, around: JsonObject) -> tuple[ErrorDetail, ...]:
     return unknown if accepts_unbuilt else unknown + unmet.unbuilt
 
 
-def _warnings(job: JobSpec, unmet: UnmetFields, around: JsonObject) -> tuple[str, ...]:
-    """Return at most two warnings about an accepted job."""
+def _warnings(job: JobSpec, unmet: UnmetFields) -> tuple[str, ...]:
+    """Return at most one warning about an accepted job."""
     parts = [
         f"group {group.name!r} has no main task (a task without lifecycle): it ends when the others have run"
         for group in job.groups
@@ -495,11 +495,7 @@ def _warnings(job: JobSpec, unmet: UnmetFields, around: JsonObject) -> tuple[str
         parts.append("unknown, accepted without effect: " + listed(names))
     if unmet.without_effect:
         parts.append("without effect, as in Nomad: " + listed(unmet.without_effect))
-    stray = ", ".join(
-        sorted(key[:60] for key in around if key not in _IGNORED_KEYS and around[key])
-    )
-    found = ("; ".join(parts),) if parts else ()
-    return (*found, f"ignored: {stray[:500]}") if stray else found
+    return ("; ".join(parts),) if parts else ()
 
 
 def _digest_prefix(check_index: int) -> bytes:
@@ -510,6 +506,8 @@ def _digest_prefix(check_index: int) -> bytes:
 def _read_named(value: JsonObject, text: bytes, verb: str, submission_id: str) -> ParsedSubmission:
     job_id = value.get("JobID")
     _check_id(job_id, "JobID")
+    if verb in _NAMED_VERBS and (unknown := sorted(value.keys() - _NAMED_KEYS)):
+        raise CommandInvalid("invalid", "unknown parameter", unknown[0][:60])
     purge = _flag(value, "Purge")
     if submission_id:
         text = canonical_json({key: item for key, item in value.items() if key != "SubmissionID"})

@@ -1,4 +1,4 @@
-"""docs/any-language.md says what is so: its exchanges are held with a real cluster, its tokens are ours."""
+"""docs/any-language.md says what is so: its exchanges are held with a real cluster."""
 
 import asyncio
 import json
@@ -10,10 +10,8 @@ import nats
 import pytest
 from nats.aio.client import Client
 
-from shared.protocol.id_tokens import id_token, token_id
 from tests.bounds import WAIT_S
 from tests.clients.conftest import PAGE, inbox_prefix
-from tests.docs import rights_page
 
 #: Values that differ from cluster to cluster; their types do not.
 PASSING = {
@@ -120,21 +118,3 @@ def test_a_batch_is_as_shown(bus: str) -> None:
     assert headers[-1]["Status"] == "204"
     assert asyncio.run(talk(b'{"seq": 1000000, "batch": 3}'))[0]["Status"] == "404"
     assert asyncio.run(talk(b'{"seq": "one"}'))[0]["Status"] == "408"
-
-
-@pytest.mark.parametrize("name", rights_page.PAGES)
-def test_the_rights_are_those_of_the_accounts(name: str) -> None:
-    """The tables of rights are generated, each page has its own, and a right that is added changes them."""
-    page = (rights_page.DOCS / name).read_text("utf-8")
-    assert re.findall(r"<!-- rights: (\w+) -->", page) == list(rights_page.PAGES[name])
-    assert rights_page.render(page) == page, "python -m tests.docs.rights_page writes it"
-
-
-def test_tokens_are_as_shown() -> None:
-    """The table of ids and tokens is right, both ways."""
-    page = PAGE.read_text(encoding="utf-8")
-    table = page.partition("| id | token |\n|---|---|\n")[2].partition("\n\n")[0]
-    rows = re.findall(r"^\| `(.+?)` \| `(.+?)` \|$", table, re.MULTILINE)
-    assert len(rows) == len(table.splitlines()) >= 5
-    for identifier, token in rows:
-        assert (id_token(identifier), token_id(token)) == (token, identifier)

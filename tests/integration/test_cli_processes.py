@@ -2,15 +2,21 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import msgspec
 import pytest
 
-from services.cli.local.processes import processes_using
+from services.cli.local import processes
+from services.cli.local.processes import kill_leftover_services, processes_using
 from services.cli.runtime import contexts, local_clusters
-from shared.bus.server.nats_server import free_port
+from shared.bus.server.nats_server import free_port, port_is_free
+from shared.machine_lock import kernel_boot
 from tests.bounds import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,3 +98,35 @@ def test_leftovers_are_seen(tmp_path: Path) -> None:
         child.kill()
         child.wait()
     assert processes_using(tmp_path) == []
+
+
+def test_the_port_of_the_bus_of_an_earlier_up_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed bus holds its port a moment longer than its process is seen: the next `up` waits for its end."""
+    pauses: list[float] = []
+    left = subprocess.Popen(["/bin/sleep", "600"], env={"X": str(tmp_path)})
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+
+        def pause(seconds: float) -> None:
+            pauses.append(seconds)
+            if left.poll() is None:
+                left.wait()
+            else:
+                held.close()
+
+        clock = SimpleNamespace(sleep=pause, monotonic=time.monotonic)
+        monkeypatch.setattr(processes, "time", clock)
+        up = local_clusters.LocalClusterRecord(
+            pid=left.pid,
+            url=f"nats://127.0.0.1:{port}",
+            data_dir=str(tmp_path),
+            services={"view": left.pid},
+            boot=kernel_boot(),
+        )
+        (tmp_path / "up.json").write_bytes(msgspec.json.encode(up))
+        kill_leftover_services(tmp_path, lambda _: None)
+        assert port_is_free(port)
+    assert pauses
+    assert left.wait() == -signal.SIGKILL

@@ -27,7 +27,7 @@ class AllocSummary(msgspec.Struct, frozen=True, kw_only=True):
     create_seq: int = 0
     modify_seq: int = 0
     previous: str = ""
-    #: task name -> TaskState as JSON.
+    #: task name -> TaskState as JSON; `tasks` of `query.alloc` has their times as text, too.
     tasks: Any = {}
     #: time of its newest task event, by its node's clock, ns since 1970; 0: none was reported.
     event_ns: int = 0
@@ -276,7 +276,8 @@ class DeploymentLine(msgspec.Struct, frozen=True, kw_only=True):
     status: str = "running"
     #: the same for people, in Nomad's words.
     description: str = ""
-    #: submit, or revert: it takes back a version that failed.
+    #: submit, revert (it takes back a version that failed) or rollout (several jobs are updated
+    #: together).
     cause: str = "submit"
     #: the version that its failure took back; -1: none.
     reverted_to: int = -1
@@ -378,6 +379,8 @@ class ErrorAnswer(msgspec.Struct, frozen=True, kw_only=True):
 class WaitingSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Why allocations of a group wait."""
     n: int = 0
+    #: One of misconfigured, never_fits, capacity, priority, reservation, predecessor, quota,
+    #: gang, node_boot.
     class_: str = "capacity"
     reasons: tuple[str, ...] = ()
 
@@ -543,7 +546,7 @@ class JobLine(msgspec.Struct, frozen=True, kw_only=True):
     create_index: int = 0
     modify_index: int = 0
     groups: dict[str, GroupSummary] = {}
-    #: status of its Rollout.
+    #: status of its Rollout. One of progressing, waiting, running, complete, failed, stopped.
     rollout_status: str = ""
     #: the job that made it; empty: it was submitted.
     parent: str = ""
@@ -572,6 +575,7 @@ class LaunchLine(msgspec.Struct, frozen=True, kw_only=True):
 class SkipLine(msgspec.Struct, frozen=True, kw_only=True):
     """Planned instants that made no child. `why`: overlap, missed (so many) or exists."""
     at_ns: int
+    #: One of overlap, missed, exists.
     why: str
     missed: int = 0
 
@@ -626,6 +630,8 @@ class WaitingLine(msgspec.Struct, frozen=True, kw_only=True):
     """
     group: str
     n: int
+    #: One of misconfigured, never_fits, capacity, priority, reservation, predecessor, quota,
+    #: gang, node_boot.
     class_: str = "capacity"
     reasons: tuple[str, ...] = ()
     eval_id: str = ""
@@ -909,6 +915,8 @@ class ParsedJob(msgspec.Struct, frozen=True, kw_only=True):
 class UnplacedLine(msgspec.Struct, frozen=True, kw_only=True):
     """How many of a group would find no place, and why."""
     n: int
+    #: One of misconfigured, never_fits, capacity, priority, reservation, predecessor, quota,
+    #: gang, node_boot.
     class_: str = "capacity"
     reasons: tuple[str, ...] = ()
 
@@ -964,6 +972,7 @@ class PoolLine(msgspec.Struct, frozen=True, kw_only=True):
     """A pool over all nodes; `nodes`: how many offer it. Instances are shown with their
     nodes.
     """
+    #: One of sum, indexed, cluster-wide.
     kind: str = "sum"
     capacity: int = 0
     used: int = 0
@@ -986,6 +995,8 @@ class QueueLine(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     #: allocations that have no place.
     n: int
+    #: One of misconfigured, never_fits, capacity, priority, reservation, predecessor, quota,
+    #: gang, node_boot.
     class_: str = "capacity"
     priority: int = 50
     #: its node pool.
@@ -1225,7 +1236,8 @@ class WhyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     top: tuple[Scored, ...] = ()
     #: of `why`: allocations that were evicted for it.
     victims: tuple[str, ...] = ()
-    #: misconfigured, never_fits, capacity, …; empty: there is, or was, room.
+    #: empty: there is, or was, room. One of misconfigured, never_fits, capacity, priority,
+    #: reservation, predecessor, quota, gang, node_boot.
     class_: str = ""
     reasons: tuple[str, ...] = ()
     text: str = ""

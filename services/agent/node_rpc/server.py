@@ -36,7 +36,7 @@ from shared.bus.connection.nats_client import BusClient
 from shared.core.runtime.failures import describe_failure
 from shared.core.runtime.messages import Listen
 from shared.errors import CommandInvalid
-from shared.jobspec.strict_json import require_unique_keys
+from shared.jobspec.strict_json import require_known_keys, require_unique_keys
 from shared.protocol import subjects
 
 #: Streams at a time, and everything else.
@@ -97,6 +97,8 @@ class NodeRpcServer:
     def _begin(self, verb: str, data: bytes, answer: Callable[[Wire], bool]) -> None:
         try:
             require_unique_keys(data)
+            if verb in _REQUESTS:
+                require_known_keys(data, _REQUESTS[verb])
             if verb == "session":
                 self._session(bounded_decoder(node_rpc.SessionInput).decode(data))
                 answer(node_rpc.SessionAnswer())
@@ -293,6 +295,13 @@ class NodeRpcServer:
         task.add_done_callback(self._work.discard)
 
 
+_REQUESTS: dict[str, type[Wire]] = {
+    "session": node_rpc.SessionInput,
+    "logs": node_rpc.LogsAsk,
+    "exec": node_rpc.ExecAsk,
+    "stats": node_rpc.StatsAsk,
+    **dict.fromkeys(("fs_list", "fs_stat", "fs_read"), node_rpc.FilesAsk),
+}
 _FILE_VERBS = {"fs_list": files.list_files, "fs_stat": files.stat_file, "fs_read": files.read_file}
 
 

@@ -16,7 +16,7 @@ from services.agent.tasks.supervisor import AgentStep, Supervisor
 from shared.core.runtime.agent_messages import SignalTask
 from shared.core.runtime.messages import Ack, Message, Reply
 from shared.errors import CommandInvalid
-from shared.jobspec.strict_json import require_unique_keys
+from shared.jobspec.strict_json import require_known_keys, require_unique_keys
 from shared.protocol import subjects
 from shared.signal_names import signal_error, signal_name
 
@@ -36,6 +36,7 @@ def handle_order(
     """Do what an operator wants of tasks, and answer."""
     try:
         require_unique_keys(message.data)
+        require_known_keys(message.data, TaskAsk)
         ask = msgspec.json.decode(message.data, type=TaskAsk)
         alloc = _find(ask, allocs)
         if subjects.last_token(message.subject) == "restart":

@@ -17,10 +17,17 @@ class ErrorList:
 
     def __init__(self) -> None:
         self.found: list[ErrorDetail] = []
+        #: regular expressions of the job's constraints and affinities, so far.
+        self.patterns: set[str] = set()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether further errors are dropped, so that checks that cost much can be left out."""
+        return len(self.found) >= ERRORS_MAX
 
     def add(self, path: str, message: str) -> None:
         """Record an error."""
-        if len(self.found) < ERRORS_MAX:
+        if not self.is_full:
             self.found.append(ErrorDetail(code="invalid", message=message, path=path))
 
     def within(self, path: str, field: str, value: int, bounds: tuple[int, int]) -> None:

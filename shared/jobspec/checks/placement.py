@@ -25,6 +25,8 @@ SPREADS_MAX = 8
 TARGETS_MAX = 100
 #: Constraints and affinities of one level.
 RULES_MAX = 100
+#: Different regular expressions of one job: the most costly ones take a quarter of a second, for each decision.
+PATTERNS_MAX = 64
 
 
 def check_placement(faults: ErrorList, job: JobSpec) -> None:
@@ -75,7 +77,15 @@ def check_rules(
         faults.add(path, _too_many(len(rules), RULES_MAX))
         return
     for at, one in enumerate(rules):
+        if faults.is_full:
+            return
         here = f"{path}[{at}]"
+        if one.operator == "regexp":
+            faults.patterns.add(one.right)
+            if len(faults.patterns) > PATTERNS_MAX:
+                text = f"a job has at most {PATTERNS_MAX} different regular expressions"
+                faults.add(f"{here}.RTarget", text)
+                continue
         if one.operator not in operators:
             faults.add(f"{here}.Operand", f"unknown operator {one.operator[:80]!r}{subject}")
         else:

@@ -42,7 +42,7 @@ def _task(faults: ErrorList, task: TaskSpec, path: str, left: int) -> int:
         _changes(faults, block, here)
         _numbers(faults, block, here)
         left -= len(block.data)
-        if block.data and left >= 0:
+        if block.data and left >= 0 and not faults.is_full:
             _content(faults, block, here)
     return left
 

@@ -5,7 +5,7 @@ Both are refused unless the submission accepts them. Works on the keys of the de
 `nomad job inspect` print what is absent. Next: `shared/jobspec/submission.py`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from typing import Any, NamedTuple
@@ -35,7 +35,22 @@ ACCEPTED_UNBUILT = "AcceptedUnbuilt"
 #: Keys of a job that are acted on without a field: Caravan's own mark, and whether the job is stopped.
 _WITHOUT_FIELD = frozenset(("Stop", ACCEPTED_UNBUILT))
 #: Keys beside the job in Nomad's request -> their defaults.
-_ENVELOPE = {"Region": "global", "Namespace": "default", "AuthToken": "", "SecretID": ""}
+_ENVELOPE = {
+    "Region": "global",
+    "Namespace": "default",
+    "AuthToken": "",
+    "SecretID": "",
+    "PolicyOverride": False,
+    "PreserveCounts": False,
+    "EvalPriority": 0,
+}
+#: Keys beside a job that a submission has; Nomad keeps the text of a job's file in `Submission`.
+_BESIDE = frozenset(
+    (
+        *("Job", "SubmissionID", "EnforceIndex", "JobModifyIndex", "Submission"),
+        *("accept_unbuilt", "accept_unknown"),
+    )
+)
 
 
 class UnmetFields(NamedTuple):
@@ -106,9 +121,11 @@ _NOTHING = UnmetFields()
 def unmet_fields(job: JsonObject, envelope: Mapping[str, Any]) -> UnmetFields:
     """Find what a job, valid or not, and the keys beside it request and do not get; bounded in number."""
     is_plain = _is_supported(_block_support(JobSpec), job)
-    if is_plain and _ENVELOPE.keys().isdisjoint(envelope):
+    if is_plain and _BESIDE.issuperset(envelope):
         return _NOTHING
     search = _Search()
+    for key in sorted(envelope.keys() - _BESIDE - _ENVELOPE.keys()):
+        search.unknown.add(key[:_KEY_MAX], search.unknown_text(key, sorted(_BESIDE)))
     for key, default in _ENVELOPE.items():
         if envelope.get(key) and envelope[key] != default:
             search.unbuilt.add(key, unbuilt_text(key))
@@ -177,13 +194,14 @@ class _Search:
             if value and is_built:
                 self.unbuilt.add(path, unbuilt_text(key))
         else:
-            self.unknown.add(path, self._unknown_text(plan.shape, key))
+            is_json = key[:1].isupper()
+            names = [field.json if is_json else field.hcl for field in plan.shape.fields]
+            self.unknown.add(path, self.unknown_text(key, names))
 
-    def _unknown_text(self, shape: BlockSchema, key: str) -> str:
+    def unknown_text(self, key: str, names: Sequence[str]) -> str:
+        """Refuse a key that is none of these names."""
         near: list[str] = []
         if len(self.unknown.found) < SUGGESTIONS_MAX:
-            is_json = key[:1].isupper()
-            names = [field.json if is_json else field.hcl for field in shape.fields]
             near = get_close_matches(key[:_KEY_MAX], names, 1)
         text = f"unknown parameter or block {key[:_KEY_MAX]!r}"
         return text + (f"; did you mean {near[0]}?" if near else "")

@@ -64,9 +64,16 @@ def test_what_cannot_be_done_is_told(verb: str, fields: dict[str, str], code: st
     assert not [one for one in effects if isinstance(one, agent_messages.SignalTask)]
 
 
-@pytest.mark.parametrize("body", [b"[1", b'{"alloc_id":"a1","alloc_id":"a1"}'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[1",
+        b'{"alloc_id":"a1","alloc_id":"a1"}',
+        b'{"alloc_id":"%b","taks":"main"}' % alloc_id(7).encode(),
+    ],
+)
 def test_what_is_no_order_is_answered(body: bytes) -> None:
-    """A body that is none, or has a key twice, from any language: `invalid`, and the role continues."""
+    """A body that is none, or has a key twice or a strange one: `invalid`, and the role continues."""
     story = running()
     message = Message("hands", subjects.node_rpc("n1", "restart"), body, 99, reply=True)
     answer, _ = said(story, message)

@@ -185,3 +185,14 @@ def test_a_reader_that_never_says_what_it_saw_gets_an_error_frame() -> None:
         assert not any(frame.is_end for frame in await play(leaves=True))
 
     run(story())
+
+
+@pytest.mark.parametrize("verb", ["logs", "exec", "session", "stats", "fs_list", "fs_read"])
+def test_an_unknown_parameter_is_refused(verb: str) -> None:
+    """A slip of a client is named with what there is, and nothing is begun."""
+    answers: list[Any] = []
+    server = object.__new__(NodeRpcServer)
+    server._begin(verb, b'{"no_such":1}', lambda one: not answers.append(one))
+    (answer,) = answers
+    assert (answer.error.code, answer.error.path) == ("invalid", "no_such")
+    assert "expected one of" in answer.error.message

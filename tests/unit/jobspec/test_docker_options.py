@@ -16,6 +16,7 @@ from services.agent.executor.data_dir import TaskDirs
 from shared.core.runtime.agent_messages import TaskLaunch
 from shared.errors import ConfigInvalid
 from shared.jobspec.drivers.docker import OPTIONS, REFUSED_OPTIONS, read_docker
+from shared.jobspec.drivers.options import HINTS_MAX
 from shared.jobspec.files.load import load_file
 
 PAGE = Path(__file__).parents[3] / "docs" / "drivers.md"
@@ -54,6 +55,14 @@ def test_an_unknown_option_is_named_with_the_nearest() -> None:
     """An unknown option is an error that suggests the nearest name, within blocks too."""
     assert "imagee: unknown option 'imagee' (did you mean image?)" in faults(imagee="x")
     assert "did you mean source?" in faults(mount=[{"type": "bind", "sorce": "x", "target": "/y"}])
+
+
+def test_suggestions_are_bounded() -> None:
+    """Of very many unknown options all are named, and few get a suggestion, since the search takes long."""
+    strange = {f"imagee{number:03}": "x" for number in range(10 * HINTS_MAX)}
+    told = [one.message for one in read_docker({"image": "i", **strange})[1]]
+    assert len([one for one in told if "unknown option" in one]) == 10 * HINTS_MAX
+    assert len([one for one in told if "did you mean image?" in one]) == HINTS_MAX
 
 
 @pytest.mark.parametrize("name", REFUSED_OPTIONS)

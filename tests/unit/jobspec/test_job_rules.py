@@ -13,6 +13,9 @@ from schemas.jobs import (
     Spread,
     SpreadTarget,
 )
+from shared.core.constraints import operators
+from shared.jobspec.checks.error_list import ERRORS_MAX
+from shared.jobspec.checks.placement import PATTERNS_MAX
 from shared.jobspec.submission import JobInvalid, read_submission
 
 HOSTS = {"Operand": "distinct_hosts", "RTarget": "true"}
@@ -156,3 +159,37 @@ def test_targets_that_conflict_are_refused(targets: list[tuple[str, int]], path:
     blocks = [{"Value": value, "Percent": percent} for value, percent in targets]
     found = faults(job(Spreads=[{"Attribute": RACK, "SpreadTarget": blocks}]))
     assert f"{S}.SpreadTarget{path}" in found
+
+
+def test_the_regular_expressions_of_a_job_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups and devices share one bound; patterns beyond it, or beyond the reported errors, are not read."""
+    read: list[str] = []
+    compile_pattern = operators.compile_pattern
+
+    def counted(pattern: str) -> object:
+        read.append(pattern)
+        return compile_pattern(pattern)
+
+    monkeypatch.setattr(operators, "compile_pattern", counted)
+
+    def groups(make: str, count: int = 3) -> list[dict[str, Any]]:
+        """Groups with a hundred constraints each, in turn of the group and of a device."""
+        found = []
+        for number in range(count):
+            rules = [rule(operator="regexp", right=make.format(number, n)) for n in range(100)]
+            held = {"Resources": {"Devices": [{"Name": "gpu", "Constraints": rules}]}}
+            (one,) = job(task=held if number % 2 else {}, group={"Constraints": rules})[
+                "TaskGroups"
+            ]
+            found.append(one | {"Name": f"g{number}"})
+        return found
+
+    told = faults({"ID": "a", "TaskGroups": groups("a{}b{}")})
+    assert len(told) == ERRORS_MAX and len(read) == PATTERNS_MAX
+    assert set(told.values()) == {f"a job has at most {PATTERNS_MAX} different regular expressions"}
+    read.clear()
+    told = faults({"ID": "a", "TaskGroups": groups("(a{{1,99}}){{1,99}}")})
+    assert len(told) == len(read) == ERRORS_MAX
+    assert "2000 states" in next(iter(told.values()))
+    same = [rule(operator="regexp", right="a") for _ in range(100)]
+    assert compiled(job(Constraints=same, group={"Constraints": same}))

@@ -7,6 +7,7 @@ import pytest
 
 from schemas.jobs import RegisterJob
 from shared.errors import CommandInvalid
+from shared.jobspec.checks.unsupported_fields import SUGGESTIONS_MAX
 from shared.jobspec.files.load import load_file
 from shared.jobspec.submission import (
     JobInvalid,
@@ -122,6 +123,14 @@ def test_an_unknown_key_is_refused_whatever_its_value(value: object) -> None:
     group = a_group(Tasks=[a_task(Resources={"MemoryMb": value})])
     assert "Job.TaskGroups[0].Tasks[0].Resources.MemoryMb" in refused(a_job(TaskGroups=[group]))
     assert "Prioritty" in read(a_job(Prioritty=value), accept_unknown=True).warnings[0]
+
+
+def test_suggestions_are_bounded() -> None:
+    """Of very many unknown keys few get a suggestion, since the search takes long."""
+    told = refused(a_job(**{f"Prioritty{number:02}": 1 for number in range(2 * SUGGESTIONS_MAX)}))
+    assert len(told) == 2 * SUGGESTIONS_MAX
+    suggested = [one for one in told.values() if "did you mean Priority?" in one]
+    assert len(suggested) == SUGGESTIONS_MAX
 
 
 @pytest.mark.parametrize(
@@ -250,6 +259,22 @@ def test_the_envelope_is_not_dropped() -> None:
         assert "not built yet" in found[key]
         assert "something" not in found[key]
     assert read(a_job(), Namespace="prod", accept_unbuilt=True).unbuilt == ("Namespace",)
+
+
+def test_a_slip_beside_the_job_is_refused() -> None:
+    """A misspelt check-and-set would register unconditionally: it is a fault with a suggestion, unless accepted."""
+    for value in (True, False):
+        told = refused(a_job(), EnforceIndx=value, JobModifyIndex=7)
+        assert told == {
+            "EnforceIndx": "unknown parameter or block 'EnforceIndx'; did you mean EnforceIndex?"
+        }
+    got = read(a_job(), EnforceIndx=True, accept_unknown=True)
+    assert got.warnings == ("unknown, accepted without effect: EnforceIndx",)
+    text = json.dumps({"Job": a_job(), "EnforceIndx": True}).encode()
+    assert [one.path for one in load_file(text, "x.json").errors] == ["EnforceIndx"]
+    # What a client of Nomad writes around a job.
+    assert read(a_job(), PolicyOverride=False, PreserveCounts=False, EvalPriority=0).warnings == ()
+    assert "not built yet" in refused(a_job(), PreserveCounts=True)["PreserveCounts"]
 
 
 @pytest.mark.parametrize("key", ["accept_unbuilt", "accept_unknown"])

@@ -312,6 +312,16 @@ def test_a_job_beyond_its_size_is_refused() -> None:
     assert caught.value.code == "too_large"
 
 
+@pytest.mark.parametrize(
+    ("verb", "key"), [("stop", "purge"), ("stop", "Job"), ("evaluate", "ForceResched")]
+)
+def test_a_slip_in_a_stop_is_refused(verb: str, key: str) -> None:
+    """A purge in the wrong spelling is a fault, not a stop without one."""
+    with pytest.raises(CommandInvalid, match="unknown parameter") as caught:
+        read_submission(json.dumps({"JobID": "a", key: True}).encode(), verb)
+    assert caught.value.path == key
+
+
 def test_stop_and_evaluate_name_a_job() -> None:
     """Stop and evaluate bodies become their commands, positions included."""
     stop = read_submission(b'{"JobID":"a.b/c","Purge":true,"SubmissionID":"s"}', "stop")

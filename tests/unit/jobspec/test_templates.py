@@ -4,6 +4,9 @@ from typing import Any
 
 import pytest
 
+from shared.gotemplate.functions import catalog
+from shared.gotemplate.template import FAULTS_MAX, parse_template
+from shared.jobspec.checks.error_list import ERRORS_MAX
 from shared.jobspec.checks.job import job_errors
 from shared.jobspec.checks.templates import CHECKED_CHARS_MAX
 from shared.jobspec.nomad.job import JobSpec, TaskGroup, TaskSpec
@@ -94,3 +97,19 @@ def test_the_number_of_templates_and_their_size_are_bounded() -> None:
     assert list(errors({"data": "{{", "destination": "local/m"}, large)) == [
         "Templates[0].EmbeddedTmpl"
     ]
+
+
+def test_names_are_suggested_for_reported_faults_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nearest name of an unknown function is looked for as often as it is reported, not as often as it is used."""
+    asked: list[str] = []
+
+    def nearest(name: str) -> str:
+        asked.append(name)
+        return ""
+
+    monkeypatch.setattr(catalog, "_nearest", nearest)
+    data = "".join(f"{{{{ toUper{number} }}}}" for number in range(5 * FAULTS_MAX))
+    assert len(parse_template(data).faults) == len(asked) == FAULTS_MAX
+    asked.clear()
+    errors(*({"data": data, "destination": f"local/{number}"} for number in range(20)))
+    assert len(asked) == ERRORS_MAX

@@ -18,6 +18,9 @@ from tests.golden.filled import fill
 #: Its numbers stand in `PolicyAnswer.policy_text`: it is part of the log, too.
 ELSEWHERE = {"Policy"}
 LARGE = 2**53 + 1
+#: Fields of answers that tell how something stands, by a word.
+STATUSES = {"status", "client_status", "desired_status", "rollout_status", "eligibility", "state"}
+STATUSES |= {"health", "wait_class", "cause"}
 
 
 def structs(of: type, seen: set[type] | None = None) -> set[type]:
@@ -98,16 +101,28 @@ def test_numbers_of_the_policy_are_told_as_text() -> None:
 
 
 def test_statuses_are_enums() -> None:
-    """Every status of an answer lists its words in the JSON Schema, and large integers are marked."""
-    words = {
-        struct for struct, field in bounds.WORDS if field in {"status", "client_status", "state"}
-    }
+    """Every status of an answer, in whatever words, lists them in the JSON Schema, and large integers are marked."""
+    missing, seen = [], set()
     for struct in told():
-        for name in ("status", "client_status", "desired_status"):
-            if name not in struct.__struct_fields__:  # type: ignore[attr-defined]
-                continue
-            shown = document(struct)["$defs"][document(struct)["title"]]["properties"][name]
-            assert shown.get("enum"), f"{struct.__name__}.{name}"
-    assert words
+        properties = document(struct)["$defs"][document(struct)["title"]]["properties"]
+        for field in mi.type_info(struct).fields:  # type: ignore[attr-defined]
+            if field.name in STATUSES and isinstance(field.type, mi.StrType):
+                seen.add(field.name)
+                if not properties[field.encode_name].get("enum"):
+                    missing.append(f"{struct.__name__}.{field.name}")
+    assert missing == []
+    assert seen == STATUSES
     schema = document(AllocSummary)["$defs"]["AllocSummary"]["properties"]
     assert schema["key"]["x-exceeds-double"] and schema["key_text"]["type"] == "string"
+
+
+def test_any_json_is_marked_as_large() -> None:
+    """A field of any JSON, such as the text of a job, may hold any integer: its schema says so."""
+    raw = 0
+    for struct in told():
+        properties = document(struct)["$defs"][document(struct)["title"]]["properties"]
+        for field in mi.type_info(struct).fields:  # type: ignore[attr-defined]
+            if isinstance(field.type, mi.RawType):
+                raw += 1
+                assert properties[field.encode_name]["x-exceeds-double"], field.name
+    assert raw

@@ -20,7 +20,7 @@ from services.view.operator_verbs import PREPARE
 from shared.core.runtime.messages import Effect, Message, Reply, Send, Timer
 from shared.core.state.ids import make_key
 from shared.protocol import subjects
-from shared.protocol.operator_verbs import VERBS
+from shared.protocol.operator_verbs import VERBS, OperatorVerb
 from shared.release import RELEASE
 from tests.unit.view.view_story import MS, Story
 
@@ -370,3 +370,22 @@ def test_a_key_that_comes_twice_is_refused(subject: str, body: bytes, key: str) 
 def test_every_operator_verb_is_prepared() -> None:
     """Each row of the table of verbs has its function in the view, and no function is without a row."""
     assert list(PREPARE) == [row.name for row in VERBS]
+
+
+@pytest.mark.parametrize("row", VERBS, ids=lambda row: row.name)
+def test_an_unknown_parameter_is_refused(row: OperatorVerb) -> None:
+    """A slip leads to no command, and is named with what there is, before anything else is said."""
+    story = ready()
+    noun, _, verb = row.name.partition(".")
+    effects = story.feed(wish(noun, verb, no_such=True))
+    answer = told(effects)
+    assert answer["error"]["code"] == "invalid" and answer["error"]["path"] == "no_such"  # type: ignore[index]
+    assert row.request.__struct_encode_fields__[0] in answer["error"]["message"]  # type: ignore[index]
+    assert not sent(effects)
+
+
+def test_a_slip_inside_a_request_is_refused() -> None:
+    """Parts of a request are read as strictly as the request."""
+    pool = {"name": "licence", "amount": 1, "vendr": "x"}
+    answer = told(ready().feed(wish("operator", "declare", pool=pool)))
+    assert answer["error"]["path"] == "pool.vendr"  # type: ignore[index]
