@@ -1,6 +1,7 @@
 """One engine for all tests of this folder, and a driver on it; loud where there can be none."""
 
 import contextlib
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,9 @@ def engine() -> Iterator[OwnEngine]:
 def top(tmp_path: Path) -> Path:
     """An agent's data directory that containers' users can walk into."""
     for path in (tmp_path, *tmp_path.parents[:3]):
-        with contextlib.suppress(OSError):
-            path.chmod(0o755)
+        mode = path.stat().st_mode
+        # A folder that is everyone's, like /tmp, lets them through, and keeps its mode.
+        if not mode & (stat.S_ISVTX | stat.S_IXOTH):
+            with contextlib.suppress(OSError):
+                path.chmod(stat.S_IMODE(mode) | stat.S_IXGRP | stat.S_IXOTH)
     return tmp_path
