@@ -201,8 +201,8 @@ def _repair(cluster: ContainerCluster) -> None:
     for line in block.splitlines():
         words = line.split()
         if words[:2] == ["docker", "compose"]:
-            assert words[2:6] == ["-f", "deploy/compose.yaml", "--profile", "cluster"]
-            cluster.project.run(*words[6:])
+            assert words[2:4] == ["-f", "deploy/compose.yaml"]
+            cluster.project.run(*words[4:])
         elif words[:3] == ["docker", "volume", "rm"]:
             volume = words[3].replace("caravan", cluster.project.name, 1)
             cluster.engine.client.volumes.get(volume).remove()
