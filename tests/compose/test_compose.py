@@ -24,6 +24,7 @@ COUNT, RATE = 10, 8
 Make = Callable[..., ContainerCluster]
 
 
+@pytest.mark.timeout(2 * STEP_S)
 def test_the_page_for_operators_works_from_start_to_restore(reader: Reader) -> None:
     """Every command of docs/operations.md for one server: start, scale, stop, upgrade, back up, bring back."""
     reader.follow("Start")
