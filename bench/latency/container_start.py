@@ -86,7 +86,7 @@ class ContainerAgentBench:
 
     async def end(self) -> None:
         """End all containers and let go of everything."""
-        await self.node.edge.end_tasks(grace_s=0.1)
+        await self.node.end_tasks()
         await self.node.close()
         for driver in self.drivers:
             driver.close()  # type: ignore[attr-defined]

@@ -72,7 +72,7 @@ class AgentBench:
 
     async def end(self) -> None:
         """End all tasks and let go of everything."""
-        await self.node.edge.end_tasks(grace_s=2.0)
+        await self.node.end_tasks()
         await self.node.close()
         for driver in self.drivers:
             driver.close()  # type: ignore[attr-defined]

@@ -5,7 +5,7 @@ import contextlib
 import os
 import resource
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
@@ -28,6 +28,7 @@ from services.agent.executor.alloc_dirs import AllocDirs
 from services.agent.executor.data_dir import DataDir
 from services.agent.executor.executor import TaskExecutor
 from services.agent.executor.orphans import end_orphans, known_runs
+from services.agent.executor.tasks_end import end_tasks
 from services.agent.fingerprint.host import (
     HostFacts,
     HostReserved,
@@ -58,7 +59,7 @@ from services.agent.role import Agent
 from services.agent.run_as import run_as
 from services.agent.tasks.operator_orders import SOURCE
 from services.agent.tasks.task_resources import HOST_NETWORK
-from shared.bus.process.runner import run_role
+from shared.bus.process.runner import BeforeEnd, run_role
 from shared.bus.process.settings import configure_logging, run_settings, settings_from
 from shared.bus.shell.shell import EffectHandler, Shell
 from shared.core.runtime.input_specs import ARTIFACT
@@ -68,6 +69,8 @@ from shared.extras import missing_extra
 
 _PREFIX = "CARAVAN_AGENT_"
 _CORE_MAX = 65_535
+#: More than any kill_timeout that intake accepts, and delays around it.
+END_TASKS_LIMIT_S = 900
 log = structlog.get_logger()
 
 
@@ -87,8 +90,10 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     raw_exec: bool = False
     #: become this `UID:GID` once the credentials are read, which tasks of that user then cannot read; only root can.
     run_as: str = ""
-    #: on SIGTERM, end the tasks too; else they run on, and the next agent adopts them.
+    #: on SIGTERM, end the tasks too, each as its job says; else they run on, and the next agent adopts them.
     end_tasks: bool = False
+    #: how long that may take; then, or at a second SIGTERM, what still runs is killed.
+    end_tasks_limit_s: int = END_TASKS_LIMIT_S
     #: end all tasks of the data directory and go: its node is not run any more.
     retire: bool = False
     #: keep `secrets/` of tasks in memory; only root can.
@@ -316,6 +321,20 @@ def _warn_of_torn_journal(home: DataDir) -> None:
         log.warning("journal.torn", dropped_bytes=home.journal.torn_bytes)
 
 
+def _leave(own: AgentSettings, agent: Agent, executors: Sequence[TaskExecutor]) -> BeforeEnd:
+    async def leave(shell: Shell, again: asyncio.Event) -> None:
+        await end_tasks(
+            inject=lambda one: shell.inject([one]),
+            awaited=agent.awaited,
+            ended=executors[0].tasks_ended,
+            again=again,
+            limit_s=own.end_tasks_limit_s,
+        )
+        await executors[0].settle()
+
+    return leave
+
+
 def _close(drivers: Mapping[str, Driver]) -> None:
     for driver in drivers.values():
         if (close := getattr(driver, "close", None)) is not None:
@@ -373,12 +392,11 @@ def main() -> int:
         node_id=own.node_id,
         performers_of=performers_of,
         side_task=watch,
+        before_end=_leave(own, agent, executors) if own.end_tasks else None,
         carriers={SOURCE: hands.carry},
         given=given,
     )
     if code == 0 and own.end_tasks:
-        for executor in executors:
-            log.info("tasks.ended", count=asyncio.run(executor.end_tasks()))
         _end_rest(home, drivers)
     _close(drivers)
     return code

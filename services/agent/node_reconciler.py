@@ -119,6 +119,8 @@ class NodeReconciler:
         #: ended and forgotten under a log that was lost: the restored one may want them.
         self._ended_before: frozenset[int] = frozenset()
         self._why_omitted = NOT_ASSIGNED
+        #: ended with an earlier life of the agent, and continued by this one.
+        self._resumed: list[AllocRuntime] = []
         #: when another boot took the place of ours in the log.
         self._displaced: deque[int] = deque(maxlen=DISPLACED_MAX)
         self._ignored = {"foreign": 0, "older": 0, "undecodable": 0}
@@ -173,6 +175,7 @@ class NodeReconciler:
                     self.health.restore(entry)
                 case AllocForgotten():
                     self.allocs.pop(entry.key, None)
+        self._resumed = [alloc for alloc in self.allocs.values() if alloc.resume()]
 
     def wake(self, turn: AgentStep) -> None:
         """Adopt what ran. What did not run waits until a projection still wants it."""
@@ -180,6 +183,8 @@ class NodeReconciler:
         if self.cluster_id:
             # Without a journal the owner of the directories is unknown: nothing is deleted.
             turn.act(SweepAllocs(tuple(one.desired.alloc_id for one in self.allocs.values())))
+        for alloc in self._resumed:
+            turn.keep(alloc.kept(), *(task.kept(alloc.key) for task in alloc.tasks.values()))
         for alloc in self.allocs.values():
             self._reports.touch(alloc.key)
             self._supervisor.recover(alloc, turn)

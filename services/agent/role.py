@@ -15,6 +15,7 @@ from schemas.nodes import HEARTBEAT_NS, Heartbeat, NodeSpec
 from services.agent.node_reconciler import AgentLimits, NodeReconciler
 from services.agent.reports import Reports
 from services.agent.tasks import operator_orders
+from services.agent.tasks.agent_end import AgentEnd
 from services.agent.tasks.runtime_state import AllocRuntime, TaskPhase
 from services.agent.tasks.supervisor import AgentStep, Supervisor, record_driver_event
 from shared.core.runtime.agent_messages import (
@@ -23,6 +24,7 @@ from shared.core.runtime.agent_messages import (
     Answer,
     CheckChanged,
     DiskUsed,
+    EndTasks,
     JournalEntry,
     KillTask,
     NodeFound,
@@ -97,6 +99,7 @@ class Agent:
             kernel_boot=kernel_boot,
         )
         self._desired.restore(journal)
+        self._end = AgentEnd(self._supervisor, self._desired.allocs)
         #: messages that could not be read, or during which something was raised.
         self.failed_messages = 0
         self._awake = False
@@ -124,6 +127,7 @@ class Agent:
         self._plan_look(turn)
         self._desired.make_room(turn)
         self._desired.forget_ended(turn)
+        self._end.update(turn)
         self._report(turn)
         return turn.effects()
 
@@ -148,6 +152,10 @@ class Agent:
     def alloc(self, key: int) -> AllocRuntime | None:
         """Find an allocation of this node; for simulations of its tasks."""
         return self._desired.allocs.get(key)
+
+    def awaited(self) -> dict[str, str]:
+        """Say what the end of the agent waits for, for each group, `job.group`."""
+        return self._end.awaited()
 
     # ---- inputs ----
 
@@ -175,6 +183,8 @@ class Agent:
                 self._desired.checks.changed(one, turn)
             case NodeFound():
                 self._desired.node_found(one.spec)
+            case EndTasks():
+                self._end.begin(one, turn)
             case Reconnected():
                 self._reports.hurry()
                 self._desired.fetch_again(turn)

@@ -60,6 +60,18 @@ class UnattendedCluster(ThreeServerCluster):
         until(is_so, lambda: found, LONG_S)
         return found[1]
 
+    def http_leader(self) -> tuple[int, str]:
+        """What the gateway answers a client of Nomad that asks who leads."""
+        url = (self.data_dir / "logs" / "gateway.url").read_text().strip()
+        user, password = self.credentials.login("public")
+        headers = {"X-Nomad-Token": f"{user}:{password}"}
+        asked = urllib.request.Request(f"{url}/v1/status/leader", headers=headers)
+        try:
+            with urllib.request.urlopen(asked) as answered:
+                return answered.status, answered.read().decode()
+        except urllib.error.HTTPError as err:
+            return err.code, err.read().decode()
+
     def health(self) -> dict[str, dict[str, Any]]:
         """`/health` of every service, with its status code."""
         found = {}
@@ -108,6 +120,7 @@ def test_lost_servers_are_seen_and_waited_for(cluster: UnattendedCluster, tmp_pa
         cluster.health,
     )
     assert cluster.caravan("operator", "status", "--wait", "quorum").returncode == 0
+    assert cluster.http_leader()[0] == 200
     late = cluster.caravan("operator", "status", "--wait", "current", "--timeout", "0")
     assert (late.returncode, f"m{first.number}" in late.stdout) == (1, True)
 
@@ -123,6 +136,7 @@ def test_lost_servers_are_seen_and_waited_for(cluster: UnattendedCluster, tmp_pa
     assert f"1 of 3 servers of the bus answers (m{last.number})" in bus["reason"]
     until(lambda: {one["code"] for one in cluster.health().values()} == {503}, cluster.health)
     assert all("bus" in one["problems"] for one in cluster.health().values())
+    assert cluster.http_leader() == (500, "No cluster leader")
 
     path = tmp_path / "job.json"
     path.write_text(json.dumps({"Job": JOB}))

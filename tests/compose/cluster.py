@@ -83,15 +83,18 @@ class ContainerCluster:
         return until(found, lambda: f"{what}\n{self.project.logs()}")
 
     def metric(self, service: str, name: str) -> float:
-        """A metric of a service that has one container, read in there as Prometheus would."""
+        """A metric of a service, the largest of its containers, since one may stand by; read in there."""
         code = (
             "import urllib.request as u; "
             "print(u.urlopen('http://127.0.0.1:7070/metrics', timeout=3).read().decode())"
         )
-        done = self.project.containers(service)[0].exec_run(["python3", "-I", "-c", code])
-        found = re.search(rf"^{name} (\S+)$", done.output.decode(), re.MULTILINE)
-        assert found is not None, done.output
-        return float(found.group(1))
+        values = []
+        for container in self.project.containers(service):
+            done = container.exec_run(["python3", "-I", "-c", code])
+            found = re.search(rf"^{name} (\S+)$", done.output.decode(), re.MULTILINE)
+            assert found is not None, done.output
+            values.append(float(found.group(1)))
+        return max(values)
 
     def workers(self) -> int:
         """Schedulers that the broker leases to."""

@@ -52,8 +52,9 @@ def engine() -> Iterator[OwnEngine]:
 def top(tmp_path: Path) -> Path:
     """An agent's data directory that containers' users can walk into."""
     for path in (tmp_path, *tmp_path.parents[:3]):
-        with contextlib.suppress(OSError):
-            mode = stat.S_IMODE(path.stat().st_mode)
-            if mode & 0o055 != 0o055:
-                path.chmod(mode | 0o055)
+        mode = path.stat().st_mode
+        # A folder that is everyone's, like /tmp, lets them through, and keeps its mode.
+        if not mode & (stat.S_ISVTX | stat.S_IXOTH):
+            with contextlib.suppress(OSError):
+                path.chmod(stat.S_IMODE(mode) | stat.S_IXGRP | stat.S_IXOTH)
     return tmp_path

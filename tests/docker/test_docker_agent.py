@@ -12,6 +12,7 @@ from services.agent.drivers.docker.container_spec import HostCpu
 from services.agent.drivers.docker.driver import DockerDriver
 from services.agent.drivers.docker.settings import DockerSettings
 from services.agent.executor.data_dir import DataDir
+from shared.core.state.ids import alloc_id
 from tests.bounds import level
 from tests.docker.engine import IMAGE, OwnEngine
 from tests.integration.agent_node import Node, job, projection
@@ -105,3 +106,42 @@ async def test_exit_code_and_reason_reach_the_report(engine: OwnEngine, top: Pat
         await node.until(lambda: node.status() == "failed")
         assert (node.task().exit_code, node.task().signal) == (137, 9)
         assert "OOM Killed" in str(node.task().events)
+
+
+async def test_containers_end_with_their_agent_as_their_job_says(
+    engine: OwnEngine, top: Path
+) -> None:
+    """The leader has its own signal and time, then the sidecar, then poststop runs; the next life runs them again."""
+    say = "say() { echo $* >> /alloc/data/said; }; "
+    loop = "while :; do sleep 0.1; done"
+    web = box_task(
+        say + f'trap "say web USR1; sleep 1; say web done; exit 0" USR1; say web up; {loop}', "web"
+    )
+    web |= {"Leader": True, "KillSignal": "SIGUSR1", "KillTimeout": 60 * 10**9}
+    proxy = box_task(
+        say + f'trap "say proxy QUIT; exit 0" QUIT; say proxy up; {loop}',
+        "proxy",
+        stop_signal="SIGQUIT",
+    )
+    proxy |= {
+        "Lifecycle": {"Hook": "prestart", "Sidecar": True},
+        "KillTimeout": 60 * 10**9,
+        "KillSignal": "SIGQUIT",
+    }
+    bye = {**box_task(say + "say bye", "bye"), "Lifecycle": {"Hook": "poststop"}}
+    spec = job(proxy, web, bye)
+
+    async with a_node(engine, top, spec) as node:
+        said = node.home.places(alloc_id(1), "web").shared / "data" / "said"
+        node.hear(projection(5, 1))
+        await level(lambda: said.exists() and said.read_text() == "proxy up\nweb up\n")
+        await node.end_tasks(at_once=False)
+        told = ["proxy up", "web up", "web USR1", "web done", "proxy QUIT", "bye"]
+        assert said.read_text().splitlines() == told
+        assert of_home(engine, node) == []
+    async with a_node(engine, top, spec) as node:
+        node.hear(projection(6, 1))
+        await level(lambda: said.read_text().count("web up") == 2)
+        await node.until(lambda: node.status() == "running")
+        await node.end_tasks()
+        assert of_home(engine, node) == []

@@ -31,7 +31,7 @@ from services.agent.executor.executor import TaskExecutor
 from services.agent.node_reconciler import AgentLimits
 from services.agent.role import Agent
 from shared.bus.process.settings import configure_logging
-from shared.core.runtime.agent_messages import Answer, Ask
+from shared.core.runtime.agent_messages import Answer, Ask, EndTasks
 from shared.core.runtime.desired_allocs import DesiredAlloc
 from shared.core.runtime.messages import Message, Send, SetTimer, Stop, Timer
 from shared.core.state.ids import alloc_id
@@ -180,6 +180,12 @@ class Node:
     def task(self, key: int = 1, name: str = "main") -> Any:
         """State of a task as last reported."""
         return self.states[key].tasks[name]
+
+    async def end_tasks(self, *, at_once: bool = True) -> None:
+        """The agent ends, and its tasks with it."""
+        self.put(EndTasks(at_once=at_once))
+        await asyncio.wait_for(self.edge.tasks_ended.wait(), WAIT_S)
+        await self.edge.settle()
 
     async def close(self) -> None:
         """The agent goes, its tasks stay."""

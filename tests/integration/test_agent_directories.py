@@ -35,7 +35,7 @@ async def node_at(top: Path, spec: dict[str, Any], **more: Any) -> AsyncIterator
     try:
         yield one
     finally:
-        await one.edge.end_tasks(0.2)
+        await one.end_tasks()
         await one.close()
 
 

@@ -92,7 +92,7 @@ async def test_a_driver_that_lies_costs_its_task_alone(
         node.hear(ENCODER.encode(said))
         await node.until(lambda: node.status(2) == "running")
     finally:
-        await node.edge.end_tasks(grace_s=0.1)
+        await node.end_tasks()
         await node.close()
 
 

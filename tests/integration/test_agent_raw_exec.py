@@ -26,7 +26,7 @@ async def a_node(top: Path, spec: dict[str, Any]) -> AsyncIterator[Node]:
     try:
         yield node
     finally:
-        await node.edge.end_tasks(grace_s=0.1)
+        await node.end_tasks()
         await node.close()
 
 

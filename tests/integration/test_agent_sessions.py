@@ -43,7 +43,7 @@ async def a_node(top: Path, spec: dict[str, Any], holds: str) -> AsyncIterator[N
     try:
         yield node
     finally:
-        await node.edge.end_tasks(grace_s=0.1)
+        await node.end_tasks()
         await node.close()
 
 

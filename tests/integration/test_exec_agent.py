@@ -57,7 +57,7 @@ async def told(top: Path, spec: dict[str, Any], status: str, **settings: Any) ->
         node.hear(projection(5, 1))
         await node.until(lambda: node.status() == status)
     finally:
-        await node.edge.end_tasks(grace_s=0.1)
+        await node.end_tasks()
         await node.close()
         for driver in node.edge._drivers.values():
             driver.close()  # type: ignore[attr-defined]

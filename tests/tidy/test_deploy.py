@@ -6,12 +6,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from services.agent.__main__ import AgentSettings
+from services.agent.__main__ import END_TASKS_LIMIT_S, AgentSettings
 from services.agent.drivers.docker.settings import DockerSettings
 from services.agent.drivers.exec.settings import ExecSettings
+from services.agent.executor.tasks_end import KILL_S
 from services.cli.command_table import COMMANDS
+from services.cli.local import agent_ends
 from shared.bus.process.runner import RunSettings
 from shared.bus.server.accounts import ROLES
+from shared.jobspec.submission import MAX_KILL_TIMEOUT_NS
 from tests.tidy.tree import ROOT
 
 SYSTEMD = ROOT / "deploy" / "systemd"
@@ -113,6 +116,24 @@ def test_hooks_are_local() -> None:
     hooks = config["repos"][0]["hooks"]
     assert all(hook["entry"].startswith(".venv/bin/") for hook in hooks)
     assert all(hook["language"] == "system" for hook in hooks)
+
+
+def test_agents_have_time_to_end_their_tasks() -> None:
+    """Grace periods are above an agent's own limit, and that above every kill_timeout that is accepted."""
+    limit_s = END_TASKS_LIMIT_S + KILL_S
+    assert MAX_KILL_TIMEOUT_NS / 1e9 < END_TASKS_LIMIT_S
+    assert agent_ends.END_TASKS_LIMIT_S == END_TASKS_LIMIT_S
+    assert agent_ends.AGENT_MARGIN_S > KILL_S
+    services = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())["services"]
+    agents = [one for name, one in services.items() if name.startswith("agent-")]
+    assert len(agents) == 3
+    for one in agents:
+        assert one["environment"]["CARAVAN_AGENT_END_TASKS"] == "1"
+        assert 60 * int(one["stop_grace_period"].removesuffix("m")) > limit_s
+    for name, margin_s in (("caravan-agent", 0.0), ("caravan-up", agent_ends.AGENT_MARGIN_S)):
+        text = (SYSTEMD / f"{name}.service").read_text()
+        minutes = re.findall(r"^TimeoutStopSec=(\d+)min$", text, re.MULTILINE)
+        assert 60 * int(minutes[0]) > END_TASKS_LIMIT_S + max(margin_s, KILL_S)
 
 
 def test_services_wait_for_streams_that_are_created_once() -> None:

@@ -74,10 +74,6 @@ class DriverRun(msgspec.Struct, frozen=True, kw_only=True):
         except OSError as err:
             raise directories_refused(err) from err
 
-    def mark_agent_shutdown(self) -> None:
-        """Record that the run ends with its agent: its next start is not counted."""
-        (self.directory / AGENT_SHUTDOWN_MARK).touch()
-
 
 class TaskExit(msgspec.Struct, frozen=True, kw_only=True):
     """How a run ended; `code` None: unknown."""
@@ -189,8 +185,8 @@ class Driver(Protocol):
         """Wait for the end, and clean up the run."""
         ...
 
-    async def signal(self, handle: Any, name: str) -> None:
-        """Send a signal by name. Raises ValueError for an unknown one."""
+    async def signal(self, handle: Any, name: str) -> bool | None:
+        """Send a signal by name; False: the run had ended already. Raises ValueError for an unknown one."""
         ...
 
     async def stop(self, handle: Any) -> None:

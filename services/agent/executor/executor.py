@@ -51,6 +51,7 @@ from shared.core.runtime.agent_messages import (
     TaskExited,
     TaskGone,
     TaskNoted,
+    TasksEnded,
     TaskStarted,
     TaskStartFailed,
     WatchChecks,
@@ -100,13 +101,15 @@ class TaskExecutor:
         self._logs: dict[_RunKey, tuple[DriverRun, LogLimits]] = {}
         self._tends_logs = False
         self._work: set[asyncio.Task[None]] = set()
+        #: runs that a signal or a kill reached.
+        self._signaled: set[_RunKey] = set()
         self._story = AllocStory(home.journal.entries)
         self._checks = CheckRunner(self._inject, self.runs)
         self.disk = DiskUsageMonitor(self._directories, self._live_allocs, self._inject)
         #: why the last write to the journal failed; nothing starts while it does.
         self._journal_error = ""
-        #: tasks are being ended with the agent: no more starts, and no reports of their ends.
-        self._ending = False
+        #: the role ended all tasks with the agent.
+        self.tasks_ended = asyncio.Event()
 
     def performers(self) -> dict[type, Callable[[Any], None]]:
         """What the shell calls for each effect that is not the bus's."""
@@ -123,6 +126,7 @@ class TaskExecutor:
             RemoveAlloc: self._remove,
             SweepAllocs: self._sweep,
             WatchChecks: self._checks.watch,
+            TasksEnded: lambda _: self.tasks_ended.set(),
         }
 
     def runs(self, alloc_id: str = "") -> list[tuple[Driver, Any, DriverRun]]:
@@ -134,18 +138,10 @@ class TaskExecutor:
         known = self.disk.used_mib
         return {alloc_id: known.get(key, 0) for key, alloc_id in self._live_allocs().items()}
 
-    async def end_tasks(self, grace_s: float = 5.0) -> int:
-        """End every run because the agent ends; the next life starts them again. Returns how many there were.
-
-        May be called on another loop than the one the runs were watched on, when that is over.
-        """
-        self._ending = True
-        ending = list(self._live.values())
-        await asyncio.gather(*(self._end(*one, grace_s) for one in ending))
-        for alloc_id in sorted({run.alloc_id for _, _, run in ending}):
-            # The next life of the agent creates them again.
-            self._directories.close(alloc_id)
-        return len(ending)
+    async def settle(self) -> None:
+        """Wait for the effects that are being performed; once tasks are ended."""
+        calls = [one for one in self._work if one.get_name().startswith("call ")]
+        await asyncio.gather(*calls, return_exceptions=True)
 
     async def close(self) -> None:
         """Stop watching; tasks run on."""
@@ -169,8 +165,6 @@ class TaskExecutor:
         self._story.log(effect.entries)
 
     def _prepare_inputs(self, effect: PrepareTask) -> None:
-        if self._ending:
-            return
         if self._journal_error:
             self._inject(refused(effect, self._journal_error))
         else:
@@ -178,8 +172,6 @@ class TaskExecutor:
 
     def _start(self, effect: StartTask) -> None:
         driver = self._drivers.get(effect.driver)
-        if self._ending:
-            return
         if self._journal_error:
             self._inject(_failed(effect, self._journal_error, recoverable=True))
         elif driver is None:
@@ -207,12 +199,14 @@ class TaskExecutor:
     def _signal(self, effect: SignalTask) -> None:
         live = self._live.get((effect.key, effect.task, effect.run))
         if live is not None:
+            self._signaled.add((effect.key, effect.task, effect.run))
             self._spawn("call", self._send_signal(*live, effect.signal))
 
     def _kill(self, effect: KillTask) -> None:
         live = self._live.get((effect.key, effect.task, effect.run))
         if live is not None:
             driver, handle, _ = live
+            self._signaled.add((effect.key, effect.task, effect.run))
             self._spawn("call", self._bounded(driver.stop(handle), effect.task))
 
     def _limit_logs(self, effect: LimitLogs) -> None:
@@ -240,8 +234,7 @@ class TaskExecutor:
     # ---- one asyncio task each ----
 
     def _inject(self, event: AgentInput) -> None:
-        if not self._ending:
-            self._tell(event)
+        self._tell(event)
 
     def _note(self, run: DriverRun, kind: str, text: str) -> None:
         noted = TaskNoted(key=run.key, task=run.task, run=run.number, kind=kind, message=text)
@@ -351,8 +344,10 @@ class TaskExecutor:
             end = TaskExit(code=None, reason=f"driver lost track of the task: {err!r}")
         del self._live[key]
         self._logs.pop(key, None)
+        by_itself = key not in self._signaled
+        self._signaled.discard(key)
         _log.info("task.ended", **names, exit_code=end.code, signal=end.signal, reason=end.reason)
-        self._inject(_exited(effect, end))
+        self._inject(_exited(effect, end, by_itself=by_itself))
 
     def _tend_logs(self, key: _RunKey, run: DriverRun, effect: StartTask | RecoverTask) -> None:
         limits = effect.launch.logs if isinstance(effect, StartTask) else effect.logs
@@ -375,20 +370,12 @@ class TaskExecutor:
     def _live_allocs(self) -> dict[int, str]:
         return {key: run.alloc_id for (key, _, _), (_, _, run) in self._live.items()}
 
-    async def _end(self, driver: Driver, handle: Any, run: DriverRun, grace_s: float) -> None:
-        await self._bounded(asyncio.to_thread(run.mark_agent_shutdown), run.task)
-        await self._bounded(driver.signal(handle, "SIGTERM"), run.task)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(driver.wait(handle), grace_s)
-            return
-        await self._bounded(driver.stop(handle), run.task)
-        await self._bounded(driver.wait(handle), run.task)
-
     async def _send_signal(self, driver: Driver, handle: Any, run: DriverRun, name: str) -> None:
         """Send a signal; a signal that was not sent is an event of the task."""
         try:
             async with asyncio.timeout(DRIVER_SHORT_TIMEOUT_S):
-                await driver.signal(handle, name)
+                if await driver.signal(handle, name) is False:
+                    self._signaled.discard((run.key, run.task, run.number))
         except Exception as err:  # noqa: BLE001 - a driver may fail in any way.
             late = f"the driver did not answer within {DRIVER_SHORT_TIMEOUT_S:.0f} s"
             reason = late if isinstance(err, TimeoutError) else str(err) or repr(err)
@@ -453,11 +440,14 @@ def _gone(effect: RecoverTask, found: TaskMissing) -> TaskGone:
     )
 
 
-def _exited(effect: StartTask | RecoverTask, end: TaskExit) -> TaskExited:
+def _exited(
+    effect: StartTask | RecoverTask, end: TaskExit, *, by_itself: bool = False
+) -> TaskExited:
     return TaskExited(
         **_names(effect),
         exit_code=end.code,
         signal=end.signal,
         reason=end.reason,
         left=end.left,
+        by_itself=by_itself,
     )

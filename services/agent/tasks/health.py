@@ -18,8 +18,8 @@ from shared.core.runtime.agent_messages import HealthKept
 UNKNOWN, HEALTHY, UNHEALTHY = 0, 1, 2
 #: Of `HealthKept.reason`, as reports carry it.
 REASON_MAX = 200
-#: Causes of an end that say nothing about health: the allocation is not wanted, or its node has no contact.
-_SILENT_ENDS = (lifecycle.ORDERED, lifecycle.SILENCE, lifecycle.EXPIRED)
+#: Causes of an end that say nothing about health: it is not wanted, its node has no contact, its agent ends.
+_SILENT_ENDS = (lifecycle.ORDERED, lifecycle.SILENCE, lifecycle.EXPIRED, lifecycle.AGENT)
 _ONCE_HOOKS = ("prestart", "poststart")
 
 

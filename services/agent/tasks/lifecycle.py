@@ -6,7 +6,12 @@ the phases of the tasks and the cause of the end, both of which are in the journ
 continues from there. Source: Nomad's task hook coordinator. Next: `supervisor.py`.
 """
 
-from services.agent.tasks.runtime_state import AllocRuntime, TaskPhase, TaskRuntime
+from services.agent.tasks.runtime_state import (
+    AGENT_END_CAUSE,
+    AllocRuntime,
+    TaskPhase,
+    TaskRuntime,
+)
 
 #: Why an allocation ends, beside an order of the cluster.
 FAILED = "failed"
@@ -16,6 +21,8 @@ EXPIRED = "expired"
 SILENCE = "silence"
 DISK = "disk"
 ORDERED = "order"
+#: with this life of the agent: the next one takes the end back and continues (`agent_end.py`).
+AGENT = AGENT_END_CAUSE
 
 _ALIVE = (TaskPhase.PREPARING, TaskPhase.STARTING, TaskPhase.RECOVERING, TaskPhase.RUNNING)
 
@@ -25,10 +32,10 @@ def end_cause(alloc: AllocRuntime) -> tuple[str, str] | None:
     body = alloc.body()
     if any(task.failed for task in body):
         return FAILED, "Sibling Task Failed"
-    if any(task.plan.leader and task.phase is TaskPhase.DEAD for task in body):
+    if any(task.plan.leader and _is_over(task) for task in body):
         return LEADER, "Leader Task Dead"
     once = [task for task in body if not task.plan.sidecar]
-    if all(task.phase is TaskPhase.DEAD for task in once) and len(once) < len(body):
+    if all(_is_over(task) for task in once) and len(once) < len(body):
         return DONE, "Main Tasks Dead"
     return None
 
@@ -201,6 +208,11 @@ def _is_any_main_alive(alloc: AllocRuntime) -> bool:
 
 def _is_any_unknown(tasks: list[TaskRuntime]) -> bool:
     return any(task.phase is TaskPhase.RECOVERING and not task.stopping for task in tasks)
+
+
+def _is_over(task: TaskRuntime) -> bool:
+    """Say whether a task ended by itself: one that ends with its agent is not over."""
+    return task.phase is TaskPhase.DEAD and not task.stopping
 
 
 def _is_alive(task: TaskRuntime) -> bool:

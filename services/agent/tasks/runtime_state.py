@@ -22,6 +22,8 @@ _NO_CHECKS: Mapping[str, str] = MappingProxyType({})
 FAILED_END_CAUSES = ("silence", "disk")
 #: Hooks of tasks that run at the end of the others; their result does not change the allocation's status.
 END_HOOKS = ("prestop", "postfail", "poststop")
+#: Cause of an end that is this life of the agent's alone.
+AGENT_END_CAUSE = "agent"
 
 
 class TaskPhase(Enum):
@@ -239,6 +241,29 @@ class AllocRuntime:
             return self.stopping or bool(self.error)
         return all(task.phase is TaskPhase.DEAD for task in self.tasks.values())
 
+    @property
+    def is_interrupted(self) -> bool:
+        """Say whether it ends with its agent alone, with tasks that the next life continues."""
+        if self.end is None or self.end.cause != AGENT_END_CAUSE:
+            return False
+        return any(task.stopping or task.phase is not TaskPhase.DEAD for task in self.body())
+
+    def resume(self) -> bool:
+        """Take back an end that was an earlier life's alone; returns whether there was one.
+
+        What that life had ended starts again. What it had only begun to end is ended first.
+        """
+        if self.end is None or self.end.cause != AGENT_END_CAUSE:
+            return False
+        was_interrupted, self.end = self.is_interrupted, None
+        for task in self.tasks.values() if was_interrupted else ():
+            if task.stopping or task.plan.hook in END_HOOKS:
+                task.stopping = False
+                task.restarting = task.phase is TaskPhase.RECOVERING
+                if task.phase is TaskPhase.DEAD:
+                    task.phase = TaskPhase.IDLE
+        return True
+
     def status(self) -> str:
         """Client status by Nomad's rule: failed before running before pending; all dead is complete.
 
@@ -246,14 +271,18 @@ class AllocRuntime:
         """
         if self.error or any(task.failed for task in self.body()):
             return "failed"
-        if self.is_dead():
+        if self.is_dead() and not self.is_interrupted:
             return (
                 "failed"
                 if self.end is not None and self.end.cause in FAILED_END_CAUSES
                 else "complete"
             )
         states = {task.state().state for task in self.tasks.values()}
-        is_over = bool(self.tasks) and all(task.phase is TaskPhase.DEAD for task in self.body())
+        is_over = (
+            bool(self.tasks)
+            and not self.is_interrupted
+            and all(task.phase is TaskPhase.DEAD for task in self.body())
+        )
         return "running" if "running" in states or is_over else "pending"
 
     def kept(self, plan: bytes = b"{}") -> AllocKept:
@@ -281,6 +310,11 @@ class AllocRuntime:
         tasks = {
             name: task.state(checks.get(name, {})) for name, task in sorted(self.tasks.items())
         }
+        if self.is_interrupted:
+            for name in (name for name in tasks if self.tasks[name].stopping):
+                # The next life starts it again.
+                if tasks[name].state == "dead":
+                    tasks[name] = msgspec.structs.replace(tasks[name], state="pending")
         if self.error:
             event = TaskEvent(kind="Failed Validation", message=self.error[:500])
             tasks = {"": TaskState(state="dead", failed=True, events=(event,))}

@@ -44,6 +44,7 @@ from shared.jobspec.drivers.registry import driver_traits
 KILL_RETRY_NS = 5_000_000_000
 KILLED_TEXT = "Task successfully killed"
 EXPIRED_REASON = "allocation exceeded max_run_duration"
+AGENT_END_REASON = "the agent ends, its next life continues"
 
 
 class AgentStep:
@@ -80,6 +81,11 @@ def alloc_timer_name(alloc: AllocRuntime) -> str:
     return f"alloc {alloc.key}"
 
 
+def _may_end(alloc: AllocRuntime) -> bool:
+    """Say whether an allocation has no end of its own yet."""
+    return alloc.end is None or alloc.end.cause == lifecycle.AGENT
+
+
 def record_driver_event(
     alloc: AllocRuntime, event: TaskNoted, reports: Reports, now_ns: int
 ) -> None:
@@ -110,6 +116,8 @@ class Supervisor:
         self._disk_over_is_fatal = disk_over_is_fatal
         self.starts = 0
         self.failures = 0
+        #: the agent ends: what runs is ended, in its order, and nothing else starts; or it is killed.
+        self.is_ending = self.is_killing = False
         #: keys of allocations that may have changed, in order; `HealthMonitor.update` takes them out.
         self.changed: dict[int, None] = {}
 
@@ -120,6 +128,9 @@ class Supervisor:
         self.changed[alloc.key] = None
         if alloc.plan is None:
             return
+        if self.is_ending and alloc.end is None:
+            self._set_end(alloc, lifecycle.AGENT, AGENT_END_REASON, turn)
+            self._reports.touch(alloc.key)
         while self._advance(alloc, turn):
             pass
         self._arm(alloc, turn)
@@ -147,9 +158,8 @@ class Supervisor:
         self, alloc: AllocRuntime, reason: str, turn: AgentStep, *, cause: str = lifecycle.ORDERED
     ) -> None:
         """End an allocation, in its order. What is ending already continues as it does."""
-        if alloc.end is None:
-            alloc.end = EndKept(cause=cause, reason=reason, at_ns=turn.now_ns)
-            turn.keep(alloc.kept())
+        if _may_end(alloc):
+            self._set_end(alloc, cause, reason, turn)
         self._reports.touch(alloc.key)
         self.advance(alloc, turn)
 
@@ -196,7 +206,7 @@ class Supervisor:
             task.note("Started", "Task started by client", turn.now_ns)
         turn.keep(task.kept(alloc.key))
         self._reports.touch(alloc.key)
-        if task.stopping:
+        if task.stopping or task.restarting:
             self._signal(alloc, task, turn)
         self.advance(alloc, turn)
 
@@ -243,6 +253,9 @@ class Supervisor:
         code = "unknown" if event.exit_code is None else event.exit_code
         text = f"Exit Code: {code}" + (f", Signal: {event.signal}" if event.signal else "")
         task.note("Terminated", f"{text}, {event.reason}".rstrip(", "), turn.now_ns)
+        if task.stopping and alloc.is_interrupted and (event.by_itself or not task.signaled):
+            # It was over before its agent could end it.
+            task.stopping = False
         success = event.exit_code == 0 and not task.unhealthy
         self._ended(alloc, task, success=success, turn=turn, left=event.left)
         self.advance(alloc, turn)
@@ -315,10 +328,8 @@ class Supervisor:
 
     def _advance(self, alloc: AllocRuntime, turn: AgentStep) -> bool:
         """One round; says whether anything changed."""
-        if alloc.end is None and (found := self._ending(alloc, turn)):
-            cause, reason = found
-            alloc.end = EndKept(cause=cause, reason=reason, at_ns=turn.now_ns)
-            turn.keep(alloc.kept())
+        if _may_end(alloc) and (found := self._ending(alloc, turn)):
+            self._set_end(alloc, *found, turn)
         for task in lifecycle.tasks_to_restart(alloc, turn.now_ns):
             if task.phase is TaskPhase.WAITING:
                 task.enter(TaskPhase.IDLE)
@@ -326,7 +337,7 @@ class Supervisor:
                 self._set_timer(alloc, task, 0, turn)
             else:
                 self.restart(alloc, task, turn)
-        starts = lifecycle.tasks_to_start(alloc)
+        starts = [] if self.is_killing else lifecycle.tasks_to_start(alloc)
         for task in starts:
             self._start(alloc, task, turn)
         stops = lifecycle.tasks_to_stop(alloc, turn.now_ns)
@@ -338,6 +349,13 @@ class Supervisor:
         # A start opens nothing by itself: what waits for it waits for its answer.
         is_over = any(task.phase is TaskPhase.DEAD for task in starts)
         return bool(stops or over) or is_over
+
+    @staticmethod
+    def _set_end(alloc: AllocRuntime, cause: str, reason: str, turn: AgentStep) -> None:
+        """Begin an end; one that was the agent's alone continues from where it is."""
+        at_ns = turn.now_ns if alloc.end is None else alloc.end.at_ns
+        alloc.end = EndKept(cause=cause, reason=reason, at_ns=at_ns)
+        turn.keep(alloc.kept())
 
     def _ending(self, alloc: AllocRuntime, turn: AgentStep) -> tuple[str, str] | None:
         assert alloc.plan is not None
@@ -451,6 +469,10 @@ class Supervisor:
 
     def _signal(self, alloc: AllocRuntime, task: TaskRuntime, turn: AgentStep) -> None:
         task.signaled = True
+        if self.is_killing:
+            turn.act(KillTask(key=alloc.key, task=task.plan.name, run=task.run))
+            self._set_timer(alloc, task, turn.now_ns + KILL_RETRY_NS, turn)
+            return
         name = task.plan.kill_signal or driver_traits(task.plan.driver).kill_signal
         turn.act(SignalTask(key=alloc.key, task=task.plan.name, run=task.run, signal=name))
         self._set_timer(alloc, task, turn.now_ns + task.plan.kill_timeout_ns, turn)

@@ -26,6 +26,7 @@ from uuid import uuid4
 import msgspec
 
 from schemas.envelope import CORE_VERSION
+from services.cli.local.agent_ends import END_TASKS_LIMIT_S, LIMIT_VARIABLE, AgentLog, end_agents
 from services.cli.local.health_watch import HealthWatch
 from services.cli.local.processes import SERVICES, SupervisedProcess, kill_leftover_services
 from services.cli.local.restart_beats import RESTART_S, RestartBeats
@@ -44,7 +45,6 @@ DATA_DIR_FORMAT = 1
 ENDED_MARK = "ended"
 _RETIRE_S = 30.0
 _TICK_S = 0.05
-_TASKS_S = 15.0
 _SERVICES_S = 15.0
 
 
@@ -204,10 +204,10 @@ class LocalCluster:
         self._write_state()
         self._watcher.start()
 
-    def stop(self) -> int:
+    def stop(self, is_hurried: Callable[[], bool] = lambda: False) -> int:
         """Stop everything: agents with their tasks (unless they are kept), then services, then the bus.
 
-        Returns how many processes had to be killed.
+        Tasks take the time that their jobs give them, until `is_hurried`. Returns how many processes had to be killed.
         """
         self._ending.set()
         if self._watcher.is_alive():
@@ -215,7 +215,13 @@ class LocalCluster:
         self._restart_beats.stop()
         agents = [child for child in self.children if child.role == "agent"]
         others = [child for child in self.children if child.role != "agent"]
-        killed = _stop_processes(agents, _TASKS_S)
+        killed = end_agents(
+            agents,
+            [AgentLog(self.data_dir / "logs" / f"{child.name}.log") for child in agents],
+            limit_s=float(os.environ.get(LIMIT_VARIABLE) or END_TASKS_LIMIT_S),
+            report=self._report,
+            is_hurried=is_hurried,
+        )
         if not self.settings.keep_tasks:
             # An agent that is stopped while it starts has not seen its tasks yet.
             for child in agents:

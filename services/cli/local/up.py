@@ -97,9 +97,9 @@ def up(
         while not signals:
             time.sleep(_SIGNAL_S)
     finally:
-        tasks = "tasks keep running" if keep_tasks else "tasks first"
+        tasks = "tasks keep running" if keep_tasks else "tasks first; Ctrl-C again kills them"
         out.progress(f"stopping {len(cluster.pids())} processes; {tasks}")
-        killed = cluster.stop()
+        killed = cluster.stop(lambda: len(signals) > 1)
         out.progress("stopped" + (f"; {killed} services had to be killed" if killed else ""))
     return 0
 

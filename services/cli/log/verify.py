@@ -22,6 +22,7 @@ from shared.bus.connection.nats_client import connect
 from shared.bus.connection.public_client import Client
 from shared.bus.jetstream.streams import BusRefused
 from shared.bus.log import generations, snapshots
+from shared.bus.server import accounts
 from shared.core.runtime.chain import Chain
 from shared.core.runtime.messages import Record
 from shared.core.runtime.replica import Replica
@@ -336,7 +337,7 @@ async def _server_report(out: CommandOutput, view_seq: int) -> _ServerReport:
     """Query the server, if there are credentials. `view_seq`: what a view has read, which saw the end before a loss."""
     if global_options.export_dir():
         return _ServerReport()
-    login = login_for(selected_bus_url(), "view")
+    login = login_for(selected_bus_url(), "view", accounts.ADMIN)
     if login is None:
         out.progress("CARAVAN_CREDENTIALS is not set: a lost end of the log is not detected")
         return _ServerReport()

@@ -111,8 +111,11 @@ def _address(url: str) -> tuple[str, int]:
     return ("127.0.0.1" if host in ("localhost", "::1") else host), port
 
 
-def login_for(url: str, user: str) -> Login | None:
-    """Login of a user of the bus, from CARAVAN_CREDENTIALS or a running `caravan up`; None: neither is there."""
+def login_for(url: str, *users: str) -> Login | None:
+    """Login of a user of the bus, from CARAVAN_CREDENTIALS or a running `caravan up`; None: neither is there.
+
+    Of several users the first that the file has. Raises ConfigInvalid where it has none.
+    """
     at = bus_addresses(url)
     running = [up for up in running_clusters() if bus_addresses(up.url) == at]
     local = [Path(up.data_dir) / "credentials.json" for up in running]
@@ -120,7 +123,8 @@ def login_for(url: str, user: str) -> Login | None:
     path = Path(given) if given else local[-1] if local else None
     if path is None:
         return None
-    name, password = accounts.read_credentials(path).login(user)
+    known = accounts.read_credentials(path)
+    name, password = known.login(next((one for one in users if one in known.users), users[0]))
     return Login(url=url, user=name, password=password)
 
 

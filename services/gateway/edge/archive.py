@@ -75,6 +75,11 @@ class ArchiveContext(ServerContext):
         return self.role.is_caught_up
 
     @property
+    def has_leader(self) -> bool:
+        """The applier of the archive is shown as the leader."""
+        return True
+
+    @property
     def bus(self) -> BusClient:
         """Raises HttpFault 403: there is none."""
         raise HttpFault(403, TEXT)

@@ -16,6 +16,7 @@ from services.gateway.edge.what_if_runs import WhatIfRuns
 from services.gateway.role import Gateway
 from shared.bus.connection.nats_client import BusClient, Login
 from shared.bus.log.log_reader import LogReader
+from shared.bus.shell.problems import BUS
 from shared.bus.shell.shell import Shell
 
 
@@ -73,6 +74,11 @@ class ServerContext:
     def is_ready(self) -> bool:
         """Connected, and the log replayed once."""
         return self.role.is_caught_up and self.shell.is_ready
+
+    @property
+    def has_leader(self) -> bool:
+        """Whether anything can be committed, as far as the shell saw of the bus."""
+        return BUS not in self.shell.problems.by_name
 
     def why_not_ready(self) -> str:
         """Explain to a client why nothing can be read."""

@@ -126,7 +126,9 @@ async def force_leave(call: Call) -> object:
 
 
 async def leader(call: Call) -> object:
-    """Address of the leader."""
+    """Address of the leader. Raises HttpFault 500, as Nomad without one, while nothing can be committed."""
+    if not call.server.has_leader:
+        raise HttpFault(500, "No cluster leader")
     return rpc_address(call)
 
 

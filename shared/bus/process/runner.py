@@ -64,6 +64,8 @@ def shell_settings(settings: RunSettings, role: str, node_id: str = "") -> Shell
 EffectHandlersFactory = Callable[[Shell], Mapping[type, EffectHandler]]
 #: Runs beside the shell in the same loop.
 SideTask = Callable[[Shell], Awaitable[None]]
+#: What a role does between a signal and its end; the event is set by a second signal.
+BeforeEnd = Callable[[Shell, asyncio.Event], Awaitable[None]]
 
 
 class RoleSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +76,7 @@ class RoleSpec(msgspec.Struct, frozen=True, kw_only=True):
     node_id: str = ""
     performers_of: EffectHandlersFactory | None = None
     side_task: SideTask | None = None
+    before_end: BeforeEnd | None = None
     #: for Listen sources that are not the shell's own subscriptions.
     carriers: Mapping[str, SubscribeFunction] | None = None
     #: above 0: other processes go first where processors are scarce.
@@ -105,6 +108,7 @@ def run_role(
     node_id: str = "",
     performers_of: EffectHandlersFactory | None = None,
     side_task: SideTask | None = None,
+    before_end: BeforeEnd | None = None,
     carriers: Mapping[str, SubscribeFunction] | None = None,
     given: Mapping[str, object] | None = None,
 ) -> int:
@@ -114,6 +118,7 @@ def run_role(
         node_id=node_id,
         performers_of=performers_of,
         side_task=side_task,
+        before_end=before_end,
         carriers=carriers,
         given=given,
     )
@@ -145,6 +150,7 @@ class _RunningRole(msgspec.Struct, frozen=True):
     role: Role
     shell: Shell
     side_task: SideTask | None
+    before_end: BeforeEnd | None = None
 
     @property
     def seq(self) -> int:
@@ -171,7 +177,7 @@ def _shell_of(spec: RoleSpec, settings: RunSettings) -> _RunningRole:
     shell.on_replayed = lambda seq: log.info("log.replayed", seq=seq)
     if spec.performers_of is not None:
         shell.add_performers(spec.performers_of(shell))
-    return _RunningRole(role, shell, spec.side_task)
+    return _RunningRole(role, shell, spec.side_task, spec.before_end)
 
 
 def tune_garbage_collector() -> None:
@@ -198,10 +204,15 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 async def _serve(running: Sequence[_RunningRole], settings: RunSettings) -> int:
     """Run the shells until all have ended; the first that ends stops the others."""
-    stop = asyncio.Event()
+    stop, asked, again = asyncio.Event(), asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def ask() -> None:
+        (again if asked.is_set() else asked).set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, ask)
+    leaving = asyncio.create_task(_leave(running, stop, asked=asked, again=again))
     http = HealthServer(lambda: _health(running), lambda: _metrics(running))
     await http.start(
         settings.health_port, host=settings.health_host, port_file=settings.health_port_file
@@ -213,9 +224,28 @@ async def _serve(running: Sequence[_RunningRole], settings: RunSettings) -> int:
         stop.set()
         return max(await asyncio.gather(*tasks))
     finally:
-        for task in tasks:
+        for task in (leaving, *tasks):
             task.cancel()
         await http.stop()
+
+
+async def _leave(
+    running: Sequence[_RunningRole],
+    stop: asyncio.Event,
+    *,
+    asked: asyncio.Event,
+    again: asyncio.Event,
+) -> None:
+    """At a signal, let the roles do what they have to before their end, then stop them."""
+    await asked.wait()
+    try:
+        await asyncio.gather(
+            *(one.before_end(one.shell, again) for one in running if one.before_end is not None)
+        )
+    except Exception:
+        log.exception("service.end_failed")
+    finally:
+        stop.set()
 
 
 async def _run(one: _RunningRole, stop: asyncio.Event, fields: Mapping[str, object]) -> int:

@@ -62,6 +62,7 @@ INPUTS: dict[str, type[msgspec.Struct]] = {
     "DiskUsed": t.DiskUsed,
     "CheckChanged": t.CheckChanged,
     "NodeFound": t.NodeFound,
+    "EndTasks": t.EndTasks,
 }
 #: Tags of a role's effects.
 EFFECTS: dict[str, type[msgspec.Struct]] = {
@@ -92,6 +93,7 @@ EFFECTS: dict[str, type[msgspec.Struct]] = {
     "CloseAlloc": t.CloseAlloc,
     "RemoveAlloc": t.RemoveAlloc,
     "SweepAllocs": t.SweepAllocs,
+    "TasksEnded": t.TasksEnded,
 }
 _TAG_OF_INPUT = {kind: tag for tag, kind in INPUTS.items()}
 

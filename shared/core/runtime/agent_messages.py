@@ -45,7 +45,7 @@ class ClusterKept(Wire, frozen=True, kw_only=True, tag_field="kind", tag="cluste
 class EndKept(Wire, frozen=True, kw_only=True):
     """Why an allocation ends, and since when."""
 
-    #: order, failed, leader, done, expired, silence or disk.
+    #: order, failed, leader, done, expired, silence, disk; or agent, which ends with this life of the agent.
     cause: str
     reason: str
     at_ns: int
@@ -347,6 +347,10 @@ class RemoveAlloc(msgspec.Struct, frozen=True, kw_only=True):
     alloc_id: str
 
 
+class TasksEnded(msgspec.Struct, frozen=True):
+    """After EndTasks: no task runs any more, and nothing will be started in this life of the agent."""
+
+
 AgentEffect = (
     WriteJournal
     | PrepareTask
@@ -360,6 +364,7 @@ AgentEffect = (
     | RemoveAlloc
     | SweepAllocs
     | WatchChecks
+    | TasksEnded
     | Ask
 )
 
@@ -422,6 +427,8 @@ class TaskExited(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     #: how many of its processes could not be ended.
     left: int = 0
+    #: no signal of the agent reached it.
+    by_itself: bool = False
 
 
 class TaskGone(msgspec.Struct, frozen=True, kw_only=True):
@@ -484,6 +491,15 @@ class NodeFound(msgspec.Struct, frozen=True, kw_only=True):
     spec: NodeSpec
 
 
+class EndTasks(msgspec.Struct, frozen=True, kw_only=True):
+    """The agent ends, and its tasks with it, each as its job says; the next life starts them again.
+
+    `at_once`: kill what runs. TasksEnded follows.
+    """
+
+    at_once: bool = False
+
+
 AgentInput = (
     TaskPrepared
     | TaskPrepareFailed
@@ -496,4 +512,5 @@ AgentInput = (
     | CheckChanged
     | Answer
     | NodeFound
+    | EndTasks
 )

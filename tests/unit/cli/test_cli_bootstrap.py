@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from services.cli.main import main
+from services.cli.runtime.local_clusters import login_for
 from shared.bus.server import accounts
 from shared.bus.server.nats_server import free_port
+from shared.errors import ConfigInvalid
 
 
 def bootstrap(folder: Path, *words: str) -> int:
@@ -100,3 +102,17 @@ def test_a_password_in_the_url_is_not_shown(
     told = capsys.readouterr().err
     assert "s3cret" not in told
     assert f"nats://127.0.0.1:{port},nats://127.0.0.1:1" in told
+
+
+def test_the_administrators_file_is_enough_to_verify(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the users that a command can work as it takes the first whose password the file has; else it names one."""
+    known = accounts.new_credentials()
+    path = tmp_path / "admin.json"
+    accounts.write_credentials(path, known.only_user(accounts.ADMIN))
+    monkeypatch.setenv("CARAVAN_CREDENTIALS", str(path))
+    found = login_for("nats://bus.example:4222", "view", accounts.ADMIN)
+    assert found is not None and found.user == accounts.ADMIN
+    with pytest.raises(ConfigInvalid, match="no credentials for 'view'"):
+        login_for("nats://bus.example:4222", "view")

@@ -233,12 +233,15 @@ class DockerDriver:
                         await changed.wait()
         return handle.end
 
-    async def signal(self, handle: Container, name: str) -> None:
-        """Signal the container's first process; an empty name is the kill signal of the job or its image."""
+    async def signal(self, handle: Container, name: str) -> bool:
+        """Signal the container's first process; an empty name is the kill signal of the job or its image.
+
+        False: the container has ended.
+        """
         number = signal_number(name or handle.stop_signal)
         if number is None:
             raise ValueError(signal_error(name or handle.stop_signal))
-        await self._kill(handle, number)
+        return await self._kill(handle, number)
 
     async def stop(self, handle: Container) -> None:
         """Kill all of the container."""
@@ -378,7 +381,7 @@ class DockerDriver:
     def _end_of(self, handle: Container, state: dict[str, Any]) -> TaskExit:
         return container_exit(state, recorded_signals(handle.directory))
 
-    async def _kill(self, handle: Container, number: int) -> None:
+    async def _kill(self, handle: Container, number: int) -> bool:
         # As a number: the engine has names for some of the real-time signals only.
         record_signal(handle.directory, number)
         try:
@@ -387,6 +390,8 @@ class DockerDriver:
             # 404, 409: it has ended.
             if err.status not in {404, 409}:
                 raise
+            return False
+        return True
 
     async def _remove(self, container: str) -> None:
         """Remove a container with its anonymous volumes; failures are left to the sweep."""

@@ -124,11 +124,13 @@ class ProcessDriver:
         if self.groups is not None and self.groups.exists(name):
             await asyncio.to_thread(self.groups.end, name)
 
-    async def signal(self, handle: ProcessRun, name: str) -> None:
-        """Signal the task's group."""
+    async def signal(self, handle: ProcessRun, name: str) -> bool:
+        """Signal the task's group, of which some may run when the task itself has ended; then it is False."""
+        was_alive = is_alive(handle.process)
         if (number := signal_number(name)) is not None:
             record_signal(handle.directory, number)
         send_signal(handle.process, name)
+        return was_alive
 
     async def stop(self, handle: ProcessRun) -> None:
         """Kill the task's group; init ends with it, and kills what is left."""
