@@ -28,6 +28,7 @@ from shared.core.scheduling.explain.shortages import (
     fitting,
     nearest,
     open_rows,
+    reserved_ports,
     shortages,
     shortfall,
 )
@@ -295,6 +296,8 @@ class _Explanation:
         if refusal := self._looking.refusal(row):
             return refusal
         lacks = shortfall(self._short, row)
+        if port := reserved_ports(self._standing).get(row):
+            return f"port {port} is reserved on the node"
         if lacks:
             return "the node lacks " + ", ".join(map(shown_lack, lacks, lacks.values()))
         return "no rule excludes the node"
