@@ -104,6 +104,16 @@ def test_only_the_planted_bug_fails_a_ruled_world(mutant: str, invariant: str, s
     assert healthy.checks[invariant] > 0
 
 
+@pytest.mark.parametrize("seed", [1, 151])
+def test_several_workers_overtake_those_that_waited_with_the_bug_alone(seed: int) -> None:
+    """Leased like all others, what was woken together is decided in any order; as it is, never."""
+    outcome = SimulatedWorld(seed, mutant="waited-like-others").run()
+    assert outcome.invariant == "queue_order_kept", outcome.detail
+    healthy = SimulatedWorld(seed).run()
+    assert healthy.invariant == "", healthy.detail
+    assert healthy.checks["queue_order_kept"] > 0
+
+
 def test_a_planted_bug_is_gone_afterwards() -> None:
     """A world with a planted bug leaves nothing behind for the next."""
     before = SimulatedWorld(5).run()
