@@ -42,6 +42,7 @@ from shared.core.state.name_runs import expand_runs
 from shared.core.state.state import State
 from shared.core.state.tables.jobs import Job
 from shared.errors import CommandInvalid
+from shared.query.alloc_fate import fate_of
 
 NEAREST_SHOWN = 3
 TOP_SHOWN = 5
@@ -153,16 +154,14 @@ def explain_placement(now: State, records: Sequence[Record], row: int) -> WhyAns
     evictions = [one for part in made.plan.parts.values() for one in part.evictions]
     victims = [row for one in evictions for row in one.rows]
     evicted = _named(state, [row for row in victims if state.allocations.node[row] == node])
+    if group.sticky and _node_of(state, now.allocations.previous.get(row, 0)) == node:
+        text = f"{job.id}.{group.name} is on {state.fleet.ids[node]}: its predecessor's data is there (sticky)"
+    else:
+        text = found.for_node(job, group, node, evicted=bool(evicted))
+    if fate := fate_of(now, records, row):
+        text = f"{text.replace(' is on ', ' was placed on ', 1)}; {fate}"
     return msgspec.structs.replace(
-        answer,
-        seq=now.seq,
-        allocation=alloc_id(key),
-        victims=tuple(evicted),
-        text=(
-            f"{job.id}.{group.name} is on {state.fleet.ids[node]}: its predecessor's data is there (sticky)"
-            if group.sticky and _node_of(state, now.allocations.previous.get(row, 0)) == node
-            else found.for_node(job, group, node, evicted=bool(evicted))
-        ),
+        answer, seq=now.seq, allocation=alloc_id(key), victims=tuple(evicted), text=text
     )
 
 
