@@ -95,6 +95,8 @@ class BlockedQueues:
         self._members: dict[EvalKey, QueuedEvaluation] = {}
         #: parked evaluations by job; read by the role.
         self.parked_by_job: dict[JobId, tuple[EvalKey, ...]] = {}
+        #: of those that `ready` returned last, those of a queue of which some have found no room.
+        self.scarce: set[EvalKey] = set()
         self._wakes = WakeupIndex()
         #: blocked evaluations to wake.
         self._due: list[QueueOrder] = []
@@ -235,8 +237,9 @@ class BlockedQueues:
         """Return parked evaluations that may be leased now; each is returned once, and stays until `leave`."""
         if not self._ready:
             return []
-        keys, self._ready = self._ready, []
-        return [key for key in keys if self.is_in_trial(key)]
+        keys, self._ready = [key for key in self._ready if self.is_in_trial(key)], []
+        self.scarce = {key for key in keys if self._members[key].queue.blocked is not None}
+        return keys
 
     def floor(self, now_ns: int) -> int:
         """Return the lowest priority that may be handed out now; 0: any.

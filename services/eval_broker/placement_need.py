@@ -4,7 +4,7 @@ Decides whether an evaluation only adds allocations and may therefore wait in a 
 """
 
 from schemas.evaluations import Blocked
-from services.eval_broker.blocked_queue import UNFIXABLE_BY_CAPACITY, PlacementNeed
+from services.eval_broker.blocked_queue import UNFIXABLE_BY_CAPACITY, PlacementNeed, QueueOrder
 from shared.core.scheduling.reservations.wait_shapes import (
     asks_of,
     blocked_shape,
@@ -13,6 +13,24 @@ from shared.core.scheduling.reservations.wait_shapes import (
 )
 from shared.core.state.state import State
 from shared.core.state.tables.evaluations import Evaluation
+
+#: Reasons with which the broker has evaluations woken. One that is woken by another waited for room too.
+CAPACITY_FREED = "capacity freed"
+TIME_HAS_COME = "its time has come"
+_DID_NOT_WAIT = frozenset({"", TIME_HAS_COME})
+
+
+def has_waited(evaluation: Evaluation) -> bool:
+    """Tell whether a pending evaluation was blocked: a plan found no room, and it was woken since."""
+    return evaluation.reason not in _DID_NOT_WAIT
+
+
+def waiting_place(state: State, evaluation: Evaluation) -> QueueOrder:
+    """Where a pending evaluation stands among all that wait for room."""
+    key, job_id = evaluation.key, evaluation.job_id
+    job = state.jobs.by_id.get(job_id)
+    age = state.policy.incarnations.seq(key) if job is None else queue_order(job)[1]
+    return (-evaluation.priority, age, job_id, key)
 
 
 def placement_need(state: State, evaluation: Evaluation) -> PlacementNeed | None:

@@ -1,25 +1,32 @@
 """The ready queue: which evaluation is leased next; at most one of each job is leased at a time.
 
 Decides the order: priority, then age. Independent of workers, deadlines of leases and the reason of an evaluation.
-Evaluations of a job queue behind its head; only heads are in the heap, so `take` never inspects an evaluation that
-must wait. Next: `blocked_queue.py`.
+Evaluations of a job queue behind its head; only heads are in the heaps, so `take` never inspects an evaluation that
+must wait. Those that waited for room have a heap of their own: they are decided in the order in which they waited, by
+one worker at a time. Next: `blocked_queue.py`.
 """
 
 from collections.abc import Container
 from heapq import heappop, heappush
+from typing import Any
 
 import msgspec
 
 from schemas.base import EvalKey, JobId
+from services.eval_broker.blocked_queue import QueueOrder
 
 
 class ReadyEvaluation(msgspec.Struct, eq=False, gc=False):
-    """One evaluation that may be leased, or is leased (`is_out`). `order`: minus priority."""
+    """One evaluation that may be leased, or is leased (`is_out`). `order`: minus priority.
+
+    `place`: where it waited for room; None: it did not wait.
+    """
 
     job_id: JobId
     order: int
     #: steady time since which it may be leased; 0: it was leased before.
     since_ns: int
+    place: QueueOrder | None = None
     is_out: bool = False
 
 
@@ -34,6 +41,8 @@ class ReadyQueue:
         self._out = 0
         #: heads as (minus priority, key); an entry that is not a head any more, or is leased, is skipped.
         self._heap: list[tuple[int, EvalKey]] = []
+        #: the same of those that waited for room, by their places.
+        self._waited: list[QueueOrder] = []
 
     @property
     def ready(self) -> int:
@@ -50,8 +59,26 @@ class ReadyQueue:
         """Keys of all evaluations, leased or not."""
         return self._entries
 
-    def add(self, key: EvalKey, job_id: JobId, priority: int, now_ns: int) -> int:
-        """Add an evaluation; a known one keeps its place. `now_ns` is steady time.
+    @property
+    def has_waited(self) -> bool:
+        """Tell whether one that waited for room may be there."""
+        return bool(self._waited)
+
+    @property
+    def highest(self) -> int:
+        """Priority that none of those which did not wait exceeds; 0: there are none."""
+        return -self._heap[0][0] if self._heap else 0
+
+    def add(
+        self,
+        key: EvalKey,
+        job_id: JobId,
+        priority: int,
+        now_ns: int,
+        *,
+        place: QueueOrder | None = None,
+    ) -> int:
+        """Add an evaluation; a known one keeps its place. `now_ns` is steady time; `place`: where it waited for room.
 
         Returns how many evaluations of its job wait; 0: it is the only one.
         """
@@ -59,10 +86,10 @@ class ReadyQueue:
         if entry is not None:
             entry.since_ns = now_ns
             return 0
-        self._entries[key] = ReadyEvaluation(job_id, -priority, now_ns)
+        self._entries[key] = ReadyEvaluation(job_id, -priority, now_ns, place)
         head = self._heads.setdefault(job_id, key)
         if head == key:
-            heappush(self._heap, (-priority, key))
+            self._push(-priority, key, place)
             return 0
         first = self._entries[head]
         behind = self._behind.setdefault(job_id, [])
@@ -90,16 +117,20 @@ class ReadyQueue:
             del self._behind[job_id]
         return True
 
-    def take(self, limit: int, floor: int, now_ns: int) -> tuple[list[EvalKey], list[int]]:
+    def take(
+        self, limit: int, floor: int, now_ns: int, *, waited: bool = False
+    ) -> tuple[list[EvalKey], list[int]]:
         """Take evaluations to lease, at most `limit`, none of a priority below `floor`. `now_ns` is steady time.
 
-        Returns them, and how long each was ready in ns; 0 for one that was leased before.
+        Those that waited for room, or the others. Returns them, and how long each was ready in ns; 0 for one that was
+        leased before.
         """
-        heap, entries, heads = self._heap, self._entries, self._heads
+        heap: list[Any] = self._waited if waited else self._heap
+        entries, heads = self._entries, self._heads
         keys: list[EvalKey] = []
         waited_ns: list[int] = []
         while heap and len(keys) < limit and -heap[0][0] >= floor:
-            key = heappop(heap)[1]
+            key = heappop(heap)[-1]
             entry = entries.get(key)
             if entry is not None and not entry.is_out and heads[entry.job_id] == key:
                 entry.is_out = True
@@ -141,7 +172,14 @@ class ReadyQueue:
 
     def _lead(self, job_id: JobId, key: EvalKey) -> None:
         self._heads[job_id] = key
-        heappush(self._heap, (self._entries[key].order, key))
+        entry = self._entries[key]
+        self._push(entry.order, key, entry.place)
+
+    def _push(self, order: int, key: EvalKey, place: QueueOrder | None) -> None:
+        if place is None:
+            heappush(self._heap, (order, key))
+        else:
+            heappush(self._waited, place)
 
     def _move_up(self, job_id: JobId) -> None:
         behind = self._behind.get(job_id)

@@ -8,6 +8,8 @@ queues after one pass over the open evaluations. If it leases an evaluation twic
 Parts: `ready_queue.py`, `blocked_queue.py`, `delay_queue.py`, `coalesced.py`, `worker_leases.py`, `unconfirmed.py`.
 """
 
+from msgspec.structs import replace
+
 from schemas import envelope
 from schemas.base import EvalKey, JobId
 from schemas.bounds import bounded_decoder
@@ -31,10 +33,17 @@ from services.eval_broker.blocked_queue import BlockedQueues, StepTime
 from services.eval_broker.coalesced import CoalescedEvaluations
 from services.eval_broker.counters import BrokerCounters
 from services.eval_broker.delay_queue import DelayQueue
-from services.eval_broker.placement_need import blocked_placement_need, placement_need
+from services.eval_broker.placement_need import (
+    CAPACITY_FREED,
+    TIME_HAS_COME,
+    blocked_placement_need,
+    has_waited,
+    placement_need,
+    waiting_place,
+)
 from services.eval_broker.ready_queue import ReadyQueue
 from services.eval_broker.unconfirmed import UnconfirmedEndings, UnconfirmedKeys
-from services.eval_broker.worker_leases import RevokedLease, WorkerLeases
+from services.eval_broker.worker_leases import NextWorker, RevokedLease, WorkerLeases
 from shared.core.runtime import messages
 from shared.core.runtime.deadline_timer import earliest
 from shared.core.runtime.log_clock import LogClock
@@ -238,9 +247,11 @@ class EvalBroker(ReplicatedRole):
     def _admit(self, evaluation: Evaluation, moment: StepTime) -> None:
         """Make a pending evaluation ready, or park it behind others of its shape if it only adds allocations."""
         key, queues = evaluation.key, self._queues
-        need = None if queues.is_in_trial(key) else placement_need(self.replica.state, evaluation)
+        is_woken = has_waited(evaluation)
+        is_tried = is_woken or queues.is_in_trial(key)
+        need = None if is_tried else placement_need(self.replica.state, evaluation)
         if need is None:
-            self._queue(evaluation, moment.ns)
+            self._queue(evaluation, moment.ns, waited=is_woken)
             return
         for older in queues.parked_by_job.get(evaluation.job_id, ()):
             # Evaluations of a job without allocations all request the same.
@@ -264,15 +275,17 @@ class EvalBroker(ReplicatedRole):
         ]
         return sum(cpu for cpu, _ in asks), sum(memory for _, memory in asks)
 
-    def _queue(self, evaluation: Evaluation, now: int) -> None:
+    def _queue(self, evaluation: Evaluation, now: int, *, waited: bool) -> None:
         """Make a pending evaluation ready; if too many of one job wait, cancel all but the newest.
 
+        `waited`: for room, so that it competes with others that did, and is decided in their order.
         The newest is the one that needs the latest snapshot: its decision covers the older ones.
         """
         job_id = evaluation.job_id
         if evaluation.triggered_by == "node-update" and self._joins(evaluation):
             return
-        waiting = self._ready.add(evaluation.key, job_id, evaluation.priority, now)
+        place = waiting_place(self.replica.state, evaluation) if waited else None
+        waiting = self._ready.add(evaluation.key, job_id, evaluation.priority, now, place=place)
         if waiting <= WAITING_PER_JOB_MAX:
             return
         by_key = self.replica.state.evaluations.by_key
@@ -375,25 +388,63 @@ class EvalBroker(ReplicatedRole):
         now, is_first = step.steady_ns, True
         by_key = self.replica.state.evaluations.by_key
         for key in self._queues.ready():
-            self._queue(by_key[key], now)
-        floor = self._queues.floor(now)
-        share = self._workers.share(self._ready.ready, LEASES_PER_MESSAGE)
-        while share and self._ready.ready:
-            instance, room, is_alone = self._workers.next()
-            if room <= 0:
+            self._queue(by_key[key], now, waited=key in self._queues.scarce)
+        floor, ready = self._queues.floor(now), self._ready
+        if ready.has_waited:
+            # First among equals, but not before what is more important.
+            self._lease_waited(step, max(floor, ready.highest))
+        share = self._workers.share(ready.ready, LEASES_PER_MESSAGE)
+        while share and ready.ready:
+            worker = self._workers.next()
+            if worker.room <= 0:
                 break
-            keys, waited_ns = self._ready.take(min(room, share), floor, now)
+            keys, waited_ns = ready.take(min(worker.room, share), floor, now)
             if not keys:
                 break
             # A worker that decides alone sees the whole fleet first: a lane may be a single node (ADR 17).
-            is_alone = is_alone and is_first and not self._ready.ready
+            lane = self._lane(worker, whole=worker.is_alone and is_first and not ready.ready)
             is_first = False
-            lanes = self._workers.lane_by_worker
-            lane = (0, 1) if is_alone else (lanes[instance], len(lanes))
             leases = tuple([self._lease(key, lane) for key in keys])
-            self._workers.give(leases, instance, now, self.replica.seq)
-            step.emit(self._message(instance, leases))
-            self._counters.leased(waited_ns)
+            self._give(step, worker, leases, waited_ns)
+        if ready.has_waited:
+            self._lease_waited(step, floor)
+
+    def _lease_waited(self, step: Step, floor: int) -> None:
+        """Lease evaluations that waited for room: in their order, to one worker at a time (ADR 34).
+
+        It decides them one after the other, each on a state with its plans for those before.
+        """
+        ready, worker = self._ready, self._workers.next(waited=True)
+        room = min(worker.room, LEASES_PER_MESSAGE)
+        if room <= 0:
+            return
+        keys, waited_ns = ready.take(room, floor, step.steady_ns, waited=True)
+        if not keys:
+            return
+        lane = self._lane(worker, whole=worker.is_alone and not ready.ready)
+        # None may become ready before one that is ahead of it.
+        seq = self.replica.seq
+        leases = tuple([replace(self._lease(key, lane), min_seq=seq) for key in keys])
+        self._give(step, worker, leases, waited_ns, waited=True)
+
+    def _lane(self, worker: NextWorker, *, whole: bool) -> tuple[int, int]:
+        """The lane of a worker, or the whole fleet."""
+        lanes = self._workers.lane_by_worker
+        return (0, 1) if whole else (lanes[worker.instance], len(lanes))
+
+    def _give(
+        self,
+        step: Step,
+        worker: NextWorker,
+        leases: tuple[Lease, ...],
+        waited_ns: list[int],
+        *,
+        waited: bool = False,
+    ) -> None:
+        instance, now = worker.instance, step.steady_ns
+        self._workers.give(leases, instance, now, self.replica.seq, waited=waited)
+        step.emit(self._message(instance, leases))
+        self._counters.leased(waited_ns)
 
     def _lease(self, key: EvalKey, lane: tuple[int, int]) -> Lease:
         state = self.replica.state
@@ -451,9 +502,9 @@ class EvalBroker(ReplicatedRole):
         late = self._delayed.take(log_ns, self._delay_asked.room)
         commands: list[WakeEvaluations | EndEvaluations] = []
         if keys := self._room_asked.ask(room, now):
-            commands.append(WakeEvaluations(keys=keys, reason="capacity freed"))
+            commands.append(WakeEvaluations(keys=keys, reason=CAPACITY_FREED))
         if keys := self._delay_asked.ask(late, now):
-            commands.append(WakeEvaluations(keys=keys, reason="its time has come"))
+            commands.append(WakeEvaluations(keys=keys, reason=TIME_HAS_COME))
         commands += self._endings.commands(now)
         if commands:
             batch = CommandBatch(sender=self.instance, commands=tuple(commands))

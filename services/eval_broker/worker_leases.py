@@ -79,6 +79,8 @@ class WorkerLeases:
         self._held: dict[EvalKey, LeaseBatch] = {}
         #: in order of deadlines; a batch that has ended completely is skipped.
         self._deadlines: deque[LeaseBatch] = deque()
+        #: batches of evaluations that waited for room, in order of sending; one that has ended completely is skipped.
+        self._waited: deque[LeaseBatch] = deque()
 
     def __len__(self) -> int:
         """Number of outstanding leases; `lane_by_worker` has one entry for each worker."""
@@ -106,6 +108,7 @@ class WorkerLeases:
         """Drop all leases: another broker leads now, or this one starts to lead."""
         self._held = {}
         self._deadlines.clear()
+        self._waited.clear()
         for worker in self._live.values():
             worker.load = 0
             worker.given.clear()
@@ -128,20 +131,36 @@ class WorkerLeases:
         free = sum(worker.load < self._window for worker in self._trusted.values())
         return min(chunk, -(-ready // free)) if free else 0
 
-    def next(self) -> "NextWorker":
-        """Return the least loaded worker and how many more leases it may hold; 0: every worker is full."""
+    def next(self, *, waited: bool = False) -> "NextWorker":
+        """Return the least loaded worker and how many more leases it may hold; 0: every worker is full.
+
+        `waited`: for a batch of evaluations that waited for room. Among several workers only one has such a batch at a
+        time: then none of them decides on a state without the others' plans.
+        """
+        if waited and len(self._live) > 1 and _first(self._waited) is not None:
+            return NextWorker("", 0, is_alone=False)
         loads = ((worker.load, one) for one, worker in self._trusted.items())
         load, instance = min(loads, default=(self._window, ""))
         return NextWorker(instance, self._window - load, is_alone=len(self._held) == load)
 
-    def give(self, leases: tuple[Lease, ...], instance: str, now_ns: int, seq: int) -> None:
-        """Record leases that are sent to a worker now."""
+    def give(
+        self,
+        leases: tuple[Lease, ...],
+        instance: str,
+        now_ns: int,
+        seq: int,
+        *,
+        waited: bool = False,
+    ) -> None:
+        """Record leases that are sent to a worker now. `waited`: all waited for room, or none did."""
         given = LeaseBatch(leases, instance, now_ns, seq, len(leases))
         self._held.update(dict.fromkeys([lease.key for lease in leases], given))
         worker = self._live[instance]
         worker.load += len(leases)
         worker.given.append(given)
         self._deadlines.append(given)
+        if waited:
+            self._waited.append(given)
 
     def holder(self, key: EvalKey) -> str:
         """Return the worker that holds the lease of an evaluation; empty: none."""

@@ -225,6 +225,10 @@ class NodeProfile:
             )
         return found
 
+    def says_run_time(self, job_id: str, job_type: str) -> bool:
+        """Tell whether an entry says how long allocations of a job run."""
+        return self._which(job_id, job_type) >= 0
+
     def _which(self, job_id: str, job_type: str) -> int:
         for at, (one, _, _) in enumerate(self._runs):
             if fnmatchcase(job_id, one.job) and one.job_type in ("", job_type):

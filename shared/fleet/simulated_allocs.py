@@ -70,6 +70,8 @@ class HealthRules(msgspec.Struct, frozen=True):
 class SimulatedAllocs:
     """All allocations of a fleet. Rows are the cluster's allocation rows; node numbers are below 2**31."""
 
+    #: whether `start` reads task profiles and draws.
+    takes_task_profiles: ClassVar[bool] = True
     #: attributes that have an element per row.
     COLUMNS: ClassVar[tuple[str, ...]] = (
         "key",

@@ -16,6 +16,7 @@ from schemas.jobs import SYSTEM_JOB_TYPES, GroupSpec
 from schemas.plans import GroupPlacement, PlanCommitted
 from shared.core.resources.asks import CORES
 from shared.core.resources.lacks import CPU_OF_CORES
+from shared.core.runtime.chain import is_framed
 from shared.core.runtime.messages import Record
 from shared.core.runtime.replica import Replica
 from shared.core.scheduling.explain.placement_probe import PlacementProbe
@@ -28,6 +29,7 @@ from shared.core.scheduling.explain.shortages import (
     fitting,
     nearest,
     open_rows,
+    reserved_ports,
     shortages,
     shortfall,
 )
@@ -39,9 +41,12 @@ from shared.core.scheduling.scoring.pow10 import SCALE
 from shared.core.state.ids import Incarnations, alloc_id
 from shared.core.state.name_runs import expand_runs
 from shared.core.state.state import State
+from shared.core.state.tables.allocations import COMPLETE, FAILED, LOST, RUN
 from shared.core.state.tables.jobs import Job
 from shared.errors import CommandInvalid
 
+#: How an allocation ended, by its status.
+_ENDS = {COMPLETE: "it has completed", FAILED: "it has failed", LOST: "it was lost"}
 NEAREST_SHOWN = 3
 TOP_SHOWN = 5
 
@@ -152,16 +157,14 @@ def explain_placement(now: State, records: Sequence[Record], row: int) -> WhyAns
     evictions = [one for part in made.plan.parts.values() for one in part.evictions]
     victims = [row for one in evictions for row in one.rows]
     evicted = _named(state, [row for row in victims if state.allocations.node[row] == node])
+    if group.sticky and _node_of(state, now.allocations.previous.get(row, 0)) == node:
+        text = f"{job.id}.{group.name} is on {state.fleet.ids[node]}: its predecessor's data is there (sticky)"
+    else:
+        text = found.for_node(job, group, node, evicted=bool(evicted))
+    if fate := _fate_of(now, records, row):
+        text = f"{text.replace(' is on ', ' was placed on ', 1)}; {fate}"
     return msgspec.structs.replace(
-        answer,
-        seq=now.seq,
-        allocation=alloc_id(key),
-        victims=tuple(evicted),
-        text=(
-            f"{job.id}.{group.name} is on {state.fleet.ids[node]}: its predecessor's data is there (sticky)"
-            if group.sticky and _node_of(state, now.allocations.previous.get(row, 0)) == node
-            else found.for_node(job, group, node, evicted=bool(evicted))
-        ),
+        answer, seq=now.seq, allocation=alloc_id(key), victims=tuple(evicted), text=text
     )
 
 
@@ -295,6 +298,8 @@ class _Explanation:
         if refusal := self._looking.refusal(row):
             return refusal
         lacks = shortfall(self._short, row)
+        if port := reserved_ports(self._standing).get(row):
+            return f"port {port} is reserved on the node"
         if lacks:
             return "the node lacks " + ", ".join(map(shown_lack, lacks, lacks.values()))
         return "no rule excludes the node"
@@ -328,6 +333,28 @@ def _node_of(state: State, key: int) -> int:
     table = state.allocations
     rows = np.flatnonzero(table.key[: table.size] == key)
     return int(table.node[rows[0]]) if key and len(rows) else -1
+
+
+def _fate_of(now: State, records: Sequence[Record], row: int) -> str:
+    """Describe what became of the allocation in a row of `now`; empty: it is to run. `records`: the log up to there."""
+    table = now.allocations
+    end = _ENDS.get(int(table.client[row]), "")
+    if table.desired[row] == RUN:
+        return end
+    placed_seq = now.policy.incarnations.seq(int(table.key[row]))
+    for record in reversed(records):
+        if record.seq < placed_seq:
+            break
+        for event in RECORD_DECODER.decode(record.data).events if is_framed(record.data) else ():
+            if not isinstance(event, PlanCommitted):
+                continue
+            if any(row in one.rows for one in event.evictions):
+                return f"evicted at seq {record.seq} for job {event.job_id!r}"
+            for stop in event.stops:
+                if row in stop.rows:
+                    said = f"stopped at seq {record.seq}: {stop.reason or 'its job wants fewer'}"
+                    return f"{said}; {end}" if end else said
+    return end or "it is to stop"
 
 
 def _group(job: Job, name: str, waiting: dict[str, Waiting]) -> GroupSpec:

@@ -35,8 +35,8 @@ class StateDiff(Wire, frozen=True, kw_only=True, omit_defaults=False):
     counts: dict[str, int] = {}
 
 
-def diff_states(before: State, after: State) -> StateDiff:
-    """Compare two states of one log."""
+def diff_states(before: State, after: State, seqs: tuple[int, int] | None = None) -> StateDiff:
+    """Compare two states of one log. `seqs`: the records that they stand behind; a checkpoint changes no state."""
     kinds = {
         "job": (_jobs(before), _jobs(after)),
         "node": (_nodes(before), _nodes(after)),
@@ -51,7 +51,8 @@ def diff_states(before: State, after: State) -> StateDiff:
             counts[name] = counts.get(name, 0) + 1
             if len(changes) < SHOWN_MAX:
                 changes.append(change)
-    return StateDiff(from_seq=before.seq, to_seq=after.seq, changes=tuple(changes), counts=counts)
+    first, last = seqs or (before.seq, after.seq)
+    return StateDiff(from_seq=first, to_seq=last, changes=tuple(changes), counts=counts)
 
 
 def _changes(kind: str, old: dict[str, str], new: dict[str, str]) -> Iterator[StateChange]:

@@ -153,7 +153,7 @@ def _and(column: NDArray[A], value: object) -> NDArray[A]:
     return np.append(column, np.asarray([value], dtype=column.dtype))
 
 
-def _family(job_id: str) -> str:
+def family_of(job_id: str) -> str:
     """Name what the children of a job share: launches and dispatches of one job are of one kind."""
     return _CHILD.split(job_id, maxsplit=1)[0]
 
@@ -207,10 +207,10 @@ class _Pool:
         return found if len(found) else self._job_pool(self._names.groups[group][0])
 
     def _job_pool(self, job_id: str) -> Int64s:
-        family = _family(job_id)
+        family = family_of(job_id)
         if family not in self._of_job:
             mine = [
-                at for at, (name, _) in enumerate(self._names.groups) if _family(name) == family
+                at for at, (name, _) in enumerate(self._names.groups) if family_of(name) == family
             ]
             self._of_job[family] = self._at[np.isin(self._group, mine)]
         return self._of_job[family]
@@ -220,6 +220,7 @@ class RecordedAllocs(SimulatedAllocs):
     """Simulated allocations that last as recorded. `timeline`: the fork's own timeline, which maps rows to lineages."""
 
     COLUMNS: ClassVar[tuple[str, ...]] = (*SimulatedAllocs.COLUMNS, "_run_ns", "_ends")
+    takes_task_profiles = False
 
     def __init__(
         self, seed: int, state: Callable[[], State], timeline: Timeline, lasting: DurationModel

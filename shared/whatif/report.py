@@ -146,22 +146,28 @@ def _outcomes(timeline: Timeline) -> dict[tuple[str, int], DeploymentOutcome]:
     }
 
 
-def describe_assumptions(found: Assumptions) -> tuple[str, ...]:
-    """Describe the assumptions, one text each."""
-    lasts = found.durations
+def describe_durations(lasts: DurationSources) -> list[str]:
+    """Describe where the durations come from."""
     kinds = [
         (lasts.recorded, "last as recorded"),
         (lasts.resampled, "as finished tasks of the same group or job"),
         (lasts.for_ever, "without end (no end of their group or job is recorded)"),
     ]
-    lasting = "tasks: " + (", ".join(f"{n} {kind}" for n, kind in kinds if n) or "none")
     said = [
-        f"{found.entries} external events happen as recorded: users and nodes do not react to the change",
-        lasting,
+        "tasks: " + (", ".join(f"{n} {kind}" for n, kind in kinds if n) or "none"),
         "durations were recorded on the original nodes; decisions, hops and flushes take fixed times",
     ]
     if lasts.never_started:
         said.append(f"{lasts.never_started} stay pending: no start of their kind is recorded")
+    return said
+
+
+def describe_assumptions(found: Assumptions) -> tuple[str, ...]:
+    """Describe the assumptions, one text each."""
+    said = [
+        f"{found.entries} external events happen as recorded: users and nodes do not react to the change",
+        *describe_durations(found.durations),
+    ]
     if found.history_seq > 1:
         said.append(f"durations are known from seq {found.history_seq}, the start of a snapshot")
     if found.problem:

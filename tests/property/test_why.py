@@ -9,6 +9,7 @@ from shared.core.scheduling.feasibility.filters import PlacementCache
 from shared.core.scheduling.model import Assignment, Snapshot
 from shared.core.scheduling.place import place
 from shared.core.splitmix import splitmix64
+from shared.core.state.tables.allocations import EVICT, RUN, TERMINAL
 from shared.query.explain import explain_candidate, explain_placement
 from shared.query.historical_state import HistoricalState
 from shared.sim.world.world import SimulatedWorld
@@ -57,6 +58,26 @@ def test_who_was_chosen_was_the_best_of_its_lane(seed: int) -> None:
             assert answer.node == best[0], answer.text
             checked += 1
     assert checked >= 3
+
+
+def test_why_of_what_is_gone_says_what_became_of_it() -> None:
+    """Evicted by which job, or stopped for which reason, and how it ended: only what is to run "is" on its node."""
+    words: set[str] = set()
+    for seed in (1, 2):
+        past, records = storm(seed)
+        table = past.state.allocations
+        for row in table.live_rows().tolist():
+            text = explain_placement(past.state, records, row).text
+            is_gone = table.desired[row] != RUN or TERMINAL[table.client[row]]
+            assert (" is on " in text) != is_gone, text
+            assert (" was placed on " in text) == is_gone, text
+            fate = text.rsplit("; ", 2)[1:] if is_gone else []
+            words.update(
+                word for one in fate for word in ("evicted at", "stopped at") if word in one
+            )
+            if table.desired[row] == EVICT:
+                assert " for job '" in text, text
+    assert words == {"evicted at", "stopped at"}
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -136,3 +136,26 @@ def test_ten_thousand_of_one_shape_cost_as_much_as_one() -> None:
 
 def _reserved(state: State) -> int:
     return sum(len(h.rows) for one in state.reservations.by_job.values() for h in one.holds)
+
+
+# ---- 5. those that waited keep their order ----
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+@pytest.mark.parametrize("alike", [False, True])
+def test_the_first_of_the_queue_is_placed_first_by_several_workers(
+    seed: int, *, alike: bool
+) -> None:
+    """Of jobs of equal priority, woken by the same end, the first gets the room, whatever the others ask for."""
+    town = Town(seed, nodes(1, cpu_mhz=1_000), Policy(reservations_max=0), schedulers=3)
+    town.submit(JobRequest(job_id="old", cpu_mhz=1_000, run_ms=2_000))
+    town.run(SECOND)
+    # Names that sort the other way round: neither the name nor the time of its last try is the place of a job.
+    waiting = [f"job-{9 - at}" for at in range(6)]
+    for at, job_id in enumerate(waiting):
+        cpu_mhz = 600 if alike else 600 + 10 * (at % 3)
+        town.submit(JobRequest(job_id=job_id, cpu_mhz=cpu_mhz, run_ms=500))
+        town.run(20 * MS)
+    town.run(8 * SECOND)
+    assert sorted(waiting, key=lambda job_id: town.placed_ns[job_id]) == waiting
+    town.verify()

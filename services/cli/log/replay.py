@@ -127,7 +127,7 @@ def _print_state(out: CommandOutput, replica: Replica, begun: int) -> None:
 def _compare(out: CommandOutput, one: str, other: str) -> int:
     async def work(client: Client) -> StateDiff:
         before, after = await replay_to(client, one), await replay_to(client, other)
-        return diff_states(before.state, after.state)
+        return diff_states(before.state, after.state, (before.replica.seq, after.replica.seq))
 
     found = with_bus(work)
     out.result(found)

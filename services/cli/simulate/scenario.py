@@ -29,6 +29,8 @@ from shared.sim.scenario.html_report import format_number
 from shared.sim.scenario.parser import ScenarioPlan, policy_of, read_scenario
 from shared.sim.scenario.report import FigureDifference, ScenarioReport, WaitStats, compare_reports
 from shared.sim.scenario.run import ScenarioRun, run_scenario
+from shared.whatif.continuation import Continuation
+from shared.whatif.fork import RecordedLog, read_log
 
 #: Differences printed for people; --json has all.
 _SHOWN = 60
@@ -108,7 +110,9 @@ def _as_cli_error(err: FileInvalid) -> CliError:
 
 def _play_plan(plan: ScenarioPlan, folder: Path | None) -> ScenarioRun:
     """Run one plan, writing its log to `folder` on the way."""
-    start, prefix = _start(plan)
+    recorded, prefix = _recorded(plan)
+    start = None if recorded is None else recorded.fork
+    record = None if recorded is None else Continuation(recorded, plan.scenario.seed)
     writer = SimulationLogWriter(folder, prefix) if folder is not None else None
     try:
         with ProgressBar("simulating", unit="s of virtual time") as bar:
@@ -116,6 +120,7 @@ def _play_plan(plan: ScenarioPlan, folder: Path | None) -> ScenarioRun:
                 plan,
                 opens=_records,
                 start=start,
+                record=record,
                 sink=writer.write if writer is not None else _discard,
                 cpu_ns=time.thread_time_ns,
                 wall_ns=time.monotonic_ns,
@@ -151,20 +156,21 @@ def _records(folder: Path) -> Iterator[Record]:
     yield from reading.records()
 
 
-def _start(plan: ScenarioPlan) -> tuple[Replica | None, Path | None]:
-    """Replay the recorded cluster that a plan starts from, up to its seq. Raises CliError."""
+def _recorded(plan: ScenarioPlan) -> tuple[RecordedLog | None, Path | None]:
+    """Read the recorded cluster that a plan starts from, up to its seq and beyond. Raises CliError, LogError."""
     cluster = plan.scenario.cluster
     if cluster is None:
         return None, None
-    folder, replica = plan.data / cluster.export, Replica()
-    for record in _records(folder):
-        if cluster.seq and record.seq > cluster.seq:
-            break
-        replica.apply(record)
-    if replica.seq < max(cluster.seq, 1):
-        text = f"the export ends at seq {replica.seq}, before seq {cluster.seq}"
+    folder = plan.data / cluster.export
+    recorded = read_log(
+        _records(folder),
+        base=Replica(),
+        is_before=lambda record: not cluster.seq or record.seq <= cluster.seq,
+    )
+    if recorded.fork.seq < max(cluster.seq, 1):
+        text = f"the export ends at seq {recorded.fork.seq}, before seq {cluster.seq}"
         raise CliError("not_found", text, path="cluster.seq", file=str(folder))
-    return replica, folder
+    return recorded, folder
 
 
 # ---- for people ----
@@ -205,6 +211,8 @@ def _show(out: CommandOutput, played: ScenarioRun) -> None:
         ]
         out.table("RESOURCE|MEAN>|MAX>|END>", rows, title)
     _decisions(out, played)
+    for line in report.assumptions:
+        out.line(f"assumed: {line}", "dim")
 
 
 def _counts(counts: dict[str, int]) -> str:

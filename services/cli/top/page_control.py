@@ -92,7 +92,7 @@ class PageControl:
             return
         session.say("")
         older, newer = sorted((other, session.shown), key=lambda one: one.seq)
-        diff = diff_states(older.past.state, newer.past.state)
+        diff = diff_states(older.past.state, newer.past.state, (older.seq, newer.seq))
         self._open(TextPage("differences", detail_pages.diff_text(diff)))
 
     def why(self) -> None:

@@ -128,7 +128,9 @@ async def read_diff(call: Call) -> object:
         raise HttpFault(400, f"from and to must be seqs up to {call.role.seq}, in this order")
     # A kept state moves on, so the older one is a state of its own.
     before = await call.server.past.replay(first)
-    return await call.server.past.read(last, lambda after: diff_states(before.state, after.state))
+    return await call.server.past.read(
+        last, lambda after: diff_states(before.state, after.state, (first, last))
+    )
 
 
 async def read_why(call: Call) -> object:

@@ -24,14 +24,14 @@ def fits_when_empty(
     for variant in range(len(extras.alternatives)):
         need = HeadroomQuery(extras, variant, mask, capacity[:, 0], cpu_mhz, 1)
         prefix = _prefix(extras, variant)
-        fits = mask
+        fits, known = mask, len(reasons)
         for one in headroom_conditions(offers, nothing, need):
             if not (mask & (one.room > 0)).any():
                 reasons.append(
                     prefix + _never_fits_reason(offers, one.name, one.verb, int(mask.sum()))
                 )
             fits = fits & (one.room > 0)
-        if not fits.any() and len(reasons) == 0:
+        if not fits.any() and len(reasons) == known:
             reasons.append(f"{prefix}no feasible node has all of it, even empty")
         for countable in cluster_pools(offers, nothing, need.asks):
             if not countable.room:
@@ -40,6 +40,33 @@ def fits_when_empty(
                 reasons.append(f"{prefix}the cluster has {has} {countable.name}, one takes {takes}")
         possible |= fits
     return possible, tuple(dict.fromkeys(reasons))
+
+
+def refused_when_empty(
+    offers: OfferedResources, extras: ExtraAsks, cpu_mhz: int, mask: Mask, *, capacity: Int64s
+) -> list[tuple[str, Mask]]:
+    """Say why some rows could take no allocation, were nothing held: each by the first condition that refuses it.
+
+    `mask` (N,): rows that no alternative fits, as `fits_when_empty` tells. "on so many nodes" continues a reason.
+    """
+    need = HeadroomQuery(extras, 0, mask, capacity[:, 0], cpu_mhz, 1)
+    found: list[tuple[str, Mask]] = []
+    for one in headroom_conditions(offers, HeldResources(), need):
+        is_port = one.verb == "taken"
+        if not is_port and len(extras.alternatives) > 1:
+            # What the nodes have may be too little for each alternative in another way.
+            break
+        refused = mask & (one.room <= 0)
+        if refused.any():
+            found.append((_refused_reason(one.name, is_port=is_port), refused))
+            mask = mask & ~refused
+    if mask.any():
+        found.append(("no alternative fits, even empty,", mask))
+    return found
+
+
+def _refused_reason(name: str, *, is_port: bool) -> str:
+    return f"{name} is reserved" if is_port else f"too little of {name}, even empty,"
 
 
 def current_shortages(

@@ -61,8 +61,8 @@ class SimulatedNodes:
         self._times = times
         self.node_profile = node_profile
         self.lives = SimulatedAllocs(seed) if lives is None else lives
-        #: given allocations have durations of their own: no task profiles or draws.
-        self._needs_task_profiles = lives is None
+        #: given allocations may have durations of their own: no task profiles or draws.
+        self._needs_task_profiles = self.lives.takes_task_profiles
         self.reports = 0
         #: by node id: boots so far, and the last report's number within the newest.
         self._boots: dict[str, int] = {}
@@ -253,7 +253,7 @@ class SimulatedNodes:
         number = self._task_profiles.get(key)
         if number is None:
             job = state.jobs.by_id.get(job_id)
-            meta = _meta_of(state.jobs.spec(job_id, version), group)
+            meta = meta_of(state.jobs.spec(job_id, version), group)
             profile = self.node_profile.task_profile(
                 job_id, job.job_type if job is not None else "batch", meta
             )
@@ -363,7 +363,7 @@ def _health_rule(group: GroupSpec) -> UpdatePolicy | MigratePolicy | None:
     return group.update if is_paced or group.migrate is None else group.migrate
 
 
-def _meta_of(spec: bytes | None, group: str) -> dict[str, str]:
+def meta_of(spec: bytes | None, group: str) -> dict[str, str]:
     """Return the meta of a group: of the job, the group and its tasks; the innermost wins."""
     if spec is None or _SAYS not in spec:
         return {}

@@ -28,6 +28,7 @@ from shared.sim.oracle.convergence import find_unconverged_job
 from shared.sim.oracle.input_checks import InputChecks
 from shared.sim.oracle.invariants import InvariantBroken, InvariantChecks
 from shared.sim.oracle.lifecycle_checks import LifecycleChecks, is_end_task
+from shared.sim.oracle.order_checks import OrderChecks
 from shared.sim.oracle.placement_checks import PlacementChecks
 from shared.sim.oracle.reference_model import KEY_SHIFT, TERMINAL, ReferenceAlloc, ReferenceModel
 from shared.sim.record_cache import RecordCache
@@ -77,6 +78,7 @@ class Oracle:
         self.lives = LifecycleChecks(self.ledger, self._is_wanted)
         self._inputs = InputChecks(self.ledger)
         self._placements = PlacementChecks(self.ledger, self.model)
+        self._order = OrderChecks(self.ledger)
         self.reference = Replica(decode=cache.decode)
         self.forged: set[int] = set()
         self._cache = cache
@@ -101,6 +103,7 @@ class Oracle:
             self.reference.apply(messages.Record(seq, subject, data))
             if seq not in self.forged and record is not None:
                 self._placements.check(record.events, self.reference.state, seq)
+                self._order.check(record.events, self.reference.state)
         except _IMPOSSIBLE as err:
             self.ledger.hold(
                 "state_equals_log", False, f"record {seq}: {type(err).__name__}: {err}"

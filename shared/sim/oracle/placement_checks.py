@@ -112,7 +112,9 @@ class PlacementChecks:
         rooms = [self._model.allocs[one] for one in seen[3]]
         asks = [one.ask for one in rooms if one.job_id != job.id]
         asks.append((spec.cpu_mhz, spec.memory_mib, spec.disk_mib))
-        sums = [used + sum(ask[n] for ask in asks) for n, used in enumerate(node.used)]
+        # The record of the plan may end something on the node, too: before it the node may have been full.
+        most = [max(now, before) for now, before in zip(node.used, seen[2], strict=True)]
+        sums = [used + sum(ask[n] for ask in asks) for n, used in enumerate(most)]
         fits = all(amount <= room for amount, room in zip(sums, node.capacity, strict=True))
         return fits and node.status == "ready" and not node.is_closed
 

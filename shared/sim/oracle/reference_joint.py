@@ -54,6 +54,11 @@ class ReferenceJoint:
                 member = self._returning.get(event.job_id)
                 if member is not None and member.text is None:
                     del self._returning[event.job_id]
+            case jobs.JobsCollected():
+                # The next job of that name is another one.
+                for job_id in event.job_ids:
+                    self._stopped.pop(job_id, None)
+                    self._newest.pop(job_id, None)
             case _:
                 pass
 

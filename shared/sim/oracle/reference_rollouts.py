@@ -308,6 +308,8 @@ class ReferenceRollouts:
         if event.cause == "deadline":
             is_late = 0 < one.due_ns() <= self.t_ns and one.is_moving
             self._ledger.hold(_RULE, is_late, "failed too early", event)
+            waits = any(group.canaries and not group.is_promoted for group in one.groups.values())
+            self._ledger.hold(_RULE, bool(lacks or waits), "failed with all that it needs", event)
         one.begin(event.status)
 
     def _health(self, event: allocations.AllocationsHealthChanged) -> None:

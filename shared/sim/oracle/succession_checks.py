@@ -73,7 +73,10 @@ class SuccessionChecks:
 
     def _has_surplus(self, job: Any, event: plans.PlanCommitted, group: str) -> bool:
         leaving = {row for stop in event.stops if stop.reason not in _DUE for row in stop.rows}
-        staying = self._model.wanted(job.id, group) - leaving
+        due = {row for stop in event.stops if stop.reason in _DUE for row in stop.rows}
+        # A failed one is to be replaced, though it is not counted any more.
+        ours = {row for row in due if self._model.allocs[row].group == group}
+        staying = (self._model.wanted(job.id, group) - leaving) | ours
         count: int = job.groups[job.version].get(group, (0,))[0]
         return len(staying) > count
 

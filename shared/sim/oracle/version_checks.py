@@ -42,12 +42,15 @@ class VersionChecks:
         return {} if job is None else job.tags
 
     def had_tag(self, job_id: str, version: int, name: str, seq: int) -> bool:
-        """Tell whether a version had a name behind the record at `seq`; "": none."""
-        found = ""
+        """Tell whether a version had a name in the record at `seq`, or behind it; "": none.
+
+        What a record names it may also forget, with its job.
+        """
+        found = [""]
         for at, of, which, said in self._said:
             if at <= seq and of == job_id and which in {version, -1}:
-                found = said
-        return found == name
+                found = [*found, said] if at == seq else [said]
+        return name in found
 
     def apply(self, event: object, seq: int) -> None:
         """Check one event, before it is applied elsewhere. Raises InvariantBroken."""

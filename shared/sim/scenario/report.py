@@ -100,6 +100,8 @@ class ScenarioReport(msgspec.Struct, frozen=True, kw_only=True):
     fragmented: dict[str, ShareOverTime]
     fairness: dict[str, float]
     series: SampleSeries
+    #: what was assumed of a recorded cluster.
+    assumptions: tuple[str, ...] = ()
 
 
 class MachineTimes(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,8 @@
 """Running a scenario: nodes join, initial jobs are placed, its time passes, and the report is made."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -12,12 +13,15 @@ from schemas.nodes import NodeSpec
 from schemas.policy import Policy, SetPolicy
 from shared.core.runtime.messages import Record
 from shared.core.runtime.replica import Replica
+from shared.core.state.state import State
 from shared.core.state.tables.allocations import TERMINAL
 from shared.durations import parse_duration
 from shared.errors import ConfigInvalid
-from shared.fleet.profile import FleetProfile, RunProfile
+from shared.fleet.profile import RUN_MS, FleetProfile, NodeProfile, RunProfile
+from shared.fleet.simulated_allocs import SimulatedAllocs
 from shared.sim.engine.engine import SimulationEngine
 from shared.sim.engine.run_setup import EngineSetup, NodeJoins, ScriptedSubmission
+from shared.sim.engine.simulated_nodes import meta_of
 from shared.sim.scenario.arrivals import OpenExport, scripted_submissions
 from shared.sim.scenario.faults import NODE_FAULTS, fault_events
 from shared.sim.scenario.parser import ScenarioPlan, policy_of
@@ -31,6 +35,24 @@ SAMPLES = 240
 #: Virtual time in which initial jobs are placed.
 _BEFORE_NS = 600 * SECOND
 _CLUSTER = "simulated"
+
+
+class RecordedStart(Protocol):
+    """Makes the tasks of a recorded cluster continue in a run (shared/whatif/continuation.py)."""
+
+    def allocs(
+        self, seed: int, state: Callable[[], State], says: Callable[[JobId], bool]
+    ) -> SimulatedAllocs:
+        """Return the allocations of the run. `says`: the scenario says how long a job runs."""
+        ...
+
+    def follow(self, engine: SimulationEngine) -> None:
+        """Follow the run from its beginning."""
+        ...
+
+    def assumptions(self) -> tuple[str, ...]:
+        """Describe what the run assumed."""
+        ...
 
 
 class ScenarioRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,13 +72,15 @@ def run_scenario(
     *,
     opens: OpenExport,
     start: Replica | None = None,
+    record: RecordedStart | None = None,
     sink: Callable[[Record], None] | None = None,
     cpu_ns: Callable[[], int] | None = None,
     wall_ns: Callable[[], int] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> ScenarioRun:
-    """Run a plan. `start`: the state of a recorded cluster; `progress` gets virtual time done and in all, ns.
+    """Run a plan. `start`: the state of a recorded cluster; `record`: its tasks continue as recorded.
 
+    `progress` gets virtual time done and in all, ns.
     Raises EngineStopped, FileInvalid, ConfigInvalid: the cluster refuses a node.
     """
     began = wall_ns() if wall_ns is not None else 0
@@ -64,7 +88,10 @@ def run_scenario(
         # The scenario overrides the policy of a recorded cluster.
         recorded = start.state.policy.policy
         plan = msgspec.structs.replace(plan, policy=policy_of(plan.changes, recorded, "policy"))
-    engine = SimulationEngine(_setup(plan, start, sink, cpu_ns))
+    setup = _setup(plan, start, sink, cpu_ns)
+    engine = SimulationEngine(setup if record is None else _with_record(setup, record))
+    if record is not None:
+        record.follow(engine)
     begin_ns = _prepare(engine, plan, opens)
     names = [one.name for one in (*plan.scenario.before, *plan.scenario.arrivals)]
     ledger = RunMetrics(names, begin_ns)
@@ -82,6 +109,8 @@ def run_scenario(
             progress(until - begin_ns, plan.duration_ns)
     _settle(engine, plan, ledger)
     report = build_report(plan, engine, ledger)
+    if record is not None:
+        report = msgspec.structs.replace(report, assumptions=record.assumptions())
     measured = None
     if wall_ns is not None:
         passed = engine.now_ns - engine.begin_ns
@@ -111,6 +140,26 @@ def _setup(
         sink=sink,
         cpu_ns=cpu_ns,
     )
+
+
+def _with_record(setup: EngineSetup, record: RecordedStart) -> EngineSetup:
+    """Let tasks of the recorded cluster continue as recorded, where the profile does not say how long they run."""
+    profile = NodeProfile(setup.profile)
+
+    def lives(seed: int, state: Callable[[], State]) -> SimulatedAllocs:
+        @cache
+        def says(job_id: JobId) -> bool:
+            jobs = state().jobs
+            job = jobs.by_id.get(job_id)
+            if job is None:
+                return profile.says_run_time(job_id, "batch")
+            spec = jobs.spec(job_id, job.version)
+            own = any(RUN_MS in meta_of(spec, group.name) for group in job.groups)
+            return own or profile.says_run_time(job_id, job.job_type)
+
+        return record.allocs(seed, state, says)
+
+    return msgspec.structs.replace(setup, lives=lives)
 
 
 def _profile(plan: ScenarioPlan) -> FleetProfile:

@@ -511,6 +511,16 @@ def _data_left_behind(patch: Patch, _context: SimulationContext) -> None:
         patch(import_module(module), "has_data_nodes", has_data_nodes)
 
 
+def _waited_like_others(patch: Patch, _context: SimulationContext) -> None:
+    """The broker leases those that waited for room to any worker, like evaluations that did not wait."""
+
+    def has_waited(*_: object) -> bool:
+        """Deny it."""
+        return False
+
+    patch(import_module("services.eval_broker.role"), "has_waited", has_waited)
+
+
 MUTANTS: dict[str, Callable[[Patch, SimulationContext], None]] = {
     "ack-before-append": _ack_before_append,
     "no-job-fence": _no_job_fence,
@@ -552,6 +562,7 @@ MUTANTS: dict[str, Callable[[Patch, SimulationContext], None]] = {
     "room-given-away": _room_given_away,
     "rule-reaches-nothing": _rule_reaches_nothing,
     "data-left-behind": _data_left_behind,
+    "waited-like-others": _waited_like_others,
 }
 
 

@@ -429,6 +429,18 @@ def test_replay_stops_where_asked(
     assert (code, state["error"]["code"]) == (1, "not_found")
 
 
+def test_a_comparison_names_the_moments_that_were_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A foreign record, as a checkpoint, changes no state: it is the moment nevertheless."""
+    records = small_log()
+    last = len(records) + 1
+    foreign = Record(last, "log.1.tx", b"PubAck")
+    words = ("replay", "--diff", "4", str(last))
+    code, found = run_on(monkeypatch, capsys, [*records, foreign], *words)
+    assert (code, found["from_seq"], found["to_seq"]) == (0, 4, last)
+
+
 # ---- processes and directories ----
 
 

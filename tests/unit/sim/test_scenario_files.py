@@ -219,6 +219,42 @@ def test_a_run_goes_on_from_an_export(tmp_path: Path, capsys: pytest.CaptureFixt
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "damaged"
 
 
+def test_what_runs_in_a_recorded_cluster_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without `runs`, tasks of the record last as in a fork of it, and the report says so; with `runs`, as they say."""
+    text = (
+        "duration: 1m\nnodes: [{name: n, count: 2, cpu_mhz: 1000, memory_mib: 4096}]\narrivals:\n"
+        "  - {name: long, burst: 2, job: {type: batch, cpu_mhz: 1000, memory_mib: 64, runs: 1h}}\n"
+    )
+    (tmp_path / "s.yaml").write_text(text)
+    first = tmp_path / "first"
+    assert main(["simulate", str(tmp_path / "s.yaml"), "--out", str(first), "--json"]) == 0
+    capsys.readouterr()
+    late = (
+        "duration: 5m\ncluster: {export: first}\narrivals:\n"
+        "  - {name: late, burst: 1, job: {type: batch, cpu_mhz: 500, memory_mib: 64, runs: 10s}}\n"
+    )
+    (tmp_path / "t.yaml").write_text(late)
+    # As job plan says on the recorded state: there is no room for it.
+    assert main(["simulate", str(tmp_path / "t.yaml"), "--json"]) == 2
+    report = json.loads(capsys.readouterr().out)["report"]
+    assert (report["allocations"]["waiting"], report["series"]["running"][-1]) == (1, 2)
+    events, tasks, *_ = report["assumptions"]
+    assert events.startswith(f"no external event of the record happens after seq {last_seq(first)}")
+    assert tasks == "tasks: 2 without end (no end of their group or job is recorded)"
+    (tmp_path / "t.yaml").write_text(f"{late}runs: [{{job: 'long-*', lasts: 20s}}]\n")
+    assert main(["simulate", str(tmp_path / "t.yaml"), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)["report"]
+    assert report["jobs"]["complete"] == 1
+    assert report["assumptions"][1] == "tasks: none"
+
+
+def last_seq(folder: Path) -> int:
+    """The last seq of an export."""
+    return max(one.seq for one in ExportReader(folder).records())
+
+
 def test_a_seq_beyond_the_export_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

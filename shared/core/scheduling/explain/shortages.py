@@ -114,9 +114,10 @@ def nearest(
 ) -> list[int]:
     """Open rows that lack the least: fewest dimensions first, then the smallest part of the ask, then the row.
 
-    Nodes that offer nothing of what the variant asks for are not among them.
+    Nodes that offer nothing of what the variant asks for are not among them, nor those that reserve a port of it.
     """
     near = open_rows(standing) & ~fitting(standing, short)
+    near[[row for row in reserved_ports(standing) if row < len(near)]] = False
     offered = standing.group.alternatives[variant : variant + 1]
     for rule in pool_filters(standing.offers, offered, len(near)):
         near = near & rule.mask
@@ -131,6 +132,13 @@ def nearest(
         np.maximum(worst, lacking * 1_000_000 // max(one.asked, 1), out=worst)
     order: NDArray[np.intp] = np.lexsort((rows, worst, missing))
     return [int(row) for row in rows[order[:most]]]
+
+
+def reserved_ports(standing: NodeAvailability) -> dict[int, int]:
+    """Rows that reserve a port of the group for themselves, and the first such port."""
+    reserved = standing.offers.reserved
+    ports = standing.group.static_ports
+    return {row: port for port in reversed(ports) for row in reserved.get(port, ())}
 
 
 def shortfall(short: Sequence[Shortage], row: int) -> dict[str, float]:

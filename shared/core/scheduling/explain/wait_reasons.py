@@ -16,7 +16,11 @@ from schemas.jobs import GroupSpec, ResourceAsk
 from shared.core.columns import Int64s, Mask
 from shared.core.resources.asks import Holding, extra_asks_of
 from shared.core.resources.headroom import HeadroomQuery, headroom_of
-from shared.core.resources.headroom_reasons import current_shortages, fits_when_empty
+from shared.core.resources.headroom_reasons import (
+    current_shortages,
+    fits_when_empty,
+    refused_when_empty,
+)
 from shared.core.resources.held import HeldResources
 from shared.core.scheduling.explain.shortages import NodeAvailability
 from shared.core.scheduling.feasibility.filters import FilterReport
@@ -64,22 +68,21 @@ def explain_wait(
         first = f"none of {nodes} nodes satisfies its constraints"
         reasons = (first, *report().reasons())
         return Waiting(count=count, wait_class="misconfigured", reasons=reasons)
-    fits_empty = mask & (standing.capacity >= ask).all(axis=1)
-    if not fits_empty.any():
+    large = fits_empty = mask & (standing.capacity >= ask).all(axis=1)
+    if not large.any():
         reason = f"no feasible node is large enough for {_shown(ask)}, even empty"
         return Waiting(count=count, wait_class="never_fits", reasons=(reason,))
     if extras is not None:
-        fits_empty, why = fits_when_empty(
-            standing.offers, extras, group.cpu_mhz, fits_empty, capacity=standing.capacity
+        among = standing.feasible if standing.feasible.any() else mask
+        fits, why = fits_when_empty(
+            standing.offers, extras, group.cpu_mhz, among, capacity=standing.capacity
         )
+        fits_empty = large & fits
         if not fits_empty.any():
-            why = (*why, *report().reasons())
+            why = (*why, *_refused_reasons(standing, large, fits_empty), *report().reasons())
             return Waiting(count=count, wait_class="never_fits", reasons=why)
-    feasible = int(standing.feasible.sum())
-    small = feasible - int(fits_empty.sum())
-    closed, ready = _closed_reasons(standing, fits_empty, feasible)
-    if small:
-        closed.append(f"{_are(small, feasible)} too small, even empty")
+    closed, ready = _closed_reasons(standing, fits_empty, int(standing.feasible.sum()))
+    closed += _refused_reasons(standing, large, fits_empty)
     wait_class, short = _explain_shortage(standing, ask, ready=ready, queue=queue)
     return Waiting(count=count, wait_class=wait_class, reasons=(*short, *closed))
 
@@ -95,6 +98,24 @@ def _closed_reasons(
             reasons.append(f"{_are(count, feasible)} {one.name}")
             left = left & one.mask
     return reasons, left
+
+
+def _refused_reasons(standing: NodeAvailability, large: Mask, fits_empty: Mask) -> list[str]:
+    """Say what refuses some of the feasible nodes even empty, each node once; what refuses all is said elsewhere.
+
+    Shapes: (N,). `large`: the three columns would do; `fits_empty`: and the rest of some alternative.
+    """
+    extras, reasons = extra_asks_of(standing.group), list[str]()
+    total, refused = int(standing.feasible.sum()), standing.feasible & large & ~fits_empty
+    nodes = "node" if total == 1 else "nodes"
+    if extras is not None and refused.any():
+        cpu_mhz, capacity = standing.group.cpu_mhz, standing.capacity
+        found = refused_when_empty(standing.offers, extras, cpu_mhz, refused, capacity=capacity)
+        counts = [(why, int(rows.sum())) for why, rows in found]
+        reasons = [f"{why} on {n} of {total} feasible {nodes}" for why, n in counts if n < total]
+    if small := int((standing.feasible & ~large).sum()):
+        reasons.append(f"{_are(small, total)} too small, even empty")
+    return reasons
 
 
 def _are(count: int, feasible: int) -> str:

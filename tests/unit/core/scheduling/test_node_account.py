@@ -111,6 +111,52 @@ def test_all_that_keeps_nodes_away_is_told_apart() -> None:
     assert (answer.feasible, answer.lacking, answer.fitting) == (7, 3, 0)
 
 
+def test_a_reserved_port_is_no_lack_of_size() -> None:
+    """What refuses a node even empty is named: a port that it reserves, its size, its pools, or every alternative."""
+    cluster = Cluster()
+    cluster.do(join("n1", pools=(gpus(4),)), join("n2", reserved_ports=(80,), pools=(gpus(4),)))
+    cluster.do(join("n3", memory_mib=400, pools=(gpus(4),)), join("n4", pools=(gpus(1),)))
+    two = ResourceAsk(pool="device.gpu", amount=2 * UNIT)
+    web = {"memory_mib": 600, "static_ports": (80,)}
+    cluster.run(register("old", group("web", **web)))
+    found = waits(cluster, "app", **web, alternatives=((two,),))
+    assert (found.wait_class, found.reasons) == (
+        "capacity",
+        (
+            "memory exhausted on 1 of 1 nodes",
+            "port 80 taken on 1 of 1 nodes",
+            "port 80 is reserved on 1 of 4 feasible nodes",
+            "too little of device.gpu, even empty, on 1 of 4 feasible nodes",
+            "1 of 4 feasible nodes is too small, even empty",
+        ),
+    )
+    assert why_not(cluster, "app", row=1).text.endswith("port 80 is reserved on the node")
+    # Nothing that ends makes way on a node that reserves the port.
+    assert "n2" not in [one.node for one in why_not(cluster, "app").nearest]
+    either = ((two,), (ResourceAsk(pool="device.gpu", amount=3 * UNIT),))
+    found = waits(cluster, "either", **web, alternatives=either)
+    assert found.reasons[-2:] == (
+        "no alternative fits, even empty, on 1 of 4 feasible nodes",
+        "1 of 4 feasible nodes is too small, even empty",
+    )
+
+
+def test_nodes_that_each_refuse_by_another_thing_are_told_apart() -> None:
+    """One port is reserved here, the other there, and the third node is too small: no condition refuses all."""
+    cluster = Cluster()
+    cluster.do(join("n1", reserved_ports=(80,)), join("n2", reserved_ports=(81,)))
+    cluster.do(join("n3", memory_mib=400))
+    found = waits(cluster, "app", memory_mib=600, static_ports=(80, 81))
+    assert (found.wait_class, found.reasons) == (
+        "never_fits",
+        (
+            "port 80 is reserved on 1 of 3 feasible nodes",
+            "port 81 is reserved on 1 of 3 feasible nodes",
+            "1 of 3 feasible nodes is too small, even empty",
+        ),
+    )
+
+
 def test_a_shortfall_is_what_lacks() -> None:
     """Of 60.25 where 40.25 is free, 20 lacks; a node without any refuses, and the nearest lacks least."""
     cluster = Cluster()
