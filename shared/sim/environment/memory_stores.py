@@ -51,7 +51,7 @@ class MemoryLog:
         seq = self.inject(subjects.log(self.generation, kind), data)
         self._ids[msg_id] = seq
         if kind == "roll":
-            self.generation = min(n for n, first in self._ready.items() if first == seq + 1)
+            self.generation = self._prepared_at(seq + 1)
         return seq
 
     def restore(self, last_seq: int) -> None:
@@ -62,7 +62,11 @@ class MemoryLog:
         rolls = [
             seq for seq, (subject, _) in enumerate(self.records, 1) if subject.endswith("roll")
         ]
-        self.generation = 1 + len(rolls)
+        # A preparation that was lost has taken a number.
+        self.generation = self._prepared_at(rolls[-1] + 1) if rolls else 1
+
+    def _prepared_at(self, first_seq: int) -> int:
+        return min(number for number, first in self._ready.items() if first == first_seq)
 
     def inject(self, subject: str, data: bytes) -> int:
         """Append without any check, as a foreign writer could."""
