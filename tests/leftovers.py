@@ -71,6 +71,11 @@ def _is_alive(process: Path) -> bool:
     return bool(state) and state[0] not in {b"Z", b"X"}
 
 
+def _parent(process: Path) -> int:
+    fields = _read(process / "stat").rpartition(b")")[2].split()
+    return int(fields[1]) if len(fields) > 1 else 0
+
+
 def processes(run: str, folder: str) -> list[Left]:
     """Processes of a run, those with its name in their environment or with something of its folder open."""
     tag = f"{RUN}={run}".encode()
@@ -84,6 +89,9 @@ def processes(run: str, folder: str) -> list[Left]:
         command = _read(process / "cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
         of_folder = [text for text in (command, *_links(process)) if folder and folder in text]
         if tag not in environment.split(b"\0") and not of_folder:
+            continue
+        if "multiprocessing.resource_tracker" in command and _parent(process) == own:
+            # Python's own helper of a pool: it ends with this process.
             continue
         named = _TEST.search(environment)
         test = (
