@@ -219,6 +219,17 @@ def test_no_path_of_the_console_leads_out_of_it(gateway: Gateway) -> None:
         link.close()
 
 
+def test_paths_of_nomads_ui_lead_to_the_console(gateway: Gateway) -> None:
+    """`nomad ui` prints them; what a browser opens then is the page of the same thing."""
+    for path, place in (
+        ("/ui/jobs/web@default", "job/web"),
+        ("/ui/evaluations?currentEval=0f0f", "evaluation/0f0f"),
+    ):
+        answer = gateway.plain.get(path)
+        assert (answer.status_code, answer.headers["location"]) == (307, f"/ui/#/{place}")
+    assert gateway.plain.get("/ui/jobs/web@other").status_code == 404
+
+
 def test_large_answers_are_compressed_and_pretty_ones_indented(gateway: Gateway) -> None:
     """Only where the client takes gzip; `pretty` changes the form alone."""
     raw = gateway.http.get("/v1/nodes", params={"resources": "true"}).json()

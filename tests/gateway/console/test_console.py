@@ -170,6 +170,23 @@ def test_a_code_signs_in_and_a_wrong_login_is_told(screens: Screens) -> None:
         assert console.page.evaluate("sessionStorage.getItem('caravan.token')") is None
 
 
+def test_addresses_of_nomads_ui_open_the_same_things(screens: Screens, console: Console) -> None:
+    """A job, an allocation, an evaluation, and a node by the UUID that Nomad's clients know."""
+    node = screens.gateway.read("/v1/nodes")[0]
+    alloc = screens.gateway.read(f"/v1/allocation/{screens.alloc}")["Name"]
+    for path, title in (
+        ("jobs", "Jobs"),
+        ("jobs/ticker@default", "ticker"),
+        (f"allocations/{screens.alloc}", alloc),
+        (f"evaluations?currentEval={screens.evaluation}", f"Evaluation {screens.evaluation[:8]}"),
+        (f"clients/{node['ID']}", node["Name"]),
+    ):
+        console.page.goto("about:blank")
+        console.page.goto(f"{screens.gateway.url}/ui/{path}")
+        expect(console.page.locator("main h1")).to_have_text(title)
+    expect(console.page).to_have_url(re.compile("#/node/node-1$"))
+
+
 def test_foreign_text_stays_text(screens: Screens, console: Console) -> None:
     """Names and log lines that look like a page are shown as they are, and load nothing."""
     console.open("job/hungry?show=source")

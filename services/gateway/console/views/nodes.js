@@ -79,6 +79,13 @@ export async function nodePage({ path, at }, signal) {
   ];
 }
 
+/** A node by the UUID under which Nomad's clients know it. @param {import("../lib/router.js").Place} place @param {AbortSignal} signal */
+export async function client({ path, at }, signal) {
+  const found = await json(`/v1/node/${encodeURIComponent(path[1] ?? "")}`, {}, { signal });
+  location.replace(address(["node", found.Meta["caravan.node_id"]], {}, at));
+  return [h("h1", {}, "Node")];
+}
+
 /** Drain and eligibility. @param {any} one */
 function actions(one) {
   const path = `/v1/node/${encodeURIComponent(one.id)}`;
