@@ -420,6 +420,22 @@ def test_a_plan_changes_nothing(gateway: Gateway) -> None:
     assert gateway.http.get("/v1/job/planned").status_code == 404
 
 
+def test_the_gateways_own_lines_are_followed_until_the_reader_leaves(gateway: Gateway) -> None:
+    """A reader hears of the next one; what belongs to other processes is refused by name."""
+    path, params = "/v1/agent/monitor", {"plain": "true"}
+    with gateway.http.stream("GET", path, params=params) as first:
+        lines = first.iter_lines()
+        assert "gateway.monitored: reader=public" in next(lines)
+        with gateway.http.stream("GET", path, params={"log_json": "true"}) as second:
+            frame = next(one for one in second.iter_bytes() if one != b"{}")
+            line = json.loads(base64.b64decode(json.loads(frame)["Data"]))
+            assert (line["event"], line["reader"]) == ("gateway.monitored", "public")
+        assert "gateway.monitored" in next(lines)
+    answer = gateway.http.get(path, params={"node_id": "node-1"})
+    assert (answer.status_code, "node-1" in answer.text) == (501, True)
+    assert gateway.plain.get(path).status_code == 403
+
+
 # ---- the command line ----
 
 

@@ -123,7 +123,7 @@ async def reconcile(_call: Call) -> object:
 
 
 async def metrics(call: Call) -> object:
-    """The gateway's own numbers and, under Nomad's names, the cluster's: JSON in Nomad's shape, or Prometheus's text."""
+    """The gateway's numbers and, by Nomad's names, the cluster's: JSON in Nomad's shape, or Prometheus's text."""
     found = {
         **call.server.shell.metrics(),
         **call.server.bus_edge.metrics(),
