@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 
 from services.gateway.change_index import Topic
 from services.gateway.edge.callers import Caller
@@ -18,6 +18,8 @@ from shared.errors import BusUnavailable
 #: The only region.
 REGION = "global"
 BODY_BYTES_MAX = 1 << 20
+#: Without a login.
+PUBLIC_BODY_BYTES_MAX = 4_096
 #: Default and longest wait of a blocking query, seconds; plus up to a sixteenth.
 WAIT_S = 300.0
 #: How long a read waits for a seq that was promised to a writer.
@@ -90,14 +92,18 @@ class Call:
             raise HttpFault(400, f"the body is not a JSON object: {err}") from err
 
     async def raw_body(self) -> bytes:
-        """The bytes of the request's body. Raises HttpFault 413."""
+        """The bytes of the request's body. Raises HttpFault 413, 408: the rest will not arrive."""
         assert isinstance(self.connection, Request)
+        most = BODY_BYTES_MAX if self.caller.name else PUBLIC_BODY_BYTES_MAX
         parts, size = [], 0
-        async for part in self.connection.stream():
-            size += len(part)
-            if size > BODY_BYTES_MAX:
-                raise HttpFault(413, f"the body exceeds {BODY_BYTES_MAX} bytes")
-            parts.append(part)
+        try:
+            async for part in self.connection.stream():
+                size += len(part)
+                if size > most:
+                    raise HttpFault(413, f"the body exceeds {most} bytes")
+                parts.append(part)
+        except ClientDisconnect as err:
+            raise HttpFault(408, "the connection ended before the body did") from err
         return b"".join(parts)
 
     # ---- reading ----
