@@ -44,7 +44,7 @@ async def revoked(bus: Bus) -> tuple[Callers, Caller, Caller, Credentials]:
 
 
 def test_a_revoked_login_is_refused_by_its_next_request(bus: Bus) -> None:
-    """Its pooled connection does not outlive it: 403, nothing is sent with it, and another login is served as before."""
+    """Its pooled connection does not outlive it: 403, nothing is sent with it; another login is served as before."""
 
     async def story() -> None:
         pool, gone, other, known = await revoked(bus)
