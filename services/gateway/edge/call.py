@@ -14,6 +14,7 @@ from services.gateway.edge.context import ServerContext
 from services.gateway.edge.faults import HttpFault, of_refusal, unavailable
 from shared.durations import InvalidDuration, parse_duration
 from shared.errors import BusUnavailable
+from shared.protocol.trace_context import parent_span
 
 #: The only region.
 REGION = "global"
@@ -193,11 +194,19 @@ class Call:
         client = self.caller.client
         refusals = client.denied
         try:
-            return await client.request_bytes(subject, body, timeout_s=timeout_s)
+            return await client.request_bytes(
+                subject, body, timeout_s=timeout_s, traceparent=self._traceparent
+            )
         except BusUnavailable as err:
             if client.denied > refusals:
                 raise HttpFault(403, "Permission denied") from err
             raise unavailable(str(err)) from err
+
+    @property
+    def _traceparent(self) -> str:
+        """The span of the caller that this request belongs to; empty: it names none."""
+        text = self.connection.headers.get("traceparent", "")
+        return text if parent_span(text) is not None else ""
 
     async def _ask(self, subject: str, body: bytes, timeout_s: float) -> dict[str, Any]:
         answer = await self.request_raw(subject, body, timeout_s)
