@@ -23,12 +23,11 @@ from shared.bus.connection.public_client import Client
 from shared.core.runtime.replica import Replica
 from tests.bounds import WAIT_S
 from tests.gateway.console.browser import PATIENCE_MS, Console
-from tests.gateway.console.screens import HOSTILE, Screens
+from tests.gateway.console.screens import HOSTILE, RULES, Screens
 from tests.gateway.test_http import job
 from tests.seeds import draws
 
 expect.set_options(timeout=PATIENCE_MS)
-RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}
 
 
 @pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 360)])

@@ -4,10 +4,11 @@ import os
 import signal
 
 import httpx
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, Route, expect
 
 from tests.gateway.console.browser import PATIENCE_MS, Console
-from tests.gateway.console.screens import Screens
+from tests.gateway.console.screens import RULES, Screens
 from tests.gateway.test_http import job
 
 expect.set_options(timeout=PATIENCE_MS)
@@ -41,6 +42,7 @@ def test_long_lists_are_paged_and_reached_by_keyboard(screens: Screens, console:
     console.open("jobs?q=many-")
     assert turned(console.page, "Jobs", "jobs", 60) == names
     assert console.page.url.endswith("page=2")
+    assert Axe().run(console.page, options=RULES).response["violations"] == []
     console.page.get_by_role("searchbox").fill("many-5")
     console.page.keyboard.press("Enter")
     expect(console.page.get_by_role("link", name="many-59")).to_be_visible()
