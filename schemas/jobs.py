@@ -237,6 +237,8 @@ class JobRegistered(Event, frozen=True, kw_only=True, tag="job.registered"):
     #: what holds its deployments back.
     gates: tuple[UpdateGate, ...] = ()
     windows: tuple[UpdateWindow, ...] = ()
+    #: the span that submitted it, as in the header `traceparent` of W3C Trace Context; empty: none was named.
+    traceparent: str = ""
 
 
 class JobStopped(Event, frozen=True, kw_only=True, tag="job.stopped"):
@@ -343,6 +345,8 @@ class RegisterJob(Command, frozen=True, kw_only=True, tag="register_job"):
     #: position in JOBS that this came from and the one before it; 0 for a request.
     jobs_seq: int = 0
     jobs_prev: int = 0
+    #: as in JobRegistered.
+    traceparent: str = ""
 
 
 class StopJob(Command, frozen=True, kw_only=True, tag="stop_job"):

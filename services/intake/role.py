@@ -22,6 +22,7 @@ from schemas.jobs import (
     JobEvaluated,
     JobRegistered,
     JobStopped,
+    RegisterJob,
     SkipSubmission,
     SubmissionRefused,
 )
@@ -73,6 +74,7 @@ from shared.jobspec.submission import (
 )
 from shared.protocol import subjects
 from shared.protocol.id_tokens import id_token
+from shared.protocol.trace_context import parent_span
 
 #: More waiting submissions than this are turned away: nothing is kept, the submitter asks again.
 PENDING_MAX = 20_000
@@ -370,7 +372,7 @@ class Intake(ReplicatedRole):
             self._counters.add("refused")
             self._answer(message, verdicts.unavailable(submission_id, len(self._pending)), step)
             return
-        data = _encoded_command(submission, submission_id)
+        data = _encoded_command(submission, submission_id, traceparent=message.traceparent)
         # What takes work away never waits behind what brings it.
         may_go = submission.verb == "stop" or (not self._pending.held and self._left(step) > 0)
         self._pending.add(
@@ -463,7 +465,10 @@ class Intake(ReplicatedRole):
             raise CommandInvalid("invalid", f"verb {verb!r} is not for the drop box")
         submission = self._read_submission(message.data, verb)
         submission_id = self._id_of(submission, message)
-        return _encoded_command(submission, submission_id, message.stream_seq, previous)
+        at = message.stream_seq
+        return _encoded_command(
+            submission, submission_id, at, previous, traceparent=message.traceparent
+        )
 
     # ---- sending ----
 
@@ -527,10 +532,20 @@ def _submission_name(message: Message) -> str:
 
 
 def _encoded_command(
-    submission: ParsedSubmission, submission_id: str, position: int = 0, previous: int = 0
+    submission: ParsedSubmission,
+    submission_id: str,
+    position: int = 0,
+    previous: int = 0,
+    *,
+    traceparent: str = "",
 ) -> bytes:
-    """Encode a submission's command. Raises CommandInvalid where it is too long for one message."""
+    """Encode a submission's command. Raises CommandInvalid where it is too long for one message.
+
+    `traceparent`: as the sender wrote it; what is no span of W3C Trace Context is ignored, as that specification says.
+    """
     command = to_command(submission, submission_id, jobs_seq=position, jobs_prev=previous)
+    if traceparent and isinstance(command, RegisterJob) and parent_span(traceparent) is not None:
+        command = msgspec.structs.replace(command, traceparent=traceparent)
     data = ENCODER.encode(command)
     if len(data) > COMMAND_BYTES_MAX:
         raise CommandInvalid(

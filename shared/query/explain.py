@@ -5,6 +5,7 @@ explained at any time.
 """
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 
 import msgspec
 import numpy as np
@@ -113,16 +114,19 @@ def explain_candidate(
     return msgspec.structs.replace(answer, text=text)
 
 
-def explain_placement(now: State, records: Sequence[Record], row: int) -> WhyAnswer:
+def explain_placement(
+    now: State, records: Sequence[Record], row: int, before: Replica | None = None
+) -> WhyAnswer:
     """Explain why the allocation in a row of `now` is where it is. `records`: the log up to there, from its beginning.
 
+    `before`: they begin behind this replica, which is moved on and must not be behind the snapshot of the decision.
     Raises CommandInvalid where the log does not begin early enough, LogError.
     """
     key = int(now.allocations.key[row])
-    plans = read_plans(records)
+    before = Replica() if before is None else before
+    plans = read_plans(records, copy(before.chain))
     made = _find_placement(records, plans, key, now.policy.incarnations)
     origin = made.plan.origin
-    before = Replica()
     for record in records:
         if record.seq > origin.snapshot_seq:
             break

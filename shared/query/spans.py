@@ -22,6 +22,7 @@ from shared.core.state.ids import alloc_id, eval_id
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import CLIENT_CODE, TERMINAL
 from shared.core.state.tables.evaluations import Evaluation
+from shared.protocol.trace_context import parent_span
 from shared.query.evaluation_index import EvaluationIndex
 
 #: Evaluations that an evaluation is followed back by.
@@ -102,6 +103,7 @@ class RecordSpans:
                 case JobRegistered() | JobStopped() | JobEvaluated():
                     if event.evaluation and self._sample.has(event.job_id):
                         found.append(made.submission(event))
+                        found += made.submitter(event)
                 case EvaluationEnded():
                     one = source.state.evaluations.by_key.get(event.key)
                     if one is not None and self._sample.has(one.job_id):
@@ -188,6 +190,24 @@ class _Maker:
                 **self._attributes(event.job_id),
                 "caravan.submission": event.submission_id,
             },
+        )
+
+    def submitter(self, event: JobRegistered | JobStopped | JobEvaluated) -> Iterator[Span]:
+        """The submission in the trace of the span that sent it, with a link to the trace of what follows from it.
+
+        What follows keeps a trace of its own: its ids have to follow from the state alone.
+        """
+        text = event.traceparent if isinstance(event, JobRegistered) else ""
+        if (parent := parent_span(text)) is None:
+            return
+        own = self.submission(event)
+        yield msgspec.structs.replace(
+            own,
+            trace_id=parent[0],
+            span_id=self._span_id("submitter", event.evaluation),
+            parent_id=parent[1],
+            name="caravan submission",
+            links=((own.trace_id, own.span_id),),
         )
 
     def evaluation(self, one: Evaluation) -> Span:

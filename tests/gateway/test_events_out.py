@@ -7,6 +7,7 @@ import http.server
 import json
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ import pytest
 from shared.bus.server.accounts import read_credentials
 from tests.bounds import LONG_S, WAIT_S
 from tests.docs.page import ROOT, first_missing, steps
-from tests.gateway.test_http import Gateway
+from tests.gateway.test_http import Gateway, job
 
 PAGE = (ROOT / "docs" / "events-out.md").read_text(encoding="utf-8")
 KEY = b"0123456789abcdef0123456789abcdef"
@@ -241,6 +242,28 @@ def test_live_spans_are_those_of_the_log(out: Out, page_outputs: list[tuple[str,
     assert {"job.registered", "evaluation", "plan", "allocation"} <= {
         one["name"] for one in offline.values()
     }
+
+
+def test_a_submission_is_in_the_trace_of_its_sender(out: Out, tmp_path: Path) -> None:
+    """A header `traceparent` over HTTP becomes the parent of a span that `log trace` writes from the recorded log."""
+    trace, span = secrets.token_hex(16), secrets.token_hex(8)
+    headers = {"traceparent": f"00-{trace}-{span}-01"}
+    body = {"Job": job("traced", "true", "batch")}
+    answer = out.gateway.http.put("/v1/jobs", json=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    file = tmp_path / "spans.jsonl"
+    assert out.up.run("log", "trace", "--otlp", str(file))[0] == 0
+    spans = [
+        one
+        for line in file.read_text().splitlines()
+        for one in json.loads(line)["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    ]
+    (mine,) = [one for one in spans if one["traceId"] == trace]
+    assert mine["parentSpanId"] == span
+    (link,) = mine["links"]
+    (root,) = [one for one in spans if one["spanId"] == link["spanId"]]
+    assert (root["name"], root["traceId"]) == ("job.registered", link["traceId"])
+    out.gateway.stop("traced")
 
 
 def test_the_log_is_streamed_and_resumed(out: Out) -> None:

@@ -219,6 +219,17 @@ def test_no_path_of_the_console_leads_out_of_it(gateway: Gateway) -> None:
         link.close()
 
 
+def test_paths_of_nomads_ui_lead_to_the_console(gateway: Gateway) -> None:
+    """`nomad ui` prints them; what a browser opens then is the page of the same thing."""
+    for path, place in (
+        ("/ui/jobs/web@default", "job/web"),
+        ("/ui/evaluations?currentEval=0f0f", "evaluation/0f0f"),
+    ):
+        answer = gateway.plain.get(path)
+        assert (answer.status_code, answer.headers["location"]) == (307, f"/ui/#/{place}")
+    assert gateway.plain.get("/ui/jobs/web@other").status_code == 404
+
+
 def test_large_answers_are_compressed_and_pretty_ones_indented(gateway: Gateway) -> None:
     """Only where the client takes gzip; `pretty` changes the form alone."""
     raw = gateway.http.get("/v1/nodes", params={"resources": "true"}).json()
@@ -407,6 +418,22 @@ def test_a_plan_changes_nothing(gateway: Gateway) -> None:
     assert answer.json()["Annotations"]["DesiredTGUpdates"]["g"]["Place"] == 1
     assert answer.json()["Diff"]["Type"] == "Added"
     assert gateway.http.get("/v1/job/planned").status_code == 404
+
+
+def test_the_gateways_own_lines_are_followed_until_the_reader_leaves(gateway: Gateway) -> None:
+    """A reader hears of the next one; what belongs to other processes is refused by name."""
+    path, params = "/v1/agent/monitor", {"plain": "true"}
+    with gateway.http.stream("GET", path, params=params) as first:
+        lines = first.iter_lines()
+        assert "gateway.monitored: reader=public" in next(lines)
+        with gateway.http.stream("GET", path, params={"log_json": "true"}) as second:
+            frame = next(one for one in second.iter_bytes() if one != b"{}")
+            line = json.loads(base64.b64decode(json.loads(frame)["Data"]))
+            assert (line["event"], line["reader"]) == ("gateway.monitored", "public")
+        assert "gateway.monitored" in next(lines)
+    answer = gateway.http.get(path, params={"node_id": "node-1"})
+    assert (answer.status_code, "node-1" in answer.text) == (501, True)
+    assert gateway.plain.get(path).status_code == 403
 
 
 # ---- the command line ----

@@ -80,6 +80,22 @@ def test_why_of_what_is_gone_says_what_became_of_it() -> None:
     assert words == {"evicted at", "stopped at"}
 
 
+def test_a_part_of_the_log_explains_as_the_whole() -> None:
+    """From a state before its snapshot on, each decision is made again as from the first record on."""
+    past, records = storm(1)
+    rows = past.state.allocations.live_rows().tolist()
+    assert len(rows) >= 3
+    for row in rows:
+        whole = explain_placement(past.state, records, row)
+        first = whole.decision.snapshot_seq
+        for begin in {first, first // 2}:
+            before = HistoricalState()
+            for record in records[:begin]:
+                before.apply(record)
+            part = explain_placement(past.state, records[begin:], row, before.replica)
+            assert part == whole, f"row {row} from seq {begin}"
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_why_not_agrees_with_placing(seed: int) -> None:
     """A job that has everything it wants: one more goes where placing one more job of its kind would put it."""

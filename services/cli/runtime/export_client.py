@@ -60,7 +60,9 @@ class ExportClient(Client):
             yield record
         raise CliError("usage", "an export does not grow; --follow requires the bus")
 
-    async def request_bytes(self, subject: str, body: bytes, timeout_s: float = 10.0) -> bytes:
+    async def request_bytes(
+        self, subject: str, body: bytes, timeout_s: float = 10.0, *, traceparent: str = ""
+    ) -> bytes:
         """Raise CliError: there is no service behind an export."""
-        del body, timeout_s
+        del body, timeout_s, traceparent
         raise CliError("unavailable", f"an export cannot answer {subject}")

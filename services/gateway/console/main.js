@@ -14,7 +14,7 @@ import { login } from "./views/login.js";
 import { cluster } from "./views/cluster.js";
 import { jobPage, jobs } from "./views/jobs.js";
 import { allocation } from "./views/allocation.js";
-import { nodePage, nodes } from "./views/nodes.js";
+import { client, nodePage, nodes } from "./views/nodes.js";
 import { queue } from "./views/queue.js";
 import { evaluationPage, evaluations } from "./views/evaluations.js";
 import { log } from "./views/log.js";
@@ -27,7 +27,7 @@ import { whatIf } from "./views/what_if.js";
 
 /** @type {Record<string, (place: import("./lib/router.js").Place, signal: AbortSignal) => Promise<any>>} */
 const VIEWS = {
-  "": cluster, cluster, jobs, job: jobPage, alloc: allocation, nodes, node: nodePage, queue, evaluations, evaluation: evaluationPage,
+  "": cluster, cluster, jobs, job: jobPage, alloc: allocation, nodes, node: nodePage, client, queue, evaluations, evaluation: evaluationPage,
   deployment: deploymentPage, services, log, changes, submit, times: delays, "what-if": whatIf,
 };
 /** Shortest time between two renderings of the present. */

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 
 from services.gateway.change_index import Topic
 from services.gateway.edge.callers import Caller
@@ -14,10 +14,13 @@ from services.gateway.edge.context import ServerContext
 from services.gateway.edge.faults import HttpFault, of_refusal, unavailable
 from shared.durations import InvalidDuration, parse_duration
 from shared.errors import BusUnavailable
+from shared.protocol.trace_context import parent_span
 
 #: The only region.
 REGION = "global"
 BODY_BYTES_MAX = 1 << 20
+#: Without a login.
+PUBLIC_BODY_BYTES_MAX = 4_096
 #: Default and longest wait of a blocking query, seconds; plus up to a sixteenth.
 WAIT_S = 300.0
 #: How long a read waits for a seq that was promised to a writer.
@@ -90,14 +93,18 @@ class Call:
             raise HttpFault(400, f"the body is not a JSON object: {err}") from err
 
     async def raw_body(self) -> bytes:
-        """The bytes of the request's body. Raises HttpFault 413."""
+        """The bytes of the request's body. Raises HttpFault 413, 408: the rest will not arrive."""
         assert isinstance(self.connection, Request)
+        most = BODY_BYTES_MAX if self.caller.name else PUBLIC_BODY_BYTES_MAX
         parts, size = [], 0
-        async for part in self.connection.stream():
-            size += len(part)
-            if size > BODY_BYTES_MAX:
-                raise HttpFault(413, f"the body exceeds {BODY_BYTES_MAX} bytes")
-            parts.append(part)
+        try:
+            async for part in self.connection.stream():
+                size += len(part)
+                if size > most:
+                    raise HttpFault(413, f"the body exceeds {most} bytes")
+                parts.append(part)
+        except ClientDisconnect as err:
+            raise HttpFault(408, "the connection ended before the body did") from err
         return b"".join(parts)
 
     # ---- reading ----
@@ -187,11 +194,19 @@ class Call:
         client = self.caller.client
         refusals = client.denied
         try:
-            return await client.request_bytes(subject, body, timeout_s=timeout_s)
+            return await client.request_bytes(
+                subject, body, timeout_s=timeout_s, traceparent=self._traceparent
+            )
         except BusUnavailable as err:
             if client.denied > refusals:
                 raise HttpFault(403, "Permission denied") from err
             raise unavailable(str(err)) from err
+
+    @property
+    def _traceparent(self) -> str:
+        """The span of the caller that this request belongs to; empty: it names none."""
+        text = self.connection.headers.get("traceparent", "")
+        return text if parent_span(text) is not None else ""
 
     async def _ask(self, subject: str, body: bytes, timeout_s: float) -> dict[str, Any]:
         answer = await self.request_raw(subject, body, timeout_s)

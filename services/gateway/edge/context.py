@@ -36,6 +36,10 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     events_out: str = ""
     #: where the positions of what is sent out are kept.
     state_dir: str = ""
+    #: open connections of all clients together.
+    connections: int = 12_000
+    #: time for a request to arrive, its body included, seconds.
+    request_s: float = 10.0
 
 
 class ServerContext:

@@ -12,12 +12,13 @@ import structlog
 import uvicorn
 
 from services.gateway.edge.app import make_app
+from services.gateway.edge.connection_limits import bounded_protocol
 from services.gateway.edge.context import ServerContext
 from shared.errors import ConfigInvalid
 
 log = structlog.get_logger()
-#: Open connections of all clients together.
-CONNECTIONS_MAX = 12_000
+#: Open files that are not connections of clients.
+_OWN_FILES = 256
 _GRACE_S = 3
 
 
@@ -33,23 +34,21 @@ class HttpServer:
 
     async def serve(self) -> None:
         """Listen and answer. Raises ConfigInvalid: the address cannot be used."""
-        _allow_connections()
+        connections_max = min(self._settings.connections, _allow_connections())
         app = make_app(self._context)
         config = uvicorn.Config(
             app,
             host=self._settings.host,
             port=self._settings.port,
-            http="httptools",
+            http=bounded_protocol(connections_max, self._settings.request_s),
             ws="websockets-sansio",
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
             date_header=True,
-            limit_concurrency=CONNECTIONS_MAX,
             timeout_keep_alive=75,
             timeout_graceful_shutdown=_GRACE_S,
-            h11_max_incomplete_event_size=64 * 1024,
             ws_max_size=1 << 20,
         )
         server = _Server(config)
@@ -98,10 +97,11 @@ class HttpServer:
         return tuple(dict.fromkeys((*((last,) if last else ()), own, 0)))
 
 
-def _allow_connections() -> None:
-    """Take as many open files as the system permits: each connection is one."""
+def _allow_connections() -> int:
+    """Take as many open files as the system permits: each connection is one. Returns how many there may be."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return max(hard - _OWN_FILES, 1)
 
 
 class _Server(uvicorn.Server):

@@ -1,8 +1,13 @@
-"""The console's files: read once, served from memory, without a login since they hold no data."""
+"""The console's files: read once, served from memory, without a login since they hold no data.
+
+Paths of Nomad's own UI lead to the same things here: its command prints them, and people keep them.
+"""
 
 import mimetypes
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from urllib.parse import quote
 
 from starlette.responses import RedirectResponse, Response
 
@@ -22,6 +27,18 @@ _TYPES = {
     ".html": "text/html",
     ".svg": "image/svg+xml",
 }
+#: Lists of Nomad's UI, and the console's.
+_LISTS = {
+    "jobs": "jobs",
+    "jobs/run": "submit",
+    "clients": "nodes",
+    "evaluations": "evaluations",
+    "services": "services",
+    "topology": "cluster",
+    "servers": "cluster",
+}
+#: First words of Nomad's UI with an id behind them, and the console's.
+_NOUNS = {"jobs": "job", "clients": "client", "allocations": "alloc", "services": "services"}
 
 
 async def to_console(call: Call) -> object:
@@ -31,14 +48,44 @@ async def to_console(call: Call) -> object:
 
 
 async def console_file(call: Call) -> object:
-    """A file of the console. Raises HttpFault 404."""
+    """A file of the console, or the way to what a path of Nomad's UI shows. Raises HttpFault 404."""
     name = call.path.get("name", "") or "index.html"
     body = _files().get(name)
     if body is None:
-        raise HttpFault(404, "")
+        place = console_place(name, call.connection.query_params)
+        return RedirectResponse(f"/ui/#/{place}", 307)
     kind = _TYPES.get(Path(name).suffix) or mimetypes.guess_type(name)[0]
     headers = {"Content-Security-Policy": CONTENT_POLICY, "Cache-Control": "no-cache"}
     return Response(body, 200, headers, media_type=kind or "application/octet-stream")
+
+
+def console_place(name: str, params: Mapping[str, str]) -> str:
+    """The console's address of what a path below Nomad's `/ui/` shows. Raises HttpFault 404: it has none.
+
+    Ids of jobs may contain slashes and at signs; behind the last of these is the namespace, then a tab or a group.
+    """
+    name = name.rstrip("/")
+    namespace = params.get("namespace", "default")
+    noun, _, rest = name.partition("/")
+    if noun == "jobs" and "@" in rest:
+        rest, _, behind = rest.rpartition("@")
+        namespace = behind.partition("/")[0]
+        # A job may be called `run`.
+        name = ""
+    if namespace not in ("default", "*"):
+        raise HttpFault(404, f"namespace {namespace[:128]!r} not found")
+    if noun == "evaluations" and (named := params.get("currentEval", "")):
+        return f"evaluation/{quote(named, safe='')}"
+    if (found := _LISTS.get(name)) is not None:
+        return found
+    if noun not in _NOUNS or not rest:
+        raise HttpFault(404, "")
+    tab = ""
+    if noun in ("allocations", "clients"):
+        # A task of the allocation, or a tab, or both.
+        rest, _, behind = rest.partition("/")
+        tab = "?show=logs" if noun == "allocations" and behind.endswith("logs") else ""
+    return f"{_NOUNS[noun]}/{quote(rest, safe='')}{tab}"
 
 
 @lru_cache(maxsize=1)
@@ -52,6 +99,9 @@ ENDPOINTS = (
     Endpoint(pattern="/", summary="Redirect to the console.", read=to_console, is_public=True),
     Endpoint(pattern="/ui", summary="Redirect to the console.", read=to_console, is_public=True),
     Endpoint(
-        pattern="/ui/{name:path}", summary="The console's files.", read=console_file, is_public=True
+        pattern="/ui/{name:path}",
+        summary="The console's files; Nomad's paths lead to its pages.",
+        read=console_file,
+        is_public=True,
     ),
 )

@@ -6,14 +6,17 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 
 from schemas.envelope import RECORD_DECODER
+from schemas.plans import PlanCommitted
 from services.gateway.edge.agents import streamed
 from services.gateway.edge.call import Call
 from services.gateway.edge.faults import HttpFault
+from services.gateway.edge.followed_log import dropped
 from services.gateway.edge.live_feed import RecordLine, record_lines
 from services.gateway.edge.route import Endpoint
 from shared.core.runtime.chain import is_framed
 from shared.core.runtime.messages import Record
 from shared.core.state.state import State
+from shared.errors import BusUnavailable, LogDropped
 from shared.query.explain import explain_placement
 from shared.query.fleet_columns import fleet_columns
 from shared.query.historical_state import HistoricalState
@@ -22,7 +25,7 @@ from shared.query.state_diff import diff_states
 
 T = TypeVar("T")
 POINTS_MAX = 2_000
-#: Records of one answer, and records that an explanation may read.
+#: Records of one answer, and those between a decision and the state that it was made on.
 RECORDS_MAX, EXPLAINED_MAX = 1_000, 200_000
 
 
@@ -136,16 +139,41 @@ async def read_diff(call: Call) -> object:
 async def read_why(call: Call) -> object:
     """Explain the placement of an allocation: the decision is made again on the snapshot that it was made on."""
     state = call.role.state
-    row = find_alloc(state, call.path["alloc"])
-    created = state.policy.incarnations.seq(int(state.allocations.key[row]))
-    if created > EXPLAINED_MAX:
-        text = (
-            f"the placement is at seq {created}, this answer reads {EXPLAINED_MAX} records at most"
-        )
-        raise HttpFault(503, f"{text}: use `caravan why`")
-    records: list[Record] = []
-    past = await call.server.past.replay(created, lambda _, record: records.append(record))
-    return explain_placement(past.state, records, find_alloc(past.state, call.path["alloc"]))
+    alloc = call.path["alloc"]
+    key = int(state.allocations.key[find_alloc(state, alloc)])
+    placed = state.policy.incarnations.seq(key)
+    try:
+        snapshot_seq = _snapshot_seq((await _records(call, placed, placed))[0])
+        if placed - snapshot_seq > EXPLAINED_MAX:
+            text = f"the placement is {placed - snapshot_seq} records behind its snapshot"
+            raise HttpFault(503, f"{text}, this answer reads {EXPLAINED_MAX}: use `caravan why`")
+        records = await _records(call, snapshot_seq + 1, placed)
+    except LogDropped as err:
+        raise dropped(err.first_seq) from err
+    before = await call.server.past.replay(snapshot_seq)
+    now = await call.server.past.replay(placed)
+    row = find_alloc(now.state, alloc)
+    return explain_placement(now.state, records, row, before.replica)
+
+
+def _snapshot_seq(record: Record) -> int:
+    """The oldest state that a plan of a record was made on. Raises HttpFault 404: it has none."""
+    events = RECORD_DECODER.decode(record.data).events
+    seqs = [one.origin.snapshot_seq for one in events if isinstance(one, PlanCommitted)]
+    if not seqs:
+        raise HttpFault(404, f"record {record.seq} has no plan")
+    return min(seqs)
+
+
+async def _records(call: Call, first: int, last: int) -> list[Record]:
+    """Records of the log, both ends included. Raises BusUnavailable, LogDropped."""
+    found: list[Record] = []
+    while first + len(found) <= last:
+        batch = await call.server.log.read(first + len(found))
+        if not batch:
+            raise BusUnavailable(f"the stored log does not hand out record {first + len(found)}")
+        found += batch
+    return found[: last - first + 1]
 
 
 async def read_delays(call: Call) -> object:

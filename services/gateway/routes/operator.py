@@ -8,6 +8,7 @@ from schemas.policy import ALGORITHMS
 from services.gateway.edge.call import Call
 from services.gateway.edge.faults import HttpFault
 from services.gateway.edge.route import Endpoint
+from services.gateway.nomad.metrics import MAPPED, nomad_metrics
 from services.gateway.nomad.source import Object
 from services.gateway.nomad.times import rfc3339
 from services.gateway.routes.agent import rpc_address
@@ -122,18 +123,23 @@ async def reconcile(_call: Call) -> object:
 
 
 async def metrics(call: Call) -> object:
-    """The gateway's own numbers: JSON in Nomad's shape, or the text format of Prometheus."""
+    """The gateway's numbers and, by Nomad's names, the cluster's: JSON in Nomad's shape, or Prometheus's text."""
     found = {
         **call.server.shell.metrics(),
         **call.server.bus_edge.metrics(),
         **process_metrics(),
     }
+    theirs = nomad_metrics(
+        call.role.source, call.role.seq, found.get("caravan_shell_lag_records", 0.0)
+    )
     if call.text("format") == "prometheus":
         kind = "text/plain; version=0.0.4"
-        return Response(exposition(found), 200, media_type=kind)
+        named = {one.prometheus: theirs[one.nomad] for one in MAPPED}
+        return Response(exposition({**found, **named}), 200, media_type=kind)
     stamp = rfc3339(call.role.times.at(call.role.seq)).replace("T", " ")
     gauges: list[Any] = [
-        {"Name": name, "Value": value, "Labels": {}} for name, value in sorted(found.items())
+        {"Name": name, "Value": value, "Labels": {}}
+        for name, value in sorted({**found, **theirs}.items())
     ]
     return {
         "Timestamp": f"{stamp[:19]} +0000 UTC",
@@ -165,5 +171,9 @@ ENDPOINTS = (
         summary="Accepted without effect.",
         write=reconcile,
     ),
-    Endpoint(pattern="/v1/metrics", summary="The gateway's numbers.", read=metrics),
+    Endpoint(
+        pattern="/v1/metrics",
+        summary="Numbers of the gateway and, by Nomad's names, of the cluster.",
+        read=metrics,
+    ),
 )

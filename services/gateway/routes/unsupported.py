@@ -47,7 +47,6 @@ ENDPOINTS = (
         write=variables_not_built,
         delete=variables_not_built,
     ),
-    _off("/v1/agent/monitor"),
     _off("/v1/agent/pprof/{rest:path}"),
     _off("/v1/agent/host"),
     _off("/v1/agent/schedulers/config"),

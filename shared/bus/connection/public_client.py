@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from shared.bus.connection.nats_client import BusClient, ConnectionCallbacks, Login, connect, status
+from shared.bus.connection.nats_client import (
+    BusClient,
+    ConnectionCallbacks,
+    Login,
+    connect,
+    header_block,
+    status,
+)
 from shared.bus.jetstream import streams
 from shared.bus.log.stored_records import BATCH_RECORDS
 from shared.core.runtime.messages import Record
@@ -72,9 +79,12 @@ class Client:
         except msgspec.DecodeError as err:
             raise BusUnavailable(f"the answer on {subject} is not a JSON object: {err}") from err
 
-    async def request_bytes(self, subject: str, body: bytes, timeout_s: float = 10.0) -> bytes:
-        """Send a request of bytes. Raises BusUnavailable."""
-        return (await self.bus.request_raw(subject, body, timeout_s=timeout_s))[1]
+    async def request_bytes(
+        self, subject: str, body: bytes, timeout_s: float = 10.0, *, traceparent: str = ""
+    ) -> bytes:
+        """Send a request of bytes. `traceparent`: a header, where it is not empty. Raises BusUnavailable."""
+        headers = header_block(traceparent=traceparent) if traceparent else b""
+        return (await self.bus.request_raw(subject, body, headers=headers, timeout_s=timeout_s))[1]
 
     def publish(self, subject: str, body: bytes) -> None:
         """Publish without waiting. Raises BusUnavailable when it could not be sent."""

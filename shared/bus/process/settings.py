@@ -15,6 +15,7 @@ import orjson
 import structlog
 
 from shared.bus.connection.nats_client import redacted_url
+from shared.bus.process.log_lines import LOG_LINES
 from shared.errors import ConfigInvalid
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -93,7 +94,7 @@ def configure_logging(level: str = "info") -> None:
         render = [structlog.processors.JSONRenderer(serializer=orjson.dumps)]
         factory = structlog.BytesLoggerFactory(sys.stderr.buffer)
     structlog.configure(
-        processors=[*shared, *render],
+        processors=[*shared, LOG_LINES, *render],
         wrapper_class=structlog.make_filtering_bound_logger(least),
         logger_factory=factory,
         cache_logger_on_first_use=True,

@@ -58,7 +58,7 @@ def read_message(
 
     `stream`: where it has to have been sent to; empty: anywhere.
     """
-    fault = msg_id = ""
+    fault = msg_id = trace = ""
     try:
         name = subject.decode()
     except UnicodeDecodeError:
@@ -70,9 +70,12 @@ def read_message(
         # Of two ids that differ in invalid bytes alone replacing them would make one.
         with contextlib.suppress(UnicodeDecodeError):
             msg_id = header(headers, b"Nats-Msg-Id").decode()
+        trace = (header(headers, b"traceparent") or header(headers, b"Traceparent")).decode(
+            "ascii", "replace"
+        )
     if stream and not is_marked(stream, headers):
         fault = fault or NOT_MARKED
-    return Message(source, name, data, token, reply, stream_seq, msg_id, fault)
+    return Message(source, name, data, token, reply, stream_seq, msg_id, fault, trace)
 
 
 class SubscriptionSource:

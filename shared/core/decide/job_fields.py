@@ -25,6 +25,7 @@ def registration_of(
     dispatch_token: str = "",
     reverted_from: int = -1,
     deploys: bool = False,
+    traceparent: str = "",
 ) -> JobRegistered:
     """Make the fact that registers a version of a job; arguments are what the job itself does not say."""
     return JobRegistered(
@@ -51,6 +52,7 @@ def registration_of(
         deploys=deploys,
         gates=given.gates,
         windows=given.windows,
+        traceparent=traceparent,
     )
 
 

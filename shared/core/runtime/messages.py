@@ -121,6 +121,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     msg_id: str = ""
     #: why subject or headers cannot be read: it is refused, and its body is not looked at; empty: they can.
     fault: str = ""
+    #: the `traceparent` header (W3C Trace Context), where the sender set one; not checked.
+    traceparent: str = ""
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):

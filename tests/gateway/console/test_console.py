@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import re
 import signal
 import struct
@@ -18,113 +17,17 @@ import msgspec
 import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Page, Route, expect
 
 from shared.bus.connection.public_client import Client
 from shared.core.runtime.replica import Replica
 from tests.bounds import WAIT_S
-from tests.gateway.console import browser as browsers
 from tests.gateway.console.browser import PATIENCE_MS, Console
-from tests.gateway.test_http import TICKER, Gateway, job
+from tests.gateway.console.screens import HOSTILE, RULES, Screens
+from tests.gateway.test_http import job
 from tests.seeds import draws
 
 expect.set_options(timeout=PATIENCE_MS)
-RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}
-HOSTILE = "<img src=x onerror=alert(1)>"
-
-
-class Screens:
-    """A cluster with something on every screen, and a browser."""
-
-    def __init__(self, gateway: Gateway, browser: Browser) -> None:
-        self.gateway = gateway
-        self.browser = browser
-        self.alloc = str(gateway.run("ticker", TICKER)["ID"])
-        gateway.run("done", f"echo '{HOSTILE}'; printf '\\033[31mred\\033[0m\\n'", "batch")
-        self.hungry()
-        self.deployment = str(gateway.read("/v1/job/ticker/deployments")[0]["ID"])
-        self.evaluation = str(gateway.read("/v1/job/ticker/evaluations")[0]["ID"])
-        #: a what-if, and its result.
-        self.what_if = self.asked({"seq": self.last_seq, "drain": ["node-1"]})
-
-    @property
-    def last_seq(self) -> int:
-        """Seq of the last record."""
-        return int(self.gateway.read("/v1/caravan/time")["seq"])
-
-    def asked(self, question: dict[str, Any]) -> str:
-        """The id of a what-if that has a result."""
-        http, path = self.gateway.http, "/v1/caravan/what-if"
-        answer = http.put(path, json=question)
-        assert answer.status_code == 200, answer.text
-        name = str(answer.json()["id"])
-        self.gateway.up.until(
-            lambda: http.get(f"{path}/{name}").json()["status"] == "done", "the what-if ends"
-        )
-        return name
-
-    def hungry(self) -> None:
-        """A job that no node has room for, and whose text is hostile."""
-        body = job("hungry", "true")
-        group = body["TaskGroups"][0]
-        group["Tasks"][0]["Resources"] = {"CPU": 10_000_000, "MemoryMB": 16}
-        group["Meta"] = {HOSTILE: HOSTILE}
-        assert self.gateway.http.put("/v1/jobs", json={"Job": body}).status_code == 200
-        self.gateway.up.until(
-            lambda: self.gateway.read("/v1/caravan/query/waiting")["total"] == 1, "a job waits"
-        )
-
-    def places(self) -> list[str]:
-        """Addresses of all screens."""
-        alloc = f"alloc/{self.alloc}"
-        return [
-            "cluster",
-            "jobs",
-            *(
-                f"job/ticker{part}"
-                for part in ("", "?show=versions", "?show=timeline", "?show=source")
-            ),
-            "job/hungry",
-            *(
-                f"{alloc}{part}"
-                for part in ("", "?show=why", "?show=logs", "?show=exec", "?show=events")
-            ),
-            "nodes",
-            "node/node-1",
-            "services",
-            "queue",
-            "evaluations",
-            f"evaluation/{self.evaluation}",
-            f"deployment/{self.deployment}",
-            "log",
-            "log?show=state",
-            "changes?from=1",
-            "times",
-            "what-if",
-            f"what-if/{self.what_if}",
-            "submit",
-            "cluster?at=3",
-        ]
-
-
-@pytest.fixture(scope="module")
-def screens(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Screens]:
-    """One cluster and one browser for the file."""
-    with browsers.started() as browser:
-        gateway = Gateway(tmp_path_factory.mktemp("console"))
-        try:
-            yield Screens(gateway, browser)
-        finally:
-            gateway.end()
-
-
-@pytest.fixture
-def console(screens: Screens) -> Iterator[Console]:
-    """A tab that is signed in; a fault of its scripts or of the policy fails the test."""
-    with screens.browser.new_context() as context:
-        found = Console(context, screens.gateway.url, screens.gateway.token)
-        yield found
-        assert found.faults == []
 
 
 @pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 360)])
@@ -168,6 +71,23 @@ def test_a_code_signs_in_and_a_wrong_login_is_told(screens: Screens) -> None:
         console.page.get_by_role("button", name="Sign in").click()
         expect(console.page.locator("#login-fault")).to_contain_text("Permission denied")
         assert console.page.evaluate("sessionStorage.getItem('caravan.token')") is None
+
+
+def test_addresses_of_nomads_ui_open_the_same_things(screens: Screens, console: Console) -> None:
+    """A job, an allocation, an evaluation, and a node by the UUID that Nomad's clients know."""
+    node = screens.gateway.read("/v1/nodes")[0]
+    alloc = screens.gateway.read(f"/v1/allocation/{screens.alloc}")["Name"]
+    for path, title in (
+        ("jobs", "Jobs"),
+        ("jobs/ticker@default", "ticker"),
+        (f"allocations/{screens.alloc}", alloc),
+        (f"evaluations?currentEval={screens.evaluation}", f"Evaluation {screens.evaluation[:8]}"),
+        (f"clients/{node['ID']}", node["Name"]),
+    ):
+        console.page.goto("about:blank")
+        console.page.goto(f"{screens.gateway.url}/ui/{path}")
+        expect(console.page.locator("main h1")).to_have_text(title)
+    expect(console.page).to_have_url(re.compile("#/node/node-1$"))
 
 
 def test_foreign_text_stays_text(screens: Screens, console: Console) -> None:
@@ -496,19 +416,6 @@ def test_keys_lead_everywhere(console: Console) -> None:
     page.keyboard.type("jo")
     expect(page.get_by_role("searchbox")).to_have_value("jo")
     expect(page.locator("h1")).to_have_text("Jobs")
-
-
-def test_a_lost_gateway_is_told_and_resumed(screens: Screens, console: Console) -> None:
-    """What was shown stays, a banner says so, and behind a restart the page continues by itself."""
-    console.open("jobs")
-    page = console.page
-    os.kill(screens.gateway.up.said["services"]["gateway"], signal.SIGKILL)
-    expect(page.locator("#banner")).to_contain_text("What is shown")
-    expect(page.get_by_role("link", name="ticker")).to_be_visible()
-    expect(page.locator("#banner")).to_be_empty()
-    screens.gateway.run("later", "sleep 600")
-    expect(page.get_by_role("link", name="later")).to_be_visible()
-    console.faults.clear()
 
 
 def synthetic_fleet(nodes: int) -> bytes:

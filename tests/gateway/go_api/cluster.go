@@ -52,8 +52,19 @@ var clusterRows = []row{
 		return nil
 	}},
 	{"monitor", func(all *world) error {
-		_, errs := all.client.Agent().Monitor(nil, nil)
-		off(<-errs, 501, "not built")
+		_, errs := all.client.Agent().Monitor(nil, &api.QueryOptions{Params: map[string]string{"node_id": "node-1"}})
+		off(<-errs, 501, "node-1")
+		stop := make(chan struct{})
+		defer close(stop)
+		frames, errs := all.client.Agent().Monitor(stop, &api.QueryOptions{Params: map[string]string{"log_level": "info"}})
+		for lines := ""; !strings.Contains(lines, "gateway.monitored"); {
+			select {
+			case frame := <-frames:
+				lines += string(frame.Data)
+			case err := <-errs:
+				return err
+			}
+		}
 		return nil
 	}},
 	{"status of any id, by search", func(all *world) error {

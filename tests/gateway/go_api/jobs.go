@@ -233,8 +233,9 @@ var changeRows = []row{
 		id, _, err = all.client.Jobs().ForceEvaluate("web", nil)
 		must(err)
 		monitor(all, id)
-		_, _, err = all.client.Jobs().EvaluateWithOpts("web", api.EvalOptions{ForceReschedule: true}, nil)
-		off(err, 400, "ForceReschedule")
+		id, _, err = all.client.Jobs().EvaluateWithOpts("web", api.EvalOptions{ForceReschedule: true}, nil)
+		must(err)
+		monitor(all, id)
 		return nil
 	}},
 	{"job restart", func(all *world) error {

@@ -4,11 +4,17 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
+from schemas.base import EvalKey, JobId
 from schemas.envelope import LogRecord
+from schemas.jobs import JobRegistered
+from shared.protocol.trace_context import parent_span
 from shared.query.historical_state import HistoricalState
 from shared.query.otlp_json import SPANS_MAX, export_requests
 from shared.query.spans import JobSample, RecordSpans, Span, SpanEvent, SpanSource
 from tests.golden.replay_log import read_log
+from tests.unit.core.state.written_log import WrittenLog
 
 LOGS = Path(__file__).resolve().parents[2] / "golden" / "logs"
 RECORDS = read_log(LOGS / "v1-0.1.0-seed-2.jsonl.gz")
@@ -137,3 +143,60 @@ def test_a_replay_from_the_middle_makes_the_same_ids() -> None:
             found += made.after(source, decoded, record.seq)
     assert found
     assert {(one.trace_id, one.span_id) for one in found} <= whole
+
+
+def test_a_submission_hangs_on_the_span_that_sent_it() -> None:
+    """In the trace of its sender it is a child of the named span, and links to its own trace, whose root it is."""
+    parent = f"00-{'a' * 32}-{'b' * 16}-01"
+    log = WrittenLog()
+    log.jobs("plain")
+    event = registered(log, "traced", parent)
+    past, made = HistoricalState(), RecordSpans("c1", JobSample())
+    found: list[Span] = []
+    for record in log.records:
+        decoded = past.apply(record)
+        if decoded is not None:
+            source = SpanSource(past.state, past.histories, lambda _: 1)
+            found += made.after(source, decoded, record.seq)
+    mine = [one for one in found if one.attributes["caravan.job"] == "traced"]
+    own, theirs = (next(one for one in mine if one.name == name)
+                   for name in ("job.registered", "caravan submission"))  # fmt: skip
+    assert (theirs.trace_id, theirs.parent_id) == ("a" * 32, "b" * 16)
+    assert theirs.links == ((own.trace_id, own.span_id),)
+    assert (own.parent_id, own.trace_id != theirs.trace_id) == ("", True)
+    assert [one.trace_id for one in found].count("a" * 32) == 1
+    assert event.traceparent == parent
+
+
+def registered(log: WrittenLog, job_id: str, traceparent: str) -> JobRegistered:
+    """Write what registers a job for the span of a sender."""
+    event = JobRegistered(
+        submission_id=job_id,
+        digest="d",
+        job_id=JobId(job_id),
+        version=0,
+        evaluation=EvalKey(log.seq * 4096 + 4096),
+        traceparent=traceparent,
+    )
+    log.tx(event)
+    return event
+
+
+@pytest.mark.parametrize(
+    ("text", "parent"),
+    [
+        (f"00-{'a' * 32}-{'b' * 16}-01", ("a" * 32, "b" * 16)),
+        (f"cc-{'a' * 32}-{'b' * 16}-00", ("a" * 32, "b" * 16)),
+        (f"ff-{'a' * 32}-{'b' * 16}-01", None),
+        (f"00-{'0' * 32}-{'b' * 16}-01", None),
+        (f"00-{'a' * 32}-{'0' * 16}-01", None),
+        (f"00-{'A' * 32}-{'b' * 16}-01", None),
+        (f"00-{'a' * 32}-{'b' * 16}-01\n", None),
+        ("", None),
+    ],
+)
+def test_what_is_no_span_of_trace_context_is_none(
+    text: str, parent: tuple[str, str] | None
+) -> None:
+    """Only what the specification permits names a parent: ids that are not zero, in lower case, with a version."""
+    assert parent_span(text) == parent

@@ -2,7 +2,7 @@
 
 import { h, plain, show } from "./dom.js";
 import { Fault } from "./api.js";
-import { address } from "./router.js";
+import { address, here } from "./router.js";
 import { short } from "./format.js";
 
 /** @typedef {{title: string, number?: boolean, hide?: boolean}} Column */
@@ -18,6 +18,25 @@ export function table(caption, columns, rows, empty = "none") {
   if (!rows.length) body.push(h("tr", {}, h("td.dim", { colspan: known.length }, empty)));
   return h("div.scroll", { tabindex: "0", role: "region", "aria-label": caption },
     h("table", {}, h("caption.hidden", {}, caption), h("thead", {}, head), h("tbody", {}, body)));
+}
+
+/** Rows of one page of a list. */
+export const PAGE_ROWS = 50;
+
+/** Where the page of the address begins in its list. @param {URLSearchParams} params */
+export const pageOffset = (params) => Math.max((Number(params.get("page")) || 1) - 1, 0) * PAGE_ROWS;
+
+/** Which rows are shown, and links to the other pages; nothing where all are. @param {string} what @param {number} offset @param {number} total */
+export function pager(what, offset, total) {
+  if (total <= PAGE_ROWS && !offset) return "";
+  const { path, params } = here();
+  params.delete("at");
+  const page = offset / PAGE_ROWS + 1, last = Math.max(Math.ceil(total / PAGE_ROWS), 1);
+  const to = (/** @type {string} */ text, /** @type {number} */ nth) => (nth < 1 || nth > last || nth === page
+    ? h("span.dim", {}, text) : h("a", { href: address(path, { ...Object.fromEntries(params), page: nth === 1 ? "" : nth }) }, text));
+  return h("nav.pages", { "aria-label": `Pages of ${what}` }, h("span", {}, offset < total
+    ? `${offset + 1} to ${Math.min(offset + PAGE_ROWS, total)} of ${total}` : `none on this page, ${total} in all`), " ",
+  to("first", 1), " ", to("previous", page > last ? last : page - 1), " ", to("next", page + 1), " ", to("last", last));
 }
 
 /** @param {string} title @param {...any} children */

@@ -4,22 +4,23 @@ import { h, plain } from "../lib/dom.js";
 import { canChange, json, query, request, send } from "../lib/api.js";
 import { clock, clockNs, number, short } from "../lib/format.js";
 import { address, here } from "../lib/router.js";
-import { ALLOC_COLUMNS, act, allocRows, attempt, evaluation, eventTable, fields, job, link, progress, section, state, table, tally } from "../lib/parts.js";
+import { ALLOC_COLUMNS, PAGE_ROWS, act, allocRows, attempt, evaluation, eventTable, fields, job, link, pageOffset, pager, progress, section, state, table, tally } from "../lib/parts.js";
 import { deploymentActions } from "./deployment.js";
 
-const JOBS_MAX = 500, ALLOCS_MAX = 100, EVENT_RECORDS = 1000;
+const EVENT_RECORDS = 1000;
 
 /** @param {string} key @param {string} value */
 function choose(key, value) {
   const { path, params } = here();
   params.delete("at");
+  params.delete("page");
   location.replace(address(path, { ...Object.fromEntries(params), [key]: value }));
 }
 
 /** @param {import("../lib/router.js").Place} place @param {AbortSignal} signal */
 export async function jobs({ params, at }, signal) {
-  const id = params.get("q") ?? "", status = params.get("status") ?? "";
-  const found = await query("jobs", { id, status, limit: JOBS_MAX }, at, signal);
+  const id = params.get("q") ?? "", status = params.get("status") ?? "", offset = pageOffset(params);
+  const found = await query("jobs", { id, status, limit: PAGE_ROWS, offset }, at, signal);
   const rows = found.jobs.map((/** @type {any} */ one) => [
     job(one.id), plain(one.type), state(one.status), one.version, one.priority, groups(one.groups),
     one.pattern ? plain(one.pattern) : one.rollout_status ? state(one.rollout_status) : ""]);
@@ -30,7 +31,7 @@ export async function jobs({ params, at }, signal) {
       h("label", {}, "Status ", h("select", { onchange: (/** @type {any} */ event) => choose("status", event.target.value) },
         ["", "running", "pending", "dead"].map((one) => h("option", { value: one, selected: one === status }, one || "all"))))),
     table("Jobs", ["Job", "Type", "Status", { title: "Version", number: true }, { title: "Priority", number: true }, "Allocations", "Deployment"], rows, "no jobs"),
-    found.total > rows.length && h("p.dim", {}, `the first ${number(rows.length)} of ${number(found.total)}`),
+    pager("jobs", offset, found.total),
   ];
 }
 
@@ -49,7 +50,8 @@ function groups(found) {
 export async function jobPage({ path, params, at }, signal) {
   const id = path[1] ?? "";
   const shown = params.get("show") ?? "overview";
-  const found = await query("job", { id, limit: ALLOCS_MAX }, at, signal);
+  const offset = shown === "overview" ? pageOffset(params) : 0;
+  const found = await query("job", { id, limit: PAGE_ROWS, offset }, at, signal);
   const one = found.job;
   const tabs = ["overview", "versions", "timeline", "source"];
   return [
@@ -63,12 +65,13 @@ export async function jobPage({ path, params, at }, signal) {
       h("a", { href: address(["job", id], { show: name === "overview" ? "" : name }), "aria-current": name === shown ? "page" : false }, name))),
     shown === "versions" ? await versions(id, at, params, signal)
       : shown === "timeline" ? await timeline(id, at, signal)
-        : shown === "source" ? await source(id, at, signal) : await overview(found, id, at, signal),
+        : shown === "source" ? await source(id, at, signal) : await overview(found, offset, at, signal),
   ];
 }
 
-/** @param {any} found @param {string} id @param {number} at @param {AbortSignal} signal */
-async function overview(found, id, at, signal) {
+/** @param {any} found @param {number} offset of its allocations @param {number} at @param {AbortSignal} signal */
+async function overview(found, offset, at, signal) {
+  const id = found.job.id;
   const [deployments, services] = await Promise.all([
     query("deployments", { job_id: id, limit: 10 }, at, signal), query("services", { job_id: id, limit: 50 }, at, signal)]);
   const { rollout } = found;
@@ -88,7 +91,8 @@ async function overview(found, id, at, signal) {
       ["Next", clockNs(found.periodic.next_ns)], ["Problem", found.periodic.problem]])),
     found.children_total > 0 && section("Children", table("Children", ["Job", "Status"],
       found.children.map((/** @type {any} */ one) => [job(one.id), state(one.status)]))),
-    section(`Allocations (${number(found.allocations_total)})`, table("Allocations", ALLOC_COLUMNS, allocRows(found.allocations), "no allocations")),
+    section(`Allocations (${number(found.allocations_total)})`, table("Allocations", ALLOC_COLUMNS, allocRows(found.allocations), "no allocations"),
+      pager("allocations", offset, found.allocations_total)),
     deployments.deployments.length > 0 && section("Deployments", table("Deployments", ["Deployment", { title: "Version", number: true }, "Status", "Description"],
       deployments.deployments.map((/** @type {any} */ one) => [link("deployment", one.id, short(one.id)), one.version, state(one.status), plain(one.description)]))),
     services.services.length > 0 && section("Services", table("Services", ["Service", "Tags", { title: "Instances", number: true }, { title: "Passing", number: true }],

@@ -4,9 +4,10 @@ import { h, plain } from "../lib/dom.js";
 import { canChange, json, query, send } from "../lib/api.js";
 import { clock, clockNs, mib, number, percent } from "../lib/format.js";
 import { address, here } from "../lib/router.js";
-import { ALLOC_COLUMNS, act, alloc, allocRows, bar, choice, eventTable, fields, node, section, state, table } from "../lib/parts.js";
+import { ALLOC_COLUMNS, PAGE_ROWS, act, alloc, allocRows, bar, choice, eventTable, fields, node, pageOffset, pager, section, state, table } from "../lib/parts.js";
 
-const NODES_MAX = 500, EVENT_RECORDS = 1000, WHOLE = 10_000;
+/** Nodes that are sorted here. */
+const NODES_MAX = 1000, EVENT_RECORDS = 1000, WHOLE = 10_000;
 const RESOURCES = ["cpu_mhz", "memory_mib", "disk_mib"];
 const SORTS = [["", "id"], ...RESOURCES.map((name) => [name, name.split("_")[0]]), ["allocations", "allocations"]];
 const DEADLINES = [["600", "10 minutes"], ["3600", "1 hour"], ["0", "no deadline"], ["-1", "at once"]];
@@ -19,17 +20,22 @@ const status = (one) => [state(one.status), one.draining ? " draining" : one.eli
 /** @param {import("../lib/router.js").Place} place @param {AbortSignal} signal */
 export async function nodes({ params, at }, signal) {
   const id = params.get("q") ?? "";
-  const found = await query("nodes", { id, limit: NODES_MAX }, at, signal);
-  const sort = params.get("sort") ?? "";
+  const sort = params.get("sort") ?? "", offset = pageOffset(params);
+  const found = await query("nodes", sort ? { id, limit: NODES_MAX } : { id, limit: PAGE_ROWS, offset }, at, signal);
   const go = (/** @type {any} */ changed) => location.replace(address(["nodes"], { q: id, sort, ...changed }, here().at));
-  if (sort) found.nodes.sort((/** @type {any} */ a, /** @type {any} */ b) => key(b, sort) - key(a, sort) || (a.id < b.id ? -1 : 1));
+  const known = sort ? found.nodes.length : found.total;
+  if (sort) {
+    found.nodes.sort((/** @type {any} */ a, /** @type {any} */ b) => key(b, sort) - key(a, sort) || (a.id < b.id ? -1 : 1));
+    found.nodes = found.nodes.slice(offset, offset + PAGE_ROWS);
+  }
   return [
     h("h1", {}, "Nodes"),
     h("p.choices", {}, h("label", {}, "Beginning of the id ", h("input", { type: "search", value: id, onchange: (/** @type {any} */ event) => go({ q: event.target.value }) })),
       choice("Sort by", sort, SORTS, (value) => go({ sort: value }))),
     table("Nodes", ["Node", "Class", "Datacenter", "Status", "CPU", "Memory", "Disk", { title: "Allocations", number: true }],
       found.nodes.map((/** @type {any} */ one) => [node(one.id), plain(one.class), plain(one.datacenter), status(one), ...shares(one), number(one.allocations)]), "no nodes"),
-    found.total > found.nodes.length && h("p.dim", {}, `the first ${number(found.nodes.length)} of ${number(found.total)} by id${sort ? "; the picture of the cluster sorts all" : ""}`),
+    pager("nodes", offset, known),
+    found.total > known && h("p.dim", {}, `the first ${number(known)} of ${number(found.total)} by id are sorted; the picture of the cluster sorts all`),
   ];
 }
 
@@ -54,10 +60,10 @@ const poolBar = (pool) => [
       h("li", {}, plain(`${[one.vendor, one.model, one.id].filter(Boolean).join(" ")}: ${one.used / WHOLE} in use${one.present ? "" : ", gone"}`)))))];
 
 /** @param {import("../lib/router.js").Place} place @param {AbortSignal} signal */
-export async function nodePage({ path, at }, signal) {
-  const id = path[1] ?? "";
+export async function nodePage({ path, params, at }, signal) {
+  const id = path[1] ?? "", offset = pageOffset(params);
   const [found, past] = await Promise.all([
-    query("node", { id, limit: 200 }, at, signal), json("/v1/caravan/events", { node: id, to: at, limit: EVENT_RECORDS }, { signal })]);
+    query("node", { id, limit: PAGE_ROWS, offset }, at, signal), json("/v1/caravan/events", { node: id, to: at, limit: EVENT_RECORDS }, { signal })]);
   const one = found.nodes[0];
   return [
     h("h1", {}, plain(one.name || one.id)),
@@ -70,13 +76,20 @@ export async function nodePage({ path, at }, signal) {
       ...bars(one).map((shown, nth) => [["CPU", "memory", "disk"][nth], shown]),
       ...Object.entries(one.pools ?? {}).map(([name, pool]) => [plain(name), poolBar(pool)]),
       ["free ports", number(one.ports_free)]])),
-    section(`Allocations (${number(found.allocations_total)})`, table("Allocations", ALLOC_COLUMNS, allocRows(found.allocations), "no allocations")),
+    section(`Allocations (${number(found.allocations_total)})`, table("Allocations", ALLOC_COLUMNS, allocRows(found.allocations), "no allocations"), pager("allocations", offset, found.allocations_total)),
     found.ports.length > 0 && section("Ports", table("Ports", [{ title: "Port", number: true }, "Allocation", "Kind"],
       found.ports.map((/** @type {any} */ one) => [one.port, alloc(one.allocation), one.static ? "static" : "dynamic"]))),
     section("Attributes", h("details", {}, h("summary", {}, `${Object.keys(found.attributes).length} attributes, ${Object.keys(found.meta).length} of meta`),
       fields(Object.entries({ ...found.attributes, ...Object.fromEntries(Object.entries(found.meta).map(([key, value]) => [`meta.${key}`, value])) }).sort()))),
     section("Events", h("p.dim", {}, `of the records ${past.from} to ${past.to}`), eventTable(past.lines.slice().reverse(), clock)),
   ];
+}
+
+/** A node by the UUID under which Nomad's clients know it. @param {import("../lib/router.js").Place} place @param {AbortSignal} signal */
+export async function client({ path, at }, signal) {
+  const found = await json(`/v1/node/${encodeURIComponent(path[1] ?? "")}`, {}, { signal });
+  location.replace(address(["node", found.Meta["caravan.node_id"]], {}, at));
+  return [h("h1", {}, "Node")];
 }
 
 /** Drain and eligibility. @param {any} one */

@@ -3,7 +3,6 @@
 A message may name the trace that it belongs to in the header `traceparent` (W3C Trace Context).
 """
 
-import re
 import secrets
 import time
 from typing import Any
@@ -11,8 +10,9 @@ from typing import Any
 import structlog
 from faststream import BaseMiddleware
 
+from shared.protocol.trace_context import parent_span
+
 log = structlog.get_logger()
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 
 
 class BusCounts:
@@ -35,8 +35,7 @@ class BusCounts:
 def trace_of(headers: object) -> tuple[str, str]:
     """Ids of the trace and of the span that caused a message; a new trace and no span where it names none."""
     text = headers.get("traceparent", "") if isinstance(headers, dict) else ""
-    found = _TRACEPARENT.fullmatch(str(text))
-    return (found[1], found[2]) if found is not None else (secrets.token_hex(16), "")
+    return parent_span(str(text)) or (secrets.token_hex(16), "")
 
 
 def counting(counts: BusCounts) -> type[BaseMiddleware[Any, Any]]:
