@@ -54,6 +54,21 @@ class Scored(Wire, frozen=True, kw_only=True, omit_defaults=False):
     scores: dict[str, float] = {}
 
 
+class EvictionChoice(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """A set of victims on a node. Sets are compared by highest priority, then `priority_sum`, then `work_lost`."""
+
+    node: str
+    victims: int = 0
+    #: jobs of the victims, sorted, at most five.
+    jobs: tuple[str, ...] = ()
+    highest_priority: int = 0
+    priority_sum: int = 0
+    #: how many log positions ago the victims were placed, summed.
+    work_lost: int = 0
+    #: of an alternative: what was better about the chosen one.
+    worse_by: str = ""
+
+
 class WhyAnswer(QueryAnswer, frozen=True, kw_only=True):
     """`caravan why`, `query.why_not`: which nodes were looked at for an allocation, and what spoke for and against."""
 
@@ -83,6 +98,9 @@ class WhyAnswer(QueryAnswer, frozen=True, kw_only=True):
     text: str = ""
     #: nodes that no filter refuses and that lack room.
     lacking: int = 0
+    #: of what evicts: what the victims cost, and the cheapest other choices, at most three.
+    eviction: EvictionChoice | None = None
+    alternatives: tuple[EvictionChoice, ...] = ()
 
 
 class EvalsAnswer(QueryAnswer, frozen=True, kw_only=True):

@@ -226,7 +226,7 @@ READERS = (
         shared/archive/: rows of the exported tables
             only in the exported table of events: CLUSTER LOG SUBMISSIONS job.evaluated node.refused
                 pool.declared capacity.freed reservations.changed
-            {_CLEAN}: submissions.collected evaluations.collected allocations.collected
+            {_CLEAN}: submissions.collected evaluations.collected
             in the exported table of events alone: VERSIONS
             {_LAUNCHES}: job.payload
     """),

@@ -317,6 +317,14 @@ class JobsCollected(Event, frozen=True, kw_only=True, tag="jobs.collected"):
 # ---- commands (cmd.job) ----
 
 
+class MemoryLimit(Wire, frozen=True, kw_only=True):
+    """The `memory_max` of a task: how far it may grow above what the scheduler counts."""
+
+    group: str
+    task: str
+    memory_max_mib: int
+
+
 class RegisterJob(Command, frozen=True, kw_only=True, tag="register_job"):
     """Register a job. Natural key: submission_id."""
 
@@ -347,6 +355,8 @@ class RegisterJob(Command, frozen=True, kw_only=True, tag="register_job"):
     jobs_prev: int = 0
     #: as in JobRegistered.
     traceparent: str = ""
+    #: tasks with a memory_max that is a number, to warn of those that no node can hold.
+    memory_limits: tuple[MemoryLimit, ...] = ()
 
 
 class StopJob(Command, frozen=True, kw_only=True, tag="stop_job"):

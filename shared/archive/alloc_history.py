@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas.allocations import AllocationsDisplaced, AllocationsReported
+from schemas.allocations import AllocationsCollected, AllocationsDisplaced, AllocationsReported
 from schemas.base import Event, JobId, NodeId
 from schemas.jobs import JobRegistered
 from schemas.nodes import NodeRegistered
@@ -19,7 +19,14 @@ from shared.core.columns import Rows, grown
 from shared.core.state.ids import ALLOC_SALT, alloc_id, shown_halves
 from shared.core.state.name_runs import expand_runs
 from shared.core.state.state import State
-from shared.core.state.tables.allocations import CLIENT_CODE, EVICT, STOP, TERMINAL
+from shared.core.state.tables.allocations import (
+    CLIENT_CODE,
+    EVICT,
+    STOP,
+    TERMINAL,
+    collected_rows,
+    keeps_room,
+)
 
 
 class AllocationHistory:
@@ -41,6 +48,7 @@ class AllocationHistory:
         self._changes = buffers["changes"]
         self._tasks = buffers["tasks"]
         self._usage = buffers["usage"]
+        self._shares = buffers["shares"]
         self._ordinal_seq = 0
         self._ordinal = 0
 
@@ -51,9 +59,14 @@ class AllocationHistory:
         elif isinstance(event, AllocationsDisplaced):
             rows = np.asarray(event.rows, dtype=np.int32)
             self._change(rows, at, reason="stopped by an operator")
+        elif isinstance(event, AllocationsCollected):
+            self._give_up_rooms(set(collected_rows(event).tolist()), set(), at)
         elif isinstance(event, PlanCommitted):
+            stopped = {row for stop in event.stops for row in stop.rows}
+            replaced = {key for one in event.placements for key in one.previous}
             evicted = self._evict(event, at)
-            self._stop(event, at, evicted)
+            ended = self._give_up_rooms(stopped, replaced, at)
+            self._stop(event, at, np.concatenate((evicted, ended)))
             for update in event.updates:
                 rows = np.asarray(update.rows, dtype=np.int32)
                 self._change(rows, at, version=update.version)
@@ -79,7 +92,9 @@ class AllocationHistory:
             codes = np.asarray(event.statuses, dtype=np.int64)
             differs = table.client[rows] != codes
             rows, codes = rows[differs], codes[differs]
-            ends = TERMINAL[codes] & table.is_holding(rows)
+            ends = TERMINAL[codes] & ~TERMINAL[table.client[rows]] & table.is_holding(rows)
+            if table.predecessors:
+                ends &= ~keeps_room(table, rows, codes)
             self._change(rows, at, client=codes, ends=ends)
         for detail in event.details:
             self._tasks.add_event(
@@ -97,14 +112,24 @@ class AllocationHistory:
             self._change(rows, at, desired=EVICT, ends=table.is_holding(rows), reason=reason)
         return rows
 
-    def _stop(self, event: PlanCommitted, at: EventPosition, evicted: Rows) -> None:
+    def _give_up_rooms(self, ended: set[int], replaced: set[int], at: EventPosition) -> Rows:
+        """Record the end of rooms that were kept for replacements, by rows or by keys; returns the rows."""
+        table = self._state.allocations
+        rooms = sorted(table.predecessors.rooms)
+        rows = [row for row in rooms if row in ended or int(table.key[row]) in replaced]
+        found = np.asarray(rows, dtype=np.int32)
+        if rows:
+            self._change(found, at, ends=np.ones(len(rows), dtype=np.bool_))
+        return found
+
+    def _stop(self, event: PlanCommitted, at: EventPosition, gone: Rows) -> None:
         table = self._state.allocations
         for stop in event.stops:
             rows = np.asarray(stop.rows, dtype=np.int32)
             client: int = CLIENT_CODE[stop.client_status] if stop.client_status else -1
             ends = np.zeros(len(rows), dtype=np.bool_)
             if client >= 0 and TERMINAL[client]:
-                ends = table.is_holding(rows) & ~np.isin(rows, evicted)
+                ends = table.is_holding(rows) & ~np.isin(rows, gone)
             desired = np.where(table.desired[rows] == EVICT, -1, STOP)
             self._change(rows, at, client=client, desired=desired, ends=ends, reason=stop.reason)
 
@@ -205,6 +230,8 @@ class AllocationHistory:
         self._spans.begin(new, {**shared, **words, **begun})
         groups = self._state.allocations.groups
         refs = [groups.ref_of[JobId(event.job_id), one.version, one.group] for one in placements]
+        if any(groups.extras[ref] is not None for ref in refs):
+            self._share(new, at)
         widths = [len(one.rows) for one in placements]
         ask = np.repeat(groups.ask[refs], widths, axis=0) * counts[:, None]
         self._usage.extend(
@@ -219,6 +246,21 @@ class AllocationHistory:
             job_id=job,
             group_name=np.repeat(names, widths),
         )
+
+    def _share(self, rows: Rows, at: EventPosition) -> None:
+        """Record what new allocations hold of pools: devices, cores, custom resources."""
+        table, offers = self._state.allocations, self._state.fleet.offers
+        for row in rows.tolist():
+            holding = table.holdings.get(row)
+            for pool, slot, amount in () if holding is None else holding.parts:
+                instance = offers.instance_id(int(table.node[row]), pool, slot)
+                self._shares.add_event(
+                    at,
+                    key=int(table.key[row]),
+                    amount=amount,
+                    pool=self._words.code(pool),
+                    instance=self._words.code(instance),
+                )
 
     def restore_open(self, standing: OpenIntervals | None = None) -> None:
         """Learn nodes, groups and what holds resources from the state: it was replayed without us.

@@ -71,6 +71,8 @@ FACT_TABLES: dict[str, dict[str, str]] = {
         BIGINT="seq t_ns allocations cpu_mhz memory_mib disk_mib",
         WORD="job_id group_name node_id",
     ),
+    # What one allocation holds of a pool, from its placement to its end; amounts in 1/10,000.
+    "shares": _typed(BIGINT="seq n t_ns key amount", WORD="pool instance"),
     "nodes": _typed(
         BIGINT="seq n t_ns cpu_mhz memory_mib disk_mib",
         VARCHAR="node_id name datacenter node_pool node_class status reason attributes meta",

@@ -90,6 +90,14 @@ FROM (
         FROM facts.changes c JOIN facts.placements p ON p.key = c.key WHERE c.client >= 0
     ) s WINDOW w AS (PARTITION BY key ORDER BY seq, n)
 );
+CREATE VIEW pool_usage AS
+SELECT _id(p.id_high, p.id_low) AS id, p.job_id, p.group_name, p.node_id, s.pool,
+    nullif(s.instance, '') AS instance, s.amount * 0.0001::DECIMAL(5, 4) AS amount, s.seq AS from_seq,
+    e.seq AS to_seq, at_ns(s.t_ns) AS from_time, at_ns(e.t_ns) AS to_time, (e.t_ns - s.t_ns) / 1e9 AS seconds, s.key
+FROM facts.shares s JOIN facts.placements p ON p.key = s.key LEFT JOIN (
+    SELECT key, min(seq) AS seq, min(t_ns) AS t_ns FROM facts.changes WHERE is_end GROUP BY key
+) e ON e.key = s.key;
+
 CREATE VIEW tasks AS
 SELECT _id(p.id_high, p.id_low) AS id, p.job_id, p.group_name, p.node_id, t.seq, at_ns(t.t_ns) AS time,
     one.key AS task,
@@ -386,7 +394,16 @@ VIEWS = _WORDS + _TABLES + _MACROS
 
 #: Tables and macros for queries.
 SQL_TABLES = (
-    *("events", "jobs", "groups", "allocations", "allocation_states", "tasks", "nodes"),
+    *(
+        "events",
+        "jobs",
+        "groups",
+        "allocations",
+        "allocation_states",
+        "pool_usage",
+        "tasks",
+        "nodes",
+    ),
     *("evaluations", "decisions", "deployments", "launches", "rollouts", "reasons", "records"),
 )
 SQL_MACROS = (

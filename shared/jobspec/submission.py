@@ -30,7 +30,7 @@ from shared.jobspec.checks.unsupported_fields import (
 )
 from shared.jobspec.compile.gates import compile_gates, compile_windows
 from shared.jobspec.compile.group_ask import NO_REMOTE_DRIVERS, RemoteDriverMap
-from shared.jobspec.compile.groups import compile_groups
+from shared.jobspec.compile.groups import compile_groups, compile_memory_limits
 from shared.jobspec.compile.launches import compile_parameterized, compile_periodic
 from shared.jobspec.dispatch import DispatchRequest, read_dispatch
 from shared.jobspec.nomad.job import JOB_DECODER, JobSpec
@@ -321,6 +321,7 @@ def to_command(
         parameterized=compile_parameterized(job),
         gates=compile_gates(job),
         windows=compile_windows(job),
+        memory_limits=compile_memory_limits(job),
         check_index=submission.check_index,
         jobs_seq=jobs_seq,
         jobs_prev=jobs_prev,

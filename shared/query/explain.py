@@ -45,6 +45,7 @@ from shared.core.state.state import State
 from shared.core.state.tables.allocations import COMPLETE, FAILED, LOST, RUN
 from shared.core.state.tables.jobs import Job
 from shared.errors import CommandInvalid
+from shared.query.eviction_choices import EvictionFields, eviction_fields
 
 #: How an allocation ended, by its status.
 _ENDS = {COMPLETE: "it has completed", FAILED: "it has failed", LOST: "it was lost"}
@@ -82,8 +83,10 @@ def explain_candidate(
         evicting = looking.evict() if waiting_group is None else None
         if evicting is not None:
             node, victims = evicting
+            again = PlacementProbe(with_own_rooms(Snapshot(state, held, masks), job), job, group)
             return msgspec.structs.replace(
                 answer,
+                **eviction_fields(state, again, node, victims),
                 victims=tuple(_named(state, victims)),
                 text=found.eviction_text(job, group, node, len(victims)),
             )
@@ -160,7 +163,10 @@ def explain_placement(
     answer = found.answer(job, group, decision)
     evictions = [one for part in made.plan.parts.values() for one in part.evictions]
     victims = [row for one in evictions for row in one.rows]
-    evicted = _named(state, [row for row in victims if state.allocations.node[row] == node])
+    own = [row for row in victims if state.allocations.node[row] == node]
+    evicted = _named(state, own)
+    if own:
+        answer = msgspec.structs.replace(answer, **_eviction(state, looking, made, victims))
     if group.sticky and _node_of(state, now.allocations.previous.get(row, 0)) == node:
         text = f"{job.id}.{group.name} is on {state.fleet.ids[node]}: its predecessor's data is there (sticky)"
     else:
@@ -169,6 +175,22 @@ def explain_placement(
         text = f"{text.replace(' is on ', ' was placed on ', 1)}; {fate}"
     return msgspec.structs.replace(
         answer, seq=now.seq, allocation=alloc_id(key), victims=tuple(evicted), text=text
+    )
+
+
+def _eviction(
+    state: State, looking: PlacementProbe, made: _RecordedPlacement, victims: Sequence[int]
+) -> EvictionFields:
+    """Compare what a placement evicted with its alternatives; other `victims` of the plan went before."""
+    nodes = {row: int(state.allocations.node[row]) for row in victims}
+    earlier = {row for one in made.earlier for row in one.rows} - {made.node}
+    return eviction_fields(
+        state,
+        looking,
+        made.node,
+        [row for row, node in nodes.items() if node == made.node],
+        gone=[row for row, node in nodes.items() if node in earlier],
+        placed=made.plan.count_on(made.node),
     )
 
 

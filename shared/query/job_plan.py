@@ -19,7 +19,7 @@ from schemas.job_answers import (
     VictimLine,
 )
 from schemas.jobs import RegisterJob
-from shared.core.decide.jobs.submissions import unknown_pool_warnings
+from shared.core.decide.jobs.submissions import fleet_warnings
 from shared.core.resources.held import HeldResources
 from shared.core.scheduling.explain.placement_probe import PlacementProbe
 from shared.core.scheduling.feasibility.filters import PlacementCache
@@ -85,7 +85,7 @@ def plan_job(state: State, masks: PlacementCache, submission: ParsedSubmission) 
         victims=victim_lines(state, proposal),
         unplaced=unplaced,
         gates=_gates(job) if touches and not job.stopped else (),
-        warnings=(*submission.warnings, *unknown_pool_warnings(state, job.node_pool)),
+        warnings=(*submission.warnings, *fleet_warnings(state, command)),
     )
 
 

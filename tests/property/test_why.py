@@ -122,3 +122,29 @@ def test_why_not_agrees_with_placing(seed: int) -> None:
                 state, PlacementCache(), job, next(iter(one.waiting))
             ).fitting
     assert asked
+
+
+def test_why_of_an_eviction_shows_what_it_could_have_taken() -> None:
+    """In every storm: a choice has its cost, at most three others, cheapest first, and says why each was not taken."""
+    choices = others = 0
+    for seed in SEEDS:
+        past, records = storm(seed)
+        table = past.state.allocations
+        for row in table.live_rows().tolist():
+            answer = explain_placement(past.state, records, row)
+            assert (answer.eviction is not None) == bool(answer.victims), answer.text
+            if answer.eviction is None:
+                assert not answer.alternatives
+                continue
+            chosen = answer.eviction
+            assert (chosen.node, chosen.victims) == (answer.node, len(answer.victims))
+            costs = [
+                (one.highest_priority, one.priority_sum, one.work_lost)
+                for one in (chosen, *answer.alternatives)
+            ]
+            assert len(answer.alternatives) <= 3 and costs[1:] == sorted(costs[1:])
+            for cost, one in zip(costs[1:], answer.alternatives, strict=True):
+                assert one.worse_by
+                assert cost >= costs[0] or "the plan placed" in one.worse_by, (seed, row, answer)
+            choices, others = choices + 1, others + len(answer.alternatives)
+    assert choices >= 3 and others >= 3

@@ -422,6 +422,22 @@ class EvalsAnswer(msgspec.Struct, frozen=True, kw_only=True):
     total: int = 0
 
 
+class EvictionChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """A set of victims on a node. Sets are compared by highest priority, then
+    `priority_sum`, then `work_lost`.
+    """
+    node: str
+    victims: int = 0
+    #: jobs of the victims, sorted, at most five.
+    jobs: tuple[str, ...] = ()
+    highest_priority: int = 0
+    priority_sum: int = 0
+    #: how many log positions ago the victims were placed, summed.
+    work_lost: int = 0
+    #: of an alternative: what was better about the chosen one.
+    worse_by: str = ""
+
+
 class Exhausted(msgspec.Struct, frozen=True, kw_only=True):
     """A dimension, and how many feasible nodes have too little of it; one node may count in
     several.
@@ -1243,3 +1259,6 @@ class WhyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     #: nodes that no filter refuses and that lack room.
     lacking: int = 0
+    #: of what evicts: what the victims cost, and the cheapest other choices, at most three.
+    eviction: EvictionChoice | None = None
+    alternatives: tuple[EvictionChoice, ...] = ()

@@ -104,7 +104,28 @@ def print_why(out: CommandOutput, answer: WhyAnswer) -> None:
         ],
         "Best nodes with capacity",
     )
+    _print_evictions(out, answer)
     for victim in answer.victims:
         out.line(f"evicted: {victim}", "yellow")
     for reason in answer.reasons:
         out.line(reason, "yellow")
+
+
+def _print_evictions(out: CommandOutput, answer: WhyAnswer) -> None:
+    chosen = () if answer.eviction is None else (answer.eviction,)
+    out.table(
+        "NODE|VICTIMS>|HIGHEST PRIORITY>|PRIORITIES>|WORK LOST>|JOBS|WORSE BY",
+        [
+            (
+                one.node if one.worse_by else f"{one.node} *",
+                one.victims,
+                one.highest_priority,
+                one.priority_sum,
+                one.work_lost,
+                ", ".join(one.jobs),
+                one.worse_by,
+            )
+            for one in (*chosen, *answer.alternatives)
+        ],
+        "Evictions: the choice and its alternatives",
+    )

@@ -79,6 +79,20 @@ def compile_groups(
     )
 
 
+def compile_memory_limits(job: JobSpec) -> tuple[jobs.MemoryLimit, ...]:
+    """Return the tasks of a valid job that may grow to so many MiB: the scheduler counts none of it."""
+    return tuple(
+        [
+            jobs.MemoryLimit(
+                group=group.name, task=task.name, memory_max_mib=task.resources.memory_max_mib
+            )
+            for group in job.groups
+            for task in group.tasks
+            if task.resources.memory_max_mib > 0
+        ]
+    )
+
+
 def group_digest(
     group: JsonObject, job_meta: JsonObject | None, remotes: JsonObject | None = None
 ) -> str:

@@ -93,6 +93,45 @@ def test_why_not_names_who_would_have_to_go(world: Cluster) -> None:
     assert meek.wait_class == "capacity" and not meek.victims
 
 
+def test_why_not_shows_the_choices_of_victims(world: Cluster) -> None:
+    """The chosen set is the cheapest; each alternative names its node, its cost, and what was worse about it."""
+    for name, priority in (("n2", 30), ("n3", 40), ("n4", 40), ("n5", 40)):
+        world.do(join(name, attributes={"driver.raw_exec": "1"}))
+        fill(world, f"of-{name}", priority=priority, cpu_mhz=1000)
+    for name in ("low-a", "low-b"):
+        world.run(register(name, group(cpu_mhz=10, memory_mib=10), priority=10))
+    world.do(register("prod", group(cpu_mhz=600, memory_mib=10), priority=50))
+    before = world.state.hashes()
+    job_now = world.state.jobs.by_id[JobId("prod")]
+    answer = explain_candidate(world.state, PlacementCache(), job_now, "")
+    assert answer.eviction is not None
+    chosen = answer.eviction
+    assert (chosen.node, chosen.victims, chosen.jobs) == ("n1", 1, ("old",))
+    assert (chosen.highest_priority, chosen.priority_sum, chosen.worse_by) == (20, 20, "")
+    assert [one.node for one in answer.alternatives] == ["n2", "n5", "n4"]
+    assert [one.worse_by for one in answer.alternatives] == [
+        f"highest priority of a victim {priority}, not 20" for priority in (30, 40, 40)
+    ]
+    works = [one.work_lost for one in answer.alternatives]
+    assert works[1] < works[2], "of equal priorities the youngest is the cheapest"
+    assert world.state.hashes() == before
+
+
+def test_why_not_shows_other_victims_on_the_same_node() -> None:
+    """One node: the alternative spares the chosen victim and costs more."""
+    world = Cluster(policy=ALL)
+    world.do(join("n1"))
+    fill(world, "older", priority=20, cpu_mhz=500)
+    fill(world, "younger", priority=20, cpu_mhz=500)
+    world.do(register("prod", group(cpu_mhz=500, memory_mib=10), priority=50))
+    job_now = world.state.jobs.by_id[JobId("prod")]
+    answer = explain_candidate(world.state, PlacementCache(), job_now, "")
+    (other,) = answer.alternatives
+    assert answer.eviction is not None and answer.eviction.jobs == ("younger",)
+    assert (other.node, other.jobs) == ("n1", ("older",))
+    assert other.worse_by == f"work lost {other.work_lost}, not {answer.eviction.work_lost}"
+
+
 def test_the_score_of_a_plan_is_that_of_all_scorers() -> None:
     """What a plan shows of a node is what why-not says of it: the fit is one scorer of several."""
     world = Cluster(policy=ALL)

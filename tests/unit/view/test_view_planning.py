@@ -68,6 +68,23 @@ def test_what_finds_no_room_is_told_with_its_reason() -> None:
     assert answer["groups"]["web"]["place"] == 11
 
 
+def test_a_memory_max_above_every_node_is_warned_of() -> None:
+    """A plan warns as a submission does, with the task and the largest node; what fits or is unlimited is quiet."""
+
+    def warned(memory_max: int) -> list[str]:
+        job = edited()
+        job["TaskGroups"][0]["Tasks"][0]["Resources"]["MemoryMaxMB"] = memory_max  # type: ignore[index]
+        found: list[str] = ready().ask("plan", Job=job)["warnings"]
+        return found
+
+    (said,) = warned(5000)
+    assert said == (
+        "group 'web': task 'server': resources: memory_max 5000 MiB:"
+        " above the memory of every node in pool 'default'; the largest, n0, has 4096 MiB"
+    )
+    assert warned(4096) == warned(0) == []
+
+
 def test_a_job_that_runs_on_every_node_is_planned_node_by_node() -> None:
     """A sysbatch plan places its count on each node, and says which of it finds no room there."""
     answer = ready(3).ask("plan", Job={**JOB, "Type": "sysbatch"})

@@ -50,6 +50,9 @@ _VERBS: dict[type, str] = {
 #: Pools that exist without nodes, as in Nomad.
 BUILT_IN_POOLS = ("default", "all")
 
+#: Tasks that a warning names; the rest is counted.
+_WARNED_MAX = 5
+
 
 def decide_submission(state: State, command: SubmissionCommand | SkipSubmission) -> list[Event]:
     """Decide one command of `cmd.job`.
@@ -195,7 +198,7 @@ def _register(state: State, command: RegisterJob, old: Job | None, origin: int =
         submission_id=command.submission_id,
         digest=command.digest,
         evaluation=EvalKey(0) if is_pattern else next_evaluation(state),
-        warnings=command.warnings + unknown_pool_warnings(state, command.node_pool),
+        warnings=command.warnings + fleet_warnings(state, command),
         launches_after_ns=state.t_ns if command.periodic is not None else 0,
         # The same text again is not a revert.
         reverted_from=-1 if is_same else origin,
@@ -216,6 +219,34 @@ def unknown_pool_warnings(state: State, pool: str) -> tuple[str, ...]:
     if pool in BUILT_IN_POOLS or state.fleet.count_pool(pool):
         return ()
     return (f"node_pool: no node is in pool {pool!r}; the job waits until one registers in it",)
+
+
+def fleet_warnings(state: State, command: RegisterJob) -> tuple[str, ...]:
+    """Warn of what the registered nodes cannot give a job; it is registered all the same."""
+    unknown = unknown_pool_warnings(state, command.node_pool)
+    return unknown or _memory_max_warnings(state, command)
+
+
+def _memory_max_warnings(state: State, command: RegisterJob) -> tuple[str, ...]:
+    """Warn of each `memory_max` above the memory of every node of the pool: the task is placed and cannot reach it."""
+    if not command.memory_limits:
+        return ()
+    fleet, pool = state.fleet, command.node_pool
+    rows = [row for row in fleet.row_of.values() if pool in {"all", fleet.specs[row].node_pool}]
+    if not rows:
+        return ()
+    largest = min(rows, key=lambda row: (-int(fleet.capacity[row, 1]), fleet.ids[row]))
+    most = int(fleet.capacity[largest, 1])
+    over = [one for one in command.memory_limits if one.memory_max_mib > most]
+    parts = [
+        f"group {one.group!r}: task {one.task!r}: resources: memory_max {one.memory_max_mib} MiB"
+        for one in over[:_WARNED_MAX]
+    ]
+    if len(over) > _WARNED_MAX:
+        parts.append(f"{len(over) - _WARNED_MAX} more tasks")
+    where = "every node" if pool == "all" else f"every node in pool {pool!r}"
+    beyond = f"above the memory of {where}; the largest, {fleet.ids[largest]}, has {most} MiB"
+    return (f"{'; '.join(parts)}: {beyond}",) if parts else ()
 
 
 def _evaluation(job: Job, trigger: str) -> EvaluationsCreated:

@@ -23,7 +23,8 @@ from shared.core.scheduling.explain.shortages import NodeAvailability, RankedNod
 from shared.core.scheduling.feasibility.filters import FilterReport, NodeFilter, filters_of
 from shared.core.scheduling.model import LaneDraw, Snapshot
 from shared.core.scheduling.plan_state import PlanState
-from shared.core.scheduling.preemption.make_room import make_room
+from shared.core.scheduling.preemption.make_room import make_room, other_evictions
+from shared.core.scheduling.preemption.search import ChosenNode, cost_of_rows
 from shared.core.scheduling.reconcile.service_jobs import PlacementRequest
 from shared.core.scheduling.reconcile.system_jobs import reconcile_system
 from shared.core.scheduling.selection.spread_quotas import has_quotas
@@ -132,6 +133,17 @@ class PlacementProbe:
             return None
         made = make_room(self._plan, self._request, self._mask, ())
         return (int(made[0].placement.rows[0]), self._plan.victims) if made else None
+
+    def other_evictions(
+        self, node: int, victims: Sequence[int], *, gone: Sequence[int] = (), most: int
+    ) -> tuple[ChosenNode, list[ChosenNode]]:
+        """Return a choice of victims with its cost, and what could have been chosen instead, cheapest first."""
+        rows = tuple(victims)
+        chosen = ChosenNode(node, 1, rows, cost_of_rows(self._state, rows))
+        others = other_evictions(
+            self._plan, self._request, self._mask, chosen, gone=gone, most=most
+        )
+        return chosen, others
 
     def is_first(self, row: int) -> bool:
         """Tell whether a row is in the lane that the plan's worker fills first."""

@@ -58,6 +58,12 @@ class RecordedPlan(msgspec.Struct):
                 for row in evictions.rows:
                     self.victims[row] = int(state.allocations.key[row])
 
+    def count_on(self, node: int) -> int:
+        """How many allocations it proposed for one fleet row."""
+        placements = [one for part in self.parts.values() for one in part.placements]
+        pairs = (pair for one in placements for pair in zip(one.rows, one.counts, strict=True))
+        return sum(count for row, count in pairs if row == node)
+
     @property
     def last_seq(self) -> int:
         """The seq from which on the log shows all of it."""

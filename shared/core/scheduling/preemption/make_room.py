@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas.jobs import ResourceAsk
+from schemas.jobs import SYSTEM_JOB_TYPES, ResourceAsk
 from shared.core.columns import Mask
 from shared.core.resources.asks import extra_asks_of
 from shared.core.scheduling.feasibility.node_limits import open_nodes, reserved_limit
@@ -17,8 +17,10 @@ from shared.core.scheduling.preemption.eviction import (
     EvictionContext,
     EvictionRules,
     Evictor,
+    preemption_input,
     unreplaced_eviction_nodes,
 )
+from shared.core.scheduling.preemption.search import ChosenNode, PreemptionSearch
 from shared.core.scheduling.reconcile.service_jobs import PlacementRequest
 from shared.core.scheduling.reservations.amounts import NO_LIMIT
 from shared.core.scheduling.selection.alternatives import assign_resources
@@ -52,6 +54,57 @@ def make_room(
             parts.append(PlacedPart(made.placement, positions, variant, made.holdings))
             rest = rest[made.placement.placed :]
     return parts
+
+
+def other_evictions(
+    plan: PlanState,
+    request: PlacementRequest,
+    mask: Mask,
+    chosen: ChosenNode,
+    *,
+    gone: Sequence[int] = (),
+    most: int,
+) -> list[ChosenNode]:
+    """What one more could evict instead of `chosen`, cheapest first: on other nodes, or other victims on its node.
+
+    `gone`: rows that the plan evicted before. Changes nothing.
+    """
+    counts = _RequestCounts(plan, request, ())
+    usable = mask & plan.ready if counts.open is None else mask & plan.ready & (counts.open > 0)
+    held = plan.held.copy(plan.size)
+    for row in gone:
+        held.remove(*plan.state.allocations.held_by(row))
+    context = EvictionContext(plan.state, plan.capacity, held)
+
+    def cheapest(open_: Mask, spared: Sequence[int], variant: int) -> ChosenNode | None:
+        asks = (request.group.alternatives or ((),))[variant]
+        ask = EvictionAsk(ask_columns(request.group), extra_asks_of(request.group), variant)
+        assign = partial(assign_resources, plan)
+        rules = EvictionRules(open_, counts.limit_for(asks), counts.add, assign)
+        not_these = np.concatenate((plan.evicted, np.array([*gone, *spared], np.int32)))
+        search = PreemptionSearch(plan.state, plan.job, not_these)
+        return next(search.place(preemption_input(context, ask, rules), 1), None)
+
+    for variant in range(max(len(request.group.alternatives), 1)):
+        found: list[ChosenNode] = []
+        there = np.zeros(plan.size, dtype=bool)
+        there[chosen.node] = usable[chosen.node]
+        for row in chosen.victims[:most]:
+            other = cheapest(there, (row,), variant)
+            if other is not None and other.victims not in {one.victims for one in found}:
+                found.append(other)
+        elsewhere = usable.copy()
+        elsewhere[chosen.node] = False
+        # A system job takes every node: no other one was an alternative.
+        for _ in range(0 if plan.job.job_type in SYSTEM_JOB_TYPES else most):
+            other = cheapest(elsewhere, (), variant)
+            if other is None:
+                break
+            found.append(other)
+            elsewhere[other.node] = False
+        if found:
+            return sorted(found, key=lambda one: (one.cost, one.node))[:most]
+    return []
 
 
 def _evictor(plan: PlanState) -> Evictor:

@@ -382,6 +382,14 @@ def _helps(item: VictimCandidate, need: Sequence[int]) -> bool:
     return any(give and want for give, want in zip(item.release, need, strict=True))
 
 
+def cost_of_rows(state: State, rows: Sequence[int]) -> VictimCost:
+    """The cost of evicting these allocations, as nodes are compared by it."""
+    table, at = state.allocations, np.asarray(rows, dtype=np.int32)
+    priority = table.groups.priority[table.group[at]]
+    work = state.seq - state.policy.incarnations.seqs(table.key[at])
+    return int(priority.max()), int(priority.sum()), int(work.sum())
+
+
 def evictions_of(state: State, victims: Sequence[int]) -> tuple[Evictions, ...]:
     """Group victims by job."""
     table = state.allocations

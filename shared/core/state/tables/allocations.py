@@ -486,7 +486,7 @@ class AllocationTable(EventConsumer):
 
     def _collect(self, event: AllocationsCollected, seq: int) -> None:
         del seq
-        rows = _collected_rows(event)
+        rows = collected_rows(event)
         if self.predecessors:
             self._settle_predecessors(self.key[rows].tolist())
         refs = np.unique(self.group[rows]).tolist()
@@ -573,7 +573,7 @@ def keeps_room(table: AllocationTable, rows: Rows, codes: NDArray[np.integer]) -
     return kept
 
 
-def _collected_rows(event: AllocationsCollected) -> Rows:
+def collected_rows(event: AllocationsCollected) -> Rows:
     """Rows that left, one by one."""
     rows = np.asarray(event.rows, dtype=np.int32)
     runs = np.asarray(event.runs, dtype=np.int32).reshape(-1, 2)

@@ -1,5 +1,7 @@
 """Submissions against the state: versions, check-and-set, natural keys, the drop box."""
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -10,6 +12,7 @@ from schemas.jobs import (
     JobEvaluated,
     JobRegistered,
     JobStopped,
+    MemoryLimit,
     SkipSubmission,
     SubmissionRefused,
 )
@@ -158,6 +161,32 @@ def test_a_job_registered_as_stopped_runs_nothing(job_type: str) -> None:
     assert "app" not in world.state.jobs.everywhere
     world.do(register("app", job_type=job_type, submission_id="s3", stopped=True))
     assert world.state.jobs.by_id["app"].version == 1
+
+
+def test_a_memory_max_above_every_node_is_warned_of() -> None:
+    """The verdict names the block and the largest node of the pool; a node that has so much ends the warning."""
+    world = Cluster()
+    limits = (
+        MemoryLimit(group="web", task="main", memory_max_mib=3000),
+        MemoryLimit(group="web", task="log", memory_max_mib=2000),
+    )
+
+    def warned(name: str, **fields: Any) -> tuple[str, ...]:
+        (registered, *_) = world.do(register(name, memory_limits=limits, **fields))
+        assert isinstance(registered, JobRegistered)
+        return registered.warnings
+
+    assert warned("no-node") == ()
+    world.do(join("n1", memory_mib=1000), join("n2", memory_mib=2000))
+    world.do(join("big", memory_mib=9000, node_pool="gpu"))
+    (said,) = warned("app")
+    assert said == (
+        "group 'web': task 'main': resources: memory_max 3000 MiB:"
+        " above the memory of every node in pool 'default'; the largest, n2, has 2000 MiB"
+    )
+    assert warned("in-gpu", node_pool="gpu") == warned("in-all", node_pool="all") == ()
+    world.do(join("n3", memory_mib=3000))
+    assert warned("after") == ()
 
 
 def test_a_pool_without_a_node_is_warned_of() -> None:
