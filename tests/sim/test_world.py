@@ -182,6 +182,7 @@ def test_a_complete_drain_is_not_ended_by_a_late_request() -> None:
         1633,
         85,
         310000043,
+        310001024,
         310000104,
         310000164,
         310000210,

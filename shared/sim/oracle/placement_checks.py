@@ -116,7 +116,9 @@ class PlacementChecks:
         most = [max(now, before) for now, before in zip(node.used, seen[2], strict=True)]
         sums = [used + sum(ask[n] for ask in asks) for n, used in enumerate(most)]
         fits = all(amount <= room for amount, room in zip(sums, node.capacity, strict=True))
-        return fits and node.status == "ready" and not node.is_closed
+        # As well, it may have registered, or been opened, in that record.
+        was_open = seen[0] == "ready" and not seen[1]
+        return fits and was_open and node.status == "ready" and not node.is_closed
 
 
 def _most_a_node(spec: GroupSpec) -> int:
