@@ -216,7 +216,7 @@ class DeploymentWait(ExactWire, frozen=True, kw_only=True, omit_defaults=False):
     reason: str = ""
     #: names of the allocations that it waits for, at most 10.
     allocations: tuple[str, ...] = ()
-    #: log time of the last progress, or when the first hold began; 0: not known.
+    #: log time of the last progress, or when the first hold or the pause began; 0: not known.
     since_ns: int = 0
     #: `since_ns` as text where it exceeds 2^53; else empty.
     since_ns_text: str = ""

@@ -303,7 +303,7 @@ class DeploymentWait(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     #: names of the allocations that it waits for, at most 10.
     allocations: tuple[str, ...] = ()
-    #: log time of the last progress, or when the first hold began; 0: not known.
+    #: log time of the last progress, or when the first hold or the pause began; 0: not known.
     since_ns: int = 0
 
 

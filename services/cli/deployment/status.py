@@ -3,7 +3,7 @@
 import time
 
 from schemas.answers import DeploymentAnswer, DeploymentsAnswer
-from schemas.projections import DeploymentGroupLine, DeploymentLine, Query
+from schemas.projections import DeploymentGroupLine, DeploymentLine, DeploymentWait, Query
 from services.cli.deployment.follow import follow
 from services.cli.deployment.monitor import DEPLOYMENT, query_deployment
 from services.cli.runtime import tables
@@ -83,11 +83,7 @@ def print_deployment(out: CommandOutput, answer: DeploymentAnswer, *, verbose: b
         out.line()
         now_ns = time.time_ns()
         for wait in answer.waits:
-            since = format_age(wait.since_ns, now_ns) if wait.since_ns else ""
-            what = f"held for {since.removesuffix(' ago')}"
-            what = what if wait.why == "held" else f"last progress {since}"
-            last = f"; {what}" if since else ""
-            out.line(f"{wait.group}: {wait.reason}{last}", "yellow")
+            out.line(f"{wait.group}: {wait.reason}{since_text(wait, now_ns)}", "yellow")
     rows = [
         (
             row.id if verbose else short_id(row.id),
@@ -153,3 +149,13 @@ def _deadline(group: DeploymentGroupLine, now_ns: int) -> str:
     if group.healthy >= (group.desired if group.promoted else group.canaries or group.desired):
         return ""
     return format_age(group.require_by_ns, now_ns)
+
+
+def since_text(wait: DeploymentWait, now_ns: int) -> str:
+    """How long a group has been held or paused, or since when nothing of it has progressed; empty: not known."""
+    if not wait.since_ns:
+        return ""
+    age = format_age(wait.since_ns, now_ns)
+    if wait.why in {"held", "paused"}:
+        return f"; {wait.why} for {age.removesuffix(' ago')}"
+    return f"; last progress {age}"
