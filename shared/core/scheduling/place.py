@@ -89,7 +89,8 @@ def place(
     wanted = _reconcile(snapshot, assignment, job)
     if job is None or not wanted.requests:
         return Proposal(stops=wanted.stops, updates=wanted.updates, sizes=wanted.sizes)
-    snapshot = with_own_rooms(snapshot, job)
+    if state.allocations.predecessors.rooms:
+        snapshot = with_own_rooms(snapshot, job)
     may_evict = getattr(state.policy.policy.preemption, job.job_type)
     draw = LaneDraw(seed, lane, lanes)
     proposal = _place_requests(snapshot, job, assignment, wanted, draw=draw, may_evict=may_evict)
@@ -149,18 +150,21 @@ def _place_requests(
         if not has_data_nodes(request):
             parts = take_own_rooms(state, request, parts)
         stopped = _is_stopped(parts)
-        if may_evict and not stopped:
-            parts += _evict_for_rest(plan, request, mask, parts)
         placed = _count(parts)
+        if may_evict and not stopped and placed < request.count:
+            parts += _evict_for_rest(plan, request, mask, parts)
+            placed = _count(parts)
         placements += group_placements(state, job, request, parts)
         making_room = 0
         if len(request.tied):
             tied = tied_stops(plan, request, mask, parts, may_make_room=not stopped)
             making_room = sum(len(one.rows) for one in tied if one.to_replace)
             stops += tied
-        left = _Unplaced(request.count - placed, making_room, stopped)
-        continues |= _leaves_rest(plan, request, mask, parts, left=left, waiting=waiting)
-    if not continues:
+        rest = request.count - placed
+        if rest or stopped or request.per_node is not None:
+            left = _Unplaced(rest, making_room, stopped)
+            continues |= _leaves_rest(plan, request, mask, parts, left=left, waiting=waiting)
+    if not continues and state.allocations.predecessors.rooms:
         stops += rooms_to_give_up(state, job, placements, stops)
     return Proposal(
         placements=tuple(placements),
@@ -189,8 +193,6 @@ def _leaves_rest(
         lacks = lacking(plan, request, parts)
         # A system job waits only for the nodes that have no room.
         rest, mask = int(lacks.sum()), lacks > 0
-    elif not (rest or left.is_stopped):
-        return False
     if _needs_another_plan(plan, parts, rest) or (not left.count and rest > 0):
         return True
     if rest > 0:
@@ -260,11 +262,15 @@ def _evict_for_rest(
 
 
 def _count(parts: Sequence[PlacedPart]) -> int:
+    if len(parts) == 1:
+        return parts[0].placement.placed
     return sum(part.placement.placed for part in parts)
 
 
 def _is_stopped(parts: Sequence[PlacedPart]) -> bool:
     """Tell whether placing stopped for its budget, not for want of room."""
+    if len(parts) == 1:
+        return parts[0].placement.stopped
     return any(part.placement.stopped for part in parts)
 
 

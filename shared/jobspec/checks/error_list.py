@@ -37,6 +37,6 @@ class ErrorList:
 
     def within_span(self, path: str, field: str, value_ns: int, bounds_ns: tuple[int, int]) -> None:
         """Record an error for a duration outside its bounds (inclusive), all written as in job files."""
-        least, most, was = (write_duration(one) for one in (*bounds_ns, value_ns))
         if not bounds_ns[0] <= value_ns <= bounds_ns[1]:
+            least, most, was = (write_duration(one) for one in (*bounds_ns, value_ns))
             self.add(path + field, f"must be {least} to {most}, was {was}")
