@@ -37,6 +37,7 @@ def up(tmp_path: Path) -> Iterator[Up]:
     running.end()
 
 
+@pytest.mark.full("needs Go")
 def test_every_row_is_served(up: Up) -> None:
     """Each row of the client's sources ran, and none failed."""
     address = up.data_dir / "logs" / "gateway.url"

@@ -27,6 +27,7 @@ from tests.gateway.console.screens import HOSTILE, RULES, Screens
 from tests.gateway.test_http import job
 from tests.seeds import draws
 
+pytestmark = pytest.mark.full("a browser")
 expect.set_options(timeout=PATIENCE_MS)
 
 

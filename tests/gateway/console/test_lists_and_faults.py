@@ -4,6 +4,7 @@ import os
 import signal
 
 import httpx
+import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, Route, expect
 
@@ -11,6 +12,7 @@ from tests.gateway.console.browser import PATIENCE_MS, Console
 from tests.gateway.console.screens import RULES, Screens
 from tests.gateway.test_http import job
 
+pytestmark = pytest.mark.full("a browser")
 expect.set_options(timeout=PATIENCE_MS)
 
 
