@@ -415,10 +415,10 @@ class EvalBroker(ReplicatedRole):
         It decides them one after the other, each on a state with its plans for those before.
         """
         ready, worker = self._ready, self._workers.next(waited=True)
-        room = min(worker.room, LEASES_PER_MESSAGE)
-        if room <= 0:
+        if worker.room <= 0:
             return
-        keys, waited_ns = ready.take(room, floor, step.steady_ns, waited=True)
+        # All that it may hold, in one message: the next batch waits for the end of this one.
+        keys, waited_ns = ready.take(worker.room, floor, step.steady_ns, waited=True)
         if not keys:
             return
         lane = self._lane(worker, whole=worker.is_alone and not ready.ready)

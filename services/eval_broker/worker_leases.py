@@ -134,10 +134,10 @@ class WorkerLeases:
     def next(self, *, waited: bool = False) -> "NextWorker":
         """Return the least loaded worker and how many more leases it may hold; 0: every worker is full.
 
-        `waited`: for a batch of evaluations that waited for room. Among several workers only one has such a batch at a
-        time: then none of them decides on a state without the others' plans.
+        `waited`: for a batch of evaluations that waited for room. Only one such batch is open at a time: of two workers
+        none would decide on a state without the other's plans, and of two messages the second may arrive first.
         """
-        if waited and len(self._live) > 1 and _first(self._waited) is not None:
+        if waited and _first(self._waited) is not None:
             return NextWorker("", 0, is_alone=False)
         loads = ((worker.load, one) for one, worker in self._trusted.items())
         load, instance = min(loads, default=(self._window, ""))

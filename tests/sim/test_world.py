@@ -191,6 +191,13 @@ def test_a_complete_drain_is_not_ended_by_a_late_request() -> None:
         310000296,
         310000381,
         310000384,
+        311000170,
+        311000298,
+        311000331,
+        311000433,
+        311000764,
+        311000884,
+        311001247,
     ],
 )
 def test_worlds_that_failed_once_hold(seed: int) -> None:

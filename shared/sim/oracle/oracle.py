@@ -18,9 +18,11 @@ from shared.core.runtime.replica import Replica
 from shared.core.runtime.role import Input, Role
 from shared.core.state.snapshots.table_codecs import TABLE_CODECS
 from shared.core.state.state import Table
+from shared.core.state.tables.allocations import AllocationTable
 from shared.errors import LogError
 from shared.fleet.simulated_tasks import TaskRunId
 from shared.protocol import subjects
+from shared.sim.environment.role_factory import NODES
 from shared.sim.environment.simulated_node import SimulatedNode
 from shared.sim.environment.simulated_process import SimulatedProcess, SimulationContext
 from shared.sim.environment.submitters import SubmitRequest, Submitter
@@ -432,6 +434,9 @@ def _value_of(given: object) -> bytes:
 
 def _pack(name: str, table: Table) -> bytes:
     """The content of a table's snapshot, columns and indexes."""
+    if isinstance(table, AllocationTable):
+        # A role that decides has lengthened columns ahead of what they hold; `copy` lengthens them here, too.
+        table.held.copy(NODES)
     return b"".join(TABLE_CODECS[name].pieces(table, -1))
 
 

@@ -172,7 +172,7 @@ class ReferenceModel:
         self.t_ns = 0
         self.launches = LaunchChecks(ledger, self._has_live)
         self.dispatches = DispatchChecks(ledger)
-        self.rollouts = ReferenceRollouts(ledger)
+        self.rollouts = ReferenceRollouts(ledger, self._is_wanted)
         self.joint = ReferenceJoint(ledger, self.rollouts)
         self.versions = VersionChecks(ledger, lambda job_id: bool(self.rollouts.active(job_id)))
         self._pace = ReferencePace(self)
@@ -280,6 +280,9 @@ class ReferenceModel:
             and (alloc.is_final or (alloc.client == "complete" and alloc.desired == "run"))
             for alloc in self.of_group(job, group)
         )
+
+    def _is_wanted(self, row: int) -> bool:
+        return row in self.allocs and self.allocs[row].is_wanted
 
     def _has_live(self, job_id: str) -> bool:
         """Tell whether an allocation of a job has not ended."""

@@ -4,6 +4,9 @@ A part of the reference model. It checks what must hold of every log: one active
 end that is final, a clock that had really run out, and a revert that takes another text.
 """
 
+from collections import Counter
+from collections.abc import Callable
+
 from schemas import allocations, deployments, gates, jobs, plans
 from schemas.allocations import HEALTHS
 from shared.sim.oracle.invariants import InvariantChecks
@@ -98,10 +101,11 @@ class ReferenceMember:
 
 
 class ReferenceRollouts:
-    """All deployments of the log."""
+    """All deployments of the log. `is_wanted`: whether the allocation in a row is to run and has not ended."""
 
-    def __init__(self, ledger: InvariantChecks) -> None:
+    def __init__(self, ledger: InvariantChecks, is_wanted: Callable[[int], bool]) -> None:
         self._ledger = ledger
+        self._is_wanted = is_wanted
         self.by_key: dict[int, ReferenceDeployment] = {}
         self.members: dict[int, ReferenceMember] = {}
         #: text of each version, for reverts.
@@ -309,8 +313,18 @@ class ReferenceRollouts:
             is_late = 0 < one.due_ns() <= self.t_ns and one.is_moving
             self._ledger.hold(_RULE, is_late, "failed too early", event)
             waits = any(group.canaries and not group.is_promoted for group in one.groups.values())
-            self._ledger.hold(_RULE, bool(lacks or waits), "failed with all that it needs", event)
+            lacks_any = bool(lacks or waits) or not self._is_whole(event.key)
+            self._ledger.hold(_RULE, lacks_any, "failed with all that it needs", event)
         one.begin(event.status)
+
+    def _is_whole(self, key: int) -> bool:
+        """Whether as many as it needs are healthy now: the counters have those that died since, too."""
+        healthy = Counter(
+            member.group
+            for row, member in self.members.items()
+            if member.deployment == key and member.health == _HEALTHY and self._is_wanted(row)
+        )
+        return all(healthy[name] >= group.total for name, group in self.by_key[key].groups.items())
 
     def _health(self, event: allocations.AllocationsHealthChanged) -> None:
         grown: dict[tuple[int, str], list[int]] = {}

@@ -55,9 +55,12 @@ class SuccessionChecks:
             runs = placement.names
             names = [runs[at] + n for at in range(0, len(runs), 2) for n in range(runs[at + 1])]
             previous = placement.previous or (0,) * len(names)
+            # Beside canaries, which have names of the old ones, the others get names that are free.
+            rows = self._model.wanted(job.id, placement.group)
+            has_canaries = self._model.rollouts.canaries_of(job.id, placement.group, rows) > 0
             for index, before in zip(names, previous, strict=True):
                 due = self._due.pop((job.id, placement.group, index), 0)
-                if due and not placement.canaries:
+                if due and not has_canaries:
                     named = before == due
                     text = f"{job.id}.{placement.group}[{index}] replaces {before}, not {due}"
                     self._ledger.hold("late_knows_predecessor", named, text)
@@ -77,8 +80,15 @@ class SuccessionChecks:
         # A failed one is to be replaced, though it is not counted any more.
         ours = {row for row in due if self._model.allocs[row].group == group}
         staying = (self._model.wanted(job.id, group) - leaving) | ours
+        # What the plan places for others counts, too.
+        keys = {self._model.allocs[row].key for row in ours}
+        coming = sum(
+            sum(key not in keys for key in one.previous) if one.previous else sum(one.counts)
+            for one in event.placements
+            if one.group == group and not one.canaries
+        )
         count: int = job.groups[job.version].get(group, (0,))[0]
-        return len(staying) > count
+        return len(staying) + coming > count
 
     def ended(self, alloc: Any, status: str) -> None:
         """Keep the room of what ends of its stop: until its job's next plan no other job may have it."""

@@ -4,6 +4,7 @@ from schemas.base import EvalKey
 from schemas.evaluations import Blocked, EvaluationsWoken, Waiting, WakeEvaluations
 from schemas.nodes import CapacityFreed
 from services.eval_broker.blocked_queue import FIRST_TRIES
+from services.eval_broker.worker_leases import WINDOW_ALONE
 from shared.core.runtime import messages
 from tests.unit.eval_broker.test_eval_broker import MS, Story, ended
 
@@ -81,14 +82,19 @@ def test_the_next_that_waited_are_leased_when_those_before_have_ended() -> None:
     assert leases_of(story) == [(other, c), (other, d)]
 
 
-def test_one_worker_has_as_many_as_it_takes() -> None:
-    """A single worker sees all of its own plans: nothing waits for the end of what it has."""
-    story = with_jobs("a", "b")
-    a, b = wait_for_room(story, "a", "b")
+def test_one_worker_has_one_batch_at_a_time() -> None:
+    """Of two messages to a single worker the first may be lost or overtaken: the second waits for its end."""
+    names = [f"j{at:03}" for at in range(WINDOW_ALONE + 1)]
+    story = with_jobs(*names)
+    keys = wait_for_room(story, *names)
     story.hear("w1")
-    story.tx(EvaluationsWoken(keys=(a,), reason="capacity freed"))
-    story.tx(EvaluationsWoken(keys=(b,), reason="capacity freed"))
-    assert leases_of(story) == [("w1", b)]
+    story.tx(EvaluationsWoken(keys=tuple(keys[:-1]), reason="capacity freed"))
+    assert leases_of(story) == [("w1", key) for key in keys[:-1]]
+    story.tx(EvaluationsWoken(keys=(keys[-1],), reason="capacity freed"))
+    story.tx(*map(ended, keys[:-2]))
+    assert leases_of(story) == []
+    story.tx(ended(keys[-2]))
+    assert leases_of(story) == [("w1", keys[-1])]
 
 
 def test_another_broker_keeps_the_order() -> None:
