@@ -242,7 +242,7 @@ READERS = (
             decided again in the fork: COLLECTED submission.refused node.refused node.drained capacity.freed
                 reservations.changed
             is not a change of the workload or of the fleet: LOG cluster.created intake.advanced
-            {_DEPLOYED}: VERSIONS ROLLOUTS deployment.sized deployment.held deployment.gated
+            {_DEPLOYED}: VERSIONS deployment.sized deployment.held deployment.gated
                 deployment.window_changed
             {_LAUNCHES}: LAUNCHES
     """),

@@ -11,17 +11,25 @@ import orjson
 
 from schemas.base import DeploymentKey, JobId, NodeId
 from schemas.deployments import FailDeployment, PauseDeployment, PromoteDeployment
+from schemas.envelope import AnyCommand
 from schemas.jobs import RegisterJob
 from schemas.nodes import ChangeLiveness, NodeSpec, ReportNode
 from schemas.operator import PolicyValue
 from schemas.policy import DrainNode, OperatorRefused, Policy, RemoteDriver, SetPolicy
+from schemas.rollouts import RegisterJobs
 from shared.core.decide.job_fields import command_of
 from shared.core.decide.operator import decide_policy
 from shared.core.state.state import State
 from shared.errors import CommandInvalid
 from shared.query.policy_changes import apply_policy_change
 from shared.whatif.pace import PaceValue, with_pace
-from shared.whatif.script import SEEN_SEQ, ScriptEntry, node_ids_of, submitted_jobs
+from shared.whatif.script import (
+    SEEN_SEQ,
+    ScriptEntry,
+    node_ids_of,
+    registrations,
+    submitted_jobs,
+)
 
 PRIORITY_MAX = 100
 #: Requests to deployments.
@@ -173,8 +181,7 @@ def _no_job(state: State, job_id: JobId) -> CommandInvalid:
 
 
 def _is_registered(entries: list[ScriptEntry], job_id: JobId) -> bool:
-    commands = (one.command for one in entries)
-    return any(isinstance(one, RegisterJob) and one.job_id == job_id for one in commands)
+    return any(job.job_id == job_id for one in entries for job in registrations(one.command))
 
 
 def _verb_entry(state: State, verb: DeploymentVerb, known: set[JobId]) -> ScriptEntry:
@@ -202,10 +209,16 @@ def _with_priority(spec: bytes, priority: int) -> msgspec.Raw:
 def _changed(
     entry: ScriptEntry, changes: RequestedChanges, remotes: Mapping[str, RemoteDriver]
 ) -> ScriptEntry:
-    """Return an entry, with the changes of its job where it registers one."""
-    if not isinstance(entry.command, RegisterJob):
-        return entry
-    return msgspec.structs.replace(entry, command=_with_changes(entry.command, changes, remotes))
+    """Return an entry, with the changes of the jobs that it registers."""
+    match entry.command:
+        case RegisterJob() as one:
+            changed: AnyCommand = _with_changes(one, changes, remotes)
+        case RegisterJobs() as joint:
+            jobs = tuple([_with_changes(one, changes, remotes) for one in joint.jobs])
+            changed = msgspec.structs.replace(joint, jobs=jobs)
+        case _:
+            return entry
+    return msgspec.structs.replace(entry, command=changed)
 
 
 def _with_changes(

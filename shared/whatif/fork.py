@@ -14,7 +14,6 @@ from schemas.base import Event
 from schemas.deployments import SetAllocationHealth
 from schemas.envelope import RECORD_DECODER, AnyCommand, LogRecord
 from schemas.gates import GateChanged
-from schemas.jobs import RegisterJob
 from schemas.nodes import ChangeLiveness, ReportNode
 from schemas.policy import StopAllocation
 from shared.core.runtime.chain import is_framed
@@ -42,7 +41,13 @@ from shared.whatif.recorded_gauges import (
     value_of,
     values_there,
 )
-from shared.whatif.script import Lineage, ScriptEntry, script_entries
+from shared.whatif.script import (
+    Lineage,
+    ScriptEntry,
+    fold_rollouts,
+    registrations,
+    script_entries,
+)
 from shared.whatif.timeline import Timeline
 
 #: Takes how much is done, and of how much.
@@ -74,10 +79,9 @@ class RecordedLog(msgspec.Struct, kw_only=True):
     @property
     def has_gates(self) -> bool:
         """Whether deployments of the record or of the fork may have gates or windows."""
-        submitted = (one.command for one in self.entries)
-        return any(one.gates or one.windows for one in self.fork.state.jobs.by_id.values()) or any(
-            one.gates or one.windows for one in submitted if isinstance(one, RegisterJob)
-        )
+        submitted = (job for one in self.entries for job in registrations(one.command))
+        jobs = (*self.fork.state.jobs.by_id.values(), *submitted)
+        return any(one.gates or one.windows for one in jobs)
 
     @property
     def workers(self) -> int:
@@ -169,6 +173,7 @@ def _script(
     timeline: Timeline, record: Record, entries: list[ScriptEntry], gauges: list[RecordedValue]
 ) -> None:
     """Follow one record, and keep its external events and what its gates read."""
+    found: list[ScriptEntry] = []
 
     def lineage_of(row: int) -> Lineage:
         return timeline.placed.name_of(int(timeline.placed.positions_of_rows(np.asarray([row]))[0]))
@@ -176,11 +181,12 @@ def _script(
     def before(state: State, event: Event) -> None:
         if isinstance(event, GateChanged) and (value := value_of(state, event)) is not None:
             gauges.append(value)
-        entries.extend(
+        found.extend(
             script_entries(state, event, t_ns=state.t_ns, seq=record.seq, lineage_of=lineage_of)
         )
 
     timeline.follow(record, before)
+    entries.extend(fold_rollouts(found))
 
 
 class ForkRun(msgspec.Struct, kw_only=True):
@@ -325,6 +331,11 @@ def _filled_in(one: ScriptEntry, state: State, timeline: Timeline) -> AnyCommand
         if active is None:
             return None
         found["deployment_key"] = active.key
+    if one.rollout_of:
+        rollout = state.rollouts.active_of(one.rollout_of)
+        if rollout is None:
+            return None
+        found["rollout_key"] = rollout.key
     match one.command:
         case StopAllocation():
             found["alloc_key"] = key

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from schemas.allocations import HEALTHS, AllocationsDisplaced, AllocationsHealthChanged
-from schemas.base import DeploymentKey, Event, JobId, NodeId
+from schemas.base import DeploymentKey, Event, JobId, NodeId, RolloutKey
 from schemas.deployments import (
     DeploymentEnded,
     DeploymentPaused,
@@ -49,11 +49,22 @@ from schemas.policy import (
     SetPolicy,
     StopAllocation,
 )
+from schemas.rollouts import (
+    FailRollout,
+    PromoteRollout,
+    RegisterJobs,
+    RolloutEnded,
+    RolloutStarted,
+)
 from shared.core.decide.job_fields import command_of
 from shared.core.state.state import State
 
 #: A node that the heartbeat monitor declares down counts as silent from then on.
 SEEN_SEQ = 2**62
+#: Begins of the submission ids of registrations and stops that follow from a failure: they are decided again.
+_GOES_BACK = ("revert:", "rollback:")
+#: Begin of the submission id of a job of a rollout until it is folded into the command of the rollout.
+_TOGETHER = "together:"
 
 
 class Lineage(msgspec.Struct, frozen=True):
@@ -76,11 +87,13 @@ class ScriptEntry(msgspec.Struct, frozen=True, kw_only=True):
     lineage: Lineage | None = None
     #: of a command about a deployment: the job whose active one is filled in when it runs.
     deployment_of: JobId = JobId("")
+    #: of a command about a rollout: a job whose active one is filled in when it runs.
+    rollout_of: JobId = JobId("")
 
     @property
     def is_open(self) -> bool:
         """Return whether what it is about is known only when it runs."""
-        return self.lineage is not None or bool(self.deployment_of)
+        return self.lineage is not None or bool(self.deployment_of or self.rollout_of)
 
 
 #: Returns the lineage of a row in the state before the event.
@@ -104,6 +117,10 @@ def script_entries(
         ]
     if isinstance(event, AllocationsHealthChanged):
         return _health_entries(state, event, t_ns=t_ns, seq=seq, lineage_of=lineage_of)
+    joint = _of_rollouts(state, event, f"what-if-{seq}")
+    if joint is not None:
+        command, job_id = joint
+        return [ScriptEntry(t_ns=t_ns, seq=seq, command=command, rollout_of=job_id)]
     verb = _of_deployments(event, f"what-if-{seq}")
     if verb is not None:
         one = state.deployments.by_key.get(verb.deployment_key)
@@ -120,8 +137,7 @@ def register_command(event: JobRegistered) -> RegisterJob:
         # A child has no submission; here it comes like one.
         submission_id = f"launch:{event.job_id}"
     elif not submission_id:
-        # A job of a rollout: in a fork each continues, or goes back, alone.
-        submission_id = f"together:{event.job_id}:{event.version}"
+        submission_id = f"{_TOGETHER}{event.job_id}:{event.version}"
     return command_of(
         event,
         event.job_id,
@@ -130,6 +146,41 @@ def register_command(event: JobRegistered) -> RegisterJob:
         digest=event.digest,
         warnings=event.warnings,
     )
+
+
+def fold_rollouts(entries: Iterable[ScriptEntry]) -> list[ScriptEntry]:
+    """Put the registrations of a record's rollouts into the commands of the rollouts before them.
+
+    A job whose text the rollout did not change has no registration, and no part in the fork's rollout.
+    """
+    found: list[ScriptEntry] = []
+    at = -1
+    for entry in entries:
+        command = entry.command
+        if isinstance(command, RegisterJob) and command.submission_id.startswith(_TOGETHER):
+            joint = found[at].command
+            assert isinstance(joint, RegisterJobs), entry
+            member = msgspec.structs.replace(command, submission_id="", digest="")
+            jobs = (*joint.jobs, member)
+            found[at] = msgspec.structs.replace(
+                found[at], command=msgspec.structs.replace(joint, jobs=jobs)
+            )
+            continue
+        if isinstance(command, RegisterJobs):
+            at = len(found)
+        found.append(entry)
+    return [one for one in found if not isinstance(one.command, RegisterJobs) or one.command.jobs]
+
+
+def registrations(command: AnyCommand) -> tuple[RegisterJob, ...]:
+    """Jobs that a command registers."""
+    match command:
+        case RegisterJob():
+            return (command,)
+        case RegisterJobs():
+            return command.jobs
+        case _:
+            return ()
 
 
 def _health_entries(
@@ -161,6 +212,35 @@ def _health_entries(
     ]
 
 
+def _of_rollouts(
+    state: State, event: Event, request: str
+) -> tuple[RegisterJobs | FailRollout | PromoteRollout, JobId] | None:
+    """Return the submission of a rollout, or an operator's request to one and a job of it; the rest is decided again.
+
+    The jobs of the submission follow as registrations in the same record: `fold_rollouts`.
+    """
+    match event:
+        case RolloutStarted():
+            submitted = RegisterJobs(
+                submission_id=event.submission_id,
+                digest=event.digest,
+                rollout=event.name,
+                order=event.order,
+            )
+            return submitted, JobId("")
+        case RolloutEnded() if event.cause == "operator":
+            job_id = state.rollouts.by_key[event.key].members[0].job_id
+            return FailRollout(request_id=request, rollout_key=RolloutKey(0)), job_id
+        case DeploymentPromoted() if event.by == "operator":
+            one = state.deployments.by_key[event.key]
+            if state.rollouts.of_deployment(one.job_id, event.key) is None:
+                return None
+            # Of every member that waits: what comes second finds nothing to promote.
+            return PromoteRollout(request_id=request, rollout_key=RolloutKey(0)), one.job_id
+        case _:
+            return None
+
+
 def _of_deployments(
     event: Event, request: str
 ) -> PromoteDeployment | FailDeployment | PauseDeployment | None:
@@ -185,7 +265,7 @@ def _of_deployments(
 
 def _of_jobs(event: Event) -> AnyCommand | None:
     match event:
-        case JobRegistered() if _is_automatic_revert(event):
+        case JobRegistered() | JobStopped() if event.submission_id.startswith(_GOES_BACK):
             # Decided again.
             return None
         case JobRegistered():
@@ -258,14 +338,11 @@ def _of_operators(state: State, event: Event, seq: int) -> AnyCommand | None:
             return None
 
 
-def _is_automatic_revert(event: JobRegistered) -> bool:
-    return event.reverted_from >= 0 and event.submission_id.startswith("revert:")
-
-
 def submitted_jobs(entries: Iterable[ScriptEntry]) -> set[JobId]:
     """Job ids of the submissions in a script."""
-    job_requests = (RegisterJob, StopJob, EvaluateJob)
-    return {one.command.job_id for one in entries if isinstance(one.command, job_requests)}
+    job_requests = (StopJob, EvaluateJob)
+    found = {one.command.job_id for one in entries if isinstance(one.command, job_requests)}
+    return found.union(job.job_id for one in entries for job in registrations(one.command))
 
 
 def node_ids_of(command: AnyCommand) -> tuple[NodeId, ...]:

@@ -21,6 +21,7 @@ from schemas.evaluations import EndEvaluations, WakeEvaluations
 from schemas.gates import GateDue
 from schemas.jobs import EvaluateJob, RegisterJob, StopJob, Verdict
 from schemas.nodes import ChangeLiveness
+from schemas.rollouts import RegisterJobs
 from shared.core.runtime import messages
 from shared.core.runtime.replica import Replica
 from shared.core.state.state import State
@@ -48,7 +49,7 @@ Scripted = ScriptedEvent | AnyCommand
 _VERDICT = msgspec.json.Decoder(Verdict)
 #: Subject kind of a scripted command: that of its usual sender; the others are the operator's.
 _KINDS: dict[type, str] = {
-    **dict.fromkeys((RegisterJob, StopJob, EvaluateJob), "job"),
+    **dict.fromkeys((RegisterJob, RegisterJobs, StopJob, EvaluateJob), "job"),
     **dict.fromkeys((WakeEvaluations, EndEvaluations), "evaluation"),
     ChangeLiveness: "liveness",
     DeploymentDue: "timer",
