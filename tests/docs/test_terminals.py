@@ -177,12 +177,14 @@ class Listener:
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"nats://127.0.0.1:{self._socket.getsockname()[1]}"
         self._greeting = greeting
+        self.accepted = 0
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
         with contextlib.suppress(OSError):
             while True:
                 one, _ = self._socket.accept()
+                self.accepted += 1
                 threading.Thread(target=self._talk, args=(one,), daemon=True).start()
 
     def _talk(self, one: socket.socket) -> None:
@@ -222,6 +224,24 @@ def test_what_is_no_bus_is_said_within_two_seconds(
     listener.close()
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1), done.stderr
     assert said in done.stderr
+
+
+def test_a_silent_bus_is_asked_once_before_it_is_said(tmp_path: Path) -> None:
+    """A command that changes a cluster, and would first ask which one it is, waits for one connection, not for two."""
+    listener = Listener(b"")
+    env = {**os.environ, "CARAVAN_NATS_URL": listener.url, "XDG_STATE_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [*CARAVAN, "job", "run", "--detach", HELLO],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WAIT_S,
+    )
+    listener.close()
+    assert (done.returncode, done.stdout, listener.accepted) == (1, "", 1)
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"caravan: no bus at {listener.url}")
 
 
 def test_an_old_server_is_named(tmp_path: Path) -> None:
