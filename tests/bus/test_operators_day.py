@@ -143,7 +143,7 @@ def day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Day]:
 
 def _leader_first(cluster: UnattendedCluster) -> list[Any]:
     leader = next(one["name"] for one in cluster.status()[1]["servers"] if one["leads"])
-    return sorted(cluster.trio.members, key=lambda one: f"m{one.number}" != leader)
+    return sorted(cluster.trio.members, key=lambda one: one.name != leader)
 
 
 def test_a_day_of_faults_loses_and_doubles_nothing(day: Day) -> None:
