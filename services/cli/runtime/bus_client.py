@@ -155,21 +155,24 @@ def with_bus(
 
     Raises CliError, `unavailable` where it took longer than `within_s`.
     """
+    is_there = False
 
     async def bounded() -> T:
         try:
             async with asyncio.timeout(within_s):
                 return await run()
         except TimeoutError as err:
-            where = redacted_url(selected_bus_url())
-            text = f"no answer at {where} within {within_s:.1f} s"
-            raise CliError("unavailable", f"{text}; {hints.absent_bus()}") from err
+            text = f"no answer at {redacted_url(selected_bus_url())} within {within_s:.1f} s"
+            hint = hints.silent_service("view") if is_there else hints.absent_bus()
+            raise CliError("unavailable", f"{text}; {hint}") from err
 
     async def run() -> T:
+        nonlocal is_there
         if global_options.export_dir():
             return await work(_export_client())
         found = selected_context()
         client = await connect_client(new_client(found), found)
+        is_there = True
         notices = BusNotices(
             client, redacted_url(found.url), follows_commits=global_options.follows_commits()
         )
