@@ -115,7 +115,7 @@ class Reader:
             env=self._env,
             capture_output=True,
             text=True,
-            timeout=LONG_S,
+            timeout=LONG_S * (1 + line.count("&&")),
             check=False,
         )
 
