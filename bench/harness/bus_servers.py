@@ -50,11 +50,13 @@ class ClusteredServer(NatsServer):
     ) -> None:
         super().__init__(settings, credentials)
         self.number = number
+        #: as in deploy/compose.yaml.
+        self.name = f"nats-{number + 1}"
         self.routes = routes
 
     def _write_config(self) -> Path:
         path = super()._write_config()
-        text = path.read_text().replace("server_name: caravan", f"server_name: m{self.number}")
+        text = path.read_text().replace("server_name: caravan", f"server_name: {self.name}")
         urls = ", ".join(f'"nats://127.0.0.1:{port}"' for port in self.routes)
         listen = f"127.0.0.1:{self.routes[self.number]}"
         text += f"cluster {{ name: bench, listen: {listen}, routes: [{urls}] }}\n"

@@ -21,6 +21,7 @@ import msgspec
 
 from bench.catalog import BENCHMARKS
 from bench.harness import host_info
+from schemas.envelope import CORE_VERSION
 from services.cli.local.processes import unwind_on_signals
 from services.cli.runtime.output import CliError, CommandOutput
 from shared.extras import DISTRIBUTION
@@ -45,6 +46,8 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
     rss_mib: dict[str, float] = {}
     log_bytes: int = 0
     machine: dict[str, Any] = {}
+    #: the day, UTC; empty: not recorded.
+    measured: str = ""
     load_before: float = 0.0
     versions: dict[str, str] = {}
     fsync: bool = False
@@ -101,6 +104,7 @@ def bench(
         "cpu_s": {"caravan": round(time.process_time() - started_s, 2)},
         "rss_mib": {"caravan": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024},
         "machine": host_info.host_as_result(machine),
+        "measured": time.strftime("%Y-%m-%d", time.gmtime()),
         "versions": _versions(),
         "load_before": round(load, 2),
     }
@@ -203,4 +207,4 @@ def _versions() -> dict[str, str]:
             found[name] = metadata.version(package)
         except metadata.PackageNotFoundError:
             found[name] = ""
-    return found
+    return {**found, "core": CORE_VERSION}

@@ -96,7 +96,8 @@ class ThreeServerCluster(BenchCluster):
         """Name of the server that leads LOG_1, as `pids` has it."""
         async with self.connection() as bus:
             answer = await bus.ask(subjects.js_stream_info(subjects.log_stream(1)), b"")
-        return msgspec.json.decode(answer, type=_Info).cluster.leader.replace("m", "bus-")
+        leader = msgspec.json.decode(answer, type=_Info).cluster.leader
+        return next(f"bus-{one.number}" for one in self.trio.members if one.name == leader)
 
     def _new_server(self, bus: ServerSettings, credentials: accounts.Credentials) -> NatsServer:
         return ServerTrio(bus, credentials)

@@ -25,8 +25,9 @@ just bench-report        # this page and its pictures from bench/results
 ```
 
 A bus is a real nats-server that syncs every write to the disk before it acknowledges it (fsync), and every role is a
-process of its own with its own permissions. *Target* is the figure that this release was built to reach, *goal* the one
-beyond it. CPU seconds are those of all threads while the clock ran.
+process of its own with its own permissions. *Target* is the figure that release 0.1.0 was built to reach, *goal* the
+one beyond it. CPU seconds are those of all threads while the clock ran. *Measured* names the day, the release, and
+the version of its decisions (`core` of a record): the tree that you read may be a later one.
 """
 _NONE = "-"
 
@@ -43,13 +44,13 @@ def render_page_text(shown: Sequence[ReportedBenchmark]) -> tuple[str, dict[str,
 
 
 def _summary(shown: Sequence[ReportedBenchmark], pictures: dict[str, str]) -> str:
-    rows = [["bench", "figure", "median", "range", "target", "goal", "state"]]
+    rows = [["bench", "figure", "median", "range", "target", "goal", "state", "measured"]]
     drawn: list[ChartRow] = []
     for one in shown:
         link = f"[{one.name}](#{one.name})"
         if one.result is None:
             why = f"refused: {one.refused}" if one.refused else _absent(one)
-            rows.append([link, "", "", "", "", "", why])
+            rows.append([link, "", "", "", "", "", why, ""])
             continue
         for bar in one.entry.bars:
             value = _at(one.result.result, bar, one.entry.bars)
@@ -64,6 +65,7 @@ def _summary(shown: Sequence[ReportedBenchmark], pictures: dict[str, str]) -> st
             )
             row = [link, bar.label or f"`{bar.key}`", format_number(value), between]
             row += [_bound(bar, bar.closes), _bound(bar, bar.goal), _state(bar, value)]
+            row.append(_measured(one.result))
             rows.append(row)
             drawn.append(_distance(one.name, bar, value))
     lines = ["## Summary", "", *_table(rows)]
@@ -196,7 +198,7 @@ def _bar_of(known: Sequence[Target], key: str) -> Target | None:
 def _peers(one: ReportedBenchmark) -> list[str]:
     if not one.entry.peers:
         return []
-    rows = [["best published figure of others", "source", "this release, on the machine below"]]
+    rows = [["best published figure of others", "source", "measured as said below"]]
     rows += [[peer.text, peer.source, _against(one, peer)] for peer in one.entry.peers]
     return [*_table(rows), ""]
 
@@ -244,13 +246,22 @@ def _processes(name: str, result: BenchResult, pictures: dict[str, str]) -> list
     return lines
 
 
+def _measured(result: BenchResult) -> str:
+    versions = (("release", "caravan"), ("core", "core"))
+    told = [f"{word} {result.versions[key]}" for word, key in versions if result.versions.get(key)]
+    return ", ".join([result.measured or "day not recorded", *told])
+
+
 def _ground(result: BenchResult) -> list[str]:
     """Describe the conditions of the measurement."""
     size = ", ".join(f"{key} {format_number(value)}" for key, value in result.size.items())
     bus = f"fsync on, {result.replicas} replica{'s' if result.replicas > 1 else ''}"
     busy = " (busy machine)" if result.load_before > IDLE_LOAD_MAX else ""
-    versions = ", ".join(f"{name} {one}" for name, one in result.versions.items() if one)
+    versions = ", ".join(
+        f"{name} {one}" for name, one in result.versions.items() if one and name != "core"
+    )
     rows = [
+        ["measured", _measured(result)],
         ["size", size],
         ["runs", str(result.runs)],
         ["checks, all passed", ", ".join(f"`{name}`" for name in result.checks)],

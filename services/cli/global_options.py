@@ -1,4 +1,6 @@
-"""Options of every command: --context, --at and --from-file. Imports nothing."""
+"""Options of every command: --context, --at and --from-file; when it began. Imports nothing of this tree."""
+
+import time
 
 #: Name of the context; empty: none given.
 _context = [""]
@@ -42,3 +44,17 @@ def set_follows_commits(value: bool) -> None:  # noqa: FBT001 - a fact about the
 def follows_commits() -> bool:
     """Whether the command of this run waits for commits."""
     return _follows_commits[0]
+
+
+#: When the command of this run began, of the monotonic clock.
+_began_s = [time.monotonic()]
+
+
+def begin() -> None:
+    """Note that a command begins."""
+    _began_s[0] = time.monotonic()
+
+
+def began_s() -> float:
+    """When the command of this run began, of the monotonic clock."""
+    return _began_s[0]

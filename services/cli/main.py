@@ -36,6 +36,7 @@ _COMPLETE = "__complete"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
+    global_options.begin()
     words = list(sys.argv[1:] if argv is None else argv)
     _prepare_streams()
     # Words after -- belong to another command.

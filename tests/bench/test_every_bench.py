@@ -23,7 +23,7 @@ SLOW = frozenset({"memory", "moments", "overload", "p13", "p17"})
 SIZES = {"p3": 0.01, "p15": 0.05, "archive": 0.05}
 KEYS = (
     *("name", "size", "result", "result_min", "result_max", "checks", "cpu_s", "rss_mib"),
-    *("log_bytes", "machine", "load_before", "versions", "fsync", "replicas", "runs"),
+    *("log_bytes", "machine", "measured", "load_before", "versions", "fsync", "replicas", "runs"),
 )
 _PLACED = "placements t_first_s t50_s t99_s t_all_s rate_per_s"
 #: What `result` holds at least.

@@ -172,8 +172,7 @@ class ComposeStub:
         """Do what a command line asks for. Raises Refused."""
         self.orders.append(" ".join(argv))
         if argv[:2] == ["volume", "rm"]:
-            for name in argv[2:]:
-                self._remove_volume(name.removeprefix("caravan_"))
+            self._remove_volumes([name.removeprefix("caravan_") for name in argv[2:]])
             return ""
         assert argv[:3] == ["compose", "-f", FILE], argv
         verb, rest = argv[3], argv[4:]
@@ -260,10 +259,18 @@ class ComposeStub:
             raise Refused(f"{service} runs: its store is not copied whole")
         return self._cluster.store_of(service)
 
-    def _remove_volume(self, volume: str) -> None:
-        if volume in self._cluster.exist:
-            raise Refused(f"volume {volume} is in use")
-        shutil.rmtree(self._cluster.store_of(volume))
+    def _remove_volumes(self, volumes: list[str]) -> None:
+        """Remove what can be removed; refused where one is in use or is none, as the engine does."""
+        refused = []
+        for volume in volumes:
+            if volume in self._cluster.exist:
+                refused.append(f"volume {volume} is in use")
+            elif not self._cluster.store_of(volume).exists():
+                refused.append(f"no such volume: {volume}")
+            else:
+                shutil.rmtree(self._cluster.store_of(volume))
+        if refused:
+            raise Refused("\n".join(refused))
 
     def _need(self, names: list[str]) -> None:
         if gone := [name for name in names if name not in self._cluster.exist]:

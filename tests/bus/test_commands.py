@@ -17,7 +17,7 @@ from services.cli.command_table import COMMANDS
 from services.cli.local.processes import processes_using
 from shared.bus.connection.public_client import Client
 from shared.protocol import subjects
-from tests.bounds import LONG_S, WAIT_S
+from tests.bounds import LONG_S, WAIT_S, until
 from tests.bus.up import Up
 
 pytestmark = pytest.mark.bus
@@ -268,6 +268,18 @@ def test_ctrl_c_leaves_nothing(up: Up) -> None:
     assert not processes_using(up.data_dir)
     said = (up.data_dir.parent / "up.log").read_text()
     assert said.splitlines()[-1] == "stopped"
+
+
+def test_ctrl_c_after_the_end_changes_nothing(tmp_path: Path) -> None:
+    """Who has pressed it once more meets a process that has stopped and is about to exit: with 0, not by the signal."""
+    one = Up(tmp_path, "--agents", "0", one_process=True)
+    one.process.send_signal(signal.SIGINT)
+    log = tmp_path / "up.log"
+    until(lambda: log.read_text().splitlines()[-1:] == ["stopped"], log.read_text)
+    while one.process.poll() is None:
+        one.process.send_signal(signal.SIGINT)
+    assert one.end() == 0
+    assert "Traceback" not in log.read_text()
 
 
 @pytest.mark.full("README's first command is the demo, which CI runs before the gate")

@@ -2,7 +2,10 @@
 
 import json
 import os
+import re
+import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +16,8 @@ from bench.harness.three_servers import REPLICAS
 from services.cli.local.cluster import LocalClusterSettings
 from shared.bus.server import accounts
 from tests.bounds import LONG_S, until
-from tests.bus.compose_stub import ComposeStub, PageCluster
-from tests.compose.page import blocks
+from tests.bus.compose_stub import FILE, ComposeStub, PageCluster
+from tests.compose.page import PAGE, blocks
 
 pytestmark = [
     pytest.mark.bus,
@@ -49,9 +52,16 @@ class PageReader:
         return self.type(blocks(heading)[at])
 
     def type(self, text: str) -> str:
-        """Run shell lines; they must end with 0."""
+        """Run a block as one paste, in a shell that runs on behind a failed line; it must end with 0."""
+        code, said = self.paste(text)
+        assert code == 0, (text, said)
+        return said
+
+    def paste(self, text: str) -> tuple[int, str]:
+        """Run a block in a reader's shell, which keeps what was exported; returns its exit code and what it printed."""
+        kept = f"{text}\nlast=$?\nexport -p > exports\nexit $last"
         done = subprocess.run(
-            ["/bin/sh", "-ec", text],
+            ["/bin/sh", "-c", f"[ ! -f exports ] || . ./exports\n{kept}"],
             cwd=self.folder,
             env=self._env,
             stdin=subprocess.DEVNULL,
@@ -61,8 +71,24 @@ class PageReader:
             timeout=LONG_S,
             check=False,
         )
-        assert done.returncode == 0, (text, done.stdout)
-        return done.stdout
+        return done.returncode, done.stdout
+
+    def begin_anew(self) -> None:
+        """A checkout before its first start: no secrets, no variables, no containers.
+
+        Stands in for the page's own cluster: `operator bootstrap` writes secrets for ports that are not those of the
+        test's, so the address of the test's takes the place of the one that it wrote.
+        """
+        shutil.rmtree(self.folder / "deploy")
+        (self.folder / "deploy").mkdir()
+        for name in ("CARAVAN_NATS_URL", "CARAVAN_CREDENTIALS", "COMPOSE_PROFILES"):
+            del self._env[name]
+        program = f"{sys.executable} -m services.cli"
+        url = f"echo '{self.cluster.client_url}' > deploy/secrets/url"
+        script = f'{program} "$@" || exit\n[ "$1 $2" != "operator bootstrap" ] || {url}\n'
+        (self.stub.programs / "caravan").write_text(f"#!/bin/sh\n{script}")
+        self.cluster.stop_services(sorted(self.cluster.exist))
+        self.cluster.exist.clear()
 
     def asked(self, *words: str) -> dict[str, Any]:
         """The object that a command prints."""
@@ -109,6 +135,72 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PageRead
             one.stub.close()
 
 
+def shown(heading: str) -> list[list[str]]:
+    """Lines of the text blocks under one heading of the page."""
+    part = PAGE.read_text().split(f"\n### {heading}\n")[1].split("\n### ")[0]
+    found = re.findall(r"^```text\n(.*?)^```", part, re.MULTILINE | re.DOTALL)
+    return [[line for line in one.splitlines() if line] for one in found]
+
+
+def masked(line: str, names: dict[str, str]) -> tuple[str, ...]:
+    """The words of a line in a fixed order; times, counts of seconds and instances are alike, servers renamed."""
+    line = re.sub(r"nats-\d", lambda found: names.get(found.group(), found.group()), line)
+    line = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "TIME", line)
+    line = re.sub(r"plan_applier-[\w-]+, epoch \d+", "INSTANCE", line)
+    return tuple(sorted(re.sub(r"\d+(\.\d+)? s\b", "N s", line).split()))
+
+
+def test_a_bus_of_three_is_followed_from_its_first_line(reader: PageReader) -> None:
+    """The block starts all; with one and with two servers away the command prints what the page shows, and exits so."""
+    heading = "A bus of three servers"
+    cluster = reader.cluster
+    reader.begin_anew()
+    [start] = blocks(heading)
+    assert "--wait current" in start.splitlines()[-1]
+    reader.type(start)
+    assert {one for one in cluster.exist if one.startswith("nats-")} == {
+        f"nats-{number}" for number in (1, 2, 3)
+    }
+    assert set(cluster.started) == cluster.exist
+    code, bus = cluster.status()
+    assert code == 0
+    leader = next(one["name"] for one in bus["servers"] if one["leads"])
+    third, second = [one["name"] for one in bus["servers"] if one["name"] != leader]
+    # On the page nats-1 leads, and is there when the others are away.
+    names = {leader: "nats-1", second: "nats-2", third: "nats-3"}
+    one_away, two_away = shown(heading)
+
+    def until_shown(lines: list[str], exit_code: int) -> None:
+        wanted = [masked(line, {}) for line in lines]
+        found: list[Any] = []
+
+        def is_so() -> bool:
+            code, said = reader.paste("caravan operator status")
+            told = [masked(line, names) for line in said.splitlines()]
+            missing = [line for line in wanted if line not in told]
+            found[:] = [code, missing, said]
+            return code == exit_code and not missing
+
+        until(is_so, lambda: found, LONG_S)
+
+    cluster.stop_services([third])
+    until_shown(one_away, 2)
+    assert reader.paste(f"caravan operator status --server {third}")[0] == 2
+    assert reader.paste(f"caravan operator status --server {leader}")[0] == 0
+    code, said = reader.paste("caravan operator status --server nats-4")
+    assert (code, "no server 'nats-4'; it has: nats-1, nats-2, nats-3" in said) == (1, True)
+    assert reader.paste(f"caravan operator status --wait current --server {leader}")[0] == 0
+    assert reader.paste("caravan operator status --wait current --timeout 1s")[0] == 1
+    cluster.stop_services([second])
+    until_shown(two_away, 1)
+    assert reader.paste("caravan operator status --wait quorum --timeout 1s")[0] == 1
+    cluster.start_services([second])
+    reader.type("caravan operator status --wait quorum")
+    cluster.start_services([third])
+    reader.type("caravan operator status --wait current")
+    assert cluster.status()[0] == 0
+
+
 def test_a_copy_of_three_servers_takes_the_place_of_what_came_later(reader: PageReader) -> None:
     """What was decided after the copy is gone, what was there before runs; the log is sound on all servers."""
     reader.run_job("kept")
@@ -126,18 +218,26 @@ def test_a_copy_of_three_servers_takes_the_place_of_what_came_later(reader: Page
     assert reader.asked("log", "verify")["ok"]
 
 
-def test_a_store_is_not_removed_under_a_server(reader: PageReader) -> None:
-    """The line of the page that removes all three stores fails while a server is there: no two outvote a copy."""
-    removes = next(line for line in blocks("Back up three servers")[1].splitlines() if "rm" in line)
-    names = removes.split()[3:]
-    assert {"caravan_nats-1", "caravan_nats-2", "caravan_nats-3"} <= set(names)
-    stopped = blocks("Back up three servers")[0]
-    assert "stop intake plan_applier nats-1 nats-2 nats-3" in stopped
-    done = subprocess.run(
-        ["/bin/sh", "-ec", removes], env=reader._env, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, "in use" in done.stdout) == (1, True)
-    assert reader.cluster.status("--wait", "current")[0] == 0
+def test_a_restore_stops_where_a_store_was_not_removed(reader: PageReader) -> None:
+    """A store that is in use stays while others are removed: nothing behind that line runs, and no server starts."""
+    reader.follow("Back up three servers")
+    down, rest = blocks("Back up three servers")[1].split(" &&\n", 1)
+    removes = rest.partition(" &&\n")[0].split()[3:]
+    assert {"caravan_nats-1", "caravan_nats-2", "caravan_nats-3"} <= set(removes)
+    reader.type(down)
+    # A container that `down` did not remove, as one of another project, has the second store.
+    reader.cluster.exist.add("nats-2")
+    before = list(reader.stub.orders)
+    code, said = reader.paste(rest)
+    assert (code, "volume nats-2 is in use" in said) == (1, True)
+    assert [order.split()[0] for order in reader.stub.orders[len(before) :]] == ["volume"]
+    assert not reader.cluster.store_of("nats-1").exists()
+    assert not any(reader.cluster.is_running(f"nats-{number}") for number in (1, 2, 3))
+    # What is left is removed, and the page followed behind that line.
+    reader.cluster.exist.discard("nats-2")
+    reader.type("docker volume rm caravan_nats-2")
+    reader.type(rest.partition(" &&\n")[2])
+    assert reader.asked("log", "verify")["ok"]
 
 
 def test_servers_are_replaced_one_after_the_other_and_repaired(reader: PageReader) -> None:
@@ -154,13 +254,13 @@ def test_servers_are_replaced_one_after_the_other_and_repaired(reader: PageReade
 
 
 def test_services_are_replaced_one_kind_after_the_other(reader: PageReader) -> None:
-    """The loop of the page begins a kind when the one before is ready; agents, with their tasks, are replaced last."""
+    """The page begins a kind when the one before is ready; agents, with their tasks, are replaced last."""
     reader.run_job("runs")
     text = blocks("Upgrade")[0]
     everything = {name for name in reader.cluster.exist if not name.startswith("nats-")}
     reader.cluster.outdated = set(everything)
-    reader.type(text[text.index("for kind in") :])
-    kinds = text.partition("for kind in ")[2].partition(";")[0].split()
+    kinds = re.findall(r"--no-deps --wait (\w+) &&$", text, re.MULTILINE)
+    reader.type(text[text.index(f"docker compose -f {FILE} up -d --no-deps --wait {kinds[0]}") :])
     assert reader.cluster.started == [*kinds, "agent-1", "agent-2", "agent-3"]
     reader.until_running("runs")
     reader.run_job("new")

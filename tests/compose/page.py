@@ -27,6 +27,12 @@ def blocks(heading: str) -> list[str]:
     return re.findall(r"^```sh\n(.*?)^```", found[0], re.MULTILINE | re.DOTALL)
 
 
+def commands(block: str) -> list[str]:
+    """The commands of a block as a shell reads them: lines that end with && and what follows are one."""
+    joined = re.sub(r"&&\n", "&& ", block)
+    return joined.splitlines()
+
+
 class Reader:
     """A user at a terminal in a checkout. Where the engine is not ours, project and port are not the page's."""
 
@@ -80,20 +86,21 @@ class Reader:
         return place
 
     def follow(self, heading: str, which: slice = slice(None)) -> None:
-        """Run the blocks under a heading, line by line. Raises AssertionError with the line that failed."""
+        """Run the blocks under a heading, command by command. Raises AssertionError with the one that failed."""
         for block in blocks(heading)[which]:
-            for line in block.splitlines():
+            for line in commands(block):
                 self.type(line)
 
     def type(self, line: str) -> str:
-        """Run one line; a question is asked again until services that have just started answer it."""
+        """Run one command; a lone question is asked again until services that have just started answer it."""
         for word, other in self._swap.items():
             line = line.replace(word, other)
         if line.startswith("export "):
             name, _, value = line.removeprefix("export ").partition("=")
             self._env[name] = self._run(f"echo {value}").stdout.strip()
             return ""
-        deadline = time.monotonic() + (WAIT_S if line.startswith("caravan") else 0)
+        is_question = line.startswith("caravan") and "&&" not in line
+        deadline = time.monotonic() + (WAIT_S if is_question else 0)
         while True:
             done = self._run(line)
             if done.returncode == 0:
@@ -108,7 +115,7 @@ class Reader:
             env=self._env,
             capture_output=True,
             text=True,
-            timeout=LONG_S,
+            timeout=LONG_S * (1 + line.count("&&")),
             check=False,
         )
 

@@ -200,7 +200,7 @@ def _repair(cluster: ContainerCluster) -> None:
     """Follow the page: the project's name is ours, and the volume is removed by the engine's own API."""
     [block] = blocks("Repair a damaged server")
     for line in block.splitlines():
-        words = line.split()
+        words = line.removesuffix(" &&").split()
         if words[:2] == ["docker", "compose"]:
             assert words[2:4] == ["-f", "deploy/compose.yaml"]
             cluster.project.run(*words[4:])

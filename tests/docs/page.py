@@ -85,8 +85,10 @@ class Reader:
             self._up = None
 
     def _run(self, command: str) -> tuple[int, str]:
+        """Run a block as one paste, in a shell that runs on behind a failed line, whose code is returned."""
+        text = f"trap 'failed=$?' ERR\n{command}\nlast=$?; exit ${{failed:-$last}}"
         done = subprocess.run(
-            ["/bin/sh", "-ec", command],
+            ["bash", "-c", text],
             cwd=self.folder,
             env=self.env,
             stdin=subprocess.DEVNULL,

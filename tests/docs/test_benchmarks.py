@@ -74,6 +74,17 @@ def test_what_is_no_figure_is_not_shown(tmp_path: Path, changes: dict[str, Any],
     assert "p1.svg" not in pictures
 
 
+def test_each_figure_says_of_which_day_and_release_it_is(tmp_path: Path) -> None:
+    """In the table over everything and in its part; what is not recorded is said, and nothing is of "this release"."""
+    versions = {"caravan": "0.1.0", "core": "0.1.0", "python": "3.11.7"}
+    text, _ = built(tmp_path, measured="2026-11-20", versions=versions)
+    assert "| target reached | 2026-11-20, release 0.1.0, core 0.1.0 |" in text
+    assert "| measured | 2026-11-20, release 0.1.0, core 0.1.0 |" in section(text, "p1")
+    assert "| measured | day not recorded |" in section(built(tmp_path)[0], "p1")
+    assert "this release" not in build.PAGE.read_text(encoding="utf-8")
+    assert "not recorded" not in build.PAGE.read_text(encoding="utf-8")
+
+
 def test_what_is_known_of_benchmarks_is_of_benchmarks_there_are() -> None:
     """Bars and peers name benchmarks of the checkout, and each of these has a part."""
     known = set(BENCHMARKS)

@@ -173,16 +173,19 @@ def test_ctrl_c_while_following_leaves_the_job_alone(up: Up) -> None:
 class Listener:
     """Something on a port that is no bus of ours: silent, or an old server."""
 
-    def __init__(self, greeting: bytes) -> None:
+    def __init__(self, greeting: bytes, *, has_services: bool = True) -> None:
+        self._has_services = has_services
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"nats://127.0.0.1:{self._socket.getsockname()[1]}"
         self._greeting = greeting
+        self.accepted = 0
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
         with contextlib.suppress(OSError):
             while True:
                 one, _ = self._socket.accept()
+                self.accepted += 1
                 threading.Thread(target=self._talk, args=(one,), daemon=True).start()
 
     def _talk(self, one: socket.socket) -> None:
@@ -191,7 +194,12 @@ class Listener:
             while data := one.recv(4096):
                 if b"PING" in data:
                     one.sendall(b"PONG\r\n")
-                for reply in re.findall(rb"^PUB \S+ (\S+) \d+", data, re.MULTILINE):
+                # One whose services stand still has subscribers, of which none answers.
+                for reply in (
+                    ()
+                    if not self._has_services
+                    else re.findall(rb"^PUB \S+ (\S+) \d+", data, re.MULTILINE)
+                ):
                     # As a server answers without a subscriber.
                     one.sendall(b"HMSG %s 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\n" % reply)
 
@@ -222,6 +230,44 @@ def test_what_is_no_bus_is_said_within_two_seconds(
     listener.close()
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1), done.stderr
     assert said in done.stderr
+
+
+def test_a_silent_bus_is_asked_once_before_it_is_said(tmp_path: Path) -> None:
+    """A command that changes a cluster, and would first ask which one it is, waits for one connection, not for two."""
+    listener = Listener(b"")
+    env = {**os.environ, "CARAVAN_NATS_URL": listener.url, "XDG_STATE_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [*CARAVAN, "job", "run", "--detach", HELLO],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WAIT_S,
+    )
+    listener.close()
+    assert (done.returncode, done.stdout, listener.accepted) == (1, "", 1)
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"caravan: no bus at {listener.url}")
+
+
+def test_a_bus_without_answers_is_told_within_the_timeout(tmp_path: Path) -> None:
+    """The bus is there and its view is silent: said while it waits, and at the end with what to look at."""
+    listener = Listener(f"INFO {_INFO % '2.15.1'}\r\n".encode(), has_services=False)
+    env = {**os.environ, "CARAVAN_NATS_URL": listener.url, "XDG_STATE_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [*CARAVAN, "operator", "status", "--wait", "quorum", "--timeout", "4s"],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WAIT_S,
+    )
+    listener.close()
+    assert (done.returncode, done.stdout) == (1, "")
+    waiting, last = done.stderr.splitlines()
+    assert waiting == f"waiting: no answer of view to query.cluster at {listener.url} yet"
+    assert last.startswith(f"caravan: not quorum after 4 s: no answer at {listener.url} within ")
+    assert last.endswith("the log of view tells more")
 
 
 def test_an_old_server_is_named(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """No room: a log at its bound, and a disk that is full. What was accepted stays, what was not is said, work resumes."""
 
 import asyncio
-import contextlib
 import json
 import subprocess
 from collections.abc import Iterator
@@ -23,6 +22,8 @@ from tests import not_tested
 from tests.bounds import LONG_S
 from tests.bus.up import Up
 from tests.faults.city import City, body_of, play, verify, watched
+from tests.small_disk import fill as fill_file
+from tests.small_disk import small_disk
 
 MIB = 1 << 20
 #: A job with so much text that a few of them fill what there is.
@@ -131,25 +132,19 @@ def test_a_full_log_keeps_what_it_took_and_goes_on_with_room(tmp_path: Path) -> 
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 24 MiB, where this machine lets tests mount one."""
     folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder)]
-    try:
-        mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
-    except OSError:
-        mounted = False
-    if not mounted:
-        not_tested.missing_feature(
-            "mounting is not permitted; the bound of the log is tested instead"
-        )
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with small_disk(folder, 24) as is_mounted:
+        if not is_mounted:
+            not_tested.missing_feature(
+                "mounting is not permitted; the bound of the log is tested instead"
+            )
+        yield folder
 
 
 @pytest.mark.full("once of about fifty: after the room came back no node was ready within 240 s")
-def test_a_full_disk_loses_nothing(small_disk: Path) -> None:
+def test_a_full_disk_loses_nothing(disk: Path) -> None:
     """On a full disk nothing is falsely accepted, and the caller gets the reason; with space work continues alone."""
 
     async def story(cluster: BenchCluster) -> None:
@@ -163,7 +158,7 @@ def test_a_full_disk_loses_nothing(small_disk: Path) -> None:
             assert (exit_code, proof["problem"]) == (0, ""), proof
             # The disk stays full until it was seen so: it is looked at once a second.
             await noted(cluster, "is full: free some space")
-        size = ["mount", "-o", "remount,size=96m", str(small_disk)]
+        size = ["mount", "-o", "remount,size=96m", str(disk)]
         await asyncio.to_thread(subprocess.run, size, check=True)
         await writes_again(cluster)
         async with watched(cluster) as city:
@@ -176,19 +171,17 @@ def test_a_full_disk_loses_nothing(small_disk: Path) -> None:
         assert "is full: free some space" in told, told
         assert "cannot write" in told and "has room again" in told, told
 
-    settings = LocalClusterSettings(
-        data_dir=small_disk / "data", agents=0, schedulers=1, appliers=1
-    )
+    settings = LocalClusterSettings(data_dir=disk / "data", agents=0, schedulers=1, appliers=1)
     with BenchCluster(settings) as cluster:
         play(story(cluster))
 
 
 @pytest.mark.full("a minute: the client waits so long for room")
-def test_up_and_status_tell_of_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
+def test_up_and_status_tell_of_a_full_disk(disk: Path, tmp_path: Path) -> None:
     """`operator status` and `up` name the fault within seconds, `job run` its reason; with room all continues alone."""
-    up = Up(tmp_path, "--agents", "0", "--data-dir", str(small_disk / "up"))
+    up = Up(tmp_path, "--agents", "0", "--data-dir", str(disk / "up"))
     heard = tmp_path / "up.log"
-    filler = small_disk / "filler"
+    filler = disk / "filler"
 
     def alarms() -> list[str]:
         code, answer = up.run("operator", "status")
@@ -196,10 +189,7 @@ def test_up_and_status_tell_of_a_full_disk(small_disk: Path, tmp_path: Path) -> 
 
     try:
         up.until(lambda: alarms() == [], "nothing is wrong yet")
-        with contextlib.suppress(OSError), filler.open("wb") as out:
-            while True:
-                out.write(b"x" * 4096)
-                out.flush()
+        fill_file(filler)
         job = tmp_path / "job.json"
         for number in range(8):
             job.write_bytes(big(f"full-{number}"))

@@ -73,7 +73,10 @@ async def _kill(city: City, name: str) -> None:
 
 
 def test_what_a_stopped_applier_was_sent_goes_to_the_next(cluster: BenchCluster) -> None:
-    """Jobs and an operator's request that were sent to a stopped applier take effect through its successor."""
+    """Jobs and a request sent to a stopped applier take effect once, through its successor, while it is stopped.
+
+    In what time: tests/sim/test_frozen_applier.py.
+    """
 
     async def story() -> None:
         async with watched(cluster) as city:
@@ -92,6 +95,8 @@ def test_what_a_stopped_applier_was_sent_goes_to_the_next(cluster: BenchCluster)
                 wished = asyncio.create_task(city.public.request(subject, wish, LONG_S))
                 verdicts = await asyncio.gather(*asked)
                 assert [one.status for one in verdicts] == ["accepted"] * len(names)
+                # Once each: a second registration would be another version.
+                assert [one.version for one in verdicts] == [0] * len(names)
                 assert (await wished)["status"] == "accepted"
                 assert city.observer.replica.chain.epoch > epoch
                 assert all(one.seq > epoch for one in verdicts)

@@ -20,6 +20,7 @@ from shared.errors import BusUnavailable
 from shared.protocol import subjects
 
 READY_S = 20.0
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Pause between two looks for a signal.
 _SIGNAL_S = 0.1
 #: How many of each run unless it is said; the default of the command line stands for it.
@@ -83,9 +84,14 @@ def up(
         one_process=one_process,
         gateways=0 if no_gateway else 1,
     )
+    _run_until_ended(out, settings)
+    return 0
+
+
+def _run_until_ended(out: CommandOutput, settings: LocalClusterSettings) -> None:
     # No threading.Event: its lock is not reentrant, and the handler may run while this thread holds it.
     signals: list[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in _ENDING:
         signal.signal(number, lambda number, _: signals.append(number))
     is_first = not (settings.data_dir / "cluster.json").exists()
     cluster = LocalCluster(settings, out.progress)
@@ -97,11 +103,14 @@ def up(
         while not signals:
             time.sleep(_SIGNAL_S)
     finally:
-        tasks = "tasks keep running" if keep_tasks else "tasks first; Ctrl-C again kills them"
+        kept = settings.keep_tasks
+        tasks = "tasks keep running" if kept else "tasks first; Ctrl-C again kills them"
         out.progress(f"stopping {len(cluster.pids())} processes; {tasks}")
         killed = cluster.stop(lambda: len(signals) > 1)
         out.progress("stopped" + (f"; {killed} services had to be killed" if killed else ""))
-    return 0
+        # Python gives signals their defaults when it ends: one more Ctrl-C would make this a process that was killed.
+        for number in _ENDING:
+            signal.signal(number, signal.SIG_IGN)
 
 
 def default_data_dir() -> Path:

@@ -45,6 +45,7 @@ _OLD_SECRETS = (
     "the container of the bus was created with other secrets: create it again "
     f"(`{COMPOSE} up -d --no-deps --force-recreate nats-1`)"
 )
+_START_SERVERS = f"`{COMPOSE} up -d` starts all three where `COMPOSE_PROFILES` names `cluster`"
 _LOOK_AT_BUS = f"`{COMPOSE} logs nats-1` tells more"
 
 
@@ -160,7 +161,7 @@ async def _create(out: CommandOutput, settings: RunSettings, *, is_new: bool) ->
                 out.note(said)
             if time.monotonic() > deadline:
                 away = await which_answer(settings.nats_url)
-                way = f"{away} (`{COMPOSE} --profile cluster up -d`)" if away else _LOOK_AT_BUS
+                way = f"{away} ({_START_SERVERS})" if away else _LOOK_AT_BUS
                 text = f"asked for {_CREATE_S:.0f} s: {err}"
                 raise CliError("unavailable", f"{text}; {way}") from err
         else:

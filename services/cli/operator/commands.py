@@ -44,15 +44,31 @@ COMMANDS = (
                 metavar="STATE",
                 complete="(current quorum)",
             ),
-            option_argument("timeout", "how long to wait", default="5m", metavar="DURATION"),
+            option_argument(
+                "timeout",
+                "how long to wait, from the start of the command; 0: for one answer",
+                default="5m",
+                metavar="DURATION",
+            ),
+            option_argument(
+                "server",
+                "this server of the bus alone, which `--wait current` then waits for",
+                metavar="NAME",
+            ),
             AT_OPTION,
         ),
         {"": "schemas.answers:ClusterAnswer"},
         Needs.LOG,
         "Exit 0: every server of the bus holds everything. Exit 2: commits are possible, but a server is away or lacks "
-        "something. Exit 1: nothing can be committed, or no answer. `--wait` goes by what the servers said after it "
-        "began, never by an older answer; it exits 0, or 1 after the timeout.",
-        ("operator status", "operator status --wait current", "operator status --hashes"),
+        "something. Exit 1: nothing can be committed, or no server of the bus has answered. `--wait` goes by what the "
+        "servers said after it began, never by an older answer; it exits 0, or 1 after the timeout. With `--server` "
+        "the exit code is about that server; an unknown name exits 1 and lists the servers.",
+        (
+            "operator status",
+            "operator status --wait current",
+            "operator status --server nats-2",
+            "operator status --hashes",
+        ),
     ),
     CommandSpec(
         ("operator", "scheduler", "get"),

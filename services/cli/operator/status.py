@@ -7,6 +7,8 @@ server said after the wait began.
 import time
 from collections.abc import Callable
 
+import msgspec
+
 from schemas.answers import ClusterAnswer
 from schemas.base import SECOND_NS
 from schemas.bus_answers import BusServer, BusStatus
@@ -23,29 +25,40 @@ STALE_NS = 6 * SECOND_NS
 _MS = SECOND_NS // 1000
 _LOOK_S = 0.5
 GOALS = ("quorum", "current")
+NOT_LOOKED = "no server of the bus has answered: the view has not looked at them yet, or is of a release that does not"
 
 
-def status(out: CommandOutput, *, hashes: bool, wait: str, timeout: str) -> int:
-    """Show the servers of the bus, the leader, alarms and object counts; with `wait` once the bus is so."""
+def status(out: CommandOutput, *, hashes: bool, wait: str, timeout: str, server: str) -> int:
+    """Show the servers of the bus, the leader, alarms and object counts; with `wait` once the bus is so.
+
+    With `server` that server alone, which `wait` is about, too.
+    """
     query = Query(id="hashes" if hashes else "")
+    is_now = not (global_options.at_position() or global_options.export_dir())
+    if wait or server:
+        _require_now(wait, "--wait" if wait else "--server", is_now=is_now)
 
-    def ask() -> ClusterAnswer:
-        return query_once("cluster", ClusterAnswer, query)
+    def ask(within_s: float | None = None) -> ClusterAnswer:
+        return query_once("cluster", ClusterAnswer, query, within_s=within_s)
 
     if wait:
-        _require_now(wait)
-        answer = wait_for(out, ask, wait, _seconds(timeout))
+        since_s = global_options.began_s()
+        answer = wait_for(out, ask, wait, _seconds(timeout), server=server, since_s=since_s)
     else:
         answer = ask()
-    _show(out, answer)
-    return 0 if wait else exit_code(answer.bus)
+    answer = only_server(answer, server)
+    if is_now and not answer.bus.servers:
+        answer = _with_reason(answer, NOT_LOOKED)
+    out.result(answer)
+    (_show_server if server and answer.bus.servers else _show)(out, answer)
+    return 0 if wait or not is_now else exit_code(answer.bus)
 
 
-def _require_now(wait: str) -> None:
-    if wait not in GOALS:
+def _require_now(wait: str, option: str, *, is_now: bool) -> None:
+    if wait and wait not in GOALS:
         raise CliError("usage", f"--wait must be one of: {', '.join(GOALS)}, not {wait!r}")
-    if global_options.at_position() or global_options.export_dir():
-        raise CliError("usage", "--wait is about the bus of now, not with --at or --from-file")
+    if not is_now:
+        raise CliError("usage", f"{option} is about the bus of now, not with --at or --from-file")
 
 
 def _seconds(text: str) -> float:
@@ -53,6 +66,29 @@ def _seconds(text: str) -> float:
         return parse_duration(text) / SECOND_NS
     except ValueError as err:
         raise CliError("usage", f"--timeout: {err}") from err
+
+
+def _with_reason(answer: ClusterAnswer, reason: str) -> ClusterAnswer:
+    """The answer with a reason and an alarm, unless it has a reason."""
+    if answer.bus.reason:
+        return answer
+    bus = msgspec.structs.replace(answer.bus, reason=reason)
+    return msgspec.structs.replace(answer, bus=bus, alarms=(*answer.alarms, reason))
+
+
+def only_server(answer: ClusterAnswer, name: str) -> ClusterAnswer:
+    """The answer with one server of the bus; an empty name means all. Raises CliError: there is none of this name.
+
+    An answer without any server is returned as it is: nothing is known of them.
+    """
+    bus = answer.bus
+    if not bus.servers or not name:
+        return answer
+    found = tuple(one for one in bus.servers if one.name == name)
+    if not found:
+        known = ", ".join(one.name for one in bus.servers)
+        raise CliError("not_found", f"the bus has no server {name!r}; it has: {known}")
+    return msgspec.structs.replace(answer, bus=msgspec.structs.replace(bus, servers=found))
 
 
 # ---- what an answer is worth ----
@@ -64,10 +100,8 @@ def is_stale(bus: BusStatus) -> bool:
 
 
 def exit_code(bus: BusStatus) -> int:
-    """0: every server holds everything, or the moment is past; 2: one does not; 1: nothing can be committed."""
-    if not bus.servers:
-        return 0
-    if bus.blocked_since_ns or is_stale(bus):
+    """What is so now. 0: every server holds everything; 2: one does not; 1: nothing can be committed, or is known."""
+    if not bus.servers or bus.blocked_since_ns or is_stale(bus):
         return 1
     return 0 if not bus.leaderless and all(one.status == "current" for one in bus.servers) else 2
 
@@ -75,7 +109,7 @@ def exit_code(bus: BusStatus) -> int:
 def what_lacks(bus: BusStatus, goal: str, since_ns: int) -> str:
     """Say why the bus is not as wanted, by what was heard after `since_ns`; empty: it is."""
     if not bus.servers:
-        return "the view has not looked at the servers of the bus yet, or is of a release that does not"
+        return bus.reason or NOT_LOOKED
     if bus.reason:
         return bus.reason
     if goal == "quorum":
@@ -102,29 +136,43 @@ def _what_lacks(bus: BusStatus, one: BusServer, since_ns: int) -> str:
 
 
 def wait_for(
-    out: CommandOutput, ask: Callable[[], ClusterAnswer], goal: str, timeout_s: float
+    out: CommandOutput,
+    ask: Callable[[float | None], ClusterAnswer],
+    goal: str,
+    timeout_s: float,
+    *,
+    server: str = "",
+    since_s: float = 0.0,
 ) -> ClusterAnswer:
-    """Ask until the bus is as wanted; says on stderr what lacks. Raises CliError `pending` after the timeout."""
-    deadline = time.monotonic() + timeout_s
+    """Ask until the bus, or one server of it, is as wanted; says on stderr what lacks.
+
+    `ask` gets the bound of one answer. The timeout counts from `since_s`; a timeout of 0 waits for one answer. Raises
+    CliError: `pending` after the timeout, `not_found` for an unknown server.
+    """
+    deadline = (since_s or time.monotonic()) + timeout_s
     since_ns, said = 0, ""
     while True:
         try:
-            answer = ask()
+            answer = ask(max(0.0, deadline - time.monotonic()) if timeout_s else None)
             # The first answer says what time it is there: what servers said before it does not count.
             since_ns = since_ns or answer.bus.answered_ns
-            lacks = what_lacks(answer.bus, goal, since_ns)
+            one = only_server(answer, server)
+            # A majority is one of all servers.
+            lacks = what_lacks(one.bus if goal == "current" else answer.bus, goal, since_ns)
             if not lacks:
                 return answer
         except CliError as err:
             if err.code != "unavailable":
                 raise
-            lacks = err.message
-        if time.monotonic() > deadline:
-            raise CliError("pending", f"not {goal} after {timeout_s:.0f} s: {lacks}")
-        if lacks != said:
+            # An answer that the end of the wait cut off says less than the one before.
+            lacks = said if said and time.monotonic() >= deadline else err.message
+        left_s = deadline - time.monotonic()
+        if left_s > 0 and lacks != said:
             said = lacks
             out.note(f"waiting: {lacks}")
-        time.sleep(_LOOK_S)
+        time.sleep(max(0.0, min(_LOOK_S, left_s)))
+        if time.monotonic() >= deadline:
+            raise CliError("pending", f"not {goal} after {timeout_s:.0f} s: {lacks}")
 
 
 # ---- for people ----
@@ -132,7 +180,6 @@ def wait_for(
 
 def _show(out: CommandOutput, answer: ClusterAnswer) -> None:
     bus = answer.bus
-    out.result(answer)
     durability = "fsync on" if answer.fsync else "NO FSYNC"
     out.fields(
         [
@@ -140,13 +187,13 @@ def _show(out: CommandOutput, answer: ClusterAnswer) -> None:
             ("Seq", str(answer.seq)),
             ("Applier", f"{answer.holder}, epoch {answer.epoch}{_of_before(bus)}"),
             ("Bus", f"{durability}, {count_noun(answer.replicas, 'replica')}"),
-            *([("Servers", _summary(bus))] if bus.servers else []),
+            *([("Servers", _summary(bus))] if bus.servers or bus.reason else []),
             ("Foreign", f"{answer.foreign} records"),
             *count_fields(answer.counts),
         ]
     )
     rows = [_row(bus, one) for one in bus.servers]
-    if len(rows) > 1 or exit_code(bus):
+    if len(rows) > 1 or (rows and exit_code(bus)):
         out.table("SERVER|STATUS|LEADS|LAST HEARD>|LACKS", rows, "Servers")
     out.table("TABLE|HASH", sorted(answer.tables.items()), "Tables")
     if not answer.fsync:
@@ -156,11 +203,30 @@ def _show(out: CommandOutput, answer: ClusterAnswer) -> None:
         out.line(f"\n{alarm}", "red")
 
 
+def _show_server(out: CommandOutput, answer: ClusterAnswer) -> None:
+    bus = answer.bus
+    name, state, leads, heard, lacks = _row(bus, bus.servers[0])
+    out.fields(
+        [
+            ("Server", name),
+            ("Status", state),
+            ("Leads", leads or "not the log"),
+            ("Last heard", heard),
+            ("Lacks", lacks or ("nothing" if state == "current" else "not known")),
+            ("Looked", _summary(bus).partition(", ")[2]),
+        ]
+    )
+    if bus.reason:
+        out.line(f"\n{bus.reason}", "red")
+
+
 def _of_before(bus: BusStatus) -> str:
     return " (of before: nothing can be committed)" if bus.blocked_since_ns else ""
 
 
 def _summary(bus: BusStatus) -> str:
+    if not bus.servers:
+        return "NOT KNOWN"
     current = sum(one.status == "current" for one in bus.servers)
     age = f"{max(0, bus.answered_ns - bus.confirmed_ns) / SECOND_NS:.0f} s ago"
     if not bus.confirmed_ns:

@@ -33,6 +33,8 @@ from shared.protocol import subjects
 _notices: contextvars.ContextVar[BusNotices | None] = contextvars.ContextVar(
     "notices", default=None
 )
+#: Why the bus of this URL did not answer when the running command announced its target; taken by its own connection.
+_absent: dict[str, CliError] = {}
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
 V = TypeVar("V", Verdict, OperatorVerdict)
@@ -74,6 +76,9 @@ def new_client(found: contexts.Context) -> Client:
 
 async def connect_client(client: Client, found: contexts.Context) -> Client:
     """Connect within CONNECT_TIMEOUT_S. Raises CliError `unavailable` with a hint."""
+    if (known := _absent.pop(found.url, None)) is not None:
+        # Asked a moment ago: a second wait would tell the same.
+        raise known
     shown = redacted_url(found.url)
     where = f"{shown} (context {found.name})" if found.name else shown
     hint = hints.absent_bus()
@@ -112,16 +117,26 @@ def announce_target(note: Callable[[str], None]) -> None:
 
 
 def _asked_cluster_id(found: contexts.Context) -> str:
-    async def ask() -> str:
-        async with new_client(found) as client:
-            body = msgspec.json.encode(Query())
-            raw = await client.request_bytes(subjects.query("cluster"), body, CONNECT_TIMEOUT_S)
-            return msgspec.json.decode(raw, type=_Probe).cluster_id
+    is_there = False
 
+    async def ask(client: Client) -> str:
+        nonlocal is_there
+        is_there = True
+        body = msgspec.json.encode(Query())
+        subject = subjects.query("cluster")
+        with waiting_for("view", subject):
+            raw = await client.request_bytes(subject, body, CONNECT_TIMEOUT_S)
+        return msgspec.json.decode(raw, type=_Probe).cluster_id
+
+    _absent.clear()
     try:
-        return run_interruptible(ask())
-    except (CliError, BusUnavailable, msgspec.MsgspecError):
-        return ""
+        return with_bus(ask)
+    except CliError as err:
+        if not is_there:
+            _absent[found.url] = err
+    except (BusUnavailable, msgspec.MsgspecError):
+        pass
+    return ""
 
 
 async def explain_no_answer(client: Client, what: str) -> str:
@@ -133,14 +148,31 @@ async def explain_no_answer(client: Client, what: str) -> str:
     return f"the bus is running, but no {what} answers"
 
 
-def with_bus(work: Callable[[Client], Awaitable[T]], *, is_quiet: bool = False) -> T:
-    """Connect, do the work, disconnect. `is_quiet`: say nothing of what it waits for. Raises CliError."""
+def with_bus(
+    work: Callable[[Client], Awaitable[T]], *, is_quiet: bool = False, within_s: float | None = None
+) -> T:
+    """Connect, do the work, disconnect. `is_quiet`: say nothing of what it waits for.
+
+    Raises CliError, `unavailable` where it took longer than `within_s`.
+    """
+    is_there = False
+
+    async def bounded() -> T:
+        try:
+            async with asyncio.timeout(within_s):
+                return await run()
+        except TimeoutError as err:
+            text = f"no answer at {redacted_url(selected_bus_url())} within {within_s:.1f} s"
+            hint = hints.silent_service("view") if is_there else hints.absent_bus()
+            raise CliError("unavailable", f"{text}; {hint}") from err
 
     async def run() -> T:
+        nonlocal is_there
         if global_options.export_dir():
             return await work(_export_client())
         found = selected_context()
         client = await connect_client(new_client(found), found)
+        is_there = True
         notices = BusNotices(
             client, redacted_url(found.url), follows_commits=global_options.follows_commits()
         )
@@ -153,7 +185,13 @@ def with_bus(work: Callable[[Client], Awaitable[T]], *, is_quiet: bool = False) 
                 watch.cancel()
             await client.__aexit__(None, None, None)
 
-    return run_interruptible(run())
+    return run_interruptible(bounded())
+
+
+def waiting_for(service: str, subject: str) -> contextlib.AbstractContextManager[None]:
+    """Between a request and its answer: what takes long is said."""
+    notices = _notices.get()
+    return notices.request(service, subject) if notices is not None else contextlib.nullcontext()
 
 
 def _export_client() -> Client:
@@ -205,9 +243,7 @@ async def _request(
 ) -> bytes:
     """Send one request. Raises CliError `unavailable` without an answer."""
     began = time.monotonic()
-    notices = _notices.get()
-    waiting = notices.request(service, subject) if notices is not None else contextlib.nullcontext()
-    with waiting:
+    with waiting_for(service, subject):
         while True:
             try:
                 return await client.request_bytes(subject, body, timeout_s=timeout_s)
@@ -303,9 +339,9 @@ def query_pages(noun: str, answer: type[S], query: Query, field: str, *, job: st
     return with_bus(work)
 
 
-def query_once(noun: str, answer: type[S], query: Query) -> S:
+def query_once(noun: str, answer: type[S], query: Query, *, within_s: float | None = None) -> S:
     """Connect and send one query. Raises CliError."""
-    return with_bus(lambda client: query_view(client, noun, answer, query))
+    return with_bus(lambda client: query_view(client, noun, answer, query), within_s=within_s)
 
 
 async def resolve_job(client: Client, text: str) -> JobId:

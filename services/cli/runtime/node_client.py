@@ -7,7 +7,7 @@ import msgspec
 from schemas.jobs import ErrorDetail
 from schemas.node_answers import AllocAnswer
 from schemas.projections import AllocSummary, Query
-from services.cli.runtime.bus_client import query_view
+from services.cli.runtime.bus_client import query_view, waiting_for
 from services.cli.runtime.output import CliError, short_id
 from shared.bus.connection.node_stream import (
     NODE_ANSWER_TIMEOUT_S,
@@ -53,9 +53,10 @@ async def request_node(
     """Send a request to a node's agent. Raises CliError with the agent's code, or `unavailable` without an answer."""
     subject = subjects.node_rpc(node, verb)
     try:
-        raw = await client.request_bytes(
-            subject, msgspec.json.encode(body), timeout_s=NODE_ANSWER_TIMEOUT_S
-        )
+        with waiting_for(f"node {node}", subject):
+            raw = await client.request_bytes(
+                subject, msgspec.json.encode(body), timeout_s=NODE_ANSWER_TIMEOUT_S
+            )
     except BusUnavailable as err:
         raise CliError("unavailable", node_unreachable(node)) from err
     result = msgspec.json.decode(raw, type=answer)

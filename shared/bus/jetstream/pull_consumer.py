@@ -25,7 +25,7 @@ _HEARTBEAT_S = 1
 #: Of a consumer that successive holders share: the requests of one that stands still, whose connection lives on, must
 #: be over when its successor's begin, or the server would deliver to it what nothing handles. No lease ends
 #: sooner (`leader_election.py`).
-_SHARED_EXPIRES_NS, _SHARED_HEARTBEAT_NS = 3 * SECOND_NS // 2, SECOND_NS // 2
+SHARED_EXPIRES_NS, _SHARED_HEARTBEAT_NS = 3 * SECOND_NS // 2, SECOND_NS // 2
 _SILENCE_S = 2.5
 #: A shared consumer without a puller keeps messages for so long; that of a dead worker must not stay forever.
 _DURABLE_IDLE_NS = 300 * SECOND_NS
@@ -233,7 +233,7 @@ class PullConsumer:
             return
         room = self._credit - self._asked - self._held
         if self._listening and room > 0 and room * 2 >= self._credit:
-            shared = (_SHARED_EXPIRES_NS, _SHARED_HEARTBEAT_NS) if self._durable else ()
+            shared = (SHARED_EXPIRES_NS, _SHARED_HEARTBEAT_NS) if self._durable else ()
             self._send_next(_Next(room, *shared))
 
     def _send_next(self, wanted: _Next | _NextNoWait) -> None:

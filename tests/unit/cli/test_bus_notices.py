@@ -9,7 +9,7 @@ import pytest
 from schemas.answers import ClusterAnswer
 from schemas.bus_answers import BusServer, BusStatus
 from services.cli.runtime import bus_notices
-from services.cli.runtime.bus_notices import BusNotices, describe_answers, which_answer
+from services.cli.runtime.bus_notices import BusNotices, _late_at, describe_answers, which_answer
 from shared.errors import BusUnavailable
 from shared.protocol import subjects
 from tests.bounds import level
@@ -21,9 +21,16 @@ URL = "nats://h:1"
 class _View:
     """Answers with the bus as it is, or not at all."""
 
+    is_connected = True
+
     def __init__(self, reason: str | None) -> None:
         self.reason = reason
         self.looks = 0
+
+    @property
+    def bus(self) -> "_View":
+        """The connection itself."""
+        return self
 
     async def request_bytes(self, subject: str, _body: bytes, _timeout_s: float) -> bytes:
         """Answer `query.cluster`."""
@@ -37,7 +44,8 @@ class _View:
 
 def _run(monkeypatch: pytest.MonkeyPatch, view: _View, *, follows: bool, asks: bool) -> None:
     """Let a command wait until the cluster was looked at some times."""
-    monkeypatch.setattr(bus_notices, "_LOOK_EVERY_S", 0)
+    for name in ("_LOOK_EVERY_S", "_STEP_S"):
+        monkeypatch.setattr(bus_notices, name, 0)
 
     async def story() -> None:
         notices = BusNotices(cast("Any", view), URL, follows_commits=follows)
@@ -67,9 +75,35 @@ def test_a_service_that_does_not_answer_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], reason: str | None
 ) -> None:
     """Who was asked what and where; a bus that commits is not blamed, nor is one of which nothing is known."""
+    monkeypatch.setattr(bus_notices, "_LATE_S", 0)
     _run(monkeypatch, _View(reason), follows=False, asks=True)
     [line] = capsys.readouterr().err.splitlines()
     assert line == f"waiting: no answer of intake to api.jobs.submit at {URL} yet"
+
+
+def test_what_is_waited_for_is_said_two_seconds_after_the_command_began() -> None:
+    """A request of a command that has just begun is late with it; one of later, after a time of its own."""
+    began = 100.0
+    assert _late_at(began, began) < began + 2
+    # The connection and the question which cluster this is take their time before.
+    assert _late_at(began + 1.6, began) < began + 2
+    assert _late_at(began + 60, began) > began + 61
+
+
+def test_a_lost_connection_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """Once, when it has lasted; the requests that wait for it are not blamed on their services."""
+    view = _View("")
+    notices = BusNotices(cast("Any", view), URL, follows_commits=True)
+    notices.look(100.0)
+    view.is_connected = False
+    for now_s in (101.0, 101.5, 103.0, 104.0):
+        notices.look(now_s)
+    assert capsys.readouterr().err.splitlines() == [
+        f"waiting: the connection to the bus at {URL} is lost"
+    ]
+    view.is_connected = True
+    notices.look(105.0)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_command_that_waits_for_nothing_says_nothing(

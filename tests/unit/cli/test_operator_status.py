@@ -1,7 +1,9 @@
 """`operator status`: what it says and exits with for each state of the bus, and what its wait counts."""
 
+import json
 from collections.abc import Callable, Iterator
 
+import msgspec
 import pytest
 
 from schemas.answers import ClusterAnswer
@@ -51,10 +53,12 @@ def run(
 ) -> Callable[..., tuple[int, str]]:
     """Run the command on a view with this answer; returns exit code and output."""
 
-    def command(of: BusStatus, wait: str = "") -> tuple[int, str]:
-        monkeypatch.setattr(status, "query_once", lambda *_: answer(of))
-        out = CommandOutput(columns=100)
-        code = status.status(out, hashes=False, wait=wait, timeout="0")
+    def command(
+        of: BusStatus, wait: str = "", server: str = "", *, is_json: bool = False
+    ) -> tuple[int, str]:
+        monkeypatch.setattr(status, "query_once", lambda *_, **__: answer(of))
+        out = CommandOutput(columns=100, is_json=is_json)
+        code = status.status(out, hashes=False, wait=wait, timeout="0", server=server)
         return code, capsys.readouterr().out
 
     return command
@@ -75,8 +79,85 @@ def test_each_state_of_the_bus_has_its_exit_code() -> None:
         servers=whole.servers, confirmed_ns=NOW, answered_ns=NOW, leaderless=("SNAP",)
     )
     assert exit_code(leaderless) == 2
-    # Of a past moment nothing is known of servers.
-    assert exit_code(BusStatus()) == 0
+    # No server has answered, blocked or not: never 0.
+    assert exit_code(BusStatus()) == 1
+    assert exit_code(BusStatus(blocked_since_ns=NOW, answered_ns=NOW)) == 1
+
+
+def test_servers_that_are_not_known_are_said_in_every_shape(
+    run: Callable[..., tuple[int, str]],
+) -> None:
+    """A view that has not looked yet: exit 1, a line for people, reason and alarm as JSON; a past moment has none."""
+    code, text = run(BusStatus())
+    assert (code, "Servers      NOT KNOWN" in text) == (1, True)
+    assert "no server of the bus has answered" in text
+    code, text = run(BusStatus(), is_json=True)
+    told = json.loads(text)
+    assert code == 1
+    assert told["bus"]["reason"] == told["alarms"][-1] == status.NOT_LOOKED
+    code, text = run(BusStatus(reason=WHY, blocked_since_ns=NOW))
+    assert (code, text.replace("\n", " ").count(WHY)) == (1, 1)
+    global_options.set_global_options("", at="7")
+    code, text = run(BusStatus())
+    assert (code, "NOT KNOWN" in text, "has answered" in text) == (0, False, False)
+
+
+def test_one_server_is_shown_by_its_name(run: Callable[..., tuple[int, str]]) -> None:
+    """Its state, lead and lag alone; its exit code; another name is one line with those there are."""
+    states = ("current", "away", "behind")
+    code, text = run(bus(*states), server="n1")
+    text = " ".join(text.split())
+    assert (code, "n2" in text, "Leads the log" in text) == (0, False, True)
+    code, text = run(bus(*states), server="n2")
+    assert (code, "Status away" in " ".join(text.split()), "n1" in text) == (2, True, False)
+    code, text = run(bus(*states), server="n3", is_json=True)
+    assert code == 2
+    assert [one["name"] for one in json.loads(text)["bus"]["servers"]] == ["n3"]
+    assert run(bus("up", "away", "away", reason=WHY), server="n1")[0] == 1
+    assert run(BusStatus(), server="n1")[0] == 1
+    for wait in ("", "current"):
+        with pytest.raises(CliError, match=r"no server 'n4'; it has: n1, n2, n3$") as told:
+            run(bus(*states), wait, "n4")
+        assert told.value.code == "not_found"
+    global_options.set_global_options("", at="7")
+    with pytest.raises(CliError, match="--server is about the bus of now"):
+        run(BusStatus(), server="n1")
+
+
+def test_a_wait_for_one_server_leaves_the_others() -> None:
+    """`current` is of that server; a quorum stays one of all servers."""
+    out = CommandOutput()
+    of = bus("current", "away", "away", at_ns=NOW)
+    later = msgspec.structs.replace(of, answered_ns=NOW - SECOND_NS)
+    found = wait_for(out, lambda _: answer(later), "current", 0.0, server="n1")
+    assert found.bus == later
+    with pytest.raises(CliError, match="server n2 is away"):
+        wait_for(out, lambda _: answer(later), "current", 0.0, server="n2")
+    never = bus("current", "current", "current", age_ms=-1)
+    with pytest.raises(CliError, match="2 of 3 servers must be heard of"):
+        wait_for(out, lambda _: answer(never), "quorum", 0.0, server="n1")
+
+
+def test_a_timeout_counts_from_the_start_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each answer may take what is left of it; without any time one answer is waited for, however long it takes."""
+    clock = [100.0]
+    monkeypatch.setattr(status.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(
+        status.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds)
+    )
+    given: list[float | None] = []
+
+    def silent(within_s: float | None) -> ClusterAnswer:
+        given.append(within_s)
+        clock[0] += min(1.5, 1.5 if within_s is None else within_s)
+        raise CliError("unavailable", "no bus at nats://h:1")
+
+    with pytest.raises(CliError, match="not current after 2 s: no bus at"):
+        wait_for(CommandOutput(), silent, "current", 2.0, since_s=99.5)
+    assert (given, clock) == ([1.5], [101.5])
+    with pytest.raises(CliError, match="no bus at"):
+        wait_for(CommandOutput(), silent, "current", 0.0, since_s=99.5)
+    assert given == [1.5, None]
 
 
 def test_the_status_names_servers_and_what_is_of_before(
@@ -135,7 +216,7 @@ def test_the_wait_ends_when_the_bus_is_whole(
         bus("current", "current", "current", at_ns=NOW + 2 * SECOND_NS),
     ]
 
-    def ask() -> ClusterAnswer:
+    def ask(_within_s: float | None) -> ClusterAnswer:
         found = states.pop(0)
         if isinstance(found, CliError):
             raise found
