@@ -72,6 +72,8 @@ class Document:
         self._broken_locals: set[str] = set()
         self._resolving_locals: list[str] = []
         self._checks: list[Block] = []
+        #: what the environment set.
+        self.env_values: dict[str, str] = {}
 
     def blocks(self) -> tuple[ResolvedBlock, ...]:
         """Evaluate the file. Errors are in `faults`."""
@@ -165,6 +167,7 @@ class Document:
             for key in sorted(self._given.env):
                 name = key.removeprefix(prefix)
                 if name != key and name in self._declared:
+                    self.env_values[name] = self._given.env[key]
                     self._set(name, self._given.env[key], key)
         for file, text in self._given.var_files:
             self._read_var_file(file, text)
