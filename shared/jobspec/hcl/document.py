@@ -72,7 +72,7 @@ class Document:
         self._broken_locals: set[str] = set()
         self._resolving_locals: list[str] = []
         self._checks: list[Block] = []
-        #: what the environment set.
+        #: what the environment set, and no file of variables after it.
         self.env_values: dict[str, str] = {}
 
     def blocks(self) -> tuple[ResolvedBlock, ...]:
@@ -216,6 +216,7 @@ class Document:
                     one.name, ExpressionContext({}).value(one.value)
                 )
                 self._broken.discard(one.name)
+                self.env_values.pop(one.name, None)
             except HclError as fault:
                 self._broken.add(one.name)
                 self._add(fault.message, file, line)
@@ -237,6 +238,7 @@ class Document:
             try:
                 self._variables[name] = self._fit(name, value)
                 self._broken.discard(name)
+                self.env_values.pop(name, None)
             except HclError as fault:
                 self._broken.add(name)
                 self._add(fault.message, file, lines.get(name, 0))

@@ -137,6 +137,9 @@ def test_a_job_file_is_its_own_source() -> None:
     assert found.source == JobSource(source=HCL, variable_flags={"n": "3"}, variables="n = 4\n")
     found = load_file(HCL.encode(), env={"NOMAD_VAR_n": "5", "NOMAD_VAR_secret": "6"})
     assert found.source == JobSource(source=HCL, variable_flags={"n": "5"})
+    for name, text in (("n.vars", b"n = 4\n"), ("n.json", b'{"n": 4}')):
+        found = load_file(HCL.encode(), env={"NOMAD_VAR_n": "5"}, var_files=[(name, text)])
+        assert found.source == JobSource(source=HCL, variables=text.decode())
     json_text, yaml_text = (
         body(),
         b"job:\n  a:\n    group:\n      g:\n        task:\n          t:\n            driver: d\n",
