@@ -239,6 +239,8 @@ class JobRegistered(Event, frozen=True, kw_only=True, tag="job.registered"):
     windows: tuple[UpdateWindow, ...] = ()
     #: the span that submitted it, as in the header `traceparent` of W3C Trace Context; empty: none was named.
     traceparent: str = ""
+    #: base64: the JSON of a `JobSource`, compressed as zlib does (RFC 1950); empty: none was sent. No state has it.
+    source: bytes = b""
 
 
 class JobStopped(Event, frozen=True, kw_only=True, tag="job.stopped"):
@@ -357,6 +359,8 @@ class RegisterJob(Command, frozen=True, kw_only=True, tag="register_job"):
     traceparent: str = ""
     #: tasks with a memory_max that is a number, to warn of those that no node can hold.
     memory_limits: tuple[MemoryLimit, ...] = ()
+    #: as in JobRegistered.
+    source: bytes = b""
 
 
 class StopJob(Command, frozen=True, kw_only=True, tag="stop_job"):

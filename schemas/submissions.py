@@ -9,6 +9,21 @@ import msgspec
 from schemas.base import Wire
 
 
+class JobSource(Wire, frozen=True, kw_only=True, rename="pascal"):
+    """The file that a job comes from, as its author wrote it, with the values of its variables.
+
+    The log keeps all of it as it is given: a value of a variable is no secret any more.
+    """
+
+    source: str
+    #: of the source: hcl2, json, yaml or toml.
+    format: str = "hcl2"
+    #: values of variables that were given one by one.
+    variable_flags: dict[str, str] = {}
+    #: files of variables, one after the other.
+    variables: str = ""
+
+
 class JobSubmission(Wire, frozen=True, kw_only=True, rename="pascal"):
     """Register a job, or validate it: `submit` and `validate`."""
 
@@ -24,6 +39,8 @@ class JobSubmission(Wire, frozen=True, kw_only=True, rename="pascal"):
     accept_unbuilt: bool = msgspec.field(name="accept_unbuilt", default=False)
     #: accept unknown keys: they have no effect.
     accept_unknown: bool = msgspec.field(name="accept_unknown", default=False)
+    #: what the job was made of; kept in the log beside the job, unless it is too large.
+    submission: JobSource | None = None
 
 
 class JobsSubmission(Wire, frozen=True, kw_only=True, rename="pascal"):
@@ -46,6 +63,10 @@ class JobText(Wire, frozen=True, kw_only=True, rename="pascal"):
     job_hcl: str = msgspec.field(name="JobHCL")
     #: values for the file's variables, written as a file of variables.
     variables: str = ""
+    #: fill in defaults, as `/v1/jobs/parse` of Nomad does; else the job has what the file has.
+    canonicalize: bool = False
+    #: true is refused: the first version of HCL is not read.
+    hclv1: bool = msgspec.field(name="HCLv1", default=False)
 
 
 class JobNamed(Wire, frozen=True, kw_only=True, rename="pascal"):

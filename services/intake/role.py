@@ -64,6 +64,7 @@ from shared.core.state.tables.jobs import SubmissionRecord as Entry
 from shared.errors import CommandInvalid
 from shared.jobspec.checks.identifiers import id_error
 from shared.jobspec.files.load import parse_request
+from shared.jobspec.source import without_source
 from shared.jobspec.submission import (
     MAX_KILL_TIMEOUT_NS,
     ParsedSubmission,
@@ -547,6 +548,8 @@ def _encoded_command(
     if traceparent and isinstance(command, RegisterJob) and parent_span(traceparent) is not None:
         command = msgspec.structs.replace(command, traceparent=traceparent)
     data = ENCODER.encode(command)
+    if len(data) > COMMAND_BYTES_MAX and (smaller := without_source(command)) is not command:
+        data = ENCODER.encode(smaller)
     if len(data) > COMMAND_BYTES_MAX:
         raise CommandInvalid(
             "too_large",

@@ -41,9 +41,10 @@ def canonical_json(value: object) -> bytes:
     return orjson.dumps(value, option=_SORTED)
 
 
-def read_object(body: bytes) -> tuple[JsonObject, bytes]:
+def read_object(body: bytes, aside: str = "") -> tuple[JsonObject, bytes]:
     """Decode one JSON object. Returns it, nulls removed from objects, and its canonical form.
 
+    `aside`: a member that does not count towards the bound of the canonical form.
     Raises CommandInvalid: `too_large`, or `invalid` with the place.
     """
     if len(body) > RAW_BYTES_MAX:
@@ -57,10 +58,11 @@ def read_object(body: bytes) -> tuple[JsonObject, bytes]:
     if body.count(b"{") + body.count(b"[") > DEPTH_MAX:
         _check_depth(value)
     text = canonical_json(value)
-    if len(text) > TEXT_BYTES_MAX:
-        raise CommandInvalid(
-            "too_large", f"{len(text)} bytes, at most {TEXT_BYTES_MAX} are allowed"
-        )
+    size = len(text)
+    if aside in value:
+        size = len(canonical_json({key: item for key, item in value.items() if key != aside}))
+    if size > TEXT_BYTES_MAX:
+        raise CommandInvalid("too_large", f"{size} bytes, at most {TEXT_BYTES_MAX} are allowed")
     if (
         body.count(b":") != text.count(b":")
         or b"\\u003" in body
@@ -90,7 +92,12 @@ def require_known_keys(body: bytes, request: type[msgspec.Struct]) -> None:
     What is not JSON, or has another shape, is left to the decoder. Raises CommandInvalid.
     """
     with suppress(orjson.JSONDecodeError):
-        _check_keys(orjson.loads(body or b"{}"), _type_info(request), "")
+        check_known_keys(orjson.loads(body or b"{}"), request)
+
+
+def check_known_keys(value: object, request: type[msgspec.Struct], path: str = "") -> None:
+    """The same of a decoded value at a path."""
+    _check_keys(value, _type_info(request), path)
 
 
 def _check_keys(value: object, info: inspect.Type, path: str) -> None:

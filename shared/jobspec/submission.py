@@ -5,12 +5,10 @@ given by a header or a stream position are set by the caller. `SubmissionCache` 
 names.
 """
 
-import re
 from hashlib import blake2b
 from typing import Any
 
 import msgspec
-import orjson
 
 from schemas.base import SECOND_NS, JobId
 from schemas.jobs import ErrorDetail, EvaluateJob, GroupSpec, RegisterJob, StopJob
@@ -34,8 +32,10 @@ from shared.jobspec.compile.groups import compile_groups, compile_memory_limits
 from shared.jobspec.compile.launches import compile_parameterized, compile_periodic
 from shared.jobspec.dispatch import DispatchRequest, read_dispatch
 from shared.jobspec.nomad.job import JOB_DECODER, JobSpec
+from shared.jobspec.source import SOURCE_KEY, packed_source
 from shared.jobspec.strict_json import JsonObject, canonical_json, read_object
 from shared.jobspec.together import read_each, read_together
+from shared.jobspec.type_errors import type_errors
 from shared.jobspec.version_changes import VERSION_VERBS, VersionChange, read_version_change
 
 #: How long a task may take to end, unless the operator configures another value.
@@ -59,8 +59,6 @@ _CACHE_MAX = 256
 _CACHE_BYTES_MAX = 16 * 1024
 #: Replaces a name; JSON never contains this byte.
 _PLACEHOLDER = b"\0"
-_STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
-_AT = re.compile(r"(.*?)(?: - at `(.*)`)?\Z", re.DOTALL)
 
 
 class JobInvalid(CommandInvalid):
@@ -100,6 +98,8 @@ class ParsedSubmission(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     rollout: str = ""
     order: str = ""
     warnings: tuple[str, ...] = ()
+    #: as in RegisterJob: part of no digest.
+    source: bytes = b""
 
 
 JobCommand = RegisterJob | RegisterJobs | StopJob | EvaluateJob | DispatchJob | VersionChange
@@ -200,7 +200,7 @@ def _read_uncached(body: bytes, verb: str, remotes: RemoteDriverMap) -> ParsedSu
     """Read a body of which nothing is known. Raises CommandInvalid."""
     if verb not in VERBS:
         raise CommandInvalid("invalid", f"unknown verb {verb!r}")
-    value, text = read_object(body)
+    value, text = read_object(body, SOURCE_KEY if verb in JOB_BODY_VERBS else "")
     submission_id = value.get("SubmissionID", "")
     if submission_id:
         _check_id(submission_id, "SubmissionID")
@@ -229,7 +229,7 @@ def read_job(value: JsonObject) -> tuple[JobSpec, bytes]:
     try:
         job = JOB_DECODER.decode(spec)
     except msgspec.ValidationError:
-        raise JobInvalid(_type_errors(value)) from None
+        raise JobInvalid(type_errors(value)) from None
     faults = job_errors(job)
     if faults:
         raise JobInvalid(faults)
@@ -322,6 +322,7 @@ def to_command(
         gates=compile_gates(job),
         windows=compile_windows(job),
         memory_limits=compile_memory_limits(job),
+        source=submission.source,
         check_index=submission.check_index,
         jobs_seq=jobs_seq,
         jobs_prev=jobs_prev,
@@ -381,6 +382,7 @@ def _from_cached(known: _CachedSubmission, names: _Names, verb: str) -> ParsedSu
         check_index=first.check_index,
         stopped=first.stopped,
         warnings=first.warnings,
+        source=first.source,
     )
 
 
@@ -415,6 +417,7 @@ def _read_job(
         stopped=_flag(inner, "Stop"),
         check_index=check_index,
         warnings=_warnings(job, unmet),
+        source=packed_source(value) if SOURCE_KEY in value else b"",
     )
 
 
@@ -550,46 +553,3 @@ def _check_index(value: JsonObject) -> int:
 
 def _digest(mark: bytes, text: bytes) -> str:
     return blake2b(mark + b"\0" + text, digest_size=16).hexdigest()
-
-
-def _type_errors(value: JsonObject) -> tuple[ErrorDetail, ...]:
-    """Find every fault of a job that holds values of a wrong type.
-
-    The decoder names one; its member is taken out and the rest decoded again. What then remains is validated; a fault
-    at or above a member taken out says nothing new.
-    """
-    found: list[ErrorDetail] = []
-    rest: JsonObject = orjson.loads(canonical_json(value))
-    while len(found) < ERRORS_MAX:
-        try:
-            job = JOB_DECODER.decode(canonical_json(rest))
-        except msgspec.ValidationError as err:
-            match = _AT.match(str(err))
-            message, path = match.groups() if match else (str(err), "")
-            path = (path or "$").removeprefix("$")
-            found.append(ErrorDetail(code="invalid", message=message, path=f"Job{path}"))
-            if not _remove_member(rest, path):
-                break
-        else:
-            gone = {one.path.partition("[...]")[0].removesuffix("]") for one in found}
-            found += [one for one in job_errors(job) if not _covered(one.path, gone)]
-            break
-    return tuple(found[:ERRORS_MAX])
-
-
-def _covered(path: str, gone: set[str]) -> bool:
-    return any(one.startswith(path) or path.startswith(one) for one in gone)
-
-
-def _remove_member(value: JsonObject, path: str) -> bool:
-    """Remove the innermost object member on a path like `.TaskGroups[0].Count`."""
-    steps = _STEP.findall(path.partition("[...]")[0])
-    while steps and not steps[-1][0]:
-        steps.pop()
-    if not steps:
-        return False
-    at: Any = value
-    for name, number in steps[:-1]:
-        at = at[name or int(number)]
-    del at[steps[-1][0]]
-    return True

@@ -313,7 +313,8 @@ class _Explanation:
     def eviction_text(self, job: Job, group: GroupSpec, row: int, victims: int) -> str:
         """Describe where preemption would place one more, and why not on the named node."""
         node, name = self._state.fleet.ids[row], f"{job.id}.{group.name}"
-        price = f"{victims} allocations of lower-priority jobs evicted"
+        counted = "1 allocation" if victims == 1 else f"{victims} allocations"
+        price = f"{counted} of lower-priority jobs evicted"
         if self._row is None or self._row == row:
             return f"{name}: no node has capacity; one more would go to {node}, {price}"
         asked = f"{name} would not go to {self._state.fleet.ids[self._row]}"

@@ -80,8 +80,9 @@ class RecordedLog(msgspec.Struct, kw_only=True):
     def has_gates(self) -> bool:
         """Whether deployments of the record or of the fork may have gates or windows."""
         submitted = (job for one in self.entries for job in registrations(one.command))
-        jobs = (*self.fork.state.jobs.by_id.values(), *submitted)
-        return any(one.gates or one.windows for one in jobs)
+        return any(one.gates or one.windows for one in submitted) or any(
+            one.gates or one.windows for one in self.fork.state.jobs.by_id.values()
+        )
 
     @property
     def workers(self) -> int:

@@ -119,8 +119,7 @@ def script_entries(
         return _health_entries(state, event, t_ns=t_ns, seq=seq, lineage_of=lineage_of)
     joint = _of_rollouts(state, event, f"what-if-{seq}")
     if joint is not None:
-        command, job_id = joint
-        return [ScriptEntry(t_ns=t_ns, seq=seq, command=command, rollout_of=job_id)]
+        return [ScriptEntry(t_ns=t_ns, seq=seq, command=joint[0], rollout_of=joint[1])]
     verb = _of_deployments(event, f"what-if-{seq}")
     if verb is not None:
         one = state.deployments.by_key.get(verb.deployment_key)

@@ -245,6 +245,39 @@ def test_versions_and_what_they_changed(up: Up, tmp_path: Path) -> None:
     up.run("job", "stop", "--purge", "grows")
 
 
+def test_the_file_of_a_version_is_kept(up: Up, tmp_path: Path) -> None:
+    """`inspect --hcl` gives the file of any version as it was written, of a revert the file that it went back to."""
+    text = (
+        'variable "n" { default = 1 }\njob "written" {\r\n  # a comment\n  type = "batch"\n  group "g" {\n'
+        '    count = var.n\n    task "t" {\n      driver = "raw_exec"\n      config { command = "true" }\n'
+        "    }\n  }\n}\n"
+    )
+    path = tmp_path / "written.nomad.hcl"
+    path.write_bytes(text.encode())
+    assert up.run("job", "run", "--detach", "--var", "n=2", str(path))[0] == 0
+    answer = up.documented("job", "inspect", "--hcl", "written")
+    assert answer["source"].items() >= {"Source": text, "VariableFlags": {"n": "2"}}.items()
+    newer = text.replace("a comment", "another").replace("true", "false")
+    path.write_bytes(newer.encode())
+    assert up.run("job", "run", "--detach", str(path))[0] == 0
+    assert up.run("job", "revert", "--detach", "written", "0")[0] == 0
+    sources = [
+        up.run("job", "inspect", "--hcl", "--version", str(number), "written")[1]["source"][
+            "Source"
+        ]
+        for number in (0, 1, 2)
+    ]
+    assert sources == [text, newer, text]
+    code, answer = up.run("job", "inspect", "--hcl", "--version", "9", "written")
+    assert (code, answer["error"]["code"]) == (1, "not_found")
+    bare = tmp_path / "bare.json"
+    bare.write_text(json.dumps({"Job": job("bare", "true")}))
+    assert up.run("job", "run", "--detach", str(bare))[0] == 0
+    assert up.run("job", "inspect", "--hcl", "bare")[1]["source"]["Source"] == bare.read_text()
+    for name in ("written", "bare"):
+        up.run("job", "stop", "--purge", name)
+
+
 def test_operators_change_the_cluster(up: Up, tmp_path: Path) -> None:
     """Policy, eligibility and forgetting are asked for, answered once they are in the log, and seen at once."""
     got = up.documented("operator", "scheduler", "get")

@@ -110,7 +110,7 @@ def svg(lines: Sequence[str], title: str) -> str:
             f'<circle cx="{_EDGE + 4 + 20 * n}" cy="20" r="6" fill="{fill}"/>'
             for n, fill in enumerate(("#e06c75", "#e5c07b", "#98c379"))
         ),
-        f'<g font-family="{_FONTS}" font-size="14" fill="{_INK}" xml:space="preserve">',
+        f'<g font-family="{_FONTS}" font-size="14" fill="{_INK}">',
     ]
     for row, line in enumerate(lines):
         out += _spans(line, 52 + row * _LINE)
@@ -118,18 +118,15 @@ def svg(lines: Sequence[str], title: str) -> str:
 
 
 def _spans(line: str, y: int) -> list[str]:
-    """One piece of text for each colour, each held to its columns."""
+    """Pieces of text of one colour, each held to its columns; none has two blanks, which viewers may make one."""
     found, column, style = [], 0, ""
     for piece in re.split(r"(\x1b\[[0-9;]*m)", line):
         code = _SGR.fullmatch(piece)
         if code:
             style = _style(style, code.group(1))
             continue
-        text = piece.rstrip() if piece.strip() else ""
-        lead = len(text) - len(text.lstrip())
-        text = text.lstrip()
-        if text:
-            x = _EDGE + (column + lead) * _CHAR
+        for words in re.finditer(r"\S+(?: \S+)*", piece):
+            text, x = words[0], _EDGE + (column + words.start()) * _CHAR
             size = f'textLength="{len(text) * _CHAR:.1f}"'
             found.append(f'<text x="{x:.1f}" y="{y}" {size}{style}>{escape(text)}</text>')
         column += len(piece)

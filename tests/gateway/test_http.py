@@ -94,6 +94,40 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     found.end()
 
 
+# ---- the file of a job ----
+
+
+def test_the_file_of_a_job_is_kept(gateway: Gateway) -> None:
+    """What is sent in Submission is read back, in any case of its keys; without it, and for what is wrong, as Nomad."""
+    text = 'job "kept" {\n  # "text"\n}\n'
+    source = {"source": text, "Format": "hcl2", "VariableFlags": {"a": "b"}, "JobID": "kept"}
+    body = {"Job": job("kept", "true", "batch"), "submission": source}
+    assert gateway.http.put("/v1/jobs", json=body).status_code == 200
+    found = gateway.read("/v1/job/kept/submission", version=0)
+    assert found["Source"] == text and found["VariableFlags"] == {"a": "b"}
+    assert gateway.http.put("/v1/jobs", json={"Job": job("bare", "true", "batch")}).is_success
+    answer = gateway.http.get("/v1/job/bare/submission", params={"version": 0})
+    assert (answer.status_code, answer.text) == (404, "job source not found")
+    answer = gateway.http.put("/v1/jobs", json={**body, "submission": {"Source": 1}})
+    assert (answer.status_code, "Submission.Source" in answer.text) == (400, True), answer.text
+    for name in ("kept", "bare"):
+        gateway.stop(name)
+
+
+def test_a_parsed_job_is_as_written_or_filled_in(gateway: Gateway) -> None:
+    """Canonicalize fills in defaults; without it what the file does not have is null. HCL of version 1 is refused."""
+    text = 'job "parsed" {\n  group "g" {\n    task "t" { driver = "any" }\n  }\n}\n'
+    body = {"JobHCL": text, "Canonicalize": True, "Unknown": 1}
+    filled = gateway.http.post("/v1/jobs/parse", json=body).json()
+    assert (filled["Type"], filled["TaskGroups"][0]["Count"]) == ("service", 1)
+    sparse = gateway.http.post("/v1/jobs/parse", json={"JobHCL": text}).json()
+    assert sparse["Name"] == "parsed" and sparse["Type"] is sparse["Priority"] is None
+    assert sparse["TaskGroups"][0]["Tasks"][0]["Driver"] == "any"
+    assert sparse["TaskGroups"][0]["Count"] is None
+    answer = gateway.http.post("/v1/jobs/parse", json={"JobHCL": text, "hclv1": True})
+    assert (answer.status_code, "Failed to parse job" in answer.text) == (400, True)
+
+
 # ---- logins ----
 
 

@@ -34,10 +34,21 @@ class Jobs:
         self._connection = connection
 
     async def submit(
-        self, job: Job, *, submission_id: str = "", modify_index: int | None = None
+        self,
+        job: Job,
+        *,
+        submission_id: str = "",
+        modify_index: int | None = None,
+        source: Mapping[str, Any] | None = None,
     ) -> Verdict:
-        """Register a job, or its next version; with `modify_index` only if the job is at it (0: only if it is new)."""
+        """Register a job, or its next version; with `modify_index` only if the job is at it (0: only if it is new).
+
+        `source`: the file that the job was made of, kept beside it: `Source`, `Format` (hcl2), `VariableFlags`,
+        `Variables`.
+        """
         body: dict[str, Any] = {"Job": _job(job)}
+        if source is not None:
+            body["Submission"] = source
         if modify_index is not None:
             body |= {"EnforceIndex": True, "JobModifyIndex": modify_index}
         return await self._decide("submit", body, submission_id)

@@ -138,12 +138,18 @@ COMMANDS = (
         (
             JOB_ARGUMENT,
             option_argument("version", "version; -1: the newest", int, default=-1),
+            flag_argument("hcl", "print the file that it was submitted from, whatever its format"),
+            flag_argument("with_vars", "with --hcl: also print its variables, on stderr"),
             AT_OPTION,
         ),
-        {"": "job.versions:JobInspectResult"},
+        {"": "job.versions:JobInspectResult", "with --hcl": "job.versions:JobSourceResult"},
         Needs.LOG,
-        "The output can be submitted again.",
-        ("job inspect hello", "job inspect --version 0 hello | caravan job run -"),
+        "The output can be submitted again. The file is read from the log: one whose record was dropped is gone.",
+        (
+            "job inspect hello",
+            "job inspect --version 0 hello | caravan job run -",
+            "job inspect --hcl hello",
+        ),
     ),
     CommandSpec(
         ("job", "history"),

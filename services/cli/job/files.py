@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NotRequired, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, Unpack
 
 import msgspec
 
@@ -89,6 +89,17 @@ def read_valid_job_file(
             out.note(f"caravan: {tables.job_file_error(error)}")
         raise CliError(first.code, first.message, path=first.path, file=first.file, line=first.line)
     return loaded
+
+
+def add_source(body: dict[str, Any], loaded: "LoadedJobFile", bytes_max: int) -> tuple[str, ...]:
+    """Put the file beside its job, unless the request is too large with it. Returns the warnings of the file."""
+    assert loaded.source is not None
+    body["Submission"] = msgspec.to_builtins(loaded.source)
+    if (size := len(msgspec.json.encode(body))) <= bytes_max:
+        return loaded.warnings
+    del body["Submission"]
+    text = f"job source too large: {size} bytes with its job, at most {bytes_max}; it is not kept"
+    return (*loaded.warnings, text)
 
 
 def validate(out: CommandOutput, *, file: str, **options: Unpack[JobFileOptions]) -> int:

@@ -49,6 +49,7 @@ from services.cli.runtime.output import (
 from shared.bus.connection.public_client import Client
 from shared.cron.spec import parse_cron, reading
 from shared.display.formats import format_age, format_time_and_age
+from shared.jobspec.strict_json import RAW_BYTES_MAX
 
 #: Allocations among which failed ones are looked for.
 _SHOWN = 1_000
@@ -183,10 +184,11 @@ def run(
     body["SubmissionID"] = submission_id or body.get("SubmissionID") or str(uuid4())
     if check_index >= 0:
         body |= {"EnforceIndex": True, "JobModifyIndex": check_index}
+    warnings = files.add_source(body, loaded, RAW_BYTES_MAX)
 
     async def work(client: Client) -> int:
         verdict = await submit_request(client, "submit", body)
-        return await report_rollout(client, out, verdict, warnings=loaded.warnings, detach=detach)
+        return await report_rollout(client, out, verdict, warnings=warnings, detach=detach)
 
     return with_bus(work)
 

@@ -16,6 +16,10 @@ from services.cli.runtime.bus_client import with_bus
 from services.cli.runtime.output import CliError, CommandOutput, ErrorFields, short_id
 from shared.bus.connection.public_client import Client
 from shared.core.decide.deployments.rollout_members import member_fault
+from shared.jobspec.strict_json import TEXT_BYTES_MAX
+
+#: Of a rollout's body: a share of what is beside its jobs.
+_AROUND_BYTES = 512
 
 
 class TogetherResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,8 +98,10 @@ def _read(
         known[loaded.job_id] = one
         body = msgspec.json.decode(loaded.body)
         body.pop("SubmissionID", None)
+        # What its jobs and their files have together is bounded.
+        warned = files.add_source(body, loaded, TEXT_BYTES_MAX // len(file) - _AROUND_BYTES)
         bodies.append(body)
-        warnings += [f"{one}: {text}" for text in loaded.warnings]
+        warnings += [f"{one}: {text}" for text in warned]
     return bodies, warnings
 
 

@@ -41,15 +41,15 @@ class ArchiveLog:
         """Seq of the first record; 0: it is empty."""
         return self._reading.segments[0].first_seq if self._reading.segments else 0
 
-    async def read(self, seq: int) -> list[Record]:
-        """Read some records from a seq on; empty at the end."""
+    async def read(self, seq: int, records: int = BATCH_RECORDS) -> list[Record]:
+        """Read some records from a seq on, at most so many; empty at the end."""
         async with self._lock:
-            return await asyncio.to_thread(self._batch, seq)
+            return await asyncio.to_thread(self._batch, seq, records)
 
-    def _batch(self, seq: int) -> list[Record]:
+    def _batch(self, seq: int, records: int) -> list[Record]:
         if seq != self._next_seq:
             self._rest = self._reading.records(seq)
-        found = [one for _, one in zip(range(BATCH_RECORDS), self._rest, strict=False)]
+        found = [one for _, one in zip(range(records), self._rest, strict=False)]
         self._next_seq = found[-1].seq + 1 if found else 0
         return found
 

@@ -13,6 +13,7 @@ from services.gateway.edge.faults import HttpFault, unavailable
 from shared.bus.connection.nats_client import BusClient
 from shared.bus.log import snapshots
 from shared.bus.log.log_reader import LogReader
+from shared.bus.log.stored_records import BATCH_RECORDS
 from shared.core.runtime.messages import Record
 from shared.core.runtime.restored import Restored
 from shared.core.state.state import TABLES
@@ -37,8 +38,8 @@ class RecordReader(Protocol):
     async def first_seq(self) -> int:
         """Where it begins; 0: it is empty."""
 
-    async def read(self, seq: int) -> list[Record]:
-        """Read some records from `seq` on; empty at the end. Raises LogDropped."""
+    async def read(self, seq: int, records: int = BATCH_RECORDS) -> list[Record]:
+        """Read some records from `seq` on, at most so many; empty at the end. Raises LogDropped."""
 
 
 class PastSource(Protocol):

@@ -3,21 +3,14 @@
 from functools import lru_cache
 from typing import Any
 
-import msgspec
-
 from schemas.base import JobId
-from schemas.jobs import SERVICE_JOB_TYPES
 from services.gateway.nomad.source import Object, ShapeSource
 from shared.core.state.state import State
 from shared.core.state.tables.jobs import Job, JobVersion
-from shared.jobspec.nomad.defaults import (
-    RESCHEDULE_DEFAULTS,
-    resolve_migrate,
-    resolve_reschedule,
-    resolve_restart,
-    resolve_update,
-)
-from shared.jobspec.nomad.job import JOB_DECODER, JobSpec, TaskGroup
+from shared.jobspec.nomad.base import JobBlock
+from shared.jobspec.nomad.block_schema import block_schema
+from shared.jobspec.nomad.filled_job import filled_job
+from shared.jobspec.nomad.job import JobSpec
 from shared.query import projections
 
 #: Texts of which the whole shape is kept.
@@ -154,76 +147,30 @@ def _tag(kept: JobVersion, t_ns: int) -> Object | None:
 @lru_cache(maxsize=_TEXTS_KEPT)
 def canonical_job(spec: bytes) -> Object:
     """A job's text with every field of Nomad's job, defaults filled in. Not to be changed: it is shared."""
-    job = JOB_DECODER.decode(spec)
-    found = _plain(job)
-    found["Name"] = job.name or job.id
-    found["Priority"] = job.priority or 50
-    found["ConsulToken"] = found["ConsulNamespace"] = ""
-    found["VaultToken"] = found["VaultNamespace"] = found["NomadTokenID"] = ""
-    found["Update"] = _plain_update(_plain(job.update)) if job.update else _NO_UPDATE
-    found["TaskGroups"] = [
-        _group(job, group, shown)
-        for group, shown in zip(job.groups, found["TaskGroups"], strict=True)
-    ]
-    return found
+    return filled_job(spec)
 
 
-#: What Nomad prints of a job whose groups alone say how they are updated.
-_NO_UPDATE = {
-    "Stagger": 0,
-    "MaxParallel": 0,
-    "HealthCheck": "",
-    "MinHealthyTime": 0,
-    "HealthyDeadline": 0,
-    "ProgressDeadline": 0,
-    "AutoRevert": False,
-    "AutoPromote": False,
-    "Canary": 0,
-}
+def with_absent_fields(job: Object) -> Object:
+    """A decoded job as Nomad prints one whose defaults are not filled in: what is absent is null."""
+    return {**_with_absent(JobSpec, job), "Name": job.get("Name") or job.get("ID")}
 
 
-def _group(job: JobSpec, group: TaskGroup, shown: Object) -> Object:
-    """A group with the policies that follow from its job's type."""
-    restart = resolve_restart(job.type, group)
-    shown["RestartPolicy"] = _restart(restart)
-    reschedule = resolve_reschedule(job, group)
-    has_reschedule = job.type in RESCHEDULE_DEFAULTS and job.type in ("service", "batch")
-    shown["ReschedulePolicy"] = (
-        {
-            "Attempts": reschedule.attempts,
-            "Interval": reschedule.interval_ns,
-            "Delay": reschedule.delay_ns,
-            "DelayFunction": reschedule.delay_function,
-            "MaxDelay": reschedule.max_delay_ns,
-            "Unlimited": reschedule.unlimited,
-        }
-        if has_reschedule
-        else None
-    )
-    is_updated = job.type in SERVICE_JOB_TYPES
-    shown["Update"] = _plain_update(_plain(resolve_update(job, group))) if is_updated else None
-    shown["Migrate"] = _plain(resolve_migrate(job, group)) if job.type == "service" else None
-    for task, of_task in zip(group.tasks, shown["Tasks"], strict=True):
-        of_task["RestartPolicy"] = _restart(resolve_restart(job.type, group, task))
-    return shown
+def _with_absent(struct: type[JobBlock], block: Object) -> Object:
+    found: Object = {}
+    for field in block_schema(struct).fields:
+        value = block.get(field.json)
+        inner = field.inner
+        if inner is not None and isinstance(value, dict):
+            value = (
+                {key: _of_label(inner, one) for key, one in value.items()}
+                if field.kind == "labelled"
+                else _with_absent(inner, value)
+            )
+        elif inner is not None and isinstance(value, list):
+            value = [_of_label(inner, one) for one in value]
+        found[field.json] = value
+    return {**block, **found}
 
 
-def _plain(value: msgspec.Struct) -> Object:
-    """A Struct with all its fields by Nomad's names, raw JSON inside decoded."""
-    found: Object = msgspec.json.decode(msgspec.json.encode(value))
-    return found
-
-
-def _restart(policy: Any) -> Object:
-    return {
-        "Attempts": policy.attempts,
-        "Interval": policy.interval_ns,
-        "Delay": policy.delay_ns,
-        "Mode": policy.mode,
-        "RenderTemplates": False,
-    }
-
-
-def _plain_update(block: Object) -> Object:
-    """An update block without what is ours alone."""
-    return {name: block.get(name, default) for name, default in _NO_UPDATE.items()}
+def _of_label(struct: type[JobBlock], value: Any) -> Any:
+    return _with_absent(struct, value) if isinstance(value, dict) else value

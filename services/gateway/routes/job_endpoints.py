@@ -55,7 +55,7 @@ ENDPOINTS = (
     Endpoint(pattern=_JOB + "/versions", summary="Versions of a job.", read=jobs.read_versions),
     Endpoint(
         pattern=_JOB + "/submission",
-        summary="The stored text of a version.",
+        summary="The file that a version was made of.",
         read=jobs.read_submission,
     ),
     Endpoint(

@@ -18,7 +18,7 @@ from services.gateway.edge.call import Call
 from services.gateway.edge.faults import HttpFault
 from services.gateway.nomad.evaluations import metric
 from services.gateway.nomad.job_diff import job_diff
-from services.gateway.nomad.jobs import canonical_job, nomad_job
+from services.gateway.nomad.jobs import canonical_job, nomad_job, with_absent_fields
 from services.gateway.nomad.source import Object
 from services.gateway.nomad.times import UNSET, rfc3339
 from services.gateway.routes.lookup import find_job
@@ -30,6 +30,8 @@ from shared.jobspec.compile.launches import compile_periodic
 from shared.jobspec.submission import ParsedSubmission, read_submission
 from shared.protocol import subjects
 
+#: Of a `Submission`, with their defaults.
+_SOURCE_FIELDS = {"Source": "", "Format": "hcl2", "VariableFlags": {}, "Variables": ""}
 _INDEX_TEXT = "Enforcing job modify index"
 
 
@@ -82,11 +84,20 @@ async def _register(call: Call, body: Object) -> Object:
         "accept_unknown": True,
         "accept_unbuilt": call.flag("accept_unbuilt"),
     }
+    source = field(body, "Submission")
+    if source is not None:
+        is_object = isinstance(source, dict)
+        request["Submission"] = _source_of(source) if is_object else source
     try:
         verdict = await call.write(subjects.api_jobs("submit"), request)
     except HttpFault as err:
         raise _index_fault(call, str(job["ID"]), index, err) if is_checked else err from err
     return _registered(verdict)
+
+
+def _source_of(given: Mapping[str, Any]) -> Object:
+    """The fields of a `Submission`; what Nomad's clients send beside them is what they were shown."""
+    return {name: field(given, name, default) for name, default in _SOURCE_FIELDS.items()}
 
 
 def _same_text(call: Call, job: Object) -> msgspec.Raw | None:
@@ -260,14 +271,20 @@ async def parse(call: Call) -> object:
     text = field(body, "JobHCL", "")
     if not isinstance(text, str) or not text:
         raise HttpFault(400, "Job spec is empty")
-    request = {"JobHCL": text, "Variables": str(field(body, "Variables", ""))}
+    is_filled = bool(field(body, "Canonicalize", False))
+    request = {
+        "JobHCL": text,
+        "Variables": str(field(body, "Variables", "")),
+        "Canonicalize": is_filled,
+        "HCLv1": bool(field(body, "HCLv1", False)),
+    }
     answer = await call.request(subjects.api_jobs("parse"), request)
     if answer.get("status") != "accepted":
         errors = answer.get("errors") or [answer.get("error") or {}]
         text = "\n".join(str(one.get("message", "")) for one in errors)
         raise HttpFault(400, f"Failed to parse job: {text}")
-    job = answer.get("job")
-    return canonical_job(msgspec.json.encode(job))
+    job: Object = answer.get("job") or {}
+    return job if is_filled else with_absent_fields(job)
 
 
 async def stop(call: Call) -> object:

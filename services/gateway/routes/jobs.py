@@ -7,7 +7,7 @@ from schemas.base import JobId
 from services.gateway.change_index import job as job_topic
 from services.gateway.change_index import table
 from services.gateway.edge.call import Call
-from services.gateway.edge.faults import HttpFault
+from services.gateway.edge.faults import HttpFault, unavailable
 from services.gateway.edge.paging import page
 from services.gateway.nomad.allocations import alloc_stub, rows_in_order
 from services.gateway.nomad.deployments import nomad_deployment
@@ -18,6 +18,10 @@ from services.gateway.nomad.jobs import job_index, job_stub, job_summary, nomad_
 from services.gateway.nomad.source import Object
 from services.gateway.routes.lookup import JOB_TABLES, check_namespace, find_job, is_purged
 from shared.core.state.tables.jobs import Job, JobVersion
+from shared.errors import BusUnavailable, LogDropped
+from shared.query.job_source import source_in, source_places
+
+_NO_SOURCE = "job source not found"
 
 
 async def list_jobs(call: Call) -> object:
@@ -92,23 +96,43 @@ def _compared_version(call: Call, kept: Sequence[JobVersion]) -> int | None:
 
 
 async def read_submission(call: Call) -> object:
-    """The text that a version was registered with: JSON, since that is what is stored."""
-    job = find_job(call)
+    """The file that a version was made of. Raises HttpFault 404: none was sent, or its part of the log is dropped."""
+    try:
+        job = find_job(call)
+    except HttpFault as err:
+        raise HttpFault(err.status, _NO_SOURCE) from err
     version = call.number("version", job.version)
-    spec = call.role.state.jobs.spec(job.id, version)
-    if spec is None:
-        raise HttpFault(404, "job source not found")
+    kept = call.role.state.jobs.versions[job.id]
+    source, index = None, 0
+    for number, seq in source_places([(one.version, one.seq, one.spec) for one in kept], version):
+        index = index or seq
+        source = source_in(await _read_record(call, seq), seq, job.id, number)
+        if source is not None:
+            break
+    if source is None:
+        raise HttpFault(404, _NO_SOURCE)
     call.index = job.modify_seq
     return {
-        "Source": spec.decode(),
-        "Format": "json",
-        "VariableFlags": {},
-        "Variables": "",
+        "Source": source.source,
+        "Format": source.format,
+        "VariableFlags": source.variable_flags or None,
+        "Variables": source.variables,
         "JobID": str(job.id),
         "Namespace": "default",
         "Version": version,
-        "JobModifyIndex": job.modify_seq,
+        "JobModifyIndex": job.modify_seq if version == job.version else index,
     }
+
+
+async def _read_record(call: Call, seq: int) -> bytes:
+    """One record of the log; empty: it is dropped. Raises HttpFault 503."""
+    try:
+        records = await call.server.log.read(seq, 1)
+    except LogDropped:
+        return b""
+    except BusUnavailable as err:
+        raise unavailable(str(err)) from err
+    return records[0].data if records and records[0].seq == seq else b""
 
 
 async def list_job_allocs(call: Call) -> object:

@@ -26,6 +26,7 @@ def registration_of(
     reverted_from: int = -1,
     deploys: bool = False,
     traceparent: str = "",
+    source: bytes = b"",
 ) -> JobRegistered:
     """Make the fact that registers a version of a job; arguments are what the job itself does not say."""
     return JobRegistered(
@@ -53,6 +54,7 @@ def registration_of(
         gates=given.gates,
         windows=given.windows,
         traceparent=traceparent,
+        source=source,
     )
 
 

@@ -13,14 +13,16 @@ import orjson
 
 from schemas.base import JobId
 from schemas.jobs import ErrorDetail, RegisterJob
-from schemas.submissions import JobText
+from schemas.submissions import JobSource, JobText
 from shared.errors import CommandInvalid
 from shared.jobspec.files.json_lines import line_numbers, nearest_line
 from shared.jobspec.hcl.errors import DIAGNOSTICS_MAX
+from shared.jobspec.nomad.filled_job import filled_job
 from shared.jobspec.strict_json import (
     JsonObject,
     canonical_json,
     read_object,
+    require_known_keys,
     require_unique_keys,
 )
 from shared.jobspec.submission import (
@@ -30,6 +32,7 @@ from shared.jobspec.submission import (
     read_submission,
     to_command,
 )
+from shared.jobspec.type_errors import type_errors
 
 if TYPE_CHECKING:
     from shared.jobspec.files.read_hcl_yaml import ReadResult
@@ -60,6 +63,8 @@ class LoadedJobFile(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes = b""
     errors: tuple[ErrorDetail, ...] = ()
     warnings: tuple[str, ...] = ()
+    #: the file itself, for the key `Submission` beside the job; None when there are errors.
+    source: JobSource | None = None
 
     def register(self, submission_id: str) -> RegisterJob:
         """Create the command of a file without errors."""
@@ -103,7 +108,7 @@ def load_file(
         text = f"variables are for HCL files; this one is read as {kind.upper()}"
         return LoadedJobFile(errors=(ErrorDetail(code="invalid", message=text, file=name),))
     if kind == "json":
-        return _load_json(content, name, flags)
+        return _with_source(_load_json(content, name, flags), content, kind)
     try:
         text = _decoded(content, name)
         given = [(file, _decoded(raw, file)) for file, raw in var_files]
@@ -122,8 +127,36 @@ def load_file(
             seed=seed,
             steps=FILE_STEPS,
         )
-        return _validate_read(read_hcl_yaml.read_hcl(text, outside), name, flags)
-    return _validate_read(read_hcl_yaml.read_structured(text, kind), name, flags)
+        read = read_hcl_yaml.read_hcl(text, outside)
+        return _with_source(
+            _validate_read(read, name, flags),
+            content,
+            kind,
+            flags={**read.env_values, **(variables or {})},
+            files=[text for _, text in given],
+        )
+    found = _validate_read(read_hcl_yaml.read_structured(text, kind), name, flags)
+    return _with_source(found, content, kind)
+
+
+def _with_source(
+    loaded: LoadedJobFile,
+    content: bytes,
+    kind: str,
+    *,
+    flags: Mapping[str, str] | None = None,
+    files: Sequence[str] = (),
+) -> LoadedJobFile:
+    """Add the file itself to what it was read as, with the values of its variables."""
+    if loaded.submission is None:
+        return loaded
+    source = JobSource(
+        source=content.decode(),
+        format="hcl2" if kind == "hcl" else kind,
+        variable_flags=dict(flags or {}),
+        variables="\n".join(files),
+    )
+    return msgspec.structs.replace(loaded, source=source)
 
 
 class _NotUtf8(Exception):
@@ -150,6 +183,7 @@ def parse_request(body: bytes) -> ParsedJobFile:
         if body.lstrip()[:1] != b"{":
             return parse_text(body.decode())
         require_unique_keys(body)
+        require_known_keys(body, JobText)
         asked = msgspec.json.decode(body, type=JobText)
     except UnicodeDecodeError as err:
         raise CommandInvalid("invalid", "is not UTF-8") from err
@@ -157,12 +191,15 @@ def parse_request(body: bytes) -> ParsedJobFile:
         raise CommandInvalid("invalid", f"malformed JSON: {err}") from err
     except RecursionError as err:
         raise CommandInvalid("invalid", "malformed JSON: nested too deeply") from err
-    return parse_text(asked.job_hcl, variables=asked.variables)
+    if asked.hclv1:
+        raise CommandInvalid("invalid", "the first version of HCL is not read", "HCLv1")
+    return parse_text(asked.job_hcl, variables=asked.variables, is_filled=asked.canonicalize)
 
 
-def parse_text(text: str, *, variables: str = "") -> ParsedJobFile:
+def parse_text(text: str, *, variables: str = "", is_filled: bool = False) -> ParsedJobFile:
     """Turn HCL into Nomad's JSON, without files. `variables` is the text of a file of variables.
 
+    `is_filled`: with defaults filled in, which needs every value to be of the right type.
     Raises JobInvalid with all faults. The job is not validated.
     """
     from shared.jobspec.files import read_hcl_yaml  # noqa: PLC0415
@@ -173,6 +210,11 @@ def parse_text(text: str, *, variables: str = "") -> ParsedJobFile:
     if read.faults or read.mapped is None:
         raise JobInvalid(tuple(_details(read, "")))
     job = _encoded(read.mapped.value)
+    if is_filled:
+        try:
+            job = _encoded(filled_job(job))
+        except msgspec.ValidationError:
+            raise JobInvalid(type_errors(read.mapped.value)) from None
     if len(job) > JOB_BYTES_MAX:
         text = f"the job has {len(job)} bytes, at most {JOB_BYTES_MAX} are allowed"
         raise CommandInvalid("too_large", text, "Job")

@@ -31,6 +31,8 @@ class ReadResult(msgspec.Struct, frozen=True, kw_only=True):
     mapped: MappedBlock | None = None
     faults: list[Diagnostic] = []
     warnings: tuple[str, ...] = ()
+    #: variables that the environment set.
+    env_values: dict[str, str] = {}
 
 
 def read_hcl(text: str, given: VariableInputs) -> ReadResult:
@@ -54,7 +56,8 @@ def read_hcl(text: str, given: VariableInputs) -> ReadResult:
                 Diagnostic(message='no job in the file: job "name" { … } is missing', line=1)
             )
         return ReadResult(faults=faults)
-    return map_job_block(jobs[0], faults, _unknown_references(document))
+    found = map_job_block(jobs[0], faults, _unknown_references(document))
+    return msgspec.structs.replace(found, env_values=document.env_values)
 
 
 def map_job_block(

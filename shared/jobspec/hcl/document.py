@@ -72,6 +72,8 @@ class Document:
         self._broken_locals: set[str] = set()
         self._resolving_locals: list[str] = []
         self._checks: list[Block] = []
+        #: what the environment set, and no file of variables after it.
+        self.env_values: dict[str, str] = {}
 
     def blocks(self) -> tuple[ResolvedBlock, ...]:
         """Evaluate the file. Errors are in `faults`."""
@@ -165,6 +167,7 @@ class Document:
             for key in sorted(self._given.env):
                 name = key.removeprefix(prefix)
                 if name != key and name in self._declared:
+                    self.env_values[name] = self._given.env[key]
                     self._set(name, self._given.env[key], key)
         for file, text in self._given.var_files:
             self._read_var_file(file, text)
@@ -213,6 +216,7 @@ class Document:
                     one.name, ExpressionContext({}).value(one.value)
                 )
                 self._broken.discard(one.name)
+                self.env_values.pop(one.name, None)
             except HclError as fault:
                 self._broken.add(one.name)
                 self._add(fault.message, file, line)
@@ -234,6 +238,7 @@ class Document:
             try:
                 self._variables[name] = self._fit(name, value)
                 self._broken.discard(name)
+                self.env_values.pop(name, None)
             except HclError as fault:
                 self._broken.add(name)
                 self._add(fault.message, file, lines.get(name, 0))

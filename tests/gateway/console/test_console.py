@@ -372,10 +372,64 @@ def test_a_job_is_planned_submitted_and_stopped_from_the_page(
     screens.gateway.up.until(
         lambda: screens.gateway.allocs("paged", "running") != [], "the job runs"
     )
+    source = screens.gateway.read("/v1/job/paged/submission")
+    assert source["Source"].startswith('job "paged" {\n') and source["Format"] == "hcl2"
+    page.get_by_role("link", name="Plan a change").click()
+    expect(page.get_by_label("Job file")).to_have_value(source["Source"])
+    page.go_back()
     page.get_by_role("button", name="Stop").click()
     screens.gateway.up.until(
         lambda: screens.gateway.read("/v1/job/paged")["Status"] == "dead", "the job is dead"
     )
+
+
+def test_the_file_of_a_job_is_shown_as_text(screens: Screens, console: Console) -> None:
+    """The source tab shows what was written, hostile or not, with its variables; the JSON where nothing was."""
+    hostile = '# <img src=x onerror="window.hit=1"> </pre><script>window.hit=1</script>\n'
+    name = "<b>n</b>"
+    body = {
+        "Job": job("sourced", "true", "batch"),
+        "Submission": {"Source": hostile, "VariableFlags": {name: hostile}, "Variables": hostile},
+    }
+    assert screens.gateway.http.put("/v1/jobs", json=body).status_code == 200
+    assert screens.gateway.http.put("/v1/jobs", json={"Job": job("bare", "true", "batch")})
+    console.open("job/sourced?show=source")
+    page = console.page
+    expect(page.locator("main pre").first).to_have_text(hostile)
+    expect(page.get_by_role("region", name="Variables")).to_contain_text(name)
+    expect(page.locator("main pre")).to_have_count(3)
+    assert page.evaluate("window.hit") is None
+    console.open("job/bare?show=source")
+    expect(page.locator("main")).to_contain_text("was not submitted with it")
+    expect(page.locator("main pre")).to_have_count(1)
+
+
+def test_why_shows_what_an_eviction_costs(screens: Screens, console: Console) -> None:
+    """The choice and its alternatives are rows: node, victims, priorities, work lost, jobs, and what is worse."""
+    page = console.page
+    choice = {
+        "node": "node-1",
+        "victims": 2,
+        "jobs": ["low", "<i>lower</i>"],
+        "highest_priority": 10,
+        "priority_sum": 15,
+        "work_lost": 77,
+        "worse_by": "",
+    }
+    other = choice | {"node": "node-2", "victims": 3, "worse_by": "priority_sum"}
+
+    def answer(route: Route) -> None:
+        whole = route.fetch().json()
+        given = whole | {"node": "node-1", "eviction": choice, "alternatives": [other]}
+        route.fulfill(json=given)
+
+    page.route("**/v1/caravan/why/*", answer)
+    console.open(f"alloc/{screens.alloc}?show=why")
+    rows = page.get_by_role("region", name="Evictions").locator("tbody tr")
+    expect(rows).to_have_count(2)
+    expect(rows.nth(0)).to_contain_text("node-1 (chosen)")
+    expect(rows.nth(0)).to_contain_text("<i>lower</i>")
+    expect(rows.nth(1)).to_contain_text("priority_sum")
 
 
 def test_a_command_runs_beside_a_task(screens: Screens, console: Console) -> None:

@@ -89,7 +89,7 @@ var jobRows = []row{
 		check(len(versions) == 1 && *versions[0].Version == 0, "versions")
 		source, _, err := all.client.Jobs().Submission("web", 0, nil)
 		must(err)
-		check(source.Source != "" && source.Format != "", "source %+v", source)
+		check(source.Source == "job {}" && source.Format == "hcl2", "source %+v", source)
 		_, _, err = all.client.Jobs().Submission("web", 77, nil)
 		off(err, 404, "job source not found")
 		return nil
@@ -134,6 +134,10 @@ var jobRows = []row{
 		job, err := all.client.Jobs().ParseHCL(text, true)
 		must(err)
 		check(*job.ID == "parsed" && *job.TaskGroups[0].Name == "g", "job %+v", job)
+		check(*job.Type == "service" && *job.TaskGroups[0].Count == 1, "defaults of %+v", job)
+		sparse, err := all.client.Jobs().ParseHCL(text, false)
+		must(err)
+		check(*sparse.Name == "parsed" && sparse.Type == nil && sparse.Priority == nil, "job %+v", sparse)
 		_, err = all.client.Jobs().ParseHCL("job {", true)
 		off(err, 400, "")
 		return nil

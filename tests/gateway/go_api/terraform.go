@@ -30,7 +30,7 @@ var terraformRows = []row{
 		check(group.Update.MaxParallel != nil && group.ReschedulePolicy.Unlimited != nil, "policies of the group")
 		source, _, err := all.client.Jobs().Submission("planned", int(*job.Version), nil)
 		must(err)
-		check(source.Source != "", "no source")
+		check(source.Source == "job \"planned\" {}", "source %q", source.Source)
 		return nil
 	}},
 	{"terraform: plan without a change", func(all *world) error {

@@ -1,4 +1,5 @@
 job "example" {
+  type        = "service"
   datacenters = ["dc1"]
   group "cache" {
     task "redis" {

@@ -1,5 +1,9 @@
 """What intake holds is bounded, and what it cannot read holds nothing up."""
 
+import json
+import random
+from base64 import b85encode
+
 import msgspec
 
 from schemas.jobs import IntakeAdvanced
@@ -88,3 +92,17 @@ def test_a_takeover_is_sent_everything_at_once() -> None:
         story.fire()
     again = registers(story.run(story.log.takeover(), after=SECOND // 100))
     assert {one.job_id for one in again} == {"hello", "other"}
+
+
+def test_a_file_too_long_for_a_command_is_left_out() -> None:
+    """The job is registered without its file, with a warning; a file that is short when compressed stays."""
+    story = Story()
+    noise = b85encode(random.Random(1).randbytes(600_000)).decode()
+    source = {"Source": noise}
+    body = json.dumps({**json.loads(a_body("long")), "Submission": source}).encode()
+    (command,) = registers(story.run(story.ask(body)))
+    assert command.source == b""
+    assert command.warnings[0].startswith("job source too large: ")
+    body = json.dumps({**json.loads(a_body("short")), "Submission": {"Source": "x" * 900_000}})
+    (command,) = registers(story.run(story.ask(body.encode())))
+    assert (bool(command.source), command.warnings) == (True, ())

@@ -156,6 +156,9 @@ HAND: dict[str, tuple[str, str, str]] = {
         "refused",
     ),
     "dot in a variable": (text(task='env = { "a.b" = "1" }'), "accept", "runs"),
+    "quoted name in a block": (text(task='env { "A" = "1" }'), "refuse", "refused"),
+    "quoted name of a block": (text(task='"env" { A = "1" }'), "refuse", "refused"),
+    "quoted name in a map": (text(task='env = { "A" = "1" }'), "accept", "runs"),
     "lost and stopped": (
         text(group='disconnect {\n lost_after = "1m"\n stop_on_client_after = "1m"\n}'),
         "refuse",

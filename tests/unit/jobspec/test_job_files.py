@@ -15,7 +15,7 @@ from shared.jobspec.files.load import (
     parse_request,
     parse_text,
 )
-from shared.jobspec.submission import JobInvalid
+from shared.jobspec.submission import JobInvalid, read_submission
 
 SECOND = 1_000_000_000
 
@@ -383,11 +383,44 @@ def test_parse_gives_the_json_of_a_text() -> None:
     """api.jobs.parse takes HCL as it is or in a JobText with variables, and gives the job unvalidated."""
     assert json.loads(parse_request(HELLO.encode()).job) == HELLO_JSON
     text = 'variable "n" {}\njob "a" { priority = var.n }'
-    body = json.dumps({"JobHCL": text, "Variables": "n = 7", "Canonicalize": True}).encode()
+    body = json.dumps({"JobHCL": text, "Variables": "n = 7", "Canonicalize": False}).encode()
     assert json.loads(parse_request(body).job) == {"ID": "a", "Name": "a", "Priority": 7}
     with pytest.raises(JobInvalid) as caught:
         parse_text('job "a" {\n x = file("/etc/passwd")\n y = nope()\n}')
     assert [one.line for one in caught.value.errors] == [2, 3]
+
+
+def test_parse_fills_in_defaults_on_request() -> None:
+    """With Canonicalize every field of Nomad's job is there; the result can be submitted."""
+    text = 'job "hello" { group "g" { task "t" { driver = "any" } } }'
+    body = json.dumps({"JobHCL": text, "Canonicalize": True}).encode()
+    filled = json.loads(parse_request(body).job)
+    assert (filled["Type"], filled["Priority"], filled["Datacenters"]) == ("service", 50, ["*"])
+    (group,) = filled["TaskGroups"]
+    assert group["RestartPolicy"]["Attempts"] == 2 and group["Update"]["MaxParallel"] == 1
+    assert (filled["ID"], filled["Name"], filled["Region"]) == ("hello", "hello", "global")
+    assert read_submission(json.dumps({"Job": filled}).encode(), "submit").groups
+    with pytest.raises(JobInvalid) as caught:
+        parse_text('job "a" { group "g" { count = -9999999999999999999 } }', is_filled=True)
+    assert caught.value.errors
+
+
+@pytest.mark.parametrize(
+    ("more", "path"),
+    [
+        ({"Variable": "n = 1"}, "Variable"),
+        ({"canonicalize": True}, "canonicalize"),
+        ({"Region": "global"}, "Region"),
+        ({"HCLv1": True}, "HCLv1"),
+    ],
+)
+def test_parse_refuses_what_it_does_not_know(more: dict[str, object], path: str) -> None:
+    """A key that no client of Nomad sends would be dropped without a word: it is refused by name."""
+    body = json.dumps({"JobHCL": HELLO, "HCLv1": False, "Canonicalize": False}).encode()
+    assert parse_request(body).job
+    with pytest.raises(CommandInvalid) as caught:
+        parse_request(json.dumps({"JobHCL": HELLO} | more).encode())
+    assert caught.value.path == path
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from schemas.submissions import JobSource
 from shared.errors import CommandInvalid
+from shared.jobspec.source import unpack_source
 from shared.jobspec.submission import JobInvalid, read_submission
 
 TASK = {"Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/true"}}
@@ -29,6 +31,16 @@ def test_a_body_is_read() -> None:
     assert (found.rollout, found.order) == ("shop", "in_order")
     assert [one.job_id for one in found.together] == ["a", "b"]
     assert read(SubmissionID="s").digest == read(SubmissionID="t").digest != found.digest
+
+
+def test_each_job_has_the_file_that_is_beside_it() -> None:
+    """The file of one job is that of no other; a wrong one is a fault of its job."""
+    with_file = job("b") | {"Submission": {"Source": "text"}}
+    first, second = read(Jobs=[job("a"), with_file]).together
+    assert (first.source, unpack_source(second.source)) == (b"", JobSource(source="text"))
+    with pytest.raises(JobInvalid) as caught:
+        read(Jobs=[job("a"), with_file | {"Submission": {"Source": 1}}])
+    assert caught.value.path == "Jobs[1].Submission.Source"
 
 
 @pytest.mark.parametrize(

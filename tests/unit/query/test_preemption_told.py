@@ -85,7 +85,8 @@ def test_why_not_names_who_would_have_to_go(world: Cluster) -> None:
     )
     (low,) = world.rows("low")
     assert answer.victims == (f"{alloc_id(int(world.state.allocations.key[low]))[:8]} of low",)
-    assert "n2" in answer.text and not answer.wait_class and not answer.fitting
+    assert answer.text.endswith(" n2, 1 allocation of lower-priority jobs evicted")
+    assert not answer.wait_class and not answer.fitting
     assert world.state.hashes() == before
     meek = explain_candidate(
         world.state, PlacementCache(), world.state.jobs.by_id[JobId("cheap")], ""

@@ -76,9 +76,17 @@ async function why(one, _tasks, _at, signal) {
       found.exhausted.map((/** @type {any} */ row) => [plain(row.dimension), row.nodes]))),
     found.nearest.length > 0 && section("Nearest nodes without room", table("Nearest", ["Node", "Lacks"],
       found.nearest.map((/** @type {any} */ row) => [node(row.node), plain(Object.entries(row.shortfall).map(([name, n]) => `${name} ${n}`).join(", "))]))),
+    evictions([found.eviction, ...found.alternatives].filter(Boolean), found.node),
     found.victims.length > 0 && section("Evicted for it", h("ul", {}, found.victims.map((/** @type {string} */ name) => h("li", {}, plain(name))))),
   ];
 }
+
+/** What the chosen eviction costs, and the cheapest others. @param {any[]} choices @param {string} chosen */
+const evictions = (choices, chosen) => choices.length > 0 && section("Evictions: the choice and its alternatives", table("Evictions",
+  ["Node", { title: "Victims", number: true }, { title: "Highest priority", number: true }, { title: "Priorities", number: true },
+    { title: "Work lost", number: true }, "Jobs", "Worse by"],
+  choices.map((one) => [[node(one.node), !one.worse_by && one.node === chosen && " (chosen)"], one.victims, one.highest_priority, one.priority_sum,
+    one.work_lost, plain(one.jobs.join(", ")), plain(one.worse_by)])));
 
 // ---- logs ----
 

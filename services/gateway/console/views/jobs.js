@@ -1,7 +1,7 @@
 // Jobs, and one job: groups, what it waits for, allocations, deployments, versions and their differences, its events.
 
 import { h, plain } from "../lib/dom.js";
-import { canChange, json, query, request, send } from "../lib/api.js";
+import { Fault, canChange, json, query, request, send } from "../lib/api.js";
 import { clock, clockNs, number, short } from "../lib/format.js";
 import { address, here } from "../lib/router.js";
 import { ALLOC_COLUMNS, PAGE_ROWS, act, allocRows, attempt, evaluation, eventTable, fields, job, link, pageOffset, pager, progress, section, state, table, tally } from "../lib/parts.js";
@@ -140,7 +140,25 @@ async function timeline(id, at, signal) {
 /** @param {string} id @param {number} at @param {AbortSignal} signal */
 async function source(id, at, signal) {
   const found = await query("job_version", { id, version: "-1" }, at, signal);
-  return section(`Version ${found.version}`, h("pre", { tabindex: "0" }, plain(JSON.stringify(found.spec, null, 2))));
+  const file = await submitted(id, found.version, signal);
+  const given = Object.entries(file?.VariableFlags ?? {}).map(([name, value]) => [plain(name), h("code", {}, plain(value))]);
+  return [
+    file && section(`Version ${found.version}, as it was written`, h("p.dim", {}, plain(file.Format)), h("pre", { tabindex: "0" }, plain(file.Source)),
+      given.length > 0 && table("Variables", ["Variable", "Value"], given),
+      file.Variables && [h("h3", {}, "Files of variables"), h("pre", { tabindex: "0" }, plain(file.Variables))]),
+    section(`Version ${found.version}, as it was registered`, !file && h("p.dim", {}, "The file that it was made of was not submitted with it, or the log has dropped it."),
+      h("pre", { tabindex: "0" }, plain(JSON.stringify(found.spec, null, 2)))),
+  ];
+}
+
+/** The file that a version was made of; null: there is none. @param {string} id @param {number} version @param {AbortSignal} signal */
+export async function submitted(id, version, signal) {
+  try {
+    return await json(`/v1/job/${encodeURIComponent(id)}/submission`, { version: String(version) }, { signal });
+  } catch (err) {
+    if (err instanceof Fault && err.status === 404) return null;
+    throw err;
+  }
 }
 
 /** A field and a button that change the count of a group. @param {any} one @param {string} group @param {number} desired */

@@ -4,6 +4,7 @@ import { h, plain } from "../lib/dom.js";
 import { Fault, query, send } from "../lib/api.js";
 import { address } from "../lib/router.js";
 import { section, table } from "../lib/parts.js";
+import { submitted } from "./jobs.js";
 
 const EXAMPLE = `job "hello" {
   group "web" {
@@ -28,10 +29,17 @@ let kept = null;
 export async function submit({ params }, signal) {
   const id = params.get("job") ?? "";
   if (kept?.id !== id || !kept.box.isConnected) {
-    const known = id ? JSON.stringify((await query("job_version", { id, version: "-1" }, 0, signal)).spec, null, 2) : EXAMPLE;
-    kept = { id, box: made(id, known) };
+    kept = { id, box: made(id, id ? await present(id, signal) : EXAMPLE) };
   }
   return [h("h1", {}, id ? `Change ${plain(id)}` : "Submit a job"), kept.box];
+}
+
+/** A job to be changed: its file, where it needs no values of variables, else its JSON. @param {string} id @param {AbortSignal} signal */
+async function present(id, signal) {
+  const found = await query("job_version", { id, version: "-1" }, 0, signal);
+  const file = await submitted(id, found.version, signal);
+  const isWhole = file?.Format === "hcl2" && !file.Variables && !file.VariableFlags;
+  return isWhole ? file.Source : JSON.stringify(found.spec, null, 2);
 }
 
 /** @param {string} id @param {string} known */
@@ -54,7 +62,8 @@ function made(id, known) {
   };
   const register = async () => {
     const job = await read();
-    const found = await send("/v1/jobs", { Job: job });
+    const value = text.value.trim();
+    const found = await send("/v1/jobs", { Job: job, Submission: { Source: text.value, Format: value.startsWith("{") ? "json" : "hcl2" } });
     location.hash = address(["job", job.ID], {}, 0);
     return found;
   };

@@ -203,6 +203,7 @@ def _register(state: State, command: RegisterJob, old: Job | None, origin: int =
         # The same text again is not a revert.
         reverted_from=-1 if is_same else origin,
         traceparent=command.traceparent,
+        source=command.source,
         # What may be held from its start has a fact of its own.
         deploys=runs
         and not (is_same or command.gates or command.windows)

@@ -59,6 +59,9 @@ class _Bodies(ExpressionParser):
 
     def _key(self, wanted: str) -> str:
         """Take the name of an attribute or block; old files have dots in it."""
+        if self.is_mark('"'):
+            text = "the name of an attribute or block is not quoted; a map takes any name"
+            raise HclError(f'{text}: env = {{ "a.b" = "c" }}', self.at)
         name = self._word(wanted)
         while self.is_mark("."):
             self.next()

@@ -38,6 +38,16 @@ def test_the_same_text_is_no_new_version() -> None:
     assert world.state.jobs.by_id["app"].create_seq == world.state.jobs.by_id["app"].modify_seq
 
 
+def test_the_source_goes_with_the_fact_and_makes_no_version() -> None:
+    """The fact has the source of its command; the same text from another file is no new version."""
+    world = Cluster()
+    for name, source in (("s1", b"one"), ("s2", b"two"), ("s3", b"")):
+        command = replace(register("app", submission_id=name), source=source)
+        (registered, *_) = world.do(command)
+        assert isinstance(registered, JobRegistered)
+        assert (registered.source, registered.version) == (source, 0)
+
+
 def test_another_text_or_a_stop_between_is_a_new_version() -> None:
     """The version counts changes, and starting a stopped job again is one."""
     world = Cluster()

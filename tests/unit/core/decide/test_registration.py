@@ -14,7 +14,7 @@ from shared.core.state.tables.jobs import Job, make_job
 FIELDS = sorted(
     set(RegisterJob.__struct_fields__)
     & set(JobRegistered.__struct_fields__)
-    - {"submission_id", "digest", "job_id", "spec", "warnings", "traceparent"}
+    - {"submission_id", "digest", "job_id", "spec", "warnings", "traceparent", "source"}
 )
 TEXT = msgspec.Raw(b"{}")
 
