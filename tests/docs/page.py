@@ -81,6 +81,8 @@ class Reader:
             time.sleep(0.2)
         if "up.lock" in step.command:
             assert self._up is not None
+            # What follows copies the directory at once: the page's own command must have waited for the lock.
+            assert "flock" in step.command
             assert self._up.wait(WAIT_S) == 0
             self._up = None
 
