@@ -129,6 +129,7 @@ _WORDS = {
     ("SkipLine", "why"): "overlap missed exists",
     ("AllocationsHealthChanged", "source"): "agent operator",
     ("QueueLine", "wait_class"): _WAIT,
+    ("QueuedWait", "wait_class"): _WAIT,
     ("UnplacedLine", "wait_class"): _WAIT,
     ("Waiting", "wait_class"): _WAIT,
     ("WaitingLine", "wait_class"): _WAIT,

@@ -69,8 +69,21 @@ class EvictionChoice(Wire, frozen=True, kw_only=True, omit_defaults=False):
     worse_by: str = ""
 
 
+class QueuedWait(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """What the queue holds of a group that waits, as it was decided last."""
+
+    #: seq of the decision; 0: not decided, the job is parked behind another that waits for the same.
+    decided_seq: int = 0
+    n: int = 0
+    wait_class: str = msgspec.field(name="class", default="capacity")
+    reasons: tuple[str, ...] = ()
+
+
 class WhyAnswer(QueryAnswer, frozen=True, kw_only=True):
-    """`caravan why`, `query.why_not`: which nodes were looked at for an allocation, and what spoke for and against."""
+    """`caravan why`, `query.why_not`: which nodes were looked at for an allocation, and what spoke for and against.
+
+    All of `why_not` is of the state at `seq`, but for `queue`.
+    """
 
     job_id: str
     group: str
@@ -92,7 +105,7 @@ class WhyAnswer(QueryAnswer, frozen=True, kw_only=True):
     top: tuple[Scored, ...] = ()
     #: of `why`: allocations that were evicted for it.
     victims: tuple[str, ...] = ()
-    #: empty: there is, or was, room.
+    #: why one more finds no room at this moment; empty: there is, or was, room.
     wait_class: str = msgspec.field(name="class", default="")
     reasons: tuple[str, ...] = ()
     text: str = ""
@@ -101,6 +114,8 @@ class WhyAnswer(QueryAnswer, frozen=True, kw_only=True):
     #: of what evicts: what the victims cost, and the cheapest other choices, at most three.
     eviction: EvictionChoice | None = None
     alternatives: tuple[EvictionChoice, ...] = ()
+    #: of `why_not`: the last decision about the group, of its own moment; null: it does not wait.
+    queue: QueuedWait | None = None
 
 
 class EvalsAnswer(QueryAnswer, frozen=True, kw_only=True):
@@ -138,6 +153,8 @@ class QueueLine(ExactWire, frozen=True, kw_only=True, omit_defaults=False):
     eval_id: str = ""
     #: `since_ns` as text where it exceeds 2^53; else empty.
     since_ns_text: str = ""
+    #: seq at which class and reasons were decided; 0: not decided, the job is parked behind another.
+    decided_seq: int = 0
 
 
 class WaitingAnswer(QueryAnswer, frozen=True, kw_only=True):

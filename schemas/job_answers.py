@@ -39,6 +39,8 @@ class WaitingLine(Wire, frozen=True, kw_only=True, omit_defaults=False):
     wait_class: str = msgspec.field(name="class", default="capacity")
     reasons: tuple[str, ...] = ()
     eval_id: str = ""
+    #: seq at which class and reasons were decided; 0: not decided, the job is parked behind another.
+    decided_seq: int = 0
 
 
 class LaunchLine(ExactWire, frozen=True, kw_only=True, omit_defaults=False):

@@ -30,6 +30,7 @@ from schemas.plans import GroupPlacement, PlanCommitted, PlanRefused
 from shared.archive.alloc_history import AllocationHistory
 from shared.archive.deployment_facts import deployment_facts, rollout_facts
 from shared.archive.intervals import OpenIntervals
+from shared.archive.parked_waits import ParkedWaits
 from shared.archive.table_buffers import EventPosition, StringDictionary, TableBuffer, new_buffers
 from shared.core.runtime.messages import Record
 from shared.core.runtime.replica import Replica
@@ -38,7 +39,7 @@ from shared.core.state.ids import eval_id
 #: Longer texts of events are left out: what they say is in the other tables, and in the record.
 BODY_BYTES_MAX = 64 << 10
 #: What must be replayed to name rows.
-REPLAYED_TABLES = frozenset({"policy", "fleet", "allocations", "evaluations"})
+REPLAYED_TABLES = frozenset({"policy", "fleet", "jobs", "allocations", "evaluations"})
 
 
 class _Bodies(msgspec.Struct):
@@ -71,6 +72,7 @@ class FactExtractor:
         self.bytes = 0
         self._with_data = with_data
         self._history = AllocationHistory(self.replica.state, self.buffers, self.words)
+        self._parked = ParkedWaits(self.replica.state, self.buffers)
 
     @property
     def rows(self) -> int:
@@ -84,6 +86,7 @@ class FactExtractor:
         """
         self.is_recording = True
         self._history.restore_open(standing)
+        self._parked.restore()
         self.first_seq = self.replica.next_seq
 
     def settle(self) -> bool:
@@ -108,6 +111,7 @@ class FactExtractor:
             ordinal = 0
             for n, event in enumerate(decoded.events):
                 ordinal = self._event(event, bodies[n], (record.seq, n, decoded.t_ns), ordinal)
+            self._parked.note((record.seq, len(decoded.events), decoded.t_ns))
         elif decoded.kind == "checkpoint":
             replica.compare(decoded, record.seq)
 
@@ -130,6 +134,7 @@ class FactExtractor:
         state = self.replica.state
         self._list(event, body, at)
         self._history.before(event, at)
+        self._parked.before(event)
         for row in deployment_facts(event):
             self.buffers["deployments"].add_event(at, **row)
         for row in rollout_facts(event):

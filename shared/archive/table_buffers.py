@@ -89,6 +89,15 @@ FACT_TABLES: dict[str, dict[str, str]] = {
         TEXTS="reasons",
         UUID="eval_id",
     ),
+    # The first blocked job of a wait shape from `seq` on, by rank (minus its priority), age and id; without: none.
+    "leads": _typed(BIGINT="seq n t_ns shape rank age", VARCHAR="job_id"),
+    # An undecided job of a shape from `seq` on, parked while one before it leads; without groups: it is decided.
+    "parked": _typed(
+        BIGINT="seq n t_ns key shape rank age",
+        VARCHAR="job_id",
+        TEXTS="groups counts",
+        UUID="eval_id",
+    ),
     # One row an event and group; -1: as before.
     "deployments": _typed(
         BIGINT="seq n t_ns key version desired canaries healthy unhealthy reverted_to",

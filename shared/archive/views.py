@@ -137,14 +137,45 @@ FROM (
     FROM facts.evaluations GROUP BY key
 ) e;
 
+-- Parked: undecided while another of the same shape is blocked and stands before it.
+CREATE VIEW _parked AS
+SELECT p.job_id, p.groups, p.counts, p.eval_id, p.key, l.job_id AS behind,
+    greatest(p.seq, l.seq) AS from_seq, least(p.to_seq, l.to_seq) AS to_seq,
+    greatest(p.t_ns, l.t_ns) AS from_ns, least(p.to_ns, l.to_ns) AS to_ns
+FROM (
+    SELECT *, lead(seq) OVER w AS to_seq, lead(t_ns) OVER w AS to_ns
+    FROM facts.parked WINDOW w AS (PARTITION BY job_id ORDER BY seq, n)
+) p JOIN (
+    SELECT *, lead(seq) OVER w AS to_seq, lead(t_ns) OVER w AS to_ns
+    FROM facts.leads WINDOW w AS (PARTITION BY shape ORDER BY seq, n)
+) l ON l.shape = p.shape
+WHERE p.groups IS NOT NULL AND l.job_id IS NOT NULL
+    AND (l.rank < p.rank OR l.rank = p.rank AND (l.age < p.age OR l.age = p.age AND l.job_id < p.job_id))
+    AND coalesce(greatest(p.seq, l.seq) < least(p.to_seq, l.to_seq), true);
+
 CREATE VIEW reasons AS
-SELECT r.job_id, r.group_name, r."class", r.count AS n, r.reasons, r.seq AS from_seq, e.seq AS to_seq,
-    at_ns(r.t_ns) AS from_time, at_ns(e.t_ns) AS to_time, (e.t_ns - r.t_ns) / 1e9 AS seconds,
-    r.eval_id::VARCHAR AS eval_id,
-    r.key
-FROM facts.reasons r LEFT JOIN (
-    SELECT key, min(seq) AS seq, min(t_ns) AS t_ns FROM facts.evaluations WHERE what = 'ended' GROUP BY key
-) e ON e.key = r.key;
+SELECT job_id, group_name, "class", n, reasons, from_seq, to_seq, at_ns(from_ns) AS from_time,
+    at_ns(to_ns) AS to_time, (to_ns - from_ns) / 1e9 AS seconds, decided_seq, woken_seq,
+    eval_id::VARCHAR AS eval_id, key
+FROM (
+    -- Decided anew it may be while the evaluation before was woken and has not ended.
+    SELECT r.job_id, r.group_name, r."class", r.count AS n, r.reasons, r.seq AS from_seq,
+        least(e.seq, r.next_seq) AS to_seq, r.t_ns AS from_ns, least(e.t_ns, r.next_ns) AS to_ns,
+        r.seq AS decided_seq, e.woken_seq, r.eval_id, r.key
+    FROM (
+        SELECT *, min(seq) OVER w AS next_seq, min(t_ns) OVER w AS next_ns FROM facts.reasons
+        WINDOW w AS (PARTITION BY job_id ORDER BY seq RANGE BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING)
+    ) r LEFT JOIN (
+        SELECT key, min(seq) FILTER (what = 'ended') AS seq, min(t_ns) FILTER (what = 'ended') AS t_ns,
+            min(seq) FILTER (what = 'woken') AS woken_seq
+        FROM facts.evaluations WHERE what IN ('ended', 'woken') GROUP BY key
+    ) e ON e.key = r.key
+    UNION ALL
+    SELECT job_id, unnest(groups), 'priority', unnest(counts)::BIGINT,
+        ['job ''' || behind || ''' is ahead of it in the queue for the same resources'], from_seq, to_seq,
+        from_ns, to_ns, NULL, NULL, eval_id, key
+    FROM _parked
+);
 
 CREATE VIEW deployments AS
 SELECT d.id::VARCHAR AS id, d.job_id, d.version, d.status, d.cause, d.reason, d.reverted_to, d.started_seq,
@@ -273,7 +304,7 @@ SELECT group_name, "class", n, reasons, min(from_seq) AS from_seq,
     min(from_time) AS from_time, CASE WHEN count(to_seq) = count(*) THEN max(to_time) END AS to_time,
     epoch(coalesce(CASE WHEN count(to_seq) = count(*) THEN max(to_time) END, (SELECT max(time) FROM records))
         - min(from_time)) AS seconds,
-    count(*) AS decisions
+    count(decided_seq) AS decisions, max(decided_seq) AS decided_seq, arg_max_null(woken_seq, from_seq) AS woken_seq
 FROM (
     -- A row continues the one before it if both are equal and adjacent.
     SELECT *, sum(is_other::INTEGER) OVER (PARTITION BY group_name ORDER BY from_seq) AS island FROM (
@@ -326,9 +357,9 @@ SELECT * FROM (
         r.started_seq, r.ended_seq, r.started_time, r.ended_time
     FROM rollouts r JOIN facts.rollouts m ON m.key = r.key AND m.what = 'started' WHERE m.job_id = _job
     UNION ALL
-    SELECT 'waiting', group_name, "class", n || ' wait: ' || array_to_string(reasons, '; '), from_seq, to_seq,
-    from_time,
-        to_time
+    SELECT 'waiting', group_name, "class", n || ' wait: ' || array_to_string(reasons, '; ')
+        || coalesce(' (decided at seq ' || decided_seq || ')', ' (not decided yet)'),
+        from_seq, to_seq, from_time, to_time
     FROM waiting(_job)
     UNION ALL
     SELECT 'allocation', group_name || '[' || name_index || '] ' || substr(id, 1, 8), client_status, node_id,

@@ -11,7 +11,15 @@ import msgspec
 import numpy as np
 
 from schemas.envelope import RECORD_DECODER
-from schemas.evaluation_answers import Decision, Exhausted, FilterCount, Nearest, Scored, WhyAnswer
+from schemas.evaluation_answers import (
+    Decision,
+    Exhausted,
+    FilterCount,
+    Nearest,
+    QueuedWait,
+    Scored,
+    WhyAnswer,
+)
 from schemas.evaluations import Waiting
 from schemas.jobs import SYSTEM_JOB_TYPES, GroupSpec
 from schemas.plans import GroupPlacement, PlanCommitted
@@ -35,7 +43,8 @@ from shared.core.scheduling.explain.shortages import (
     shortfall,
 )
 from shared.core.scheduling.feasibility.filters import PlacementCache
-from shared.core.scheduling.model import Snapshot
+from shared.core.scheduling.model import Proposal, Snapshot
+from shared.core.scheduling.place import decide_group
 from shared.core.scheduling.placement_columns import merge_placements, subset_placement
 from shared.core.scheduling.reservations.own_rooms import with_own_rooms
 from shared.core.scheduling.scoring.pow10 import SCALE
@@ -46,6 +55,7 @@ from shared.core.state.tables.allocations import COMPLETE, FAILED, LOST, RUN
 from shared.core.state.tables.jobs import Job
 from shared.errors import CommandInvalid
 from shared.query.eviction_choices import EvictionFields, eviction_fields
+from shared.query.wait_queue import queued_waits
 
 #: How an allocation ended, by its status.
 _ENDS = {COMPLETE: "it has completed", FAILED: "it has failed", LOST: "it was lost"}
@@ -66,55 +76,100 @@ class _RecordedPlacement(msgspec.Struct, frozen=True):
 def explain_candidate(
     state: State, masks: PlacementCache, job: Job, group_name: str, *, row: int | None = None
 ) -> WhyAnswer:
-    """Explain the placement of one more allocation of a group. `row`: the named node; None: all.
+    """Explain the placement of one more allocation of a group now. `row`: the named node; None: all.
 
+    All is of the state but `queue`, which is what the queue decided last about the group, with the seq of that.
     An empty `group_name` is the first group that waits, else the first. Raises CommandInvalid.
     """
-    waiting = _waiting(state, job)
-    group = _group(job, group_name, waiting)
-    held = state.allocations.held
-    looking = PlacementProbe(with_own_rooms(Snapshot(state, held, masks), job), job, group)
+    waits = queued_waits(state, job)
+    group = _group(job, group_name, waits)
+    snapshot = Snapshot(state, state.allocations.held, masks)
+    looking = PlacementProbe(with_own_rooms(snapshot, job), job, group)
     found = _Explanation(state, looking, row)
     decision = Decision(snapshot_seq=state.seq, policy=state.policy.policy_hash)
-    waiting_group = waiting.get(group.name)
     answer = found.answer(job, group, decision)
+    proposal = decide_group(snapshot, job, group.name)
+    waiting = _wait_of(proposal, group.name)
     if not found.ranked:
-        said = looking.explain()
-        evicting = looking.evict() if waiting_group is None else None
-        if evicting is not None:
-            node, victims = evicting
-            again = PlacementProbe(with_own_rooms(Snapshot(state, held, masks), job), job, group)
-            return msgspec.structs.replace(
-                answer,
-                **eviction_fields(state, again, node, victims),
-                victims=tuple(_named(state, victims)),
-                text=found.eviction_text(job, group, node, len(victims)),
-            )
-        if (
-            waiting_group is None
-            and row is None
-            and job.job_type in SYSTEM_JOB_TYPES
-            and found.covers_all_nodes()
-        ):
-            text = f"{job.id}.{group.name} runs or has ended on every allowed node"
-            return msgspec.structs.replace(answer, text=text)
-        waiting_group = waiting_group or said
+        answer = _without_room(snapshot, job, found, answer, proposal=proposal)
+    elif waiting is None:
+        answer = msgspec.structs.replace(answer, text=found.best_text(job, group))
+    else:
+        # Such as for the data of its predecessors, which no other node has.
+        said = waiting.wait_class.replace("_", " ")
+        room = f"though {state.fleet.ids[found.ranked[0].row]} has room for one more"
+        answer = msgspec.structs.replace(
+            answer,
+            wait_class=waiting.wait_class,
+            reasons=waiting.reasons,
+            text=f"{job.id}.{group.name} cannot be placed ({said}), {room}",
+        )
+    if (queued := waits.get(group.name)) is None:
+        return answer
+    text = answer.text + _queue_text(queued, answer)
+    if proposal is None:
+        text += "; the group requests none now"
+    return msgspec.structs.replace(answer, queue=queued, text=text)
+
+
+def _wait_of(proposal: Proposal | None, group_name: str) -> Waiting | None:
+    """Why all that is requested of a group waits by a decision about it; None: some of it, or none, would."""
+    if proposal is None or proposal.placements:
+        return None
+    found = (one.blocked.waiting for one in proposal.follow_ups if one.blocked is not None)
+    return next((one[group_name] for one in found if group_name in one), None)
+
+
+def _without_room(
+    snapshot: Snapshot,
+    job: Job,
+    found: "_Explanation",
+    answer: WhyAnswer,
+    *,
+    proposal: Proposal | None,
+) -> WhyAnswer:
+    """Say what a decision of this moment would do, where one more finds no room: evict, or wait, and why."""
+    state, looking, group = found.state, found.looking, found.looking.group
+    waiting = _wait_of(proposal, group.name) or looking.explain()
+    # Where it requests no more: what if it did?
+    evicting = looking.evict() if proposal is None or proposal.evictions else None
+    if evicting is not None:
+        node, victims = evicting
+        again = PlacementProbe(with_own_rooms(snapshot, job), job, group)
         return msgspec.structs.replace(
             answer,
-            wait_class=waiting_group.wait_class,
-            reasons=waiting_group.reasons,
-            text=found.against(job, group, waiting_group.wait_class),
+            **eviction_fields(state, again, node, victims),
+            victims=tuple(_named(state, victims)),
+            text=found.eviction_text(job, group, node, len(victims)),
         )
-    best = found.ranked[0]
-    text = f"{job.id}.{group.name}: one more would go to {state.fleet.ids[best.row]}, score {_float(best.score)}"
-    if row is not None and row != best.row:
-        text = found.of_node(job, group, row)
-    if waiting_group is not None:
-        # Blocked on an older state, or behind a reservation: the queue has reasons beside capacity.
-        answer = msgspec.structs.replace(
-            answer, wait_class=waiting_group.wait_class, reasons=waiting_group.reasons
-        )
-    return msgspec.structs.replace(answer, text=text)
+    if (
+        proposal is None
+        and not answer.node
+        and job.job_type in SYSTEM_JOB_TYPES
+        and found.covers_all_nodes()
+    ):
+        text = f"{job.id}.{group.name} runs or has ended on every allowed node"
+        return msgspec.structs.replace(answer, text=text)
+    if proposal is not None and proposal.placements:
+        row = proposal.placements[0].rows[0]
+        text = f"{job.id}.{group.name}: what it requests would go to {state.fleet.ids[row]}; one beyond it has no room"
+        return msgspec.structs.replace(answer, text=text)
+    return msgspec.structs.replace(
+        answer,
+        wait_class=waiting.wait_class,
+        reasons=waiting.reasons,
+        text=found.against(job, group, waiting.wait_class),
+    )
+
+
+def _queue_text(queued: QueuedWait, answer: WhyAnswer) -> str:
+    """Say what the queue decided at another moment, where that differs from the account of this one."""
+    if (queued.wait_class, queued.reasons) == (answer.wait_class, answer.reasons):
+        return ""
+    if not queued.decided_seq:
+        return f"; the queue has not decided it yet: {'; '.join(queued.reasons)}"
+    said = ", ".join((queued.wait_class.replace("_", " "), *queued.reasons[:1]))
+    return f"; the queue decided at seq {queued.decided_seq}: {said}"
 
 
 def explain_placement(
@@ -198,8 +253,8 @@ class _Explanation:
     """The result of an evaluation of all nodes."""
 
     def __init__(self, state: State, looking: PlacementProbe, row: int | None) -> None:
-        self._state = state
-        self._looking = looking
+        self.state = state
+        self.looking = looking
         self._row = row
         self._standing: NodeAvailability = looking.standing()
         best: tuple[Shortage, ...] | None = None
@@ -217,8 +272,8 @@ class _Explanation:
 
     def answer(self, job: Job, group: GroupSpec, decision: Decision) -> WhyAnswer:
         """Fill in everything but the text."""
-        state, ids = self._state, self._state.fleet.ids
-        report = self._looking.report()
+        state, ids = self.state, self.state.fleet.ids
+        report = self.looking.report()
         near = nearest(self._standing, self._short, NEAREST_SHOWN, self._variant)
         if self._row is not None and shortfall(self._short, self._row) and self._row not in near:
             near = [self._row, *near]
@@ -258,14 +313,14 @@ class _Explanation:
 
     def _scored(self, one: RankedNode) -> Scored:
         return Scored(
-            node=self._state.fleet.ids[one.row],
+            node=self.state.fleet.ids[one.row],
             score=_float(one.score),
             scores={name: _float(value) for name, value in one.scores.items()},
         )
 
     def for_node(self, job: Job, group: GroupSpec, row: int, *, evicted: bool) -> str:
         """Explain why a node was chosen."""
-        node, name = self._state.fleet.ids[row], f"{job.id}.{group.name}"
+        node, name = self.state.fleet.ids[row], f"{job.id}.{group.name}"
         own = next((one for one in self.ranked if one.row == row), None)
         if evicted:
             return f"{name} is on {node}: no node had capacity; preemption was cheapest there"
@@ -282,17 +337,25 @@ class _Explanation:
                 else "the only node with capacity"
             )
             return f"{name} is on {node}: score {score}, {rest}"
-        best = self._state.fleet.ids[better[0].row]
+        best = self.state.fleet.ids[better[0].row]
         rest = f"{len(better)} nodes rank higher, {best} first ({_float(better[0].score)})"
         return (
-            f"{name} is on {node}: score {score}; {rest}, but {self._looking.passed_over_reason()}"
+            f"{name} is on {node}: score {score}; {rest}, but {self.looking.passed_over_reason()}"
         )
+
+    def best_text(self, job: Job, group: GroupSpec) -> str:
+        """Say where one more would go, or why not to the named node."""
+        best = self.ranked[0]
+        if self._row not in (None, best.row):
+            return self.of_node(job, group, self._row)
+        node = self.state.fleet.ids[best.row]
+        return f"{job.id}.{group.name}: one more would go to {node}, score {_float(best.score)}"
 
     def of_node(self, job: Job, group: GroupSpec, row: int) -> str:
         """Explain why a node would not be chosen, though others would."""
-        node, name = self._state.fleet.ids[row], f"{job.id}.{group.name}"
+        node, name = self.state.fleet.ids[row], f"{job.id}.{group.name}"
         best = self.ranked[0]
-        other = f"{self._state.fleet.ids[best.row]} ({_float(best.score)})"
+        other = f"{self.state.fleet.ids[best.row]} ({_float(best.score)})"
         own = next((one for one in self.ranked if one.row == row), None)
         if own is not None and job.job_type in SYSTEM_JOB_TYPES:
             return f"{name} would go to {node}, as to every node without it"
@@ -306,23 +369,23 @@ class _Explanation:
         """Explain why no node is possible, or why the named node is not."""
         name = f"{job.id}.{group.name}"
         if self._row is not None:
-            node = self._state.fleet.ids[self._row]
+            node = self.state.fleet.ids[self._row]
             return f"{name} would not go to {node}: {self._refusal(self._row)}"
         return f"{name} cannot be placed ({wait_class.replace('_', ' ')})"
 
     def eviction_text(self, job: Job, group: GroupSpec, row: int, victims: int) -> str:
         """Describe where preemption would place one more, and why not on the named node."""
-        node, name = self._state.fleet.ids[row], f"{job.id}.{group.name}"
+        node, name = self.state.fleet.ids[row], f"{job.id}.{group.name}"
         counted = "1 allocation" if victims == 1 else f"{victims} allocations"
         price = f"{counted} of lower-priority jobs evicted"
         if self._row is None or self._row == row:
             return f"{name}: no node has capacity; one more would go to {node}, {price}"
-        asked = f"{name} would not go to {self._state.fleet.ids[self._row]}"
+        asked = f"{name} would not go to {self.state.fleet.ids[self._row]}"
         return f"{asked}: {self._refusal(self._row)}; it would go to {node}, {price}"
 
     def _refusal(self, row: int) -> str:
         """Describe the first rule that excludes a node."""
-        if refusal := self._looking.refusal(row):
+        if refusal := self.looking.refusal(row):
             return refusal
         lacks = shortfall(self._short, row)
         if port := reserved_ports(self._standing).get(row):
@@ -384,13 +447,13 @@ def _fate_of(now: State, records: Sequence[Record], row: int) -> str:
     return end or "it is to stop"
 
 
-def _group(job: Job, name: str, waiting: dict[str, Waiting]) -> GroupSpec:
+def _group(job: Job, name: str, waits: Mapping[str, QueuedWait]) -> GroupSpec:
     names = [one.name for one in job.groups]
     if name and name not in names:
         raise CommandInvalid(
             "not_found", f"job {job.id!r} has no group {name!r}, only {', '.join(names)}"
         )
-    wanted = name or next((one for one in names if one in waiting), names[0])
+    wanted = name or next((one for one in names if one in waits), names[0])
     return next(one for one in job.groups if one.name == wanted)
 
 
@@ -458,15 +521,6 @@ def _first(placement: GroupPlacement, count: int) -> tuple[GroupPlacement, ...]:
     mask = np.zeros(sum(placement.counts), dtype=bool)
     mask[:count] = True
     return (subset_placement(placement, mask),)
-
-
-def _waiting(state: State, job: Job) -> dict[str, Waiting]:
-    """Waiting allocations of the job by group, from its blocked evaluation."""
-    key = state.evaluations.blocked_of.get(job.id)
-    evaluation = state.evaluations.by_key.get(key) if key is not None else None
-    if evaluation is None or evaluation.blocked is None:
-        return {}
-    return evaluation.blocked.waiting
 
 
 def _float(value: int) -> float:

@@ -44,6 +44,13 @@ def plan_job(state: State, masks: PlacementCache, submission: ParsedSubmission) 
     """Plan a valid submission against the state. `seq` and `cluster_id` are the caller's to fill."""
     command = to_command(submission, "plan")
     assert isinstance(command, RegisterJob)
+    return plan_command(state, masks, command, warnings=submission.warnings)
+
+
+def plan_command(
+    state: State, masks: PlacementCache, command: RegisterJob, *, warnings: tuple[str, ...] = ()
+) -> PlanAnswer:
+    """Plan the command of a submission, which has these warnings."""
     old = state.jobs.by_id.get(command.job_id)
     spec = bytes(command.spec)
     before = state.jobs.spec(old.id, old.version) if old is not None else None
@@ -85,7 +92,7 @@ def plan_job(state: State, masks: PlacementCache, submission: ParsedSubmission) 
         victims=victim_lines(state, proposal),
         unplaced=unplaced,
         gates=_gates(job) if touches and not job.stopped else (),
-        warnings=(*submission.warnings, *fleet_warnings(state, command)),
+        warnings=(*warnings, *fleet_warnings(state, command)),
     )
 
 

@@ -12,7 +12,6 @@ from schemas.job_answers import (
     JobsAnswer,
     JobVersionAnswer,
     JobVersionsAnswer,
-    WaitingLine,
 )
 from schemas.job_versions import VersionLine
 from schemas.projections import Query, Rollout
@@ -27,7 +26,7 @@ from shared.query.job_progress import SettlingClock
 from shared.query.launches import children_of, job_ids, origin_of, pattern_of, periodic_shown
 from shared.query.lookup import find_job
 from shared.query.pages import answer_position, page_of, page_rows
-from shared.query.wait_queue import parked_lines
+from shared.query.wait_queue import job_waits
 
 #: Evaluations shown with a job.
 EVALUATIONS_SHOWN = 20
@@ -114,7 +113,7 @@ class JobAnswers:
             placed=projections.placed_counts(self._state, job),
             allocations=projections.alloc_summaries(self._state, shown),
             allocations_total=len(rows),
-            waiting=self._waiting(job),
+            waiting=job_waits(self._state, job),
             evaluations=tuple(
                 projections.eval_summary(self._state, self._state.evaluations.by_key[key])
                 for key in self._histories.of_job(job.id, EVALUATIONS_SHOWN)
@@ -127,23 +126,6 @@ class JobAnswers:
                 [self._line(self._find(one)) for one in page_of(children, query)]
             ),
             children_total=len(children),
-        )
-
-    def _waiting(self, job: Job) -> tuple[WaitingLine, ...]:
-        table = self._state.evaluations
-        key = table.blocked_of.get(job.id)
-        if key is None:
-            return parked_lines(self._state, job)
-        blocked = projections.eval_summary(self._state, self._state.evaluations.by_key[key])
-        return tuple(
-            WaitingLine(
-                group=group,
-                n=one.n,
-                wait_class=one.wait_class,
-                reasons=one.reasons,
-                eval_id=blocked.id,
-            )
-            for group, one in blocked.waiting.items()
         )
 
     def version_for(self, node_id: str, query: Query) -> JobVersionAnswer:

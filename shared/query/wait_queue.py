@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from schemas.base import JobId
-from schemas.evaluation_answers import QueueLine
+from schemas.evaluation_answers import QueuedWait, QueueLine
 from schemas.evaluations import Blocked
 from schemas.job_answers import WaitingLine
 from shared.core.scheduling.reservations.wait_shapes import (
@@ -55,13 +55,26 @@ def waiting_lines(state: State, since: WaitingSince) -> list[QueueLine]:
     return lines
 
 
+def undecided_evaluation(state: State, job: Job) -> Evaluation | None:
+    """The evaluation by which a job that nothing was planned of may be parked: its first pending one.
+
+    One that was woken has been decided before, and is decided again.
+    """
+    table = state.evaluations
+    if job.id in table.blocked_of or new_job_shape(job) is None:
+        return None
+    mine = (table.by_key[key] for key in table.open_of.get(job.id, ()))
+    found = next((one for one in mine if one.status == "pending" and not one.wait_until_ns), None)
+    return None if found is None or found.reason else found
+
+
 def parked_behind(state: State, evaluation: Evaluation) -> JobId:
     """Name the job that waits for the same before a pending evaluation; empty: none does."""
     table, jobs = state.evaluations, state.jobs.by_id
     job = jobs.get(evaluation.job_id)
-    shape = new_job_shape(job) if job is not None else None
-    if evaluation.status != "pending" or job is None or shape is None:
+    if job is None or undecided_evaluation(state, job) is not evaluation:
         return JobId("")
+    shape = new_job_shape(job)
     before = []
     for job_id, key in table.blocked_of.items():
         other, blocked = jobs.get(job_id), table.by_key[key].blocked
@@ -70,21 +83,59 @@ def parked_behind(state: State, evaluation: Evaluation) -> JobId:
     return min(before)[2] if before else JobId("")
 
 
-def parked_lines(state: State, job: Job) -> tuple[WaitingLine, ...]:
-    """List the waiting groups of a job whose evaluation is parked; empty if none is."""
-    table = state.evaluations
+def queued_waits(state: State, job: Job) -> dict[str, QueuedWait]:
+    """What the queue holds of each group of a job that waits: as decided last, or parked."""
+    item = _item_of(state, job)
+    return {} if item is None else _waits_of(item)
+
+
+def job_waits(state: State, job: Job) -> tuple[WaitingLine, ...]:
+    """The same, for the status of the job."""
+    item = _item_of(state, job)
+    if item is None:
+        return ()
     return tuple(
         WaitingLine(
-            group=group.name,
-            n=group.count,
-            wait_class="priority",
-            reasons=(behind_reason(behind),),
-            eval_id=eval_id(key),
+            group=name,
+            n=one.n,
+            wait_class=one.wait_class,
+            reasons=one.reasons,
+            eval_id=eval_id(item.evaluation.key),
+            decided_seq=one.decided_seq,
         )
-        for key in table.open_of.get(job.id, ())
-        if (behind := parked_behind(state, table.by_key[key]))
-        for group in job.groups
+        for name, one in _waits_of(item).items()
     )
+
+
+def _item_of(state: State, job: Job) -> _WaitingJob | None:
+    table = state.evaluations
+    key = table.blocked_of.get(job.id)
+    if key is not None and (blocked := table.by_key[key].blocked) is not None:
+        return _WaitingJob(job, table.by_key[key], blocked)
+    evaluation = undecided_evaluation(state, job)
+    behind = parked_behind(state, evaluation) if evaluation is not None else ""
+    return _WaitingJob(job, evaluation, None, behind) if evaluation and behind else None
+
+
+def _waits_of(item: _WaitingJob) -> dict[str, QueuedWait]:
+    """By group, in the order of the job: why it waits, and at which seq that was decided."""
+    if item.blocked is None:
+        reasons = (behind_reason(item.behind),)
+        return {
+            group.name: QueuedWait(n=group.count, wait_class="priority", reasons=reasons)
+            for group in item.job.groups
+        }
+    waiting = item.blocked.waiting
+    return {
+        group.name: QueuedWait(
+            decided_seq=item.evaluation.modify_seq,
+            n=waiting[group.name].count,
+            wait_class=waiting[group.name].wait_class,
+            reasons=waiting[group.name].reasons,
+        )
+        for group in item.job.groups
+        if group.name in waiting
+    }
 
 
 def _items(state: State) -> Iterator[_WaitingJob]:
@@ -101,12 +152,12 @@ def _items(state: State) -> Iterator[_WaitingJob]:
     for key in table.open:
         evaluation = table.by_key[key]
         job = jobs.get(evaluation.job_id)
-        if evaluation.status != "pending" or evaluation.wait_until_ns or job is None:
+        # Only then is its shape of interest: most of those open are pending for a moment.
+        if not first or evaluation.status != "pending" or job is None:
             continue
-        if job.id in table.blocked_of:
+        if undecided_evaluation(state, job) is not evaluation:
             continue
-        shape_ = new_job_shape(job)
-        before = first.get(shape_) if shape_ is not None else None
+        before = first.get(new_job_shape(job) or ())
         if before is not None and before < queue_order(job):
             yield _WaitingJob(job, evaluation, None, before[2])
 
@@ -126,41 +177,36 @@ def _lines(
     since_ns: int,
     reach: dict[tuple[int, ...], int],
 ) -> Iterator[QueueLine]:
-    job, blocked = item.job, item.blocked
+    job = item.job
     held = state.reservations.by_job.get(job.id)
-    for group in job.groups:
-        why = blocked.waiting.get(group.name) if blocked is not None else None
-        if blocked is not None and why is None:
-            continue
+    for name, why in _waits_of(item).items():
         rows = [
             row
             for hold in (held.holds if held is not None else ())
             for row in hold.rows
-            if hold.group == group.name
+            if hold.group == name
         ]
+        wait_class = "" if item.blocked is None else why.wait_class
         yield QueueLine(
             position=position,
             job=job.id,
-            group=group.name,
-            n=why.count if why is not None else group.count,
-            wait_class=why.wait_class if why is not None else "priority",
+            group=name,
+            n=why.n,
+            wait_class=why.wait_class,
             priority=job.priority,
             pool=job.node_pool,
             since_ns=since_ns,
-            reasons=why.reasons if why is not None else (_parked(item),),
-            wakes=_wake_conditions(state, item, why.wait_class if why is not None else "", reach),
+            reasons=why.reasons,
+            wakes=_wake_conditions(state, item, wait_class, reach),
             nodes=tuple(state.fleet.ids[row] for row in rows),
             eval_id=eval_id(item.evaluation.key),
+            decided_seq=why.decided_seq,
         )
 
 
 def behind_reason(job_id: str) -> str:
     """Describe the job ahead in the queue."""
     return f"job {job_id!r} is ahead of it in the queue for the same resources"
-
-
-def _parked(item: _WaitingJob) -> str:
-    return behind_reason(item.behind)
 
 
 def _wake_conditions(

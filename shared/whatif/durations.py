@@ -39,8 +39,15 @@ class DurationSources(msgspec.Struct, kw_only=True):
     resampled: int = 0
     #: no end of its group or job is recorded.
     for_ever: int = 0
-    #: no start of its kind is recorded: it stays pending.
+    #: no start is recorded at all: it stays pending.
     never_started: int = 0
+    #: it has run longer than all recorded ends of its group, else of its job, and runs on without end.
+    outlasted: int = 0
+    #: how many ends these were, at least and at most.
+    outlasted_least: int = 0
+    outlasted_most: int = 0
+    #: starts as others do: no start of its group or job is recorded.
+    started_as_others: int = 0
 
 
 class DrawnDurations(msgspec.Struct, frozen=True):
@@ -116,10 +123,22 @@ class DurationModel:
         hashed = hashed ^ np.uint64(_RUN)
         drawn = self._runs.draw(groups, hashed, self._longer(least))
         found = drawn >= 0
+        ends = self._runs.sizes(groups[~found])
         self.assumed.resampled += int(np.count_nonzero(found))
-        self.assumed.for_ever += int(np.count_nonzero(~found))
+        self.assumed.for_ever += int(np.count_nonzero(ends == 0))
+        self._count_outlasted(ends[ends > 0])
         run_ns = np.where(found, self._run[drawn], NEVER_NS)
         return run_ns, np.where(found, self._code[drawn], COMPLETE).astype(np.int8)
+
+    def _count_outlasted(self, ends: Int64s) -> None:
+        """Count tasks that ran longer than all of so many recorded ends."""
+        if not len(ends):
+            return
+        assumed = self.assumed
+        least = min(assumed.outlasted_least or int(ends.min()), int(ends.min()))
+        assumed.outlasted += len(ends)
+        assumed.outlasted_least = least
+        assumed.outlasted_most = max(assumed.outlasted_most, int(ends.max()))
 
     def _known(self, lineages: Int64s) -> Int64s:
         """Position in the recorded timeline; -1: none."""
@@ -135,6 +154,8 @@ class DurationModel:
         rest = np.flatnonzero(~exact)
         if len(rest):
             drawn = self._starts.draw(groups[rest], hashed[rest] ^ np.uint64(_START), anywhere=True)
+            foreign = (self._starts.sizes(groups[rest]) == 0) & (drawn >= 0)
+            self.assumed.started_as_others += int(np.count_nonzero(foreign))
             start_ns[rest] = np.where(drawn >= 0, self._start[drawn], NEVER_NS)
         return start_ns.astype(np.int64)
 
@@ -198,6 +219,10 @@ class _Pool:
                 if len(kept):
                     found[nth] = kept[int(hashed[nth] % np.uint64(len(kept)))]
         return found
+
+    def sizes(self, groups: Int64s) -> Int64s:
+        """How many there are of the group, else of the job, for each of these groups."""
+        return np.array([len(self._pool(group)) for group in groups.tolist()], dtype=np.int64)
 
     def _pool(self, group: int) -> Int64s:
         if group not in self._of_group:

@@ -3,6 +3,7 @@
 import msgspec
 
 from shared.core.scheduling.explain.verify_decisions import PlanDifference
+from shared.display.formats import count_noun
 from shared.sim.virtual_time import SECOND
 from shared.whatif.comparison import TimelineDifferences
 from shared.whatif.durations import DurationSources
@@ -83,6 +84,9 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True):
     has_gates: bool = False
     #: the bound on records that cut the fork off; 0: it was not met.
     records_max: int = 0
+    #: the same of the unchanged fork, where a change was requested: the two above are of the changed one.
+    unchanged_settled: bool = True
+    unchanged_records_max: int = 0
     texts: tuple[str, ...] = ()
 
 
@@ -152,14 +156,30 @@ def describe_durations(lasts: DurationSources) -> list[str]:
         (lasts.recorded, "last as recorded"),
         (lasts.resampled, "as finished tasks of the same group or job"),
         (lasts.for_ever, "without end (no end of their group or job is recorded)"),
+        (
+            lasts.outlasted,
+            f"without end (they have run longer than all {_ends(lasts)} of their group or job)",
+        ),
     ]
     said = [
         "tasks: " + (", ".join(f"{n} {kind}" for n, kind in kinds if n) or "none"),
         "durations were recorded on the original nodes; decisions, hops and flushes take fixed times",
     ]
+    if lasts.started_as_others:
+        text = "start as those of other jobs: no start of their group or job is recorded"
+        said.append(f"{lasts.started_as_others} {text}")
     if lasts.never_started:
-        said.append(f"{lasts.never_started} stay pending: no start of their kind is recorded")
+        said.append(f"{lasts.never_started} stay pending: no start is recorded")
     return said
+
+
+def _ends(lasts: DurationSources) -> str:
+    least, most = lasts.outlasted_least, lasts.outlasted_most
+    return (
+        f"{count_noun(most, 'recorded end')}"
+        if least == most
+        else f"{least} to {most} recorded ends"
+    )
 
 
 def describe_assumptions(found: Assumptions) -> tuple[str, ...]:
@@ -192,4 +212,9 @@ def describe_assumptions(found: Assumptions) -> tuple[str, ...]:
         said.append(f"the fork was cut off at its bound of {found.records_max} records")
     elif not found.settled:
         said.append("the fork was cut off before it settled")
+    if found.unchanged_records_max:
+        most = found.unchanged_records_max
+        said.append(f"the unchanged fork was cut off at its bound of {most} records")
+    elif not found.unchanged_settled:
+        said.append("the unchanged fork was cut off before it settled")
     return tuple(said)

@@ -156,13 +156,14 @@ def build_what_if_report(
         ),
         moves=find_migrations(last.timeline, leaving)[: report.LISTED_MAX] if leaving else (),
         still_waiting=still_waiting(last.timeline),
-        assumptions=_assumptions(recorded, question, last),
+        assumptions=_assumptions(recorded, question, found),
     )
 
 
 def _assumptions(
-    recorded: RecordedLog, question: WhatIfQuestion, last: ForkRun
+    recorded: RecordedLog, question: WhatIfQuestion, answer: WhatIfAnswer
 ) -> report.Assumptions:
+    last, is_compared = answer.last, answer.after is not None
     beyond_ns = max(last.timeline.t_ns - recorded.timeline.t_ns, 0)
     found = report.Assumptions(
         durations=last.assumed,
@@ -180,5 +181,7 @@ def _assumptions(
         ),
         has_gates=recorded.has_gates,
         records_max=last.records_max,
+        unchanged_settled=not (is_compared and question.settle) or answer.before.settled,
+        unchanged_records_max=answer.before.records_max if is_compared else 0,
     )
     return msgspec.structs.replace(found, texts=report.describe_assumptions(found))

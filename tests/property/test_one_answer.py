@@ -1,7 +1,10 @@
 """One account of a wait: the log, the queue, why-not, a new decision and SQL tell it alike."""
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
+from typing import NamedTuple
 
 import msgspec
 import pytest
@@ -9,9 +12,12 @@ from hypothesis import given
 
 from schemas.base import EvalKey, JobId
 from schemas.envelope import CORE_VERSION, RECORD_DECODER
+from schemas.evaluation_answers import EvalAnswer, WaitingAnswer, WhyAnswer
 from schemas.evaluations import EvaluationEnded, EvaluationsCreated, ReservationsChanged, Waiting
-from schemas.jobs import GroupSpec
+from schemas.job_answers import JobAnswer
+from schemas.jobs import GroupSpec, RegisterJob
 from schemas.plans import PlanCommitted
+from schemas.projections import Query
 from shared.archive.database import FactDatabase
 from shared.archive.fact_extractor import FactExtractor
 from shared.core.runtime.chain import is_framed
@@ -23,15 +29,21 @@ from shared.core.scheduling.place import place
 from shared.core.scheduling.reservations.own_rooms import with_own_rooms
 from shared.core.state.state import State
 from shared.core.state.tables.jobs import Job
+from shared.fleet.profile import DurationSpec, FleetProfile, RunProfile, StartProfile
 from shared.query.explain import explain_candidate
 from shared.query.historical_state import HistoricalState
+from shared.query.job_plan import plan_command
 from shared.query.wait_queue import waiting_lines
+from shared.sim.engine.engine import SimulationEngine
+from shared.sim.engine.run_setup import EngineSetup, NodeJoins
+from shared.sim.virtual_time import SECOND, START_NS
 from tests.builders import Cluster, register
 from tests.examples import examples
 from tests.golden.replay_log import read_log
 from tests.not_tested import is_full
 from tests.property.test_why import storm
 from tests.property.test_why_not import cases
+from tests.sim import recorded
 
 pytestmark = pytest.mark.property
 APP = JobId("app")
@@ -79,75 +91,240 @@ def test_a_wait_is_told_alike(case: tuple[Cluster, GroupSpec]) -> None:
     assert {one.dimension for one in answer.exhausted if one.nodes} or not answer.lacking
 
 
-class Moment(msgspec.Struct, frozen=True, eq=False):
-    """A wait that was decided in the last record, on the state before it: nothing changed since."""
+class Account(NamedTuple):
+    """What is said of a group that waits: at which seq that was decided, 0: not yet; how many, class, reasons."""
 
-    state: State
-    job: Job
-    waiting: dict[str, Waiting]
-
-
-def moments(records: list[Record]) -> Iterator[Moment]:
-    """Follow a log; yield the moments at which an evaluation had just been blocked by the only plan of a record."""
-    past = HistoricalState()
-    for record in records:
-        past.apply(record)
-        state = past.state
-        events = RECORD_DECODER.decode(record.data).events if is_framed(record.data) else ()
-        plans = [one for one in events if isinstance(one, PlanCommitted)]
-        if not all(isinstance(one, OF_A_PLAN) for one in events):
-            # A node that joined, or a job that was stopped, in the same transaction.
-            continue
-        if len(plans) != 1 or plans[0].cut or plans[0].origin.snapshot_seq != state.seq - 1:
-            continue
-        job = state.jobs.by_id.get(plans[0].job_id)
-        key = state.evaluations.blocked_of.get(plans[0].job_id)
-        blocked = None if key is None else state.evaluations.by_key[key].blocked
-        if job is None or key is None or blocked is None:
-            continue
-        if state.evaluations.by_key[key].modify_seq == state.seq:
-            yield Moment(state, job, blocked.waiting)
+    decided_seq: int
+    n: int
+    wait_class: str
+    reasons: tuple[str, ...]
 
 
-def stories() -> Iterator[list[Record]]:
-    """Logs of this core version, and storms; in the full tier as many as make a thousand moments."""
-    for path in sorted(LOGS.glob(f"v1-{CORE_VERSION}-*.gz")):
+class Told(NamedTuple):
+    """A group of a job that waits at a seq, and what the queue says of it."""
+
+    seq: int
+    job: str
+    group: str
+    account: Account
+
+
+def stored(past: HistoricalState, job: Job) -> dict[str, Account]:
+    """What the queue says of a job; its status, its evaluation and why-not have to say the same, with the same seq."""
+    answer = past.answers.answer("waiting", Query(job_id=job.id))
+    assert isinstance(answer, WaitingAnswer)
+    said = {
+        one.group: Account(one.decided_seq, one.n, one.wait_class, one.reasons)
+        for one in answer.waiting
+    }
+    shown = past.answers.answer("job", Query(id=job.id))
+    assert isinstance(shown, JobAnswer)
+    assert said == {
+        one.group: Account(one.decided_seq, one.n, one.wait_class, one.reasons)
+        for one in shown.waiting
+    }
+    for line in answer.waiting:
+        found = past.answers.answer("eval", Query(id=line.eval_id))
+        assert isinstance(found, EvalAnswer)
+        assert found.evaluation.parked == (not line.decided_seq)
+        if line.decided_seq:
+            why = found.evaluation.waiting[line.group]
+            assert said[line.group] == (
+                found.evaluation.modify_seq,
+                why.n,
+                why.wait_class,
+                why.reasons,
+            )
+    return said
+
+
+def again_registered(state: State, job: Job) -> RegisterJob:
+    """The command of a job's newest version, as `job plan` of its own file has it."""
+    spec = state.jobs.spec(job.id, job.version)
+    assert spec is not None
+    same = {
+        name: getattr(job, name) for name in RegisterJob.__struct_fields__ if hasattr(job, name)
+    }
+    return RegisterJob(**same, submission_id="s", digest="d", job_id=job.id, spec=msgspec.Raw(spec))
+
+
+def fresh(state: State, job: Job, group: str, answer: WhyAnswer) -> str:
+    """Compare what why-not, job plan and a new decision say of a group now; return what they do: place, evict, wait."""
+    refused = sum(one.refused for one in answer.filters)
+    nodes = int(state.fleet.live.sum())
+    assert answer.nodes_considered == refused + answer.lacking + answer.fitting == nodes
+    assert (answer.seq, answer.decision.snapshot_seq) == (state.seq, state.seq)
+    snapshot = Snapshot(state, state.allocations.held, PlacementCache())
+    again = place(snapshot, Assignment(EvalKey(0), job.id), seed=0, lane=0, lanes=1)
+    waits = {
+        name: one
+        for each in again.follow_ups
+        if each.blocked is not None
+        for name, one in each.blocked.waiting.items()
+    }
+    planned = plan_command(state, PlacementCache(), again_registered(state, job))
+    assert planned.seq == state.seq
+    assert {
+        name: (one.n, one.wait_class, one.reasons) for name, one in planned.unplaced.items()
+    } == {name: (one.count, one.wait_class, one.reasons) for name, one in waits.items()}
+    places = any(one.group == group for one in again.placements)
+    if again.placements and not places:
+        # What is placed of other groups takes room before it.
+        return "other"
+    if places:
+        assert not answer.wait_class and (answer.fitting or answer.victims), answer.text
+        assert bool(answer.victims) == (not answer.fitting)
+        return "evict" if answer.victims else "place"
+    if group not in waits:
+        assert answer.text.endswith("; the group requests none now"), answer.text
+        return "nothing"
+    assert (answer.wait_class, answer.reasons) == (waits[group].wait_class, waits[group].reasons)
+    return "wait"
+
+
+def is_quiet(state: State, record: Record) -> str:
+    """Name the job that the record blocked by its only plan, made on the state before it; empty: it did not.
+
+    Nothing changed since the decision then.
+    """
+    events = RECORD_DECODER.decode(record.data).events if is_framed(record.data) else ()
+    plans = [one for one in events if isinstance(one, PlanCommitted)]
+    if not all(isinstance(one, OF_A_PLAN) for one in events):
+        # A node that joined, or a job that was stopped, in the same transaction.
+        return ""
+    if len(plans) != 1 or plans[0].cut or plans[0].origin.snapshot_seq != state.seq - 1:
+        return ""
+    return plans[0].job_id
+
+
+def crowd(seed: int) -> list[Record]:
+    """Many equal jobs on two nodes: those that wait are parked behind one of them, of which the order changes."""
+    rng = Random(seed)
+    lasts = FleetProfile(
+        starts=StartProfile(after=DurationSpec(uniform=("100ms", "1s"))),
+        runs=(RunProfile(job_type="batch", lasts="7s"),),
+    )
+    engine = SimulationEngine(EngineSetup(seed=seed, profile=lasts, schedulers=2))
+    for number in (1, 2):
+        engine.at(START_NS, NodeJoins(spec=recorded.spec(number)))
+    for number in range(24):
+        when = START_NS + SECOND * rng.randrange(2, 30)
+        cpu = rng.choice((1000, 1000, 3000))
+        kind = rng.choice(("batch", "batch", "service"))
+        priority = rng.choice((30, 50, 50, 70))
+        engine.at(
+            when, recorded.job(f"j{number}", rng.randrange(1, 4), kind, cpu, Priority=priority)
+        )
+    engine.run(START_NS + 90 * SECOND)
+    return list(engine.records)
+
+
+#: Of each story; not at all of them something waits.
+MOMENTS = 60 if is_full() else 45
+#: Of each moment: of so many jobs all that decides anew is asked.
+JOBS = 20 if is_full() else 3
+#: The gate has one part; together they have more than a thousand moments.
+PARTS = 9 if is_full() else 1
+
+
+def stories(part: int) -> Iterator[list[Record]]:
+    """Crowds and storms; in the first part, logs of this core version."""
+    seeds = range(part * 2 + 1, part * 2 + 3)
+    for seed in seeds:
+        yield crowd(seed)
+    for path in sorted(LOGS.glob(f"v1-{CORE_VERSION}-*.gz")) if not part else ():
         yield read_log(path)
-    for seed in range(1, 61 if is_full() else 3):
+    for seed in seeds if is_full() else seeds[:1]:
         yield storm(seed)[1]
+        yield storm(seed + 100)[1]
 
 
-def test_random_moments_of_clusters_are_told_alike() -> None:
-    """The stored wait, the queue, why-not, a new decision (what job plan shows) and SQL agree at every such moment."""
-    checked = 0
-    for records in stories():
-        told: list[tuple[object, ...]] = []
-        for moment in moments(records):
-            state, job = moment.state, moment.job
-            snapshot = Snapshot(state, state.allocations.held, PlacementCache())
-            again = place(snapshot, Assignment(EvalKey(0), job.id), seed=0, lane=0, lanes=1)
-            (planned,) = [one.blocked for one in again.follow_ups if one.blocked is not None]
-            assert planned.waiting == moment.waiting
-            lines = [one for one in waiting_lines(state, lambda _: 0) if one.job == job.id]
-            assert {
-                one.group: Waiting(count=one.n, wait_class=one.wait_class, reasons=one.reasons)
-                for one in lines
-            } == moment.waiting
-            for name, one in moment.waiting.items():
-                answer = explain_candidate(state, PlacementCache(), job, name)
-                assert (answer.wait_class, answer.reasons) == (one.wait_class, one.reasons)
-                told.append((job.id, name, state.seq, one.wait_class, one.count, one.reasons))
-            checked += 1
-        assert told_by_sql(records) >= {(*rest, "; ".join(reasons)) for *rest, reasons in told}
-    assert checked >= (1_000 if is_full() else 30)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_random_moments_of_clusters_are_told_alike(part: int) -> None:
+    """At any moment all that tell a stored wait agree, with its seq, and so do all that tell what would be decided now.
+
+    Where nothing changed since the decision, both are equal. Where nothing waits, SQL has nothing that does.
+    """
+    checked, seen = 0, Counter[str]()
+    for number, records in enumerate(stories(part)):
+        past, told, rng = HistoricalState(), set[Told](), Random(number)
+        moments = set(rng.sample(range(1, len(records) + 1), min(MOMENTS, len(records))))
+        for record in records:
+            past.apply(record)
+            if record.seq not in moments:
+                continue
+            state, quiet = past.state, is_quiet(past.state, record)
+            waiting = list(dict.fromkeys(one.job for one in waiting_lines(state, lambda _: 0)))
+            asked = {*rng.sample(waiting, min(JOBS, len(waiting))), quiet}
+            for job_id in waiting:
+                job = state.jobs.by_id[JobId(job_id)]
+                for group, account in stored(past, job).items():
+                    told.add(Told(record.seq, job_id, group, account))
+                    if job_id not in asked:
+                        continue
+                    answer = explain_candidate(state, PlacementCache(), job, group)
+                    assert answer.queue is not None
+                    assert Account(*msgspec.structs.astuple(answer.queue)) == account
+                    seen[fresh(state, job, group, answer)] += 1
+                    seen["parked"] += not account.decided_seq
+                    if job_id == quiet and account.decided_seq == record.seq:
+                        assert (answer.wait_class, answer.reasons) == account[2:]
+                        assert "the queue" not in answer.text
+                        seen["quiet"] += 1
+            checked += bool(waiting)
+        assert told_by_sql(records, moments) == told
+    assert checked >= (120 if is_full() else 100)
+    assert min(seen[name] for name in ("quiet", "place", "parked")) and seen["wait"] >= 100, seen
 
 
-def told_by_sql(records: list[Record]) -> set[tuple[object, ...]]:
-    """Read the reasons of a log as SQL has them."""
+def told_by_sql(records: list[Record], moments: set[int]) -> set[Told]:
+    """Read from `reasons` what waited at each moment, and was not being decided again.
+
+    `waiting` and `timeline` have the same of each job then.
+    """
     facts, database = FactExtractor(), FactDatabase()
     for record in records:
         facts.apply(record)
     database.take(facts)
     database.lock_sources({})
-    columns = "job_id, group_name, from_seq, class, n, array_to_string(reasons, '; ')"
-    return set(database.ask(f"SELECT {columns} FROM reasons").rows)
+    listed = ", ".join(f"({seq})" for seq in sorted(moments))
+    columns = "seq, job_id, group_name, coalesce(decided_seq, 0), n, class, reasons"
+    there = "from_seq <= seq AND seq < coalesce(woken_seq, to_seq, seq + 1)"
+    found = database.ask(
+        f"SELECT {columns} FROM reasons JOIN (VALUES {listed}) m(seq) ON {there}"
+    ).rows
+    told = {
+        Told(seq, job, group, Account(decided, n, name, tuple(reasons)))
+        for seq, job, group, decided, n, name, reasons in found
+    }
+    assert len(told) == len(found)
+    for job_id in {one.job for one in told}:
+        check_spans(database, job_id, {one for one in told if one.job == job_id})
+    return told
+
+
+def check_spans(database: FactDatabase, job_id: str, told: set[Told]) -> None:
+    """What waited at a moment is in exactly one span of `waiting` and of `timeline` there, with class and reasons."""
+    question = "SELECT group_name, class, n, reasons, from_seq, to_seq, decided_seq FROM waiting(?)"
+    spans = database.ask(question, [job_id]).rows
+    question = (
+        "SELECT name, state, detail, from_seq, to_seq FROM timeline(?) WHERE lane = 'waiting'"
+    )
+    lanes = database.ask(question, [job_id]).rows
+    for one in told:
+        own = one.account
+        (span,) = [
+            span
+            for span in spans
+            if span[0] == one.group and span[4] <= one.seq < (span[5] or one.seq + 1)
+        ]
+        assert (span[1], span[2], tuple(span[3])) == (own.wait_class, own.n, own.reasons)
+        assert (span[6] or 0) >= own.decided_seq >= (span[4] if own.decided_seq else 0)
+        (lane,) = [
+            lane
+            for lane in lanes
+            if lane[0] == one.group and lane[3] <= one.seq < (lane[4] or one.seq + 1)
+        ]
+        last = f"decided at seq {span[6]}" if span[6] else "not decided yet"
+        assert lane[1] == own.wait_class
+        assert lane[2] == f"{own.n} wait: {'; '.join(own.reasons)} ({last})"

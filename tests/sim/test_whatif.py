@@ -14,7 +14,7 @@ from shared.core.runtime.replica import Replica
 from shared.core.scheduling.explain.verify_decisions import verify_decisions
 from shared.core.state.tables.allocations import COMPLETE, FAILED, LOST
 from shared.errors import CommandInvalid
-from shared.fleet.profile import RunProfile
+from shared.fleet.profile import DurationSpec, RunProfile, StartProfile
 from shared.sim.virtual_time import SECOND, START_NS
 from shared.whatif import fork
 from shared.whatif.changes import RequestedChanges, apply_changes, clone_nodes
@@ -23,7 +23,7 @@ from shared.whatif.effects import measure_effects, still_waiting, wait_s_by_job
 from shared.whatif.fork import ForkRun, RecordedLog, run_fork
 from shared.whatif.fork import read_log as fork_read
 from shared.whatif.migrations import find_migrations
-from shared.whatif.what_if import WhatIfQuestion, build_what_if_report, run_what_if
+from shared.whatif.what_if import WhatIfAnswer, WhatIfQuestion, build_what_if_report, run_what_if
 from tests.golden.replay_log import read_log
 from tests.sim.recorded import PROFILE, read, seq_at, spec, written
 from tests.sim.test_engine import played as engine_story
@@ -313,6 +313,78 @@ def test_a_batch_without_an_end_of_its_own_runs_on() -> None:
     assert len(ended) > 0 and not ended.any()
     texts = build_what_if_report(recorded, question, found).assumptions.texts
     assert any("without end (no end of their group or job is recorded)" in one for one in texts)
+
+
+def test_a_task_that_outlasted_all_recorded_ends_is_told_as_that() -> None:
+    """Some of `import` ended and others have run longer than these: not that no end is recorded, but so many ends."""
+    uneven = msgspec.structs.replace(
+        PROFILE,
+        starts=StartProfile(after=DurationSpec(uniform=("100ms", "101ms"))),
+        runs=(RunProfile(job="import", lasts=DurationSpec(uniform=("5s", "200s"))),),
+    )
+    records = written(profile=uneven)
+    recorded = read(records[: seq_at(records, 60)], seq_at(records, 60))
+    table = recorded.fork.state.allocations
+    mine = table.rows_of(JobId("import"))
+    ends = int((table.client[mine] == COMPLETE).sum())
+    running = len(mine) - ends
+    assert ends and running
+    question = WhatIfQuestion(changes=RequestedChanges(), until_ns=recorded.timeline.t_ns)
+    found = run_what_if(recorded, question)
+    assumed = found.last.assumed
+    assert (assumed.outlasted, assumed.outlasted_least, assumed.outlasted_most) == (
+        running,
+        ends,
+        ends,
+    )
+    said = build_what_if_report(recorded, question, found).assumptions.texts[1]
+    ended = f"{ends} recorded end{'s' if ends > 1 else ''}"
+    assert (
+        f"{running} without end (they have run longer than all {ended} of their group or job)"
+        in said
+    )
+    assert f"{assumed.for_ever} without end (no end of their group" in said
+
+
+def test_a_start_of_a_job_without_one_is_drawn_from_others_and_said_to_be() -> None:
+    """`report` never started before the fork: its delays are those of other jobs; `import` has its own."""
+    slow = msgspec.structs.replace(PROFILE, starts=StartProfile(after=DurationSpec(fixed="30s")))
+    records = written(profile=slow)
+    seq = seq_at(records, 25)
+    recorded = read(records[:seq], seq)
+    question = WhatIfQuestion(changes=RequestedChanges(), until_ns=END_NS, settle=False)
+    found = run_what_if(recorded, question)
+    assert found.last.assumed.never_started
+    seq = seq_at(records, 45)
+    recorded = read(records[:seq], seq)
+    found = run_what_if(recorded, question)
+    told = found.last.assumed.started_as_others
+    assert told and not found.last.assumed.never_started
+    texts = build_what_if_report(recorded, question, found).assumptions.texts
+    assert (
+        f"{told} start as those of other jobs: no start of their group or job is recorded" in texts
+    )
+
+
+def test_a_cut_of_the_unchanged_fork_is_said_too(records: list[Record]) -> None:
+    """Where the first fork met its bound or did not settle, the report says so: its figures are compared."""
+    recorded = forked(records, 10)
+    question = WhatIfQuestion(
+        changes=RequestedChanges(policy={"algorithm": "spread"}), until_ns=END_NS
+    )
+    found = run_what_if(recorded, question)
+    assert not any("cut off" in one for one in texts_of(recorded, question, found))
+    found.before.settled = False
+    cut = "the unchanged fork was cut off before it settled"
+    assert cut in texts_of(recorded, question, found)
+    found.before.records_max = 7
+    cut = "the unchanged fork was cut off at its bound of 7 records"
+    assert cut in texts_of(recorded, question, found)
+
+
+def texts_of(recorded: RecordedLog, question: WhatIfQuestion, found: WhatIfAnswer) -> list[str]:
+    """The assumptions of a report."""
+    return list(build_what_if_report(recorded, question, found).assumptions.texts)
 
 
 def test_a_fork_has_a_bound_on_its_work(

@@ -651,6 +651,9 @@ class WaitingLine(msgspec.Struct, frozen=True, kw_only=True):
     class_: str = "capacity"
     reasons: tuple[str, ...] = ()
     eval_id: str = ""
+    #: seq at which class and reasons were decided; 0: not decided, the job is parked behind
+    #: another.
+    decided_seq: int = 0
 
 
 class JobAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -1025,6 +1028,21 @@ class QueueLine(msgspec.Struct, frozen=True, kw_only=True):
     #: nodes held back for it.
     nodes: tuple[str, ...] = ()
     eval_id: str = ""
+    #: seq at which class and reasons were decided; 0: not decided, the job is parked behind
+    #: another.
+    decided_seq: int = 0
+
+
+class QueuedWait(msgspec.Struct, frozen=True, kw_only=True):
+    """What the queue holds of a group that waits, as it was decided last."""
+    #: seq of the decision; 0: not decided, the job is parked behind another that waits for the
+    #: same.
+    decided_seq: int = 0
+    n: int = 0
+    #: One of misconfigured, never_fits, capacity, priority, reservation, predecessor, quota,
+    #: gang, node_boot.
+    class_: str = "capacity"
+    reasons: tuple[str, ...] = ()
 
 
 class ResourcesAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -1227,7 +1245,7 @@ class WaitingAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 class WhyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """`caravan why`, `query.why_not`: which nodes were looked at for an allocation, and what
-    spoke for and against.
+    spoke for and against. All of `why_not` is of the state at `seq`, but for `queue`.
     """
     seq: int
     cluster_id: str = ""
@@ -1252,8 +1270,9 @@ class WhyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     top: tuple[Scored, ...] = ()
     #: of `why`: allocations that were evicted for it.
     victims: tuple[str, ...] = ()
-    #: empty: there is, or was, room. One of misconfigured, never_fits, capacity, priority,
-    #: reservation, predecessor, quota, gang, node_boot.
+    #: why one more finds no room at this moment; empty: there is, or was, room. One of
+    #: misconfigured, never_fits, capacity, priority, reservation, predecessor, quota, gang,
+    #: node_boot.
     class_: str = ""
     reasons: tuple[str, ...] = ()
     text: str = ""
@@ -1262,3 +1281,6 @@ class WhyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     #: of what evicts: what the victims cost, and the cheapest other choices, at most three.
     eviction: EvictionChoice | None = None
     alternatives: tuple[EvictionChoice, ...] = ()
+    #: of `why_not`: the last decision about the group, of its own moment; null: it does not
+    #: wait.
+    queue: QueuedWait | None = None

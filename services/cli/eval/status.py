@@ -37,12 +37,13 @@ def _waiting(out: CommandOutput, job: str, *, limit: int, verbose: bool) -> int:
             one.priority,
             one.pool,
             since(one.since_ns, now_ns),
+            one.decided_seq or "-",
             "; ".join((*one.reasons, *one.wakes) if verbose else one.reasons[:1]),
             ", ".join(one.nodes),
         )
         for one in answer.waiting
     ]
-    columns = "POSITION>|JOB|GROUP|N>|CLASS|PRIORITY>|POOL|SINCE|REASON|RESERVED NODES"
+    columns = "POSITION>|JOB|GROUP|N>|CLASS|PRIORITY>|POOL|SINCE|DECIDED>|REASON|RESERVED NODES"
     return tables.print_list(out, answer, columns, rows, total=answer.total, what="waiting groups")
 
 

@@ -64,6 +64,7 @@ def print_why(out: CommandOutput, answer: WhyAnswer) -> None:
         [
             ("Group", f"{answer.job_id}.{answer.group}"),
             ("Decided", f"{made}on seq {decision.snapshot_seq}{lane}"),
+            *_queued(answer),
             ("Policy", short_id(decision.policy)),
             (
                 "Nodes",
@@ -109,6 +110,16 @@ def print_why(out: CommandOutput, answer: WhyAnswer) -> None:
         out.line(f"evicted: {victim}", "yellow")
     for reason in answer.reasons:
         out.line(reason, "yellow")
+
+
+def _queued(answer: WhyAnswer) -> list[tuple[str, str]]:
+    """What the queue holds of the group, and of which seq that is."""
+    one = answer.queue
+    if one is None:
+        return []
+    when = f"decided at seq {one.decided_seq}" if one.decided_seq else "not decided yet, parked"
+    text = "; ".join(one.reasons) or one.wait_class
+    return [("Queue", f"{when}: {one.n} waiting, {one.wait_class.replace('_', ' ')}; {text}")]
 
 
 def _print_evictions(out: CommandOutput, answer: WhyAnswer) -> None:

@@ -181,7 +181,8 @@ def print_job(out: CommandOutput, answer: JobAnswer, *, verbose: bool) -> None:
         out.line()
         for line in answer.waiting:
             text = "; ".join(line.reasons) or line.wait_class
-            out.line(f"{line.n} of {line.group} waiting: {text}", "yellow")
+            when = f"decided at seq {line.decided_seq}" if line.decided_seq else "not decided yet"
+            out.line(f"{line.n} of {line.group} waiting: {text} ({when})", "yellow")
     print_allocations(out, answer.allocations, "Allocations", verbose=verbose)
     print_cut(out, len(answer.allocations), answer.allocations_total, "allocations")
     print_evaluations(out, answer.evaluations, "Evaluations", verbose=verbose, with_job=False)

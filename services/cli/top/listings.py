@@ -143,6 +143,7 @@ def _waiting(past: HistoricalState, _fleet: FleetColumns, wanted: Wanted) -> Lis
             one.wait_class,
             one.priority,
             format_age(one.since_ns, now_ns),
+            one.decided_seq or "-",
             "; ".join(one.reasons[:1]),
         )
         for one in lines[:ROWS_MAX]
@@ -231,7 +232,7 @@ TABLES = (
     ),
     Table(
         "waiting",
-        ("POSITION>", "GROUP", "N>", "CLASS", "PRIO>", "SINCE>", "REASON"),
+        ("POSITION>", "GROUP", "N>", "CLASS", "PRIO>", "SINCE>", "DECIDED>", "REASON"),
         _waiting,
     ),
     Table(

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from schemas.base import EvalKey
 from schemas.evaluations import Hold, NewEvaluation, Waiting
 from schemas.jobs import SYSTEM_JOB_TYPES, GroupSpec
 from schemas.plans import GroupPlacement
@@ -89,10 +90,34 @@ def place(
     wanted = _reconcile(snapshot, assignment, job)
     if job is None or not wanted.requests:
         return Proposal(stops=wanted.stops, updates=wanted.updates, sizes=wanted.sizes)
-    if state.allocations.predecessors.rooms:
+    return _decide(snapshot, job, assignment, wanted, draw=LaneDraw(seed, lane, lanes))
+
+
+def decide_group(snapshot: Snapshot, job: Job, group_name: str) -> Proposal | None:
+    """Decide what a job requests of one group, as if that were all it requests; None: it requests none of it.
+
+    The account of a group must not depend on what the plan would have placed before.
+    """
+    assignment = Assignment(EvalKey(0), job.id)
+    wanted = _reconcile(snapshot, assignment, job)
+    requests = tuple(one for one in wanted.requests if one.group.name == group_name)
+    if not requests:
+        return None
+    wanted = msgspec.structs.replace(wanted, requests=requests)
+    return _decide(snapshot, job, assignment, wanted, draw=LaneDraw())
+
+
+def _decide(
+    snapshot: Snapshot,
+    job: Job,
+    assignment: Assignment,
+    wanted: ReconcileResult,
+    *,
+    draw: LaneDraw,
+) -> Proposal:
+    if snapshot.state.allocations.predecessors.rooms:
         snapshot = with_own_rooms(snapshot, job)
-    may_evict = getattr(state.policy.policy.preemption, job.job_type)
-    draw = LaneDraw(seed, lane, lanes)
+    may_evict = getattr(snapshot.state.policy.policy.preemption, job.job_type)
     proposal = _place_requests(snapshot, job, assignment, wanted, draw=draw, may_evict=may_evict)
     if job.all_at_once and proposal.evictions and proposal.follow_ups:
         # A partial placement of an all-at-once job is useless, so it evicts nothing.

@@ -3,7 +3,7 @@
 from schemas.base import JobId
 from schemas.evaluation_answers import QueueLine
 from schemas.nodes import NodeSpec, ReportNode
-from shared.query.wait_queue import parked_behind, parked_lines, waiting_lines
+from shared.query.wait_queue import job_waits, parked_behind, waiting_lines
 from tests.builders import Cluster, group, join, register
 
 
@@ -76,8 +76,8 @@ def test_a_parked_job_says_so_by_itself() -> None:
     jobs, table = world.state.jobs.by_id, world.state.evaluations
     evaluation = table.by_key[world.pending("second")]
     assert parked_behind(world.state, evaluation) == "first"
-    (line,) = parked_lines(world.state, jobs[JobId("second")])
+    (line,) = job_waits(world.state, jobs[JobId("second")])
     assert (line.group, line.n, line.wait_class) == ("web", 1, "priority")
     world.do(register("third", group(cpu_mhz=800)))
     assert parked_behind(world.state, table.by_key[world.pending("third")]) == ""
-    assert parked_lines(world.state, jobs[JobId("third")]) == ()
+    assert job_waits(world.state, jobs[JobId("third")]) == ()

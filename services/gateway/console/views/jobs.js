@@ -82,7 +82,7 @@ async function overview(found, offset, at, signal) {
     active && section("Deployment in progress", h("p", {}, link("deployment", active.id, short(active.id)), " ", state(active.status),
       ` to version ${active.version}: ${plain(active.description)}`), deploymentActions(active, at), progress(active.groups, clock)),
     found.waiting.length > 0 && section("Waiting", h("ul.reasons", {}, found.waiting.map((/** @type {any} */ one) =>
-      h("li", {}, `${plain(one.group)}: ${one.n} without a place (${plain(one.class)}). `, one.reasons.map((/** @type {string} */ text) => `${plain(text)}. `),
+      h("li", {}, `${plain(one.group)}: ${one.n} without a place (${plain(one.class)}, ${one.decided_seq ? `decided at seq ${one.decided_seq}` : "not decided yet"}). `, one.reasons.map((/** @type {string} */ text) => `${plain(text)}. `),
         evaluation(one.eval_id))))),
     found.unbuilt.length > 0 && section("Not built, ignored", h("ul", {}, found.unbuilt.map((/** @type {string} */ text) => h("li", {}, plain(text))))),
     section("Groups", table("Groups", ["Group", { title: "Wanted", number: true }, "Allocations", ...(canChange(at) ? ["Scale"] : [])],
