@@ -53,6 +53,7 @@ from services.agent.inputs.artifacts.settings import (
     bus_hosts,
 )
 from services.agent.inputs.input_handler import InputHandler
+from services.agent.inputs.templates.handler import TemplateHandler, task_view
 from services.agent.node_reconciler import AgentLimits
 from services.agent.node_rpc.server import NodeRpcServer
 from services.agent.role import Agent
@@ -165,15 +166,16 @@ def _drivers(own: AgentSettings, home: DataDir) -> dict[str, Driver]:
 
 
 def _input_handlers(
-    home: DataDir, artifacts: ArtifactSettings, bus_url: str
+    home: DataDir, artifacts: ArtifactSettings, bus_url: str, drivers: Mapping[str, Driver]
 ) -> dict[str, InputHandler]:
+    templates = TemplateHandler(home.top, task_view(drivers))
     if find_spec("urllib3") is None:
         log.info("inputs.skipped", kind=ARTIFACT, reason=missing_extra("urllib3"))
-        return {}
+        return {templates.kind: templates}
     from services.agent.inputs.artifacts.handler import ArtifactHandler  # noqa: PLC0415 - extra "agent".
 
     found = ArtifactHandler(home.top, artifacts, refused_hosts=bus_hosts(bus_url))
-    return {found.kind: found}
+    return {found.kind: found, templates.kind: templates}
 
 
 def _retire(home: DataDir, drivers: Mapping[str, Driver]) -> int:
@@ -355,7 +357,7 @@ def main() -> int:
             return _retire(home, drivers)
         end_orphans(home, _groups(drivers, home))
         directories = AllocDirs(home.top, memory=own.secrets_memory)
-        handlers = _input_handlers(home, artifact_settings(os.environ), settings.nats_url)
+        handlers = _input_handlers(home, artifact_settings(os.environ), settings.nats_url, drivers)
         finder = _finder(own, home, directories, drivers, volumes=volumes)
         spec = finder.find()
         agent, given = _agent(own, home, spec), _given(own, home, spec)

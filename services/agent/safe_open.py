@@ -135,3 +135,63 @@ def write_below(top: str | Path, path: str | Path, data: bytes, *, mode: int) ->
         os.rename(draft, path.name, src_dir_fd=directory, dst_dir_fd=directory)
     finally:
         os.close(directory)
+
+
+def replace_below(
+    top: str | Path, path: str | Path, data: bytes, *, mode: int, owner: tuple[int, int]
+) -> bool:
+    """Write a file below `top` in the place of what has its name; one that is equal already stays untouched.
+
+    The file is whole or as it was, and has its mode and owner (-1: its maker's) before its name. Returns whether it was
+    written. Raises OSError as `open_below`.
+    """
+    path = Path(path)
+    directory = open_below(top, path.parent, make_mode=0o755)
+    draft = f".{path.name[:200]}.draft"
+    try:
+        if _is_same(path.name, directory, data, mode=mode, owner=owner):
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(draft, dir_fd=directory)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _STEP
+        with os.fdopen(os.open(draft, flags, 0o600, dir_fd=directory), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fchown(file.fileno(), *owner)
+            # After the owner, whose change takes set-user bits off.
+            os.fchmod(file.fileno(), mode)
+        os.rename(draft, path.name, src_dir_fd=directory, dst_dir_fd=directory)
+    finally:
+        os.close(directory)
+    return True
+
+
+def _is_same(name: str, directory: int, data: bytes, *, mode: int, owner: tuple[int, int]) -> bool:
+    """Say whether a regular file with one name has this content, mode and owner."""
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | _STEP, dir_fd=directory)
+    except OSError:
+        return False
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+            return False
+        wanted = (
+            os.geteuid() if owner[0] < 0 else owner[0],
+            found.st_gid if owner[1] < 0 else owner[1],
+        )
+        if found.st_size != len(data) or stat.S_IMODE(found.st_mode) != mode:
+            return False
+        return (found.st_uid, found.st_gid) == wanted and _content(fd, len(data)) == data
+    finally:
+        os.close(fd)
+
+
+def _content(fd: int, size: int) -> bytes:
+    """Read an open file, and one byte more than it should have."""
+    parts: list[bytes] = []
+    left = size + 1
+    while left > 0 and (part := os.read(fd, left)):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)

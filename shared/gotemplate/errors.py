@@ -21,6 +21,8 @@ class TemplateFault(msgspec.Struct, frozen=True):
 
     line: int
     message: str
+    #: the template uses what is not built: a job may be accepted without it.
+    is_unbuilt: bool = False
 
     def __str__(self) -> str:
         return f"line {self.line}: {self.message}"

@@ -101,7 +101,7 @@ def parse_template(
     def check(name: str, at: int) -> None:
         # The nearest name of an unknown function costs more than the rest of its check.
         if len(faults) < FAULTS_MAX and (reason := rules.refusal(name)):
-            faults.append(TemplateFault(line_of(text, at), reason))
+            faults.append(TemplateFault(line_of(text, at), reason, rules.is_unbuilt(name)))
 
     if len(text) > TEMPLATE_CHARS_MAX:
         reason = f"a template has at most {TEMPLATE_CHARS_MAX} characters, was {len(text)}"

@@ -217,8 +217,11 @@ def _read_uncached(body: bytes, verb: str, remotes: RemoteDriverMap) -> ParsedSu
         raise
 
 
-def read_job(value: JsonObject) -> tuple[JobSpec, bytes]:
-    """Type and validate a decoded job. Returns it and its canonical JSON. Raises CommandInvalid."""
+def read_job(value: JsonObject, unbuilt: list[ErrorDetail] | None = None) -> tuple[JobSpec, bytes]:
+    """Type and validate a decoded job. Returns it and its canonical JSON. Raises CommandInvalid.
+
+    `unbuilt`: gets what is not built in values of supported fields.
+    """
     spec = canonical_json(value)
     if len(spec) > JOB_BYTES_MAX:
         raise CommandInvalid(
@@ -230,7 +233,7 @@ def read_job(value: JsonObject) -> tuple[JobSpec, bytes]:
         job = JOB_DECODER.decode(spec)
     except msgspec.ValidationError:
         raise JobInvalid(type_errors(value)) from None
-    faults = job_errors(job)
+    faults = job_errors(job, unbuilt)
     if faults:
         raise JobInvalid(faults)
     return job, spec
@@ -394,13 +397,16 @@ def _read_job(
         raise CommandInvalid("invalid", "expected an object", "Job")
     inner.pop(ACCEPTED_UNBUILT, None)
     _fill_counts(inner)
+    in_values: list[ErrorDetail] = []
     unmet = unmet_fields(inner, value)
-    refused = _refused(unmet, value)
     try:
-        job, spec = read_job(inner)
+        job, spec = read_job(inner, in_values)
     except JobInvalid as fault:
-        raise JobInvalid((*fault.errors, *refused)[:ERRORS_MAX]) from None
-    if refused:
+        unmet = unmet._replace(unbuilt=(*unmet.unbuilt, *in_values))
+        raise JobInvalid((*fault.errors, *_refused(unmet, value))[:ERRORS_MAX]) from None
+    if in_values:
+        unmet = unmet._replace(unbuilt=(*unmet.unbuilt, *in_values))
+    if refused := _refused(unmet, value):
         raise JobInvalid(refused[:ERRORS_MAX])
     unbuilt = tuple([one.path for one in unmet.unbuilt])
     check_index = _check_index(value)

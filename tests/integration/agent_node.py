@@ -28,6 +28,7 @@ from services.agent.drivers.raw_exec import RawExecDriver
 from services.agent.executor.alloc_dirs import AllocDirs
 from services.agent.executor.data_dir import DataDir
 from services.agent.executor.executor import TaskExecutor
+from services.agent.inputs.templates.handler import TemplateHandler, task_view
 from services.agent.node_reconciler import AgentLimits
 from services.agent.role import Agent
 from shared.bus.process.settings import configure_logging
@@ -96,11 +97,14 @@ class Node:
         self._plain = RawExecDriver(kernel_boot=self.home.kernel_boot, groups=groups)
         drivers = [self._plain, *more(self.home)]
         self.directories = AllocDirs(top.absolute(), memory=memory)
+        by_name = {driver.name: driver for driver in drivers}
+        templates = TemplateHandler(self.home.top, task_view(by_name))
         self.edge = TaskExecutor(
             home=self.home,
-            drivers={driver.name: driver for driver in drivers},
+            drivers=by_name,
             inject=self.put,
             directories=self.directories,
+            handlers={templates.kind: templates},
         )
         self._performers = {**self.edge.performers(), Ask: self._answer}
         self.agent = Agent(

@@ -56,3 +56,37 @@ async def test_a_life_survives_every_kill(tmp_path: Path) -> None:
         assert lines() == words
         assert all(task.restarts == 0 for task in node.states[1].tasks.values())
         assert node.task(name="proxy").state == "dead"
+
+
+@pytest.mark.asyncio
+async def test_inputs_survive_every_kill(tmp_path: Path) -> None:
+    """A file is rendered before the first start and not again; variables are there at each start, in each life."""
+    policy = {"Attempts": 100, "Interval": 600_000_000_000, "Delay": 10_000_000, "Mode": "fail"}
+    when = {"EmbeddedTmpl": '{{ timestamp "15:04:05.000000000" }}', "DestPath": "local/when"}
+    word = {"EmbeddedTmpl": "WORD=said", "DestPath": "local/env", "Envvars": True}
+    script = 'echo "$WORD $(cat local/when)" >> "$NOMAD_ALLOC_DIR/data/order"; sleep 0.2; exit 1'
+    spec = job(sh(script, Templates=[when, word], RestartPolicy=policy))
+    top = tmp_path / "alloc" / alloc_id(1)
+    order = top / "alloc" / "data" / "order"
+
+    def lines() -> list[str]:
+        return order.read_text().splitlines() if order.exists() else []
+
+    async with an_agent(tmp_path, spec) as agent:
+        agent.hear(projection(5, 1))
+        # Its directories are there: it is rendering, or has rendered and not started.
+        await level((top / "main" / "local").exists)
+        await agent.kill()
+    for kill in range(4):
+        seen = len(lines())
+        async with an_agent(tmp_path, spec) as agent:
+            agent.hear(projection(6 + kill, 1))
+            await level(lambda seen=seen: len(lines()) > seen)
+            await agent.kill()
+    async with node_at(tmp_path, spec) as node:
+        seen = len(lines())
+        node.hear(projection(50, 1))
+        await level(lambda: len(lines()) > seen + 1)
+        node.hear(projection(51))
+        await node.until(lambda: node.status() in {"complete", "failed"})
+    assert set(lines()) == {f"said {(top / 'main' / 'local' / 'when').read_text()}"}

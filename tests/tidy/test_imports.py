@@ -20,7 +20,6 @@ SMALL_ON_PURPOSE = {
     "services/view/subscriptions.py": "the view's only wiring to the bus; its role knows none",
     "services/plan_applier/incarnation.py": "the one rule of ADR 27; the role only calls it",
     "services/view/scrub_report.py": "state of one alarm; the role only asks it",
-    "shared/sim/oracle/input_checks.py": "each subject of the oracle has its checks in one",
     "shared/core/runtime/state_machine.py": "the mechanism alone; the table of a machine stands beside its role",
     "shared/bus/shell/wall_clock.py": "the shell's only clock, tested alone with a false wall",
 }

@@ -5,7 +5,7 @@ A driver may hang or raise: `executor/executor.py` bounds every call, so that a 
 
 import contextlib
 import signal
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -162,6 +162,15 @@ class EventingDriver(Protocol):
     """A driver that reports events of a run beside its start and end: (run, kind, message)."""
 
     tell: Callable[[DriverRun, str, str], None]
+
+
+@runtime_checkable
+class ViewingDriver(Protocol):
+    """A driver whose tasks see their directories under other paths than the node."""
+
+    def directories(self, places: TaskDirs) -> Mapping[str, str]:
+        """Return NOMAD_ALLOC_DIR, NOMAD_TASK_DIR and NOMAD_SECRETS_DIR as the task sees them."""
+        ...
 
 
 class Driver(Protocol):

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import structlog
 
 from services.agent.drivers.driver import (
@@ -50,6 +51,7 @@ from shared.core.runtime.agent_messages import (
     SweepAllocs,
     TaskExited,
     TaskGone,
+    TaskLaunch,
     TaskNoted,
     TasksEnded,
     TaskStarted,
@@ -216,6 +218,7 @@ class TaskExecutor:
 
     def _close(self, effect: CloseAlloc) -> None:
         _log.info("allocation.ended", **self._story.names(effect.key))
+        self._inputs.forget(effect.alloc_id)
         work = asyncio.to_thread(self._directories.close, effect.alloc_id)
         self._spawn("call", self._bounded(work, effect.alloc_id))
 
@@ -267,7 +270,7 @@ class TaskExecutor:
             await asyncio.to_thread(self._prepare, run, effect, problem)
             # Not wait_for: it may swallow a cancellation that comes together with the answer.
             async with asyncio.timeout(DRIVER_TIMEOUT_S):
-                launch = self._volumes.resolved(effect.launch)
+                launch = self._with_variables(effect)
                 handle = _checked(await driver.start(run, launch))
         except StartRefused as err:
             self._inject(_failed(effect, str(err), recoverable=err.recoverable))
@@ -284,6 +287,16 @@ class TaskExecutor:
             self._inject(_failed(effect, reason, recoverable=recoverable))
             return
         await self._watch(driver, handle, run, effect, adopted=False)
+
+    def _with_variables(self, effect: StartTask) -> TaskLaunch:
+        """Resolve volumes, and add the variables that inputs hold. Raises StartRefused."""
+        launch = self._volumes.resolved(effect.launch)
+        try:
+            found = self._inputs.environment(effect)
+        except KeyError as err:
+            text = f"{err.args[0]}: its variables are not prepared in this life of the agent"
+            raise StartRefused(text, recoverable=True) from err
+        return msgspec.structs.replace(launch, env={**launch.env, **found}) if found else launch
 
     def _prepare(self, run: DriverRun, effect: StartTask, problem: str) -> None:
         """Make directories, in a thread. Raises StartRefused, at once where its ports are a problem."""

@@ -3,7 +3,8 @@
 A handler may hang or raise: `input_runner.py` bounds it, so that a fault costs its own task alone.
 """
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -33,6 +34,8 @@ class InputContext(msgspec.Struct, frozen=True, kw_only=True):
     run: int
     places: TaskDirs
     launch: TaskLaunch
+    #: all inputs that are prepared with it.
+    inputs: tuple[TaskInput, ...] = ()
 
 
 class InputHandler(Protocol):
@@ -44,6 +47,8 @@ class InputHandler(Protocol):
     event_kind: str
     #: of the task event that says that it begins; empty: there is none.
     begin_kind: str
+    #: prepared when all inputs of lower stages are there: a template may read an artifact.
+    stage: int
     #: bound of one `prepare`; None: it waits as long as it must (data that does not exist yet).
     timeout_s: float | None
 
@@ -54,4 +59,17 @@ class InputHandler(Protocol):
         of it may continue. Paths are opened below `about.places.top` (services/agent/safe_open.py), not by name. Raises
         InputFailed.
         """
+        ...
+
+
+@runtime_checkable
+class EnvironmentHandler(Protocol):
+    """A handler whose inputs are variables of the task, too. They are kept by the agent's process alone."""
+
+    def environment(self, alloc_id: str, task: str, wanted: TaskInput) -> Mapping[str, str]:
+        """Return the variables of a prepared input. Raises KeyError when it is not prepared."""
+        ...
+
+    def forget(self, alloc_id: str) -> None:
+        """Drop those of an allocation that is over."""
         ...

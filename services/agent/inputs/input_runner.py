@@ -5,7 +5,7 @@ task alone. When one fails the others of the same task still finish: what succee
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 
@@ -15,6 +15,7 @@ from services.agent.executor.data_dir import DataDir
 from services.agent.inputs.digests import InputDigests
 from services.agent.inputs.input_handler import (
     SETUP_FAILURE,
+    EnvironmentHandler,
     InputContext,
     InputFailed,
     InputHandler,
@@ -24,6 +25,7 @@ from shared.core.runtime.agent_messages import (
     AgentInput,
     CancelPrepare,
     PrepareTask,
+    StartTask,
     TaskInput,
     TaskNoted,
     TaskPrepared,
@@ -82,6 +84,22 @@ class InputRunner:
         if work is not None:
             work.cancel()
 
+    def environment(self, effect: StartTask) -> dict[str, str]:
+        """Return the variables that inputs of a run hold; of the same name the later one's. Raises KeyError."""
+        found: dict[str, str] = {}
+        for one in effect.inputs:
+            handler: object = self._handlers.get(one.kind)
+            if isinstance(handler, EnvironmentHandler):
+                found |= handler.environment(effect.alloc_id, effect.task, one)
+        return found
+
+    def forget(self, alloc_id: str) -> None:
+        """Drop what is kept in memory of an allocation that is over."""
+        handlers: tuple[object, ...] = tuple(self._handlers.values())
+        for handler in handlers:
+            if isinstance(handler, EnvironmentHandler):
+                handler.forget(alloc_id)
+
     async def close(self) -> None:
         """End all preparations; the next life of the agent begins them again."""
         self._is_closing = True
@@ -109,6 +127,7 @@ class InputRunner:
             run=effect.run,
             places=self._home.places(effect.alloc_id, effect.task),
             launch=effect.launch,
+            inputs=effect.inputs,
         )
         try:
             await asyncio.to_thread(
@@ -120,24 +139,35 @@ class InputRunner:
         except OSError as err:
             refusal = directories_refused(err)
             return _failed(effect, "", str(refusal), recoverable=refusal.recoverable)
-        gate = asyncio.Semaphore(AT_ONCE)
-        results = await asyncio.gather(*(self._one(about, one, gate) for one in effect.inputs))
-        digests = {
-            one.name: self._digests.of(found)
-            for one, found in zip(effect.inputs, results, strict=True)
-            if isinstance(found, bytes)
-        }
-        for one, found in zip(effect.inputs, results, strict=True):
-            if isinstance(found, InputFailed):
+        digests: dict[str, str] = {}
+        for part in self._stages(effect.inputs):
+            gate = asyncio.Semaphore(AT_ONCE)
+            results = await asyncio.gather(*(self._one(about, one, gate) for one in part))
+            failed: list[tuple[str, InputFailed]] = []
+            for one, found in zip(part, results, strict=True):
+                if isinstance(found, InputFailed):
+                    failed.append((one.name, found))
+                else:
+                    digests[one.name] = self._digests.of(found)
+            if failed:
+                name, first = failed[0]
                 return _failed(
                     effect,
-                    one.name,
-                    str(found),
-                    recoverable=found.recoverable,
-                    kind=found.kind,
+                    name,
+                    str(first),
+                    recoverable=first.recoverable,
+                    kind=first.kind,
                     digests=digests,
                 )
         return TaskPrepared(key=effect.key, task=effect.task, run=effect.run, digests=digests)
+
+    def _stages(self, inputs: Iterable[TaskInput]) -> list[list[TaskInput]]:
+        """Split inputs into those that are prepared side by side, in order."""
+        found: dict[int, list[TaskInput]] = {}
+        for one in inputs:
+            handler = self._handlers.get(one.kind)
+            found.setdefault(0 if handler is None else handler.stage, []).append(one)
+        return [found[stage] for stage in sorted(found)]
 
     async def _one(
         self, about: InputContext, wanted: TaskInput, gate: asyncio.Semaphore

@@ -19,6 +19,7 @@ class PayloadHandler:
     kind = PAYLOAD
     event_kind = SETUP_FAILURE
     begin_kind = ""
+    stage = 0
     timeout_s: float | None = 30.0
 
     async def prepare(self, about: InputContext, wanted: TaskInput) -> bytes:

@@ -21,7 +21,8 @@ from shared.core.runtime.agent_messages import LogLimits, TaskLaunch, TaskNames,
 from shared.core.runtime.desired_allocs import DesiredAlloc
 
 _REFERENCE = re.compile(r"\$\{\s*([^}\s]+)\s*\}")
-_OF_NODE = ("node.", "attr.", "meta.")
+#: What names of a node's values begin with.
+OF_NODE = ("node.", "attr.", "meta.")
 _ENV_CALL = re.compile(r'env\["?([^"\]]+)"?\]')
 
 
@@ -33,7 +34,7 @@ def interpolate(text: str, values: Mapping[str, str]) -> str:
     def value(match: re.Match[str]) -> str:
         name = match.group(1)
         called = _ENV_CALL.fullmatch(name)
-        unknown = "" if name.startswith(_OF_NODE) else match.group(0)
+        unknown = "" if name.startswith(OF_NODE) else match.group(0)
         return values.get(called.group(1) if called else name, unknown)
 
     return _REFERENCE.sub(value, text)

@@ -12,8 +12,13 @@ import msgspec
 from schemas.base import MIB, Wire
 from schemas.jobs import FINITE_JOB_TYPES
 from services.agent.tasks.resolved_checks import ResolvedCheck, resolve_checks
-from services.agent.tasks.resolved_inputs import ResolvedInput, resolve_inputs
+from services.agent.tasks.resolved_inputs import (
+    ResolvedInput,
+    resolve_inputs,
+    templates_left_out,
+)
 from shared.errors import CommandInvalid
+from shared.jobspec.checks.unsupported_fields import ACCEPTED_UNBUILT
 from shared.jobspec.checks.volumes import mount_place
 from shared.jobspec.compile.group_ask import InstanceRanges, task_instance_ranges
 from shared.jobspec.drivers.registry import driver_traits
@@ -175,6 +180,7 @@ def resolve_group(spec: bytes, group: str, origin: JobOrigin = NO_ORIGIN) -> Res
             "invalid", f"group {group!r} needs tasks with different names, was {names}"
         )
     ways = task_instance_ranges(found)
+    left_out = _templates_left_out(spec, job, found)
     disconnect = found.disconnect
     silence_ns = None if disconnect is None else disconnect.stop_on_client_after_ns
     return ResolvedGroup(
@@ -183,7 +189,9 @@ def resolve_group(spec: bytes, group: str, origin: JobOrigin = NO_ORIGIN) -> Res
         payload=origin.payload if any(task.dispatch_payload for task in found.tasks) else b"",
         job_type=job.type,
         tasks=tuple(
-            _resolve_task(job, found, task, tuple(way[at] for way in ways))
+            _resolve_task(
+                job, found, task, spans=tuple(way[at] for way in ways), left_out=left_out[at]
+            )
             for at, task in enumerate(found.tasks)
         ),
         ports=_ports(found),
@@ -274,8 +282,37 @@ def _on_success(job: JobSpec, task: TaskSpec) -> bool:
     return task.lifecycle.sidecar and task.lifecycle.hook in {"prestart", "poststart"}
 
 
+class _AcceptedFields(msgspec.Struct):
+    """What a job was accepted without."""
+
+    paths: tuple[str, ...] = msgspec.field(name=ACCEPTED_UNBUILT, default=())
+
+
+def _templates_left_out(spec: bytes, job: JobSpec, group: TaskGroup) -> list[frozenset[int]]:
+    """List, for each task, the templates that the job was accepted without."""
+    if not any(task.templates for task in group.tasks):
+        return [frozenset()] * len(group.tasks)
+    paths = msgspec.json.decode(spec, type=_AcceptedFields).paths
+    top = f"Job.TaskGroups[{job.groups.index(group)}].Tasks"
+    return [
+        templates_left_out(paths, f"{top}[{at}]", len(task.templates))
+        for at, task in enumerate(group.tasks)
+    ]
+
+
+def _renders_again(group: TaskGroup, task: TaskSpec) -> bool:
+    blocks = [one for one in (task.restart, group.restart) if one is not None]
+    said = [one.render_templates for one in blocks if one.render_templates is not None]
+    return bool(said and said[0])
+
+
 def _resolve_task(
-    job: JobSpec, group: TaskGroup, task: TaskSpec, spans: tuple[InstanceRanges, ...]
+    job: JobSpec,
+    group: TaskGroup,
+    task: TaskSpec,
+    *,
+    spans: tuple[InstanceRanges, ...],
+    left_out: frozenset[int],
 ) -> ResolvedTask:
     restart = resolve_restart(job.type, group, task)
     hook = task.lifecycle.hook if task.lifecycle is not None else ""
@@ -301,7 +338,7 @@ def _resolve_task(
         log_file_bytes=max(task.logs.max_file_size_mb, 1) * MIB,
         log_disabled=task.logs.disabled or task.logs.enabled is False,
         payload_file=task.dispatch_payload.file if task.dispatch_payload is not None else "",
-        inputs=resolve_inputs(task),
+        inputs=resolve_inputs(task, renders_again=_renders_again(group, task), left_out=left_out),
         volumes=tuple(
             ResolvedVolume(
                 source=group.volumes[one.volume].source,

@@ -3,12 +3,15 @@
 Decides names and order; services/agent/inputs/ prepares them. Next: `task_inputs.py`.
 """
 
+from collections.abc import Iterable
+
 import msgspec
 
 from schemas.base import Wire
-from shared.core.runtime.input_specs import ARTIFACT, ArtifactInput
+from shared.core.runtime.input_specs import ARTIFACT, TEMPLATE, ArtifactInput, TemplateInput
+from shared.jobspec.checks.templates import reads_files
 from shared.jobspec.nomad.job import TaskSpec
-from shared.jobspec.nomad.tasks import Artifact
+from shared.jobspec.nomad.tasks import Artifact, TemplateBlock
 
 
 class ResolvedInput(Wire, frozen=True, kw_only=True):
@@ -26,9 +29,28 @@ class ResolvedInput(Wire, frozen=True, kw_only=True):
     in_memory: bool = False
 
 
-def resolve_inputs(task: TaskSpec) -> tuple[ResolvedInput, ...]:
-    """List the inputs of a task in the order in which they are prepared; the payload is not among them."""
-    return tuple(_artifact(one, at) for at, one in enumerate(task.artifacts))
+def resolve_inputs(
+    task: TaskSpec, *, renders_again: bool = False, left_out: frozenset[int] = frozenset()
+) -> tuple[ResolvedInput, ...]:
+    """List the inputs of a task in the order in which they are prepared; the payload is not among them.
+
+    `renders_again`: templates are rendered before each start. `left_out`: templates that the submitter does without.
+    """
+    templates = tuple(
+        _template(one, at, task.driver, each_start=renders_again)
+        for at, one in enumerate(task.templates)
+        if at not in left_out
+    )
+    return tuple(_artifact(one, at) for at, one in enumerate(task.artifacts)) + templates
+
+
+def templates_left_out(accepted: Iterable[str], path: str, count: int) -> frozenset[int]:
+    """List the templates of the task at `path` that a job was accepted without, all or some of them."""
+    here = f"{path}.Templates"
+    paths = frozenset(accepted)
+    if here in paths:
+        return frozenset(range(count))
+    return frozenset(at for at in range(count) if f"{here}[{at}]" in paths)
 
 
 def _artifact(one: Artifact, at: int) -> ResolvedInput:
@@ -45,5 +67,35 @@ def _artifact(one: Artifact, at: int) -> ResolvedInput:
         name=f"{ARTIFACT}[{at}]",
         kind=ARTIFACT,
         spec=msgspec.Raw(msgspec.json.encode(spec)),
-        in_memory=one.destination.lstrip("./").startswith(("secrets", "${NOMAD_SECRETS_DIR}")),
+        in_memory=_is_in_memory(one.destination),
     )
+
+
+def _template(one: TemplateBlock, at: int, driver: str, *, each_start: bool) -> ResolvedInput:
+    spec = TemplateInput(
+        data=one.data,
+        source=one.source,
+        destination=one.destination,
+        left_delimiter=one.left_delimiter,
+        right_delimiter=one.right_delimiter,
+        perms=one.perms or "0644",
+        uid=-1 if one.uid is None else one.uid,
+        gid=-1 if one.gid is None else one.gid,
+        env=one.env,
+        error_on_missing_key=one.error_on_missing_key,
+        reads_files=reads_files(one),
+        driver=driver,
+    )
+    return ResolvedInput(
+        name=f"{TEMPLATE}[{at}]",
+        kind=TEMPLATE,
+        spec=msgspec.Raw(msgspec.json.encode(spec)),
+        verbatim=("data", "left_delimiter", "right_delimiter"),
+        each_start=each_start,
+        # Variables are kept by the agent's process alone, so that no task changes those of its next run.
+        in_memory=one.env or _is_in_memory(one.destination),
+    )
+
+
+def _is_in_memory(destination: str) -> bool:
+    return destination.lstrip("./").startswith(("secrets", "${NOMAD_SECRETS_DIR}"))

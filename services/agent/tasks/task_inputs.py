@@ -8,12 +8,12 @@ from collections.abc import Mapping
 import msgspec
 
 from schemas.nodes import NodeSpec
-from services.agent.tasks.environment import interpolate_json, node_variables
+from services.agent.tasks.environment import OF_NODE, interpolate_json, node_variables
 from services.agent.tasks.resolved_group import ResolvedGroup, ResolvedTask
 from services.agent.tasks.resolved_inputs import ResolvedInput
 from services.agent.tasks.runtime_state import TaskRuntime
 from shared.core.runtime.agent_messages import TaskInput
-from shared.core.runtime.input_specs import PAYLOAD, PayloadInput
+from shared.core.runtime.input_specs import PAYLOAD, TEMPLATE, PayloadInput
 
 _NONE: tuple[TaskInput, ...] = ()
 
@@ -27,8 +27,9 @@ def task_inputs(
         spec = PayloadInput(file=task.payload_file, data=plan.payload)
         found.append(TaskInput(name=PAYLOAD, kind=PAYLOAD, spec=_raw(spec)))
     if task.inputs:
-        values = {**node_variables(node), **env}
-        found += [_interpolated(one, values) for one in task.inputs]
+        of_node = node_variables(node)
+        values = {**of_node, **env}
+        found += [_interpolated(one, values, of_node) for one in task.inputs]
     return tuple(found)
 
 
@@ -46,9 +47,13 @@ def _is_there(task: TaskRuntime, one: TaskInput, *, is_first: bool) -> bool:
     return one.name in (task.prepared_here if one.in_memory else task.prepared)
 
 
-def _interpolated(one: ResolvedInput, values: Mapping[str, str]) -> TaskInput:
+def _interpolated(
+    one: ResolvedInput, values: Mapping[str, str], of_node: Mapping[str, str]
+) -> TaskInput:
     spec = msgspec.json.decode(one.spec)
     plain = {name: spec[name] for name in one.verbatim if name in spec}
+    if one.kind == TEMPLATE and (spec["source"] or any(word in spec["data"] for word in OF_NODE)):
+        plain["node"] = dict(of_node)
     return TaskInput(
         name=one.name,
         kind=one.kind,

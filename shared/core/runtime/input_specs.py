@@ -8,6 +8,7 @@ import msgspec
 
 PAYLOAD = "payload"
 ARTIFACT = "artifact"
+TEMPLATE = "template"
 
 
 class PayloadInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,3 +29,28 @@ class ArtifactInput(msgspec.Struct, frozen=True, kw_only=True):
     insecure: bool = False
     destination: str = "local/"
     chown: bool = False
+
+
+class TemplateInput(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that is rendered; Nomad's fields."""
+
+    #: exactly one of the two.
+    data: str = ""
+    source: str = ""
+    destination: str
+    left_delimiter: str = ""
+    right_delimiter: str = ""
+    #: octal.
+    perms: str = "0644"
+    #: -1: the agent's user.
+    uid: int = -1
+    gid: int = -1
+    #: its lines become variables of the task.
+    env: bool = False
+    error_on_missing_key: bool = False
+    #: `file` may be used: the job does not ask for its file to be watched.
+    reads_files: bool = False
+    #: of the task: it decides under which names the task sees its directories.
+    driver: str = ""
+    #: values of `node.…`, `attr.…` and `meta.…`, where the template may use them.
+    node: dict[str, str] = {}

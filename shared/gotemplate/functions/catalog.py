@@ -1,7 +1,7 @@
 """All functions of templates, and those that are refused with their reasons."""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
@@ -30,6 +30,8 @@ FAMILIES: Final = (
     sprig_text,
     text,
 )
+#: What needs a source that no caller has yet: pattern -> reason.
+UNBUILT_SOURCES: Final = dict.fromkeys(("nomadService*", "nomadVar*"), "is not built yet")
 
 _CONSUL: Final = frozenset(
     (
@@ -64,16 +66,20 @@ class FunctionPolicy(msgspec.Struct, frozen=True):
 
     #: by the operator.
     denied: Sequence[str] = ()
-    #: functions whose data the caller cannot have yet.
-    unbuilt: Sequence[str] = ()
-    #: takes functions that need Consul or Vault, or act outside: the template is checked and never rendered.
-    is_check_only: bool = False
+    #: functions whose data the caller cannot have: pattern -> reason.
+    unbuilt: Mapping[str, str] = {}
+
+    def is_unbuilt(self, name: str) -> bool:
+        """Return whether a function is known and refused because it is not built."""
+        return (
+            name in _CONSUL | _VAULT
+            or name in REFUSED_FUNCTIONS
+            or any(fnmatchcase(name, pattern) for pattern in self.unbuilt)
+        )
 
     def refusal(self, name: str) -> str:
         """Return why a function cannot be used; empty: it can."""
         shown = name[:40]
-        if self.is_check_only and (name in _CONSUL | _VAULT or name in REFUSED_FUNCTIONS):
-            return ""
         if name in _CONSUL:
             instead = f"; {_INSTEAD[name]} may serve instead" if name in _INSTEAD else ""
             return f"function {shown} needs Consul, which is not supported{instead}"
@@ -87,8 +93,9 @@ class FunctionPolicy(msgspec.Struct, frozen=True):
             return f"unknown function {shown}{_nearest(name)}"
         if any(fnmatchcase(name, pattern) for pattern in self.denied):
             return f"function {shown} is denied by the operator"
-        if any(fnmatchcase(name, pattern) for pattern in self.unbuilt):
-            return f"function {shown} is not built yet"
+        for pattern, reason in self.unbuilt.items():
+            if fnmatchcase(name, pattern):
+                return f"function {shown} {reason}"
         return ""
 
 

@@ -17,6 +17,8 @@ class ErrorList:
 
     def __init__(self) -> None:
         self.found: list[ErrorDetail] = []
+        #: parts that are not built: no error where the submitter does without them.
+        self.unbuilt: list[ErrorDetail] = []
         #: regular expressions of the job's constraints and affinities, so far.
         self.patterns: set[str] = set()
 
@@ -29,6 +31,11 @@ class ErrorList:
         """Record an error."""
         if not self.is_full:
             self.found.append(ErrorDetail(code="invalid", message=message, path=path))
+
+    def add_unbuilt(self, path: str, message: str) -> None:
+        """Record a part that is not built."""
+        if len(self.unbuilt) < ERRORS_MAX:
+            self.unbuilt.append(ErrorDetail(code="invalid", message=message, path=path))
 
     def within(self, path: str, field: str, value: int, bounds: tuple[int, int]) -> None:
         """Record an error for a number outside its bounds (inclusive)."""

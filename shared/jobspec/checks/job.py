@@ -45,8 +45,8 @@ DELAY_FUNCTIONS = ("constant", "exponential", "fibonacci")
 _BRACE = ord("{")
 
 
-def job_errors(job: JobSpec) -> tuple[ErrorDetail, ...]:
-    """Find everything wrong with a job."""
+def job_errors(job: JobSpec, unbuilt: list[ErrorDetail] | None = None) -> tuple[ErrorDetail, ...]:
+    """Find everything wrong with a job; into `unbuilt` what is not built in values of supported fields."""
     faults = ErrorList()
     if text := id_error(job.id):
         faults.add("Job.ID", text)
@@ -66,6 +66,8 @@ def job_errors(job: JobSpec) -> tuple[ErrorDetail, ...]:
         _reschedule(faults, job.reschedule, "Job.Reschedule")
     _groups(faults, job)
     check_templates(faults, job)
+    if unbuilt is not None:
+        unbuilt += faults.unbuilt
     return tuple(faults.found)
 
 

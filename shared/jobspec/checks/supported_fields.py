@@ -31,6 +31,7 @@ from shared.jobspec.nomad.policies import (
     UpdateStrategy,
 )
 from shared.jobspec.nomad.services import Check, Service
+from shared.jobspec.nomad.tasks import ChangeScript, TemplateBlock
 
 #: Struct -> JSON names of the fields that are acted on.
 SUPPORTED_FIELDS: dict[type[JobBlock], frozenset[str]] = {
@@ -55,7 +56,7 @@ SUPPORTED_FIELDS: dict[type[JobBlock], frozenset[str]] = {
             *("Name", "Driver", "Config", "Env", "Meta", "Resources", "Constraints", "Services"),
             *("RestartPolicy", "KillTimeout", "User", "Leader", "KillSignal", "Affinities"),
             *("LogConfig", "Lifecycle", "ShutdownDelay", "DispatchPayload"),
-            *("Artifacts", "VolumeMounts"),
+            *("Artifacts", "VolumeMounts", "Templates"),
         )
     ),
     VolumeRequest: frozenset(("Name", "Type", "Source", "ReadOnly")),
@@ -101,7 +102,15 @@ SUPPORTED_FIELDS: dict[type[JobBlock], frozenset[str]] = {
         )
     ),
     CheckRestart: frozenset(("Limit", "Grace", "IgnoreWarnings")),
-    RestartBlock: frozenset(("Attempts", "Interval", "Delay", "Mode")),
+    TemplateBlock: frozenset(
+        (
+            *("SourcePath", "DestPath", "EmbeddedTmpl", "ChangeMode", "ChangeSignal"),
+            *("ChangeScript", "Once", "Splay", "Perms", "Uid", "Gid", "LeftDelim", "RightDelim"),
+            *("Envvars", "Wait", "ErrMissingKey"),
+        )
+    ),
+    ChangeScript: frozenset(("Command", "Args", "Timeout", "FailOnError")),
+    RestartBlock: frozenset(("Attempts", "Interval", "Delay", "Mode", "RenderTemplates")),
     RescheduleBlock: frozenset(
         ("Attempts", "Interval", "Delay", "DelayFunction", "MaxDelay", "Unlimited")
     ),
@@ -123,6 +132,7 @@ FIELDS_WITHOUT_EFFECT: dict[type[JobBlock], frozenset[str]] = {
         )
     ),
     Scaling: frozenset(("ID", "Namespace", "Target", "CreateIndex", "ModifyIndex")),
+    TemplateBlock: frozenset(("VaultGrace",)),
     Service: frozenset(("Id",)),
     Check: frozenset(("Id",)),
     UpdateStrategy: frozenset(("Stagger",)),

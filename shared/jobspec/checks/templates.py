@@ -1,7 +1,7 @@
 """Validation of template blocks: their fields, and the syntax and functions of what they hold.
 
 Source: Nomad structs.go, Template.Validate; a template itself is parsed here, where Nomad finds its faults on the node.
-The block is not built yet: functions that need Consul or Vault are not an error in a job that is accepted without it.
+Functions that are not built are no error of the job: it may be accepted without the templates that use them.
 """
 
 import posixpath
@@ -12,13 +12,34 @@ from shared.jobspec.nomad.job import JobSpec, TaskSpec
 from shared.jobspec.nomad.tasks import TemplateBlock
 from shared.signal_names import signal_error
 
+ESCAPES = "must not leave the directory of the task or the allocation's alloc/"
 CHANGE_MODES = ("noop", "restart", "signal", "script")
 TEMPLATES_MAX = 100
+WITHOUT_TEMPLATE = (
+    "--accept-unbuilt (accept_unbuilt beside the job) submits the job without this template"
+)
 #: Of one job; beyond them templates are checked on the node alone, so that a check stays below half a second.
 CHECKED_CHARS_MAX = 256 * 1024
 ID_MAX = 2**31 - 1
 _OCTAL = re.compile("[0-7]{1,5}")
 _MODE_MAX = 0o7777
+#: References to directories of a task, as paths from that of the allocation.
+_DIRECTORIES = {
+    "${NOMAD_ALLOC_DIR}": "/alloc",
+    "${NOMAD_TASK_DIR}": "/task/local",
+    "${NOMAD_SECRETS_DIR}": "/task/secrets",
+}
+
+
+#: Why `file` is refused in a template that a change of the file should reach.
+FILE_UNWATCHED = (
+    'reads its file once, which is not watched yet; set once = true or change_mode = "noop"'
+)
+
+
+def reads_files(block: TemplateBlock) -> bool:
+    """Return whether a template may use `file`: it does not ask for its file to be watched."""
+    return block.once or block.change_mode == "noop"
 
 
 def check_templates(faults: ErrorList, job: JobSpec) -> None:
@@ -52,23 +73,30 @@ def _places(faults: ErrorList, block: TemplateBlock, path: str, seen: set[str]) 
         faults.add(path, "a template needs data or a source")
     elif block.source and block.data:
         faults.add(f"{path}.SourcePath", "data is set, too; remove one of them")
-    if _escapes(block.source):
-        faults.add(f"{path}.SourcePath", "must not leave the directory of the allocation")
+    if block.source and _escapes(block.source):
+        faults.add(f"{path}.SourcePath", ESCAPES)
     if not block.destination:
         faults.add(f"{path}.DestPath", "must be set")
     elif _escapes(block.destination):
-        faults.add(f"{path}.DestPath", "must not leave the directory of the allocation")
+        faults.add(f"{path}.DestPath", ESCAPES)
     else:
-        place = posixpath.normpath(block.destination.lstrip("/"))
+        place = _place(block.destination)
         if place in seen:
             faults.add(f"{path}.DestPath", "another template of the task has the same destination")
         seen.add(place)
 
 
+def _place(path: str) -> str:
+    """Write a path from the directory of the allocation: below `task/` or `alloc/`."""
+    for name, directory in _DIRECTORIES.items():
+        path = path.replace(name, directory)
+    own = path if path.startswith(tuple(_DIRECTORIES.values())) else f"/task/{path}"
+    return posixpath.normpath(own).lstrip("/")
+
+
 def _escapes(path: str) -> bool:
-    """Return whether a path below the task's directory leaves that of the allocation."""
-    place = posixpath.normpath(posixpath.join("task", path.lstrip("/")))
-    return "\0" in path or place == ".." or place.startswith("../")
+    """Return whether a path leaves the directories of its task, as far as it is known."""
+    return "\0" in path or not _place(path).startswith(("task/", "alloc/"))
 
 
 def _changes(faults: ErrorList, block: TemplateBlock, path: str) -> None:
@@ -108,10 +136,19 @@ def _numbers(faults: ErrorList, block: TemplateBlock, path: str) -> None:
 
 def _content(faults: ErrorList, block: TemplateBlock, path: str) -> None:
     # Most jobs have no template, and its functions import a parser of YAML.
-    from shared.gotemplate.functions.catalog import FunctionPolicy  # noqa: PLC0415
+    from shared.gotemplate.functions.catalog import UNBUILT_SOURCES, FunctionPolicy  # noqa: PLC0415
     from shared.gotemplate.template import parse_template  # noqa: PLC0415
 
     delimiters = (block.left_delimiter, block.right_delimiter)
-    policy = FunctionPolicy(is_check_only=True)
-    for fault in parse_template(block.data, delimiters=delimiters, policy=policy).faults:
-        faults.add(f"{path}.EmbeddedTmpl", f"line {fault.line} of the template: {fault.message}")
+    unwatched = {} if reads_files(block) else {"file": FILE_UNWATCHED}
+    policy = FunctionPolicy(unbuilt={**UNBUILT_SOURCES, **unwatched})
+    found = parse_template(block.data, delimiters=delimiters, policy=policy).faults
+    for fault in found:
+        if not fault.is_unbuilt:
+            text = f"line {fault.line} of the template: {fault.message}"
+            faults.add(f"{path}.EmbeddedTmpl", text)
+    unbuilt = [one for one in found if one.is_unbuilt]
+    if unbuilt:
+        named = "; ".join(f"line {one.line} of the template: {one.message}" for one in unbuilt[:3])
+        more = f", and {len(unbuilt) - 3} more" if len(unbuilt) > 3 else ""
+        faults.add_unbuilt(path, f"{named}{more}; {WITHOUT_TEMPLATE}")

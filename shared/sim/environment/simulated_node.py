@@ -32,8 +32,9 @@ class SimulatedNode:
         self.journal: list[agent_messages.JournalEntry] = []
         self.process: SimulatedProcess | None = None
         self.fail_per_mille = 0
-        #: inputs that are there: key, task, input.
+        #: inputs that are there: key, task, input; and which of them are gone with the life of the agent.
         self.inputs: set[tuple[int, str, str]] = set()
+        self._in_memory: set[tuple[int, str, str]] = set()
         #: called with every run that starts.
         self.on_start: Callable[[SimulatedNode, TaskRunId], None] | None = None
         self._synced = 0
@@ -67,6 +68,8 @@ class SimulatedNode:
         """Kill the agent; with `power_lost` the whole node, which loses unsynced data."""
         assert self.process is not None
         self.process.crash()
+        self.inputs -= self._in_memory
+        self._in_memory.clear()
         for run in self.runs.values():
             run.life = 0
         if len(self.journal) > self._synced:
@@ -128,6 +131,8 @@ class SimulatedNode:
                 continue
             digests[one.name] = "simulated"
             self.inputs.add((effect.key, effect.task, one.name))
+            if one.in_memory:
+                self._in_memory.add((effect.key, effect.task, one.name))
         key, task, run = name
         if not failed:
             done = agent_messages.TaskPrepared(key=key, task=task, run=run, digests=digests)

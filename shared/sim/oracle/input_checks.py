@@ -18,7 +18,9 @@ class InputChecks:
         for effect in effects:
             if isinstance(effect, agent_messages.PrepareTask):
                 kept = node.kept_inputs(effect.key, effect.task)
-                again = sorted(one.name for one in effect.inputs if one.name in kept)
+                again = sorted(
+                    one.name for one in effect.inputs if _is_there(node, effect, one, kept)
+                )
                 self._ledger.hold("inputs_once", not again, _name(effect), again, node.node_id)
             elif isinstance(effect, agent_messages.StartTask) and effect.inputs:
                 names = [one.name for one in effect.inputs]
@@ -26,6 +28,20 @@ class InputChecks:
                 self._ledger.hold(
                     "inputs_before_start", not lacks, _name(effect), "lacks", lacks, node.node_id
                 )
+
+
+def _is_there(
+    node: SimulatedNode,
+    effect: agent_messages.PrepareTask,
+    one: agent_messages.TaskInput,
+    kept: frozenset[str],
+) -> bool:
+    """Say whether an input must not be prepared; what lies in memory is gone with the life of an agent."""
+    if one.each_start:
+        return False
+    if one.in_memory:
+        return (effect.key, effect.task, one.name) in node.inputs
+    return one.name in kept
 
 
 def _name(

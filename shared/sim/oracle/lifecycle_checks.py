@@ -42,7 +42,11 @@ def add_lifecycle_tasks(group: dict[str, Any]) -> dict[str, Any]:
         "Lifecycle": {"Hook": "prestart", "Sidecar": True},
     }
     fetched = [{"GetterSource": f"https://example.com/{at}.tgz"} for at in range(2)]
-    main = {**main, "Artifacts": fetched}
+    rendered = [
+        {"EmbeddedTmpl": "{{ env `EDITION` }}", "DestPath": "local/edition"},
+        {"EmbeddedTmpl": "A=b", "DestPath": "secrets/env", "Envvars": True},
+    ]
+    main = {**main, "Artifacts": fetched, "Templates": rendered}
     return {**group, "RestartFrom": "failed", "Tasks": [*around, proxy, main]}
 
 

@@ -228,6 +228,15 @@ def _prepare_again(patch: Patch, _context: SimulationContext) -> None:
     patch(import_module("services.agent.tasks.supervisor"), "missing_inputs", missing)
 
 
+def _keep_variables(patch: Patch, _context: SimulationContext) -> None:
+    """The agent takes what an earlier life of it had in memory for its own."""
+
+    def there(task: Any, one: Any, *, is_first: bool) -> bool:
+        return one.name in task.prepared and not (one.each_start and is_first)
+
+    patch(import_module("services.agent.tasks.task_inputs"), "_is_there", there)
+
+
 def _both_stay(patch: Patch, _context: SimulationContext) -> None:
     """Duplicates are kept when a disconnected node returns."""
     reconcile = import_module("shared.core.scheduling.reconcile.service_jobs")
@@ -539,6 +548,7 @@ MUTANTS: dict[str, Callable[[Patch, SimulationContext], None]] = {
     "repeat-step": _repeat_step,
     "start-unprepared": _start_unprepared,
     "prepare-again": _prepare_again,
+    "keep-variables": _keep_variables,
     "reuse-row-early": _reuse_row_early,
     "wall-clock-in-core": _wall_clock_in_core,
     "promote-twice": _promote_twice,

@@ -16,6 +16,7 @@ from services.agent.inputs.input_runner import AT_ONCE, InputRunner
 from shared.core.runtime.agent_messages import (
     CancelPrepare,
     PrepareTask,
+    StartTask,
     TaskInput,
     TaskLaunch,
     TaskNoted,
@@ -31,6 +32,7 @@ class Handler:
     kind = "toy"
     event_kind = "Toy Failure"
     begin_kind = "Toys"
+    stage = 0
 
     def __init__(self, timeout_s: float | None = 30.0) -> None:
         self.timeout_s = timeout_s
@@ -193,3 +195,65 @@ def test_digests_are_keyed_by_the_data_directory(tmp_path: Path) -> None:
     other.mkdir()
     assert InputDigests(one).of(b"x") == InputDigests(one).of(b"x") != InputDigests(other).of(b"x")
     assert (one / "input.key").stat().st_mode & 0o777 == 0o600
+
+
+class LateHandler(Handler):
+    """One whose inputs come after the others, and hold variables."""
+
+    kind = "late"
+    stage = 1
+
+    def environment(self, alloc_id: str, task: str, wanted: TaskInput) -> dict[str, str]:
+        if wanted.name not in self.made:
+            raise KeyError(wanted.name)
+        return {"ALLOC": alloc_id[:1], "TASK": task, wanted.name: "1", "LAST": wanted.name}
+
+    def forget(self, alloc_id: str) -> None:
+        assert alloc_id
+        self.made.clear()
+
+
+def late(name: str) -> TaskInput:
+    return TaskInput(name=name, kind="late", spec=msgspec.Raw(b'""'))
+
+
+@pytest.mark.parametrize("does", ["", "final"])
+def test_a_later_stage_begins_when_all_of_the_earlier_are_there(home: DataDir, does: str) -> None:
+    """A template may read an artifact: it is prepared after it, and not when one of them failed."""
+    first, second = Handler(), LateHandler()
+    runner = InputRunner(
+        home, AllocDirs(home.top, memory=False), {first.kind: first, second.kind: second}
+    )
+    found = answer(runner, asked(late("b"), toy("a", does), toy("c")))
+    if does:
+        assert isinstance(found, TaskPrepareFailed)
+        assert (found.input, set(found.digests), second.made) == ("a", {"c"}, [])
+    else:
+        assert isinstance(found, TaskPrepared)
+        assert (set(found.digests), second.made) == ({"a", "b", "c"}, ["b"])
+
+
+def test_variables_of_inputs_reach_the_start_until_the_allocation_is_over(home: DataDir) -> None:
+    """The later input wins; a start without what was prepared is refused by its name."""
+    handler = LateHandler()
+    runner = runner_of(home, handler)
+    answer(runner, asked(late("b"), late("a")))
+    start = StartTask(
+        key=7,
+        alloc_id="a" * 36,
+        task="main",
+        run=1,
+        driver="d",
+        launch=TaskLaunch(),
+        inputs=(toy("t"), late("b"), late("a")),
+    )
+    assert runner.environment(start) == {
+        "ALLOC": "a",
+        "TASK": "main",
+        "a": "1",
+        "b": "1",
+        "LAST": "a",
+    }
+    runner.forget("a" * 36)
+    with pytest.raises(KeyError, match="b"):
+        runner.environment(start)

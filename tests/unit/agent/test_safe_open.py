@@ -15,6 +15,7 @@ from services.agent.safe_open import (
     open_log,
     open_regular,
     open_within,
+    replace_below,
     write_below,
 )
 from tests import open_files
@@ -156,3 +157,35 @@ def test_a_draft_that_was_left_is_replaced(top: Path, tmp_path: Path) -> None:
     write_below(top, "a/new", b"data", mode=0o600)
     assert (top / "a" / "new").read_bytes() == b"data"
     assert (tmp_path / "secret" / "key").read_text() == "key"
+
+
+def test_a_file_is_replaced_whole_and_one_that_is_equal_stays(top: Path) -> None:
+    """Mode and owner count, too; a file with a second name is never kept."""
+    path = top / "new" / "x"
+    own = {"mode": 0o640, "owner": (-1, -1)}
+    assert replace_below(top, path, b"one", **own)  # type: ignore[arg-type]
+    before = path.stat()
+    assert not replace_below(top, path, b"one", **own)  # type: ignore[arg-type]
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert replace_below(top, path, b"two", **own)  # type: ignore[arg-type]
+    assert path.read_bytes() == b"two"
+    assert replace_below(top, path, b"two", mode=0o600, owner=(-1, -1))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    (top / "second").hardlink_to(path)
+    assert replace_below(top, path, b"two", mode=0o600, owner=(-1, -1))
+    assert path.stat().st_nlink == 1
+    assert sorted(one.name for one in path.parent.iterdir()) == ["x"]
+
+
+def test_what_has_the_name_is_replaced_and_never_followed(top: Path, tmp_path: Path) -> None:
+    """A link and a pipe give way to the file, a directory does not."""
+    key = tmp_path / "secret" / "key"
+    (top / "to_key").symlink_to(key)
+    os.mkfifo(top / "new_pipe")
+    for name in ("to_key", "new_pipe"):
+        assert replace_below(top, top / name, b"key", mode=0o644, owner=(-1, -1))
+        assert not (top / name).is_symlink()
+        assert (top / name).read_bytes() == b"key"
+    assert key.read_text() == "key"
+    with pytest.raises(IsADirectoryError):
+        replace_below(top, top / "a", b"x", mode=0o644, owner=(-1, -1))

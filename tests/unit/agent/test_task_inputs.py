@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from services.agent.tasks.resolved_inputs import ResolvedInput
@@ -9,6 +10,7 @@ from services.agent.tasks.runtime_state import TaskPhase
 from services.agent.tasks.task_inputs import missing_inputs, task_inputs
 from shared.core.runtime import agent_messages
 from shared.core.runtime.agent_messages import PrepareTask, StartTask
+from shared.core.runtime.input_specs import TemplateInput
 from tests.unit.agent.agent_story import Story, alloc, job_json, task_json
 
 POLICY = {"Attempts": 2, "Interval": 60_000_000_000, "Delay": 1_000_000_000, "Mode": "fail"}
@@ -180,3 +182,67 @@ def test_references_are_filled_in_except_in_verbatim_options() -> None:
     node = story.agent._supervisor.node
     (found,) = task_inputs(owner.plan, task, {"NOMAD_TASK_NAME": "main"}, node)
     assert bytes(found.spec) == b'{"to":"main/x","data":"${NOMAD_TASK_NAME}"}'
+
+
+def templated(*blocks: dict[str, Any], task: dict[str, Any] | None = None, **more: Any) -> Story:
+    """A story of a task with templates."""
+    job = job_json(task_json(Templates=list(blocks), **(task or {})), restart=POLICY, **more)
+    return Story(job=job).hear(5, alloc())
+
+
+PLAIN = {"EmbeddedTmpl": "${NOMAD_TASK_NAME} {{ env `X` }}", "DestPath": "local/${NOMAD_TASK_NAME}"}
+VARIABLES = {"EmbeddedTmpl": "A=b", "DestPath": "local/env", "Envvars": True}
+
+
+def test_a_template_is_an_input_with_its_own_text() -> None:
+    """Its destination is filled in (S38), its text is not; values of the node come along where it names them."""
+    story = templated(PLAIN, {**PLAIN, "EmbeddedTmpl": "{{ env `node.class` }}", "DestPath": "b"})
+    (effect,) = story.did(PrepareTask)
+    first, second = (msgspec.json.decode(one.spec, type=TemplateInput) for one in effect.inputs)
+    assert [one.name for one in effect.inputs] == ["template[0]", "template[1]"]
+    assert (first.data, first.destination) == (PLAIN["EmbeddedTmpl"], "local/main")
+    assert (first.driver, first.node) == ("raw_exec", {})
+    assert second.node["node.unique.id"] == "n1"
+
+
+def test_templates_are_rendered_once_unless_the_restart_block_says_so() -> None:
+    """A restart of the task keeps the file; `render_templates` renders before each start, of the task or its group."""
+    story = prepared(templated(PLAIN)).started().exited(1).wait(3)
+    assert (story.starts(), story.did(PrepareTask)) == ([("main", 1), ("main", 2)], [])
+    again = {"RestartPolicy": {"RenderTemplates": True}}
+    story = prepared(templated(PLAIN, task=again)).started().exited(1).wait(3)
+    assert [one.run for one in story.did(PrepareTask)] == [2]
+    own = {"RestartPolicy": {"RenderTemplates": False}}
+    policy = {**POLICY, "RenderTemplates": True}
+    job = job_json(task_json(Templates=[PLAIN], **own), restart=policy)
+    story = prepared(Story(job=job).hear(5, alloc())).started().exited(1).wait(3)
+    assert story.did(PrepareTask) == []
+
+
+def test_variables_are_rendered_again_in_another_life_of_the_agent() -> None:
+    """They are kept by its process alone; what was written as a file stays."""
+    again = prepared(templated(PLAIN, VARIABLES)).restarted()
+    gone = agent_messages.TaskGone(key=7, task="main", run=1, started=False)
+    again.step(gone).hear(6, alloc())
+    (effect,) = again.did(PrepareTask)
+    assert [one.name for one in effect.inputs] == ["template[1]"]
+    again.step(agent_messages.prepared_inputs(effect))
+    (start,) = again.did(StartTask)
+    assert (start.run, [one.name for one in start.inputs]) == (2, ["template[0]", "template[1]"])
+
+
+@pytest.mark.parametrize(
+    ("accepted", "left"),
+    [
+        ("Job.TaskGroups[0].Tasks[0].Templates", []),
+        ("Job.TaskGroups[0].Tasks[0].Templates[0]", ["template[1]"]),
+        ("Job.TaskGroups[0].Tasks[1].Templates", ["template[0]", "template[1]"]),
+    ],
+)
+def test_a_job_does_without_the_templates_that_it_was_accepted_without(
+    accepted: str, left: list[str]
+) -> None:
+    """All of a task, as an older release noted it, or those that use what is not built."""
+    story = templated(PLAIN, VARIABLES, AcceptedUnbuilt=[accepted])
+    asked = [one.name for effect in story.did(PrepareTask) for one in effect.inputs]
+    assert asked == left

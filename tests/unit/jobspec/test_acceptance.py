@@ -211,7 +211,42 @@ HAND: dict[str, tuple[str, str, str]] = {
     "template": (
         text(task='template {\n data = "x"\n destination = "local/x"\n}'),
         "accept",
+        "runs",
+    ),
+    "template of a variable": (
+        text(task='template {\n data = "{{ nomadVar `x` }}"\n destination = "local/x"\n}'),
+        "accept",
         "unbuilt",
+    ),
+    "template of a watched file": (
+        text(task='template {\n data = "{{ file `local/y` }}"\n destination = "local/x"\n}'),
+        "accept",
+        "unbuilt",
+    ),
+    "template of a file that is read once": (
+        text(
+            task='template {\n data = "{{ file `local/y` }}"\n destination = "local/x"\n once = true\n}'
+        ),
+        "accept",
+        "runs",
+    ),
+    "template into another task": (
+        text(task='template {\n data = "x"\n destination = "../other/x"\n}'),
+        "accept",
+        "refused",
+    ),
+    "script at the first rendering": (
+        text(
+            task='template {\n data = "x"\n destination = "local/x"\n change_mode = "script"\n'
+            ' change_script {\n command = "/bin/true"\n run_on_first_render = true\n }\n}'
+        ),
+        "accept",
+        "unbuilt",
+    ),
+    "templates at each restart": (
+        text(task="restart { render_templates = true }"),
+        "accept",
+        "runs",
     ),
     "artifact": (text(task='artifact { source = "https://example.com/x" }'), "accept", "runs"),
     "artifact from git": (
@@ -324,4 +359,4 @@ def test_what_runs_is_one_table() -> None:
     """Every verdict `unbuilt` comes from the table: with the field in it the same file runs."""
     assert "Multiregion" not in SUPPORTED_FIELDS[JobSpec]
     assert "Scaling" not in SUPPORTED_FIELDS[TaskGroup]
-    assert "Templates" not in SUPPORTED_FIELDS[TaskSpec]
+    assert "Vault" not in SUPPORTED_FIELDS[TaskSpec]

@@ -52,6 +52,20 @@ UNBUILT: dict[str, dict[str, Any]] = {
     "Job.TaskGroups[0].Tasks[0].Actions": {
         "TaskGroups": [a_group(Tasks=[a_task(Actions=[{"Name": "x", "Command": "c"}])])]
     },
+    "Job.TaskGroups[0].Tasks[0].Templates[1]": {
+        "TaskGroups": [
+            a_group(
+                Tasks=[
+                    a_task(
+                        Templates=[
+                            {"EmbeddedTmpl": "x", "DestPath": "a"},
+                            {"EmbeddedTmpl": "{{ nomadVar `x` }}", "DestPath": "b"},
+                        ]
+                    )
+                ]
+            )
+        ]
+    },
     "Job.TaskGroups[0].Tasks[0].Vault": {"TaskGroups": [a_group(Tasks=[a_task(Vault={})])]},
     "Job.TaskGroups[0].EphemeralDisk.Migrate": {
         "TaskGroups": [a_group(EphemeralDisk={"Migrate": True})]

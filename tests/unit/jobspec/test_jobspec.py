@@ -264,6 +264,7 @@ def test_validation_knows_the_operators_that_feasibility_answers() -> None:
         ({"Tasks": [a_task(Config={"command": "/bin/false"})]}, True),
         ({"Tasks": [a_task(Resources={"CPU": 101})]}, True),
         ({"Tasks": [a_task(Artifacts=[{"GetterSource": "https://x/y"}])]}, True),
+        ({"Tasks": [a_task(Templates=[{"EmbeddedTmpl": "x", "DestPath": "x"}])]}, True),
         ({"Meta": {"a": "b"}}, True),
         ({"EphemeralDisk": {"SizeMB": 301}}, True),
     ],

@@ -36,6 +36,9 @@ def errors(*blocks: dict[str, Any]) -> dict[str, str]:
         {**PLAIN, "change_mode": "script", "change_script": ChangeScript(command="/bin/true")},
         {**PLAIN, "env": True, "once": True, "wait": TemplateWait(min_ns=1, max_ns=2)},
         {**PLAIN, "data": '{{ key "a" }}{{ with secret "b" }}{{ .Data.c }}{{ end }}'},
+        {**PLAIN, "destination": "${NOMAD_ALLOC_DIR}/x"},
+        {**PLAIN, "destination": "/etc/x"},
+        {**PLAIN, "destination": "${meta.place}/x"},
         {**PLAIN, "data": "[[ env `A` ]] {{ x", "left_delimiter": "[[", "right_delimiter": "]]"},
     ],
 )
@@ -53,6 +56,9 @@ def test_what_nomad_takes_is_no_error(block: dict[str, Any]) -> None:
         ({"destination": ""}, ".DestPath", "must be set"),
         ({"destination": "../../x"}, ".DestPath", "must not leave"),
         ({"destination": "local/../../../x"}, ".DestPath", "must not leave"),
+        ({"destination": "../other/local/x"}, ".DestPath", "must not leave"),
+        ({"destination": "${NOMAD_SECRETS_DIR}/../../x"}, ".DestPath", "must not leave"),
+        ({"data": "", "source": "../other/secrets/x"}, ".SourcePath", "must not leave"),
         ({"destination": "local/a\0b"}, ".DestPath", "must not leave"),
         ({"change_mode": "reload"}, ".ChangeMode", "must be one of noop, restart"),
         ({"change_mode": "signal"}, ".ChangeSignal", "must be set"),
@@ -84,6 +90,8 @@ def test_what_cannot_be_has_an_error(more: dict[str, Any], path: str, part: str)
 def test_two_templates_have_two_destinations() -> None:
     """A destination is taken once in a task, however it is written."""
     other = {"data": "y", "destination": "./local//x"}
+    assert "same destination" in errors(PLAIN, other)["Templates[1].DestPath"]
+    other = {**other, "destination": "${NOMAD_TASK_DIR}/x"}
     assert "same destination" in errors(PLAIN, other)["Templates[1].DestPath"]
     assert errors(PLAIN, {**other, "destination": "local/y"}) == {}
 

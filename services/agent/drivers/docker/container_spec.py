@@ -10,7 +10,11 @@ from typing import Any
 import msgspec
 
 from schemas.base import MIB
-from services.agent.drivers.docker.mounts import TASK_MOUNT_POINTS, MountSources
+from services.agent.drivers.docker.mounts import (
+    CONTAINER_DIRECTORIES,
+    TASK_MOUNT_POINTS,
+    MountSources,
+)
 from services.agent.drivers.docker.settings import DockerSettings
 from services.agent.drivers.driver import DriverRun, StartRefused, raise_option_faults
 from services.agent.tasks.environment import interpolate, interpolate_json
@@ -60,11 +64,7 @@ def container_spec(name: str, launch: TaskLaunch) -> ContainerSpec:
     """Read a task's options, with its environment as it is inside. Raises StartRefused with all that is wrong."""
     config = msgspec.json.decode(launch.config)
     ports = _inside_ports(config, launch)
-    inherited = {
-        "NOMAD_ALLOC_DIR": TASK_MOUNT_POINTS["alloc"],
-        "NOMAD_TASK_DIR": TASK_MOUNT_POINTS["local"],
-        "NOMAD_SECRETS_DIR": TASK_MOUNT_POINTS["secrets"],
-    }
+    inherited = CONTAINER_DIRECTORIES
     inside_ports = {f"NOMAD_PORT_{env_name(label)}": str(inside) for label, inside in ports.items()}
     values = {**inherited, **launch.env, **inside_ports}
     env = {name: _resolved(name, values) for name in values}

@@ -45,7 +45,7 @@ from services.agent.drivers.docker.events import (
 from services.agent.drivers.docker.exec_session import DockerSession
 from services.agent.drivers.docker.images import ImageStore
 from services.agent.drivers.docker.log_copy import ContainerLogCopy
-from services.agent.drivers.docker.mounts import MountPins
+from services.agent.drivers.docker.mounts import CONTAINER_DIRECTORIES, MountPins
 from services.agent.drivers.docker.run_record import (
     ContainerClaim,
     container_exit,
@@ -65,6 +65,7 @@ from services.agent.drivers.driver import (
     record_signal,
     recorded_signals,
 )
+from services.agent.executor.data_dir import TaskDirs
 from shared.core.runtime.agent_messages import TaskLaunch
 from shared.signal_names import signal_error, signal_number
 
@@ -265,6 +266,11 @@ class DockerDriver:
         except (EngineUnavailable, EngineRefused) as err:
             raise StartRefused(str(err), recoverable=True) from err
         return session
+
+    @staticmethod
+    def directories(_places: TaskDirs) -> dict[str, str]:
+        """Return the directories as a container sees them."""
+        return dict(CONTAINER_DIRECTORIES)
 
     async def stats(self, handle: Container) -> TaskUsage:
         """Processor time and memory of the container, without the page cache it could give back."""

@@ -28,6 +28,11 @@ from shared.jobspec.drivers.docker import TASK_DIRECTORY_TEXT, DockerMount
 
 #: Where a task finds its own places inside.
 TASK_MOUNT_POINTS = {"alloc": "/alloc", "local": "/local", "secrets": "/secrets"}
+CONTAINER_DIRECTORIES = {
+    "NOMAD_ALLOC_DIR": TASK_MOUNT_POINTS["alloc"],
+    "NOMAD_TASK_DIR": TASK_MOUNT_POINTS["local"],
+    "NOMAD_SECRETS_DIR": TASK_MOUNT_POINTS["secrets"],
+}
 
 
 class MountPins:

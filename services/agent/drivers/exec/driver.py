@@ -32,6 +32,7 @@ from services.agent.drivers.isolation.starter_protocol import (
 from services.agent.drivers.process.driver import ProcessDriver, check_environment
 from services.agent.drivers.process.run_record import ProcessRun, group_name
 from services.agent.drivers.process.starter_client import StarterClient, probe_isolation
+from services.agent.executor.data_dir import TaskDirs
 from services.agent.tasks.environment import interpolate_json
 from shared.core.runtime.agent_messages import TaskLaunch
 from shared.jobspec.drivers.exec import ExecOptions, IsolationOptions, read_exec
@@ -120,7 +121,7 @@ class ExecDriver(ProcessDriver):
         except OSError as err:
             raise directories_refused(err) from err
         env = self._shape.environment(run, launch, user)
-        view = self._shape.variables(run)
+        view = self._shape.variables(run.places)
         texts = interpolate_json([*command, getattr(options, "work_dir", "")], {**env, **view})
         check_environment(texts, env)
         groups = self._shape.groups_of(run, launch, self.groups)
@@ -163,6 +164,10 @@ class ExecDriver(ProcessDriver):
         except (OSError, msgspec.MsgspecError) as err:
             text = f"isolation settings of the task ({_JAIL}) cannot be read: {err}"
             raise StartRefused(text, recoverable=False) from err
+
+    def directories(self, places: TaskDirs) -> dict[str, str]:
+        """Return the directories as a task sees them."""
+        return self._shape.variables(places)
 
     async def stats(self, handle: ProcessRun) -> TaskUsage:
         """Processor time and memory of the task's group, else of its own process."""

@@ -19,6 +19,7 @@ from services.agent.drivers.isolation.probe import IsolationSupport
 from services.agent.drivers.isolation.starter_protocol import Jail, RunCgroup
 from services.agent.drivers.process.driver import DEFAULT_PATH, prune_runs
 from services.agent.drivers.process.run_record import group_name
+from services.agent.executor.data_dir import TaskDirs
 from services.agent.safe_open import open_below
 from services.agent.tasks.environment import resolve_environment
 from shared.core.runtime.agent_messages import TaskLaunch, TaskNetwork, VolumeBind
@@ -54,13 +55,13 @@ class JailBuilder:
         """Whether a task's directory is its root."""
         return "view" in self._works
 
-    def variables(self, run: DriverRun) -> dict[str, str]:
+    def variables(self, places: TaskDirs) -> dict[str, str]:
         """The directories as the task sees them."""
-        return dict(_VIEW) if self.has_view else run.places.variables()
+        return dict(_VIEW) if self.has_view else places.variables()
 
     def environment(self, run: DriverRun, launch: TaskLaunch, user: TaskUser) -> dict[str, str]:
         """All variables of a task, without those of the agent."""
-        found = self.variables(run)
+        found = self.variables(run.places)
         home = "/local" if self.has_view else str(run.places.task / "local")
         ours = {"PATH": DEFAULT_PATH, "HOME": home, **({"USER": user.name} if user.name else {})}
         return resolve_environment(launch.env, {**ours, **found})

@@ -10,7 +10,6 @@ import hashlib
 import os
 import resource
 import shutil
-import signal
 import ssl
 import stat
 import sys
@@ -23,12 +22,13 @@ from urllib.parse import urlsplit
 import msgspec
 import urllib3
 
-from services.agent.drivers.isolation import kernel, landlock
+from services.agent.drivers.isolation import landlock
 from services.agent.inputs.artifacts.addresses import AddressRules
 from services.agent.inputs.artifacts.aws_signature import AwsKeys, aws_region, signed_headers
 from services.agent.inputs.artifacts.fetch_order import FetchAnswer, FetchOrder, FetchRefused
 from services.agent.inputs.artifacts.http_fetch import CheckedHttp, download
 from services.agent.inputs.artifacts.unpack import Unpacker
+from services.agent.inputs.helper_rights import give_up_rights
 from services.agent.safe_open import open_within
 from shared.jobspec.artifact_source import (
     CHECKSUM_CHARS,
@@ -98,21 +98,13 @@ def _shown(err: Exception) -> str:
 
 
 def _give_up_rights(order: FetchOrder) -> None:
-    if order.uid >= 0:
-        os.setgroups([])
-        os.setresgid(order.gid, order.gid, order.gid)
-        os.setresuid(order.uid, order.uid, order.uid)
-    kernel.die_with_parent(signal.SIGKILL)
-    if os.getppid() != order.agent_pid:
-        raise FetchRefused("the agent has ended", recoverable=True)
-    kernel.no_new_privileges()
-    for what, most in (
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_AS, _MEMORY_BYTES),
-        (resource.RLIMIT_NOFILE, _OPEN_FILES),
-        (resource.RLIMIT_FSIZE, order.bytes_max),
-    ):
-        resource.setrlimit(what, (most, most))
+    limits = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_AS: _MEMORY_BYTES,
+        resource.RLIMIT_NOFILE: _OPEN_FILES,
+        resource.RLIMIT_FSIZE: order.bytes_max,
+    }
+    give_up_rights(owner=(order.uid, order.gid), agent_pid=order.agent_pid, limits=limits)
     try:
         landlock.restrict(read=READABLE, write=(".",))
     except OSError as err:

@@ -21,7 +21,9 @@ from services.agent.inputs.artifacts.cache import ArtifactCache
 from services.agent.inputs.artifacts.fetch_order import FetchAnswer, FetchOrder, FetchRefused
 from services.agent.inputs.artifacts.move_in import move_in
 from services.agent.inputs.artifacts.settings import PREFIX, ArtifactSettings
+from services.agent.inputs.helper_rights import UNPRIVILEGED_ID
 from services.agent.inputs.input_handler import InputContext, InputFailed
+from services.agent.inputs.places import resolve_place
 from services.agent.safe_open import is_swapped, open_below, open_regular
 from shared.core.runtime.agent_messages import TaskInput
 from shared.core.runtime.input_specs import ARTIFACT, ArtifactInput
@@ -39,7 +41,6 @@ _HELPER_ENV = {
 }
 #: Arguments of the interpreter that runs the helper.
 _HELPER = ("-I", "-m", "services.agent.inputs.artifacts.fetch_helper")
-_NOBODY = 65_534
 _ERROR_CHARS_MAX = 300
 #: What the helper's limits do not end in time is ended by the runner.
 _EXTRA_S = 60.0
@@ -51,6 +52,7 @@ class ArtifactHandler:
     kind = ARTIFACT
     event_kind = EVENT
     begin_kind = "Downloading Artifacts"
+    stage = 0
 
     def __init__(
         self, top: Path, settings: ArtifactSettings, *, refused_hosts: tuple[str, ...] = ()
@@ -165,8 +167,8 @@ class ArtifactHandler:
 async def _run_helper(work: Path, order: FetchOrder) -> FetchAnswer:
     """Run one helper to its end. Raises FetchRefused with its reason; a cancelled one is killed."""
     if os.geteuid() == 0:
-        order = msgspec.structs.replace(order, uid=_NOBODY, gid=_NOBODY)
-        os.chown(work, _NOBODY, _NOBODY)
+        order = msgspec.structs.replace(order, uid=UNPRIVILEGED_ID, gid=UNPRIVILEGED_ID)
+        os.chown(work, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
     helper = await asyncio.create_subprocess_exec(
         sys.executable,
         *_HELPER,
@@ -214,16 +216,10 @@ def _source(spec: ArtifactInput) -> ArtifactSource:
 
 def _destination(places: TaskDirs, text: str) -> Path:
     """Find a destination on this node. Raises FetchRefused where it leaves the allocation."""
-    for name, path in places.variables().items():
-        text = text.replace(f"${{{name}}}", path)
-    top = str(places.shared.parent)
-    if "\0" in text or "${" in text:
-        raise FetchRefused(f"destination {text[:80]!r} has a reference that is not known")
-    path = text if text.startswith(f"{top}/") else f"{places.task}/{text}"
-    found = Path(normpath(path))
-    if not found.is_relative_to(top) or found == Path(top):
-        raise FetchRefused(f"destination {text[:80]!r} leaves the directory of the allocation")
-    return found
+    try:
+        return resolve_place(places, text)
+    except ValueError as err:
+        raise FetchRefused(f"destination {err}") from err
 
 
 def _owner(spec: ArtifactInput, user: str) -> tuple[int, int] | None:

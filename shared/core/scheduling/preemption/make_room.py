@@ -25,6 +25,7 @@ from shared.core.scheduling.reconcile.service_jobs import PlacementRequest
 from shared.core.scheduling.reservations.amounts import NO_LIMIT
 from shared.core.scheduling.selection.alternatives import assign_resources
 from shared.core.scheduling.selection.candidates import ask_columns
+from shared.core.scheduling.selection.data_nodes import chosen_positions
 
 
 def make_room(
@@ -50,9 +51,9 @@ def make_room(
         made = evictor.place(ask, len(rest), rules)
         if made is not None:
             plan.placed.append(made.placement)
-            positions = rest[: made.placement.placed]
+            positions = chosen_positions(plan.state, request, rest, made.placement)
             parts.append(PlacedPart(made.placement, positions, variant, made.holdings))
-            rest = rest[made.placement.placed :]
+            rest = rest[~np.isin(rest, positions)]
     return parts
 
 

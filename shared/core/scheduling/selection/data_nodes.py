@@ -17,6 +17,8 @@ from shared.core.scheduling.plan_state import PlanState, counted, fits_in_place_
 from shared.core.scheduling.reconcile.service_jobs import PlacementRequest
 from shared.core.scheduling.reservations.own_rooms import origin_rows
 from shared.core.scheduling.selection.alternatives import place_group
+from shared.core.scheduling.selection.candidates import Placement
+from shared.core.state.state import State
 from shared.core.state.tables.allocations import EVICT, TERMINAL
 
 Positions = NDArray[np.intp]
@@ -60,6 +62,27 @@ def place_on_data_nodes(
         taken[positions] = True
         named.append(PlacedPart(part.placement, positions, part.variant, part.holdings))
     return named, np.flatnonzero(~taken & ~waits)
+
+
+def chosen_positions(
+    state: State, request: PlacementRequest, open_: Positions, placement: Placement
+) -> Positions:
+    """Say which of the open positions are placed: on the node of its data each that has one there, else the first.
+
+    Shapes: open_ (R,); result (P,), in the order of the placement's rows.
+    """
+    if not has_data_nodes(request):
+        return open_[: placement.placed]
+    rows = origin_rows(state, request)[open_]
+    queues: dict[int, list[int]] = {}
+    for position, row in zip(open_.tolist(), rows.tolist(), strict=True):
+        if row >= 0:
+            queues.setdefault(int(state.allocations.node[row]), []).append(position)
+    nodes = np.repeat(placement.rows, placement.counts).tolist()
+    found = [queues[node].pop(0) if queues.get(node) else -1 for node in nodes]
+    taken = frozenset(found)
+    left = iter([position for position in open_.tolist() if position not in taken])
+    return np.array([next(left) if one < 0 else one for one in found], dtype=np.intp)
 
 
 def waits_for_data(

@@ -489,7 +489,7 @@ TABLE_CODECS: dict[str, ObjectCodec] = {
 }
 
 #: Releases whose snapshots are read beside those of this one.
-OLDER_RELEASES = frozenset({"0.1.0", "0.2.0", "0.3.0", "0.4.0"})
+OLDER_RELEASES = frozenset({"0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0"})
 #: Tables that came after release 0.1.0: its snapshots have none of them.
 LATER_TABLES: frozenset[str] = frozenset({"deployments", "launches", "rollouts"})
 #: table -> fingerprints of older formats that the codec above reads too: entries of theirs lack fields that have a

@@ -6,7 +6,7 @@ import pytest
 
 from schemas.base import JobId
 from schemas.jobs import Constraint, ReschedulePolicy, UpdatePolicy
-from schemas.policy import SetEligibility
+from schemas.policy import Policy, Preemption, SetEligibility
 from tests.builders import SECOND, Cluster, group, join, register
 
 SOON = ReschedulePolicy(attempts=5, unlimited=False, interval_ns=3_600 * SECOND, delay_ns=0)
@@ -143,3 +143,27 @@ def test_each_goes_to_its_own_data() -> None:
     after = {int(table.index[row]): node_of(world, row) for row in world.rows()}
     assert after == before
     assert len(set(before.values())) == 3
+
+
+@pytest.mark.parametrize("cheap", ["a", "b"])
+def test_evictions_bring_each_to_its_own_data(cheap: str) -> None:
+    """Others have taken the rooms of two that failed; whichever node is cheaper to free, each has its data again."""
+    world = Cluster(policy=Policy(preemption=Preemption(service=True)))
+    world.do(join("a"), join("b"))
+    app = group(
+        count=2, sticky=True, distinct_hosts="group", memory_mib=800, disk_mib=1, reschedule=SOON
+    )
+    world.run(register("app", app, priority=80))
+    run_all(world)
+    index = world.state.allocations.index
+    before = {int(index[row]): node_of(world, row) for row in world.rows()}
+    assert sorted(before.values()) == ["a", "b"]
+    for row in world.rows():
+        world.report(node_of(world, row), (row, "failed"))
+    for name in ("a", "b"):
+        here = (Constraint(left="${node.unique.id}", operator="=", right=name),)
+        sand = group("sand", memory_mib=800, disk_mib=1, constraints=here)
+        world.run(register(f"sand-{name}", sand, priority=20 if name == cheap else 40))
+    settle(world)
+    after = {int(index[row]): node_of(world, row) for row in world.rows()}
+    assert after == before

@@ -1,0 +1,1 @@
+"""Templates: rendered by a helper process, written by the agent."""
