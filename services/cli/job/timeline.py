@@ -69,7 +69,7 @@ def timeline(out: CommandOutput, *, job_id: str, directory: str, live: bool, tra
     if trace:
         _write(Path(trace), job_id, found)
     reasons = [one for one in found if one.lane == "waiting"]
-    waited_s = round(sum(one.held_s for one in reasons), 6)
+    waited_s = waited_time_s(reasons)
     out.result(TimelineResult(job_id, found, waited_s, trace, source.seq, source.cluster_id))
     base_ns = found[0].from_ns
     # A narrow column would break a sentence into single words.
@@ -100,6 +100,16 @@ def timeline(out: CommandOutput, *, job_id: str, directory: str, live: bool, tra
     if trace:
         out.line(f"{trace} can be opened in chrome://tracing or ui.perfetto.dev")
     return 2 if source.problems else 0
+
+
+def waited_time_s(waits: list[TimelineInterval]) -> float:
+    """How long something of the job waited, in s: two groups that wait at the same time wait once."""
+    total_s, end_s = 0.0, 0.0
+    for from_ns, held_s in sorted((one.from_ns, one.held_s) for one in waits):
+        begin_s = max(from_ns / 1e9, end_s)
+        end_s = max(end_s, from_ns / 1e9 + held_s)
+        total_s += max(0.0, end_s - begin_s)
+    return round(total_s, 6)
 
 
 def _interval(row: tuple[Any, ...]) -> TimelineInterval:
