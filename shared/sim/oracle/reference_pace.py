@@ -1,9 +1,11 @@
 """The pace of updates and drains, counted again from the log: how many stop by our own act while others have no health.
 
 A part of the reference model; it shares no code with the scheduler. A plan is judged by what its snapshot could show:
-what became unhealthy or ended after that is not a fault of it.
+what became unhealthy or ended after that is not a fault of it. What a plan in parts replaces is judged by its last
+part: one without health that a later part stops is not counted by the scheduler either.
 """
 
+from dataclasses import dataclass, field
 from typing import Any
 
 from schemas import allocations, plans
@@ -12,6 +14,15 @@ from schemas.jobs import GroupSpec
 
 _HEALTHY, _UNHEALTHY = HEALTHS.index("healthy"), HEALTHS.index("unhealthy")
 _CHANGED, _DRAINED = "job changed", "its node is drained"
+
+
+@dataclass(slots=True)
+class _Stopped:
+    """What a plan stopped so far."""
+
+    rows: set[int] = field(default_factory=set)
+    #: allocations by reason and group, of the reasons that have a pace.
+    counts: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
 class ReferencePace:
@@ -26,9 +37,8 @@ class ReferencePace:
         self._since: dict[int, int] = {}
         #: row -> code that it had before it was updated in place, and the seq of that.
         self._before: dict[int, tuple[int, int]] = {}
-        #: plan in parts and what it stopped of a group so far, by reason and name.
-        self._parts: tuple[str, int] = ("", 0)
-        self._so_far: dict[tuple[str, str], int] = {}
+        #: by worker and number of a plan of which parts follow.
+        self._begun: dict[tuple[str, int], _Stopped] = {}
 
     def place(self, row: int) -> None:
         """Nothing is known of an allocation that was placed."""
@@ -49,24 +59,26 @@ class ReferencePace:
 
     def check(self, job: Any, event: plans.PlanCommitted) -> None:
         """Check the stops of a plan, before they are applied. Raises InvariantBroken."""
-        seen = event.origin.snapshot_seq
-        stopping = {row for stop in event.stops for row in stop.rows}
-        plan = (event.origin.worker, event.origin.number)
-        if plan != self._parts:
-            self._parts, self._so_far = plan, {}
-        touched: set[tuple[str, str]] = set()
+        origin = event.origin
+        stopped = self._begun.setdefault((origin.worker, origin.number), _Stopped())
+        drained: set[str] = set()
         for stop in event.stops:
-            if stop.reason == _CHANGED or (stop.reason == _DRAINED and stop.tied):
-                for row in stop.rows:
-                    what = (stop.reason, self._model.allocs[row].group)
-                    self._so_far[what] = self._so_far.get(what, 0) + 1
-                    touched.add(what)
-        for reason, name in sorted(touched):
-            count = self._so_far[reason, name]
+            stopped.rows.update(stop.rows)
+            if stop.reason != _CHANGED and not (stop.reason == _DRAINED and stop.tied):
+                continue
+            for row in stop.rows:
+                name = self._model.allocs[row].group
+                stopped.counts[stop.reason, name] = stopped.counts.get((stop.reason, name), 0) + 1
+                if stop.reason == _DRAINED:
+                    drained.add(name)
+        for name in sorted(drained):
+            self._moved(job, name, stopped.counts[_DRAINED, name], origin.snapshot_seq)
+        if origin.part < origin.parts - 1:
+            return
+        del self._begun[origin.worker, origin.number]
+        for (reason, name), count in sorted(stopped.counts.items()):
             if reason == _CHANGED:
-                self._updated(job, name, count, seen=seen, stopping=stopping)
-            else:
-                self._moved(job, name, count, seen)
+                self._updated(job, name, count, seen=origin.snapshot_seq, stopping=stopped.rows)
 
     def _updated(self, job: Any, name: str, count: int, *, seen: int, stopping: set[int]) -> None:
         """No more are replaced than max_parallel, less the new ones without health."""
