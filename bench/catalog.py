@@ -32,6 +32,7 @@ BENCHMARKS: Mapping[str, str] = MappingProxyType(
         "p24": "bench.change.cron_minute",
         "p25": "bench.change.dispatch_rate",
         "p27": "bench.throughput.gateway_load",
+        "p27-page": "bench.latency.console_page",
         "archive": "bench.log.archive_export",
         "curve": "bench.throughput.worker_scaling_simulated",
         "memory": "bench.footprint.ten_million_allocs",

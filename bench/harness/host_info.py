@@ -5,6 +5,7 @@ A machine that is too small is refused with the size that would fit.
 
 import os
 import platform
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ class HostRequirements(msgspec.Struct, frozen=True, kw_only=True):
     cores: int = 2
     memory_mib: int = 1_024
     base_mib: int = 512
+    #: programs that must be installed.
+    programs: tuple[str, ...] = ()
 
     def mib(self, size: float) -> int:
         """Memory at a fraction of the size, MiB."""
@@ -61,6 +64,10 @@ def check_requirements(
 ) -> None:
     """Raise CliError when `size` of a benchmark does not fit; None: the full size, by default."""
     wanted = 1.0 if size is None else size
+    missing = [program for program in needs.programs if shutil.which(program) is None]
+    if missing:
+        text = f"{name} requires {', '.join(missing)}"
+        raise CliError("machine", f"{text}: not installed, or not in PATH")
     lacks = []
     # Fewer cores only take longer, which an explicit --size accepts.
     if machine.cores < needs.cores and size is None:

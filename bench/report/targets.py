@@ -302,6 +302,22 @@ REPORT_ENTRIES: Final[dict[str, ReportEntry]] = {
             ),
         ),
     ),
+    "p27": ReportEntry(
+        bars=(
+            Target("reads_per_s", 2_000, 2_000, least=True),
+            Target("blocked_cpu_pct", 5.0, 5.0),
+            Target("viewers_cpu_pct", 20.0, 20.0),
+        ),
+    ),
+    "p27-page": ReportEntry(
+        bars=(
+            Target("first_picture_ms", 1_000.0, 1_000.0),
+            Target("frame_p95_ms", 16.0, 16.0),
+            Target("to_pixel_p95_ms", 250.0, 250.0),
+            Target("moment_ms", 300.0, 300.0, label="slowest moment, ms"),
+        ),
+        note="Debian's chromium without a GPU: pixels are drawn by the CPU, on the cores that the cluster uses.",
+    ),
     "moments": ReportEntry(
         bars=(Target("state_s", 2.0, 2.0), Target("slowest_s", 2.0, 2.0)),
         picture=("fastest_s", "state_s", "slowest_s"),

@@ -3,7 +3,7 @@
 Reads come over eight kept connections, one after the other on each. Blocked queries all wait for one job; the CPU of
 the gateway is measured while nothing changes, then the job is evaluated and each of them must be answered. Viewers
 follow the live feed while jobs are placed. The figures to reach: 2,000 reads a second; blocked queries below 5 %, and
-viewers below 20 % of a core. The figures of the page in a browser (frames, log to pixel) are not measured.
+viewers below 20 % of a core. Next: `console_page.py`, the page in a browser.
 """
 
 import asyncio

@@ -11,7 +11,7 @@ from schemas.projections import PlanQuery, Query
 from shared.core.decide.garbage import LogTimeIndex
 from shared.core.runtime.messages import Record
 from shared.core.runtime.replica import Replica
-from shared.core.runtime.restored import Restored
+from shared.core.runtime.restored import Restored, SnapshotExtras
 from shared.core.state.state import State
 from shared.query.answers import QueryEngine
 from shared.query.evaluation_index import EvaluationIndex
@@ -42,6 +42,12 @@ class HistoricalState:
         self.histories.begin_at(restored.asides.since_ns)
         self._log_times.begin_at(restored.asides.marks)
         self.answers.lease = restored.lease
+
+    def asides(self) -> SnapshotExtras:
+        """What a snapshot of this state has beside the tables."""
+        return SnapshotExtras(
+            since_ns=self.histories.open_since_ns(), marks=self._log_times.marks()
+        )
 
     def apply(self, record: Record) -> LogRecord | None:
         """Apply the next record; None: it was foreign. Raises LogError."""

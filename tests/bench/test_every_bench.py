@@ -54,6 +54,7 @@ RESULT = {
     "p24": "p50_ms p99_ms max_ms burst_p50_ms burst_p99_ms",
     "p25": "dispatches_per_s p50_ms p99_ms children",
     "p27": "reads_per_s reads_per_cpu_s blocked_cpu_pct viewers_cpu_pct",
+    "p27-page": "first_picture_ms frame_p95_ms to_pixel_p95_ms moment_ms",
     "archive": "events_per_s allocations_at_ms usage_at_ms",
 }
 

@@ -14,6 +14,7 @@ from typing import Any, cast
 from services.gateway.edge.callers import Caller, Callers, token_of
 from services.gateway.edge.context import GatewaySettings, ServerContext
 from services.gateway.edge.faults import HttpFault, permission_denied
+from services.gateway.edge.kept_snapshots import SNAPSHOTS_MAX, KeptSnapshots, take_snapshot
 from services.gateway.edge.past_states import PastStates
 from services.gateway.role import Gateway
 from shared.archive.export import ExportReader
@@ -21,10 +22,9 @@ from shared.bus.connection.nats_client import BusClient
 from shared.bus.shell.shell import Shell
 from shared.core.runtime.messages import CaughtUp, Record, Stop
 from shared.core.runtime.restored import Restored, SnapshotExtras
-from shared.sim.engine.shared_replica import copy_replica
 
-#: Records of one read. States that are kept to begin a replay at, and records between the first of them.
-BATCH_RECORDS, STATES_MAX, STRIDE = 1_024, 6, 4_000
+#: Records of one read, and between the first snapshots that are kept.
+BATCH_RECORDS, STRIDE = 1_024, 4_000
 TEXT = "this is an archive: nothing in it can be changed, and its tasks cannot be reached"
 
 
@@ -65,9 +65,8 @@ class ArchiveContext(ServerContext):
         #: why it is not shown to its end.
         self.problem = ""
         self._archive_log = ArchiveLog(reading)
-        self._states: list[Restored] = []
-        self._stride = STRIDE
-        self.past = PastStates(self)
+        self._snapshots = KeptSnapshots()
+        self.past = PastStates(self, self._snapshots)
 
     @property
     def is_ready(self) -> bool:
@@ -95,29 +94,26 @@ class ArchiveContext(ServerContext):
         while not self.problem and (batch := await self.log.read(role.seq + 1)):
             effects = role.step(list(batch), 0)
             self.problem = next((one.reason for one in effects if isinstance(one, Stop)), "")
-            if role.seq >= (self._states[-1].replica.seq if self._states else 0) + self._stride:
-                self._keep()
+            self._keep()
             await asyncio.sleep(0)
         # Seen from its end, whatever it waited for by then has settled or not.
         role.step([CaughtUp(role.seq)], role.times.at(role.seq))
 
     def _keep(self) -> None:
-        """Keep the present state; where there are too many, every other one leaves."""
-        role = self.role
+        """Keep a snapshot of the present state, the more seldom the longer the archive is."""
+        role, before = self.role, self._snapshots.newest(self.role.seq)
+        stride = max(STRIDE, role.seq // SNAPSHOTS_MAX)
+        if role.seq < stride + (0 if before is None else before.seq):
+            return
         asides = SnapshotExtras(
             since_ns=role.histories.open_since_ns(), marks=role.log_times.marks()
         )
-        self._states.append(Restored(copy_replica(role.replica), asides, role.answers.lease))
-        if len(self._states) > STATES_MAX:
-            self._states = self._states[1::2]
-            self._stride *= 2
+        self._snapshots.put(take_snapshot(role.replica, asides, role.answers.lease, before))
 
     async def restore(self, last_seq: int) -> Restored | None:
-        """A copy of the newest kept state not behind a seq."""
-        known = [one for one in self._states if one.replica.seq <= last_seq]
-        if not known:
-            return None
-        return Restored(copy_replica(known[-1].replica), known[-1].asides, known[-1].lease)
+        """None: all snapshots of an archive are in memory."""
+        del last_seq
+        return None
 
 
 class _NoShell:

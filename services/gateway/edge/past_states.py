@@ -1,19 +1,26 @@
 """States of past moments: a few are kept, each is moved on by replay or begun anew at the nearest snapshot.
 
-Decides which kept state serves a seq. A state is looked at by one request at a time, since it moves.
+Decides which kept state serves a seq: requests for one moment wait for one state. A state is looked at by one request
+at a time, since it moves, and leaves snapshots in memory on its way. The newest events that it was moved on by are kept
+in words: a page shows them with each moment, and words need the state before each record.
 """
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol, TypeVar
 
+from schemas.envelope import RECORD_DECODER
 from services.gateway.edge.faults import HttpFault, unavailable
+from services.gateway.edge.kept_snapshots import KeptSnapshots, take_snapshot
+from services.gateway.edge.live_feed import RecordLine, record_lines
 from shared.bus.connection.nats_client import BusClient
 from shared.bus.log import snapshots
 from shared.bus.log.log_reader import LogReader
 from shared.bus.log.stored_records import BATCH_RECORDS
+from shared.core.runtime.chain import is_framed
 from shared.core.runtime.messages import Record
 from shared.core.runtime.restored import Restored
 from shared.core.state.state import TABLES
@@ -23,8 +30,12 @@ from shared.query.historical_state import HistoricalState
 T = TypeVar("T")
 #: States kept, and records by which one is moved on rather than begun anew at a snapshot.
 KEPT_MAX, MOVE_MAX = 4, 5_000
+#: Records before a moment whose events are kept in words.
+LINES_KEPT = 50
 #: Replays at a time, and seconds that a request waits for its turn.
 REPLAYS_MAX, TURN_S = 2, 20.0
+#: Replay time behind which a snapshot is kept.
+_SNAPSHOT_S = 0.15
 #: Longest time that a replay holds the loop.
 _SLICE_S = 0.02
 
@@ -71,53 +82,123 @@ class BusSource:
 
 
 class _Kept:
-    def __init__(self) -> None:
-        self.past = HistoricalState()
-        self.lock = asyncio.Lock()
-        self.used_s = 0.0
+    """A state. `bound`: the seq that it is moved to; None: it has to begin."""
 
-    @property
-    def seq(self) -> int:
-        return self.past.replica.seq
+    def __init__(self, bound: int) -> None:
+        self.past: HistoricalState | None = None
+        self.bound = bound
+        #: (seq, its events) of consecutive records up to the present one.
+        self.lines: deque[tuple[int, list[RecordLine]]] = deque(maxlen=LINES_KEPT)
+        #: time that it was replayed since the last snapshot.
+        self.replayed_s = 0.0
+        self.lock = asyncio.Lock()
+        self.used_s = time.monotonic()
 
 
 class PastStates:
-    """States by seq, of one log."""
+    """States by seq, of one log. `snapshots`: those that are known from the beginning."""
 
-    def __init__(self, source: PastSource) -> None:
+    def __init__(self, source: PastSource, snapshots: KeptSnapshots | None = None) -> None:
         self._source = source
+        self._snapshots = KeptSnapshots() if snapshots is None else snapshots
         self._kept: list[_Kept] = []
         self._replays = asyncio.Semaphore(REPLAYS_MAX)
 
-    async def read(
-        self,
-        seq: int,
-        read: Callable[[HistoricalState], T],
-        *,
-        through: int = 0,
-        look: Look | None = None,
-    ) -> T:
-        """What `read` makes of the state behind `seq`; then `look` sees the records up to `through`.
+    async def read(self, seq: int, read: Callable[[HistoricalState], T]) -> T:
+        """What `read` makes of the state behind `seq`.
 
         Raises HttpFault: 410 before the first kept record, 503 without the bus or a turn.
         """
-        log = self._source.log
-        async with self._turn():
-            kept = await self._nearest(seq)
-            async with kept.lock:
-                if kept.seq > seq:
-                    # Another request moved it on since it was chosen.
-                    kept = await self._begun(seq)
-                kept.used_s = time.monotonic()
-                try:
-                    await _move(kept.past, log, seq)
-                    found = read(kept.past)
-                    if through > seq:
-                        await _move(kept.past, log, through, look)
-                except (LogError, LogDropped):
-                    self._kept = [one for one in self._kept if one is not kept]
-                    raise
-                return found
+        async with self._turn(), self._at(seq) as kept:
+            assert kept.past is not None
+            return read(kept.past)
+
+    async def events(self, first: int, last: int) -> list[RecordLine]:
+        """Events of some records in words, oldest first. Raises HttpFault as `read`."""
+        lines: list[RecordLine] = []
+        if last - first < LINES_KEPT:
+            async with self._turn(), self._at(last) as kept:
+                if kept.lines and kept.lines[0][0] <= first:
+                    return [one for seq, told in kept.lines if seq >= first for one in told]
+
+        def look(past: HistoricalState, record: Record) -> None:
+            if record.seq >= first:
+                lines.extend(_lines(past, record))
+
+        async with self._turn(), self._at(first - 1, bound=last) as kept:
+            await self._move(kept, last, look)
+        return lines
+
+    @asynccontextmanager
+    async def _at(self, seq: int, *, bound: int = 0) -> AsyncIterator[_Kept]:
+        """A kept state at a seq, for this request alone. `bound`: to where the request moves it on."""
+        kept = self._chosen(seq, max(seq, bound))
+        async with kept.lock:
+            try:
+                if kept.past is None:
+                    kept.past = await self._restored(seq)
+                await self._move(kept, seq)
+                yield kept
+            except (LogError, LogDropped, BusUnavailable):
+                self._kept = [one for one in self._kept if one is not kept]
+                raise
+
+    def _chosen(self, seq: int, bound: int) -> _Kept:
+        """A kept state that is or will be at or little before a seq, else a new one."""
+        near = [one for one in self._kept if one.bound <= seq <= one.bound + MOVE_MAX]
+        if near:
+            found = max(near, key=lambda one: one.bound)
+        else:
+            found = _Kept(bound)
+            self._kept.append(found)
+            # The one that was not used longest leaves.
+            free = [one for one in self._kept if one is not found and not one.lock.locked()]
+            if len(self._kept) > KEPT_MAX and free:
+                self._kept.remove(min(free, key=lambda one: one.used_s))
+        found.bound = bound
+        found.used_s = time.monotonic()
+        return found
+
+    async def _restored(self, seq: int) -> HistoricalState:
+        """A state at the newest snapshot before a seq."""
+        past, known = HistoricalState(), self._snapshots.newest(seq)
+        stored = None
+        if known is None or seq - known.seq > MOVE_MAX:
+            stored = await self._source.restore(max(seq, 1))
+        if stored is not None and (known is None or stored.replica.seq > known.seq):
+            past.begin_at(stored)
+        elif known is not None:
+            past.begin_at(await asyncio.to_thread(known.restored))
+        return past
+
+    async def _move(self, kept: _Kept, seq: int, look: Look | None = None) -> None:
+        """Move a kept state on, and keep the newest events in words."""
+        assert kept.past is not None
+        begin = seq - LINES_KEPT
+
+        def described(past: HistoricalState, record: Record) -> None:
+            if record.seq > begin:
+                kept.lines.append((record.seq, _lines(past, record)))
+            if look is not None:
+                look(past, record)
+
+        if kept.past.replica.seq < begin:
+            kept.lines.clear()
+        async for took_s in _slices(kept.past, self._source.log, seq, described):
+            kept.replayed_s += took_s
+            if kept.replayed_s > _SNAPSHOT_S:
+                await self._keep(kept)
+
+    async def _keep(self, kept: _Kept) -> None:
+        """Keep a snapshot of where a state is, unless there is one little before."""
+        past, kept.replayed_s = kept.past, 0.0
+        assert past is not None
+        before = self._snapshots.newest(past.replica.seq)
+        if before is not None and before.seq >= past.replica.seq - LINES_KEPT:
+            return
+        asides, lease = past.asides(), past.answers.lease
+        made = await asyncio.to_thread(take_snapshot, past.replica, asides, lease, before)
+        self._snapshots.put(made)
 
     async def replay(self, seq: int, look: Look | None = None) -> HistoricalState:
         """A state of its own at `seq`. Raises HttpFault as `read`.
@@ -131,7 +212,8 @@ class PastStates:
                 restored = await self._source.restore(seq)
                 if restored is not None:
                     past.begin_at(restored)
-            await _move(past, log, seq, look)
+            async for _ in _slices(past, log, seq, look):
+                pass
         return past
 
     @asynccontextmanager
@@ -152,30 +234,18 @@ class PastStates:
         finally:
             self._replays.release()
 
-    async def _nearest(self, seq: int) -> _Kept:
-        """A kept state at or little before a seq, else a new one."""
-        near = [one for one in self._kept if one.seq <= seq <= one.seq + MOVE_MAX]
-        return max(near, key=lambda one: one.seq) if near else await self._begun(seq)
 
-    async def _begun(self, seq: int) -> _Kept:
-        """A new state at the newest snapshot before a seq; the one that was not used longest leaves."""
-        made = _Kept()
-        restored = await self._source.restore(max(seq, 1))
-        if restored is not None:
-            made.past.begin_at(restored)
-        made.used_s = time.monotonic()
-        self._kept.append(made)
-        if len(self._kept) > KEPT_MAX:
-            free = [one for one in self._kept if one is not made and not one.lock.locked()]
-            if free:
-                self._kept.remove(min(free, key=lambda one: one.used_s))
-        return made
+def _lines(before: HistoricalState, record: Record) -> list[RecordLine]:
+    """The events of a record in words, by the names of the state before it."""
+    if not is_framed(record.data):
+        return []
+    return record_lines(before.state, RECORD_DECODER.decode(record.data), record.seq)
 
 
-async def _move(
+async def _slices(
     past: HistoricalState, log: RecordReader, seq: int, look: Look | None = None
-) -> None:
-    """Apply records up to a seq. Raises LogError, LogDropped, BusUnavailable."""
+) -> AsyncIterator[float]:
+    """Apply records up to a seq; yields the seconds of each slice. Raises LogError, LogDropped, BusUnavailable."""
     while past.replica.seq < seq:
         batch = await log.read(past.replica.next_seq)
         if not batch:
@@ -187,6 +257,8 @@ async def _move(
             if look is not None:
                 look(past, record)
             past.apply(record)
-            if time.monotonic() - began_s > _SLICE_S:
+            if (took_s := time.monotonic() - began_s) > _SLICE_S:
+                yield took_s
                 await asyncio.sleep(0)
                 began_s = time.monotonic()
+        yield time.monotonic() - began_s

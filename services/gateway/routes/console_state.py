@@ -11,9 +11,7 @@ from services.gateway.edge.agents import streamed
 from services.gateway.edge.call import Call
 from services.gateway.edge.faults import HttpFault
 from services.gateway.edge.followed_log import dropped
-from services.gateway.edge.live_feed import RecordLine, record_lines
 from services.gateway.edge.route import Endpoint
-from shared.core.runtime.chain import is_framed
 from shared.core.runtime.messages import Record
 from shared.core.state.state import State
 from shared.errors import BusUnavailable, LogDropped
@@ -105,14 +103,8 @@ async def read_events(call: Call) -> object:
     begin = max(call.number("from") or last - limit + 1, first, 1)
     if begin > last:
         raise HttpFault(400, f"from must be up to {last}, was {begin}")
-    lines: list[RecordLine] = []
-
-    def look(past: HistoricalState, record: Record) -> None:
-        if is_framed(record.data) and record.seq >= begin:
-            lines.extend(record_lines(past.state, RECORD_DECODER.decode(record.data), record.seq))
-
     last = min(last, begin + limit - 1)
-    await call.server.past.read(begin - 1, lambda _: None, through=last, look=look)
+    lines = await call.server.past.events(begin, last)
     kinds, job, node = tuple(call.texts("kind")), call.text("job"), call.text("node")
     wanted = [
         one

@@ -10,7 +10,9 @@ class Live {
   constructor() {
     this.seq = 0;
     this.t_ms = 0;
-    /** @type {any[]} newest events, oldest first */
+    /** seq behind which this connection began; 0: it has not yet. */
+    this.began = 0;
+    /** @type {any[]} newest events of this connection, oldest first */
     this.lines = [];
     /** @type {Array<(change: Change) => void>} */
     this._listeners = [];
@@ -67,6 +69,9 @@ class Live {
       return;
     }
     if (kind === "seq") {
+      // What came between two connections is not in the list.
+      this.began = data.seq;
+      this.lines = [];
       this.onState(true, "");
       return;
     }

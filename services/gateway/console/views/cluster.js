@@ -1,7 +1,7 @@
 // The cluster: all nodes on a canvas, counts, what waits, the newest events. Live, or at any past seq.
 
 import { h, plain } from "../lib/dom.js";
-import { json, query, request } from "../lib/api.js";
+import { Fault, json, query, request } from "../lib/api.js";
 import { clock, number, percent } from "../lib/format.js";
 import { address, here } from "../lib/router.js";
 import { live } from "../lib/live.js";
@@ -69,16 +69,18 @@ function fullest(fleet) {
 export async function cluster({ at }, signal) {
   const one = made(), { picture } = one;
   const isOther = one.at !== at || (!at && !one.isCurrent);
-  const columns = async () => (isOther ? (await request("/v1/caravan/fleet", { at }, { signal })).arrayBuffer() : null);
-  const [found, waiting, past, raw] = await Promise.all([
-    query("cluster", {}, at, signal), query("waiting", { limit: 10 }, at, signal),
-    at ? json("/v1/caravan/events", { to: at, limit: EVENTS }, { signal }) : null, columns()]);
-  if (raw) {
+  // The picture is drawn as soon as it is there, whatever else the page waits for.
+  const drawn = async () => {
+    if (!isOther) return;
+    const raw = await (await request("/v1/caravan/fleet", { at }, { signal })).arrayBuffer();
     one.at = at;
     picture.take(new Fleet(raw));
     // What changed while the columns were on their way is asked for again.
     one.isCurrent = one.missed <= /** @type {Fleet} */ (picture.fleet).seq;
-  }
+  };
+  const [found, waiting, past] = await Promise.all([
+    query("cluster", {}, at, signal), query("waiting", { limit: 10 }, at, signal),
+    at ? json("/v1/caravan/events", { to: at, limit: EVENTS }, { signal }) : null, drawn()]);
   const fleet = /** @type {Fleet} */ (picture.fleet);
   const states = new Map();
   fleet.ids.forEach((_, row) => states.set(fleet.status(row), (states.get(fleet.status(row)) ?? 0) + 1));
@@ -88,7 +90,7 @@ export async function cluster({ at }, signal) {
     dispatchEvent(new HashChangeEvent("hashchange"));
   };
   const full = fullest(fleet);
-  const lines = at ? past.lines : live.lines.length >= EVENTS ? live.lines : await recent(signal);
+  const lines = at ? past.lines : live.lines.length >= EVENTS ? live.lines : recent();
   return [
     h("h1", {}, "Cluster"),
     found.alarms.length > 0 && h("ul.alarms", { role: "alert" }, found.alarms.map((/** @type {string} */ text) => h("li", {}, text))),
@@ -114,12 +116,22 @@ export async function cluster({ at }, signal) {
   ];
 }
 
-/** Events from before this page was opened. @param {AbortSignal} signal */
-async function recent(signal) {
-  const found = await json("/v1/caravan/events", { limit: EVENTS }, { signal });
-  const newest = found.lines.at(-1)?.seq ?? 0;
-  const known = live.lines.filter((/** @type {any} */ one) => one.seq > newest);
-  return [...found.lines, ...known];
+/** Events from before the feed began; the page is shown without them until they come. */
+let older = { to: 0, lines: /** @type {any[]} */ ([]) };
+
+function recent() {
+  if (live.began && older.to !== live.began) {
+    const asked = (older = { to: live.began, lines: [] });
+    json("/v1/caravan/events", { to: asked.to, limit: EVENTS }).then((found) => {
+      asked.lines = found.lines;
+      dispatchEvent(new HashChangeEvent("hashchange"));
+    }, (err) => {
+      // Asked again with the next picture.
+      if (older === asked) older = { to: 0, lines: [] };
+      if (!(err instanceof Fault)) throw err;
+    });
+  }
+  return [...older.lines, ...live.lines];
 }
 
 /** @param {string} title @param {string} value @param {...any} more */
