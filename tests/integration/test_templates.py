@@ -15,6 +15,7 @@ from services.agent.executor.data_dir import DataDir, TaskDirs
 from services.agent.inputs.input_handler import InputContext, InputFailed
 from services.agent.inputs.templates import handler as module
 from services.agent.inputs.templates.handler import FILE_BYTES_MAX, TemplateHandler
+from services.agent.inputs.templates.settings import TemplateSettings
 from shared.core.runtime.agent_messages import TaskInput, TaskLaunch
 from shared.core.runtime.input_specs import TemplateInput
 from shared.core.state.ids import alloc_id
@@ -197,6 +198,24 @@ def test_a_source_and_files_are_read_below_the_task(home: Home) -> None:
     assert "not watched" in str(home.refused('{{ file "local/name" }}'))
     (local / "large").write_bytes(b"x" * (FILE_BYTES_MAX + 1))
     assert not home.refused(source="local/large").recoverable
+
+
+def test_what_the_operator_denies_is_refused_on_the_node(home: Home) -> None:
+    """By default executeTemplate, with the name of the setting; patterns name many functions (S41)."""
+    text = '{{ define "a" }}{{ sprig_upper "x" }}{{ end }}{{ executeTemplate "a" }}'
+    setting = "(CARAVAN_AGENT_TEMPLATE_FUNCTION_DENYLIST)"
+    failed = home.refused(text)
+    reason = f"local/x: line 1: function executeTemplate is not allowed on this node {setting}"
+    assert (failed.recoverable, str(failed)) == (False, reason)
+    allowing = TemplateSettings(function_denylist="writeToFile")
+    home.handler = TemplateHandler(home.data.top, home._view, allowing)
+    assert home.rendered(text).read_text() == "X"
+    denying = TemplateSettings(function_denylist="sprig_*")
+    home.handler = TemplateHandler(home.data.top, home._view, denying)
+    local = home.places.task / "local"
+    (local / "t.tpl").write_text(text)
+    for more in ({"data": text}, {"source": "local/t.tpl"}):
+        assert "sprig_upper is not allowed" in str(home.refused(**more))
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from services.agent.inputs.helper_rights import UNPRIVILEGED_ID
 from services.agent.inputs.input_handler import InputContext, InputFailed
 from services.agent.inputs.places import resolve_place
 from services.agent.inputs.templates.render_order import FilesGiven, RenderAnswer, RenderOrder
+from services.agent.inputs.templates.settings import TemplateSettings
 from services.agent.safe_open import is_swapped, open_below, open_regular, replace_below
 from shared.core.runtime.agent_messages import TaskInput
 from shared.core.runtime.input_specs import TEMPLATE, TemplateInput
@@ -62,9 +63,10 @@ class TemplateHandler:
     #: bounded here, so that a start does not wait for those of other tasks in its own time.
     timeout_s: float | None = None
 
-    def __init__(self, top: Path, view: TaskView) -> None:
+    def __init__(self, top: Path, view: TaskView, settings: TemplateSettings | None = None) -> None:
         self._top = top
         self._view = view
+        self._denied = (settings or TemplateSettings()).denied
         self._gate = asyncio.Semaphore(max(2, os.cpu_count() or 1))
         #: allocation -> (task, input) -> variables.
         self._variables: dict[str, dict[tuple[str, str], dict[str, str]]] = {}
@@ -108,6 +110,7 @@ class TemplateHandler:
             left_delimiter=spec.left_delimiter,
             right_delimiter=spec.right_delimiter,
             error_on_missing_key=spec.error_on_missing_key,
+            denied=self._denied,
             reads_files=spec.reads_files,
             is_env=spec.env,
             env={**spec.node, **view, **about.launch.env},

@@ -22,6 +22,7 @@ from shared.gotemplate.functions.catalog import UNBUILT_SOURCES, FunctionPolicy
 from shared.gotemplate.syntax.constants import bytes_of, text_of
 from shared.gotemplate.template import Template, parse_template
 from shared.jobspec.checks.templates import FILE_UNWATCHED
+from shared.jobspec.drivers.switches import TEMPLATE_DENYLIST
 
 _MEMORY_BYTES = 1 << 30
 #: The engine's budget ends a pass long before.
@@ -119,7 +120,10 @@ def _give_up_rights(order: RenderOrder) -> None:
 
 
 def _parsed(order: RenderOrder) -> Template:
-    policy = FunctionPolicy(unbuilt=unbuilt_functions(reads_files=order.reads_files))
+    policy = FunctionPolicy(
+        denied=dict.fromkeys(order.denied, f"is not allowed on this node ({TEMPLATE_DENYLIST})"),
+        unbuilt=unbuilt_functions(reads_files=order.reads_files),
+    )
     text = order.data if order.source is None else text_of(order.source)
     delimiters = (order.left_delimiter, order.right_delimiter)
     return parse_template(text, delimiters=delimiters, policy=policy)

@@ -12,6 +12,8 @@ class RenderOrder(msgspec.Struct, frozen=True, kw_only=True):
     left_delimiter: str = ""
     right_delimiter: str = ""
     error_on_missing_key: bool = False
+    #: patterns of functions that the node's operator denies.
+    denied: tuple[str, ...] = ()
     #: `file` may be used.
     reads_files: bool = False
     #: the text is read as variables.
