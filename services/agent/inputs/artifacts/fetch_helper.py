@@ -104,7 +104,7 @@ def _give_up_rights(order: FetchOrder) -> None:
         resource.RLIMIT_NOFILE: _OPEN_FILES,
         resource.RLIMIT_FSIZE: order.bytes_max,
     }
-    give_up_rights(owner=(order.uid, order.gid), agent_pid=order.agent_pid, limits=limits)
+    give_up_rights(owner=(order.uid, order.gid), parent_pid=order.agent_pid, limits=limits)
     try:
         landlock.restrict(read=READABLE, write=(".",))
     except OSError as err:

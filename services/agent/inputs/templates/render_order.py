@@ -20,11 +20,6 @@ class RenderOrder(msgspec.Struct, frozen=True, kw_only=True):
     is_env: bool = False
     env: dict[str, str] = {}
     now_ns: int = 0
-    #: the rights to work with; -1: those that it has.
-    uid: int = -1
-    gid: int = -1
-    #: the helper dies with it.
-    agent_pid: int
 
 
 class FilesGiven(msgspec.Struct, frozen=True, kw_only=True):
