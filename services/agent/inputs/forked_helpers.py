@@ -5,13 +5,16 @@ The process that forks them ends when none was needed for a while.
 
 import asyncio
 import contextlib
+import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from services.agent.drivers.process.fork_server import ForkServer
 
 #: Without work the process is ended: the next start pays for another.
 IDLE_S = 300.0
+#: Within that time a parent has ended a helper that is not awaited any more.
+END_S = 5.0
 _WORDS_CHARS_MAX = 300
 _SAID_BYTES_MAX = 1 << 16
 
@@ -71,14 +74,23 @@ class Helpers:
         self._idle: asyncio.TimerHandle | None = None
 
     @contextlib.asynccontextmanager
-    async def begin(self, line_bytes_max: int) -> AsyncIterator[Helper]:
-        """Begin a helper; it is killed when the context ends. Raises OSError."""
+    async def begin(self, line_bytes_max: int, fds: Sequence[int] = ()) -> AsyncIterator[Helper]:
+        """Begin a helper; when the context ends it is killed, and gone. Raises OSError.
+
+        `fds`: descriptors that it gets before the first line, beside a byte.
+        """
         self._stay()
         self._count += 1
         ours, theirs = socket.socketpair()
+        life, theirs_too = os.pipe()
+        # The thread closes its ends, also when it is not awaited any more: a cancelled one might never run.
+        loop = asyncio.get_running_loop()
+        sent = loop.run_in_executor(None, self._hand_over, theirs, theirs_too)
+        sent.add_done_callback(asyncio.Future.exception)
         try:
-            # The thread closes its end: a cancellation does not take the descriptor from under it.
-            await asyncio.to_thread(self._hand_over, theirs)
+            if fds:
+                socket.send_fds(ours, [b"\n"], fds)
+            await asyncio.shield(sent)
             reader, writer = await asyncio.open_unix_connection(sock=ours, limit=line_bytes_max)
             try:
                 yield Helper(reader, writer, self._server)
@@ -86,15 +98,31 @@ class Helpers:
                 writer.transport.abort()
         finally:
             ours.close()
+            await self._ended(life)
             self._count -= 1
             if not self._count:
-                loop = asyncio.get_running_loop()
                 self._idle = loop.call_later(IDLE_S, self._end_idle)
 
     def close(self) -> None:
         """End them all."""
         self._stay()
         self._server.close()
+
+    async def _ended(self, life: int) -> None:
+        """Wait until a helper has ended. A parent that does not end it is ended itself, and all its helpers with it."""
+        loop = asyncio.get_running_loop()
+        over = asyncio.Event()
+        loop.add_reader(life, over.set)
+        try:
+            try:
+                async with asyncio.timeout(END_S):
+                    await over.wait()
+            except TimeoutError:
+                await asyncio.to_thread(self._server.close)
+                await over.wait()
+        finally:
+            loop.remove_reader(life)
+            os.close(life)
 
     def _stay(self) -> None:
         if self._idle is not None:
@@ -106,6 +134,9 @@ class Helpers:
         self._idle = None
         self._server.close()
 
-    def _hand_over(self, theirs: socket.socket) -> None:
-        with theirs:
-            self._server.hand_over(b"work", (theirs.fileno(),))
+    def _hand_over(self, theirs: socket.socket, life: int) -> None:
+        try:
+            with theirs:
+                self._server.hand_over(b"work", (theirs.fileno(), life))
+        finally:
+            os.close(life)

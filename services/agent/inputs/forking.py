@@ -21,11 +21,12 @@ _WORD_BYTES = 16
 
 
 class _Helper:
-    """One that works. `agent`: a copy of its socket, by which the other end is seen to close."""
+    """One that works. `agent`: a copy of its socket, to see the other end close; `life`: closed when it has ended."""
 
-    def __init__(self, pid: int, agent: socket.socket) -> None:
+    def __init__(self, pid: int, agent: socket.socket, life: int) -> None:
         self.pid = pid
         self.agent = agent
+        self.life = life
         self.pidfd = os.pidfd_open(pid)
 
     def kill(self) -> None:
@@ -41,19 +42,23 @@ class _Helper:
                 self.agent.send(words.encode(), socket.MSG_DONTWAIT)
         self.agent.close()
         os.close(self.pidfd)
+        os.close(self.life)
 
 
 #: (socket to the agent, pid of the parent that it dies with).
 Work = Callable[[socket.socket, int], None]
 
 
-def serve(orders: socket.socket, work: Work) -> None:
-    """Fork until the agent's end of `orders` is closed; helpers that still work end then, too."""
+def serve(orders: socket.socket, work: Work, *, keeps_files: bool = False) -> None:
+    """Fork until the agent's end of `orders` is closed; helpers that still work end then, too.
+
+    `keeps_files`: files stay within reach for helpers, which give them up themselves.
+    """
     # Opened while files can be.
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(one, signal.SIG_IGN)
-    _confine()
+    _confine(keeps_files=keeps_files)
     gc.collect()
     gc.freeze()
     parent = os.getpid()
@@ -64,18 +69,20 @@ def serve(orders: socket.socket, work: Work) -> None:
         # One at a time: what is done for it may close what another one names.
         fd = waiting.poll()[0][0]
         if fd == orders.fileno():
-            agent = _received(orders)
-            if agent is None:
+            word, fds, _, _ = socket.recv_fds(orders, _WORD_BYTES, 2)
+            if not word:
                 return
+            agent, life = socket.socket(fileno=fds[0]), fds[1]
             try:
                 pid = os.fork()
             except OSError as err:
                 agent.send(f"\nno process: {err.strerror}\n".encode(), socket.MSG_DONTWAIT)
                 agent.close()
+                os.close(life)
                 continue
             if pid == 0:
                 _be_helper(agent, null, work, parent)
-            helper = _Helper(pid, agent)
+            helper = _Helper(pid, agent, life)
             helpers[helper.pidfd] = helpers[agent.fileno()] = helper
             waiting.register(helper.pidfd, select.POLLIN)
             waiting.register(agent.fileno(), 0)
@@ -90,23 +97,16 @@ def serve(orders: socket.socket, work: Work) -> None:
             helpers.pop(fd).kill()
 
 
-def _received(orders: socket.socket) -> socket.socket | None:
-    word, fds, _, _ = socket.recv_fds(orders, _WORD_BYTES, 1)
-    if not word:
-        return None
-    os.set_inheritable(fds[0], False)
-    return socket.socket(fileno=fds[0])
-
-
-def _confine() -> None:
+def _confine(*, keeps_files: bool) -> None:
     kernel.no_new_privileges()
     if os.geteuid() == 0:
         # An agent that has not all of them itself: the helpers have none in any case.
         with contextlib.suppress(OSError):
             kept = tuple(kernel.CAPABILITIES[name] for name in _KEPT)
             kernel.set_capabilities(kept, ambient=False)
-    with contextlib.suppress(OSError):
-        landlock.restrict(read=(), write=())
+    if not keeps_files:
+        with contextlib.suppress(OSError):
+            landlock.restrict(read=(), write=())
 
 
 def _be_helper(agent: socket.socket, null: int, work: Work, parent: int) -> NoReturn:
