@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -36,6 +37,7 @@ def work(agent, parent):
 serve(socket.socket(fileno=0), work)
 """
 LINE_BYTES_MAX = 1 << 16
+ROOT = Path(__file__).parents[2]
 
 
 @pytest_asyncio.fixture
@@ -141,6 +143,27 @@ async def test_a_parent_ends_with_the_agent_and_without_work(
         _, parent, _, _ = await who(helper)
         helpers.close()
     await level(lambda: not is_alive(parent))
+
+
+async def test_nothing_outlives_an_agent_that_was_killed() -> None:
+    """Neither the helper, whatever it does, nor its parent."""
+    code = (
+        "import asyncio\n"
+        "from services.agent.inputs.forked_helpers import Helpers\n"
+        "async def main():\n"
+        f"    async with Helpers({OBEDIENT!r}).begin(1 << 16) as helper:\n"
+        "        print((await helper.ask(b'who')).decode(), end='', flush=True)\n"
+        "        await helper.ask(b'hang')\n"
+        "asyncio.run(main())\n"
+    )
+    agent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, cwd=ROOT, stdout=asyncio.subprocess.PIPE
+    )
+    assert agent.stdout is not None
+    pid, parent = map(int, (await agent.stdout.readline()).split()[:2])
+    agent.kill()
+    await agent.wait()
+    await level(lambda: not is_alive(pid) and not is_alive(parent))
 
 
 async def test_a_parent_that_cannot_begin_says_why() -> None:
