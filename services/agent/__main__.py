@@ -47,13 +47,10 @@ from services.agent.fingerprint.pools import (
 )
 from services.agent.fingerprint.refresh import FingerprintRefresher
 from services.agent.host_volumes import HostVolumes, read_host_volumes
-from services.agent.inputs.artifacts.settings import (
-    ArtifactSettings,
-    artifact_settings,
-    bus_hosts,
-)
+from services.agent.inputs.artifacts.settings import artifact_settings, bus_hosts
 from services.agent.inputs.input_handler import InputHandler
 from services.agent.inputs.templates.handler import TemplateHandler, task_view
+from services.agent.inputs.templates.settings import TemplateSettings, template_settings
 from services.agent.node_reconciler import AgentLimits
 from services.agent.node_rpc.server import NodeRpcServer
 from services.agent.role import Agent
@@ -166,9 +163,10 @@ def _drivers(own: AgentSettings, home: DataDir) -> dict[str, Driver]:
 
 
 def _input_handlers(
-    home: DataDir, artifacts: ArtifactSettings, bus_url: str, drivers: Mapping[str, Driver]
+    home: DataDir, drivers: Mapping[str, Driver], templated: TemplateSettings, bus_url: str
 ) -> dict[str, InputHandler]:
-    templates = TemplateHandler(home.top, task_view(drivers))
+    artifacts = artifact_settings(os.environ)
+    templates = TemplateHandler(home.top, task_view(drivers), templated)
     if find_spec("urllib3") is None:
         log.info("inputs.skipped", kind=ARTIFACT, reason=missing_extra("urllib3"))
         return {templates.kind: templates}
@@ -247,7 +245,7 @@ def _finder(
     directories: AllocDirs,
     drivers: Mapping[str, Driver],
     *,
-    volumes: HostVolumes,
+    offers: Sequence[HostVolumes | TemplateSettings],
 ) -> FingerprintRefresher:
     reserved = HostReserved(
         cpu_mhz=own.reserved_cpu_mhz,
@@ -257,7 +255,9 @@ def _finder(
     )
 
     def compose(facts: HostFacts, found: Mapping[str, str], pools: tuple[Pool, ...]) -> NodeSpec:
-        found = {**found, **host_networks(own.host_networks), **volumes.attributes()}
+        found = {**found, **host_networks(own.host_networks)}
+        for one in offers:
+            found |= one.attributes()
         spec = node_spec(facts, _naming(own), drivers=found, reserved=reserved, pools=pools)
         return agent_share(spec, own)
 
@@ -357,8 +357,9 @@ def main() -> int:
             return _retire(home, drivers)
         end_orphans(home, _groups(drivers, home))
         directories = AllocDirs(home.top, memory=own.secrets_memory)
-        handlers = _input_handlers(home, artifact_settings(os.environ), settings.nats_url, drivers)
-        finder = _finder(own, home, directories, drivers, volumes=volumes)
+        templated = template_settings(os.environ)
+        handlers = _input_handlers(home, drivers, templated, settings.nats_url)
+        finder = _finder(own, home, directories, drivers, offers=(volumes, templated))
         spec = finder.find()
         agent, given = _agent(own, home, spec), _given(own, home, spec)
     except CaravanError as err:

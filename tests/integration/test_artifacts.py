@@ -55,18 +55,18 @@ allowed = (*fetch_helper.READABLE, fetch_helper.HERE)
 def look(event, args):
     if event == "open" and str(args[0]).startswith("/") and not args[0].startswith(allowed):
         raise PermissionError(13, "Permission denied", args[0])
-def and_refuse(order):
-    give_up(order)
+def and_refuse(*given):
+    give_up(*given)
     sys.meta_path.insert(0, Refusing())
     sys.addaudithook(look)
 fetch_helper._give_up_rights = and_refuse
-sys.exit(fetch_helper.main())
+fetch_helper.main()
 """
 
 
 @pytest.fixture(autouse=True)
 def _strictest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handler, "_HELPER", ("-I", "-c", STRICTEST))
+    monkeypatch.setattr(handler, "_HELPER", STRICTEST)
 
 
 def tar(*members: tuple[str, Any], mode: str = "w:gz") -> bytes:
@@ -165,7 +165,10 @@ def fetched(
     )
     launch = TaskLaunch(user=user)
     about = InputContext(key=7, alloc_id=ALLOC, task="main", run=1, places=places, launch=launch)
-    asyncio.run(artifacts.prepare(about, wanted))
+    try:
+        asyncio.run(artifacts.prepare(about, wanted))
+    finally:
+        artifacts.close()
     assert list((home.top / "fetch").iterdir()) == []
     return places.task
 

@@ -12,9 +12,11 @@ import pytest
 
 from services.agent.executor.alloc_dirs import AllocDirs
 from services.agent.executor.data_dir import DataDir, TaskDirs
+from services.agent.inputs import forked_helpers
 from services.agent.inputs.input_handler import InputContext, InputFailed
 from services.agent.inputs.templates import handler as module
 from services.agent.inputs.templates.handler import FILE_BYTES_MAX, TemplateHandler
+from services.agent.inputs.templates.settings import TemplateSettings
 from shared.core.runtime.agent_messages import TaskInput, TaskLaunch
 from shared.core.runtime.input_specs import TemplateInput
 from shared.core.state.ids import alloc_id
@@ -35,18 +37,18 @@ class Refusing:
 def look(event, args):
     if event in ("open", "socket.__new__", "subprocess.Popen", "os.fork"):
         raise PermissionError(13, "Permission denied", str(args[:1]))
-def and_refuse(order):
-    give_up(order)
+def and_refuse(parent_pid):
+    give_up(parent_pid)
     sys.meta_path.insert(0, Refusing())
     sys.addaudithook(look)
 render_helper._give_up_rights = and_refuse
-sys.exit(render_helper.main())
+render_helper.main()
 """
 
 
 @pytest.fixture(autouse=True)
 def _strictest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_HELPER", ("-I", "-c", STRICTEST))
+    monkeypatch.setattr(module, "_HELPER", STRICTEST)
 
 
 class Home:
@@ -59,6 +61,11 @@ class Home:
         self.handler = TemplateHandler(data.top, self._view)
         self.view: Mapping[str, str] = {}
         self.env: dict[str, str] = {"A": "x"}
+
+    def renew(self, settings: TemplateSettings | None = None) -> None:
+        """Begin with another handler."""
+        self.handler.close()
+        self.handler = TemplateHandler(self.data.top, self._view, settings)
 
     def _view(self, _driver: str, places: TaskDirs) -> Mapping[str, str]:
         return self.view or places.variables()
@@ -95,7 +102,9 @@ def as_input(spec: TemplateInput, at: int = 0) -> TaskInput:
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Home]:
     data = DataDir(tmp_path / "data", "n1")
-    yield Home(data)
+    made = Home(data)
+    yield made
+    made.handler.close()
     data.close()
 
 
@@ -199,6 +208,22 @@ def test_a_source_and_files_are_read_below_the_task(home: Home) -> None:
     assert not home.refused(source="local/large").recoverable
 
 
+def test_what_the_operator_denies_is_refused_on_the_node(home: Home) -> None:
+    """By default executeTemplate, with the name of the setting; patterns name many functions (S41)."""
+    text = '{{ define "a" }}{{ sprig_upper "x" }}{{ end }}{{ executeTemplate "a" }}'
+    setting = "(CARAVAN_AGENT_TEMPLATE_FUNCTION_DENYLIST)"
+    failed = home.refused(text)
+    reason = f"local/x: line 1: function executeTemplate is not allowed on this node {setting}"
+    assert (failed.recoverable, str(failed)) == (False, reason)
+    home.renew(TemplateSettings(function_denylist="writeToFile"))
+    assert home.rendered(text).read_text() == "X"
+    home.renew(TemplateSettings(function_denylist="sprig_*"))
+    local = home.places.task / "local"
+    (local / "t.tpl").write_text(text)
+    for more in ({"data": text}, {"source": "local/t.tpl"}):
+        assert "sprig_upper is not allowed" in str(home.refused(**more))
+
+
 @pytest.mark.parametrize(
     ("text", "more", "part"),
     [
@@ -279,11 +304,14 @@ def test_a_helper_that_dies_is_a_failure_that_may_pass(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its last words are the reason; one that hangs is ended."""
-    monkeypatch.setattr(module, "_HELPER", ("-I", "-c", "raise SystemExit('broken')"))
+    monkeypatch.setattr(module, "_HELPER", "raise SystemExit('broken')")
+    home.renew()
     failed = home.refused("x")
     assert (failed.recoverable, "broken" in str(failed)) == (True, True)
-    monkeypatch.setattr(module, "_HELPER", ("-I", "-c", "import signal; signal.pause()"))
+    monkeypatch.setattr(module, "_HELPER", "import signal; signal.pause()")
     monkeypatch.setattr(module, "RENDER_S", 0.05)
+    monkeypatch.setattr(forked_helpers, "END_S", 0.05)
+    home.renew()
     failed = home.refused("x")
     assert (failed.recoverable, "not rendered within" in str(failed)) == (True, True)
 

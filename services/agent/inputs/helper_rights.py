@@ -12,16 +12,16 @@ from services.agent.drivers.isolation import kernel
 UNPRIVILEGED_ID = 65_534
 
 
-def give_up_rights(*, owner: tuple[int, int], agent_pid: int, limits: Mapping[int, int]) -> None:
-    """Become `owner` (-1: stay), die with the agent, and take limits of resources. Raises OSError."""
+def give_up_rights(*, owner: tuple[int, int], parent_pid: int, limits: Mapping[int, int]) -> None:
+    """Become `owner` (-1: stay), die with the parent, and take limits of resources. Raises OSError."""
     uid, gid = owner
     if uid >= 0:
         os.setgroups([])
         os.setresgid(gid, gid, gid)
         os.setresuid(uid, uid, uid)
     kernel.die_with_parent(signal.SIGKILL)
-    if os.getppid() != agent_pid:
-        raise OSError(errno.ESRCH, "the agent has ended")
+    if os.getppid() != parent_pid:
+        raise OSError(errno.ESRCH, "the parent has ended")
     kernel.no_new_privileges()
     for what, most in limits.items():
         resource.setrlimit(what, (most, most))

@@ -107,6 +107,9 @@ class InputRunner:
         for one in work:
             one.cancel()
         await asyncio.gather(*work, return_exceptions=True)
+        for handler in self._handlers.values():
+            if (close := getattr(handler, "close", None)) is not None:
+                close()
 
     # ---- inside ----
 

@@ -1,7 +1,7 @@
 """All functions of templates, and those that are refused with their reasons."""
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Final
 
@@ -64,8 +64,8 @@ REFUSED_FUNCTIONS: Final = {
 class FunctionPolicy(msgspec.Struct, frozen=True):
     """Which functions a template may use; patterns such as `sprig_*` name many."""
 
-    #: by the operator.
-    denied: Sequence[str] = ()
+    #: by the operator: pattern -> reason.
+    denied: Mapping[str, str] = {}
     #: functions whose data the caller cannot have: pattern -> reason.
     unbuilt: Mapping[str, str] = {}
 
@@ -91,12 +91,16 @@ class FunctionPolicy(msgspec.Struct, frozen=True):
             if name.startswith("sprig_"):
                 return f"function {shown} is not supported"
             return f"unknown function {shown}{_nearest(name)}"
-        if any(fnmatchcase(name, pattern) for pattern in self.denied):
-            return f"function {shown} is denied by the operator"
-        for pattern, reason in self.unbuilt.items():
+        for pattern, reason in (*self.denied.items(), *self.unbuilt.items()):
             if fnmatchcase(name, pattern):
                 return f"function {shown} {reason}"
         return ""
+
+
+def is_named_by(pattern: str) -> bool:
+    """Return whether a pattern names a function of Nomad's templates; of Sprig all names are taken."""
+    known = {*FUNCTIONS, *_CONSUL, *_VAULT, *REFUSED_FUNCTIONS}
+    return pattern.startswith("sprig_") or any(fnmatchcase(name, pattern) for name in known)
 
 
 def _nearest(name: str) -> str:

@@ -5,19 +5,24 @@ offered; the driver on the node asks again (services/agent/drivers/). A value th
 makes no constraint: the node decides alone. Next: `registry.py`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
 from shared.jobspec.drivers.docker import LOG_DRIVER_DEFAULT, DockerOptions, read_docker
 from shared.jobspec.drivers.registry import driver_traits
+from shared.jobspec.nomad.tasks import TemplateBlock
 
 DOCKER_PREFIX, EXEC_PREFIX = "CARAVAN_DOCKER_", "CARAVAN_EXEC_"
+TEMPLATE_DENYLIST = "CARAVAN_AGENT_TEMPLATE_FUNCTION_DENYLIST"
+#: Of the functions that Nomad denies by default the one that exists here, so that an operator can allow it.
+EXECUTE_TEMPLATE, EXECUTE_ATTRIBUTE = "executeTemplate", "template.execute_template"
+DENIED_BY_DEFAULT = (EXECUTE_TEMPLATE, "plugin", "writeToFile")
 _UNLIMITED = -1
 
 
-class DriverSwitch(NamedTuple):
+class NodeSwitch(NamedTuple):
     """What a task requests (`option`), the node's attribute that offers it, and the setting that makes the offer."""
 
     option: str
@@ -25,16 +30,16 @@ class DriverSwitch(NamedTuple):
     setting: str
 
 
-def _docker_switch(option: str, name: str) -> DriverSwitch:
-    return DriverSwitch(option, f"driver.docker.{name}", DOCKER_PREFIX + name.upper())
+def _docker_switch(option: str, name: str) -> NodeSwitch:
+    return NodeSwitch(option, f"driver.docker.{name}", DOCKER_PREFIX + name.upper())
 
 
-def docker_switches(options: DockerOptions, memory_max_mib: int = 0) -> tuple[DriverSwitch, ...]:
+def docker_switches(options: DockerOptions, memory_max_mib: int = 0) -> tuple[NodeSwitch, ...]:
     """List the switches that a container needs. Unit: MiB, -1 is unlimited."""
     return tuple(_docker_switches(options, memory_max_mib))
 
 
-def _docker_switches(options: DockerOptions, memory_max_mib: int) -> Iterator[DriverSwitch]:
+def _docker_switches(options: DockerOptions, memory_max_mib: int) -> Iterator[NodeSwitch]:
     if options.privileged:
         yield _docker_switch("privileged", "allow_privileged")
     if options.devices:
@@ -42,7 +47,7 @@ def _docker_switches(options: DockerOptions, memory_max_mib: int) -> Iterator[Dr
     for name in options.host_namespaces:
         yield _docker_switch(f"{name} host", "allow_host_namespaces")
     if options.network_mode == "host":
-        yield DriverSwitch(
+        yield NodeSwitch(
             "network_mode host", "driver.docker.host_network", f"{DOCKER_PREFIX}ALLOW_HOST_NETWORK"
         )
     for mount in options.mounts:
@@ -51,29 +56,36 @@ def _docker_switches(options: DockerOptions, memory_max_mib: int) -> Iterator[Dr
         elif mount.is_device:
             yield _docker_switch(f"{mount.path}: a path in /dev", "allow_device_volumes")
     if options.node_auth:
-        yield DriverSwitch("auth", "driver.docker.auth_file", f"{DOCKER_PREFIX}AUTH_FILE")
+        yield NodeSwitch("auth", "driver.docker.auth_file", f"{DOCKER_PREFIX}AUTH_FILE")
     if (kind := options.log_driver) != LOG_DRIVER_DEFAULT:
         attribute = f"driver.docker.log_driver.{kind}"
-        yield DriverSwitch(f"logging {kind}", attribute, f"{DOCKER_PREFIX}ALLOWED_LOG_DRIVERS")
+        yield NodeSwitch(f"logging {kind}", attribute, f"{DOCKER_PREFIX}ALLOWED_LOG_DRIVERS")
     if {"rtprio", "nice"} & set(options.ulimit):
         yield _docker_switch("ulimit rtprio or nice", "allow_realtime")
     if memory_max_mib == _UNLIMITED:
         yield _docker_switch("memory_max -1", "allow_unlimited_memory")
 
 
-def _exec_switches(config: Mapping[str, Any], memory_max_mib: int) -> Iterator[DriverSwitch]:
+def _exec_switches(config: Mapping[str, Any], memory_max_mib: int) -> Iterator[NodeSwitch]:
     for name in ("pid_mode", "ipc_mode"):
         if config.get(name) == "host":
             attribute = "driver.exec.allow_host_namespaces"
-            yield DriverSwitch(f"{name} host", attribute, f"{EXEC_PREFIX}ALLOW_HOST_NAMESPACES")
+            yield NodeSwitch(f"{name} host", attribute, f"{EXEC_PREFIX}ALLOW_HOST_NAMESPACES")
     if memory_max_mib == _UNLIMITED:
         attribute = "driver.exec.allow_unlimited_memory"
-        yield DriverSwitch("memory_max -1", attribute, f"{EXEC_PREFIX}ALLOW_UNLIMITED_MEMORY")
+        yield NodeSwitch("memory_max -1", attribute, f"{EXEC_PREFIX}ALLOW_UNLIMITED_MEMORY")
+
+
+def template_switches(blocks: Iterable[TemplateBlock]) -> tuple[NodeSwitch, ...]:
+    """List the switches that templates need. What a file holds is known to the node alone."""
+    if not any(EXECUTE_TEMPLATE in one.data for one in blocks):
+        return ()
+    return (NodeSwitch(EXECUTE_TEMPLATE, EXECUTE_ATTRIBUTE, TEMPLATE_DENYLIST),)
 
 
 def needed_switches(
     driver: str, config: bytes | msgspec.Raw, memory_max_mib: int = 0
-) -> tuple[DriverSwitch, ...]:
+) -> tuple[NodeSwitch, ...]:
     """List the switches that a task with valid options needs. `config`: an object in JSON; unit: MiB."""
     if driver == "docker":
         options, _ = read_docker(msgspec.json.decode(config))

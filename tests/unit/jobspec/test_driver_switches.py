@@ -9,10 +9,11 @@ import pytest
 from schemas.jobs import GroupSpec
 from services.agent.drivers.docker.settings import DockerSettings, docker_settings
 from services.agent.drivers.exec.settings import ExecSettings
+from services.agent.inputs.templates.settings import template_settings
 from shared.errors import ConfigInvalid
 from shared.jobspec.drivers.docker import read_docker
 from shared.jobspec.drivers.exec import IsolationOptions
-from shared.jobspec.drivers.switches import needed_switches
+from shared.jobspec.drivers.switches import TEMPLATE_DENYLIST, needed_switches
 from shared.jobspec.submission import read_submission
 from tests.builders import Cluster, group, join, register
 from tests.unit.core.scheduling.test_placement_rules import report
@@ -39,9 +40,11 @@ ASKED: list[tuple[dict[str, Any], str, Any]] = [
 ]  # fmt: skip
 
 
-def compiled(driver: str, config: dict[str, Any], memory_max_mib: int = 0) -> GroupSpec:
+def compiled(
+    driver: str, config: dict[str, Any], memory_max_mib: int = 0, **more: Any
+) -> GroupSpec:
     """The group of a job with one task."""
-    task = {"Name": "t", "Driver": driver, "Config": config}
+    task = {"Name": "t", "Driver": driver, "Config": config, **more}
     task["Resources"] = {"MemoryMB": 64, "MemoryMaxMB": memory_max_mib}
     job = {"ID": "app", "Name": "app", "Type": "service"}
     job["TaskGroups"] = [{"Name": "web", "Tasks": [task]}]  # type: ignore[assignment]
@@ -111,6 +114,29 @@ def test_what_asks_for_nothing_special_has_no_condition() -> None:
     assert compiled("docker", plain).constraints == ()
     assert compiled("docker", {"image": "i", "privileged": "${meta.p}"}).constraints == ()
     assert needed_switches("raw_exec", b'{"command": "x", "pid_mode": "host"}', -1) == ()
+
+
+def test_a_template_goes_where_its_functions_are_allowed() -> None:
+    """A job with executeTemplate is placed where the operator allows it, as by a switch; by default it is denied."""
+    template = {
+        "EmbeddedTmpl": '{{ define "a" }}x{{ end }}{{ executeTemplate "a" }}',
+        "DestPath": "local/a",
+    }
+    wanted = compiled("exec", {"command": "x"}, Templates=[template])
+    offering = template_settings({TEMPLATE_DENYLIST: "plugin,writeToFile"})
+    check(offering.attributes(), wanted, "exec", TEMPLATE_DENYLIST)
+    assert template_settings({}).attributes() == {}
+    assert template_settings({}).denied == ("executeTemplate", "plugin", "writeToFile")
+    assert template_settings({TEMPLATE_DENYLIST: "execute*"}).attributes() == {}
+    plain = {**template, "EmbeddedTmpl": '{{ env "A" }}'}
+    assert compiled("exec", {"command": "x"}, Templates=[plain]).constraints == ()
+
+
+def test_a_name_that_denies_nothing_stops_the_agent() -> None:
+    """A misspelt function would be allowed unseen; names of Consul's, Vault's and Sprig's functions are taken."""
+    assert template_settings({TEMPLATE_DENYLIST: "key,secret,sprig_env,sprig_*"}).denied
+    with pytest.raises(ConfigInvalid, match="FUNCTION_DENYLIST: 'excuteTemplate'"):
+        template_settings({TEMPLATE_DENYLIST: "plugin,excuteTemplate"})
 
 
 def test_credentials_stay_out_of_the_log() -> None:

@@ -9,14 +9,10 @@ import contextlib
 import os
 import socket
 import subprocess
-import sys
-import threading
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
-import services
 from services.agent.drivers.driver import StartRefused
 from services.agent.drivers.isolation.probe import IsolationSupport
 from services.agent.drivers.isolation.starter_protocol import (
@@ -28,27 +24,21 @@ from services.agent.drivers.isolation.starter_protocol import (
     StarterOrder,
     StartOrder,
 )
+from services.agent.drivers.process.fork_server import ENVIRONMENT, ForkServer, python_command
 
-#: Where `services` and msgspec are: the starter reads no site configuration, which takes most of Python's start.
-_PATHS = [str(Path(services.__file__ or "").parents[1]), str(Path(msgspec.__file__).parents[1])]
 _SERVE = "from services.agent.drivers.isolation.starter import main; main()"
 _PROBE = "from services.agent.drivers.isolation.probe import main; main({parent!r})"
-_ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 PROBE_TIMEOUT_S = 20.0
 #: A start that has not said anything by then is given up.
 START_TIMEOUT_S = 10.0
-
-
-def _python(code: str) -> list[str]:
-    return [sys.executable, "-I", "-S", "-c", f"import sys; sys.path[:0] = {_PATHS!r}; {code}"]
 
 
 def probe_isolation(parent: str) -> IsolationSupport:
     """Find the working isolation. On any error no isolation works."""
     try:
         done = subprocess.run(
-            _python(_PROBE.format(parent=parent)),
-            env=_ENVIRONMENT,
+            python_command(_PROBE.format(parent=parent)),
+            env=ENVIRONMENT,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=PROBE_TIMEOUT_S,
@@ -61,29 +51,26 @@ def probe_isolation(parent: str) -> IsolationSupport:
         return IsolationSupport(why={"probe": str(err)})
 
 
-class StarterClient:
-    """One per driver that needs it; begun with the first order."""
+class StarterClient(ForkServer):
+    """One per driver that needs it. What it started runs on when it ends."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._socket: socket.socket | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        super().__init__()
         #: files that take a member's "0", of the group that keepers live in.
         self.shelter: tuple[str, ...] = ()
 
-    def close(self) -> None:
-        """End the starter; what it started runs on."""
-        with self._lock:
-            self._end()
+    def code(self) -> str:
+        """Return what the starter runs."""
+        return _SERVE
 
-    def __del__(self) -> None:
-        """A driver that was not closed leaves no process either."""
-        self._end()
-
-    @property
-    def pid(self) -> int:
-        """Its process; 0: not begun."""
-        return self._process.pid if self._process is not None else 0
+    def begun(self, to: socket.socket) -> None:
+        """Move a new starter to its shelter. Raises OSError."""
+        if self.shelter:
+            memory = _memory(MoveOrder(entries=self.shelter))
+            try:
+                socket.send_fds(to, [MOVE], [memory])
+            finally:
+                os.close(memory)
 
     async def start(self, order: StartOrder) -> None:
         """Start a run. Returns when its command is being executed; raises StartRefused with what the starter said."""
@@ -110,52 +97,11 @@ class StarterClient:
         """Hand an order over; blocks for a moment. Raises StartRefused."""
         memory = _memory(order)
         try:
-            with self._lock:
-                self._send(_word(order), [memory, *fds])
+            self.hand_over(_word(order), [memory, *fds])
         except OSError as err:
             raise StartRefused(f"starter process is unreachable: {err}", recoverable=True) from err
         finally:
             os.close(memory)
-
-    def _send(self, word: bytes, fds: list[int]) -> None:
-        if self._socket is not None:
-            try:
-                socket.send_fds(self._socket, [word], fds)
-            except (BrokenPipeError, ConnectionError):
-                self._end()
-            else:
-                return
-        socket.send_fds(self._begin(), [word], fds)
-
-    def _begin(self) -> socket.socket:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._process = subprocess.Popen(
-                _python(_SERVE),
-                env=_ENVIRONMENT,
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                start_new_session=True,
-            )
-        self._socket = ours
-        if self.shelter:
-            memory = _memory(MoveOrder(entries=self.shelter))
-            try:
-                socket.send_fds(ours, [MOVE], [memory])
-            finally:
-                os.close(memory)
-        return ours
-
-    def _end(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-        if self._process is not None:
-            # It ends after its socket is closed; a hanging starter is not awaited.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(2.0)
-        self._socket = self._process = None
 
 
 def _word(order: StartOrder | EnterOrder) -> bytes:

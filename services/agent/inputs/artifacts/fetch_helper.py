@@ -1,8 +1,8 @@
 """The fetch helper: one process for one artifact, which gives up its rights before it reads what others wrote.
 
-Started as `python -I -m …` in its own empty directory, with a FetchOrder on stdin and nothing of the agent's
-environment; it answers with a FetchAnswer on stdout and dies with the agent. What it makes is checked again by the
-agent, which moves it in (move_in.py).
+Forked by a process that loads all modules (inputs/forking.py); a FetchOrder comes over its socket with a descriptor of
+its own empty directory, and it answers with a FetchAnswer. What it makes is checked again by the agent, which moves it
+in (move_in.py).
 """
 
 import codecs
@@ -10,6 +10,7 @@ import hashlib
 import os
 import resource
 import shutil
+import socket
 import ssl
 import stat
 import sys
@@ -28,7 +29,8 @@ from services.agent.inputs.artifacts.aws_signature import AwsKeys, aws_region, s
 from services.agent.inputs.artifacts.fetch_order import FetchAnswer, FetchOrder, FetchRefused
 from services.agent.inputs.artifacts.http_fetch import CheckedHttp, download
 from services.agent.inputs.artifacts.unpack import Unpacker
-from services.agent.inputs.helper_rights import give_up_rights
+from services.agent.inputs.forking import serve
+from services.agent.inputs.helper_rights import UNPRIVILEGED_ID, give_up_rights
 from services.agent.safe_open import open_within
 from shared.jobspec.artifact_source import (
     CHECKSUM_CHARS,
@@ -56,6 +58,14 @@ READABLE = (
     ),
     *("/dev/null", "/dev/urandom", sys.base_prefix, sys.prefix),
 )
+#: What git's library reads of an environment. The machine's own settings of git are not for what a job fetches.
+_ENVIRONMENT = {
+    "PATH": "/usr/bin:/bin",
+    "HOME": "/nonexistent",
+    "TMPDIR": "/proc/self/cwd",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_CONFIG_NOSYSTEM": "1",
+}
 #: The current directory by a path that needs no right to those above it.
 HERE = "/proc/self/cwd"
 _MEMORY_BYTES = 2 << 30
@@ -66,18 +76,32 @@ _SINGLE = ("gz", "bz2", "xz")
 _CODECS = ("idna", "ascii", "latin-1", "cp437", "utf-8")
 
 
-def main() -> int:
-    """Fetch one artifact; returns the exit code."""
-    order = msgspec.json.decode(sys.stdin.buffer.read(), type=FetchOrder)
+def main() -> None:
+    """Serve the socket that is descriptor 0: one helper for each socket that comes over it."""
+    os.environ.clear()
+    os.environ.update(_ENVIRONMENT)
     for name in _CODECS:
         codecs.lookup(name)
+    # Certificates are read once: new ones are seen by the next such process.
     tls = ssl.create_default_context()
+    serve(
+        socket.socket(fileno=0),
+        lambda agent, parent_pid: _work(agent, parent_pid, tls),
+        keeps_files=True,
+    )
+
+
+def _work(agent: socket.socket, parent_pid: int, tls: ssl.SSLContext) -> None:
+    """Fetch one artifact."""
+    _, fds, _, _ = socket.recv_fds(agent, 1, 2)
+    with agent.makefile("rb") as lines:
+        order = msgspec.json.decode(lines.readline(), type=FetchOrder)
     if order.insecure:
         tls.check_hostname = False
         tls.verify_mode = ssl.CERT_NONE
     try:
-        _give_up_rights(order)
-        answer = _fetch(order, tls)
+        _give_up_rights(order, parent_pid, fds[0])
+        answer = _fetch(order, tls, fds[1] if len(fds) > 1 else -1)
     except FetchRefused as err:
         answer = FetchAnswer(reason=str(err), recoverable=err.recoverable)
     except (OSError, urllib3.exceptions.HTTPError) as err:
@@ -85,8 +109,7 @@ def main() -> int:
     except Exception as err:  # noqa: BLE001 - readers of archives raise whatever a damaged one makes them.
         text = f"the archive cannot be unpacked: {type(err).__name__}: {err}"
         answer = FetchAnswer(reason=text[:300], recoverable=True)
-    sys.stdout.buffer.write(msgspec.json.encode(answer))
-    return 0
+    agent.sendall(msgspec.json.encode(answer) + b"\n")
 
 
 def _shown(err: Exception) -> str:
@@ -97,14 +120,16 @@ def _shown(err: Exception) -> str:
     return str(text).rpartition(">: ")[2].rpartition("): ")[2][:300] or type(err).__name__
 
 
-def _give_up_rights(order: FetchOrder) -> None:
+def _give_up_rights(order: FetchOrder, parent_pid: int, directory: int) -> None:
     limits = {
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_AS: _MEMORY_BYTES,
         resource.RLIMIT_NOFILE: _OPEN_FILES,
         resource.RLIMIT_FSIZE: order.bytes_max,
     }
-    give_up_rights(owner=(order.uid, order.gid), agent_pid=order.agent_pid, limits=limits)
+    user = UNPRIVILEGED_ID if os.geteuid() == 0 else -1
+    give_up_rights(owner=(user, user), parent_pid=parent_pid, limits=limits)
+    os.fchdir(directory)
     try:
         landlock.restrict(read=READABLE, write=(".",))
     except OSError as err:
@@ -112,7 +137,7 @@ def _give_up_rights(order: FetchOrder) -> None:
             raise FetchRefused(f"the operator requires Landlock: {err.strerror or err}") from err
 
 
-def _fetch(order: FetchOrder, tls: ssl.SSLContext) -> FetchAnswer:
+def _fetch(order: FetchOrder, tls: ssl.SSLContext, content_fd: int) -> FetchAnswer:
     try:
         source = read_source(order.source, order.options)
         kind = source.archive
@@ -128,7 +153,8 @@ def _fetch(order: FetchOrder, tls: ssl.SSLContext) -> FetchAnswer:
     if kind == "git":
         _build_commit(order, source, tls)
         return FetchAnswer()
-    with _content(order, source, tls, seen) as content:
+    given = os.fdopen(content_fd, "rb") if content_fd >= 0 else None
+    with _content(order, source, tls, seen, given=given) as content:
         if wanted[0] and sums[wanted[0]].hexdigest() != wanted[1]:
             found = sums[wanted[0]].hexdigest()
             raise FetchRefused(f"the {wanted[0]} sum is {found}, not {wanted[1]}", recoverable=True)
@@ -171,18 +197,19 @@ def _content(
     source: ArtifactSource,
     tls: ssl.SSLContext,
     seen: Callable[[bytes], object],
+    *,
+    given: BinaryIO | None,
 ) -> BinaryIO:
     """Open the content at its beginning, after all of it was seen."""
-    if order.content_fd < 0:
+    if given is None:
         client = _client(order, source, tls)
         with Path("raw").open("wb") as target:
             download(client, source.url, target, seen, bytes_max=order.bytes_max)
         return Path("raw").open("rb")
-    content = os.fdopen(order.content_fd, "rb")
-    while part := content.read(_CHUNK_BYTES):
+    while part := given.read(_CHUNK_BYTES):
         seen(part)
-    content.seek(0)
-    return content
+    given.seek(0)
+    return given
 
 
 def _build_commit(order: FetchOrder, source: ArtifactSource, tls: ssl.SSLContext) -> None:
@@ -261,7 +288,3 @@ def _take_out(order: FetchOrder, source: ArtifactSource, top: int, *, is_tree: b
     else:
         found.rename("out")
     shutil.rmtree("tree", ignore_errors=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,7 +4,10 @@ import msgspec
 
 
 class FetchOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """One artifact. The helper works in its current directory; the result is `out` there, a file or a directory."""
+    """One artifact. The result is `out` in the directory whose descriptor comes with it, a file or a directory.
+
+    A second descriptor is the content, where no server is asked: a local file, or one of the cache.
+    """
 
     source: str
     options: dict[str, str] = {}
@@ -13,13 +16,6 @@ class FetchOrder(msgspec.Struct, frozen=True, kw_only=True):
     insecure: bool = False
     #: name of the file where the destination is exactly that (mode file).
     file_name: str = "file"
-    #: descriptor of the content where no server is asked: a local file, or one of the cache; -1: none.
-    content_fd: int = -1
-    #: the rights to work with; -1: those that it has.
-    uid: int = -1
-    gid: int = -1
-    #: the helper dies with it.
-    agent_pid: int
     needs_landlock: bool = False
     #: networks that the operator allows beside public and private ones, and hosts that are refused.
     allow: tuple[str, ...] = ()

@@ -8,7 +8,6 @@ import contextlib
 import os
 import pwd
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 from posixpath import normpath
@@ -21,6 +20,7 @@ from services.agent.inputs.artifacts.cache import ArtifactCache
 from services.agent.inputs.artifacts.fetch_order import FetchAnswer, FetchOrder, FetchRefused
 from services.agent.inputs.artifacts.move_in import move_in
 from services.agent.inputs.artifacts.settings import PREFIX, ArtifactSettings
+from services.agent.inputs.forked_helpers import Helpers
 from services.agent.inputs.helper_rights import UNPRIVILEGED_ID
 from services.agent.inputs.input_handler import InputContext, InputFailed
 from services.agent.inputs.places import resolve_place
@@ -31,17 +31,9 @@ from shared.jobspec.artifact_source import ArtifactSource, read_source
 
 #: Nomad's word.
 EVENT = "Failed Artifact Download"
-#: What the helper has of an environment. The machine's own settings of git are not for what a job fetches.
-_HELPER_ENV = {
-    "PATH": "/usr/bin:/bin",
-    "HOME": "/nonexistent",
-    "TMPDIR": "/proc/self/cwd",
-    "GIT_CONFIG_GLOBAL": "/dev/null",
-    "GIT_CONFIG_NOSYSTEM": "1",
-}
-#: Arguments of the interpreter that runs the helper.
-_HELPER = ("-I", "-m", "services.agent.inputs.artifacts.fetch_helper")
-_ERROR_CHARS_MAX = 300
+_HELPER = "from services.agent.inputs.artifacts.fetch_helper import main; main()"
+#: An answer holds a reason of a few hundred characters.
+_LINE_BYTES_MAX = 1 << 16
 #: What the helper's limits do not end in time is ended by the runner.
 _EXTRA_S = 60.0
 
@@ -62,6 +54,7 @@ class ArtifactHandler:
         self._refused_hosts = refused_hosts
         self.timeout_s: float | None = settings.timeout_s + _EXTRA_S
         self._cache = ArtifactCache(top / "artifacts", settings.cache_mib << 20)
+        self._helpers = Helpers(_HELPER)
         self._work = top / "fetch"
         # What an earlier life left is of no use: each fetch begins in a fresh directory.
         shutil.rmtree(self._work, ignore_errors=True)
@@ -91,6 +84,10 @@ class ArtifactHandler:
             raise InputFailed(text, recoverable=not is_swapped(err), kind=EVENT) from err
         return f"{source.url} {answer.sha256}".encode()
 
+    def close(self) -> None:
+        """End the helpers."""
+        self._helpers.close()
+
     # ---- inside ----
 
     async def _fetch(
@@ -106,8 +103,6 @@ class ArtifactHandler:
             mode=spec.mode,
             insecure=spec.insecure,
             file_name=file_name,
-            content_fd=content,
-            agent_pid=os.getpid(),
             needs_landlock=self._settings.require == "landlock",
             allow=split_list(self._settings.allow),
             refused_hosts=self._refused_hosts,
@@ -117,19 +112,43 @@ class ArtifactHandler:
         )
         try:
             if content < 0 or not is_remote:
-                answer = await _run_helper(work, order)
+                answer = await self._run_helper(work, order, content)
             else:
                 with contextlib.suppress(FetchRefused):
-                    return await _run_helper(work, order)
+                    return await self._run_helper(work, order, content)
                 # A damaged file of the cache, or an archive that cannot be unpacked from there either.
                 self._cache.drop(checksum)
                 await asyncio.to_thread(_empty, work)
-                answer = await _run_helper(work, msgspec.structs.replace(order, content_fd=-1))
+                answer = await self._run_helper(work, order, -1)
         finally:
             if content >= 0:
                 os.close(content)
         if is_remote and checksum:
             await asyncio.to_thread(self._store, checksum, work)
+        return answer
+
+    async def _run_helper(self, work: Path, order: FetchOrder, content: int) -> FetchAnswer:
+        """Run one helper to its end. Raises FetchRefused with its reason; a cancelled one is killed."""
+        is_root = os.geteuid() == 0
+        if is_root:
+            os.chown(work, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
+        directory = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fds = (directory, content) if content >= 0 else (directory,)
+        try:
+            async with self._helpers.begin(_LINE_BYTES_MAX, fds) as helper:
+                line = await helper.ask(msgspec.json.encode(order))
+                try:
+                    answer = msgspec.json.decode(line, type=FetchAnswer)
+                except ValueError:
+                    text = f"the fetch helper ended: {await helper.last_words()}"
+                    raise FetchRefused(text, recoverable=True) from None
+        finally:
+            os.close(directory)
+            if is_root:
+                # From here on no process of that user changes what was made.
+                os.chown(work, 0, 0)
+        if answer.reason:
+            raise FetchRefused(answer.reason, recoverable=answer.recoverable)
         return answer
 
     def _store(self, checksum: str, work: Path) -> None:
@@ -162,41 +181,6 @@ class ArtifactHandler:
                 os.close(directory)
         except OSError as err:
             raise FetchRefused(err.strerror or str(err), recoverable=not is_swapped(err)) from err
-
-
-async def _run_helper(work: Path, order: FetchOrder) -> FetchAnswer:
-    """Run one helper to its end. Raises FetchRefused with its reason; a cancelled one is killed."""
-    if os.geteuid() == 0:
-        order = msgspec.structs.replace(order, uid=UNPRIVILEGED_ID, gid=UNPRIVILEGED_ID)
-        os.chown(work, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
-    helper = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *_HELPER,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        cwd=work,
-        env=_HELPER_ENV,
-        pass_fds=(order.content_fd,) if order.content_fd >= 0 else (),
-    )
-    try:
-        out, err = await helper.communicate(msgspec.json.encode(order))
-    finally:
-        if helper.returncode is None:
-            helper.kill()
-            await helper.wait()
-        if order.uid >= 0:
-            # From here on no process of that user changes what was made.
-            os.chown(work, 0, 0)
-    try:
-        answer = msgspec.json.decode(out, type=FetchAnswer)
-    except msgspec.MsgspecError:
-        last = err.decode(errors="replace").strip().rpartition("\n")[2][:_ERROR_CHARS_MAX]
-        text = f"the fetch helper ended with code {helper.returncode}: {last}"
-        raise FetchRefused(text, recoverable=True) from None
-    if answer.reason:
-        raise FetchRefused(answer.reason, recoverable=answer.recoverable)
-    return answer
 
 
 def _empty(work: Path) -> None:

@@ -7,7 +7,6 @@ memory of this process alone: what the task makes of its file does not reach the
 import asyncio
 import contextlib
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,10 +15,11 @@ import msgspec
 
 from services.agent.drivers.driver import Driver, ViewingDriver
 from services.agent.executor.data_dir import TaskDirs
-from services.agent.inputs.helper_rights import UNPRIVILEGED_ID
+from services.agent.inputs.forked_helpers import Helper, Helpers
 from services.agent.inputs.input_handler import InputContext, InputFailed
 from services.agent.inputs.places import resolve_place
 from services.agent.inputs.templates.render_order import FilesGiven, RenderAnswer, RenderOrder
+from services.agent.inputs.templates.settings import TemplateSettings
 from services.agent.safe_open import is_swapped, open_below, open_regular, replace_below
 from shared.core.runtime.agent_messages import TaskInput
 from shared.core.runtime.input_specs import TEMPLATE, TemplateInput
@@ -32,9 +32,7 @@ FILES_BYTES_MAX = 8 << 20
 RENDER_S = 60.0
 #: A line holds the text in base 64.
 _LINE_BYTES_MAX = 32 << 20
-_ERROR_CHARS_MAX = 300
-#: Arguments of the interpreter that runs the helper.
-_HELPER = ("-I", "-m", "services.agent.inputs.templates.render_helper")
+_HELPER = "from services.agent.inputs.templates.render_helper import main; main()"
 
 #: (driver, directories of the node) -> the same directories as the task sees them.
 TaskView = Callable[[str, TaskDirs], Mapping[str, str]]
@@ -62,9 +60,11 @@ class TemplateHandler:
     #: bounded here, so that a start does not wait for those of other tasks in its own time.
     timeout_s: float | None = None
 
-    def __init__(self, top: Path, view: TaskView) -> None:
+    def __init__(self, top: Path, view: TaskView, settings: TemplateSettings | None = None) -> None:
         self._top = top
         self._view = view
+        self._denied = (settings or TemplateSettings()).denied
+        self._helpers = Helpers(_HELPER)
         self._gate = asyncio.Semaphore(max(2, os.cpu_count() or 1))
         #: allocation -> (task, input) -> variables.
         self._variables: dict[str, dict[tuple[str, str], dict[str, str]]] = {}
@@ -88,6 +88,10 @@ class TemplateHandler:
         except KeyError:
             raise KeyError(wanted.name) from None
 
+    def close(self) -> None:
+        """End the helpers."""
+        self._helpers.close()
+
     def forget(self, alloc_id: str) -> None:
         """Drop the variables of an allocation that is over."""
         self._variables.pop(alloc_id, None)
@@ -108,11 +112,11 @@ class TemplateHandler:
             left_delimiter=spec.left_delimiter,
             right_delimiter=spec.right_delimiter,
             error_on_missing_key=spec.error_on_missing_key,
+            denied=self._denied,
             reads_files=spec.reads_files,
             is_env=spec.env,
             env={**spec.node, **view, **about.launch.env},
             now_ns=time.time_ns(),
-            agent_pid=os.getpid(),
         )
         answer = await self._rendered(about, spec, order, view)
         try:
@@ -182,67 +186,43 @@ class TemplateHandler:
         order: RenderOrder,
         view: Mapping[str, str],
     ) -> RenderAnswer:
-        """Run one helper to its end, and give it the files that it asks for. Raises InputFailed."""
-        if os.geteuid() == 0:
-            order = msgspec.structs.replace(order, uid=UNPRIVILEGED_ID, gid=UNPRIVILEGED_ID)
-        helper = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *_HELPER,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            limit=_LINE_BYTES_MAX,
-            cwd="/",
-            env={},
-        )
+        """Have one helper render it, and give it the files that it asks for. Raises InputFailed."""
         left = FILES_BYTES_MAX
         try:
-            answer = await _asked(helper, order)
-            while answer is not None and answer.missing:
-                files: dict[str, bytes] = {}
-                for one in answer.missing:
-                    files[one] = await asyncio.to_thread(self._read, about, one, view, "file")
-                    left -= len(files[one])
-                    if left < 0:
-                        reason = (
-                            f"{spec.destination}: its files have more than {FILES_BYTES_MAX} bytes"
-                        )
-                        raise InputFailed(reason, recoverable=False, kind=EVENT)
-                answer = await _asked(helper, FilesGiven(files=files))
-            if answer is None:
-                reason = f"{spec.destination}: {await _last_words(helper)}"
-                raise InputFailed(reason, recoverable=True, kind=EVENT)
-        finally:
-            if helper.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    helper.kill()
-                await helper.wait()
+            async with self._helpers.begin(_LINE_BYTES_MAX) as helper:
+                answer = await _asked(helper, order)
+                while answer is not None and answer.missing:
+                    files: dict[str, bytes] = {}
+                    for one in answer.missing:
+                        files[one] = await asyncio.to_thread(self._read, about, one, view, "file")
+                        left -= len(files[one])
+                        if left < 0:
+                            reason = (
+                                f"{spec.destination}: its files have more than"
+                                f" {FILES_BYTES_MAX} bytes"
+                            )
+                            raise InputFailed(reason, recoverable=False, kind=EVENT)
+                    answer = await _asked(helper, FilesGiven(files=files))
+                if answer is None:
+                    words = await helper.last_words()
+                    reason = f"{spec.destination}: the render helper ended: {words}"
+                    raise InputFailed(reason, recoverable=True, kind=EVENT)
+        except OSError as err:
+            reason = f"{spec.destination}: no render helper: {err.strerror or err}"
+            raise InputFailed(reason, recoverable=True, kind=EVENT) from err
         if answer.fault:
             reason = f"{spec.destination}: {answer.fault}"
             raise InputFailed(reason, recoverable=False, kind=EVENT)
         return answer
 
 
-async def _asked(
-    helper: asyncio.subprocess.Process, order: RenderOrder | FilesGiven
-) -> RenderAnswer | None:
+async def _asked(helper: Helper, order: RenderOrder | FilesGiven) -> RenderAnswer | None:
     """Ask a helper one thing; None: it ended."""
-    assert helper.stdin is not None
-    assert helper.stdout is not None
+    line = await helper.ask(msgspec.json.encode(order))
     try:
-        helper.stdin.write(msgspec.json.encode(order) + b"\n")
-        await helper.stdin.drain()
-        return msgspec.json.decode(await helper.stdout.readline(), type=RenderAnswer)
-    except (OSError, ValueError):
+        return msgspec.json.decode(line, type=RenderAnswer)
+    except ValueError:
         return None
-
-
-async def _last_words(helper: asyncio.subprocess.Process) -> str:
-    assert helper.stderr is not None
-    said = await helper.stderr.read(1 << 16)
-    code = await helper.wait()
-    last = said.decode(errors="replace").strip().rpartition("\n")[2][:_ERROR_CHARS_MAX]
-    return f"the render helper ended with code {code}: {last}"
 
 
 def _owner(spec: TemplateInput) -> tuple[int, int]:

@@ -1,19 +1,21 @@
 """The render helper: one process for one template, which gives up all rights before it reads what others wrote.
 
-Started as `python -I -m …` with a RenderOrder on stdin and nothing of the agent's environment; it answers each line
-with one, and dies with the agent. It opens no file: what a template reads is asked of the agent, and the template is
+Forked by a process that loads all modules (inputs/forking.py); a RenderOrder comes over its socket, and it answers each
+line with one. It opens no file: what a template reads is asked of the agent, and the template is
 rendered anew with it. Its work is bounded by the engine's budget, and by limits on memory and processor time.
 """
 
 import codecs
 import contextlib
+import os
 import resource
-import sys
+import socket
 
 import msgspec
 
 from services.agent.drivers.isolation import landlock
-from services.agent.inputs.helper_rights import give_up_rights
+from services.agent.inputs.forking import serve
+from services.agent.inputs.helper_rights import UNPRIVILEGED_ID, give_up_rights
 from services.agent.inputs.templates.dotenv import DotenvInvalid, read_dotenv
 from services.agent.inputs.templates.render_order import FilesGiven, RenderAnswer, RenderOrder
 from shared.gotemplate.data import NamedInstance, ServiceName, Variable
@@ -22,6 +24,7 @@ from shared.gotemplate.functions.catalog import UNBUILT_SOURCES, FunctionPolicy
 from shared.gotemplate.syntax.constants import bytes_of, text_of
 from shared.gotemplate.template import Template, parse_template
 from shared.jobspec.checks.templates import FILE_UNWATCHED
+from shared.jobspec.drivers.switches import TEMPLATE_DENYLIST
 
 _MEMORY_BYTES = 1 << 30
 #: The engine's budget ends a pass long before.
@@ -82,28 +85,31 @@ def unbuilt_functions(*, reads_files: bool) -> dict[str, str]:
     return {**UNBUILT_SOURCES, **({} if reads_files else {"file": FILE_UNWATCHED})}
 
 
-def main() -> int:
-    """Render one template; returns the exit code."""
-    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=RenderOrder)
+def main() -> None:
+    """Serve the socket that is descriptor 0: one helper for each socket that comes over it."""
     for name in _CODECS:
         codecs.lookup(name)
-    _give_up_rights(order)
-    data = _FixedData(order)
-    template = _parsed(order)
-    for left in reversed(range(PASSES_MAX)):
-        answer = _render(order, template, data)
-        if answer.missing and not left:
-            answer = _TOO_MANY
-        sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
-        sys.stdout.buffer.flush()
-        if not answer.missing:
-            break
-        line = sys.stdin.buffer.readline()
-        data.files |= msgspec.json.decode(line, type=FilesGiven).files
-    return 0
+    serve(socket.socket(fileno=0), _work)
 
 
-def _give_up_rights(order: RenderOrder) -> None:
+def _work(agent: socket.socket, parent_pid: int) -> None:
+    """Render one template."""
+    _give_up_rights(parent_pid)
+    with agent.makefile("rb") as lines:
+        order = msgspec.json.decode(lines.readline(), type=RenderOrder)
+        data = _FixedData(order)
+        template = _parsed(order)
+        for left in reversed(range(PASSES_MAX)):
+            answer = _render(order, template, data)
+            if answer.missing and not left:
+                answer = _TOO_MANY
+            agent.sendall(msgspec.json.encode(answer) + b"\n")
+            if not answer.missing:
+                break
+            data.files |= msgspec.json.decode(lines.readline(), type=FilesGiven).files
+
+
+def _give_up_rights(parent_pid: int) -> None:
     limits = {
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_AS: _MEMORY_BYTES,
@@ -111,7 +117,8 @@ def _give_up_rights(order: RenderOrder) -> None:
         resource.RLIMIT_FSIZE: 0,
         resource.RLIMIT_NPROC: 0,
     }
-    give_up_rights(owner=(order.uid, order.gid), agent_pid=order.agent_pid, limits=limits)
+    user = UNPRIVILEGED_ID if os.geteuid() == 0 else -1
+    give_up_rights(owner=(user, user), parent_pid=parent_pid, limits=limits)
     with contextlib.suppress(OSError):
         # A kernel without it: no descriptor can be opened, either.
         landlock.restrict(read=(), write=())
@@ -119,7 +126,10 @@ def _give_up_rights(order: RenderOrder) -> None:
 
 
 def _parsed(order: RenderOrder) -> Template:
-    policy = FunctionPolicy(unbuilt=unbuilt_functions(reads_files=order.reads_files))
+    policy = FunctionPolicy(
+        denied=dict.fromkeys(order.denied, f"is not allowed on this node ({TEMPLATE_DENYLIST})"),
+        unbuilt=unbuilt_functions(reads_files=order.reads_files),
+    )
     text = order.data if order.source is None else text_of(order.source)
     delimiters = (order.left_delimiter, order.right_delimiter)
     return parse_template(text, delimiters=delimiters, policy=policy)
@@ -139,7 +149,3 @@ def _render(order: RenderOrder, template: Template, data: _FixedData) -> RenderA
     except MemoryError:
         return RenderAnswer(fault="the template exceeds its limit of memory")
     return RenderAnswer(text=bytes_of(found.text), variables=variables)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

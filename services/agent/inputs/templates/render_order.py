@@ -12,17 +12,14 @@ class RenderOrder(msgspec.Struct, frozen=True, kw_only=True):
     left_delimiter: str = ""
     right_delimiter: str = ""
     error_on_missing_key: bool = False
+    #: patterns of functions that the node's operator denies.
+    denied: tuple[str, ...] = ()
     #: `file` may be used.
     reads_files: bool = False
     #: the text is read as variables.
     is_env: bool = False
     env: dict[str, str] = {}
     now_ns: int = 0
-    #: the rights to work with; -1: those that it has.
-    uid: int = -1
-    gid: int = -1
-    #: the helper dies with it.
-    agent_pid: int
 
 
 class FilesGiven(msgspec.Struct, frozen=True, kw_only=True):
