@@ -38,6 +38,8 @@ class DueSource(Protocol):
     is_told_again: bool
     #: its times are compared with log time, as they count from records; otherwise with this machine's clock.
     is_log_time: bool
+    #: only the leader sends its commands. Otherwise a standby may, too, what has no grace (`patience.py`).
+    needs_lease: bool
 
     def keys(self, state: State) -> Iterable[DueKey]:
         """Return every key that something may be due of, in order."""
@@ -72,6 +74,13 @@ class DueHeap:
 
     def __len__(self) -> int:
         return len(self._due)
+
+    def __contains__(self, key: DueKey) -> bool:
+        return key in self._due
+
+    def is_due(self, key: DueKey, now_ns: int) -> bool:
+        """Tell whether a key is due by now."""
+        return 0 < self._due.get(key, 0) <= now_ns
 
     def put(self, key: DueKey, due_ns: int) -> None:
         """Have a key due at a time; 0: not at all."""

@@ -137,6 +137,7 @@ class UpdateGates:
     )
     is_told_again = False
     is_log_time = False
+    needs_lease = True
 
     def __init__(self, gauges: HeardGauges) -> None:
         self._gauges = gauges

@@ -28,6 +28,7 @@ class PeriodicLaunches:
     )
     is_told_again = True
     is_log_time = False
+    needs_lease = False
 
     def __init__(self, *, grace_ns: int = GRACE_NS) -> None:
         self._grace_ns = grace_ns

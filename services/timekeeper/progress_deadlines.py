@@ -43,6 +43,7 @@ class ProgressDeadlines:
     )
     is_told_again = True
     is_log_time = True
+    needs_lease = True
 
     def keys(self, state: State) -> Iterable[DueKey]:
         """Return the deployments that did not end."""

@@ -21,15 +21,15 @@ pytestmark = pytest.mark.sim
 
 #: Fresh seeds begin behind all fixed ones.
 FRESH_SEEDS, FRESH_PARTS, FRESH_BEGIN = 20, 50, 1_000_000
-SEEDS, FIRST_SEED = 12, 101
+SEEDS, FIRST_SEED = 12, 140
 #: Seeds within which `caravan sim check --mutant` must find each; the tests stop at the first that does.
 MUTANT_SEEDS_MAX = 200
 #: Seeds that find the rare ones: where their search begins, so that it is short. Another world may need another seed.
 RARE = {
-    "both-stay": 33,
-    "data-left-behind": 112,
+    "both-stay": 36,
+    "data-left-behind": 151,
     "drain-takes-system": 12,
-    "keep-variables": 35,
+    "keep-variables": 42,
     "one-incarnation": 10,
     "promotes-one-alone": 10,
     "revert-loop": 37,
@@ -95,7 +95,7 @@ def test_a_planted_bug_is_found(mutant: str) -> None:
     [
         ("rule-reaches-nothing", "distinct_kept", 21),
         ("rule-reaches-nothing", "distinct_kept", 151),
-        ("data-left-behind", "data_node_kept", 112),
+        ("data-left-behind", "data_node_kept", 164),
         ("data-left-behind", "data_node_kept", 151),
     ],
 )

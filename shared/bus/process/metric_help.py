@@ -187,9 +187,14 @@ METRIC_HELP = {
     "caravan_gateway_bus_messages_total": "messages that the gateway's broker handled",
     "caravan_gateway_bus_failed_total": "messages whose handling failed",
     "caravan_gateway_bus_seconds_total": "time of handling them",
-    "caravan_timekeeper_waiting_deadlines": "deadlines in the future; a standby has none",
+    "caravan_timekeeper_waiting_deadlines": (
+        "deadlines in the future; of a standby, launches that it may send"
+    ),
     "caravan_timekeeper_unconfirmed_commands": "commands sent whose outcome is not in the log yet",
     "caravan_timekeeper_commands_total": "commands sent because a deadline was due",
+    "caravan_timekeeper_standby_commands_total": (
+        "commands that it sent as a standby, because the log showed no progress; resends count, too"
+    ),
     "caravan_timekeeper_resends_total": "commands resent",
     "caravan_timekeeper_gauges_total": "values of gauges that were received",
     "caravan_heartbeat_graces_total": (

@@ -61,7 +61,7 @@ class SuccessionChecks:
             for index, before in zip(names, previous, strict=True):
                 due = self._due.pop((job.id, placement.group, index), 0)
                 if due and not has_canaries:
-                    named = before == due
+                    named = before == due or self._is_beyond_count(job, before)
                     text = f"{job.id}.{placement.group}[{index}] replaces {before}, not {due}"
                     self._ledger.hold("late_knows_predecessor", named, text)
         # A name beyond a smaller count is replaced under another.
@@ -73,6 +73,11 @@ class SuccessionChecks:
                 # More than are wanted without those that go for good: which of them are replaced is not said.
                 if not self._has_surplus(job, event, alloc.group):
                     self._take(event, stop, alloc)
+
+    def _is_beyond_count(self, job: Any, key: int) -> bool:
+        """Tell whether a predecessor has a name that the version does not: it is replaced under any that is free."""
+        alloc = self._model.by_key.get(key)
+        return alloc is not None and alloc.index >= _count_of(job, alloc.group)
 
     def _has_surplus(self, job: Any, event: plans.PlanCommitted, group: str) -> bool:
         leaving = {row for stop in event.stops if stop.reason not in _DUE for row in stop.rows}
@@ -87,8 +92,7 @@ class SuccessionChecks:
             for one in event.placements
             if one.group == group and not one.canaries
         )
-        count: int = job.groups[job.version].get(group, (0,))[0]
-        return len(staying) + coming > count
+        return len(staying) + coming > _count_of(job, group)
 
     def ended(self, alloc: Any, status: str) -> None:
         """Keep the room of what ends of its stop: until its job's next plan no other job may have it."""
@@ -139,3 +143,9 @@ class SuccessionChecks:
             self._due[name] = alloc.key
             if stop.to_replace:
                 self._said.add(alloc.key)
+
+
+def _count_of(job: Any, group: str) -> int:
+    """Return how many allocations of a group the newest version of a job has."""
+    count: int = job.groups[job.version].get(group, (0,))[0]
+    return count

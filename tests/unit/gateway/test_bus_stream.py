@@ -54,7 +54,7 @@ def test_services_are_listed_while_they_are_heard() -> None:
             found.append([one.instance for one in present.present(clock())])
 
         async with TestNatsBroker(broker) as bus:
-            for body in (presence("b"), presence("a"), b"", b"\xff{", b"[1]"):
+            for body in (presence("b"), presence("a"), b"\xff{", b"[1]"):
                 await bus.publish(body, subjects.presence("scheduler", "x"))
             look()
             await bus.publish(presence("a", active=False), subjects.presence("scheduler", "a"))
@@ -64,8 +64,15 @@ def test_services_are_listed_while_they_are_heard() -> None:
         return found
 
     assert asyncio.run(story()) == [["a", "b"], ["b"], []]
-    assert (counts.messages, counts.failed) == (6, 0)
+    assert (counts.messages, counts.failed) == (5, 0)
     assert set(counts.metrics()) >= {"caravan_gateway_bus_messages_total"}
+
+
+def test_the_gateway_hears_nothing_under_names_of_roles_with_a_leader() -> None:
+    """A candidate asks the bus whether there is a listener under the holder's name: the gateway's would pass for it."""
+    router = make_router(PresentServices(), Clock())
+    heard = [one.subject.broker_address for one in router.subscribers]
+    assert heard == ["presence.scheduler.*"]
 
 
 def test_a_failure_is_counted_and_raised() -> None:

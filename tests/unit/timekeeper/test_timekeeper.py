@@ -1,124 +1,18 @@
 """The timekeeper sends what is due, late rather than early, until the log shows it; a successor finds the same."""
 
-from collections.abc import Iterable
 from itertools import pairwise
 
 import pytest
 
-from schemas.base import EvalKey, Event
-from schemas.envelope import COMMANDS_DECODER
-from schemas.evaluations import (
-    EvaluationsCreated,
-    EvaluationsWoken,
-    NewEvaluation,
-    WakeEvaluations,
-)
+from schemas.evaluations import EvaluationsWoken
 from schemas.jobs import JobRegistered, PeriodicBlock
-from services.timekeeper.due_heap import DueHeap, DueKey, DueTime
-from services.timekeeper.role import COMMANDS_MAX, Timekeeper
+from services.timekeeper.due_heap import DueHeap
+from services.timekeeper.role import COMMANDS_MAX
 from shared.core.runtime.chain import decode_record
-from shared.core.runtime.messages import (
-    CaughtUp,
-    LeadershipLost,
-    LeadershipWon,
-    Reconnected,
-    Send,
-    SetTimer,
-    Timer,
-)
-from shared.core.runtime.role import Input
+from shared.core.runtime.messages import LeadershipLost, LeadershipWon, Reconnected
 from shared.core.runtime.selective_decoding import decoder_for
-from shared.core.state.ids import make_key
-from shared.core.state.state import State
 from tests.unit.core.state.written_log import WrittenLog
-
-SECOND = 1_000_000_000
-
-
-class DelayedEvaluations:
-    """A toy: delayed evaluations are due at their time."""
-
-    tables = frozenset({"evaluations"})
-    events: frozenset[type[Event]] = frozenset({EvaluationsCreated, EvaluationsWoken})
-    is_told_again = True
-
-    def __init__(self, grace_ns: int = 0, *, is_log_time: bool = False) -> None:
-        self._grace_ns = grace_ns
-        self.is_log_time = is_log_time
-
-    def keys(self, state: State) -> Iterable[DueKey]:
-        """All that are open."""
-        return list(state.evaluations.open)
-
-    def changed(self, state: State, event: Event) -> Iterable[DueKey]:
-        """All that are open: there are few."""
-        del event
-        return self.keys(state)
-
-    def due_ns(self, state: State, key: DueKey, at: DueTime) -> int:
-        """Until when it sleeps."""
-        del at
-        return state.evaluations.by_key[key].wait_until_ns  # type: ignore[index]
-
-    def grace_ns(self, state: State, key: DueKey) -> int:
-        """The same for all."""
-        del state, key
-        return self._grace_ns
-
-    def command(self, state: State, key: DueKey, at: DueTime) -> WakeEvaluations:
-        """Wake it."""
-        del state, at
-        return WakeEvaluations(keys=(key,), reason="due")  # type: ignore[arg-type]
-
-
-class Story:
-    """A leading timekeeper and its clock."""
-
-    def __init__(self, *, grace_ns: int = 0, is_log_time: bool = False) -> None:
-        source = DelayedEvaluations(grace_ns, is_log_time=is_log_time)
-        self.role = Timekeeper(instance="t1", sources=[source])
-        self.log = WrittenLog()
-        self.now = 1_000 * SECOND
-        self.alarm = 0
-        #: (time, key) in order of asking.
-        self.asked: list[tuple[int, EvalKey]] = []
-        self.sizes: list[int] = []
-
-    def lead(self) -> "Story":
-        """Read the log so far, and lead."""
-        self.step(*self.log.records, CaughtUp(self.log.seq), LeadershipWon())
-        return self
-
-    def sleepers(self, *until_s: int) -> list[EvalKey]:
-        """Write evaluations that sleep until these times."""
-        new = [NewEvaluation(job_id="j", wait_until_ns=one * SECOND) for one in until_s]
-        record = self.log.tx(EvaluationsCreated(evaluations=tuple(new)))
-        if self.role.is_acting:
-            self.step(record)
-        return [EvalKey(make_key(record.seq, at)) for at in range(len(new))]
-
-    def step(self, *inputs: Input) -> None:
-        """Take inputs, note what it asks for."""
-        for effect in self.role.step(list(inputs), self.now):
-            if isinstance(effect, SetTimer):
-                self.alarm = effect.at_ns
-            elif isinstance(effect, Send):
-                assert effect.subject == "cmd.timer"
-                batch = COMMANDS_DECODER.decode(effect.data)
-                self.sizes.append(len(batch.commands))
-                self.asked += [(self.now, one.keys[0]) for one in batch.commands]  # type: ignore[union-attr]
-
-    def run_until(self, second: int) -> None:
-        """Let the clock run from alarm to alarm."""
-        while self.alarm and self.alarm <= second * SECOND:
-            at_ns, self.alarm = self.alarm, 0
-            self.now = max(self.now, at_ns)
-            self.step(Timer("due", at_ns))
-        self.now = second * SECOND
-
-    def asked_s(self) -> list[float]:
-        """When something was asked, in seconds."""
-        return [when / SECOND for when, _ in self.asked]
+from tests.unit.timekeeper.sleepers import SECOND, Story
 
 
 def test_nothing_is_said_before_its_time_and_each_thing_in_its_order() -> None:
@@ -140,18 +34,18 @@ def test_a_command_is_sent_again_until_the_log_shows_it() -> None:
     story.run_until(1_040)
     pauses = [later - earlier for earlier, later in pairwise(story.asked_s())]
     assert pauses == [0.5, 1, 2, 4, 8, 8, 8]
-    story.step(story.log.tx(EvaluationsWoken(keys=(key,), reason="due")))
+    story.shown(key)
     sent = len(story.asked)
     story.run_until(2_000)
     assert len(story.asked) == sent
     assert story.role.metrics()["caravan_timekeeper_unconfirmed_commands"] == 0
 
 
-def test_a_standby_says_nothing_and_a_successor_finds_what_is_due() -> None:
+def test_a_standby_says_nothing_that_needs_the_lease_and_a_successor_finds_what_is_due() -> None:
     """What fell due while another led is sent as soon as this one leads; what it led before is forgotten."""
     story = Story()
     story.sleepers(1_001)
-    story.step(*story.log.records, CaughtUp(story.log.seq))
+    story.stand_by()
     story.run_until(1_100)
     assert story.asked == [] and story.alarm == 0
     story.step(LeadershipWon())

@@ -40,14 +40,15 @@ async def _undecoded(message: NatsMessage) -> Any:
 
 
 def make_router(present: PresentServices, clock_s: Any) -> NatsRouter:
-    """What the gateway hears: the presence of services."""
-    router = NatsRouter(prefix=subjects.PRESENCES.removesuffix(">"))
+    """What the gateway hears: the presence of schedulers.
 
-    @router.subscriber("*.*", no_reply=True)
+    Under the names of roles with a leader it must not listen: a candidate asks the bus whether there is a listener
+    under the holder's, and with one here a killed leader would count as connected until its lease ends.
+    """
+    router = NatsRouter()
+
+    @router.subscriber(subjects.presences("scheduler"), no_reply=True)
     async def take(body: bytes) -> None:
-        if not body:
-            # A service that wants to lead asks who leads.
-            return
         try:
             found = _PRESENCE.decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError) as err:
