@@ -1,5 +1,8 @@
 """The fleet as columns, one row a node: what the console and `caravan top` draw. Computed in a few vector passes.
 
+Who is there is read node by node, and taken over from an older picture of the same state while no node came, changed
+or left.
+
 Decides what a picture of many nodes holds, and how it is laid out in bytes. A past fleet is the same function of a past
 state.
 """
@@ -14,7 +17,6 @@ from schemas.nodes import NODE_STATUSES
 from shared.core.columns import Rows
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import TERMINAL
-from shared.query import projections
 
 #: Jobs that have a number of their own in the column `job`; the largest by allocations.
 JOBS_SHOWN = 12
@@ -26,13 +28,21 @@ _WHOLE = 65_535
 _ALIGN = 8
 
 
+class FleetMembers(msgspec.Struct, frozen=True, eq=False):
+    """Who is in the fleet, sorted by id. `generation`: of the fleet's table; `rows`: in that table, (N,) i32."""
+
+    generation: int
+    rows: Rows
+    ids: list[str]
+    datacenters: list[str]
+    classes: list[str]
+
+
 class FleetColumns(msgspec.Struct, frozen=True, eq=False):
     """Columns of N nodes, sorted by id. `shares`: use of cpu, memory and disk, 65,535 is the capacity; (3, N) u16."""
 
     seq: int
-    ids: list[str]
-    datacenters: list[str]
-    classes: list[str]
+    members: "FleetMembers"
     jobs: list[str]
     shares: NDArray[np.uint16]
     #: allocations that have not ended, at most 65,535. (N,) u16.
@@ -43,6 +53,11 @@ class FleetColumns(msgspec.Struct, frozen=True, eq=False):
     job: NDArray[np.uint8]
     #: NOTHING, CURRENT, MIXED or OLDER. (N,) u8.
     version: NDArray[np.uint8]
+
+    @property
+    def ids(self) -> list[str]:
+        """Ids of the nodes."""
+        return self.members.ids
 
     def encode(self) -> bytes:
         """A u32 with the length of a JSON header, the header, then the columns, each at a multiple of 8 bytes."""
@@ -58,9 +73,9 @@ class FleetColumns(msgspec.Struct, frozen=True, eq=False):
         header = msgspec.json.encode(
             {
                 "seq": self.seq,
-                "nodes": self.ids,
-                "datacenters": self.datacenters,
-                "classes": self.classes,
+                "nodes": self.members.ids,
+                "datacenters": self.members.datacenters,
+                "classes": self.members.classes,
                 "jobs": self.jobs,
                 "columns": [(name, one.dtype.name) for name, one in columns.items()],
             }
@@ -82,7 +97,8 @@ class FleetColumns(msgspec.Struct, frozen=True, eq=False):
 
     def changed_since(self, older: "FleetColumns") -> Rows | None:
         """Rows that differ from an older picture; None: the nodes or the jobs shown are others."""
-        if self.ids != older.ids or self.jobs != older.jobs:
+        is_same = self.members is older.members or self.ids == older.ids
+        if not is_same or self.jobs != older.jobs:
             return None
         differs = (self.shares != older.shares).any(axis=0)
         for name in ("count", "flags", "job", "version"):
@@ -90,27 +106,43 @@ class FleetColumns(msgspec.Struct, frozen=True, eq=False):
         return np.flatnonzero(differs).astype(np.int32)
 
 
-def fleet_columns(state: State) -> FleetColumns:
-    """The columns of a state."""
-    fleet = state.fleet
-    ids = sorted(fleet.row_of)
-    rows: Rows = np.asarray([fleet.row_of[one] for one in ids], dtype=np.int32)
-    used = state.allocations.used(fleet.size)[rows]
-    capacity = fleet.capacity[rows]
+def fleet_columns(state: State, older: FleetColumns | None = None) -> FleetColumns:
+    """The columns of a state. `older`: those that the same state object had before."""
+    fleet, table = state.fleet, state.allocations
+    if older is not None and older.members.generation == fleet.generation:
+        members = older.members
+    else:
+        members = _members(state)
+    rows = members.rows
+    used, capacity = table.used(fleet.size)[rows], fleet.capacity[rows]
     shares = np.minimum(used * _WHOLE // np.maximum(capacity, 1), _WHOLE)
-    counts = projections.allocation_counts(state)[rows]
-    jobs, job = _leading_jobs(state, rows)
+    live = np.flatnonzero((table.key[: table.size] != 0) & ~TERMINAL[table.client[: table.size]])
+    nodes, groups = table.node[live], table.group[live]
+    counts = np.bincount(nodes, minlength=fleet.size)
+    jobs, job = _leading_jobs(state, nodes, groups, counts)
     return FleetColumns(
         seq=state.seq,
-        ids=[str(one) for one in ids],
-        datacenters=[fleet.specs[row].datacenter for row in rows.tolist()],
-        classes=[fleet.specs[row].node_class for row in rows.tolist()],
+        members=members,
         jobs=jobs,
         shares=shares.T.astype(np.uint16),
-        count=np.minimum(counts, _WHOLE).astype(np.uint16),
+        count=np.minimum(counts[rows], _WHOLE).astype(np.uint16),
         flags=_flags(state, rows),
-        job=job,
-        version=_versions(state, rows),
+        job=job[rows],
+        version=_versions(state, nodes, groups, counts)[rows],
+    )
+
+
+def _members(state: State) -> FleetMembers:
+    fleet = state.fleet
+    ids = sorted(fleet.row_of)
+    rows = [fleet.row_of[one] for one in ids]
+    specs = [fleet.specs[row] for row in rows]
+    return FleetMembers(
+        generation=fleet.generation,
+        rows=np.asarray(rows, dtype=np.int32),
+        ids=[str(one) for one in ids],
+        datacenters=[one.datacenter for one in specs],
+        classes=[one.node_class for one in specs],
     )
 
 
@@ -125,43 +157,34 @@ def _flags(state: State, rows: Rows) -> NDArray[np.uint8]:
     return found.astype(np.uint8)
 
 
-def _live(state: State) -> NDArray[np.int64]:
-    """Rows of the allocations that have not ended."""
-    table, size = state.allocations, state.allocations.size
-    return np.flatnonzero((table.key[:size] != 0) & ~TERMINAL[table.client[:size]])
-
-
-def _versions(state: State, rows: Rows) -> NDArray[np.uint8]:
-    """Whether what is on each node is of its job's present version."""
-    table, live, jobs = state.allocations, _live(state), state.jobs.by_id
+def _versions(
+    state: State, nodes: Rows, groups: Rows, counts: NDArray[np.int64]
+) -> NDArray[np.uint8]:
+    """Whether what is on each node is of its job's present version. Shape: (fleet.size,)."""
+    table, jobs = state.allocations, state.jobs.by_id
     known = zip(table.groups.job_ids, table.groups.versions, strict=True)
     present = [(job := jobs.get(one)) is not None and job.version == n for one, n in known]
-    is_present = np.asarray(present or [False])[table.group[live]]
-    size = state.fleet.size
-    nodes = table.node[live]
-    count = np.bincount(nodes, minlength=size)[rows]
-    older = np.bincount(nodes[~is_present], minlength=size)[rows]
-    found = np.where(older == 0, CURRENT, np.where(older < count, MIXED, OLDER))
-    return np.where(count == 0, NOTHING, found).astype(np.uint8)
+    is_older = ~np.asarray(present or [False])[groups]
+    older = np.bincount(nodes[is_older], minlength=state.fleet.size)
+    found = np.where(older == 0, CURRENT, np.where(older < counts, MIXED, OLDER))
+    return np.where(counts == 0, NOTHING, found).astype(np.uint8)
 
 
-def _leading_jobs(state: State, rows: Rows) -> tuple[list[str], NDArray[np.uint8]]:
-    """The largest jobs, and for each row the one with most allocations there; equal ones: the first in the list."""
-    table, live = state.allocations, _live(state)
-    groups = table.group[live]
-    names = table.groups.job_ids
-    per_group = np.bincount(groups, minlength=len(names))
+def _leading_jobs(
+    state: State, nodes: Rows, groups: Rows, counts: NDArray[np.int64]
+) -> tuple[list[str], NDArray[np.uint8]]:
+    """The largest jobs, and by fleet row the one with most allocations there; equal ones: the first in the list."""
+    names = state.allocations.groups.job_ids
+    per_group: list[int] = np.bincount(groups, minlength=len(names)).tolist()
     per_job: dict[str, int] = {}
-    for ref in np.flatnonzero(per_group).tolist():
-        per_job[names[ref]] = per_job.get(names[ref], 0) + int(per_group[ref])
+    for name, count in zip(names, per_group, strict=True):
+        if count:
+            per_job[name] = per_job.get(name, 0) + count
     jobs = sorted(per_job, key=lambda one: (-per_job[one], one))[:JOBS_SHOWN]
     number_of = {one: at for at, one in enumerate(jobs)}
     number = np.asarray([number_of.get(one, len(jobs)) for one in names] or [0], dtype=np.int64)
-    width = len(jobs) + 1
-    cells = table.node[live].astype(np.int64) * width + number[groups] if len(live) else live
-    counts = np.bincount(cells, minlength=state.fleet.size * width)[: state.fleet.size * width]
-    by_node = counts.reshape(state.fleet.size, width)[rows]
-    best = by_node.argmax(axis=1) if len(rows) else np.zeros(0, dtype=np.int64)
+    width, size = len(jobs) + 1, state.fleet.size
+    cells = nodes * width + number[groups]
+    best = np.bincount(cells, minlength=size * width).reshape(size, width).argmax(axis=1)
     found = np.where(best == len(jobs), OTHER_JOB, best)
-    found = np.where(by_node.sum(axis=1) == 0, NO_JOB, found) if len(rows) else found
-    return [str(one) for one in jobs], found.astype(np.uint8)
+    return [str(one) for one in jobs], np.where(counts == 0, NO_JOB, found).astype(np.uint8)

@@ -90,7 +90,7 @@ def _nodes(_past: HistoricalState, fleet: FleetColumns, wanted: Wanted) -> Listi
         at
         for at, node_id in enumerate(fleet.ids)
         if not wanted.text
-        or wanted.text in f"{node_id} {fleet.datacenters[at]} {node_state(flags[at])}"
+        or wanted.text in f"{node_id} {fleet.members.datacenters[at]} {node_state(flags[at])}"
     ]
     rows = []
     for at in found[:ROWS_MAX]:
@@ -107,7 +107,7 @@ def _nodes(_past: HistoricalState, fleet: FleetColumns, wanted: Wanted) -> Listi
                 disk,
                 count,
                 job,
-                fleet.datacenters[at],
+                fleet.members.datacenters[at],
             )
         )
     return Listing(rows, len(found))

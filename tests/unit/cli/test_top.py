@@ -13,7 +13,7 @@ from services.cli.top.listings import ROWS_MAX, TABLES, Listing, Wanted
 from services.cli.top.state_source import EVENTS_KEPT, Moments
 from services.cli.top.time_slider import TimeSlider
 from shared.display.time_marks import Mark
-from shared.query.fleet_columns import DOWN, DRAINING, FleetColumns, fleet_columns
+from shared.query.fleet_columns import DOWN, DRAINING, FleetColumns, FleetMembers, fleet_columns
 from shared.query.historical_state import HistoricalState
 from shared.query.state_diff import diff_states
 from tests.builders import group, join, register, stop
@@ -102,11 +102,16 @@ def fleet_of(shares: list[int], flags: list[int]) -> FleetColumns:
     """Columns of nodes with this use and these states."""
     size = len(shares)
     use = np.asarray([shares, [0] * size, [0] * size], dtype=np.uint16)
-    return FleetColumns(
-        seq=1,
+    members = FleetMembers(
+        generation=1,
+        rows=np.arange(size, dtype=np.int32),
         ids=[f"n{at}" for at in range(size)],
         datacenters=["dc"] * size,
         classes=[""] * size,
+    )
+    return FleetColumns(
+        seq=1,
+        members=members,
         jobs=[],
         shares=use,
         count=np.zeros(size, dtype=np.uint16),
