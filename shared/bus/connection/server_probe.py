@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 import msgspec
@@ -26,3 +27,21 @@ async def probe(url: str) -> str:
         if line.startswith(b"INFO "):
             return msgspec.json.decode(line[5:], type=_Greeting).server_name
     return ""
+
+
+async def first_to_answer(urls: Sequence[str]) -> str:
+    """The one of several addresses at which a server answers first; empty: none does."""
+    asked = [asyncio.create_task(_answering(one)) for one in urls]
+    try:
+        for each in asyncio.as_completed(asked):
+            if found := await each:
+                return found
+    finally:
+        for one in asked:
+            one.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+    return ""
+
+
+async def _answering(url: str) -> str:
+    return url if await probe(url) else ""
