@@ -26,8 +26,7 @@ from shared.core.state.state import State
 from shared.core.state.tables.allocations import COMPLETE, RUNNING
 from shared.errors import LogError
 
-
-#: A bus that is started again, its disk just full, may be away for longer than a service waits, which is started again too.
+#: A bus that was full may be away for longer than a service waits, which is started again then.
 _START_S = 120.0
 
 

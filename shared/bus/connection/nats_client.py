@@ -362,13 +362,28 @@ class BusClient(Client):
         self._pending.clear()
         self._pending_data_size = 0
 
+    async def _process_op_err(self, e: Exception) -> None:
+        """Cut a connection that failed, then reconnect: nats-py would wait until the server has read what is unsent."""
+        if not (self.is_closed or self.is_reconnecting):
+            self._cut()
+        await super()._process_op_err(e)
+
+    def _cut(self) -> None:
+        """Drop the connection with what it has not written. One that stands still would never read it."""
+        writer = getattr(self._transport, "_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()
+
     async def end(self) -> None:
-        """Close permanently; unsent bytes are written first where the bus is there."""
+        """Close permanently; unsent bytes are written first where the bus is there and reads."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         with contextlib.suppress(Exception):
             if self.is_connected:
                 await self.flush(1)
+        if self._unsent():
+            self.discard_unsent()
+            self._cut()
         with contextlib.suppress(Exception):
             await self.close()
 

@@ -23,6 +23,8 @@ class _Shell:
     async def run(self, stop: asyncio.Event) -> None:
         if not self.ends_early:
             self._role.step([CaughtUp(seq=0)], 0)
+            # Its owner is at work by then.
+            await asyncio.sleep(0)
             await asyncio.sleep(0)
         assert not stop.is_set()
         raise BusUnavailable("no bus")
@@ -41,7 +43,8 @@ def test_an_observer_that_ended_says_why(
     async def story() -> None:
         async with log_observer.run_observer(Login(url="")) as found:
             while not found.failure:
-                await asyncio.sleep(0)
+                found.changed.clear()
+                await found.changed.wait()
             looked.append(found.failure)
 
     with pytest.raises(RuntimeError, match="the observer stopped: BusUnavailable: no bus"):
