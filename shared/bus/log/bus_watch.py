@@ -143,7 +143,7 @@ class ServerTable:
 
 
 def why_blocked(since_ns: int, servers: tuple[BusServer, ...], urls: str, through: str) -> str:
-    """Say that nothing can be committed, since when, why, and what to do. `through`: the server that we connected to."""
+    """Say that nothing can be committed, since when, why, and what to do. `through`: the server we are connected to."""
     moment = f"{datetime.fromtimestamp(since_ns // SECOND_NS, UTC):%Y-%m-%d %H:%M:%S}Z"
     head = f"nothing can be committed since {moment}"
     up = [one.name for one in servers if one.status == "up"]

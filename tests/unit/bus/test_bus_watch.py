@@ -66,7 +66,7 @@ def test_a_server_is_current_behind_or_away() -> None:
 
 
 def test_without_an_answer_no_server_is_called_away() -> None:
-    """A service whose own connection stands still knows nothing new: what it was told stays, and grows old."""
+    """Without a leader's answer each server keeps the status of the last one; its age increases."""
     table = ServerTable()
     table.learn(LOG, led_by("a", replica("b", 0.5), replica("c", 7)), 100.0, lone="")
     later_s = 100.0 + bus_watch.AWAY_S + 0.5

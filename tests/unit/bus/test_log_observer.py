@@ -12,7 +12,7 @@ from shared.errors import BusUnavailable
 
 
 class _Shell:
-    """Ends as it is told: before its role has caught up, or behind it."""
+    """A shell that ends with BusUnavailable, before its role has caught up or afterwards."""
 
     ends_early = True
 

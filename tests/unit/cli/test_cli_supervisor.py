@@ -1,4 +1,4 @@
-"""The supervisor of `caravan up` on a disk that is full: it goes on, and does what it could not when there is room."""
+"""The supervisor of `caravan up` on a full disk keeps supervising, and writes its record when the disk has room."""
 
 import errno
 import os
