@@ -26,6 +26,9 @@ from shared.core.state.state import State
 from shared.core.state.tables.allocations import COMPLETE, RUNNING
 from shared.errors import LogError
 
+#: A bus that was full may be away for longer than a service waits, which is started again then.
+_START_S = 120.0
+
 
 class LogObserver:
     """The whole state, and the moments at which placements appeared in it. Times: time.perf_counter."""
@@ -155,13 +158,13 @@ class LogObserver:
 async def run_observer(login: Login) -> AsyncIterator[LogObserver]:
     """Run an observer in this loop; it has caught up with the log when this returns.
 
-    Raises RuntimeError at the end when the log could not be followed.
+    Raises RuntimeError when the log could not be followed: at once where it was not reached, else at the end.
     """
     role = LogObserver()
     replicas = int(os.environ.get("CARAVAN_REPLICAS", "1"))
-    shell = Shell(role, ShellSettings(login=login, replicas=replicas))
+    settings = ShellSettings(login=login, replicas=replicas, start_timeout_s=_START_S)
     stop = asyncio.Event()
-    running = asyncio.create_task(shell.run(stop))
+    running = asyncio.create_task(_follow(Shell(role, settings), role, stop))
     try:
         while not role.is_caught_up and not running.done():
             role.changed.clear()
@@ -169,9 +172,20 @@ async def run_observer(login: Login) -> AsyncIterator[LogObserver]:
                 {running, asyncio.ensure_future(role.changed.wait())},
                 return_when=asyncio.FIRST_COMPLETED,
             )
-        yield role
+        if role.is_caught_up:
+            yield role
     finally:
         stop.set()
-        await asyncio.gather(running, return_exceptions=True)
+        await running
     if role.failure:
         raise RuntimeError(f"the observer stopped: {role.failure}")
+
+
+async def _follow(shell: Shell, role: LogObserver, stop: asyncio.Event) -> None:
+    """Run until stopped; why it ended otherwise is its failure: an observer that follows no more shows an old state."""
+    try:
+        await shell.run(stop)
+    except Exception as err:  # noqa: BLE001 - of whatever kind, the owner raises it.
+        if not stop.is_set():
+            role.failure = role.failure or f"{type(err).__name__}: {err}"
+        role.changed.set()

@@ -16,7 +16,7 @@ from bench.harness.three_servers import REPLICAS
 from services.cli.local.cluster import LocalClusterSettings
 from shared.bus.server import accounts
 from tests.bounds import LONG_S, until
-from tests.bus.compose_stub import FILE, ComposeStub, PageCluster
+from tests.bus.compose_stub import ComposeStub, PageCluster
 from tests.compose.page import PAGE, blocks
 
 pytestmark = [
@@ -35,6 +35,10 @@ class PageReader:
         self.stub = ComposeStub(cluster, folder)
         secrets = folder / "deploy" / "secrets"
         secrets.mkdir(parents=True)
+        # As a first `operator bootstrap` left them: a later one keeps these passwords.
+        accounts.write_credentials(secrets / "credentials.json", cluster.credentials)
+        identity = {"cluster_id": cluster.identity.cluster_id, "servers": REPLICAS}
+        (secrets / "cluster.json").write_text(json.dumps(identity))
         admin = cluster.credentials.only_user(accounts.ADMIN)
         accounts.write_credentials(secrets / "admin.json", admin)
         self._env = {
@@ -240,29 +244,48 @@ def test_a_restore_stops_where_a_store_was_not_removed(reader: PageReader) -> No
     assert reader.asked("log", "verify")["ok"]
 
 
-def test_servers_are_replaced_one_after_the_other_and_repaired(reader: PageReader) -> None:
-    """Each server is replaced once, while the others hold everything; a wiped one has everything again."""
+def test_three_servers_are_upgraded_by_one_block(reader: PageReader) -> None:
+    """Each server is replaced while all hold everything, then a kind when the one before is ready; agents last."""
     reader.run_job("runs")
-    reader.follow("Upgrade three servers")
-    assert reader.cluster.started == ["nats-1", "nats-2", "nats-3"]
+    [block] = blocks("Upgrade three servers")
+    everything = {name for name in reader.cluster.exist if not name.startswith("nats-")}
+    reader.cluster.outdated = set(everything)
+    kinds = re.findall(r"--no-deps --wait (\w+) &&$", block, re.MULTILINE)
+    reader.type(block)
+    servers = ["nats-1", "nats-2", "nats-3"]
+    assert reader.cluster.started == [*servers, *kinds, "agent-1", "agent-2", "agent-3"]
     reader.until_running("runs")
-    reader.follow("Repair a damaged server")
-    assert reader.cluster.started[3:] == ["nats-2"]
-    assert reader.cluster.status()[0] == 0
-    assert reader.asked("log", "verify")["ok"]
     reader.run_job("new")
 
 
-def test_services_are_replaced_one_kind_after_the_other(reader: PageReader) -> None:
-    """The page begins a kind when the one before is ready; agents, with their tasks, are replaced last."""
-    reader.run_job("runs")
-    text = blocks("Upgrade")[0]
-    everything = {name for name in reader.cluster.exist if not name.startswith("nats-")}
-    reader.cluster.outdated = set(everything)
-    kinds = re.findall(r"--no-deps --wait (\w+) &&$", text, re.MULTILINE)
-    reader.type(text[text.index(f"docker compose -f {FILE} up -d --no-deps --wait {kinds[0]}") :])
-    assert reader.cluster.started == [*kinds, "agent-1", "agent-2", "agent-3"]
-    reader.until_running("runs")
+def test_an_upgrade_stops_where_a_server_does_not_come_back(reader: PageReader) -> None:
+    """The wait behind that server fails: no other server is touched, and no service."""
+    reader.cluster.broken = {"nats-2"}
+    reader.cluster.outdated = {name for name in reader.cluster.exist if name[:5] != "nats-"}
+    [block] = blocks("Upgrade three servers")
+    second = "--force-recreate nats-2 &&\ncaravan operator status --wait current"
+    assert block.count(second) == 1
+    code, said = reader.paste(block.replace(second, f"{second} --timeout 5s"))
+    assert (code, "nats-2" in said) == (1, True)
+    assert reader.cluster.started == ["nats-1"]
+    assert not reader.cluster.is_running("nats-2")
+    assert reader.stub.orders[-1].endswith("--force-recreate nats-2")
+    assert Path(reader.folder, "deploy", "secrets", "url").exists()
+    # With its cause removed that server is started, and the block is pasted again, as a whole.
+    reader.cluster.broken = set()
+    start = "docker compose -f deploy/compose.yaml up -d --no-deps nats-2"
+    assert f"`{start}`" in PAGE.read_text()
+    reader.type(start)
+    reader.type(block)
+    assert reader.cluster.started[1:5] == ["nats-2", "nats-1", "nats-2", "nats-3"]
+
+
+def test_a_damaged_server_is_repaired(reader: PageReader) -> None:
+    """A wiped server has everything again."""
+    reader.follow("Repair a damaged server")
+    assert reader.cluster.started == ["nats-2"]
+    assert reader.cluster.status()[0] == 0
+    assert reader.asked("log", "verify")["ok"]
     reader.run_job("new")
 
 

@@ -33,6 +33,7 @@ class ContainerCluster:
     ) -> None:
         self.engine = engine
         self.secrets = secrets
+        self._servers = servers
         self._children: list[subprocess.Popen[str]] = []
         port = free_port()
         bootstrap = ["operator", "bootstrap", "--directory", str(secrets), "--port", str(port)]
@@ -140,6 +141,12 @@ class ContainerCluster:
         ]
         self._children.append(
             subprocess.Popen(
-                command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                command,
+                cwd=ROOT,
+                # Its observer follows the streams of this bus; it refuses others.
+                env={**os.environ, "CARAVAN_REPLICAS": str(self._servers)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
             )
         )

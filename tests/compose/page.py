@@ -95,10 +95,6 @@ class Reader:
         """Run one command; a lone question is asked again until services that have just started answer it."""
         for word, other in self._swap.items():
             line = line.replace(word, other)
-        if line.startswith("export "):
-            name, _, value = line.removeprefix("export ").partition("=")
-            self._env[name] = self._run(f"echo {value}").stdout.strip()
-            return ""
         is_question = line.startswith("caravan") and "&&" not in line
         deadline = time.monotonic() + (WAIT_S if is_question else 0)
         while True:
@@ -109,8 +105,10 @@ class Reader:
             time.sleep(0.2)
 
     def _run(self, line: str) -> "subprocess.CompletedProcess[str]":
+        """Run it in the reader's shell, which keeps what was exported."""
+        kept = "[ ! -f ../exports ] || . ../exports"
         return subprocess.run(
-            ["bash", "-c", line],
+            ["bash", "-c", f"{kept}\n{line}\nlast=$?\nexport -p > ../exports\nexit $last"],
             cwd=self.tree,
             env=self._env,
             capture_output=True,

@@ -89,6 +89,17 @@ def test_an_upgrade_replaces_one_kind_after_the_other() -> None:
     assert upgrade.index("--wait current") < first < last < upgrade.index("up -d &&")
 
 
+def test_an_upgrade_of_three_servers_is_that_of_one_with_each_server_in_turn() -> None:
+    """Its block is complete: the lines for one server, with three replaced while all hold everything."""
+    [one], [three] = blocks("Upgrade"), blocks("Upgrade three servers")
+    replaced = "docker compose -f deploy/compose.yaml up -d --no-deps --force-recreate nats-{} &&\n"
+    wait = "caravan operator status --wait current &&\n"
+    assert one.count(replaced.format(1) + wait) == 1
+    each = wait + "".join(replaced.format(number) + wait for number in (1, 2, 3))
+    whole = one.replace(replaced.format(1) + wait, each)
+    assert three == whole.replace("operator bootstrap &&", "operator bootstrap --servers 3 &&")
+
+
 def test_a_number_of_instances_is_kept_by_every_up() -> None:
     """What the page scales is a variable of the file; one applier and one broker stand by."""
     scaled = re.findall(r"^export (CARAVAN_\w+S)=\d+$", "\n".join(lines("Scale")), re.MULTILINE)

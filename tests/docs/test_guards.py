@@ -1,21 +1,23 @@
-"""docs/operations.md at a reader's shell, which has no `set -e`: nothing of a block runs behind a failed command."""
+"""Pages at a reader's shell, which has no `set -e`: nothing runs behind a failed command that it relies on."""
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.compose.page import PAGE, blocks, commands
+from tests.compose.page import PAGE, ROOT, blocks, commands
 
 #: Blocks in which a line relies on the one before, and how many commands each has.
 GUARDED = [
     ("Start", 0, 3),
-    ("A bus of three servers", 0, 3),
+    ("Start", 1, 5),
+    ("A bus of three servers", 0, 4),
     ("Upgrade", 0, 15),
     ("Back up", 0, 5),
     ("Back up", 1, 7),
-    ("Upgrade three servers", 0, 7),
+    ("Upgrade three servers", 0, 20),
     ("Back up three servers", 0, 9),
     ("Back up three servers", 1, 9),
     ("Repair a damaged server", 0, 7),
@@ -23,8 +25,16 @@ GUARDED = [
 #: Writes down what it was asked for; the call of that number fails.
 STUB = """#!/bin/sh
 echo "$(basename "$0") $*" >> "$ASKED"
-[ "$(wc -l < "$ASKED")" -ne "$FAILS" ]
+[ "$(wc -l < "$ASKED")" -ne "$FAILS" ] || exit 1
+[ "$(basename "$0")" != cat ] || echo nats://h:1
 """
+#: What does harm, or never ends, where a command before it failed.
+_RELIES = re.compile(r"--wait|(?<!context )\b(rm|cp|kill|until|while)\b")
+_SETS = re.compile(r"\w+=\S*\$\(")
+_EXPORT = re.compile(r"export( \w+=[^\s$`]+)+")
+#: The status of `export` is 0, whatever becomes of the command within.
+_HIDES = re.compile(r"^\s*(?:export|readonly|local)\b[^;&|\n]*(?:\$\(|`).*", re.MULTILINE)
+_FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 class Shell:
@@ -35,11 +45,9 @@ class Shell:
         self._asked = folder / "asked"
         programs = folder / "bin"
         programs.mkdir()
-        for name in ("caravan", "docker", "mkdir", "cp", "rm"):
+        for name in ("caravan", "docker", "mkdir", "cp", "rm", "cat"):
             (programs / name).write_text(STUB)
             (programs / name).chmod(0o755)
-        (folder / "deploy" / "secrets").mkdir(parents=True)
-        (folder / "deploy" / "secrets" / "url").write_text("nats://h:1\n")
         self._env = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
 
     def paste(self, shell: str, block: str, fails: int) -> list[str]:
@@ -71,8 +79,8 @@ def test_nothing_runs_behind_a_command_that_failed(
 
 
 def test_every_block_that_waits_is_among_them() -> None:
-    """A block of the page with a wait, a removed volume or a copied store is one command, and is tried here."""
-    words = ("--wait", "volume rm", " cp nats-", " cp backup/")
+    """A block of the page with a wait, a removed volume or a copied store is tried here."""
+    words = ("--wait", "volume rm", " cp nats-", " cp backup/", "$(cat deploy")
     headings = [line[4:] for line in PAGE.read_text().splitlines() if line.startswith("### ")]
     found = [
         (heading, at)
@@ -80,8 +88,62 @@ def test_every_block_that_waits_is_among_them() -> None:
         for at, block in enumerate(blocks(heading))
         if any(word in block for word in words)
     ]
+    assert len(found) == len(GUARDED) - 1  # The first one only begins.
     assert set(found) <= {(heading, at) for heading, at, _ in GUARDED}
     for heading, at in found:
-        exports = [one for one in commands(blocks(heading)[at]) if one.startswith("export ")]
-        assert len(commands(blocks(heading)[at])) == len(exports) + 1
+        lines = [one for one in commands(blocks(heading)[at]) if not _EXPORT.fullmatch(one)]
+        assert len(lines) == 1
     assert not [block for heading in headings for block in blocks(heading) if "for " in block]
+
+
+def unguarded(text: str) -> list[str]:
+    """Commands of a page's blocks that run though something before them failed, or that hide a failure."""
+    found = []
+    for kind, block in _FENCED.findall(text):
+        found += _HIDES.findall(block)
+        lines = [one for one in commands(block) if not _EXPORT.fullmatch(one)]
+        relies = any(_RELIES.search(one) for one in lines[1:])
+        # What follows such a variable reads it, perhaps as its environment.
+        if kind == "sh" and (relies or any(map(_SETS.match, lines[:-1]))):
+            found.append(block)
+    return found
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *ROOT.glob("clients/*/*.md")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda one: str(one.relative_to(ROOT)))
+def test_no_page_goes_on_where_it_does_harm(page: Path) -> None:
+    """What removes, copies, kills or waits is one command with what it relies on; a failed command is not hidden."""
+    assert unguarded(page.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        "export A=$(cat a)",
+        "caravan a &&\nexport A=$(cat a) &&\ncaravan b",
+        "A=$(cat a)\ncaravan job run $A",
+        "A=$(cat a) && export A\ncaravan job run",
+        "caravan a\ncaravan b --wait",
+        "caravan a\nuntil caravan b; do sleep 1; done",
+        "caravan a\nkill 1",
+    ],
+)
+def test_an_unguarded_block_is_found(block: str) -> None:
+    """The rule for pages names what runs on behind a failed command, and what hides it."""
+    assert unguarded(f"x\n```sh\n{block}\n```\n")
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        "caravan a\ncaravan b",
+        "export A=1 B=c/d\ncaravan a &&\nrm b",
+        "A=$(cat a) &&\nexport A &&\ncaravan job run",
+        "caravan a &&\nuntil caravan b; do sleep 1; done\ncaravan c",
+    ],
+)
+def test_a_guarded_block_is_not_found(block: str) -> None:
+    """Questions may follow one another, and a chain is one command."""
+    assert unguarded(f"x\n```sh\n{block}\n```\n") == []

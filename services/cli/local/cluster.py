@@ -11,6 +11,7 @@ its own.
 """
 
 import asyncio
+import contextlib
 import os
 import secrets
 import signal
@@ -133,6 +134,8 @@ class LocalCluster:
         self._restart_beats = RestartBeats(self._node_login)
         self._bus_retry_s = 0.1
         self._bus_due_s = 0.0
+        #: pids have changed since they were last written down.
+        self._is_record_due = False
 
     @property
     def url(self) -> str:
@@ -424,26 +427,42 @@ class LocalCluster:
 
     def _watch(self) -> None:
         health = HealthWatch(self.data_dir, [child.name for child in self.children])
+        fault = ""
         while not self._ending.wait(_TICK_S):
-            now_s = time.monotonic()
-            for text in health.look(now_s):
-                self._report(f"bus: {text}")
-            if health.is_restart_due and self._server is not None:
-                self._report("bus: restarting, since it has stopped writing")
-                self._server.stop()
-            changed = self._watch_bus(now_s)
-            for child in self.children:
+            try:
+                self._supervise(health, time.monotonic())
+                fault = ""
+            except OSError as err:
+                # A full disk above all: with this thread would end what restarts the bus when there is room.
+                is_new, fault = str(err) != fault, str(err)
+                with contextlib.suppress(OSError):
+                    if is_new:
+                        self._report(f"supervisor: {fault}; it tries again")
+
+    def _supervise(self, health: HealthWatch, now_s: float) -> None:
+        """Look at the disk, the bus and each process once. Raises OSError: what it could not write is due next time."""
+        for text in health.look(now_s):
+            self._report(f"bus: {text}")
+        if health.is_restart_due and self._server is not None:
+            self._report("bus: restarting, since it has stopped writing")
+            self._server.stop()
+        self._is_record_due |= self._watch_bus(now_s)
+        for child in self.children:
+            try:
                 text = child.look(now_s)
-                if text:
-                    self.restarts += text.startswith("restarted")
-                    self._report(f"{child.name}: {text}")
-                    changed = True
-                    if child.role == "agent":
-                        self._restart_beats.send_until(
-                            _node_of(child), child.failing_since_s + RESTART_S
-                        )
-            if changed:
-                self._write_state()
+            except OSError as err:
+                text = f"start failed: {err}"
+            if text:
+                self._is_record_due = True
+                self.restarts += text.startswith("restarted")
+                if child.role == "agent":
+                    self._restart_beats.send_until(
+                        _node_of(child), child.failing_since_s + RESTART_S
+                    )
+                self._report(f"{child.name}: {text}")
+        if self._is_record_due:
+            self._write_state()
+            self._is_record_due = False
 
     def _node_login(self, node_id: str) -> Login:
         known = accounts.read_credentials(self.data_dir / "credentials.json")
@@ -456,7 +475,7 @@ class LocalCluster:
             return False
         try:
             server.start()
-        except BusUnavailable as err:
+        except (BusUnavailable, OSError) as err:
             self._bus_due_s = now_s + self._bus_retry_s
             self._bus_retry_s = min(2 * self._bus_retry_s, 5.0)
             self._report(f"bus: start failed: {err}")

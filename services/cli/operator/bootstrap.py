@@ -92,7 +92,7 @@ def bootstrap(
         "green",
     )
     out.line(f"secrets are in {folder}; the command line needs:")
-    out.line(f"  export CARAVAN_NATS_URL=$(cat {folder / 'url'})", "cyan")
+    out.line(f"  CARAVAN_NATS_URL=$(cat {folder / 'url'}) && export CARAVAN_NATS_URL", "cyan")
     return 0
 
 

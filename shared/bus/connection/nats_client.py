@@ -11,6 +11,7 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Sequence
+from random import shuffle
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -21,6 +22,7 @@ from nats.aio.subscription import Subscription
 
 from shared.bus.connection.frame_parser import FrameParser, MessageHandler
 from shared.bus.connection.frame_protocol import FrameProtocol
+from shared.bus.connection.server_probe import first_to_answer
 from shared.errors import BusUnavailable
 from shared.protocol import subjects
 
@@ -360,13 +362,28 @@ class BusClient(Client):
         self._pending.clear()
         self._pending_data_size = 0
 
+    async def _process_op_err(self, e: Exception) -> None:
+        """Cut a connection that failed, then reconnect: nats-py would wait until the server has read what is unsent."""
+        if not (self.is_closed or self.is_reconnecting):
+            self._cut()
+        await super()._process_op_err(e)
+
+    def _cut(self) -> None:
+        """Drop the connection with what it has not written. One that stands still would never read it."""
+        writer = getattr(self._transport, "_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()
+
     async def end(self) -> None:
-        """Close permanently; unsent bytes are written first where the bus is there."""
+        """Close permanently; unsent bytes are written first where the bus is there and reads."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         with contextlib.suppress(Exception):
             if self.is_connected:
                 await self.flush(1)
+        if self._unsent():
+            self.discard_unsent()
+            self._cut()
         with contextlib.suppress(Exception):
             await self.close()
 
@@ -386,7 +403,7 @@ class ConnectionCallbacks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def connect(login: Login, callbacks: ConnectionCallbacks | None = None) -> BusClient:
-    """Connect, trying each server once; afterwards the client reconnects without a limit.
+    """Connect, trying each server once, first one that answers; afterwards the client reconnects without a limit.
 
     Raises BusUnavailable with the reason, within the timeout; a refused port or password raises at once.
     """
@@ -452,7 +469,7 @@ class _FirstConnection:
         """Try each server, under the rules of this module."""
         user, password = (login.user, login.password) if login.user else url_login(login.url)
         await self._client.connect(
-            self._servers,
+            await _answering_first(self._servers),
             name=login.name,
             user=user or None,
             password=password or None,
@@ -464,6 +481,8 @@ class _FirstConnection:
             max_reconnect_attempts=-1,
             reconnect_time_wait=0.2,  # type: ignore[arg-type]
             connect_timeout=login.connect_timeout_s,  # type: ignore[arg-type]
+            # The order is ours; a reconnect then tries the server that was lost last.
+            dont_randomize=True,
             disconnected_cb=self._lost,
             reconnected_cb=self._back,
             closed_cb=self._closed,
@@ -490,6 +509,16 @@ class _FirstConnection:
     async def _closed(self) -> None:
         if self.connected and self._callbacks.closed is not None:
             self._callbacks.closed()
+
+
+async def _answering_first(urls: list[str]) -> list[str]:
+    """The addresses in a random order, one that answers first: a server that stands still takes connections, too.
+
+    nats-py tries one after the other, and would wait for such a server as long as the whole attempt may take.
+    """
+    shuffle(urls)
+    first = await first_to_answer(urls) if len(urls) > 1 else ""
+    return sorted(urls, key=lambda one: one != first)
 
 
 async def server_fsyncs(login: Login) -> bool:

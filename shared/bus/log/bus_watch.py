@@ -60,14 +60,17 @@ class _Server:
             self.current_s.setdefault(stream, -math.inf)
 
     def shown(
-        self, name: str, at_s: float, *, leads: bool, leaderless: frozenset[str]
+        self, name: str, at_s: float, *, told_s: float, leads: bool, leaderless: frozenset[str]
     ) -> BusServer:
-        """Describe it at the time of a look; a stream without a leader compares no server."""
+        """Describe it at the time of a look; a stream without a leader compares no server.
+
+        `told_s`: when a leader answered last. What has become of a server since then is not known.
+        """
         led = {one: at for one, at in self.current_s.items() if one not in leaderless}
         since_s = {stream: at_s - moment for stream, moment in led.items()}
         behind = tuple(sorted(one for one, age_s in since_s.items() if age_s > BEHIND_S))
         silent_s = at_s - self.heard_s
-        status = "away" if silent_s > AWAY_S else "behind" if behind else "current"
+        status = "away" if told_s - self.heard_s > AWAY_S else "behind" if behind else "current"
         return BusServer(
             name=name,
             status=status,
@@ -93,6 +96,7 @@ class ServerTable:
         #: when a majority of the log's servers was last known to be in contact.
         self.sure_s = -math.inf
         self._leader = ""
+        self._told_s = -math.inf
 
     def follow(self, stream: str) -> None:
         """Name the stream that the log is written to."""
@@ -103,6 +107,7 @@ class ServerTable:
         cluster = found.cluster or streams.StreamCluster(leader=lone)
         if not cluster.leader:
             return False
+        self._told_s = max(self._told_s, at_s)
         itself = streams.StreamReplica(name=cluster.leader, current=True)
         for replica in (itself, *(cluster.replicas or ())):
             self._known.setdefault(replica.name, _Server()).saw(stream, at_s, replica)
@@ -117,7 +122,13 @@ class ServerTable:
     def shown(self, at_s: float, leaderless: frozenset[str]) -> tuple[BusServer, ...]:
         """All servers at the time of a look."""
         return tuple(
-            one.shown(name, at_s, leads=name == self._leader, leaderless=leaderless)
+            one.shown(
+                name,
+                at_s,
+                told_s=self._told_s,
+                leads=name == self._leader,
+                leaderless=leaderless,
+            )
             for name, one in sorted(self._known.items())
         )
 
@@ -131,15 +142,19 @@ class ServerTable:
         )
 
 
-def why_blocked(since_ns: int, servers: tuple[BusServer, ...], urls: str) -> str:
-    """Say that nothing can be committed, since when, why, and what to do."""
-    moment = datetime.fromtimestamp(since_ns // SECOND_NS, UTC)
-    head = f"nothing can be committed since {moment:%Y-%m-%d %H:%M:%S}Z"
+def why_blocked(since_ns: int, servers: tuple[BusServer, ...], urls: str, through: str) -> str:
+    """Say that nothing can be committed, since when, why, and what to do. `through`: the server we are connected to."""
+    moment = f"{datetime.fromtimestamp(since_ns // SECOND_NS, UTC):%Y-%m-%d %H:%M:%S}Z"
+    head = f"nothing can be committed since {moment}"
     up = [one.name for one in servers if one.status == "up"]
     away = [one.name for one in servers if one.status != "up"]
     needed = len(servers) // 2 + 1
     if not up:
         return f"{head}: no server of the bus answers at {redacted_url(urls)}"
+    if len(up) >= needed and through in away:
+        # The others may well commit: it is our connection that stands still.
+        cut = f"server {through}, by which this service reaches the bus, does not answer since {moment}"
+        return f"{cut}: {', '.join(up)} answer, and the service connects to another one"
     if len(up) >= needed:
         return f"{head}: {', '.join(up)} answer, and none of them leads the log yet"
     named = f"{len(up)} of {len(servers)} servers of the bus answers ({', '.join(up)})"
@@ -246,7 +261,8 @@ class BusWatch:
         if not self._blocked_since_ns:
             self._blocked_since_ns = time.time_ns() - round(unsure_s * SECOND_NS)
         servers = self._table.shown_blocked(now_s, await self._answering())
-        why = why_blocked(self._blocked_since_ns, servers, self._urls)
+        through = server_name(self._link.bus)
+        why = why_blocked(self._blocked_since_ns, servers, self._urls, through)
         self._note(servers, why, leaderless)
 
     async def _answering(self) -> set[str]:

@@ -65,6 +65,16 @@ def test_a_server_is_current_behind_or_away() -> None:
     assert (by_name["c"].status, by_name["c"].current_ms) == ("current", 250)
 
 
+def test_without_an_answer_no_server_is_called_away() -> None:
+    """Without a leader's answer each server keeps the status of the last one; its age increases."""
+    table = ServerTable()
+    table.learn(LOG, led_by("a", replica("b", 0.5), replica("c", 7)), 100.0, lone="")
+    later_s = 100.0 + bus_watch.AWAY_S + 0.5
+    assert shown(table, later_s) == {"a": "current", "b": "current", "c": "away"}
+    by_name = {one.name: one for one in table.shown(later_s, frozenset())}
+    assert (by_name["a"].silent_ms, by_name["b"].silent_ms) == (3500, 4000)
+
+
 def test_a_follower_that_lags_for_a_moment_is_not_behind() -> None:
     """Under load a follower lacks something at most looks; one that was wiped has never held it all."""
     table = ServerTable()
@@ -96,13 +106,18 @@ def test_the_texts_name_servers_and_what_to_do() -> None:
     def servers(*states: str) -> tuple[BusServer, ...]:
         return tuple(BusServer(name=f"n{at}", status=one) for at, one in enumerate(states, 1))
 
-    lost = why_blocked(0, servers("up", "away", "away"), "")
+    lost = why_blocked(0, servers("up", "away", "away"), "", "n1")
     assert lost.startswith("nothing can be committed since 1970-01-01 00:00:00Z: 1 of 3 servers")
     assert lost.endswith("(n1), 2 are needed; start n2 or n3")
-    assert why_blocked(0, servers("up", "up", "away"), "").endswith(
-        "none of them leads the log yet"
+    one_left = servers("up", "up", "away")
+    assert why_blocked(0, one_left, "", "n1").endswith("none of them leads the log yet")
+    # The one that is away is ours: of the others nothing is said that is not known.
+    ours = why_blocked(0, one_left, "", "n3")
+    assert ours.startswith(
+        "server n3, by which this service reaches the bus, does not answer since"
     )
-    none = why_blocked(0, servers("away"), "nats://user:secret@h:1")
+    assert "committed" not in ours
+    none = why_blocked(0, servers("away"), "nats://user:secret@h:1", "")
     assert none.endswith("no server of the bus answers at nats://h:1")
     [away] = alarms_of(servers("current", "away", "current"), ())
     assert away == "server n2 of the bus is away; the loss of another one stops all commits"
