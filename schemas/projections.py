@@ -323,8 +323,9 @@ class EvalSummary(ExactWire, frozen=True, kw_only=True, omit_defaults=False):
     create_seq: int = 0
     modify_seq: int = 0
     wait_until_ns: int = 0
-    #: pending behind an evaluation that waits for the same resources. Only in answers of `query.eval`.
+    #: pending behind an evaluation that waits for the same resources; `waiting` says of which job.
     parked: bool = False
+    #: of a blocked or parked one, by group.
     waiting: dict[str, "WaitingSummary"] = {}
     #: `key` as text where it exceeds 2^53; else empty.
     key_text: str = ""

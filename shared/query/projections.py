@@ -54,8 +54,10 @@ from shared.core.state.tables.allocations import (
 from shared.core.state.tables.evaluations import Evaluation
 from shared.core.state.tables.jobs import Job, SubmissionRecord
 from shared.query import resource_usage
+from shared.query.blocked_shapes import BlockedShapes
 from shared.query.evaluation_index import EvaluationIndex
 from shared.query.job_progress import SettlingClock, current_rows, job_progress, newest_event_ns
+from shared.query.job_wait import PARKED, evaluation_wait, job_wait
 
 #: Below this number a loop is faster than vector operations.
 _SCALAR_MAX = 16
@@ -332,10 +334,8 @@ def _desired_counts(state: State, job: Job) -> dict[str, int]:
     ):
         name = table.groups.names[ref]
         wanted[name] = wanted.get(name, 0) + count
-    blocked = state.evaluations.blocked_of.get(job.id)
-    waits = state.evaluations.by_key[blocked].blocked if blocked is not None else None
-    for name, waiting in (waits.waiting if waits is not None else {}).items():
-        wanted[name] = wanted.get(name, 0) + waiting.count
+    for name, waiting in job_wait(state, job).groups.items():
+        wanted[name] = wanted.get(name, 0) + waiting.n
     return wanted
 
 
@@ -522,9 +522,11 @@ def display_order(state: State, rows: Rows) -> Rows:
     return rows[np.lexsort((-table.key[rows], table.index[rows], by_name, ended))]
 
 
-def eval_summary(state: State, evaluation: Evaluation) -> EvalSummary:
+def eval_summary(
+    state: State, evaluation: Evaluation, shapes: BlockedShapes | None = None
+) -> EvalSummary:
     """One evaluation in one line."""
-    waiting = evaluation.blocked.waiting if evaluation.blocked is not None else {}
+    wait = evaluation_wait(state, evaluation, shapes)
     return EvalSummary(
         id=eval_id(evaluation.key),
         key=evaluation.key,
@@ -537,9 +539,10 @@ def eval_summary(state: State, evaluation: Evaluation) -> EvalSummary:
         create_seq=state.policy.incarnations.seq(evaluation.key),
         modify_seq=evaluation.modify_seq,
         wait_until_ns=evaluation.wait_until_ns,
+        parked=wait.kind == PARKED,
         waiting={
-            group: WaitingSummary(n=one.count, wait_class=one.wait_class, reasons=one.reasons)
-            for group, one in sorted(waiting.items())
+            group: WaitingSummary(n=one.n, wait_class=one.wait_class, reasons=one.reasons)
+            for group, one in sorted(wait.groups.items())
         },
     )
 

@@ -400,9 +400,10 @@ class EvalSummary(msgspec.Struct, frozen=True, kw_only=True):
     create_seq: int = 0
     modify_seq: int = 0
     wait_until_ns: int = 0
-    #: pending behind an evaluation that waits for the same resources. Only in answers of
-    #: `query.eval`.
+    #: pending behind an evaluation that waits for the same resources; `waiting` says of which
+    #: job.
     parked: bool = False
+    #: of a blocked or parked one, by group.
     waiting: dict[str, WaitingSummary] = {}
 
 

@@ -107,8 +107,9 @@ def test_all_that_keeps_nodes_away_is_told_apart() -> None:
         "draining": 1,
         "drained": 1,
         "ineligible": 1,
+        "too small, even empty": 1,
     }
-    assert (answer.feasible, answer.lacking, answer.fitting) == (7, 3, 0)
+    assert (answer.feasible, answer.lacking, answer.fitting) == (7, 2, 0)
 
 
 def test_a_reserved_port_is_no_lack_of_size() -> None:
@@ -173,7 +174,10 @@ def test_a_shortfall_is_what_lacks() -> None:
         ("n2", {"scratch": 20.0}),
         ("n3", {"scratch": 30.0}),
     ]
-    assert [(one.name, one.refused) for one in answer.filters] == [("scratch", 1)]
+    assert [(one.name, one.refused) for one in answer.filters] == [
+        ("scratch", 1),
+        ("too little of scratch, even empty", 3),
+    ]
     assert "lacks 20 of scratch" in why_not(cluster, "app", row=1).text
 
 
