@@ -48,6 +48,7 @@ from shared.jobspec.submission import read_submission
 from shared.query import deployments, projections, resource_usage, rollouts
 from shared.query.drain_status import drain_end, drain_status
 from shared.query.evaluation_index import EvaluationIndex
+from shared.query.evaluation_summary import eval_summary
 from shared.query.explain import explain_candidate
 from shared.query.job_plan import plan_job
 from shared.query.job_progress import SettlingClock
@@ -285,7 +286,7 @@ class QueryEngine:
         )
 
     def _shown(self, one: Evaluation) -> EvalSummary:
-        return projections.eval_summary(self._state, one, self._histories.shapes)
+        return eval_summary(self._state, one, self._histories.shapes)
 
     # ---- rollouts ----
 

@@ -166,9 +166,9 @@ def _without_room(
         text = f"{job.id}.{group.name} runs or has ended on every allowed node"
         return msgspec.structs.replace(answer, text=text)
     if placed:
-        node = state.fleet.ids[placed[0]]
+        name = state.fleet.ids[placed[0]]
         text = (
-            f"{job.id}.{group.name}: what it requests would go to {node}; one beyond it has no room"
+            f"{job.id}.{group.name}: what it requests would go to {name}; one beyond it has no room"
         )
         return msgspec.structs.replace(answer, text=text)
     return msgspec.structs.replace(

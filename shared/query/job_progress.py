@@ -115,8 +115,9 @@ def job_progress(
     *,
     histories: EvaluationIndex,
     clock: SettlingClock,
+    shapes: BlockedShapes,
 ) -> Rollout:
-    """Describe where a job stands. `mine`: its `current_rows`, (A,); `groups`: their counts."""
+    """Describe where a job stands. `mine`: its `current_rows`, (A,); `groups`: their counts; `shapes`: who is ahead."""
     table = state.allocations
     rows = table.rows_of(job.id)
     client = table.client[rows]
@@ -129,7 +130,6 @@ def job_progress(
     newest = histories.newest(job.id)
     retry_ns = settles_ns = 0
     deployment = newest_deployment(state, job)
-    shapes = histories.shapes
     wait = job_wait(state, job, shapes)
     if job.stopped:
         status = "progressing" if not_ended else "stopped"

@@ -22,6 +22,7 @@ from shared.errors import CommandInvalid
 from shared.jobspec.submission import accepted_unbuilt
 from shared.query import projections
 from shared.query.evaluation_index import EvaluationIndex
+from shared.query.evaluation_summary import eval_summary
 from shared.query.job_progress import SettlingClock
 from shared.query.job_wait import job_wait
 from shared.query.launches import children_of, job_ids, origin_of, pattern_of, periodic_shown
@@ -116,7 +117,7 @@ class JobAnswers:
             allocations_total=len(rows),
             waiting=job_waits(job_wait(self._state, job, self._histories.shapes)),
             evaluations=tuple(
-                projections.eval_summary(
+                eval_summary(
                     self._state, self._state.evaluations.by_key[key], self._histories.shapes
                 )
                 for key in self._histories.of_job(job.id, EVALUATIONS_SHOWN)

@@ -696,7 +696,8 @@ class JobProjection(msgspec.Struct, frozen=True, kw_only=True):
     groups: dict[str, GroupSummary] = {}
     #: as in NodeProjection.
     incarnation: int = 0
-    #: absent in values of an older release.
+    #: absent in values of an older release. Of the job's own records: of a parked job it says
+    #: that an evaluation is pending, and `query.job` behind which job.
     rollout: Rollout | None = None
     #: the job left the state, by a purge or long after its end: the last value of its subject
     #: for an hour.

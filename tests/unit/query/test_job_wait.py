@@ -13,9 +13,10 @@ from shared.core.decide.garbage import LogTimeIndex
 from shared.query import blocked_shapes
 from shared.query.blocked_shapes import BlockedShapes
 from shared.query.evaluation_index import EvaluationIndex
+from shared.query.evaluation_summary import eval_summary
 from shared.query.job_progress import SettlingClock
 from shared.query.job_wait import BLOCKED, PARKED, PENDING, WOKEN, JobWait, job_wait
-from shared.query.projections import eval_summary, progress_of_job
+from shared.query.projections import job_projection, progress_of_job
 from shared.query.wait_queue import waiting_lines
 from tests.builders import Cluster, group, join, register
 
@@ -73,6 +74,10 @@ def test_status_evaluation_and_nomads_shapes_tell_of_a_parked_job_that_it_waits(
     found = progress_of_job(state, job, histories, SettlingClock(LogTimeIndex()))
     behind = "job 'app' is ahead of it in the queue for the same resources"
     assert (found.status, found.reason) == ("waiting", f"3 of web waiting: {behind}")
+    # What is published when the job changes cannot follow the jobs ahead of it.
+    published = job_projection(state, job, histories, SettlingClock(LogTimeIndex())).rollout
+    assert published is not None
+    assert (published.status, published.reason) == ("progressing", "an evaluation is pending")
     evaluation = state.evaluations.by_key[cluster.pending("next")]
     shown = eval_summary(state, evaluation)
     assert (shown.status, shown.parked) == ("pending", True)
