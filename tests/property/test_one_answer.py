@@ -7,6 +7,7 @@ from random import Random
 from typing import NamedTuple
 
 import msgspec
+import orjson
 import pytest
 from hypothesis import given
 
@@ -17,6 +18,7 @@ from schemas.evaluations import EvaluationEnded, EvaluationsCreated, Reservation
 from schemas.job_answers import JobAnswer
 from schemas.jobs import GroupSpec, RegisterJob
 from schemas.plans import PlanCommitted
+from schemas.policy import Policy, Preemption
 from schemas.projections import Query
 from services.gateway.nomad.jobs import job_summary
 from services.gateway.nomad.source import ShapeSource
@@ -222,6 +224,33 @@ def crowd(seed: int) -> list[Record]:
     return list(engine.records)
 
 
+def pairs(seed: int) -> list[Record]:
+    """Jobs of two groups on three nodes: what the first takes, the second lacks; some of them all at once."""
+    rng = Random(seed)
+    policy = Policy(preemption=Preemption(service=True))
+    lasts = FleetProfile(runs=(RunProfile(job_type="batch", lasts="7s"),))
+    engine = SimulationEngine(EngineSetup(seed=seed, profile=lasts, schedulers=2, policy=policy))
+    for number in (1, 2, 3):
+        engine.at(START_NS + number * 5 * SECOND, NodeJoins(spec=recorded.spec(number)))
+    for number in range(16):
+        kind, priority = rng.choice(("batch", "service")), rng.choice((30, 50, 70))
+        one = recorded.job(f"j{number}", 1, kind, Priority=priority, AllAtOnce=rng.random() < 0.3)
+        body = orjson.loads(one.body)
+        (first,) = body["Job"]["TaskGroups"]
+        body["Job"]["TaskGroups"] = []
+        for name in ("g", "h"):
+            task = dict(first["Tasks"][0])
+            cpu = rng.choice((700, 1500, 2500))
+            task["Resources"] = {"CPU": cpu, "MemoryMB": 64}
+            body["Job"]["TaskGroups"].append(
+                {**first, "Name": name, "Count": rng.randrange(1, 3), "Tasks": [task]}
+            )
+        when = START_NS + SECOND * rng.randrange(2, 40)
+        engine.at(when, msgspec.structs.replace(one, body=orjson.dumps(body)))
+    engine.run(START_NS + 90 * SECOND)
+    return list(engine.records)
+
+
 #: Of each story; not at all of them something waits.
 MOMENTS = 60 if is_full() else 45
 #: Of each moment: of so many jobs all that decides anew is asked.
@@ -231,10 +260,12 @@ PARTS = 9 if is_full() else 1
 
 
 def stories(part: int) -> Iterator[list[Record]]:
-    """Crowds and storms; in the first part, logs of this core version."""
+    """Crowds, jobs of two groups, and storms; in the first part, logs of this core version."""
     seeds = range(part * 2 + 1, part * 2 + 3)
     for seed in seeds:
         yield crowd(seed)
+    for seed in seeds if is_full() else seeds[:1]:
+        yield pairs(seed)
     for path in sorted(LOGS.glob(f"v1-{CORE_VERSION}-*.gz")) if not part else ():
         yield read_log(path)
     for seed in seeds if is_full() else seeds[:1]:
@@ -279,7 +310,7 @@ def test_random_moments_of_clusters_are_told_alike(part: int) -> None:
             seen["woken"] += check_undecided(past, set(waiting))
         assert told_by_sql(records, moments) == told
     assert checked >= (120 if is_full() else 100)
-    assert min(seen[name] for name in ("quiet", "place", "parked", "woken")), seen
+    assert min(seen[name] for name in ("quiet", "place", "parked", "woken", "other")), seen
     assert min(seen[name] for name in ("short counted", "status counted", "held counted")), seen
     assert seen["wait"] >= 100, seen
 

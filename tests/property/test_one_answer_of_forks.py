@@ -119,7 +119,8 @@ def test_what_if_tells_the_waits_of_a_moment_as_the_queue_does(seed: int) -> Non
     """At any moment: blocked and parked jobs with class and count; `queued` is what is to be decided, or again."""
     records, past = crowd(seed), HistoricalState()
     seen = Counter[str]()
-    moments = set(Random(seed).sample(range(20, len(records)), ASKED))
+    places = range(20, len(records))
+    moments = set(Random(seed).sample(places, min(ASKED, len(places))))
     for record in records:
         past.apply(record)
         if record.seq not in moments:
