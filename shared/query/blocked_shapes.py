@@ -76,6 +76,8 @@ class BlockedShapes:
     def changing(self, job_id: JobId) -> Iterator[WaitShape]:
         """The shapes whose first one a changed job may change."""
         self.build()
+        if job_id not in self._places and job_id not in self._state.evaluations.blocked_of:
+            return
         for place in dict.fromkeys((self._places.get(job_id), self.place_of(job_id))):
             if place is not None:
                 yield place[0]

@@ -440,7 +440,7 @@ class EvictionChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Exhausted(msgspec.Struct, frozen=True, kw_only=True):
-    """A dimension, and how many feasible nodes have too little of it; one node may count in
+    """A dimension, and how many nodes that no filter refuses lack it; one node may count in
     several.
     """
     dimension: str
@@ -1262,8 +1262,9 @@ class WhyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     #: nodes that constraints and the resources asked for allow, and those with room.
     feasible: int = 0
     fitting: int = 0
-    #: constraints, then what closes nodes to new allocations, then rules of the job's other
-    #: allocations. Each node is counted once: nodes_considered is the sum of all refused, of
+    #: constraints, what is too small even empty, what closes nodes to new allocations, rules of
+    #: the job's other allocations, and last what reserves nodes with room for a job ahead. Each
+    #: node is counted once, as in `reasons`: nodes_considered is the sum of all refused, of
     #: `lacking` and of `fitting`.
     filters: tuple[FilterCount, ...] = ()
     exhausted: tuple[Exhausted, ...] = ()
