@@ -119,12 +119,14 @@ def _refused_reasons(standing: NodeAvailability, large: Mask, fits_empty: Mask) 
 
 
 def too_small(standing: NodeAvailability, mask: Mask) -> list[NodeFilter]:
-    """Name what refuses feasible nodes even empty, each node once: as the reasons do, and also where it is all of them.
+    """Name what refuses some of the feasible nodes even empty, each node once, as the reasons do.
 
-    `mask` (N,): nodes that constraints allow.
+    What refuses all of them is a lack of each. `mask` (N,): nodes that constraints allow.
     """
     ask, extras = ask_columns(standing.group), extra_asks_of(standing.group)
     large: Mask = np.asarray((standing.capacity >= ask).all(axis=1))
+    if not (mask & large).any():
+        return []
     found = [NodeFilter("too small, even empty", large | ~standing.feasible)]
     if extras is None:
         return found
@@ -134,7 +136,12 @@ def too_small(standing: NodeAvailability, mask: Mask) -> list[NodeFilter]:
     refused = standing.feasible & large & ~fits
     if refused.any():
         parts = refused_when_empty(standing.offers, extras, cpu_mhz, refused, capacity=capacity)
-        found += [NodeFilter(why.removesuffix(","), ~rows) for why, rows in parts]
+        total = int(standing.feasible.sum())
+        found += [
+            NodeFilter(why.removesuffix(","), ~rows)
+            for why, rows in parts
+            if int(rows.sum()) < total
+        ]
     return found
 
 
