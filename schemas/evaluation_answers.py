@@ -33,7 +33,7 @@ class FilterCount(Wire, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class Exhausted(Wire, frozen=True, kw_only=True, omit_defaults=False):
-    """A dimension, and how many feasible nodes have too little of it; one node may count in several."""
+    """A dimension, and how many nodes that no filter refuses lack it; one node may count in several."""
 
     dimension: str
     nodes: int = 0
@@ -96,8 +96,9 @@ class WhyAnswer(QueryAnswer, frozen=True, kw_only=True):
     #: nodes that constraints and the resources asked for allow, and those with room.
     feasible: int = 0
     fitting: int = 0
-    #: constraints, then what closes nodes to new allocations, then rules of the job's other allocations. Each node is
-    #: counted once: nodes_considered is the sum of all refused, of `lacking` and of `fitting`.
+    #: constraints, what is too small even empty, what closes nodes to new allocations, rules of the job's other
+    #: allocations, and last what reserves nodes with room for a job ahead. Each node is counted once, as in `reasons`:
+    #: nodes_considered is the sum of all refused, of `lacking` and of `fitting`.
     filters: tuple[FilterCount, ...] = ()
     exhausted: tuple[Exhausted, ...] = ()
     nearest: tuple[Nearest, ...] = ()

@@ -91,7 +91,8 @@ class JobProjection(Wire, frozen=True, kw_only=True):
     groups: dict[str, "GroupSummary"] = {}
     #: as in NodeProjection.
     incarnation: int = 0
-    #: absent in values of an older release.
+    #: absent in values of an older release. Of the job's own records: of a parked job it says that an evaluation is
+    #: pending, and `query.job` behind which job.
     rollout: "Rollout | None" = None
     #: the job left the state, by a purge or long after its end: the last value of its subject for an hour.
     purged: bool = False
@@ -323,8 +324,9 @@ class EvalSummary(ExactWire, frozen=True, kw_only=True, omit_defaults=False):
     create_seq: int = 0
     modify_seq: int = 0
     wait_until_ns: int = 0
-    #: pending behind an evaluation that waits for the same resources. Only in answers of `query.eval`.
+    #: pending behind an evaluation that waits for the same resources; `waiting` says of which job.
     parked: bool = False
+    #: of a blocked or parked one, by group.
     waiting: dict[str, "WaitingSummary"] = {}
     #: `key` as text where it exceeds 2^53; else empty.
     key_text: str = ""

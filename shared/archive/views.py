@@ -158,16 +158,17 @@ SELECT job_id, group_name, "class", n, reasons, from_seq, to_seq, at_ns(from_ns)
     at_ns(to_ns) AS to_time, (to_ns - from_ns) / 1e9 AS seconds, decided_seq, woken_seq,
     eval_id::VARCHAR AS eval_id, key
 FROM (
-    -- Decided anew it may be while the evaluation before was woken and has not ended.
+    -- What was woken is in no queue until it is decided anew.
     SELECT r.job_id, r.group_name, r."class", r.count AS n, r.reasons, r.seq AS from_seq,
-        least(e.seq, r.next_seq) AS to_seq, r.t_ns AS from_ns, least(e.t_ns, r.next_ns) AS to_ns,
+        least(e.seq, e.woken_seq, r.next_seq) AS to_seq, r.t_ns AS from_ns,
+        least(e.t_ns, e.woken_ns, r.next_ns) AS to_ns,
         r.seq AS decided_seq, e.woken_seq, r.eval_id, r.key
     FROM (
         SELECT *, min(seq) OVER w AS next_seq, min(t_ns) OVER w AS next_ns FROM facts.reasons
         WINDOW w AS (PARTITION BY job_id ORDER BY seq RANGE BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING)
     ) r LEFT JOIN (
         SELECT key, min(seq) FILTER (what = 'ended') AS seq, min(t_ns) FILTER (what = 'ended') AS t_ns,
-            min(seq) FILTER (what = 'woken') AS woken_seq
+            min(seq) FILTER (what = 'woken') AS woken_seq, min(t_ns) FILTER (what = 'woken') AS woken_ns
         FROM facts.evaluations WHERE what IN ('ended', 'woken') GROUP BY key
     ) e ON e.key = r.key
     UNION ALL

@@ -34,7 +34,7 @@ from schemas.node_answers import (
     ResourcesAnswer,
     TaskShown,
 )
-from schemas.projections import NodeSummary, PlanQuery, Query
+from schemas.projections import EvalSummary, NodeSummary, PlanQuery, Query
 from schemas.rollout_answers import RolloutAnswer, RolloutsAnswer
 from shared.core.runtime.replica import Replica
 from shared.core.scheduling.feasibility.filters import PlacementCache
@@ -42,11 +42,13 @@ from shared.core.state.counts import count_state
 from shared.core.state.ids import ALLOC_SALT, DEPLOYMENT_SALT, EVAL_SALT
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import CLIENT_CODE
+from shared.core.state.tables.evaluations import Evaluation
 from shared.errors import CommandInvalid
 from shared.jobspec.submission import read_submission
 from shared.query import deployments, projections, resource_usage, rollouts
 from shared.query.drain_status import drain_end, drain_status
 from shared.query.evaluation_index import EvaluationIndex
+from shared.query.evaluation_summary import eval_summary
 from shared.query.explain import explain_candidate
 from shared.query.job_plan import plan_job
 from shared.query.job_progress import SettlingClock
@@ -62,7 +64,7 @@ from shared.query.lookup import (
 from shared.query.pages import AnswerPosition, answer_position, page_of, page_rows
 from shared.query.service_catalog import ServiceCatalog
 from shared.query.task_causes import wait_text
-from shared.query.wait_queue import parked_behind, waiting_lines
+from shared.query.wait_queue import waiting_lines
 from shared.release import RELEASE
 
 LIMIT_MAX = QUERY_LIMIT_MAX
@@ -261,16 +263,13 @@ class QueryEngine:
         found = [
             key for key in keys if not query.status or table.by_key[key].status == query.status
         ]
-        page = tuple(
-            projections.eval_summary(self._state, table.by_key[key])
-            for key in page_of(found, query)
-        )
+        page = tuple(self._shown(table.by_key[key]) for key in page_of(found, query))
         return EvalsAnswer(**self._at, evaluations=page, total=len(found))
 
     def _queue(self, query: Query) -> WaitingAnswer:
         found = [
             line
-            for line in waiting_lines(self._state, self._histories.since_ns)
+            for line in waiting_lines(self._state, self._histories.since_ns, self._histories.shapes)
             if not query.job_id or line.job == query.job_id
         ]
         page = tuple(page_of(found, query))
@@ -280,16 +279,14 @@ class QueryEngine:
         table = self._state.evaluations
         one = find_evaluation(self._state, query.id)
         after = [table.by_key[key] for key in self._histories.of_job(one.job_id)]
-        shown = projections.eval_summary(self._state, one)
-        if parked_behind(self._state, one):
-            shown = msgspec.structs.replace(shown, parked=True)
         return EvalAnswer(
             **self._at,
-            evaluation=shown,
-            follow_ups=tuple(
-                projections.eval_summary(self._state, e) for e in after if e.previous == one.key
-            ),
+            evaluation=self._shown(one),
+            follow_ups=tuple(self._shown(e) for e in after if e.previous == one.key),
         )
+
+    def _shown(self, one: Evaluation) -> EvalSummary:
+        return eval_summary(self._state, one, self._histories.shapes)
 
     # ---- rollouts ----
 
@@ -324,7 +321,7 @@ class QueryEngine:
         return DeploymentAnswer(
             **self._at,
             deployment=deployments.deployment_line(one),
-            waits=deployments.deployment_waits(self._state, one),
+            waits=deployments.deployment_waits(self._state, one, self._histories.shapes),
             allocations=projections.alloc_summaries(self._state, shown),
             allocations_total=len(rows),
         )
@@ -342,7 +339,8 @@ class QueryEngine:
     def _why_not(self, query: Query) -> WhyAnswer:
         job = find_job(self._state, query.id or query.job_id)
         row = find_node(self._state, query.node_id) if query.node_id else None
-        return explain_candidate(self._state, self._masks, job, query.group, row=row)
+        shapes = self._histories.shapes
+        return explain_candidate(self._state, self._masks, job, query.group, row=row, shapes=shapes)
 
     # ---- the cluster ----
 

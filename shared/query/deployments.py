@@ -19,6 +19,8 @@ from shared.core.state.state import State
 from shared.core.state.tables.allocations import RUN, TERMINAL
 from shared.core.state.tables.deployments import Deployment, GroupProgress
 from shared.core.state.tables.jobs import Job
+from shared.query.blocked_shapes import BlockedShapes
+from shared.query.job_wait import job_wait
 from shared.query.task_causes import unhealthy_text
 
 #: Allocations that are named in one wait.
@@ -149,16 +151,25 @@ class _Standing(msgspec.Struct, frozen=True):
     causes: list[str]
 
 
-def deployment_waits(state: State, one: Deployment) -> tuple[DeploymentWait, ...]:
+def deployment_waits(
+    state: State, one: Deployment, shapes: BlockedShapes | None = None
+) -> tuple[DeploymentWait, ...]:
     """Say what each group of an active deployment waits for; empty: it ended, or is about to."""
     if not one.is_active:
         return ()
     rows = deployment_rows(state, one)
-    found = (_wait(state, one, group, rows) for group in one.groups)
+    found = (_wait(state, one, group, rows, shapes=shapes) for group in one.groups)
     return tuple(wait for wait in found if wait is not None)
 
 
-def _wait(state: State, one: Deployment, group: GroupProgress, rows: Rows) -> DeploymentWait | None:
+def _wait(
+    state: State,
+    one: Deployment,
+    group: GroupProgress,
+    rows: Rows,
+    *,
+    shapes: BlockedShapes | None,
+) -> DeploymentWait | None:
     is_done = group.healthy >= group.required_healthy
     if is_done and (not group.needs_promotion or group.auto_promote):
         barrier = _barrier_reason(state, one) if group.needs_promotion else ""
@@ -174,7 +185,7 @@ def _wait(state: State, one: Deployment, group: GroupProgress, rows: Rows) -> De
         why, text = "promotion", f"{group.healthy} of {group.desired_canaries} canaries are healthy"
         text = f"{text}; it waits for its promotion"
     else:
-        why, text, names = _unfinished(state, one, group, rows)
+        why, text, names = _unfinished(state, one, group, rows, shapes=shapes)
     is_timed = bool(group.require_by_ns and group.progress_deadline_ns)
     return DeploymentWait(
         group=group.name,
@@ -198,7 +209,12 @@ def _barrier_reason(state: State, one: Deployment) -> str:
 
 
 def _unfinished(
-    state: State, one: Deployment, group: GroupProgress, rows: Rows
+    state: State,
+    one: Deployment,
+    group: GroupProgress,
+    rows: Rows,
+    *,
+    shapes: BlockedShapes | None,
 ) -> tuple[str, str, list[str]]:
     """Kind of wait, its reason, and the allocations that it waits for."""
     standing = _standing(state, group.name, rows)
@@ -212,14 +228,13 @@ def _unfinished(
             _with_causes(f"{_counted(standing.undecided)} not healthy yet ({noun})", standing),
             standing.undecided,
         )
-    blocked = state.evaluations.blocked_of.get(one.job_id)
-    waits = state.evaluations.by_key[blocked].blocked if blocked is not None else None
-    waiting = waits.waiting.get(group.name) if waits is not None else None
+    job = state.jobs.by_id.get(one.job_id)
+    waiting = None if job is None else job_wait(state, job, shapes).groups.get(group.name)
     if waiting is not None:
         reason = "; ".join(waiting.reasons) or waiting.wait_class
         if waiting.wait_class == WAITS_FOR_OWN:
             return "predecessor", reason, []
-        return "place", f"{waiting.count} without a place: {reason}", []
+        return "place", f"{waiting.n} without a place: {reason}", []
     return "schedule", "its next allocations are about to be placed", []
 
 

@@ -14,6 +14,7 @@ from shared.core.state.state import State
 from shared.core.state.tables.allocations import HEALTHY, RUN, TERMINAL
 from shared.core.state.tables.jobs import Job
 from shared.query.deployments import NAMED_MAX
+from shared.query.job_wait import job_wait
 
 
 def drain_status(state: State, node: int) -> DrainShown | None:
@@ -111,6 +112,4 @@ def _pace(state: State, job: Job, group: GroupSpec, max_parallel: int) -> str:
 
 def _is_blocked(state: State, job: Job, group: str) -> bool:
     """Tell whether the last decision about a job found no place for allocations of a group."""
-    key = state.evaluations.blocked_of.get(job.id)
-    blocked = None if key is None else state.evaluations.by_key[key].blocked
-    return blocked is not None and group in blocked.waiting
+    return group in job_wait(state, job).groups

@@ -9,6 +9,7 @@ from schemas.jobs import JobEvaluated, JobRegistered, JobsCollected, JobStopped
 from shared.core.state.state import State
 from shared.core.state.tables.evaluations import Evaluation
 from shared.core.state.tables.jobs import Job
+from shared.query.blocked_shapes import BlockedShapes, jobs_of
 
 
 class EvaluationIndex:
@@ -23,9 +24,12 @@ class EvaluationIndex:
         self._submitted: dict[JobId, int] = {}
         #: jobs of the evaluations that the record being applied ends or collects.
         self._leaving: dict[EvalKey, JobId] = {}
+        #: who is first among those that wait for the same.
+        self.shapes = BlockedShapes(state)
 
     def begin_at(self, since_ns: Iterable[tuple[JobId, int]]) -> None:
         """Make everything of a state that was restored; `since_ns`: what `all_since_ns` said of it."""
+        self.shapes.begin_at(self._state)
         table = self._state.evaluations
         of_job: dict[JobId, list[EvalKey]] = {}
         for key in sorted(table.by_key):
@@ -65,6 +69,7 @@ class EvaluationIndex:
         """Take in what the applied record created; return the jobs it was about."""
         key = self._state.policy.incarnations.key(seq, 0)
         jobs: list[JobId] = []
+        follows = self.shapes.is_followed
         of_job, opened, job_of = self._of_job, self._open, self._leaving
         for event in record.events:
             if type(event) is EvaluationsCreated:
@@ -89,6 +94,9 @@ class EvaluationIndex:
             elif type(event) is JobsCollected:
                 for job_id in event.job_ids:
                     self._submitted.pop(job_id, None)
+            if follows:
+                for job_id in jobs_of(self._state, event):
+                    self.shapes.move(job_id)
         return jobs
 
     def _forget(self, keys: tuple[EvalKey, ...]) -> None:

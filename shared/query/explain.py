@@ -37,12 +37,13 @@ from shared.core.scheduling.explain.shortages import (
     exhausted,
     fitting,
     nearest,
-    open_rows,
     reserved_ports,
+    reserved_rows,
     shortages,
     shortfall,
+    untaken_rows,
 )
-from shared.core.scheduling.feasibility.filters import PlacementCache
+from shared.core.scheduling.feasibility.filters import NodeFilter, PlacementCache
 from shared.core.scheduling.model import Proposal, Snapshot
 from shared.core.scheduling.place import decide_group
 from shared.core.scheduling.placement_columns import merge_placements, subset_placement
@@ -54,13 +55,16 @@ from shared.core.state.state import State
 from shared.core.state.tables.allocations import COMPLETE, FAILED, LOST, RUN
 from shared.core.state.tables.jobs import Job
 from shared.errors import CommandInvalid
+from shared.query.blocked_shapes import BlockedShapes
 from shared.query.eviction_choices import EvictionFields, eviction_fields
-from shared.query.wait_queue import queued_waits
+from shared.query.job_wait import job_wait
 
 #: How an allocation ended, by its status.
 _ENDS = {COMPLETE: "it has completed", FAILED: "it has failed", LOST: "it was lost"}
 NEAREST_SHOWN = 3
 TOP_SHOWN = 5
+#: Filter of nodes that have room.
+RESERVED = "reservation for a job ahead of it in the queue"
 
 
 class _RecordedPlacement(msgspec.Struct, frozen=True):
@@ -74,24 +78,32 @@ class _RecordedPlacement(msgspec.Struct, frozen=True):
 
 
 def explain_candidate(
-    state: State, masks: PlacementCache, job: Job, group_name: str, *, row: int | None = None
+    state: State,
+    masks: PlacementCache,
+    job: Job,
+    group_name: str,
+    *,
+    row: int | None = None,
+    shapes: BlockedShapes | None = None,
 ) -> WhyAnswer:
     """Explain the placement of one more allocation of a group now. `row`: the named node; None: all.
 
     All is of the state but `queue`, which is what the queue decided last about the group, with the seq of that.
     An empty `group_name` is the first group that waits, else the first. Raises CommandInvalid.
     """
-    waits = queued_waits(state, job)
+    waits = job_wait(state, job, shapes).groups
     group = _group(job, group_name, waits)
     snapshot = Snapshot(state, state.allocations.held, masks)
-    looking = PlacementProbe(with_own_rooms(snapshot, job), job, group)
+    proposal, turn = decide_group(snapshot, job, group.name)
+    looking = PlacementProbe(with_own_rooms(snapshot, job), job, group, turn=turn)
     found = _Explanation(state, looking, row)
     decision = Decision(snapshot_seq=state.seq, policy=state.policy.policy_hash)
     answer = found.answer(job, group, decision)
-    proposal = decide_group(snapshot, job, group.name)
     waiting = _wait_of(proposal, group.name)
     if not found.ranked:
-        answer = _without_room(snapshot, job, found, answer, proposal=proposal)
+        answer = _without_room(
+            snapshot, job, found, answer, proposal=None if turn is None else proposal
+        )
     elif waiting is None:
         answer = msgspec.structs.replace(answer, text=found.best_text(job, group))
     else:
@@ -107,14 +119,14 @@ def explain_candidate(
     if (queued := waits.get(group.name)) is None:
         return answer
     text = answer.text + _queue_text(queued, answer)
-    if proposal is None:
+    if turn is None:
         text += "; the group requests none now"
     return msgspec.structs.replace(answer, queue=queued, text=text)
 
 
 def _wait_of(proposal: Proposal | None, group_name: str) -> Waiting | None:
-    """Why all that is requested of a group waits by a decision about it; None: some of it, or none, would."""
-    if proposal is None or proposal.placements:
+    """Why all that a job requests of a group waits by a decision about it; None: some of it, or none, would."""
+    if proposal is None or _nodes_of(proposal, group_name):
         return None
     found = (one.blocked.waiting for one in proposal.follow_ups if one.blocked is not None)
     return next((one[group_name] for one in found if group_name in one), None)
@@ -132,10 +144,13 @@ def _without_room(
     state, looking, group = found.state, found.looking, found.looking.group
     waiting = _wait_of(proposal, group.name) or looking.explain()
     # Where it requests no more: what if it did?
-    evicting = looking.evict() if proposal is None or proposal.evictions else None
+    placed = _nodes_of(proposal, group.name) if proposal is not None else ()
+    may_evict = proposal is None or (proposal.evictions and placed)
+    evicting = looking.evict() if may_evict else None
     if evicting is not None:
         node, victims = evicting
-        again = PlacementProbe(with_own_rooms(snapshot, job), job, group)
+        turn = None if proposal is None else decide_group(snapshot, job, group.name)[1]
+        again = PlacementProbe(with_own_rooms(snapshot, job), job, group, turn=turn)
         return msgspec.structs.replace(
             answer,
             **eviction_fields(state, again, node, victims),
@@ -150,9 +165,11 @@ def _without_room(
     ):
         text = f"{job.id}.{group.name} runs or has ended on every allowed node"
         return msgspec.structs.replace(answer, text=text)
-    if proposal is not None and proposal.placements:
-        row = proposal.placements[0].rows[0]
-        text = f"{job.id}.{group.name}: what it requests would go to {state.fleet.ids[row]}; one beyond it has no room"
+    if placed:
+        name = state.fleet.ids[placed[0]]
+        text = (
+            f"{job.id}.{group.name}: what it requests would go to {name}; one beyond it has no room"
+        )
         return msgspec.structs.replace(answer, text=text)
     return msgspec.structs.replace(
         answer,
@@ -160,6 +177,11 @@ def _without_room(
         reasons=waiting.reasons,
         text=found.against(job, group, waiting.wait_class),
     )
+
+
+def _nodes_of(proposal: Proposal, group_name: str) -> tuple[int, ...]:
+    """Rows of the nodes that a plan places allocations of a group on."""
+    return tuple(row for one in proposal.placements if one.group == group_name for row in one.rows)
 
 
 def _queue_text(queued: QueuedWait, answer: WhyAnswer) -> str:
@@ -257,23 +279,29 @@ class _Explanation:
         self.looking = looking
         self._row = row
         self._standing: NodeAvailability = looking.standing()
-        best: tuple[Shortage, ...] | None = None
-        chosen = 0
-        for variant in range(max(len(looking.group.alternatives), 1)):
+        self._short, self._fits, self._variant = self._best_variant()
+        self.ranked: list[RankedNode] = looking.ranking(self._fits, self._variant)
+
+    def _best_variant(self) -> tuple[tuple[Shortage, ...], list[int], int]:
+        """The first alternative that a node has room for; else the first that most nodes are reserved for."""
+        best: tuple[tuple[Shortage, ...], list[int], int] | None = None
+        most = -1
+        for variant in range(max(len(self.looking.group.alternatives), 1)):
             short = shortages(self._standing, variant)
-            fits = np.flatnonzero(fitting(self._standing, short)).tolist()
-            if best is None or fits:
-                best, self._fits, chosen = short, fits, variant
+            fits = np.flatnonzero(fitting(self._standing, short, variant)).tolist()
             if fits:
-                break
+                return short, fits, variant
+            reserved = int(reserved_rows(self._standing, short, variant).sum())
+            if reserved > most:
+                best, most = (short, [], variant), reserved
         assert best is not None
-        self._short, self._variant = best, chosen
-        self.ranked: list[RankedNode] = looking.ranking(self._fits, chosen)
+        return best
 
     def answer(self, job: Job, group: GroupSpec, decision: Decision) -> WhyAnswer:
         """Fill in everything but the text."""
         state, ids = self.state, self.state.fleet.ids
-        report = self.looking.report()
+        reserved = NodeFilter(RESERVED, ~reserved_rows(self._standing, self._short, self._variant))
+        report = self.looking.report(reserved)
         near = nearest(self._standing, self._short, NEAREST_SHOWN, self._variant)
         if self._row is not None and shortfall(self._short, self._row) and self._row not in near:
             near = [self._row, *near]
@@ -304,7 +332,7 @@ class _Explanation:
 
     def covers_all_nodes(self) -> bool:
         """Return whether every node that may take the group is closed to one more, regardless of its free capacity."""
-        return bool(self._standing.feasible.any()) and not open_rows(self._standing).any()
+        return bool(self._standing.feasible.any()) and not untaken_rows(self._standing).any()
 
     def _shown(self) -> list[RankedNode]:
         """The best, and the one that matters."""
@@ -385,13 +413,15 @@ class _Explanation:
 
     def _refusal(self, row: int) -> str:
         """Describe the first rule that excludes a node."""
-        if refusal := self.looking.refusal(row):
+        if refusal := self.looking.refusal(self._standing, row):
             return refusal
         lacks = shortfall(self._short, row)
         if port := reserved_ports(self._standing).get(row):
             return f"port {port} is reserved on the node"
         if lacks:
             return "the node lacks " + ", ".join(map(shown_lack, lacks, lacks.values()))
+        if reserved_rows(self._standing, self._short, self._variant)[row]:
+            return f"{RESERVED} excludes the node"
         return "no rule excludes the node"
 
 

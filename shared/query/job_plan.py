@@ -34,6 +34,7 @@ from shared.core.state.tables.allocations import RUN, TERMINAL
 from shared.core.state.tables.jobs import Job, make_job, spec_digest
 from shared.jobspec.diff import diff_jobs
 from shared.jobspec.submission import ParsedSubmission, to_command
+from shared.query.job_wait import job_wait
 
 #: Nodes listed; the rest is counted in the groups.
 NODES_SHOWN = 1_000
@@ -217,9 +218,8 @@ def victim_lines(state: State, proposal: Proposal) -> tuple[VictimLine, ...]:
 
 def _waiting_counts(state: State, job: Job | None) -> dict[str, int]:
     """How many allocations of each group wait for a place already."""
-    key = state.evaluations.blocked_of.get(job.id) if job is not None else None
-    blocked = state.evaluations.by_key[key].blocked if key is not None else None
-    return {name: one.count for name, one in blocked.waiting.items()} if blocked else {}
+    waits = {} if job is None else job_wait(state, job).groups
+    return {name: one.n for name, one in waits.items()}
 
 
 def _touches(group: GroupPlan, waits: int) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from schemas.evaluations import Waiting
+from schemas.evaluation_answers import QueuedWait
 from schemas.jobs import FINITE_JOB_TYPES
 from schemas.node_answers import TaskShown
 from schemas.projections import GroupSummary, Rollout
@@ -21,6 +21,7 @@ from shared.core.state.state import State
 from shared.core.state.tables.allocations import FAILED, PENDING, RUN, RUNNING, TERMINAL
 from shared.core.state.tables.deployments import Deployment
 from shared.core.state.tables.jobs import Job
+from shared.query.blocked_shapes import BlockedShapes
 from shared.query.deployments import (
     deployment_line,
     deployment_waits,
@@ -28,6 +29,7 @@ from shared.query.deployments import (
     newest_deployment,
 )
 from shared.query.evaluation_index import EvaluationIndex
+from shared.query.job_wait import PARKED, JobWait, job_wait
 from shared.query.task_causes import failure_text, restart_ns, wait_text
 
 #: How long tasks must run after their start until a job counts as running: Nomad's default of min_healthy_time.
@@ -113,8 +115,9 @@ def job_progress(
     *,
     histories: EvaluationIndex,
     clock: SettlingClock,
+    shapes: BlockedShapes,
 ) -> Rollout:
-    """Describe where a job stands. `mine`: its `current_rows`, (A,); `groups`: their counts."""
+    """Describe where a job stands. `mine`: its `current_rows`, (A,); `groups`: their counts; `shapes`: who is ahead."""
     table = state.allocations
     rows = table.rows_of(job.id)
     client = table.client[rows]
@@ -127,15 +130,16 @@ def job_progress(
     newest = histories.newest(job.id)
     retry_ns = settles_ns = 0
     deployment = newest_deployment(state, job)
+    wait = job_wait(state, job, shapes)
     if job.stopped:
         status = "progressing" if not_ended else "stopped"
         reason = f"{not_ended} allocations have not ended yet" if not_ended else ""
     elif job.is_pattern:
         status, reason = "running", ""
-    elif _is_undecided(state, job):
+    elif wait.kind != PARKED and _is_undecided(state, job):
         status, reason = "progressing", "an evaluation is pending"
     elif deployment is not None and deployment.is_active:
-        status, reason, retry_ns = _deploying(state, deployment, mine, failed)
+        status, reason, retry_ns = _deploying(state, deployment, mine, failed, shapes=shapes)
     elif deployment is not None and deployment.status == "failed":
         status, reason = "failed", f"deployment failed: {description(deployment)}"
     elif newest is not None and newest.status == "failed":
@@ -145,7 +149,7 @@ def job_progress(
         due = [table.reschedule_at_ns.get(row, 0) for row in failed.tolist()]
         retry_ns = min((at for at in due if at), default=0)
     else:
-        status, reason, retry_ns = _progress(state, job, mine, groups)
+        status, reason, retry_ns = _progress(state, job, mine, groups, wait=wait)
         # A deployment that succeeded has waited for health itself.
         if status == "running" and deployment is None:
             settles_ns = clock.settles_ns(state, mine[table.client[mine] == RUNNING])
@@ -166,10 +170,10 @@ def job_progress(
 
 
 def _deploying(
-    state: State, deployment: Deployment, mine: Rows, failed: Rows
+    state: State, deployment: Deployment, mine: Rows, failed: Rows, *, shapes: BlockedShapes
 ) -> tuple[str, str, int]:
     """Status, reason and time of the next retry while a deployment is active: it continues after failures."""
-    waits = deployment_waits(state, deployment)
+    waits = deployment_waits(state, deployment, shapes)
     said = [f"{one.group}: {one.reason}" for one in waits]
     status = "progressing"
     if waits and all(one.why == "place" for one in waits):
@@ -196,7 +200,7 @@ def _is_undecided(state: State, job: Job) -> bool:
 
 
 def _progress(
-    state: State, job: Job, mine: Rows, groups: dict[str, GroupSummary]
+    state: State, job: Job, mine: Rows, groups: dict[str, GroupSummary], *, wait: JobWait
 ) -> tuple[str, str, int]:
     """Status, reason and time of the next retry of a job of which nothing failed."""
     client = state.allocations.client[mine]
@@ -207,7 +211,7 @@ def _progress(
     if pending or said:
         counted = f"{pending} pending" if pending else ""
         return "progressing", "; ".join(filter(None, (counted, said))), retry_ns
-    waiting = _waiting(state, job)
+    waiting = dict(sorted(wait.groups.items()))
     if waiting:
         # What waits for nothing but the end of its own old allocations comes by itself.
         text = "; ".join(_waiting_text(name, one) for name, one in waiting.items())
@@ -238,15 +242,8 @@ def _drained(state: State, job: Job) -> int:
     return sum(table.groups.versions[ref] == job.version for ref in table.group[ended].tolist())
 
 
-def _waiting(state: State, job: Job) -> dict[str, Waiting]:
-    """The groups of a job that wait, sorted by name."""
-    key = state.evaluations.blocked_of.get(job.id)
-    blocked = state.evaluations.by_key[key].blocked if key is not None else None
-    return {} if blocked is None else dict(sorted(blocked.waiting.items()))
-
-
-def _waiting_text(name: str, one: Waiting) -> str:
-    return f"{one.count} of {name} waiting: {'; '.join(one.reasons) or one.wait_class}"
+def _waiting_text(name: str, one: QueuedWait) -> str:
+    return f"{one.n} of {name} waiting: {'; '.join(one.reasons) or one.wait_class}"
 
 
 def _tasks(state: State, rows: Rows) -> Iterator[_Tasks]:

@@ -22,7 +22,9 @@ from shared.errors import CommandInvalid
 from shared.jobspec.submission import accepted_unbuilt
 from shared.query import projections
 from shared.query.evaluation_index import EvaluationIndex
+from shared.query.evaluation_summary import eval_summary
 from shared.query.job_progress import SettlingClock
+from shared.query.job_wait import job_wait
 from shared.query.launches import children_of, job_ids, origin_of, pattern_of, periodic_shown
 from shared.query.lookup import find_job
 from shared.query.pages import answer_position, page_of, page_rows
@@ -113,9 +115,11 @@ class JobAnswers:
             placed=projections.placed_counts(self._state, job),
             allocations=projections.alloc_summaries(self._state, shown),
             allocations_total=len(rows),
-            waiting=job_waits(self._state, job),
+            waiting=job_waits(job_wait(self._state, job, self._histories.shapes)),
             evaluations=tuple(
-                projections.eval_summary(self._state, self._state.evaluations.by_key[key])
+                eval_summary(
+                    self._state, self._state.evaluations.by_key[key], self._histories.shapes
+                )
                 for key in self._histories.of_job(job.id, EVALUATIONS_SHOWN)
             ),
             rollout=rollout,

@@ -19,14 +19,12 @@ from schemas.nodes import NODE_STATUSES
 from schemas.projections import (
     AllocSummary,
     DesiredExtra,
-    EvalSummary,
     GroupRef,
     GroupSummary,
     JobProjection,
     NodeProjection,
     NodeSummary,
     Rollout,
-    WaitingSummary,
 )
 from shared.core.columns import Rows
 from shared.core.state.ids import (
@@ -51,11 +49,12 @@ from shared.core.state.tables.allocations import (
     TERMINAL,
     UNKNOWN,
 )
-from shared.core.state.tables.evaluations import Evaluation
 from shared.core.state.tables.jobs import Job, SubmissionRecord
 from shared.query import resource_usage
+from shared.query.blocked_shapes import BlockedShapes
 from shared.query.evaluation_index import EvaluationIndex
 from shared.query.job_progress import SettlingClock, current_rows, job_progress, newest_event_ns
+from shared.query.job_wait import job_wait
 
 #: Below this number a loop is faster than vector operations.
 _SCALAR_MAX = 16
@@ -332,10 +331,8 @@ def _desired_counts(state: State, job: Job) -> dict[str, int]:
     ):
         name = table.groups.names[ref]
         wanted[name] = wanted.get(name, 0) + count
-    blocked = state.evaluations.blocked_of.get(job.id)
-    waits = state.evaluations.by_key[blocked].blocked if blocked is not None else None
-    for name, waiting in (waits.waiting if waits is not None else {}).items():
-        wanted[name] = wanted.get(name, 0) + waiting.count
+    for name, waiting in job_wait(state, job).groups.items():
+        wanted[name] = wanted.get(name, 0) + waiting.n
     return wanted
 
 
@@ -373,12 +370,28 @@ def progress_of_job(
     clock: SettlingClock,
     *,
     groups: dict[str, GroupSummary] | None = None,
+    shapes: BlockedShapes | None = None,
 ) -> Rollout:
-    """Progress of a job's newest version. `groups`: the counts of all its allocations, where they are known."""
+    """Progress of a job's newest version. `groups`: the counts of all its allocations, where they are known.
+
+    `shapes`: who is ahead in the queue; None: as kept beside the evaluations.
+    """
     mine = current_rows(state, job)
     if groups is None or len(mine) < len(state.allocations.rows_of(job.id)):
         groups = group_counts(state, job, mine)
-    return job_progress(state, job, mine, groups, histories=histories, clock=clock)
+    return job_progress(
+        state,
+        job,
+        mine,
+        groups,
+        histories=histories,
+        clock=clock,
+        shapes=histories.shapes if shapes is None else shapes,
+    )
+
+
+#: A projection is published when its job changes. Who is ahead of a parked job changes without it.
+_NOTHING_AHEAD = BlockedShapes(State())
 
 
 def job_projection(
@@ -396,7 +409,7 @@ def job_projection(
         stopped=job.stopped,
         modify_index=job.modify_seq,
         groups=groups,
-        rollout=progress_of_job(state, job, histories, clock, groups=groups),
+        rollout=progress_of_job(state, job, histories, clock, groups=groups, shapes=_NOTHING_AHEAD),
     )
 
 
@@ -520,28 +533,6 @@ def display_order(state: State, rows: Rows) -> Rows:
     by_name = np.asarray([ranks[name] for name in names], dtype=np.int64)[where]
     ended = TERMINAL[table.client[rows]]
     return rows[np.lexsort((-table.key[rows], table.index[rows], by_name, ended))]
-
-
-def eval_summary(state: State, evaluation: Evaluation) -> EvalSummary:
-    """One evaluation in one line."""
-    waiting = evaluation.blocked.waiting if evaluation.blocked is not None else {}
-    return EvalSummary(
-        id=eval_id(evaluation.key),
-        key=evaluation.key,
-        job_id=evaluation.job_id,
-        status=evaluation.status,
-        priority=evaluation.priority,
-        job_type=evaluation.job_type,
-        triggered_by=evaluation.triggered_by,
-        reason=evaluation.reason,
-        create_seq=state.policy.incarnations.seq(evaluation.key),
-        modify_seq=evaluation.modify_seq,
-        wait_until_ns=evaluation.wait_until_ns,
-        waiting={
-            group: WaitingSummary(n=one.count, wait_class=one.wait_class, reasons=one.reasons)
-            for group, one in sorted(waiting.items())
-        },
-    )
 
 
 #: Progress of an eviction, by client status code.

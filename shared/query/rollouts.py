@@ -15,6 +15,7 @@ from shared.core.state.state import State
 from shared.core.state.tables.deployments import Deployment
 from shared.core.state.tables.rollouts import MemberProgress, RolloutRecord
 from shared.errors import CommandInvalid
+from shared.query.blocked_shapes import BlockedShapes
 from shared.query.deployments import deployment_line, deployment_waits
 
 #: Ids that are named where one beginning fits several.
@@ -83,12 +84,15 @@ def _running_text(one: RolloutRecord) -> str:
 
 def member_lines(state: State, one: RolloutRecord) -> tuple[RolloutMemberLine, ...]:
     """The members of a rollout, in order."""
-    return tuple([_member_line(state, one, member) for member in one.members])
+    shapes = BlockedShapes(state)
+    return tuple([_member_line(state, one, member, shapes) for member in one.members])
 
 
-def _member_line(state: State, one: RolloutRecord, member: MemberProgress) -> RolloutMemberLine:
+def _member_line(
+    state: State, one: RolloutRecord, member: MemberProgress, shapes: BlockedShapes
+) -> RolloutMemberLine:
     deployment = state.deployments.by_key.get(member.deployment)
-    waits = () if deployment is None else deployment_waits(state, deployment)
+    waits = () if deployment is None else deployment_waits(state, deployment, shapes)
     return RolloutMemberLine(
         job=member.job_id,
         version=member.version,

@@ -103,10 +103,20 @@ def _waiting(timeline: Timeline) -> dict[str, WaitByClass]:
     still: dict[str, int] = {}
     for one in timeline.waits.ended:
         begin, end = one.from_ns, one.to_ns or timeline.t_ns
-        by_class.setdefault(one.wait_class, []).append((begin, end, one.count))
-        jobs.setdefault(one.wait_class, set()).add(timeline.names.groups[one.group][0])
+        if not one.is_undecided:
+            by_class.setdefault(one.wait_class, []).append((begin, end, one.count))
+        if not one.is_undecided or not one.to_ns:
+            jobs.setdefault(one.wait_class, set()).add(timeline.names.groups[one.group][0])
         if not one.to_ns:
             still[one.wait_class] = still.get(one.wait_class, 0) + one.count
+    undecided = timeline.waits.undecided
+    for span in undecided.spans:
+        by_class.setdefault(span.wait_class, []).append((span.from_ns, span.to_ns, span.count))
+    for name, some in undecided.jobs.items():
+        jobs.setdefault(name, set()).update(some)
+    for name in jobs:
+        # It began to wait with the end.
+        by_class.setdefault(name, [])
     return {
         name: WaitByClass(
             allocation_s=round(sum((end - begin) * n for begin, end, n in some) / SECOND, 3),

@@ -14,6 +14,7 @@ from schemas.allocations import AllocationsReported
 from schemas.base import Event
 from schemas.envelope import LogRecord
 from schemas.evaluations import EvaluationEnded, EvaluationsCreated, EvaluationsWoken
+from schemas.jobs import JobRegistered, JobStopped
 from schemas.plans import GroupPlacement, PlanCommitted, PlanRefused
 from shared.core.columns import Int64s, Rows
 from shared.core.runtime.messages import Record
@@ -180,7 +181,7 @@ class Timeline:
         if self.usage[-1].t_ns < at_ns:
             self.usage.append(msgspec.structs.replace(self.usage[-1], t_ns=at_ns))
         self.t_ns = max(self.t_ns, at_ns)
-        self.waits.close()
+        self.waits.close(self.t_ns)
 
     def detach(self) -> None:
         """Drop the state, keep the figures."""
@@ -213,6 +214,9 @@ class Timeline:
             case EvaluationsWoken():
                 for key in event.keys:
                     self.waits.looked_at(key)
+            case JobRegistered() | JobStopped():
+                # Its order in the queue, and what it waits for.
+                self.waits.touched(event.job_id)
             case _:
                 pass
 

@@ -1,7 +1,7 @@
 """Waits of a timeline: which allocations wait, for which reason, from when to when.
 
-An allocation waits if its job's blocked evaluation could not place it (by the wait class named there), or if its job
-was submitted and no worker has decided yet (`queued`).
+An allocation waits as the queue says of its job (job_wait.py), by that class; or because no worker has decided yet, or
+decides again what was woken (`queued`).
 """
 
 from collections.abc import Callable
@@ -12,19 +12,25 @@ import msgspec
 from schemas.base import EvalKey, JobId
 from schemas.evaluations import EvaluationsCreated
 from shared.core.state.state import State
+from shared.query.job_wait import BLOCKED, job_wait
+from shared.whatif.undecided_waits import QUEUED, UndecidedWaits
 
-#: Submitted, and no worker has decided yet.
-QUEUED = "queued"
+#: Of a job that is parked or to be decided: which of both it is, changes with the job ahead of it.
+_UNDECIDED = "undecided"
 
 
 class WaitInterval(msgspec.Struct, frozen=True):
-    """`count` allocations of a group waited for one reason. `group`: in `NameTable`; `to_ns` 0: still waiting."""
+    """`count` allocations of a group waited for one reason. `group`: in `NameTable`; `to_ns` 0: still waiting.
+
+    `is_undecided`: its time is counted by class in `WaitTracker.undecided`; what still waits has the class of the end.
+    """
 
     group: int
     wait_class: str
     count: int
     from_ns: int
     to_ns: int = 0
+    is_undecided: bool = False
 
 
 class _Held(msgspec.Struct, frozen=True):
@@ -47,6 +53,7 @@ class WaitTracker:
         self._asked: dict[EvalKey, int] = {}
         self._ordinal_seq = 0
         self._ordinal = 0
+        self.undecided = UndecidedWaits(state)
         table = state.evaluations
         for key in table.open:
             self._asked[key] = state.t_ns
@@ -65,13 +72,20 @@ class WaitTracker:
             for job_id, groups in self._open.items()
         }
         vars(found).update(
-            _state=state, ended=[], _touched={}, _asked=dict(self._asked), _open=still
+            _state=state,
+            ended=[],
+            _touched=dict.fromkeys(still),
+            _asked=dict(self._asked),
+            _open=still,
+            undecided=UndecidedWaits(state),
         )
+        found.settle(t_ns)
         return found
 
     def follow_state(self, state: State) -> None:
         """Read another state from now on."""
         self._state = state
+        self.undecided.follow_state(state)
 
     def created(self, event: EvaluationsCreated, seq: int, t_ns: int) -> None:
         """Set the request time of evaluations: a follow-up inherits it."""
@@ -105,37 +119,49 @@ class WaitTracker:
     def settle(self, t_ns: int) -> None:
         """Update all changed jobs, at the end of a transaction."""
         for job_id in self._touched:
-            self._compare(job_id, self._wanted(job_id), t_ns)
+            is_undecided = self.undecided.move(job_id, t_ns)
+            self._compare(job_id, self._wanted(job_id, is_undecided=is_undecided), t_ns)
         self._touched.clear()
+        self.undecided.settle()
 
-    def close(self) -> None:
+    def close(self, t_ns: int) -> None:
         """End: list open waits with end 0."""
+        self.undecided.close(t_ns)
         for job_id, groups in sorted(self._open.items()):
             for name, held in sorted(groups.items()):
-                number = self._number(job_id, name)
-                self.ended.append(WaitInterval(number, held.wait_class, held.count, held.from_ns))
+                is_undecided = held.wait_class == _UNDECIDED
+                self.ended.append(
+                    WaitInterval(
+                        self._number(job_id, name),
+                        self.undecided.class_of(job_id) if is_undecided else held.wait_class,
+                        held.count,
+                        held.from_ns,
+                        is_undecided=is_undecided,
+                    )
+                )
         self._open = {}
 
     def detach(self) -> None:
         """Drop the state."""
         vars(self).update(_state=None, _asked={})
+        self.undecided.detach()
 
-    def _wanted(self, job_id: JobId) -> dict[str, tuple[int, str]]:
+    def _wanted(self, job_id: JobId, *, is_undecided: bool) -> dict[str, tuple[int, str]]:
         """Open waits of a job: count and class by group."""
-        table = self._state.evaluations
-        key = table.blocked_of.get(job_id)
-        blocked = table.by_key[key].blocked if key is not None else None
-        if blocked is not None:
-            return {name: (one.count, one.wait_class) for name, one in blocked.waiting.items()}
-        pending = table.open_of.get(job_id)
-        if not pending:
+        job, table = self._state.jobs.by_id.get(job_id), self._state.evaluations
+        if job is None:
+            return {}
+        if is_undecided:
+            return {one.name: (one.count, _UNDECIDED) for one in job.groups if one.count}
+        if job_id in table.blocked_of and (wait := job_wait(self._state, job)).kind == BLOCKED:
+            return {name: (one.n, one.wait_class) for name, one in wait.groups.items()}
+        if not table.open_of.get(job_id):
             return {}
         known = self._open.get(job_id)
         if known:
-            # Woken, not decided yet.
-            return {name: (one.count, one.wait_class) for name, one in known.items()}
-        job = self._state.jobs.by_id.get(job_id)
-        if job is None or job.stopped or len(self._state.allocations.rows_of(job_id)):
+            # To be decided again: how many wait is known of the decision before.
+            return {name: (one.count, QUEUED) for name, one in known.items()}
+        if job.stopped or len(self._state.allocations.rows_of(job_id)):
             return {}
         return {one.name: (one.count, QUEUED) for one in job.groups if one.count}
 
@@ -155,8 +181,12 @@ class WaitTracker:
         for name, old in known.items():
             if now.get(name) is not old and t_ns > old.from_ns:
                 number = self._number(job_id, name)
+                is_undecided = old.wait_class == _UNDECIDED
                 self.ended.append(
-                    WaitInterval(number, old.wait_class, old.count, old.from_ns, t_ns)
+                    WaitInterval(
+                        *(number, old.wait_class, old.count, old.from_ns, t_ns),
+                        is_undecided=is_undecided,
+                    )
                 )
         if now:
             self._open[job_id] = now

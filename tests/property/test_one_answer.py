@@ -7,6 +7,7 @@ from random import Random
 from typing import NamedTuple
 
 import msgspec
+import orjson
 import pytest
 from hypothesis import given
 
@@ -17,7 +18,10 @@ from schemas.evaluations import EvaluationEnded, EvaluationsCreated, Reservation
 from schemas.job_answers import JobAnswer
 from schemas.jobs import GroupSpec, RegisterJob
 from schemas.plans import PlanCommitted
+from schemas.policy import Policy, Preemption
 from schemas.projections import Query
+from services.gateway.nomad.jobs import job_summary
+from services.gateway.nomad.source import ShapeSource
 from shared.archive.database import FactDatabase
 from shared.archive.fact_extractor import FactExtractor
 from shared.core.runtime.chain import is_framed
@@ -33,6 +37,7 @@ from shared.fleet.profile import DurationSpec, FleetProfile, RunProfile, StartPr
 from shared.query.explain import explain_candidate
 from shared.query.historical_state import HistoricalState
 from shared.query.job_plan import plan_command
+from shared.query.job_wait import BLOCKED, PARKED, WOKEN, job_wait
 from shared.query.wait_queue import waiting_lines
 from shared.sim.engine.engine import SimulationEngine
 from shared.sim.engine.run_setup import EngineSetup, NodeJoins
@@ -41,6 +46,7 @@ from tests.builders import Cluster, register
 from tests.examples import examples
 from tests.golden.replay_log import read_log
 from tests.not_tested import is_full
+from tests.property.reason_counts import check_reason_counts
 from tests.property.test_why import storm
 from tests.property.test_why_not import cases
 from tests.sim import recorded
@@ -86,7 +92,7 @@ def test_a_wait_is_told_alike(case: tuple[Cluster, GroupSpec]) -> None:
     said["plan"] = (waiting.wait_class, waiting.reasons)
     assert len(set(said.values())) == 1, said
     assert line.n == stored.count == waiting.count
-    # Each reason that counts nodes counts among those that the answer counts.
+    check_reason_counts(answer, job.job_type)
     assert answer.fitting == 0
     assert {one.dimension for one in answer.exhausted if one.nodes} or not answer.lacking
 
@@ -127,14 +133,15 @@ def stored(past: HistoricalState, job: Job) -> dict[str, Account]:
         found = past.answers.answer("eval", Query(id=line.eval_id))
         assert isinstance(found, EvalAnswer)
         assert found.evaluation.parked == (not line.decided_seq)
-        if line.decided_seq:
-            why = found.evaluation.waiting[line.group]
-            assert said[line.group] == (
-                found.evaluation.modify_seq,
-                why.n,
-                why.wait_class,
-                why.reasons,
-            )
+        why = found.evaluation.waiting[line.group]
+        decided_seq = found.evaluation.modify_seq if line.decided_seq else 0
+        assert said[line.group] == (decided_seq, why.n, why.wait_class, why.reasons)
+        if not line.decided_seq:
+            assert shown.rollout.status == "waiting" and line.reasons[0] in shown.rollout.reason
+    source = ShapeSource(past.state, past.histories, lambda _: 0)
+    summary = job_summary(source, job)["Summary"]
+    queued = {name: one["Queued"] for name, one in summary.items() if one["Queued"]}
+    assert queued == {name: one.n for name, one in said.items() if name in summary}
     return said
 
 
@@ -168,9 +175,6 @@ def fresh(state: State, job: Job, group: str, answer: WhyAnswer) -> str:
         name: (one.n, one.wait_class, one.reasons) for name, one in planned.unplaced.items()
     } == {name: (one.count, one.wait_class, one.reasons) for name, one in waits.items()}
     places = any(one.group == group for one in again.placements)
-    if again.placements and not places:
-        # What is placed of other groups takes room before it.
-        return "other"
     if places:
         assert not answer.wait_class and (answer.fitting or answer.victims), answer.text
         assert bool(answer.victims) == (not answer.fitting)
@@ -179,7 +183,8 @@ def fresh(state: State, job: Job, group: str, answer: WhyAnswer) -> str:
         assert answer.text.endswith("; the group requests none now"), answer.text
         return "nothing"
     assert (answer.wait_class, answer.reasons) == (waits[group].wait_class, waits[group].reasons)
-    return "wait"
+    # What is placed of other groups takes room before it.
+    return "other" if again.placements else "wait"
 
 
 def is_quiet(state: State, record: Record) -> str:
@@ -219,6 +224,33 @@ def crowd(seed: int) -> list[Record]:
     return list(engine.records)
 
 
+def pairs(seed: int) -> list[Record]:
+    """Jobs of two groups on three nodes: what the first takes, the second lacks; some of them all at once."""
+    rng = Random(seed)
+    policy = Policy(preemption=Preemption(service=True))
+    lasts = FleetProfile(runs=(RunProfile(job_type="batch", lasts="7s"),))
+    engine = SimulationEngine(EngineSetup(seed=seed, profile=lasts, schedulers=2, policy=policy))
+    for number in (1, 2, 3):
+        engine.at(START_NS + number * 5 * SECOND, NodeJoins(spec=recorded.spec(number)))
+    for number in range(16):
+        kind, priority = rng.choice(("batch", "service")), rng.choice((30, 50, 70))
+        one = recorded.job(f"j{number}", 1, kind, Priority=priority, AllAtOnce=rng.random() < 0.3)
+        body = orjson.loads(one.body)
+        (first,) = body["Job"]["TaskGroups"]
+        body["Job"]["TaskGroups"] = []
+        for name in ("g", "h"):
+            task = dict(first["Tasks"][0])
+            cpu = rng.choice((700, 1500, 2500))
+            task["Resources"] = {"CPU": cpu, "MemoryMB": 64}
+            body["Job"]["TaskGroups"].append(
+                {**first, "Name": name, "Count": rng.randrange(1, 3), "Tasks": [task]}
+            )
+        when = START_NS + SECOND * rng.randrange(2, 40)
+        engine.at(when, msgspec.structs.replace(one, body=orjson.dumps(body)))
+    engine.run(START_NS + 90 * SECOND)
+    return list(engine.records)
+
+
 #: Of each story; not at all of them something waits.
 MOMENTS = 60 if is_full() else 45
 #: Of each moment: of so many jobs all that decides anew is asked.
@@ -228,10 +260,12 @@ PARTS = 9 if is_full() else 1
 
 
 def stories(part: int) -> Iterator[list[Record]]:
-    """Crowds and storms; in the first part, logs of this core version."""
+    """Crowds, jobs of two groups, and storms; in the first part, logs of this core version."""
     seeds = range(part * 2 + 1, part * 2 + 3)
     for seed in seeds:
         yield crowd(seed)
+    for seed in seeds if is_full() else seeds[:1]:
+        yield pairs(seed)
     for path in sorted(LOGS.glob(f"v1-{CORE_VERSION}-*.gz")) if not part else ():
         yield read_log(path)
     for seed in seeds if is_full() else seeds[:1]:
@@ -260,28 +294,42 @@ def test_random_moments_of_clusters_are_told_alike(part: int) -> None:
                 job = state.jobs.by_id[JobId(job_id)]
                 for group, account in stored(past, job).items():
                     told.add(Told(record.seq, job_id, group, account))
-                    if job_id not in asked:
+                    if job_id not in asked or group not in {one.name for one in job.groups}:
                         continue
                     answer = explain_candidate(state, PlacementCache(), job, group)
                     assert answer.queue is not None
                     assert Account(*msgspec.structs.astuple(answer.queue)) == account
                     seen[fresh(state, job, group, answer)] += 1
+                    seen += check_reason_counts(answer, job.job_type)
                     seen["parked"] += not account.decided_seq
                     if job_id == quiet and account.decided_seq == record.seq:
                         assert (answer.wait_class, answer.reasons) == account[2:]
                         assert "the queue" not in answer.text
                         seen["quiet"] += 1
             checked += bool(waiting)
+            seen["woken"] += check_undecided(past, set(waiting))
         assert told_by_sql(records, moments) == told
     assert checked >= (120 if is_full() else 100)
-    assert min(seen[name] for name in ("quiet", "place", "parked")) and seen["wait"] >= 100, seen
+    assert min(seen[name] for name in ("quiet", "place", "parked", "woken", "other")), seen
+    assert min(seen[name] for name in ("short counted", "status counted", "held counted")), seen
+    assert seen["wait"] >= 100, seen
+
+
+def check_undecided(past: HistoricalState, waiting: set[str]) -> int:
+    """What is in no queue has no account anywhere; return how many of these were woken."""
+    state, woken = past.state, 0
+    for job in state.jobs.by_id.values():
+        wait = job_wait(state, job)
+        if job.id not in waiting:
+            assert not wait.groups and wait.kind not in {BLOCKED, PARKED}
+            shown = past.answers.answer("job", Query(id=job.id))
+            assert isinstance(shown, JobAnswer) and not shown.waiting
+            woken += wait.kind == WOKEN
+    return woken
 
 
 def told_by_sql(records: list[Record], moments: set[int]) -> set[Told]:
-    """Read from `reasons` what waited at each moment, and was not being decided again.
-
-    `waiting` and `timeline` have the same of each job then.
-    """
+    """Read from `reasons` what waited at each moment; `waiting` and `timeline` have just the same of each job."""
     facts, database = FactExtractor(), FactDatabase()
     for record in records:
         facts.apply(record)
@@ -289,7 +337,7 @@ def told_by_sql(records: list[Record], moments: set[int]) -> set[Told]:
     database.lock_sources({})
     listed = ", ".join(f"({seq})" for seq in sorted(moments))
     columns = "seq, job_id, group_name, coalesce(decided_seq, 0), n, class, reasons"
-    there = "from_seq <= seq AND seq < coalesce(woken_seq, to_seq, seq + 1)"
+    there = "from_seq <= seq AND seq < coalesce(to_seq, seq + 1)"
     found = database.ask(
         f"SELECT {columns} FROM reasons JOIN (VALUES {listed}) m(seq) ON {there}"
     ).rows
@@ -298,12 +346,12 @@ def told_by_sql(records: list[Record], moments: set[int]) -> set[Told]:
         for seq, job, group, decided, n, name, reasons in found
     }
     assert len(told) == len(found)
-    for job_id in {one.job for one in told}:
-        check_spans(database, job_id, {one for one in told if one.job == job_id})
+    for (job_id,) in database.ask("SELECT DISTINCT job_id FROM reasons").rows:
+        check_spans(database, job_id, {one for one in told if one.job == job_id}, moments)
     return told
 
 
-def check_spans(database: FactDatabase, job_id: str, told: set[Told]) -> None:
+def check_spans(database: FactDatabase, job_id: str, told: set[Told], moments: set[int]) -> None:
     """What waited at a moment is in exactly one span of `waiting` and of `timeline` there, with class and reasons."""
     question = "SELECT group_name, class, n, reasons, from_seq, to_seq, decided_seq FROM waiting(?)"
     spans = database.ask(question, [job_id]).rows
@@ -311,6 +359,12 @@ def check_spans(database: FactDatabase, job_id: str, told: set[Told]) -> None:
         "SELECT name, state, detail, from_seq, to_seq FROM timeline(?) WHERE lane = 'waiting'"
     )
     lanes = database.ask(question, [job_id]).rows
+    there = {(one.seq, one.group) for one in told}
+    for name, begin, end in [(row[0], *row[-3:-1]) for row in spans] + [
+        (row[0], *row[-2:]) for row in lanes
+    ]:
+        covers = {seq for seq in moments if begin <= seq < (end or seq + 1)}
+        assert {(seq, name) for seq in covers} <= there, (job_id, name, begin, end)
     for one in told:
         own = one.account
         (span,) = [

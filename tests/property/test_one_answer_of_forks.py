@@ -1,5 +1,6 @@
 """What-if and simulate decide about a moment as job plan says of it."""
 
+from collections import Counter
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -17,7 +18,10 @@ from shared.core.runtime.chain import is_framed
 from shared.core.runtime.messages import Record
 from shared.core.scheduling.feasibility.filters import PlacementCache
 from shared.core.state.state import State
+from shared.query.historical_state import HistoricalState
 from shared.query.job_plan import plan_command
+from shared.query.job_wait import PENDING, job_wait
+from shared.query.wait_queue import waiting_lines
 from shared.sim.engine.shared_replica import copy_replica
 from shared.sim.scenario.parser import read_scenario
 from shared.sim.scenario.run import run_scenario
@@ -25,6 +29,7 @@ from shared.sim.virtual_time import SECOND
 from shared.whatif.changes import RequestedChanges, apply_changes
 from shared.whatif.continuation import Continuation
 from shared.whatif.fork import RecordedLog, run_fork
+from shared.whatif.what_if import WhatIfQuestion, build_what_if_report, run_what_if
 from tests.not_tested import is_full
 from tests.property.test_one_answer import crowd
 from tests.sim import recorded as logs
@@ -103,6 +108,52 @@ def check_first_plan(log: RecordedLog, records: list[Record]) -> FirstPlan:
     waiting = sum(one.n for one in found.waits.values())
     assert sum(one.place for one in said.groups.values()) == found.placed + waiting
     return found
+
+
+#: Moments of each story at which what-if is asked what waits.
+ASKED = 40 if is_full() else 10
+
+
+@pytest.mark.parametrize("seed", range(1, 9 if is_full() else 3))
+def test_what_if_tells_the_waits_of_a_moment_as_the_queue_does(seed: int) -> None:
+    """At any moment: blocked and parked jobs with class and count; `queued` is what is to be decided, or again."""
+    records, past = crowd(seed), HistoricalState()
+    seen = Counter[str]()
+    places = range(20, len(records))
+    moments = set(Random(seed).sample(places, min(ASKED, len(places))))
+    for record in records:
+        past.apply(record)
+        if record.seq not in moments:
+            continue
+        wanted, pending = waits_of_queue(past.state)
+        seen["parked"] += any("priority" in one for one in wanted.values())
+        seen["pending"] += bool(pending)
+        log = logs.read(records, record.seq)
+        question = WhatIfQuestion(
+            changes=RequestedChanges(), until_ns=log.fork.state.t_ns, settle=False
+        )
+        told = build_what_if_report(log, question, run_what_if(log, question)).still_waiting
+        for job_id in set(told) - set(wanted):
+            assert pending.get(job_id, told[job_id].get("queued", 0)) == told[job_id].get("queued")
+            assert set(told.pop(job_id)) == {"queued"}
+            assert past.state.evaluations.open_of[JobId(job_id)]
+        assert told == wanted
+    assert min(seen["parked"], seen["pending"]), seen
+
+
+def waits_of_queue(state: State) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
+    """By job: what the queue holds, by class; and how many of a job that was never decided are to be decided."""
+    wanted: dict[str, dict[str, int]] = {}
+    for line in waiting_lines(state, lambda _: 0):
+        classes = wanted.setdefault(line.job, {})
+        classes[line.wait_class] = classes.get(line.wait_class, 0) + line.n
+    waits = [(job, job_wait(state, job)) for job in state.jobs.by_id.values()]
+    new = {
+        job.id: sum(group.count for group in job.groups)
+        for job, wait in waits
+        if wait.kind == PENDING and not len(state.allocations.rows_of(job.id))
+    }
+    return wanted, new
 
 
 @pytest.mark.parametrize("seed", range(1, 9 if is_full() else 3))

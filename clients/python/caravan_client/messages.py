@@ -400,9 +400,10 @@ class EvalSummary(msgspec.Struct, frozen=True, kw_only=True):
     create_seq: int = 0
     modify_seq: int = 0
     wait_until_ns: int = 0
-    #: pending behind an evaluation that waits for the same resources. Only in answers of
-    #: `query.eval`.
+    #: pending behind an evaluation that waits for the same resources; `waiting` says of which
+    #: job.
     parked: bool = False
+    #: of a blocked or parked one, by group.
     waiting: dict[str, WaitingSummary] = {}
 
 
@@ -439,7 +440,7 @@ class EvictionChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Exhausted(msgspec.Struct, frozen=True, kw_only=True):
-    """A dimension, and how many feasible nodes have too little of it; one node may count in
+    """A dimension, and how many nodes that no filter refuses lack it; one node may count in
     several.
     """
     dimension: str
@@ -695,7 +696,8 @@ class JobProjection(msgspec.Struct, frozen=True, kw_only=True):
     groups: dict[str, GroupSummary] = {}
     #: as in NodeProjection.
     incarnation: int = 0
-    #: absent in values of an older release.
+    #: absent in values of an older release. Of the job's own records: of a parked job it says
+    #: that an evaluation is pending, and `query.job` behind which job.
     rollout: Rollout | None = None
     #: the job left the state, by a purge or long after its end: the last value of its subject
     #: for an hour.
@@ -1260,8 +1262,9 @@ class WhyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     #: nodes that constraints and the resources asked for allow, and those with room.
     feasible: int = 0
     fitting: int = 0
-    #: constraints, then what closes nodes to new allocations, then rules of the job's other
-    #: allocations. Each node is counted once: nodes_considered is the sum of all refused, of
+    #: constraints, what is too small even empty, what closes nodes to new allocations, rules of
+    #: the job's other allocations, and last what reserves nodes with room for a job ahead. Each
+    #: node is counted once, as in `reasons`: nodes_considered is the sum of all refused, of
     #: `lacking` and of `fitting`.
     filters: tuple[FilterCount, ...] = ()
     exhausted: tuple[Exhausted, ...] = ()

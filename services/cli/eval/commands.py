@@ -42,7 +42,8 @@ COMMANDS = (
         Needs.LOG,
         "Each line of `waiting` has `position` (1 is the next in its pool; 0: no node could hold it), `job`, "
         "`group`, `n`, `class`, `priority`, `pool`, `since_ns`, `reasons`, `wakes` (the events that trigger another "
-        "attempt), `nodes` (reserved for it) and `eval_id`.",
+        "attempt), `nodes` (reserved for it), `eval_id` and `decided_seq` (the seq at which class and reasons were "
+        "decided; 0: not decided, it is parked behind the job that `reasons` names).",
         ("eval list", "eval list --status blocked", "eval list --waiting"),
     ),
     CommandSpec(

@@ -91,8 +91,10 @@ def timeline(out: CommandOutput, *, job_id: str, directory: str, live: bool, tra
     ]
     out.line(f"job {job_id} since {format_utc(base_ns)}", "bold")
     out.table("SEQ>|AT>|OBJECT|STATE|HELD>|DETAIL", cells, below=below)
+    # It is decided anew each time that it is woken, often with the same outcome.
+    different = {(one.name, one.state, one.detail.rpartition(" (")[0]) for one in reasons}
     waits = (
-        f"waited {waited_s:.3f} s, for {count_noun(len(reasons), 'reason')}"
+        f"waited {waited_s:.3f} s, for {count_noun(len(different), 'reason')}"
         if reasons
         else "never waited"
     )

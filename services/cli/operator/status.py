@@ -117,7 +117,7 @@ def what_lacks(bus: BusStatus, goal: str, since_ns: int) -> str:
         needed = len(bus.servers) // 2 + 1
         return "" if heard >= needed else f"{needed} of {len(bus.servers)} servers must be heard of"
     lacks = [_what_lacks(bus, one, since_ns) for one in bus.servers]
-    lacks += [f"stream {name} has no leader" for name in bus.leaderless]
+    lacks += _leaderless(bus)
     return "; ".join(text for text in lacks if text)
 
 
@@ -216,8 +216,14 @@ def _show_server(out: CommandOutput, answer: ClusterAnswer) -> None:
             ("Looked", _summary(bus).partition(", ")[2]),
         ]
     )
-    if bus.reason:
-        out.line(f"\n{bus.reason}", "red")
+    for text in (bus.reason, *_leaderless(bus)):
+        if text:
+            out.line(f"\n{text}", "red")
+
+
+def _leaderless(bus: BusStatus) -> list[str]:
+    """Say which streams no server leads: what is committed there waits, whatever a server holds."""
+    return [f"stream {name} has no leader" for name in bus.leaderless]
 
 
 def _of_before(bus: BusStatus) -> str:

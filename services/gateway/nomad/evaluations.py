@@ -5,6 +5,7 @@ from services.gateway.nomad.source import Object, ShapeSource
 from services.gateway.nomad.times import rfc3339
 from shared.core.state.ids import deployment_id, eval_id
 from shared.core.state.tables.evaluations import Evaluation
+from shared.query.job_wait import BLOCKED, evaluation_wait
 
 #: Ours -> Nomad's, where they differ.
 _TRIGGERS = {"plan-goes-on": "max-plan-attempts"}
@@ -15,8 +16,8 @@ def nomad_eval(source: ShapeSource, one: Evaluation, *, with_related: bool = Fal
     state, by_key = source.state, source.state.evaluations.by_key
     job = state.jobs.by_id.get(one.job_id)
     create_seq = state.policy.incarnations.seq(one.key)
-    blocked = one.blocked
-    waiting = blocked.waiting if blocked is not None else {}
+    wait = evaluation_wait(state, one, source.histories.shapes)
+    waiting = wait.groups
     deployment = state.deployments.latest_of(one.job_id)
     has_deployment = deployment is not None and deployment.create_seq <= one.modify_seq
     found: Object = {
@@ -39,15 +40,17 @@ def nomad_eval(source: ShapeSource, one: Evaluation, *, with_related: bool = Fal
         "BlockedEval": _blocked_eval(source, one),
         "RelatedEvals": None,
         "FailedTGAllocs": {
-            name: metric(wait.count, wait.reasons, job.node_pool if job is not None else "default")
-            for name, wait in sorted(waiting.items())
+            name: metric(why.n, why.reasons, job.node_pool if job is not None else "default")
+            for name, why in sorted(waiting.items())
+            # What is parked was not decided: it has not failed.
+            if wait.kind == BLOCKED
         }
         or None,
         "ClassEligibility": None,
         "QuotaLimitReached": "",
         "EscapedComputedClass": False,
         "AnnotatePlan": False,
-        "QueuedAllocations": {name: wait.count for name, wait in sorted(waiting.items())},
+        "QueuedAllocations": {name: why.n for name, why in sorted(waiting.items())},
         "SnapshotIndex": one.modify_seq if one.status in ("complete", "blocked") else 0,
         "CreateIndex": create_seq,
         "ModifyIndex": one.modify_seq,

@@ -12,6 +12,7 @@ from shared.jobspec.nomad.block_schema import block_schema
 from shared.jobspec.nomad.filled_job import filled_job
 from shared.jobspec.nomad.job import JobSpec
 from shared.query import projections
+from shared.query.job_wait import job_wait
 
 #: Texts of which the whole shape is kept.
 _TEXTS_KEPT = 512
@@ -99,11 +100,8 @@ def job_stub(source: ShapeSource, job: Job, *, with_meta: bool) -> Object:
 def job_summary(source: ShapeSource, job: Job) -> Object:
     """Counts of a job's groups, and of its children."""
     state = source.state
-    blocked = state.evaluations.blocked_of.get(job.id)
-    waiting = state.evaluations.by_key[blocked].blocked if blocked is not None else None
-    queued = (
-        {name: one.count for name, one in waiting.waiting.items()} if waiting is not None else {}
-    )
+    wait = job_wait(state, job, source.histories.shapes)
+    queued = {name: one.n for name, one in wait.groups.items()}
     children = dict.fromkeys(("Pending", "Running", "Dead"), 0)
     if job.is_pattern:
         for one in _children(state, job.id):

@@ -10,9 +10,10 @@ import numpy as np
 from schemas.allocations import CLIENT_STATUSES
 from services.gateway.nomad.source import ShapeSource
 from shared.core.state.counts import count_state
-from shared.core.state.state import State
 from shared.core.state.tables.allocations import PENDING, RUNNING, UNKNOWN
 from shared.core.state.tables.fleet import DISCONNECTED, DOWN
+from shared.query.job_wait import BLOCKED
+from shared.query.wait_queue import queued_jobs
 
 
 class MappedMetric(NamedTuple):
@@ -86,7 +87,7 @@ def nomad_metrics(source: ShapeSource, seq: int, lag_records: float) -> dict[str
         "nomad.raft.lastIndex": seq + lag_records,
         "nomad.nomad.heartbeat.active": float(up),
     }
-    for name, value in _waiting(state).items():
+    for name, value in _waiting(source).items():
         found[f"nomad.nomad.{name}"] = float(value)
     for name, value in _job_statuses(source).items():
         found[f"nomad.nomad.job_status.{name}"] = float(value)
@@ -95,18 +96,16 @@ def nomad_metrics(source: ShapeSource, seq: int, lag_records: float) -> dict[str
     return found
 
 
-def _waiting(state: State) -> dict[str, int]:
-    """What blocked evaluations wait for, summed."""
+def _waiting(source: ShapeSource) -> dict[str, int]:
+    """What blocked evaluations wait for, summed; and the allocations that wait, those of parked ones included."""
+    state = source.state
     cpu = memory = queued = 0
-    for job_id, key in state.evaluations.blocked_of.items():
-        blocked, job = state.evaluations.by_key[key].blocked, state.jobs.by_id.get(job_id)
-        if blocked is None or job is None:
-            continue
-        for group in job.groups:
-            if (waiting := blocked.waiting.get(group.name)) is not None:
-                queued += waiting.count
-                cpu += group.cpu_mhz * waiting.count
-                memory += group.memory_mib * waiting.count
+    for job, wait in queued_jobs(state, source.histories.shapes):
+        queued += sum(one.n for one in wait.groups.values())
+        for group in job.groups if wait.kind == BLOCKED else ():
+            if (waiting := wait.groups.get(group.name)) is not None:
+                cpu += group.cpu_mhz * waiting.n
+                memory += group.memory_mib * waiting.n
     return {
         "blocked_evals.total_blocked": len(state.evaluations.blocked_of),
         "blocked_evals.cpu": cpu,

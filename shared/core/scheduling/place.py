@@ -22,7 +22,7 @@ from schemas.evaluations import Hold, NewEvaluation, Waiting
 from schemas.jobs import SYSTEM_JOB_TYPES, GroupSpec
 from schemas.plans import GroupPlacement
 from shared.core.columns import Mask
-from shared.core.scheduling.explain.placement_probe import score_nodes
+from shared.core.scheduling.explain.placement_probe import GroupTurn, score_nodes
 from shared.core.scheduling.explain.plan_view import explain_waiting
 from shared.core.scheduling.feasibility.node_limits import (
     lacking,
@@ -90,21 +90,30 @@ def place(
     wanted = _reconcile(snapshot, assignment, job)
     if job is None or not wanted.requests:
         return Proposal(stops=wanted.stops, updates=wanted.updates, sizes=wanted.sizes)
-    return _decide(snapshot, job, assignment, wanted, draw=LaneDraw(seed, lane, lanes))
+    return _decide(snapshot, job, assignment, wanted, draw=LaneDraw(seed, lane, lanes))[0]
 
 
-def decide_group(snapshot: Snapshot, job: Job, group_name: str) -> Proposal | None:
-    """Decide what a job requests of one group, as if that were all it requests; None: it requests none of it.
+def decide_group(
+    snapshot: Snapshot, job: Job, group_name: str
+) -> tuple[Proposal, GroupTurn | None]:
+    """Decide a job, and return also what its plan was when a group had its turn; None: it requests none of the group.
 
-    The account of a group must not depend on what the plan would have placed before.
+    What a plan places of other groups before takes their room, and may be all or nothing.
     """
     assignment = Assignment(EvalKey(0), job.id)
     wanted = _reconcile(snapshot, assignment, job)
-    requests = tuple(one for one in wanted.requests if one.group.name == group_name)
-    if not requests:
-        return None
-    wanted = msgspec.structs.replace(wanted, requests=requests)
-    return _decide(snapshot, job, assignment, wanted, draw=LaneDraw())
+    names = [request.group.name for request in wanted.requests]
+    if not names:
+        return Proposal(stops=wanted.stops, updates=wanted.updates, sizes=wanted.sizes), None
+    proposal, may_evict = _decide(snapshot, job, assignment, wanted, draw=LaneDraw())
+    if group_name not in names:
+        return proposal, None
+    at = names.index(group_name)
+    plan = _plan_state(snapshot, job, wanted, LaneDraw())
+    before = msgspec.structs.replace(wanted, requests=wanted.requests[:at])
+    _place_requests(plan, assignment, before, may_evict=may_evict)
+    mine = tuple(one for one in wanted.requests[at:] if one.group.name == group_name)
+    return proposal, GroupTurn(plan, mine)
 
 
 def _decide(
@@ -114,15 +123,25 @@ def _decide(
     wanted: ReconcileResult,
     *,
     draw: LaneDraw,
-) -> Proposal:
-    if snapshot.state.allocations.predecessors.rooms:
-        snapshot = with_own_rooms(snapshot, job)
+) -> tuple[Proposal, bool]:
+    """Return the proposal, and whether it was allowed to evict."""
     may_evict = getattr(snapshot.state.policy.policy.preemption, job.job_type)
-    proposal = _place_requests(snapshot, job, assignment, wanted, draw=draw, may_evict=may_evict)
+    plan = _plan_state(snapshot, job, wanted, draw)
+    proposal = _place_requests(plan, assignment, wanted, may_evict=may_evict)
     if job.all_at_once and proposal.evictions and proposal.follow_ups:
         # A partial placement of an all-at-once job is useless, so it evicts nothing.
-        return _place_requests(snapshot, job, assignment, wanted, draw=draw, may_evict=False)
-    return proposal
+        plan = _plan_state(snapshot, job, wanted, draw)
+        return _place_requests(plan, assignment, wanted, may_evict=False), False
+    return proposal, may_evict
+
+
+def _plan_state(snapshot: Snapshot, job: Job, wanted: ReconcileResult, draw: LaneDraw) -> PlanState:
+    """Begin the plan of a job."""
+    if snapshot.state.allocations.predecessors.rooms:
+        snapshot = with_own_rooms(snapshot, job)
+    stopping = [np.asarray(stop.rows, dtype=np.int32) for stop in wanted.stops]
+    stopping += [request.tied for request in wanted.requests if len(request.tied)]
+    return PlanState(snapshot, job, stopping, draw)
 
 
 def _reconcile(snapshot: Snapshot, assignment: Assignment, job: Job | None) -> ReconcileResult:
@@ -149,20 +168,11 @@ def _reconcile(snapshot: Snapshot, assignment: Assignment, job: Job | None) -> R
 
 
 def _place_requests(
-    snapshot: Snapshot,
-    job: Job,
-    assignment: Assignment,
-    wanted: ReconcileResult,
-    *,
-    draw: LaneDraw,
-    may_evict: bool,
+    plan: PlanState, assignment: Assignment, wanted: ReconcileResult, *, may_evict: bool
 ) -> Proposal:
     """Run the stages on every request; with `may_evict`, also where lower priorities hold the room."""
-    state, fleet = snapshot.state, snapshot.state.fleet
-    stopping = [np.asarray(stop.rows, dtype=np.int32) for stop in wanted.stops]
-    stopping += [request.tied for request in wanted.requests if len(request.tied)]
+    state, fleet, job = plan.state, plan.fleet, plan.job
     stops = wanted.stops
-    plan = PlanState(snapshot, job, stopping, draw)
     placements: list[GroupPlacement] = []
     waiting = WaitingGroups(fleet)
     continues = False
@@ -170,7 +180,7 @@ def _place_requests(
         if plan.is_over_budget:
             continues = True
             break
-        mask = snapshot.caches.mask(fleet, request.job or job, request.group)
+        mask = plan.caches.mask(fleet, request.job or job, request.group)
         parts = _place_request(plan, request, mask)
         if not has_data_nodes(request):
             parts = take_own_rooms(state, request, parts)

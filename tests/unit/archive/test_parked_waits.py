@@ -4,9 +4,9 @@ from random import Random
 
 import pytest
 
+from shared.archive import parked_waits
 from shared.archive.database import FactDatabase
 from shared.archive.fact_extractor import FactExtractor
-from shared.archive.parked_waits import ParkedWaits
 from shared.core.runtime.messages import Record
 from shared.core.state.tables.evaluations import EvaluationTable
 from shared.fleet.profile import FleetProfile, RunProfile
@@ -78,9 +78,11 @@ def test_a_record_costs_no_look_at_all_that_are_parked(
 ) -> None:
     """Jobs are looked at, all records together, no more often than records are about them."""
     looks: list[object] = []
-    look = ParkedWaits._place_of
+    look = parked_waits.undecided_place
     monkeypatch.setattr(
-        ParkedWaits, "_place_of", lambda self, job_id: (looks.append(job_id), look(self, job_id))[1]
+        parked_waits,
+        "undecided_place",
+        lambda state, job_id: (looks.append(job_id), look(state, job_id))[1],
     )
     facts = FactExtractor()
     for record in records:

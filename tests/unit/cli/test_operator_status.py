@@ -124,6 +124,16 @@ def test_one_server_is_shown_by_its_name(run: Callable[..., tuple[int, str]]) ->
         run(BusStatus(), server="n1")
 
 
+def test_one_server_of_a_stream_without_a_leader_says_so(
+    run: Callable[..., tuple[int, str]],
+) -> None:
+    """It holds everything, and the exit code is not 0: the reason stands below."""
+    leaderless = msgspec.structs.replace(bus("current", "current", "current"), leaderless=("SNAP",))
+    code, text = run(leaderless, server="n1")
+    assert (code, "stream SNAP has no leader" in text) == (2, True)
+    assert "no leader" not in run(bus("current", "current", "current"), server="n1")[1]
+
+
 def test_a_wait_for_one_server_leaves_the_others() -> None:
     """`current` is of that server; a quorum stays one of all servers."""
     out = CommandOutput()

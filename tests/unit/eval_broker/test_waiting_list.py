@@ -3,7 +3,8 @@
 from schemas.base import JobId
 from schemas.evaluation_answers import QueueLine
 from schemas.nodes import NodeSpec, ReportNode
-from shared.query.wait_queue import job_waits, parked_behind, waiting_lines
+from shared.query.job_wait import PARKED, PENDING, evaluation_wait, job_wait
+from shared.query.wait_queue import job_waits, waiting_lines
 from tests.builders import Cluster, group, join, register
 
 
@@ -75,9 +76,11 @@ def test_a_parked_job_says_so_by_itself() -> None:
     world = crowd()
     jobs, table = world.state.jobs.by_id, world.state.evaluations
     evaluation = table.by_key[world.pending("second")]
-    assert parked_behind(world.state, evaluation) == "first"
-    (line,) = job_waits(world.state, jobs[JobId("second")])
+    wait = evaluation_wait(world.state, evaluation)
+    assert (wait.kind, wait.behind) == (PARKED, "first")
+    (line,) = job_waits(job_wait(world.state, jobs[JobId("second")]))
     assert (line.group, line.n, line.wait_class) == ("web", 1, "priority")
     world.do(register("third", group(cpu_mhz=800)))
-    assert parked_behind(world.state, table.by_key[world.pending("third")]) == ""
-    assert job_waits(world.state, jobs[JobId("third")]) == ()
+    wait = evaluation_wait(world.state, table.by_key[world.pending("third")])
+    assert (wait.kind, wait.behind) == (PENDING, "")
+    assert job_waits(job_wait(world.state, jobs[JobId("third")])) == ()

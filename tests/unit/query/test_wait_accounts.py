@@ -5,6 +5,7 @@ from schemas.evaluation_answers import QueuedWait, WhyAnswer
 from schemas.policy import SetEligibility
 from shared.core.scheduling.feasibility.filters import PlacementCache
 from shared.query.explain import explain_candidate
+from shared.query.job_wait import job_wait
 from shared.query.wait_queue import job_waits, waiting_lines
 from tests.builders import Cluster, group, join, register
 
@@ -80,7 +81,7 @@ def test_a_parked_job_has_one_answer() -> None:
     assert answer.queue == parked
     assert (answer.wait_class, answer.reasons) == ("capacity", FULL)
     assert answer.text.endswith(f"; the queue has not decided it yet: {behind[0]}")
-    (line,) = job_waits(state, job)
+    (line,) = job_waits(job_wait(state, job))
     (queued,) = [one for one in waiting_lines(state, lambda _: 0) if one.job == "next"]
     for one in (line, queued):
         assert (

@@ -17,7 +17,7 @@ from shared.core.scheduling.explain.plan_view import (
     explain_waiting,
     filter_report,
     score_rows,
-    with_reservations,
+    with_refusals,
 )
 from shared.core.scheduling.explain.shortages import NodeAvailability, RankedNode, Scores, ranking
 from shared.core.scheduling.feasibility.filters import FilterReport, NodeFilter, filters_of
@@ -26,15 +26,24 @@ from shared.core.scheduling.plan_state import PlanState
 from shared.core.scheduling.preemption.make_room import make_room, other_evictions
 from shared.core.scheduling.preemption.search import ChosenNode, cost_of_rows
 from shared.core.scheduling.reconcile.service_jobs import PlacementRequest
-from shared.core.scheduling.reconcile.system_jobs import reconcile_system
 from shared.core.scheduling.selection.spread_quotas import has_quotas
 from shared.core.splitmix import splitmix64
 from shared.core.state.tables.allocations import FAILED
 from shared.core.state.tables.jobs import Job
 
 
+class GroupTurn(msgspec.Struct, frozen=True, eq=False):
+    """A plan of a job as it stood when the first request of a group had its turn, and the requests of the group."""
+
+    plan: PlanState
+    requests: tuple[PlacementRequest, ...]
+
+
 class PlacementProbe:
-    """One group of a job. `origin`: the recorded plan to explain; None: a new plan."""
+    """One group of a job. `origin`: the recorded plan to explain; None: a new plan.
+
+    `turn`: the plan that decides the job, which the probe takes over; None: one in which nothing was placed before.
+    """
 
     def __init__(
         self,
@@ -44,7 +53,12 @@ class PlacementProbe:
         *,
         stops: Sequence[Stops] = (),
         origin: Origin | None = None,
+        turn: GroupTurn | None = None,
     ) -> None:
+        self._turn = () if turn is None else turn.requests
+        if self._turn:
+            # A deployment may place allocations of an older version, too.
+            group, job = self._turn[0].group, self._turn[0].job or job
         self.group = group
         self._job = job
         self._origin = origin
@@ -52,12 +66,17 @@ class PlacementProbe:
         self._state = snapshot.state
         self._fleet = snapshot.state.fleet
         self._mask = snapshot.caches.mask(self._fleet, job, group)
+        self._table = snapshot.state.allocations
+        self._avoided: tuple[int, ...] = ()
+        if turn is not None:
+            self._plan, self._request = turn.plan, turn.requests[0]
+            if self._request.avoid is not None:
+                self._avoided = tuple(self._request.avoid[self._request.avoid >= 0].tolist())
+            return
         stopping = [np.asarray(stop.rows, dtype=np.int32) for stop in stops]
         draw = LaneDraw() if origin is None else LaneDraw(origin.seed, origin.lane, origin.lanes)
         self._plan = PlanState(snapshot, job, stopping, draw)
         self._request = request_one_more(snapshot, job, group, stopping)
-        self._table = snapshot.state.allocations
-        self._avoided: tuple[int, ...] = ()
 
     def take(self, recorded: GroupPlacement, *, is_same_request: bool = True) -> None:
         """Add a recorded placement of the same plan; of another request it holds resources alone."""
@@ -74,21 +93,18 @@ class PlacementProbe:
 
     def standing(self) -> NodeAvailability:
         """Show the resources available now. Valid until the plan changes."""
-        found = with_reservations(self._plan, availability(self._plan, self._request, self._mask))
-        if self._origin is not None or self._job.job_type not in SYSTEM_JOB_TYPES:
-            return found
-        return msgspec.structs.replace(found, rules=(*found.rules, self._missing(found)))
+        found = availability(self._plan, self._request, self._mask)
+        if self._origin is None and self._job.job_type in SYSTEM_JOB_TYPES:
+            found = msgspec.structs.replace(found, rules=(self._missing(), *found.rules))
+        return with_refusals(self._plan, found, self._mask)
 
-    def _missing(self, found: NodeAvailability) -> NodeFilter:
+    def _missing(self) -> NodeFilter:
         """Close the nodes of a system job that already have their allocations."""
-        state, job, usable = self._state, self._job, found.feasible & self._plan.ready
-        rows = state.allocations.rows_of(job.id)
-        wanted = reconcile_system(state, job, rows, lambda _: self._mask)
-        missing = np.zeros(len(usable), dtype=bool)
-        for request in wanted.requests:
-            if request.group.name == self.group.name and request.per_node is not None:
+        missing = np.zeros(self._plan.size, dtype=bool)
+        for request in self._turn:
+            if request.per_node is not None:
                 missing |= request.per_node > 0
-        return NodeFilter("existing allocation of the job", missing | ~usable)
+        return NodeFilter("existing allocation of the job", missing)
 
     def scores(self, rows: Sequence[int], variant: int = 0) -> list[Scores]:
         """Name the scorers of one more allocation on each of these rows, and their values (2**-20)."""
@@ -101,23 +117,22 @@ class PlacementProbe:
     def _scores(self, rows: Sequence[int], variant: int) -> tuple[list[Scores], list[int]]:
         return score_rows(self._plan, self._request, rows, avoided=self._avoided, variant=variant)
 
-    def report(self) -> FilterReport:
-        """Say which filters refuse which nodes; what none refuses can only lack room."""
-        standing = self.standing()
-        return filter_report(self._plan, self._request, (*standing.closed, *standing.rules))
+    def report(self, *rules: NodeFilter) -> FilterReport:
+        """Say which filters refuse which nodes, these rules last; what none refuses can only lack room."""
+        return filter_report(self._plan, self._request, (*self.standing().refusals, *rules))
 
-    def refusal(self, row: int) -> str:
-        """Name the first filter that refuses a node; empty: none does."""
-        standing = self.standing()
+    def refusal(self, standing: NodeAvailability, row: int) -> str:
+        """Name the first filter that refuses a node; empty: none does, or it is too small even empty."""
         for one in filters_of(self._fleet, self._job, self.group):
             if not one.mask[row]:
                 return f"{one.name} excludes the node"
-        for one in standing.closed:
+        closed = {one.name for one in standing.closed}
+        rules = {one.name for one in standing.rules}
+        for one in standing.refusals:
             if not one.mask[row]:
-                return f"the node is {one.name}"
-        for one in standing.rules:
-            if not one.mask[row]:
-                return f"{one.name} excludes the node"
+                if one.name in closed:
+                    return f"the node is {one.name}"
+                return f"{one.name} excludes the node" if one.name in rules else ""
         return ""
 
     def explain(self) -> Waiting:
@@ -131,7 +146,7 @@ class PlacementProbe:
         """
         if not getattr(self._policy.preemption, self._job.job_type):
             return None
-        made = make_room(self._plan, self._request, self._mask, ())
+        made = make_room(self._plan, _first_of(self._request), self._mask, ())
         return (int(made[0].placement.rows[0]), self._plan.victims) if made else None
 
     def other_evictions(
@@ -159,6 +174,18 @@ class PlacementProbe:
         if self._origin is not None and self._origin.lanes > 1:
             return f"nodes of lane {self._origin.lane} of {self._origin.lanes} come first"
         return "the whole count was placed in one pass, and these nodes came later in it"
+
+
+def _first_of(request: PlacementRequest) -> PlacementRequest:
+    """The first allocation of a request that may evict: what replaces an evicted one does not."""
+    at = 0 if request.evicted is None else int(np.argmin(request.evicted))
+    columns = {
+        name: None if (column := getattr(request, name)) is None else column[at : at + 1]
+        for name in ("names", "previous", "reschedules", "avoid", "evicted")
+    }
+    return msgspec.structs.replace(
+        request, count=1, tied=request.tied[:0], tied_reasons=(), **columns
+    )
 
 
 def request_one_more(

@@ -6,11 +6,17 @@ import msgspec
 import numpy as np
 
 from schemas.evaluations import Waiting
+from schemas.jobs import SYSTEM_JOB_TYPES
 from shared.core.columns import Mask
 from shared.core.resources.asks import CORES, WHOLE, extra_asks_of
 from shared.core.resources.offers import column_of_size
 from shared.core.scheduling.explain.shortages import NodeAvailability
-from shared.core.scheduling.explain.wait_reasons import HeldAbove, QueueAhead, explain_wait
+from shared.core.scheduling.explain.wait_reasons import (
+    HeldAbove,
+    QueueAhead,
+    explain_wait,
+    too_small,
+)
 from shared.core.scheduling.feasibility.filters import (
     FilterReport,
     NodeFilter,
@@ -52,14 +58,20 @@ def availability(
     )
 
 
-def with_reservations(plan: PlanState, standing: NodeAvailability) -> NodeAvailability:
-    """The same, closed to nodes that are reserved for jobs ahead in the queue."""
+def with_refusals(plan: PlanState, standing: NodeAvailability, mask: Mask) -> NodeAvailability:
+    """The same, with what the reasons of a wait count beside shortages: nodes too small, and reserved ones.
+
+    `mask`: nodes that constraints allow. A system job waits for nodes that are open to it and miss it.
+    """
     group = standing.group
-    reserved = reserved_limit(plan, group, group.alternatives[0] if group.alternatives else ())
-    if reserved is None:
-        return standing
-    rule = NodeFilter("reservation for a job ahead of it in the queue", reserved > 0)
-    return msgspec.structs.replace(standing, rules=(*standing.rules, rule))
+    small = tuple(too_small(standing, mask))
+    first = (*standing.closed, *standing.rules)
+    is_system = plan.job.job_type in SYSTEM_JOB_TYPES
+    return msgspec.structs.replace(
+        standing,
+        refusals=(*first, *small) if is_system else (*small, *first),
+        beside=tuple(reserved_limit(plan, group, asks) for asks in group.alternatives or ((),)),
+    )
 
 
 def score_rows(

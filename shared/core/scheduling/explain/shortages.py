@@ -36,20 +36,26 @@ class NodeAvailability(msgspec.Struct, frozen=True, eq=False):
     feasible: Mask
     #: statuses of nodes, and operators that keep new allocations away from them.
     closed: tuple[NodeFilter, ...]
-    #: rules of the job's other allocations, and reservations.
+    #: rules of the job's other allocations.
     rules: tuple[NodeFilter, ...] = ()
+    #: all that refuse a node whatever it has free, in the order in which the reasons of a wait count nodes; empty:
+    #: `closed`, then `rules`.
+    refusals: tuple[NodeFilter, ...] = ()
+    #: by alternative, how many more each row takes beside the jobs it is reserved for, (N,); None: no limit.
+    beside: tuple[Int64s | None, ...] = (None,)
 
 
 class Shortage(msgspec.Struct, frozen=True, eq=False):
     """One dimension, how much of it each row lacks (0: enough), and how much is asked for. Shape: lacking (N,).
 
-    `scale`: raw amount per unit.
+    `scale`: raw amount per unit. `is_of_cluster`: the cluster has it, not its nodes.
     """
 
     name: str
     lacking: Int64s
     asked: int
     scale: int = 1
+    is_of_cluster: bool = False
 
 
 class RankedNode(msgspec.Struct, frozen=True):
@@ -83,22 +89,45 @@ def _extra(standing: NodeAvailability, extras: ExtraAsks, variant: int) -> Itera
     for countable in cluster_pools(standing.offers, standing.held, need.asks):
         lacking = max(countable.amount - countable.left, 0)
         column = np.full(rows, lacking, np.int64)
-        yield Shortage(countable.name, column, countable.amount, WHOLE)
+        yield Shortage(countable.name, column, countable.amount, WHOLE, is_of_cluster=True)
 
 
-def fitting(standing: NodeAvailability, short: Sequence[Shortage]) -> Mask:
-    """Open rows that lack nothing. Shape: (N,)."""
-    mask = open_rows(standing)
+def fitting(standing: NodeAvailability, short: Sequence[Shortage], variant: int = 0) -> Mask:
+    """Open rows that lack nothing, and are not reserved for another job. Shape: (N,)."""
+    mask = open_rows(standing) & ~reserved_rows(standing, short, variant)
     for one in short:
         mask = mask & np.equal(one.lacking, 0)
     return mask
 
 
 def open_rows(standing: NodeAvailability) -> Mask:
-    """Rows that only lack of room can exclude. Shape: (N,)."""
-    mask: Mask = standing.feasible
-    for one in (*standing.closed, *standing.rules):
+    """Rows that only lack of room, or a reservation, can exclude. Shape: (N,)."""
+    return _passing(standing.feasible, standing.refusals or (*standing.closed, *standing.rules))
+
+
+def untaken_rows(standing: NodeAvailability) -> Mask:
+    """The same, with those that are too small even empty. Shape: (N,)."""
+    return _passing(standing.feasible, (*standing.closed, *standing.rules))
+
+
+def _passing(mask: Mask, filters: Sequence[NodeFilter]) -> Mask:
+    for one in filters:
         mask = mask & one.mask
+    return mask
+
+
+def reserved_rows(standing: NodeAvailability, short: Sequence[Shortage], variant: int = 0) -> Mask:
+    """Open rows that have room, and are reserved for jobs ahead in the queue. Shape: (N,).
+
+    What the cluster has is no matter of a node.
+    """
+    limit = standing.beside[variant]
+    if limit is None:
+        return np.zeros(len(standing.feasible), dtype=bool)
+    mask = open_rows(standing) & (limit <= 0)
+    for one in short:
+        if not one.is_of_cluster:
+            mask = mask & np.equal(one.lacking, 0)
     return mask
 
 
@@ -112,11 +141,11 @@ def exhausted(standing: NodeAvailability, short: Sequence[Shortage]) -> list[tup
 def nearest(
     standing: NodeAvailability, short: Sequence[Shortage], most: int, variant: int = 0
 ) -> list[int]:
-    """Open rows that lack the least: fewest dimensions first, then the smallest part of the ask, then the row.
+    """Rows that lack the least: fewest dimensions first, then the smallest part of the ask, then the row.
 
     Nodes that offer nothing of what the variant asks for are not among them, nor those that reserve a port of it.
     """
-    near = open_rows(standing) & ~fitting(standing, short)
+    near = untaken_rows(standing) & np.logical_or.reduce([one.lacking > 0 for one in short])
     near[[row for row in reserved_ports(standing) if row < len(near)]] = False
     offered = standing.group.alternatives[variant : variant + 1]
     for rule in pool_filters(standing.offers, offered, len(near)):

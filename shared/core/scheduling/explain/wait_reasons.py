@@ -23,7 +23,7 @@ from shared.core.resources.headroom_reasons import (
 )
 from shared.core.resources.held import HeldResources
 from shared.core.scheduling.explain.shortages import NodeAvailability
-from shared.core.scheduling.feasibility.filters import FilterReport
+from shared.core.scheduling.feasibility.filters import FilterReport, NodeFilter
 from shared.core.scheduling.selection.candidates import ask_columns
 
 RESOURCE_NAMES: Final = ("cpu", "memory", "disk")
@@ -116,6 +116,33 @@ def _refused_reasons(standing: NodeAvailability, large: Mask, fits_empty: Mask) 
     if small := int((standing.feasible & ~large).sum()):
         reasons.append(f"{_are(small, total)} too small, even empty")
     return reasons
+
+
+def too_small(standing: NodeAvailability, mask: Mask) -> list[NodeFilter]:
+    """Name what refuses some of the feasible nodes even empty, each node once, as the reasons do.
+
+    What refuses all of them is a lack of each. `mask` (N,): nodes that constraints allow.
+    """
+    ask, extras = ask_columns(standing.group), extra_asks_of(standing.group)
+    large: Mask = np.asarray((standing.capacity >= ask).all(axis=1))
+    if not (mask & large).any():
+        return []
+    found = [NodeFilter("too small, even empty", large | ~standing.feasible)]
+    if extras is None:
+        return found
+    cpu_mhz, capacity = standing.group.cpu_mhz, standing.capacity
+    among = standing.feasible if standing.feasible.any() else mask
+    fits, _ = fits_when_empty(standing.offers, extras, cpu_mhz, among, capacity=capacity)
+    refused = standing.feasible & large & ~fits
+    if refused.any():
+        parts = refused_when_empty(standing.offers, extras, cpu_mhz, refused, capacity=capacity)
+        total = int(standing.feasible.sum())
+        found += [
+            NodeFilter(why.removesuffix(","), ~rows)
+            for why, rows in parts
+            if int(rows.sum()) < total
+        ]
+    return found
 
 
 def _are(count: int, feasible: int) -> str:

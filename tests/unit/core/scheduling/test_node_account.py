@@ -107,8 +107,9 @@ def test_all_that_keeps_nodes_away_is_told_apart() -> None:
         "draining": 1,
         "drained": 1,
         "ineligible": 1,
+        "too small, even empty": 1,
     }
-    assert (answer.feasible, answer.lacking, answer.fitting) == (7, 3, 0)
+    assert (answer.feasible, answer.lacking, answer.fitting) == (7, 2, 0)
 
 
 def test_a_reserved_port_is_no_lack_of_size() -> None:
