@@ -523,7 +523,8 @@ def _find_in_plan(
         for placement in _merge_cut_parts(plan.parts[number].placements):
             names = expand_runs(placement.names).tolist() if placement.group == name[0] else []
             if name[1] in names:
-                before = (*earlier, *_first(placement, names.index(name[1])))
+                apart = _cut_apart(plan.parts[number].cut, placement)
+                before = (*earlier, *apart, *_first(placement, names.index(name[1])))
                 return _RecordedPlacement(seq, node, plan, placement, before)
             earlier.append(placement)
     raise CommandInvalid(
@@ -542,6 +543,18 @@ def _merge_cut_parts(placements: Sequence[GroupPlacement]) -> list[GroupPlacemen
         at = (one.group, one.variant)
         whole[at] = merge_placements(whole[at], one) if at in whole else one
     return [*out, *whole.values()]
+
+
+def _cut_apart(cut: Sequence[GroupPlacement], placement: GroupPlacement) -> list[GroupPlacement]:
+    """What the applier cut out of a placement that follows others: which of both was placed first is not known."""
+    if not placement.previous:
+        return []
+    same = (placement.group, placement.version, placement.variant, placement.canaries)
+    return [
+        one
+        for one in cut
+        if one.previous and (one.group, one.version, one.variant, one.canaries) == same
+    ]
 
 
 def _first(placement: GroupPlacement, count: int) -> tuple[GroupPlacement, ...]:

@@ -39,6 +39,8 @@ class RecordedPart(msgspec.Struct, frozen=True):
     #: as proposed, whether carried out or not.
     evictions: tuple[Evictions, ...]
     is_refused: bool
+    #: those of `placements` that the applier cut, where it changed no other.
+    cut: tuple[GroupPlacement, ...] = ()
 
 
 class RecordedPlan(msgspec.Struct):
@@ -99,7 +101,8 @@ def _part(seq: int, event: PlanCommitted | PlanRefused) -> RecordedPart:
         return RecordedPart(seq, event.placements, (), (), event.evictions, is_refused=True)
     asked = event.asked or (*event.placements, *event.cut)
     evicted = (*event.evictions, *event.spared)
-    return RecordedPart(seq, asked, event.stops, event.updates, evicted, is_refused=False)
+    cut = () if event.asked else event.cut
+    return RecordedPart(seq, asked, event.stops, event.updates, evicted, is_refused=False, cut=cut)
 
 
 class UnconfirmedPlans:
