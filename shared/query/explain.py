@@ -142,6 +142,12 @@ def _without_room(
 ) -> WhyAnswer:
     """Say what a decision of this moment would do, where one more finds no room: evict, or wait, and why."""
     state, looking, group = found.state, found.looking, found.looking.group
+    if proposal is None and job.job_type in SYSTEM_JOB_TYPES and found.covers_all_nodes():
+        # One a node: none waits, and none would be evicted for one more.
+        text = f"{job.id}.{group.name} runs or has ended on every allowed node"
+        if answer.node:
+            text = found.against(job, group, "")
+        return msgspec.structs.replace(answer, text=text)
     waiting = _wait_of(proposal, group.name) or looking.explain()
     # Where it requests no more: what if it did?
     placed = _nodes_of(proposal, group.name) if proposal is not None else ()
@@ -157,14 +163,6 @@ def _without_room(
             victims=tuple(_named(state, victims)),
             text=found.eviction_text(job, group, node, len(victims)),
         )
-    if (
-        proposal is None
-        and not answer.node
-        and job.job_type in SYSTEM_JOB_TYPES
-        and found.covers_all_nodes()
-    ):
-        text = f"{job.id}.{group.name} runs or has ended on every allowed node"
-        return msgspec.structs.replace(answer, text=text)
     if placed:
         name = state.fleet.ids[placed[0]]
         text = (

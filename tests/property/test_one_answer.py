@@ -292,6 +292,8 @@ def test_random_moments_of_clusters_are_told_alike(part: int) -> None:
             asked = {*rng.sample(waiting, min(JOBS, len(waiting))), quiet}
             for job_id in waiting:
                 job = state.jobs.by_id[JobId(job_id)]
+                # A stopped job waits no longer than until its stop is decided.
+                assert not job.stopped or is_undecided(state, job), job.id
                 for group, account in stored(past, job).items():
                     told.add(Told(record.seq, job_id, group, account))
                     if job_id not in asked or group not in {one.name for one in job.groups}:
@@ -313,6 +315,12 @@ def test_random_moments_of_clusters_are_told_alike(part: int) -> None:
     assert min(seen[name] for name in ("quiet", "place", "parked", "woken", "other")), seen
     assert min(seen[name] for name in ("short counted", "status counted", "held counted")), seen
     assert seen["wait"] >= 100, seen
+
+
+def is_undecided(state: State, job: Job) -> bool:
+    """Tell whether an evaluation of a job is to be decided."""
+    table = state.evaluations
+    return any(table.by_key[one].status == "pending" for one in table.open_of.get(job.id, ()))
 
 
 def check_undecided(past: HistoricalState, waiting: set[str]) -> int:

@@ -106,3 +106,18 @@ def test_a_group_before_takes_the_room_of_the_next() -> None:
     assert (second.wait_class, second.reasons) == ("capacity", ("cpu exhausted on 2 of 2 nodes",))
     assert counts(second) == ({}, {"cpu_mhz": 2})
     assert [one.shortfall for one in second.nearest] == [{"cpu_mhz": 200}, {"cpu_mhz": 600}]
+
+
+def test_a_system_job_that_runs_on_every_node_would_evict_nothing() -> None:
+    """No node lacks its allocation: no victim is named, and a named node changes the sentence alone."""
+    cluster = Cluster(policy=Policy(preemption=Preemption(system=True)))
+    cluster.do(join("n1"))
+    cluster.run(register("sys", group(cpu_mhz=300), job_type="system", priority=80))
+    cluster.run(register("low", group(cpu_mhz=700), priority=20))
+    answer, named = why_not(cluster, "sys"), why_not(cluster, "sys", row=0)
+    assert answer.text == "sys.web runs or has ended on every allowed node"
+    assert (
+        named.text == "sys.web would not go to n1: existing allocation of the job excludes the node"
+    )
+    for one in (answer, named):
+        assert (one.wait_class, one.reasons, one.victims) == ("", (), ())
