@@ -38,7 +38,7 @@ const header = /** @type {HTMLElement} */ (document.getElementById("header"));
 const banner = /** @type {HTMLElement} */ (document.getElementById("banner"));
 const timeBar = new TimeBar(/** @type {HTMLElement} */ (document.getElementById("time")));
 let running = new AbortController();
-let shownPage = "", isRendering = false, isDirty = false, lastMs = 0;
+let shownPage = "", renderedPage = "", isRendering = false, isDirty = false, lastMs = 0;
 
 function frame() {
   const { path, at } = here();
@@ -89,14 +89,14 @@ function tell(text) {
 async function render() {
   if (isRendering) {
     isDirty = true;
-    const page = location.hash;
-    if (page !== shownPage) running.abort();
+    // The page that is being asked for is not asked for anew.
+    if (location.hash !== renderedPage) running.abort();
     return;
   }
   isRendering = true;
   isDirty = false;
   const place = here();
-  const hash = location.hash;
+  const hash = (renderedPage = location.hash);
   frame();
   running = new AbortController();
   try {
