@@ -4,7 +4,11 @@ from schemas.base import ExactWire
 
 
 class BusServer(ExactWire, frozen=True, kw_only=True, omit_defaults=False):
-    """One server. `status`: current, behind, away, or up: it answers, while no server leads the log."""
+    """One server. `status`: current, behind, away, or up: it answers, while no server leads the log.
+
+    From the first look on at which the log's leader does not answer none leads; the status stays that of its last
+    answer, until after 4 s the servers are tried themselves.
+    """
 
     name: str
     status: str = "current"
@@ -31,7 +35,7 @@ class BusStatus(ExactWire, frozen=True, kw_only=True, omit_defaults=False):
     confirmed_ns: int = 0
     #: when this answer was made.
     answered_ns: int = 0
-    #: since when nothing can be committed; 0: commits are possible.
+    #: since when nothing can be committed; 0: commits are possible, unless no server leads the log.
     blocked_since_ns: int = 0
     #: why, for people; empty while commits are possible.
     reason: str = ""

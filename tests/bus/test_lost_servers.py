@@ -6,7 +6,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,14 @@ import pytest
 
 from bench.harness.three_servers import REPLICAS, ThreeServerCluster
 from services.cli.local.cluster import LocalClusterSettings
+from shared.protocol import subjects
 from tests.bounds import LONG_S, until
 
 pytestmark = [
     pytest.mark.bus,
     pytest.mark.full("three servers beside all services, whose elections depend on load"),
 ]
+LOG = subjects.log_stream(1)
 JOB = {"ID": "waits", "Type": "batch", "TaskGroups": [{"Name": "g", "Tasks": [{"Name": "t"}]}]}
 JOB["TaskGroups"][0]["Tasks"][0] |= {"Driver": "raw_exec", "Config": {"command": "/bin/true"}}  # type: ignore[index]
 
@@ -48,14 +50,16 @@ class UnattendedCluster(ThreeServerCluster):
         told: dict[str, Any] = json.loads(done.stdout)
         return done.returncode, told.get("bus", told)
 
-    def until_status(self, code: int) -> dict[str, Any]:
-        """Ask until the command exits with this code; returns the bus."""
+    def until_status(
+        self, code: int, is_so_too: Callable[[dict[str, Any]], bool] = lambda _: True
+    ) -> dict[str, Any]:
+        """Ask until the command exits with this code and the bus is so; returns the bus."""
         found: tuple[int, dict[str, Any]] = (-1, {})
 
         def is_so() -> bool:
             nonlocal found
             found = self.status()
-            return found[0] == code
+            return found[0] == code and is_so_too(found[1])
 
         until(is_so, lambda: found, LONG_S)
         return found[1]
@@ -133,8 +137,7 @@ def test_lost_servers_are_seen_and_waited_for(cluster: UnattendedCluster, tmp_pa
     assert (late.returncode, first.name in late.stdout) == (1, True)
 
     second.kill()
-    bus = cluster.until_status(1)
-    assert bus["blocked_since_ns"] > 0
+    bus = cluster.until_status(1, lambda bus: bool(bus["blocked_since_ns"]))
     assert _statuses(bus) == {
         first.name: "away",
         second.name: "away",
@@ -168,6 +171,23 @@ def test_lost_servers_are_seen_and_waited_for(cluster: UnattendedCluster, tmp_pa
     # A submission whose wait was over before the servers came back is sent again by its user.
     again = cluster.caravan("job", "run", "--detach", str(path))
     assert again.returncode == 0, (out, err, again)
+
+
+def test_no_server_leads_while_the_log_has_no_leader(cluster: UnattendedCluster) -> None:
+    """The leader dies: an answer in which no server leads the log has exit 1, until another one leads."""
+    _, bus = cluster.status("--wait", "current")
+    leader = next(one["name"] for one in bus["servers"] if one["leads"])
+    next(one for one in cluster.trio.members if one.name == leader).kill()
+
+    def is_led_again() -> bool:
+        code, bus = cluster.status()
+        leads = [one["name"] for one in bus["servers"] if one["leads"]]
+        assert not leads or LOG not in bus["leaderless"], bus
+        assert leads or code == 1, bus
+        return bool(leads) and leads != [leader]
+
+    until(is_led_again, within_s=LONG_S)
+    assert cluster.caravan("operator", "status", "--wait", "quorum").returncode == 0
 
 
 def test_a_status_that_no_server_answers_is_one_line(cluster: UnattendedCluster) -> None:

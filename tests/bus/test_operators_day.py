@@ -219,7 +219,7 @@ def test_a_day_of_faults_loses_and_doubles_nothing(day: Day) -> None:
     first, second, _ = _leader_first(cluster)
     first.kill()
     second.kill()
-    cluster.until_status(1)
+    cluster.until_status(1, lambda bus: bool(bus["blocked_since_ns"]))
     cluster.trio.start()
     assert cluster.status("--wait", "current")[0] == 0
     day.goes_on()

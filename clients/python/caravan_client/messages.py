@@ -95,7 +95,9 @@ class AllocsAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 class BusServer(msgspec.Struct, frozen=True, kw_only=True):
     """One server. `status`: current, behind, away, or up: it answers, while no server leads
-    the log.
+    the log. From the first look on at which the log's leader does not answer none leads;
+    the status stays that of its last answer, until after 4 s the servers are tried
+    themselves.
     """
     name: str
     #: One of current, behind, away, up.
@@ -125,7 +127,8 @@ class BusStatus(msgspec.Struct, frozen=True, kw_only=True):
     confirmed_ns: int = 0
     #: when this answer was made.
     answered_ns: int = 0
-    #: since when nothing can be committed; 0: commits are possible.
+    #: since when nothing can be committed; 0: commits are possible, unless no server leads the
+    #: log.
     blocked_since_ns: int = 0
     #: why, for people; empty while commits are possible.
     reason: str = ""

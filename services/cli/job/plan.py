@@ -2,7 +2,7 @@
 
 import functools
 import importlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Unpack
 
 import msgspec
@@ -64,6 +64,7 @@ def plan(out: CommandOutput, *, file: str, **options: Unpack[files.JobFileOption
         _show(out, file, answer)
     else:
         out.line(f"job {answer.job_id}: no changes", "green")
+        print_unplaced(out, answer.unplaced)
     return int(answer.touches_allocations)
 
 
@@ -84,11 +85,16 @@ def _show(out: CommandOutput, file: str, answer: PlanAnswer) -> None:
     rows = [(one.node, one.count, f"{one.score:.3f}") for one in answer.nodes]
     out.table("NODE|PLACED>|SCORE>", rows, limit=_ROWS_MAX)
     print_victims(out, answer.victims)
-    for name, one in sorted(answer.unplaced.items()):
-        text = "; ".join(one.reasons) or one.wait_class
-        out.line(f"{one.n} of {name} would wait: {text}", "yellow")
+    print_unplaced(out, answer.unplaced)
     text = f"caravan job run --check-index {answer.modify_index} {file}"
     out.line(f"\nTo submit exactly this: {text}", "dim")
+
+
+def print_unplaced(out: CommandOutput, unplaced: Mapping[str, UnplacedLine]) -> None:
+    """Print what would wait and why, a line for each group; of a job without changes that is what waits now."""
+    for name, one in sorted(unplaced.items()):
+        text = "; ".join(one.reasons) or one.wait_class
+        out.line(f"{one.n} of {name} would wait: {text}", "yellow")
 
 
 def print_victims(out: CommandOutput, lines: Sequence[VictimLine]) -> None:

@@ -60,7 +60,8 @@ COMMANDS = (
         {"": "schemas.answers:ClusterAnswer"},
         Needs.LOG,
         "Exit 0: every server of the bus holds everything. Exit 2: commits are possible, but a server is away or lacks "
-        "something. Exit 1: nothing can be committed, or no server of the bus has answered. `--wait` goes by what the "
+        "something. Exit 1: nothing can be committed, as while no server leads the log, or no server of the bus has "
+        "answered. Statuses of the last answer are shown as `was current`. `--wait` goes by what the "
         "servers said after it began, never by an older answer; it exits 0, or 1 after the timeout. With `--server` "
         "the exit code is about that server; an unknown name exits 1 and lists the servers.",
         (

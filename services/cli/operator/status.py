@@ -6,6 +6,7 @@ server said after the wait began.
 
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -46,12 +47,15 @@ def status(out: CommandOutput, *, hashes: bool, wait: str, timeout: str, server:
         answer = wait_for(out, ask, wait, _seconds(timeout), server=server, since_s=since_s)
     else:
         answer = ask()
-    answer = only_server(answer, server)
     if is_now and not answer.bus.servers:
         answer = _with_reason(answer, NOT_LOOKED)
-    out.result(answer)
-    (_show_server if server and answer.bus.servers else _show)(out, answer)
-    return 0 if wait or not is_now else exit_code(answer.bus)
+    chosen = only_server(answer, server)
+    out.result(chosen)
+    if server and answer.bus.servers:
+        _show_server(out, answer.bus, chosen.bus.servers[0])
+    else:
+        _show(out, answer)
+    return 0 if wait or not is_now else exit_code(answer.bus, server)
 
 
 def _require_now(wait: str, option: str, *, is_now: bool) -> None:
@@ -99,11 +103,20 @@ def is_stale(bus: BusStatus) -> bool:
     return bus.answered_ns - bus.confirmed_ns > STALE_NS
 
 
-def exit_code(bus: BusStatus) -> int:
-    """What is so now. 0: every server holds everything; 2: one does not; 1: nothing can be committed, or is known."""
-    if not bus.servers or bus.blocked_since_ns or is_stale(bus):
+def is_led(bus: BusStatus) -> bool:
+    """Whether a server leads the log, by an answer about all servers. Streams without a leader may be others alone."""
+    return not bus.leaderless or any(one.leads for one in bus.servers)
+
+
+def exit_code(bus: BusStatus, server: str = "") -> int:
+    """What is so now. 0: every server holds everything; 2: one does not; 1: nothing can be committed, or is known.
+
+    `bus` tells of all servers; with `server` that one alone counts, where commits are possible.
+    """
+    if not bus.servers or bus.blocked_since_ns or is_stale(bus) or not is_led(bus):
         return 1
-    return 0 if not bus.leaderless and all(one.status == "current" for one in bus.servers) else 2
+    counted = [one.status for one in bus.servers if server in ("", one.name)]
+    return 0 if not bus.leaderless and set(counted) == {"current"} else 2
 
 
 def what_lacks(bus: BusStatus, goal: str, since_ns: int) -> str:
@@ -113,6 +126,8 @@ def what_lacks(bus: BusStatus, goal: str, since_ns: int) -> str:
     if bus.reason:
         return bus.reason
     if goal == "quorum":
+        if not is_led(bus):
+            return _why_unled(bus)
         heard = sum(_is_after(bus, one.silent_ms, since_ns) for one in bus.servers)
         needed = len(bus.servers) // 2 + 1
         return "" if heard >= needed else f"{needed} of {len(bus.servers)} servers must be heard of"
@@ -165,14 +180,17 @@ def wait_for(
             if err.code != "unavailable":
                 raise
             # An answer that the end of the wait cut off says less than the one before.
-            lacks = said if said and time.monotonic() >= deadline else err.message
+            # The end of the wait says how long it was.
+            text = err.untimed if timeout_s else err.message
+            lacks = said if said and time.monotonic() >= deadline else text
         left_s = deadline - time.monotonic()
         if left_s > 0 and lacks != said:
             said = lacks
             out.note(f"waiting: {lacks}")
         time.sleep(max(0.0, min(_LOOK_S, left_s)))
         if time.monotonic() >= deadline:
-            raise CliError("pending", f"not {goal} after {timeout_s:.0f} s: {lacks}")
+            after = f" after {timeout_s:.0f} s" if timeout_s else ""
+            raise CliError("pending", f"not {goal}{after}: {lacks}")
 
 
 # ---- for people ----
@@ -203,9 +221,8 @@ def _show(out: CommandOutput, answer: ClusterAnswer) -> None:
         out.line(f"\n{alarm}", "red")
 
 
-def _show_server(out: CommandOutput, answer: ClusterAnswer) -> None:
-    bus = answer.bus
-    name, state, leads, heard, lacks = _row(bus, bus.servers[0])
+def _show_server(out: CommandOutput, bus: BusStatus, one: BusServer) -> None:
+    name, state, leads, heard, lacks = _row(bus, one)
     out.fields(
         [
             ("Server", name),
@@ -216,7 +233,8 @@ def _show_server(out: CommandOutput, answer: ClusterAnswer) -> None:
             ("Looked", _summary(bus).partition(", ")[2]),
         ]
     )
-    for text in (bus.reason, *_leaderless(bus)):
+    unled = "" if is_led(bus) or bus.reason else _why_unled(bus)
+    for text in (bus.reason, unled, *_leaderless(bus)):
         if text:
             out.line(f"\n{text}", "red")
 
@@ -226,8 +244,21 @@ def _leaderless(bus: BusStatus) -> list[str]:
     return [f"stream {name} has no leader" for name in bus.leaderless]
 
 
+def _why_unled(bus: BusStatus) -> str:
+    """Say that nothing can be committed before an election; the same at each look, until there is an answer."""
+    last = f"{datetime.fromtimestamp(bus.confirmed_ns // SECOND_NS, UTC):%Y-%m-%d %H:%M:%S}Z"
+    when = f"answered last at {last}" if bus.confirmed_ns else "has never answered"
+    return f"no server leads the log: its leader {when}; nothing can be committed until another one is elected"
+
+
+def _is_of_before(bus: BusStatus) -> bool:
+    """Whether the status of a server is that of the last answer, and may have changed since."""
+    return not bus.blocked_since_ns and (is_stale(bus) or not is_led(bus))
+
+
 def _of_before(bus: BusStatus) -> str:
-    return " (of before: nothing can be committed)" if bus.blocked_since_ns else ""
+    is_blocked = bus.blocked_since_ns or not is_led(bus)
+    return " (of before: nothing can be committed)" if is_blocked else ""
 
 
 def _summary(bus: BusStatus) -> str:
@@ -241,8 +272,9 @@ def _summary(bus: BusStatus) -> str:
         up = sum(one.status == "up" for one in bus.servers)
         since_s = (bus.answered_ns - bus.blocked_since_ns) / SECOND_NS
         return f"{up} of {len(bus.servers)} answer, NO COMMITS for {since_s:.0f} s"
-    stale = ", NOT OF NOW" if is_stale(bus) else ""
-    return f"{current} of {len(bus.servers)} current, confirmed {age}{stale}"
+    found = ", NOT OF NOW" if is_stale(bus) else "" if is_led(bus) else ", NO LEADER"
+    were = "were " if found else ""
+    return f"{current} of {len(bus.servers)} {were}current, confirmed {age}{found}"
 
 
 def _row(bus: BusStatus, one: BusServer) -> tuple[str, ...]:
@@ -250,4 +282,5 @@ def _row(bus: BusStatus, one: BusServer) -> tuple[str, ...]:
     heard = f"{silent_s:.0f} s ago" if one.silent_ms >= 0 else "never"
     lacks = ", ".join(one.behind) if one.status == "behind" else ""
     lacks += f" (by {one.lag})" if lacks and one.lag else ""
-    return one.name, one.status, "the log" if one.leads else "", heard, lacks
+    state = f"was {one.status}" if _is_of_before(bus) else one.status
+    return one.name, state, "the log" if one.leads else "", heard, lacks

@@ -86,15 +86,19 @@ async def connect_client(client: Client, found: contexts.Context) -> Client:
     try:
         return await asyncio.wait_for(client.__aenter__(), CONNECT_TIMEOUT_S)
     except TimeoutError as err:
-        text = f"no bus at {where}: no answer within {CONNECT_TIMEOUT_S} s"
-        raise CliError("unavailable", f"{text}; {hint}") from err
+        text = f"no bus at {where}: no answer"
+        raise _unavailable(text, f" within {CONNECT_TIMEOUT_S} s", hint) from err
     except BusUnavailable as err:
         if "authorization" in str(err).lower():
             raise CliError("unavailable", _refused(where, any(found.login()))) from err
         away = isinstance(err.__cause__, OSError)
-        asked = f"no bus at {where} (asked for {time.monotonic() - began:.1f} s)"
-        text = asked if away else str(err)
-        raise CliError("unavailable", f"{text}; {hint}") from err
+        asked = f" (asked for {time.monotonic() - began:.1f} s)" if away else ""
+        raise _unavailable(f"no bus at {where}" if away else str(err), asked, hint) from err
+
+
+def _unavailable(text: str, how_long: str, hint: str) -> CliError:
+    """The error of a missing answer. `how_long`: for how long it was asked, which a caller may leave out."""
+    return CliError("unavailable", f"{text}{how_long}; {hint}", untimed=f"{text}; {hint}")
 
 
 def _refused(where: str, had_login: bool) -> str:  # noqa: FBT001 - one of two texts.
@@ -162,9 +166,9 @@ def with_bus(
             async with asyncio.timeout(within_s):
                 return await run()
         except TimeoutError as err:
-            text = f"no answer at {redacted_url(selected_bus_url())} within {within_s:.1f} s"
+            text = f"no answer at {redacted_url(selected_bus_url())}"
             hint = hints.silent_service("view") if is_there else hints.absent_bus()
-            raise CliError("unavailable", f"{text}; {hint}") from err
+            raise _unavailable(text, f" within {within_s:.1f} s", hint) from err
 
     async def run() -> T:
         nonlocal is_there
@@ -250,17 +254,19 @@ async def _request(
             except BusUnavailable as err:
                 # The server delivered it to nothing, so it may be sent again.
                 if "no responder" not in str(err) or time.monotonic() > began + _RESTART_S:
-                    text = await explain_no_answer(client, service)
-                    told = f"{text}: {await _asked(err, service, began)}"
-                    raise CliError("unavailable", told) from err
+                    raise await _silent(client, err, service, began) from err
             await asyncio.sleep(_RESTART_POLL_S)
 
 
-async def _asked(err: BusUnavailable, service: str, began: float) -> str:
+async def _silent(client: Client, err: BusUnavailable, service: str, began: float) -> CliError:
     """Say what was asked of whom, for how long, and what to try."""
+    spent_s = time.monotonic() - began
     url = selected_bus_url()
-    text = f"{err} (asked at {redacted_url(url)} for {time.monotonic() - began:.1f} s)"
-    return f"{text}; {await which_answer(url) or hints.silent_service(service)}"
+    # How long all attempts took says more than the bound of one.
+    what = str(err).partition(" within ")[0]
+    text = f"{await explain_no_answer(client, service)}: {what} at {redacted_url(url)}"
+    hint = await which_answer(url) or hints.silent_service(service)
+    return _unavailable(text, f" (asked for {spent_s:.1f} s)", hint)
 
 
 async def request_until_decided(

@@ -59,10 +59,20 @@ class ErrorResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CliError(CaravanError):
-    """A command failed; `code` is stable."""
+    """A command failed; `code` is stable.
+
+    `untimed`: the message without how long it was tried, for a caller that says how long it waited in all.
+    """
 
     def __init__(
-        self, code: str, message: str, *, path: str = "", file: str = "", line: int = 0
+        self,
+        code: str,
+        message: str,
+        *,
+        path: str = "",
+        file: str = "",
+        line: int = 0,
+        untimed: str = "",
     ) -> None:
         super().__init__(message)
         self.code = code
@@ -70,6 +80,7 @@ class CliError(CaravanError):
         self.path = path
         self.file = file
         self.line = line
+        self.untimed = untimed or message
 
     def as_fields(self) -> ErrorFields:
         """The error as part of an object."""

@@ -2,8 +2,9 @@
 
 Decides from the word of a stream's leader, which has a time: a leader that lost the others still answers, and what it
 tells of them then is old. Commits count as possible as long as a majority of the log's servers was in contact within
-BLOCKED_S; after that it is a problem of the service, which is not ready then. Where no leader answers, the addresses of
-the bus are tried themselves. Needs no other right than to ask about streams. Next: `log_space.py`.
+BLOCKED_S; after that it is a problem of the service, which is not ready then. A log whose leader does not answer is
+shown as led by none at once. Where no leader answers for so long, the addresses of the bus are tried themselves. Needs
+no other right than to ask about streams. Next: `log_space.py`.
 """
 
 import asyncio
@@ -120,13 +121,14 @@ class ServerTable:
         return True
 
     def shown(self, at_s: float, leaderless: frozenset[str]) -> tuple[BusServer, ...]:
-        """All servers at the time of a look."""
+        """All servers at the time of a look; none leads a log without a leader, not the last one either."""
+        leader = "" if self._log in leaderless else self._leader
         return tuple(
             one.shown(
                 name,
                 at_s,
                 told_s=self._told_s,
-                leads=name == self._leader,
+                leads=name == leader,
                 leaderless=leaderless,
             )
             for name, one in sorted(self._known.items())
@@ -164,7 +166,8 @@ def why_blocked(since_ns: int, servers: tuple[BusServer, ...], urls: str, throug
 def alarms_of(servers: tuple[BusServer, ...], leaderless: tuple[str, ...]) -> tuple[str, ...]:
     """What an operator should know while commits are possible; without numbers, which change at every look."""
     spare = sum(one.status == "current" for one in servers) - (len(servers) // 2 + 1)
-    risk = "" if spare > 0 else "; the loss of another one stops all commits"
+    is_led = not leaderless or any(one.leads for one in servers)
+    risk = "" if spare > 0 or not is_led else "; the loss of another one stops all commits"
     texts = {"away": "is away", "behind": "does not hold everything yet"}
     found = [
         f"server {one.name} of the bus {texts[one.status]}{risk}"
@@ -172,7 +175,8 @@ def alarms_of(servers: tuple[BusServer, ...], leaderless: tuple[str, ...]) -> tu
         if one.status in texts
     ]
     if leaderless:
-        found.append(f"no server leads {', '.join(leaderless)}: an election takes some seconds")
+        text = f"no server leads {', '.join(leaderless)}: an election takes some seconds"
+        found.append(text if is_led else f"{text}; until then nothing can be committed")
     return tuple(found)
 
 
@@ -291,8 +295,11 @@ class BusWatch:
             () if reason else alarms_of(servers, self.status.leaderless)
         )
         self._problems.note(BUS, reason)
-        current = sum(one.status == "current" for one in servers)
-        blocked_s = (time.time_ns() - self._blocked_since_ns) / SECOND_NS if reason else 0.0
-        self._problems.bus_gauges = bus_gauges(len(servers), current, max(0.0, blocked_s))
+        is_led = any(one.leads for one in servers)
+        # Of a log without a leader the rest is of the last answer: the server that led it may be the one that is gone.
+        current = sum(one.status == "current" for one in servers) if is_led else 0
+        since_ns = self._blocked_since_ns or (0 if is_led else self._confirmed_ns)
+        blocked_s = max(0.0, (time.time_ns() - since_ns) / SECOND_NS) if since_ns else 0.0
+        self._problems.bus_gauges = bus_gauges(len(servers), current, blocked_s)
         if self._replay.servers:
             self._put(BusSeen(self.status, (reason,) if reason else alarms))

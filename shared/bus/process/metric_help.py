@@ -4,9 +4,10 @@ METRIC_HELP = {
     "caravan_shell_ready_info": "connected, and the log read to its end; `/health` answers 200",
     "caravan_shell_problems": "problems that `/health` names, which then answers 503",
     "caravan_shell_bus_servers": "servers of the bus that keep the log",
-    "caravan_shell_bus_servers_current": "those of them that are there and hold everything",
+    "caravan_shell_bus_servers_current": "those of them that are there and hold everything; 0 while none leads the log",
     "caravan_shell_bus_blocked_seconds": (
-        "for how long nothing can be committed, by the contact between the servers of the bus; 0: commits are possible"
+        "for how long nothing can be committed, by the contact between the servers and the answers of the log's "
+        "leader; 0: commits are possible"
     ),
     "caravan_shell_lag_records": "records of the log not read yet",
     "caravan_shell_step_seconds": "duration of the decision on one batch of inputs",

@@ -100,6 +100,36 @@ def test_a_stream_without_a_leader_compares_no_server() -> None:
     assert {one.status for one in table.shown(102.0, frozenset({"SNAP"}))} == {"current"}
 
 
+def test_a_log_without_a_leader_is_led_by_none() -> None:
+    """The server that led it last may be the one that died; a missing leader of another stream changes nothing."""
+    table = ServerTable()
+    table.learn(LOG, led_by("a", replica("b", 0)), 100.0, lone="")
+    table.learn("SNAP", led_by("b", replica("a", 0)), 100.0, lone="")
+
+    def leads(*leaderless: str) -> list[str]:
+        return [one.name for one in table.shown(101.0, frozenset(leaderless)) if one.leads]
+
+    assert leads() == leads("SNAP") == ["a"]
+    assert leads(LOG) == leads(LOG, "SNAP") == []
+    # After a roll the log is another stream, and the one before may be without a leader.
+    table.follow("LOG_2")
+    table.learn("LOG_2", led_by("b", replica("a", 0)), 101.0, lone="")
+    assert (leads(LOG), leads("LOG_2")) == (["b"], [])
+
+
+def test_alarms_tell_an_election_of_the_log() -> None:
+    """Nothing can be committed until it is over, so that no other loss is what stops commits."""
+    servers = (BusServer(name="n1", leads=True), BusServer(name="n2", status="away"))
+    assert [text.endswith("all commits") for text in alarms_of(servers, ())] == [True]
+    _, other = alarms_of(servers, ("SNAP",))
+    assert other == "no server leads SNAP: an election takes some seconds"
+    unled = tuple(msgspec.structs.replace(one, leads=False) for one in servers)
+    away, none = alarms_of(unled, (LOG,))
+    assert away == "server n2 of the bus is away"
+    assert none.startswith(f"no server leads {LOG}: ")
+    assert none.endswith("; until then nothing can be committed")
+
+
 def test_the_texts_name_servers_and_what_to_do() -> None:
     """Who answers, how many are needed, whom to start; a rest that may not lose another one is said to be so."""
 
@@ -165,8 +195,13 @@ def test_a_bus_that_does_not_answer_is_a_problem_after_a_while() -> None:
     """One missed answer is nothing; after some seconds the service is not ready, and the view says who is away."""
     found: list[Input] = []
     problems = Problems()
-    asyncio.run(_watched(_Bus(), 0, found, problems))
+    watch = asyncio.run(_watched(_Bus(), 0, found, problems))
     assert problems.by_name == {}
+    # It is ready, and tells that the log has no leader: metrics count none that may have died.
+    assert not any(one.leads for one in watch.status.servers)
+    assert problems.alarms[-1].endswith("; until then nothing can be committed")
+    assert problems.bus_gauges["caravan_shell_bus_servers_current"] == 0
+    assert problems.bus_gauges["caravan_shell_bus_blocked_seconds"] > 0
     asyncio.run(_watched(_Bus(), bus_watch.BLOCKED_S + 1, found, problems))
     assert "no server of the bus answers" in problems.by_name[BUS]
     assert problems.bus_gauges["caravan_shell_bus_blocked_seconds"] >= bus_watch.BLOCKED_S

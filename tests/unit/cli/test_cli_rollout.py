@@ -1,13 +1,14 @@
 """How a rollout is displayed: in words, as a bar, and when it is over."""
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
 from schemas.answers import DeploymentAnswer
-from schemas.job_answers import FieldChange, GroupPlan, JobLine
+from schemas.job_answers import FieldChange, GroupPlan, JobLine, PlanAnswer, UnplacedLine
 from schemas.jobs import Verdict
 from schemas.projections import (
     DeploymentGroupLine,
@@ -26,7 +27,7 @@ from services.cli.deployment.display import (
     health_summary,
     status_rows,
 )
-from services.cli.job import run
+from services.cli.job import plan, run
 from services.cli.job.plan import group_pace, group_steps, print_changes
 from services.cli.rollout import monitor
 from services.cli.runtime import tables
@@ -186,6 +187,28 @@ def test_a_plan_shows_values_as_people_write_them(
     raw = msgspec.Raw(old.encode()), msgspec.Raw(new.encode())
     print_changes(CommandOutput(), [FieldChange(kind="edited", path=path, old=raw[0], new=raw[1])])
     assert capsys.readouterr().out.strip() == text
+
+
+@pytest.mark.parametrize("changes", [True, False])
+def test_a_plan_says_what_would_wait(
+    changes: bool,  # noqa: FBT001 - a case.
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """How many of a group and why, of an unchanged job that waits, too; that alone is no change and exits 0."""
+    unplaced = {"g": UnplacedLine(n=2, reasons=("cpu exhausted on 1 of 1 nodes",))}
+    unplaced["h"] = UnplacedLine(n=1, wait_class="priority")
+    answer = PlanAnswer(seq=9, job_id="c", changes=changes, modify_index=7, unplaced=unplaced)
+    loaded = SimpleNamespace(body=b"{}", warnings=())
+    monkeypatch.setattr(plan.files, "read_valid_job_file", lambda *_, **__: loaded)
+    monkeypatch.setattr(plan, "with_bus", lambda _: answer)
+    assert plan.plan(CommandOutput(), file="c.hcl", var=(), var_file=()) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert ("job c: no changes" in said) is not changes
+    assert [line for line in said if "would wait" in line] == [
+        "2 of g would wait: cpu exhausted on 1 of 1 nodes",
+        "1 of h would wait: priority",
+    ]
 
 
 @pytest.mark.parametrize(
