@@ -124,7 +124,9 @@ async function render() {
     shownPage = hash;
     isRendering = false;
     lastMs = performance.now();
-    if (isDirty || location.hash !== hash) soon();
+    // Another place was asked for meanwhile: at once. The present may wait.
+    if (location.hash !== hash) queueMicrotask(render);
+    else if (isDirty) soon();
   }
 }
 

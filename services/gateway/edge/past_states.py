@@ -30,12 +30,12 @@ from shared.query.historical_state import HistoricalState
 T = TypeVar("T")
 #: States kept, and records by which one is moved on rather than begun anew at a snapshot.
 KEPT_MAX, MOVE_MAX = 4, 5_000
-#: Records before a moment whose events are kept in words.
-LINES_KEPT = 50
+#: Records before a moment whose events are kept in words: as many as the console shows with it.
+LINES_KEPT = 25
 #: Replays at a time, and seconds that a request waits for its turn.
 REPLAYS_MAX, TURN_S = 2, 20.0
 #: Replay time behind which a snapshot is kept.
-_SNAPSHOT_S = 0.15
+_SNAPSHOT_S = 0.08
 #: Longest time that a replay holds the loop.
 _SLICE_S = 0.02
 
@@ -160,8 +160,9 @@ class PastStates:
         return found
 
     async def _restored(self, seq: int) -> HistoricalState:
-        """A state at the newest snapshot before a seq."""
-        past, known = HistoricalState(), self._snapshots.newest(seq)
+        """A state at the newest snapshot before a seq and the LINES_KEPT records that lead to it."""
+        past = HistoricalState()
+        known = self._snapshots.newest(seq - LINES_KEPT) or self._snapshots.newest(seq)
         stored = None
         if known is None or seq - known.seq > MOVE_MAX:
             stored = await self._source.restore(max(seq, 1))

@@ -54,8 +54,9 @@ export class Picture {
   /** @param {Fleet} before @param {Fleet} after */
   _markDifferences(before, after) {
     const until = performance.now() + MARK_MS;
-    for (let row = 0; row < after.ids.length; row++) {
-      if (Object.keys(after.columns).some((name) => before.columns[name][row] !== after.columns[name][row])) this.marked.set(row, until);
+    for (const [name, column] of Object.entries(after.columns)) {
+      const old = before.columns[name];
+      for (let row = 0; row < column.length; row++) if (old[row] !== column[row]) this.marked.set(row, until);
     }
   }
 
@@ -178,7 +179,7 @@ export class Picture {
     if (this.form === "skyline") {
       const x = place * this.cell, width = Math.max(1, this.cell - (this.cell > 3 ? 1 : 0)), height = /** @type {number} */ (this.height);
       const top = Math.round(height * (1 - fleet.share(row, this.sized)));
-      pen.clearRect(x, 0, this.cell, height);
+      if (!this.isAll) pen.clearRect(x, 0, this.cell, height);
       pen.fillStyle = RAMP[theme][0];
       pen.fillRect(x, 0, width, height);
       pen.fillStyle = this.colour(row, theme);
@@ -191,7 +192,8 @@ export class Picture {
       return;
     }
     const x = (place % this.columns) * this.cell, y = Math.floor(place / this.columns) * this.cell, side = this.cell - (this.cell > 5 ? 1 : 0);
-    pen.clearRect(x, y, this.cell, this.cell);
+    // A whole picture begins on an empty canvas.
+    if (!this.isAll) pen.clearRect(x, y, this.cell, this.cell);
     pen.fillStyle = this.colour(row, theme);
     pen.fillRect(x, y, side, side);
     if (flags & (DOWN | DISCONNECTED)) this._hatch(pen, x, y, side, side, STATES[theme].down);
