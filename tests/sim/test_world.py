@@ -200,6 +200,7 @@ def test_a_complete_drain_is_not_ended_by_a_late_request() -> None:
         311000884,
         311001247,
         313000011,
+        315000421,
     ],
 )
 def test_worlds_that_failed_once_hold(seed: int) -> None:

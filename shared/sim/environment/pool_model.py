@@ -44,6 +44,12 @@ def task_resources(n: int) -> dict[str, object]:
     return one_of[n % len(one_of)]
 
 
+def with_core_mhz(ask: tuple[int, int, int], pieces: list[SlotUse]) -> tuple[int, int, int]:
+    """What an allocation takes of its node's MHz, MiB and MiB of disk: its reserved cores take MHz beside what it asks."""
+    cores = sum(amount // UNIT for (_, pool, _), amount in pieces if pool == "cores")
+    return ask[0] + cores * CORE_MHZ, ask[1], ask[2]
+
+
 class PoolModel:
     """Holdings of allocations, as read from the log."""
 

@@ -9,7 +9,7 @@ import heapq
 from schemas import allocations, evaluations, jobs, nodes, plans, policy, rollouts
 from schemas.allocations import CLIENT_STATUSES
 from schemas.envelope import LogRecord
-from shared.sim.environment.pool_model import PoolModel, SlotUse
+from shared.sim.environment.pool_model import PoolModel, SlotUse, with_core_mhz
 from shared.sim.oracle.dispatch_checks import DispatchChecks
 from shared.sim.oracle.invariants import InvariantChecks
 from shared.sim.oracle.launch_checks import LaunchChecks
@@ -467,7 +467,8 @@ class ReferenceModel:
                 self.ledger.hold("legal_state_path", alloc.job_id == job.id, "update of", alloc)
                 self._hold(alloc, -1)
                 alloc.version = update.version
-                alloc.ask = job.groups[update.version][update.group][1]
+                ask = job.groups[update.version][update.group][1]
+                alloc.ask = with_core_mhz(ask, alloc.extras)
                 self._hold(alloc, 1)
                 if update.deployment:
                     self._pace.update(row)
@@ -521,9 +522,10 @@ class ReferenceModel:
             )
             alloc.index = index
             alloc.version = placement.version
-            alloc.ask = job.groups[placement.version][placement.group][1]
             spec = job.specs[placement.version, placement.group]
             alloc.extras = self._pools.pieces(spec, placement, nth, node)
+            ask = job.groups[placement.version][placement.group][1]
+            alloc.ask = with_core_mhz(ask, alloc.extras)
             self.allocs[alloc.row] = self.by_key[key] = alloc
             self.rollouts.place(alloc.row, placement)
             self._pace.place(alloc.row)
