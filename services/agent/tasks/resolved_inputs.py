@@ -13,6 +13,25 @@ from shared.jobspec.checks.templates import reads_files
 from shared.jobspec.nomad.job import TaskSpec
 from shared.jobspec.nomad.tasks import Artifact, TemplateBlock
 
+#: How functions begin whose results change while a task runs.
+LIVE_FUNCTIONS = ("nomadService",)
+
+
+class ChangeAction(Wire, frozen=True, kw_only=True):
+    """What a run is told when an input changes under it; Nomad's fields."""
+
+    #: noop, restart, signal or script.
+    mode: str = "restart"
+    signal: str = ""
+    command: tuple[str, ...] = ()
+    timeout_ns: int = 5_000_000_000
+    #: a script that fails ends the task.
+    fail_on_error: bool = False
+    #: the script runs after the first start, too.
+    on_first_render: bool = False
+    #: longest pause before it.
+    splay_ns: int = 0
+
 
 class ResolvedInput(Wire, frozen=True, kw_only=True):
     """One input. `name`: unique in its task."""
@@ -27,6 +46,8 @@ class ResolvedInput(Wire, frozen=True, kw_only=True):
     each_start: bool = False
     #: lies in `secrets/`.
     in_memory: bool = False
+    #: None: it is made once, and not followed.
+    on_change: ChangeAction | None = None
 
 
 def resolve_inputs(
@@ -85,6 +106,8 @@ def _template(one: TemplateBlock, at: int, driver: str, *, each_start: bool) -> 
         error_on_missing_key=one.error_on_missing_key,
         reads_files=reads_files(one),
         driver=driver,
+        wait_min_ns=-1 if one.wait is None or one.wait.min_ns is None else one.wait.min_ns,
+        wait_max_ns=-1 if one.wait is None or one.wait.max_ns is None else one.wait.max_ns,
     )
     return ResolvedInput(
         name=f"{TEMPLATE}[{at}]",
@@ -94,6 +117,25 @@ def _template(one: TemplateBlock, at: int, driver: str, *, each_start: bool) -> 
         each_start=each_start,
         # Variables are kept by the agent's process alone, so that no task changes those of its next run.
         in_memory=one.env or _is_in_memory(one.destination),
+        on_change=_change_action(one) if _may_change(one) else None,
+    )
+
+
+def _may_change(one: TemplateBlock) -> bool:
+    """Say whether what a template reads may change; of a source file only its rendering tells."""
+    return not one.once and (bool(one.source) or any(word in one.data for word in LIVE_FUNCTIONS))
+
+
+def _change_action(one: TemplateBlock) -> ChangeAction:
+    script = one.change_script if one.change_mode == "script" else None
+    return ChangeAction(
+        mode=one.change_mode or "restart",
+        signal=one.change_signal,
+        command=() if script is None else (script.command, *script.args),
+        timeout_ns=0 if script is None else script.timeout_ns,
+        fail_on_error=script is not None and script.fail_on_error,
+        on_first_render=script is not None and script.run_on_first_render,
+        splay_ns=one.splay_ns,
     )
 
 

@@ -12,6 +12,9 @@ What a performer promises:
   TaskStarted in the end by TaskExited; every `RecoverTask` by TaskStarted(adopted), TaskExited or TaskGone.
 - After TaskStartFailed, TaskExited or TaskGone nothing of that run is alive, and nothing of it will come alive.
 - Signals and kills of a run that has ended, or never began, do nothing and are not answered.
+- An input that WatchInputs follows is made anew when what it was made of changes; InputChanged is given when the new
+  content is in place, and at once where it differs from the digest that the effect names. Several changes may be one.
+- Every RunChangeScript is answered once by ChangeScriptEnded.
 - A crash of the agent loses answers and effects not yet performed; running tasks continue, and what was
   written to the journal is what the next `Agent(journal=…)` is given, in order, with nothing after a torn end.
 """
@@ -84,6 +87,8 @@ class TaskKept(Wire, frozen=True, kw_only=True, tag_field="kind", tag="task"):
     events: tuple[TaskEvent, ...] = ()
     #: input -> digest of what was prepared for it, which no later life prepares again.
     prepared: dict[str, str] = {}
+    #: inputs that changed under the run, of which its change_mode is still due.
+    changed: tuple[str, ...] = ()
 
 
 class HealthKept(Wire, frozen=True, kw_only=True, tag_field="kind", tag="health"):
@@ -334,6 +339,31 @@ class WatchChecks(msgspec.Struct, frozen=True, kw_only=True):
     checks: tuple[CheckSpec, ...]
 
 
+class WatchInputs(msgspec.Struct, frozen=True, kw_only=True):
+    """From now on follow these inputs of a task, and no others of it; those already followed continue."""
+
+    key: int
+    alloc_id: str
+    task: str
+    run: int
+    launch: TaskLaunch
+    inputs: tuple[TaskInput, ...] = ()
+    #: input -> digest of what the role knows to be in place.
+    digests: dict[str, str] = {}
+
+
+class RunChangeScript(msgspec.Struct, frozen=True, kw_only=True):
+    """Run a command in a task, because one of its inputs changed."""
+
+    key: int
+    alloc_id: str
+    task: str
+    run: int
+    input: str
+    command: tuple[str, ...]
+    timeout_ns: int
+
+
 class SweepAllocs(msgspec.Struct, frozen=True):
     """Delete what allocations left that are not among these: their removal was cut short by a crash."""
 
@@ -364,6 +394,8 @@ AgentEffect = (
     | RemoveAlloc
     | SweepAllocs
     | WatchChecks
+    | WatchInputs
+    | RunChangeScript
     | TasksEnded
     | Ask
 )
@@ -394,6 +426,26 @@ class TaskPrepareFailed(msgspec.Struct, frozen=True, kw_only=True):
     kind: str = "Setup Failure"
     #: inputs that are there all the same.
     digests: dict[str, str] = {}
+
+
+class InputChanged(msgspec.Struct, frozen=True, kw_only=True):
+    """A followed input was made anew; its content is in place."""
+
+    key: int
+    task: str
+    run: int
+    input: str
+    digest: str
+
+
+class ChangeScriptEnded(msgspec.Struct, frozen=True, kw_only=True):
+    """A RunChangeScript is over. `reason`: why it failed; empty: it did not."""
+
+    key: int
+    task: str
+    run: int
+    input: str
+    reason: str = ""
 
 
 class TaskStarted(msgspec.Struct, frozen=True, kw_only=True):
@@ -503,6 +555,8 @@ class EndTasks(msgspec.Struct, frozen=True, kw_only=True):
 AgentInput = (
     TaskPrepared
     | TaskPrepareFailed
+    | InputChanged
+    | ChangeScriptEnded
     | TaskStarted
     | TaskStartFailed
     | TaskExited

@@ -52,5 +52,8 @@ class TemplateInput(msgspec.Struct, frozen=True, kw_only=True):
     reads_files: bool = False
     #: of the task: it decides under which names the task sees its directories.
     driver: str = ""
+    #: a later rendering waits so long for further changes, and at most so long in all; -1: as the node's operator says.
+    wait_min_ns: int = -1
+    wait_max_ns: int = -1
     #: values of `node.…`, `attr.…` and `meta.…`, where the template may use them.
     node: dict[str, str] = {}
