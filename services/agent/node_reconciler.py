@@ -17,6 +17,7 @@ from services.agent.reports import Reports
 from services.agent.tasks.check_monitor import CheckMonitor
 from services.agent.tasks.environment import with_operator_meta
 from services.agent.tasks.health_monitor import HealthMonitor
+from services.agent.tasks.input_monitor import InputMonitor
 from services.agent.tasks.job_spec_cache import JobSpecCache
 from services.agent.tasks.resolved_group import RESOLVED_GROUP_DECODER, ResolvedGroup, resolve_group
 from services.agent.tasks.runtime_state import AllocRuntime
@@ -114,6 +115,7 @@ class NodeReconciler:
         self.silence = DisconnectStop(self._keep_mark)
         self.health = HealthMonitor(reports, self.allocs, boot=kernel_boot)
         self.checks = CheckMonitor(reports, supervisor, self.allocs)
+        self.inputs = InputMonitor(reports, supervisor, self.allocs)
         #: allocations that wait for the allocation whose data they inherit.
         self._heirs: set[int] = set()
         #: ended and forgotten under a log that was lost: the restored one may want them.
@@ -483,9 +485,10 @@ class NodeReconciler:
                 self._plan(alloc, turn)
 
     def update_health(self, turn: AgentStep) -> None:
-        """Follow the checks and the health of what changed, once all inputs of a step are taken."""
+        """Follow inputs, checks and health of what changed, once all messages of a step are taken."""
         changed, self._supervisor.changed = self._supervisor.changed, {}
-        self.checks.sync(changed, turn)
+        self.inputs.sync(changed, turn)
+        self.checks.sync({**changed, **self._supervisor.changed}, turn)
         self.health.update({**changed, **self._supervisor.changed}, turn)
 
     # ---- room ----

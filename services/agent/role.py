@@ -22,9 +22,11 @@ from shared.core.runtime.agent_messages import (
     AgentEffect,
     AgentInput,
     Answer,
+    ChangeScriptEnded,
     CheckChanged,
     DiskUsed,
     EndTasks,
+    InputChanged,
     JournalEntry,
     KillTask,
     NodeFound,
@@ -167,7 +169,7 @@ class Agent:
                 self._desired.take_answer(one, turn)
             case Timer():
                 self._take_timer(one, turn)
-            case TaskPrepared() | TaskPrepareFailed():
+            case TaskPrepared() | TaskPrepareFailed() | InputChanged() | ChangeScriptEnded():
                 self._take_inputs(one, turn)
             case TaskStarted() | TaskStartFailed() | TaskExited() | TaskGone():
                 self._take_event(one, turn)
@@ -233,7 +235,17 @@ class Agent:
             if alloc is not None and timer.deadline_ns == alloc.due_ns:
                 self._supervisor.alloc_timer(alloc, turn)
 
-    def _take_inputs(self, event: TaskPrepared | TaskPrepareFailed, turn: AgentStep) -> None:
+    def _take_inputs(
+        self,
+        event: TaskPrepared | TaskPrepareFailed | InputChanged | ChangeScriptEnded,
+        turn: AgentStep,
+    ) -> None:
+        if isinstance(event, InputChanged):
+            self._desired.inputs.changed(event, turn)
+            return
+        if isinstance(event, ChangeScriptEnded):
+            self._desired.inputs.script_ended(event, turn)
+            return
         alloc = self._desired.allocs.get(event.key)
         task = alloc.tasks.get(event.task) if alloc else None
         if alloc is None or task is None or task.run != event.run:

@@ -27,6 +27,7 @@ MUTANT_SEEDS_MAX = 200
 #: Seeds that find the rare ones: where their search begins, so that it is short. Another world may need another seed.
 RARE = {
     "both-stay": 36,
+    "change-forgotten": 157,
     "data-left-behind": 151,
     "drain-takes-system": 12,
     "keep-variables": 42,
@@ -201,6 +202,9 @@ def test_a_complete_drain_is_not_ended_by_a_late_request() -> None:
         311001247,
         313000011,
         315000421,
+        316000263,
+        316001713,
+        556,
     ],
 )
 def test_worlds_that_failed_once_hold(seed: int) -> None:

@@ -21,11 +21,12 @@ from shared.core.runtime.agent_messages import (
     AgentInput,
     KillTask,
     PrepareTask,
+    RunChangeScript,
     SignalTask,
     StartTask,
     WatchChecks,
-    passing_checks,
     prepared_inputs,
+    simulated_answers,
 )
 from shared.core.runtime.messages import (
     Ack,
@@ -259,9 +260,8 @@ class AgentFleet(SimulatedFleet):
                 self._tasks.start(effect, task_profile, at, self._now_ns)
             case SignalTask() | KillTask():
                 self._tasks.end(effect, at, self._now_ns)
-            case WatchChecks():
-                # Simulated services pass their checks.
-                again.setdefault(at, []).extend(passing_checks(effect))
+            case WatchChecks() | RunChangeScript():
+                again.setdefault(at, []).extend(simulated_answers(effect))
             case Ask() if effect.subject == subjects.node_query(self._specs[at].node_id):
                 if effect.name in self._texts:
                     known = Answer(name=effect.name, data=self._texts[effect.name])

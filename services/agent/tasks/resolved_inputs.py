@@ -18,7 +18,7 @@ LIVE_FUNCTIONS = ("nomadService",)
 
 
 class ChangeAction(Wire, frozen=True, kw_only=True):
-    """What a run is told when an input changes under it; Nomad's fields."""
+    """What follows from a change of an input while its task runs; Nomad's fields."""
 
     #: noop, restart, signal or script.
     mode: str = "restart"

@@ -77,6 +77,8 @@ class TaskRuntime:
         self.ordered = False
         #: is ended because of a check, which counts as a failure.
         self.unhealthy = False
+        #: is ended for good, as failed.
+        self.condemned = False
         #: what its timer (restart or kill) was set to.
         self.due_ns = 0
         self.restarts = 0
@@ -87,6 +89,9 @@ class TaskRuntime:
         #: input -> digest, and which of them were prepared in this life of the agent.
         self.prepared: dict[str, str] = {}
         self.prepared_here: set[str] = set()
+        #: inputs of which the change_mode is due, in order; and those of them whose script waits for the first run.
+        self.changed: dict[str, None] = {}
+        self.first_rendered: set[str] = set()
 
     def enter(self, phase: TaskPhase) -> None:
         """Change the phase. Raises AssertionError for a transition that NEXT_PHASES does not list."""
@@ -99,6 +104,24 @@ class TaskRuntime:
         """Take what was prepared for it."""
         self.prepared.update(digests)
         self.prepared_here.update(digests)
+
+    def take_first_renderings(self, digests: Mapping[str, str]) -> None:
+        """Note the scripts that run once the first run has begun, before their inputs are known as prepared."""
+        for one in self.plan.inputs:
+            action = one.on_change
+            if action is None or not action.on_first_render or one.name not in digests:
+                continue
+            if one.name not in self.prepared:
+                self.changed[one.name] = None
+                self.first_rendered.add(one.name)
+
+    def begin_run(self) -> None:
+        """Begin the next run. What changed before is in what it is given, but for scripts of a first rendering."""
+        self.run += 1
+        self.pid = self.signal = 0
+        self.exit_code = None
+        self.failed = self.signaled = self.restarting = self.unhealthy = self.ordered = False
+        self.changed = {one: None for one in self.changed if one in self.first_rendered}
 
     def note(self, kind: str, message: str, now_ns: int) -> None:
         """Add a task event."""
@@ -140,6 +163,7 @@ class TaskRuntime:
             signal=self.signal,
             events=tuple(self.events),
             prepared=dict(self.prepared),
+            changed=tuple(self.changed),
         )
 
     def restore(self, kept: TaskKept) -> None:
@@ -158,6 +182,14 @@ class TaskRuntime:
         self.signal = kept.signal
         self.events = list(kept.events)
         self.prepared = dict(kept.prepared)
+        self.changed = dict.fromkeys(kept.changed)
+        actions = {one.name: one.on_change for one in self.plan.inputs if one.on_change}
+        due = [(one, actions[one]) for one in self.changed if one in actions]
+        # Whether the run has begun that they wait for is not known before it is found.
+        self.first_rendered = {one for one, action in due if action.on_first_render}
+        # The earlier life may have begun to end it: it ends for its restart in either case.
+        is_alive = self.phase is TaskPhase.RECOVERING
+        self.restarting = is_alive and any(action.mode == "restart" for _, action in due)
 
 
 class CheckState(msgspec.Struct, frozen=True):

@@ -104,6 +104,16 @@ def limit_logs(alloc: AllocRuntime, turn: AgentStep) -> None:
             turn.act(LimitLogs(key=alloc.key, task=task.plan.name, run=task.run, logs=limits))
 
 
+def compose_run(
+    alloc: AllocRuntime, task: TaskRuntime, node: NodeSpec
+) -> tuple[TaskLaunch, tuple[TaskInput, ...]]:
+    """Compose what a run of a task is given. Raises msgspec.DecodeError."""
+    assert alloc.plan is not None
+    failed = lifecycle.failed_main(alloc)
+    launch = task_launch(alloc.desired, alloc.plan, task.plan, node, failed=failed)
+    return launch, task_inputs(alloc.plan, task.plan, launch.env, node)
+
+
 class Supervisor:
     """Drives tasks; the node only fills in variables."""
 
@@ -164,15 +174,23 @@ class Supervisor:
         self.advance(alloc, turn)
 
     def restart(
-        self, alloc: AllocRuntime, task: TaskRuntime, turn: AgentStep, *, unhealthy: str = ""
+        self,
+        alloc: AllocRuntime,
+        task: TaskRuntime,
+        turn: AgentStep,
+        *,
+        unhealthy: str = "",
+        reason: str = "requested by an operator",
+        is_final: bool = False,
     ) -> bool:
         """End a run as a stop would and start the next at once, at no charge; False: there is none to end.
 
-        `unhealthy`: why its checks want that; then it counts as a failure, under the restart policy.
+        `unhealthy`: why its checks want that; then it counts as a failure, under the restart policy. `is_final`: the
+        task has failed, and there is no next run.
         """
         if alloc.end is not None or task.stopping or task.restarting:
             return False
-        if task.phase is TaskPhase.WAITING and not unhealthy:
+        if task.phase is TaskPhase.WAITING and not (unhealthy or is_final):
             task.enter(TaskPhase.IDLE)
             task.restarts += 1
             self._set_timer(alloc, task, 0, turn)
@@ -182,9 +200,11 @@ class Supervisor:
             return False
         task.restarting = True
         task.unhealthy = bool(unhealthy)
-        task.note("Restart Signaled", unhealthy or "requested by an operator", turn.now_ns)
+        task.condemned = is_final
+        kind = "Killing" if is_final else "Restart Signaled"
+        task.note(kind, unhealthy or reason, turn.now_ns)
         self._reports.touch(alloc.key)
-        if task.plan.shutdown_delay_ns and not unhealthy:
+        if task.plan.shutdown_delay_ns and not (unhealthy or is_final):
             self._set_timer(alloc, task, turn.now_ns + task.plan.shutdown_delay_ns, turn)
         else:
             self._signal(alloc, task, turn)
@@ -214,6 +234,7 @@ class Supervisor:
         self, alloc: AllocRuntime, task: TaskRuntime, event: TaskPrepared, turn: AgentStep
     ) -> None:
         """The inputs of a run are there: it starts."""
+        task.take_first_renderings(event.digests)
         task.take_digests(event.digests)
         if task.stopping:
             self._ended(alloc, task, success=False, turn=turn)
@@ -232,6 +253,7 @@ class Supervisor:
         if isinstance(event, TaskStartFailed):
             task.note("Driver Failure", event.reason, turn.now_ns)
         else:
+            task.take_first_renderings(event.digests)
             task.take_digests(event.digests)
             if not task.stopping:
                 text = f"{event.input}: {event.reason}" if event.input else event.reason
@@ -382,10 +404,7 @@ class Supervisor:
         if composed is None:
             return
         self.starts += 1
-        task.run += 1
-        task.pid = task.signal = 0
-        task.exit_code = None
-        task.failed = task.signaled = task.restarting = task.unhealthy = task.ordered = False
+        task.begin_run()
         self._prepare_or_launch(alloc, task, composed, turn, is_first=True)
         self._limit(alloc, task, turn)
 
@@ -393,16 +412,12 @@ class Supervisor:
         self, alloc: AllocRuntime, task: TaskRuntime, turn: AgentStep
     ) -> tuple[TaskLaunch, tuple[TaskInput, ...]] | None:
         """Compose what a start needs; None: it cannot be read, and the task is dead."""
-        assert alloc.plan is not None
         try:
-            failed = lifecycle.failed_main(alloc)
-            launch = task_launch(alloc.desired, alloc.plan, task.plan, self.node, failed=failed)
-            inputs = task_inputs(alloc.plan, task.plan, launch.env, self.node)
+            return compose_run(alloc, task, self.node)
         except DecodeError as err:
             task.note("Failed Validation", f"driver options cannot be read: {err}", turn.now_ns)
             self._bury(alloc, task, failed=True, turn=turn)
             return None
-        return launch, inputs
 
     def _prepare_or_launch(
         self,
@@ -491,6 +506,10 @@ class Supervisor:
             text = f"Task killed; {left} of its processes still run" if left else KILLED_TEXT
             task.note("Killed", text, turn.now_ns)
             self._bury(alloc, task, failed=False, turn=turn)
+            return
+        if task.condemned:
+            task.note("Killed", KILLED_TEXT, turn.now_ns)
+            self._bury(alloc, task, failed=True, turn=turn)
             return
         if task.restarting and not task.unhealthy:
             task.enter(TaskPhase.IDLE)

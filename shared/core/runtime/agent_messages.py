@@ -529,8 +529,13 @@ def prepared_inputs(effect: PrepareTask) -> TaskPrepared:
     return TaskPrepared(key=effect.key, task=effect.task, run=effect.run, digests=digests)
 
 
-def passing_checks(effect: WatchChecks) -> list[CheckChanged]:
-    """Return what a simulated service answers: each check passes."""
+def simulated_answers(
+    effect: WatchChecks | RunChangeScript,
+) -> list[CheckChanged | ChangeScriptEnded]:
+    """Return what a simulated task answers: each check passes, and so does a script."""
+    if isinstance(effect, RunChangeScript):
+        key, task, run = effect.key, effect.task, effect.run
+        return [ChangeScriptEnded(key=key, task=task, run=run, input=effect.input)]
     return [
         CheckChanged(key=effect.key, check=one.name, run=one.run, status="passing")
         for one in effect.checks

@@ -45,7 +45,7 @@ def task_resources(n: int) -> dict[str, object]:
 
 
 def with_core_mhz(ask: tuple[int, int, int], pieces: list[SlotUse]) -> tuple[int, int, int]:
-    """What an allocation takes of its node's MHz, MiB and MiB of disk: its reserved cores take MHz beside what it asks."""
+    """What an allocation takes of its node's MHz, MiB and MiB of disk, with the MHz of its reserved cores."""
     cores = sum(amount // UNIT for (_, pool, _), amount in pieces if pool == "cores")
     return ask[0] + cores * CORE_MHZ, ask[1], ask[2]
 

@@ -10,6 +10,7 @@ import msgspec
 
 from shared.core.runtime import agent_messages
 from shared.fleet.simulated_tasks import SimulatedTasks, TaskRun, TaskRunId
+from shared.sim.environment.simulated_inputs import TOLD_WITHIN_NS, SimulatedInputs
 from shared.sim.environment.simulated_process import SimulatedProcess, SimulationContext
 from shared.sim.virtual_time import MS, SECOND, RandomDraws
 
@@ -41,6 +42,7 @@ class SimulatedNode:
         #: preparations under way, with the life that is answered.
         self._preparing: dict[TaskRunId, int] = {}
         self._draws = draws
+        self.followed = SimulatedInputs(context.loop, draws, self._tell_agent)
         self._performers: dict[type, Callable[..., None]] = {
             agent_messages.WriteJournal: self._write,
             agent_messages.PrepareTask: self._prepare,
@@ -54,6 +56,8 @@ class SimulatedNode:
             agent_messages.RemoveAlloc: self._remove,
             agent_messages.SweepAllocs: self._remove,
             agent_messages.WatchChecks: self._check,
+            agent_messages.WatchInputs: self.followed.watch,
+            agent_messages.RunChangeScript: self._run_script,
         }
 
     def perform(self, effect: object) -> None:
@@ -70,6 +74,7 @@ class SimulatedNode:
         self.process.crash()
         self.inputs -= self._in_memory
         self._in_memory.clear()
+        self.followed.forget_agent()
         for run in self.runs.values():
             run.life = 0
         if len(self.journal) > self._synced:
@@ -179,6 +184,7 @@ class SimulatedNode:
             self._tell(run, self._tasks.fail_start(run, "no such command"))
             return
         started = self._tasks.come_up(run, pid=1000 + len(self.runs))
+        self.followed.started(run.name)
         if self.on_start is not None:
             self.on_start(self, run.name)
         self._tell(run, started)
@@ -216,6 +222,8 @@ class SimulatedNode:
 
     def _signal(self, effect: agent_messages.SignalTask) -> None:
         run = self.runs.get((effect.key, effect.task, effect.run))
+        if self.followed.reloads((effect.key, effect.task, effect.run), effect.signal):
+            return
         # One task in eight ignores signals and must be killed.
         if run is not None and run.is_alive and self._draws.below(8):
             delay = self._draws.between(MS, 300 * MS)
@@ -230,11 +238,21 @@ class SimulatedNode:
 
     def _check(self, effect: agent_messages.WatchChecks) -> None:
         assert self.process is not None
-        for one in agent_messages.passing_checks(effect):
+        for one in agent_messages.simulated_answers(effect):
             self.context.loop.after(MS, self.process.take, self.process.life, one)
+
+    def _run_script(self, effect: agent_messages.RunChangeScript) -> None:
+        self.followed.run_script(effect)
+        for one in agent_messages.simulated_answers(effect):
+            self._tell_agent(one)
 
     def _remove(self, effect: object) -> None:
         """Do nothing: directories and logs are not simulated, and the oracle checks that nothing runs."""
+
+    def _tell_agent(self, given: object) -> None:
+        assert self.process is not None
+        delay = self._draws.between(MS, TOLD_WITHIN_NS)
+        self.context.loop.after(delay, self.process.take, self.process.life, given)
 
     def _tell(self, run: TaskRun, given: object) -> None:
         assert self.process is not None

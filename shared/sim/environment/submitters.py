@@ -61,6 +61,8 @@ class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True):
     is_sticky: bool = False
     #: its distinct rule follows from its count, so that rules come and go with versions that restart nothing.
     has_distinct: bool = False
+    #: of its templates, which change while it runs.
+    change_modes: tuple[str, ...] = ()
 
     def body(self, submission_id: str, index: int = 0) -> bytes:
         """Encode the submission in Nomad's JSON; with `index`, it requires that modify index."""
@@ -72,6 +74,7 @@ class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True):
             "Resources": self._resources(),
             "KillTimeout": SECOND,
             "LogConfig": {"MaxFiles": 1, "MaxFileSizeMB": 1},
+            **self._templates(),
         }
         group = {
             "Name": "web",
@@ -109,6 +112,20 @@ class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True):
             job["ParameterizedJob"] = {"Payload": "optional", "MetaRequired": self.dispatched_with}
         fence = {"EnforceIndex": True, "JobModifyIndex": index} if index else {}
         return msgspec.json.encode({"Job": job, "SubmissionID": submission_id, **fence})
+
+    def _templates(self) -> dict[str, object]:
+        found = [
+            {
+                "SourcePath": f"local/{at}.tpl",
+                "DestPath": f"local/{at}",
+                "ChangeMode": mode,
+                "Splay": 2 * SECOND,
+                **({"ChangeSignal": "SIGHUP"} if mode == "signal" else {}),
+                **({"ChangeScript": {"Command": "/bin/x"}} if mode == "script" else {}),
+            }
+            for at, mode in enumerate(self.change_modes)
+        ]
+        return {"Templates": found} if found else {}
 
     def _resources(self) -> dict[str, object]:
         found = {} if self.extras is None else task_resources(self.extras)

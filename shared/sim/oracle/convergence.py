@@ -28,7 +28,10 @@ def find_unconverged_job(model: ReferenceModel, waiting_count: BlockedCount, now
             continue
         for group, (count, ask) in job.groups[job.version].items():
             allocs = [model.allocs[row] for row in sorted(model.wanted(job.id, group))]
-            if len({model.alloc_slot(job, one) for one in allocs}) != len(allocs):
+            # A promoted canary has the name of an old one, which stays while fewer than the count are there.
+            canaries = model.rollouts.canaries_of(job.id, group, {one.row for one in allocs})
+            names = {(model.alloc_slot(job, one), canaries and one.version) for one in allocs}
+            if len(names) != len(allocs):
                 return f"{job.id}.{group} has duplicate names: {allocs}"
             rollout = model.rollouts.latest(job.id)
             if rollout is not None and rollout.status == "running":

@@ -1,10 +1,17 @@
-"""Checks of task inputs: no task starts before its inputs are there, none is prepared again once the journal has it."""
+"""Checks of task inputs: no task starts before its inputs are there, none is prepared again once the journal has it.
 
-from collections.abc import Sequence
+And every run that continues has in the end seen the newest version of the inputs that change while it runs.
+"""
+
+from collections.abc import Iterable, Sequence
 
 from shared.core.runtime import agent_messages
+from shared.fleet.simulated_tasks import TaskRunId
 from shared.sim.environment.simulated_node import SimulatedNode
 from shared.sim.oracle.invariants import InvariantChecks
+from shared.sim.virtual_time import SECOND
+
+_PATIENCE_NS = 3 * SECOND
 
 
 class InputChecks:
@@ -12,6 +19,8 @@ class InputChecks:
 
     def __init__(self, ledger: InvariantChecks) -> None:
         self._ledger = ledger
+        #: by node: since when a change_mode of its runs is overdue.
+        self._overdue: dict[str, dict[TaskRunId, int]] = {}
 
     def stepped(self, node: SimulatedNode, effects: Sequence[object]) -> None:
         """Check the effects of one step, before they are performed. Raises InvariantBroken."""
@@ -28,6 +37,29 @@ class InputChecks:
                 self._ledger.hold(
                     "inputs_before_start", not lacks, _name(effect), "lacks", lacks, node.node_id
                 )
+
+    def told(self, node: SimulatedNode, now_ns: int) -> None:
+        """Check that no change_mode of a run is overdue. Raises InvariantBroken.
+
+        The first step of an agent that was paused performs what became due meanwhile.
+        """
+        before = self._overdue.get(node.node_id, {})
+        late = node.followed.overdue()
+        self._overdue[node.node_id] = {run: before.get(run, now_ns) for run in late}
+        if node.followed.is_used and not late:
+            self._ledger.hold("change_told", holds=True)
+        for run, name in late.items():
+            since_ns = self._overdue[node.node_id][run]
+            is_told = now_ns < since_ns + _PATIENCE_NS or run not in node.alive()
+            self._ledger.hold("change_told", is_told, run, name, node.node_id)
+
+    def unsettled(self, nodes: Iterable[SimulatedNode]) -> str:
+        """Describe a run that was not told of a change; empty: all were."""
+        for node in nodes:
+            for run in node.alive():
+                if name := node.followed.unseen(run):
+                    return f"run {run} of {node.node_id} has not seen the newest {name}"
+        return ""
 
 
 def _is_there(

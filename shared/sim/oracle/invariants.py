@@ -24,6 +24,7 @@ INVARIANTS = (
     "own_room_kept",
     "distinct_kept",
     "data_node_kept",
+    "change_told",
     "queue_order_kept",
     "version_by_rule",
     "pace_kept",

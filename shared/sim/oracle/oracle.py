@@ -213,7 +213,9 @@ class Oracle:
         for given in inputs:
             if orders.follow(_value_of(given)):
                 some, every = some | orders.wanted, every & orders.wanted
-        self._inputs.stepped(self._node_of[self._node_ids[process]], effects)
+        node = self._node_of[self._node_ids[process]]
+        self._inputs.stepped(node, effects)
+        self._inputs.told(node, self.context.loop.now_ns)
         if orders.seq < 0:
             return
         for effect in effects:
@@ -221,9 +223,20 @@ class Oracle:
                 wants = effect.key in some or is_end_task(effect)
                 self.ledger.hold("no_stale_order", wants, process.instance, "starts", effect.key)
             elif isinstance(effect, agent_messages.KillTask | agent_messages.SignalTask):
-                node_id = self._node_ids[process]
-                wants = effect.key in every and not self.lives.may_end(node_id, effect.key)
+                wants = effect.key in every and not self._may_signal(process, effect)
                 self.ledger.hold("no_stale_order", not wants, process.instance, "ends", effect.key)
+
+    def _may_signal(
+        self,
+        process: SimulatedProcess,
+        effect: agent_messages.KillTask | agent_messages.SignalTask,
+    ) -> bool:
+        """Tell whether something other than an order of the cluster is a reason for a signal."""
+        node_id = self._node_ids[process]
+        signal = effect.signal if isinstance(effect, agent_messages.SignalTask) else ""
+        run = (effect.key, effect.task, effect.run)
+        may_end = self.lives.may_end(node_id, effect.key)
+        return self._node_of[node_id].followed.may_signal(run, signal) or may_end
 
     # ---- tasks ----
 
@@ -289,6 +302,7 @@ class Oracle:
             self._operated(),
             self._evaluations(),
             self._tasks(),
+            self._inputs.unsettled(self._node_of.values()),
             self.lives.unsettled(),
             self._replicas(processes),
             self._projections(),

@@ -210,15 +210,17 @@ class ReferenceRollouts:
             was_stopped = event.job_id in self._stopped
             other = event.stopped != was_stopped or now != bytes(event.spec)
             self._ledger.hold(_RULE, other, "reverts to its own text", event)
+        before = self._texts.get((event.job_id, self._newest.get(event.job_id, -1)))
         self._texts[event.job_id, event.version] = bytes(event.spec)
         if event.stopped:
             self._stopped.add(event.job_id)
         else:
             self._stopped.discard(event.job_id)
-        if self._newest.get(event.job_id) != event.version:
+        # What is started again after it was reverted has the text of the revert.
+        if self._newest.get(event.job_id) != event.version and before != bytes(event.spec):
             self.reverted.discard(event.job_id)
-            if event.reverted_from >= 0:
-                self.reverted.add(event.job_id)
+        if event.reverted_from >= 0:
+            self.reverted.add(event.job_id)
         self._newest[event.job_id] = event.version
         if event.deploys:
             begun = ReferenceDeployment(event, "submit" if event.reverted_from < 0 else "revert")

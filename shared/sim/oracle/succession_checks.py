@@ -35,6 +35,8 @@ class SuccessionChecks:
         self._model = model
         #: key of the last of each name, of those to be replaced.
         self._due: dict[_Name, int] = {}
+        #: keys that a placement has named as what it replaces.
+        self._followed: set[int] = set()
         #: keys of which the plan that stopped them said that others replace them.
         self._said: set[int] = set()
         #: by row: job, node and the three columns of what ended of such a stop, until its job's next plan.
@@ -67,6 +69,7 @@ class SuccessionChecks:
         # A name beyond a smaller count is replaced under another.
         followed = {key for placement in event.placements for key in placement.previous}
         self._due = {name: key for name, key in self._due.items() if key not in followed}
+        self._followed |= followed
         for stop in event.stops:
             for row in stop.rows:
                 alloc = self._model.allocs[row]
@@ -139,6 +142,8 @@ class SuccessionChecks:
         )
         member = self._model.rollouts.members.get(alloc.row)
         is_canary = member is not None and member.is_canary
+        # What replaces one that was away may have failed before that one is lost: its own replacement names it.
+        has_twin |= alloc.key in self._followed
         if alloc.desired == "run" and not (has_twin or is_canary):
             self._due[name] = alloc.key
             if stop.to_replace:

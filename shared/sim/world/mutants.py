@@ -17,18 +17,13 @@ from schemas.jobs import Verdict
 from schemas.launches import LaunchDue
 from shared.core.runtime.messages import Reply
 from shared.sim.environment.simulated_process import SimulationContext
-
-#: Replaces an attribute of an object, module or class until the world ends.
-Patch = Callable[[object, str, object], None]
-
-
-def _of(module: str, name: str) -> Any:
-    return getattr(import_module(module), name)
+from shared.sim.world.agent_mutants import AGENT_MUTANTS
+from shared.sim.world.patches import Patch, named
 
 
 def _ack_before_append(patch: Patch, _context: SimulationContext) -> None:
     """Intake answers before the submission is in the log."""
-    intake = _of("services.intake.role", "Intake")
+    intake = named("services.intake.role", "Intake")
     plain = intake._ask  # noqa: SLF001
 
     def ask(self: Any, submission: Any, submission_id: str, message: Any, step: Any) -> None:
@@ -82,7 +77,7 @@ def _two_leaders(patch: Patch, context: SimulationContext) -> None:
 
 def _wrong_column(patch: Patch, _context: SimulationContext) -> None:
     """The applier's record of used CPU on the first node is wrong by the smallest amount; no table hash covers it."""
-    applier = _of("services.plan_applier.role", "PlanApplier")
+    applier = named("services.plan_applier.role", "PlanApplier")
     plain = applier._confirm  # noqa: SLF001
     spoiled: dict[Any, Any] = {}
 
@@ -102,12 +97,12 @@ def _lost_wakeup(patch: Patch, _context: SimulationContext) -> None:
     def take(*_: object) -> list[int]:
         return []
 
-    patch(_of("services.eval_broker.blocked_queue", "BlockedQueues"), "take", take)
+    patch(named("services.eval_broker.blocked_queue", "BlockedQueues"), "take", take)
 
 
 def _ignore_epoch(patch: Patch, _context: SimulationContext) -> None:
     """Replicas apply records of an older epoch."""
-    chain = _of("shared.core.runtime.chain", "Chain")
+    chain = named("shared.core.runtime.chain", "Chain")
     plain = chain.accept
 
     def accept(self: Any, seq: int, subject: str, data: bytes) -> LogRecord | None:
@@ -121,40 +116,6 @@ def _ignore_epoch(patch: Patch, _context: SimulationContext) -> None:
     patch(chain, "accept", accept)
 
 
-def _stale_projection(patch: Patch, _context: SimulationContext) -> None:
-    """The agent obeys any projection, even an older one."""
-    desired = _of("services.agent.node_reconciler", "NodeReconciler")
-    plain = desired.take_projection
-
-    def take(self: Any, message: Any, turn: Any) -> None:
-        self.seq = 0
-        plain(self, message, turn)
-
-    patch(desired, "take_projection", take)
-
-
-def _drop_report(patch: Patch, _context: SimulationContext) -> None:
-    """The agent treats a sent report as seen."""
-    reports = _of("services.agent.reports", "Reports")
-    plain = reports.compose
-
-    def compose(self: Any, *args: Any) -> Any:
-        report = plain(self, *args)
-        self._carried.clear()
-        return report
-
-    patch(reports, "compose", compose)
-
-
-def _crowd_in(patch: Patch, _context: SimulationContext) -> None:
-    """The agent starts allocations before evicted ones have ended."""
-
-    def never(_: object) -> bool:
-        return False
-
-    patch(_of("services.agent.node_reconciler", "NodeReconciler"), "_has_leaving", never)
-
-
 def _evict_equals(patch: Patch, _context: SimulationContext) -> None:
     """The priority gap of preemption is 0."""
     patch(import_module("shared.core.scheduling.preemption.search"), "PRIORITY_GAP_MIN", 0)
@@ -163,8 +124,8 @@ def _evict_equals(patch: Patch, _context: SimulationContext) -> None:
 
 def _reuse_row_early(patch: Patch, _context: SimulationContext) -> None:
     """An allocation's row is free at its end, not at its collection."""
-    table = _of("shared.core.state.tables.allocations", "AllocationTable")
-    terminal = _of("shared.core.state.tables.allocations", "TERMINAL")
+    table = named("shared.core.state.tables.allocations", "AllocationTable")
+    terminal = named("shared.core.state.tables.allocations", "TERMINAL")
     plain = table._set_client  # noqa: SLF001
 
     def set_client(self: Any, rows: Any, codes: Any, seq: int) -> None:
@@ -177,7 +138,7 @@ def _reuse_row_early(patch: Patch, _context: SimulationContext) -> None:
 
 def _wall_clock_in_core(patch: Patch, context: SimulationContext) -> None:
     """A table reads the clock while it applies a fact."""
-    fleet = _of("shared.core.state.tables.fleet", "FleetTable")
+    fleet = named("shared.core.state.tables.fleet", "FleetTable")
     plain = fleet._changed  # noqa: SLF001
 
     def changed(self: Any, rows: Any, seq: int) -> None:
@@ -185,56 +146,6 @@ def _wall_clock_in_core(patch: Patch, context: SimulationContext) -> None:
         self.modify_seq[rows] += context.loop.now_ns // 1_000_000_000
 
     patch(fleet, "_changed", changed)
-
-
-def _hasty_main(patch: Patch, _context: SimulationContext) -> None:
-    """Main tasks do not wait for those before them."""
-
-    def passed(_task: object) -> bool:
-        return True
-
-    patch(import_module("services.agent.tasks.lifecycle"), "_is_passed", passed)
-
-
-def _repeat_step(patch: Patch, _context: SimulationContext) -> None:
-    """A restarted agent forgets which lifecycle steps are done."""
-    task = _of("services.agent.tasks.runtime_state", "TaskRuntime")
-    phases = _of("services.agent.tasks.runtime_state", "TaskPhase")
-    plain = task.restore
-
-    def restore(self: Any, kept: Any) -> None:
-        plain(self, kept)
-        if self.phase is phases.DEAD and self.plan.hook == "prestart":
-            self.phase = phases.IDLE
-
-    patch(task, "restore", restore)
-
-
-def _start_unprepared(patch: Patch, _context: SimulationContext) -> None:
-    """The agent starts tasks whose inputs are not prepared."""
-
-    def missing(*_: object, **__: object) -> tuple[object, ...]:
-        return ()
-
-    patch(import_module("services.agent.tasks.supervisor"), "missing_inputs", missing)
-
-
-def _prepare_again(patch: Patch, _context: SimulationContext) -> None:
-    """The agent prepares all inputs of a task at each of its starts."""
-
-    def missing(_task: object, inputs: Any, *, is_first: bool) -> Any:
-        return inputs if is_first else ()
-
-    patch(import_module("services.agent.tasks.supervisor"), "missing_inputs", missing)
-
-
-def _keep_variables(patch: Patch, _context: SimulationContext) -> None:
-    """The agent takes what an earlier life of it had in memory for its own."""
-
-    def there(task: Any, one: Any, *, is_first: bool) -> bool:
-        return one.name in task.prepared and not (one.each_start and is_first)
-
-    patch(import_module("services.agent.tasks.task_inputs"), "_is_there", there)
 
 
 def _both_stay(patch: Patch, _context: SimulationContext) -> None:
@@ -260,7 +171,7 @@ def _give_twice(patch: Patch, _context: SimulationContext) -> None:
 
 def _promote_twice(patch: Patch, _context: SimulationContext) -> None:
     """A group whose canaries were promoted waits for its promotion again."""
-    group = _of("shared.core.state.tables.deployments", "GroupProgress")
+    group = named("shared.core.state.tables.deployments", "GroupProgress")
 
     def needs(self: Any) -> bool:
         return bool(self.desired_canaries > 0)
@@ -284,7 +195,7 @@ def _stale_timer(patch: Patch, _context: SimulationContext) -> None:
     """The timekeeper is eight seconds early, and the applier believes it."""
     route = import_module("shared.core.decide.deployments.requests")
     plain = route.decide_deployment_due
-    source = _of("services.timekeeper.progress_deadlines", "ProgressDeadlines")
+    source = named("services.timekeeper.progress_deadlines", "ProgressDeadlines")
     due = source.due_ns
 
     def early(self: Any, state: Any, key: Any, now_ns: int) -> int:
@@ -423,7 +334,7 @@ def _promotes_one_alone(patch: Patch, _context: SimulationContext) -> None:
 
 def _held_goes_on(patch: Patch, _context: SimulationContext) -> None:
     """The scheduler and the applier let a held deployment go on."""
-    table = _of("shared.core.state.tables.deployments", "Deployment")
+    table = named("shared.core.state.tables.deployments", "Deployment")
     patch(table, "is_moving", property(lambda self: self.status == "running"))
 
 
@@ -476,7 +387,7 @@ def _drain_takes_system(patch: Patch, _context: SimulationContext) -> None:
     def ignores_system(*_: object) -> bool:
         return False
 
-    table = _of("shared.core.state.tables.fleet", "FleetTable")
+    table = named("shared.core.state.tables.fleet", "FleetTable")
     patch(table, "ignores_system", ignores_system)
 
 
@@ -486,7 +397,7 @@ def _late_forgets(patch: Patch, _context: SimulationContext) -> None:
     def await_replacements(*_: object) -> None:
         """Keep none."""
 
-    table = _of("shared.core.state.tables.allocations", "AllocationTable")
+    table = named("shared.core.state.tables.allocations", "AllocationTable")
     patch(table, "_await_replacements", await_replacements)
 
 
@@ -538,17 +449,9 @@ MUTANTS: dict[str, Callable[[Patch, SimulationContext], None]] = {
     "lost-wakeup": _lost_wakeup,
     "wrong-column": _wrong_column,
     "ignore-epoch": _ignore_epoch,
-    "stale-projection": _stale_projection,
-    "drop-report": _drop_report,
-    "crowd-in": _crowd_in,
     "evict-equals": _evict_equals,
     "give-twice": _give_twice,
     "both-stay": _both_stay,
-    "hasty-main": _hasty_main,
-    "repeat-step": _repeat_step,
-    "start-unprepared": _start_unprepared,
-    "prepare-again": _prepare_again,
-    "keep-variables": _keep_variables,
     "reuse-row-early": _reuse_row_early,
     "wall-clock-in-core": _wall_clock_in_core,
     "promote-twice": _promote_twice,
@@ -573,6 +476,7 @@ MUTANTS: dict[str, Callable[[Patch, SimulationContext], None]] = {
     "rule-reaches-nothing": _rule_reaches_nothing,
     "data-left-behind": _data_left_behind,
     "waited-like-others": _waited_like_others,
+    **AGENT_MUTANTS,
 }
 
 

@@ -49,6 +49,9 @@ _JOINT_ONE_OF = 3
 _THOROUGH_OF, _THOROUGH = 11, frozenset({1, 2, 7})
 #: In one world of so many the first service has a sticky disk, and the others have distinct rules that come and go.
 _RULED_OF, _RULED = 13, 8
+#: In one world of so many the services have templates that change while they run.
+_TEMPLATED_OF, _TEMPLATED = 7, 3
+_CHANGE_MODES = (("restart",), ("signal",), ("script", "script"), ("restart", "script"))
 #: Cron specs of the periodic jobs, and whether their children may overlap; the first field is the second.
 _PERIODIC = ((("*/2 * * * * * *", "*/3 * * * * * *"), False), (("* * * * * * *",), True))
 #: By submitter in turn; that of the large job lies between them: it evicts, and is evicted.
@@ -140,6 +143,8 @@ class SimulatedWorld:
                 {"has_distinct": True} if n else {"is_sticky": True, "extras": None, "priority": 80}
             )
             shape = msgspec.structs.replace(shape, **ruled)
+        if self.seed % _TEMPLATED_OF == _TEMPLATED and n < _SERVICES:
+            shape = msgspec.structs.replace(shape, change_modes=_CHANGE_MODES[n])
         if n == _SERVICES + _BATCHES:
             # Takes most of the fleet, so that others must wait.
             shape = SubmittedJob(

@@ -1,0 +1,132 @@
+"""Planted bugs of agents, by name; see `mutants.py`."""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from msgspec.structs import replace
+
+from shared.sim.environment.simulated_process import SimulationContext
+from shared.sim.world.patches import Patch, named
+
+
+def _stale_projection(patch: Patch, _context: SimulationContext) -> None:
+    """The agent obeys any projection, even an older one."""
+    desired = named("services.agent.node_reconciler", "NodeReconciler")
+    plain = desired.take_projection
+
+    def take(self: Any, message: Any, turn: Any) -> None:
+        self.seq = 0
+        plain(self, message, turn)
+
+    patch(desired, "take_projection", take)
+
+
+def _drop_report(patch: Patch, _context: SimulationContext) -> None:
+    """The agent treats a sent report as seen."""
+    reports = named("services.agent.reports", "Reports")
+    plain = reports.compose
+
+    def compose(self: Any, *args: Any) -> Any:
+        report = plain(self, *args)
+        self._carried.clear()
+        return report
+
+    patch(reports, "compose", compose)
+
+
+def _crowd_in(patch: Patch, _context: SimulationContext) -> None:
+    """The agent starts allocations before evicted ones have ended."""
+
+    def never(_: object) -> bool:
+        return False
+
+    patch(named("services.agent.node_reconciler", "NodeReconciler"), "_has_leaving", never)
+
+
+def _hasty_main(patch: Patch, _context: SimulationContext) -> None:
+    """Main tasks do not wait for those before them."""
+
+    def passed(_task: object) -> bool:
+        return True
+
+    patch(import_module("services.agent.tasks.lifecycle"), "_is_passed", passed)
+
+
+def _repeat_step(patch: Patch, _context: SimulationContext) -> None:
+    """A restarted agent forgets which lifecycle steps are done."""
+    task = named("services.agent.tasks.runtime_state", "TaskRuntime")
+    phases = named("services.agent.tasks.runtime_state", "TaskPhase")
+    plain = task.restore
+
+    def restore(self: Any, kept: Any) -> None:
+        plain(self, kept)
+        if self.phase is phases.DEAD and self.plan.hook == "prestart":
+            self.phase = phases.IDLE
+
+    patch(task, "restore", restore)
+
+
+def _start_unprepared(patch: Patch, _context: SimulationContext) -> None:
+    """The agent starts tasks whose inputs are not prepared."""
+
+    def missing(*_: object, **__: object) -> tuple[object, ...]:
+        return ()
+
+    patch(import_module("services.agent.tasks.supervisor"), "missing_inputs", missing)
+
+
+def _prepare_again(patch: Patch, _context: SimulationContext) -> None:
+    """The agent prepares all inputs of a task at each of its starts."""
+
+    def missing(_task: object, inputs: Any, *, is_first: bool) -> Any:
+        return inputs if is_first else ()
+
+    patch(import_module("services.agent.tasks.supervisor"), "missing_inputs", missing)
+
+
+def _keep_variables(patch: Patch, _context: SimulationContext) -> None:
+    """The agent takes what an earlier life of it had in memory for its own."""
+
+    def there(task: Any, one: Any, *, is_first: bool) -> bool:
+        return one.name in task.prepared and not (one.each_start and is_first)
+
+    patch(import_module("services.agent.tasks.task_inputs"), "_is_there", there)
+
+
+def _change_forgotten(patch: Patch, _context: SimulationContext) -> None:
+    """The journal does not have the changes whose change_mode is due."""
+    runtime = named("services.agent.tasks.runtime_state", "TaskRuntime")
+    plain = runtime.kept
+
+    def kept(self: Any, key: int) -> Any:
+        return replace(plain(self, key), changed=())
+
+    patch(runtime, "kept", kept)
+
+
+def _change_told_again(patch: Patch, _context: SimulationContext) -> None:
+    """The change_mode of what changed before a run began is performed in it."""
+    runtime = named("services.agent.tasks.runtime_state", "TaskRuntime")
+    plain = runtime.begin_run
+
+    def begin_run(self: Any) -> None:
+        changed = dict(self.changed)
+        plain(self)
+        self.changed = changed
+
+    patch(runtime, "begin_run", begin_run)
+
+
+AGENT_MUTANTS: dict[str, Callable[[Patch, SimulationContext], None]] = {
+    "stale-projection": _stale_projection,
+    "drop-report": _drop_report,
+    "crowd-in": _crowd_in,
+    "hasty-main": _hasty_main,
+    "repeat-step": _repeat_step,
+    "start-unprepared": _start_unprepared,
+    "prepare-again": _prepare_again,
+    "keep-variables": _keep_variables,
+    "change-forgotten": _change_forgotten,
+    "change-told-again": _change_told_again,
+}
