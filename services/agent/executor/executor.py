@@ -32,6 +32,7 @@ from services.agent.executor.data_dir import DataDir
 from services.agent.executor.disk_usage import DiskUsageMonitor
 from services.agent.executor.log_rotation import OpenLog, rotate
 from services.agent.executor.ports_in_use import find_port_in_use
+from services.agent.executor.task_command import ChangeScripts
 from services.agent.host_volumes import HostVolumes
 from services.agent.inputs.input_handler import InputHandler
 from services.agent.inputs.input_runner import InputRunner, refused
@@ -46,6 +47,7 @@ from shared.core.runtime.agent_messages import (
     PrepareTask,
     RecoverTask,
     RemoveAlloc,
+    RunChangeScript,
     SignalTask,
     StartTask,
     SweepAllocs,
@@ -57,6 +59,7 @@ from shared.core.runtime.agent_messages import (
     TaskStarted,
     TaskStartFailed,
     WatchChecks,
+    WatchInputs,
     WriteJournal,
 )
 
@@ -107,6 +110,7 @@ class TaskExecutor:
         self._signaled: set[_RunKey] = set()
         self._story = AllocStory(home.journal.entries)
         self._checks = CheckRunner(self._inject, self.runs)
+        self._scripts = ChangeScripts(self._inject, self.runs)
         self.disk = DiskUsageMonitor(self._directories, self._live_allocs, self._inject)
         #: why the last write to the journal failed; nothing starts while it does.
         self._journal_error = ""
@@ -128,6 +132,8 @@ class TaskExecutor:
             RemoveAlloc: self._remove,
             SweepAllocs: self._sweep,
             WatchChecks: self._checks.watch,
+            WatchInputs: lambda effect: self._inputs.watch(effect, self._inject),
+            RunChangeScript: self._scripts.run,
             TasksEnded: lambda _: self.tasks_ended.set(),
         }
 
@@ -148,6 +154,7 @@ class TaskExecutor:
     async def close(self) -> None:
         """Stop watching; tasks run on."""
         await self._checks.close()
+        await self._scripts.close()
         await self._inputs.close()
         for task in list(self._work):
             task.cancel()
