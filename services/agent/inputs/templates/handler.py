@@ -185,7 +185,7 @@ class TemplateHandler:
                     return _content(answer)
                 self._missing.note(about, wanted.name, shown_services(answer.services))
                 read = answer.read
-                await reads.more(pause_s)
+                await reads.more(answer.services, pause_s)
         except InputFailed:
             # Another watch begins with a rendering.
             made.digest, made.seen = b"", reads.versions()

@@ -68,7 +68,14 @@ class _Given:
 
     def first(self, names: Iterable[str]) -> DataGiven:
         """Collect what a template is expected to ask for."""
-        return self._data(names, self._reads.known(), {})
+        names = tuple(names)
+        try:
+            return self._data(names, self._reads.known(), {})
+        except InputFailed:
+            # Too much of what it read before: it may read less now.
+            self.versions.clear()
+            self._services_left = SERVICES_BYTES_MAX
+            return self._data(names, (), {})
 
     async def _files(self, paths: Iterable[str]) -> dict[str, bytes]:
         files: dict[str, bytes] = {}

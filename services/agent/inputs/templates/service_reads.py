@@ -93,8 +93,10 @@ class ServiceReads:
         if pending := self._pending():
             await asyncio.wait(pending, timeout=within_s)
 
-    async def more(self, pause_s: float) -> None:
-        """Wait until something that was asked for is there or something known has changed, and then for more of it."""
+    async def more(self, lacking: Iterable[str], pause_s: float) -> None:
+        """Wait until something that was lacking is there or something known has changed, and then for more of it."""
+        if any(self._asked[name].done() for name in lacking):
+            return
         watch = asyncio.get_running_loop().create_task(self.changed())
         try:
             await asyncio.wait({watch, *self._pending()}, return_when=asyncio.FIRST_COMPLETED)
