@@ -26,7 +26,7 @@ from services.agent.inputs.templates.missing_data import MissingData, shown_serv
 from services.agent.inputs.templates.render_order import RenderAnswer, RenderOrder
 from services.agent.inputs.templates.renderer import Renderer
 from services.agent.inputs.templates.service_directory import ServiceSource
-from services.agent.inputs.templates.service_reads import NoServices, ServiceReads
+from services.agent.inputs.templates.service_reads import NoServices, ServiceReads, named_services
 from services.agent.inputs.templates.settings import EVENT, TemplateSettings
 from services.agent.safe_open import is_swapped, open_below, open_regular, replace_below
 from shared.core.runtime.agent_messages import TaskInput
@@ -173,7 +173,7 @@ class TemplateHandler:
         """Render it as soon as all its data is there. Raises InputFailed."""
         spec = msgspec.json.decode(wanted.spec, type=TemplateInput)
         pause_s, _ = self._settings.wait(spec.wait_min_ns, spec.wait_max_ns)
-        reads = ServiceReads(self._services, made.seen)
+        reads = ServiceReads(self._services, made.seen or named_services(spec.data))
         try:
             read = None
             while True:
