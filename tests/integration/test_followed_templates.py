@@ -191,6 +191,7 @@ async def test_a_change_before_it_is_followed_is_not_lost(node: FollowedNode) ->
     node.watch(one, digests=digests)
     await node.reads("2 ")
     await level(node.changes)
+    assert node.changes()[0].digest != digests["template[0]"]
 
 
 @pytest.mark.parametrize("change", [False, True])
@@ -215,7 +216,7 @@ async def test_another_life_of_the_agent_renders_anew(node: FollowedNode, *, cha
 
 
 async def test_another_life_leaves_an_equal_file_untouched(node: FollowedNode) -> None:
-    """Inode and time; nothing is told."""
+    """Inode and time; the role hears nothing."""
     node.services.put("a", "1")
     one = template(addresses("a"))
     digests = await node.followed(one)
@@ -313,7 +314,7 @@ async def test_a_preparation_and_a_change_do_not_undo_each_other(node: FollowedN
 
 
 async def test_a_time_alone_is_no_change(node: FollowedNode) -> None:
-    """A template with `timestamp` is told of when its data changes, and then has the time of that rendering."""
+    """A template with `timestamp` changes when its data does, and then has the time of that rendering."""
     node.services.put("a", "1")
     one = template("{{ timestamp `unix` | parseInt | lt 5 }} " + addresses("a"))
     digests = await node.followed(one)

@@ -1,7 +1,8 @@
 """Performs WatchInputs: follows inputs of tasks that run, and says when another content is in place.
 
 What is in place and what the role knows are kept apart: a change may come while the role begins another run, which does
-not hear what was said to the run before. Preparations say here what they made, so that nothing is told twice or missed.
+not hear what was said to the run before. Preparations say here what they made, so that the role hears of each content
+once.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Templates of tasks: a helper process renders each, the agent writes the file, and again when its data changes.
 
 Decides where sources and destinations are, and who owns the file. Variables of templates with `env` are kept in the
-memory of this process alone: what the task makes of its file does not reach the environment of its next run. Whoever
-waits for data of services holds no helper, and no place among those that render.
+memory of this process alone: what the task makes of its file does not reach the environment of its next run. A
+template that waits for data of services holds no helper, and no place among those that render.
 """
 
 import asyncio
@@ -156,7 +156,7 @@ class TemplateHandler:
         return own.setdefault((about.task, wanted.name), _Made())
 
     async def _changed(self, made: _Made) -> None:
-        """Wait until a service has changed that was read; without any for ever."""
+        """Wait until a service has changed that was read; none never does."""
         await (self._services.changed(made.seen) if made.seen else asyncio.Event().wait())
 
     async def _next_change(self, wanted: TaskInput, made: _Made) -> None:
