@@ -1,4 +1,4 @@
-"""An agent's end of followed templates: a data directory, a directory of services to be filled, and what the role hears."""
+"""An agent's end of followed templates: a data directory, services that a test fills in, and what the role hears."""
 
 import asyncio
 from pathlib import Path

@@ -226,8 +226,7 @@ class TaskExecutor:
     def _close(self, effect: CloseAlloc) -> None:
         _log.info("allocation.ended", **self._story.names(effect.key))
         self._inputs.forget(effect.alloc_id)
-        work = asyncio.to_thread(self._directories.close, effect.alloc_id)
-        self._spawn("call", self._bounded(work, effect.alloc_id))
+        self._spawn("call", self._bounded(self._close_alloc(effect.alloc_id), effect.alloc_id))
 
     def _remove(self, effect: RemoveAlloc) -> None:
         work = asyncio.to_thread(self._directories.remove, effect.alloc_id)
@@ -368,6 +367,11 @@ class TaskExecutor:
         self._signaled.discard(key)
         _log.info("task.ended", **names, exit_code=end.code, signal=end.signal, reason=end.reason)
         self._inject(_exited(effect, end, by_itself=by_itself))
+
+    async def _close_alloc(self, alloc_id: str) -> None:
+        # A template that is just written must not come into secrets/ after its memory is gone.
+        await self._inputs.settle()
+        await asyncio.to_thread(self._directories.close, alloc_id)
 
     def _tend_logs(self, key: _RunKey, run: DriverRun, effect: StartTask | RecoverTask) -> None:
         limits = effect.launch.logs if isinstance(effect, StartTask) else effect.logs

@@ -60,6 +60,8 @@ class FollowedInputs:
 
     def watch(self, effect: WatchInputs, inject: _Inject) -> None:
         """Follow these inputs of a task, and no others; those already followed continue, and speak of this run."""
+        if not effect.inputs and effect.task not in self._allocs.get(effect.alloc_id, {}):
+            return
         task = self._task(effect.alloc_id, effect.task)
         is_same_launch = task.launch == effect.launch
         task.key, task.run, task.launch = effect.key, effect.run, effect.launch
@@ -95,11 +97,15 @@ class FollowedInputs:
             for name in list(task.work):
                 self._end(task, name)
 
+    async def settle(self) -> None:
+        """Wait until what is not followed any more does nothing any more."""
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
     async def close(self) -> None:
         """End all."""
         for alloc_id in list(self._allocs):
             self.forget(alloc_id)
-        await asyncio.gather(*self._ending, return_exceptions=True)
+        await self.settle()
 
     # ---- inside ----
 

@@ -115,6 +115,10 @@ class InputRunner:
             if isinstance(handler, EnvironmentHandler):
                 handler.forget(alloc_id)
 
+    async def settle(self) -> None:
+        """Wait until nothing is made of what is not followed any more."""
+        await self._followed.settle()
+
     async def close(self) -> None:
         """End all preparations; the next life of the agent begins them again."""
         self._is_closing = True

@@ -156,7 +156,7 @@ class TemplateHandler:
         return own.setdefault((about.task, wanted.name), _Made())
 
     async def _changed(self, made: _Made) -> None:
-        """Wait until a service has changed that was read; none never does."""
+        """Wait until a service has changed that was read; where none was it does not return."""
         await (self._services.changed(made.seen) if made.seen else asyncio.Event().wait())
 
     async def _next_change(self, wanted: TaskInput, made: _Made) -> None:

@@ -1,10 +1,10 @@
 """Has a helper process render a template, and gives it the data that it asks for.
 
 Each rendering has a helper of its own: one that served the templates of two tasks could carry what it learned from the
-one into the other. But a rendering depends on nothing except what its helper was given (the order, variables, services),
-so that a second one that would be given the same is the same, of whatever task: it is kept, and a thousand templates
-that follow one service are rendered once. Variables that a template does not read were not given, and do not count.
-What was made of files or of the clock is not kept.
+one into the other. But a rendering depends on nothing except what its helper was given: the order, variables, services.
+A second one that would be given the same is the same, of whatever task: it is kept, and a thousand templates that
+follow one service are rendered once. Variables that a template does not read were not given, and do not count. What was
+made of files or of the clock is not kept.
 """
 
 import re

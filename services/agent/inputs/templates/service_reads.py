@@ -128,7 +128,7 @@ class ServiceReads:
                 return
 
     async def changed(self) -> None:
-        """Wait until something known has changed; nothing known never does."""
+        """Wait until something known has changed; where nothing is, it does not return."""
         versions = self.versions()
         await (self._source.changed(versions) if versions else asyncio.Event().wait())
 
