@@ -1,10 +1,12 @@
 """Scripts that run in a task because its template changed: each is answered once, with the reason of a failure."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from services.agent.drivers.driver import StartRefused
@@ -72,10 +74,43 @@ async def test_a_script_over_its_time_is_killed(tmp_path: Path) -> None:
     async with a_node(tmp_path, job(sh("sleep 600"))) as node:
         node.hear(projection(5, 1))
         await node.until(lambda: node.status() == "running")
-        before = set(strangers(tmp_path))
         slow = script("/bin/sh", "-c", "sleep 599 & sleep 599", timeout_ns=50_000_000)
         assert (await ended(node.edge.runs, slow)).reason == "no end within the timeout of 0.05 s"
-        await level(lambda: set(strangers(tmp_path)) <= before)
+
+        def left() -> list[str]:
+            commands: list[str] = []
+            for pid in strangers(tmp_path):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    commands.append(" ".join(psutil.Process(pid).cmdline()))
+            return [one for one in commands if "599" in one]
+
+        await level(lambda: not left(), left)
+        assert node.status() == "running"
+
+
+async def test_a_command_that_begins_too_late_is_ended() -> None:
+    """A start that is cancelled half way leaves no command without an owner."""
+    closed: list[str] = []
+    timed_out = asyncio.Event()
+
+    class Session:
+        async def close(self) -> None:
+            closed.append("closed")
+
+    class Driver:
+        async def exec_stream(self, *_: Any, **__: Any) -> Any:
+            await timed_out.wait()
+            return Session()
+
+    runs: Any = lambda _: [(Driver(), "h", SimpleNamespace(task="main", number=1))]  # noqa: E731
+    told: list[Any] = []
+    scripts = ChangeScripts(told.append, runs)
+    scripts.run(script("x", timeout_ns=0))
+    await asyncio.sleep(0)
+    timed_out.set()
+    await level(lambda: told)
+    assert (told[0].reason, closed) == ("no end within the timeout of 0 s", ["closed"])
+    await scripts.close()
 
 
 async def test_a_driver_that_runs_no_commands_says_why() -> None:

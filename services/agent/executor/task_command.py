@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from services.agent.drivers.driver import Driver, DriverRun
+from services.agent.drivers.driver import Driver, DriverRun, ExecSession
 from shared.core.runtime.agent_messages import AgentInput, ChangeScriptEnded, RunChangeScript
 
 #: How long a command that is over its time may take to end.
@@ -25,7 +25,7 @@ async def run_command(
 
     When it is cancelled the command is ended. Raises whatever the driver raises.
     """
-    session = await driver.exec_stream(handle, command, tty=False)
+    session = await _begin(driver, handle, command)
     try:
         await session.write(b"")
         output = b""
@@ -39,6 +39,19 @@ async def run_command(
         with contextlib.suppress(Exception):
             await asyncio.wait_for(session.close(), _CLOSE_S)
     return code, output.decode(errors="replace").strip()
+
+
+async def _begin(driver: Driver, handle: Any, command: tuple[str, ...]) -> ExecSession:
+    """Begin a command. One that is cancelled meanwhile would have no owner: it begins all the same, and is ended."""
+    work = driver.exec_stream(handle, command, tty=False)
+    beginning = asyncio.get_running_loop().create_task(work)
+    try:
+        return await asyncio.shield(beginning)
+    except asyncio.CancelledError:
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(_CLOSE_S):
+                await (await beginning).close()
+        raise
 
 
 class ChangeScripts:
