@@ -29,6 +29,7 @@ from services.agent.executor.alloc_dirs import AllocDirs
 from services.agent.executor.data_dir import DataDir
 from services.agent.executor.executor import TaskExecutor
 from services.agent.inputs.templates.handler import TemplateHandler, task_view
+from services.agent.inputs.templates.service_directory import ServiceSource
 from services.agent.node_reconciler import AgentLimits
 from services.agent.role import Agent
 from shared.bus.process.settings import configure_logging
@@ -84,6 +85,7 @@ class Node:
         memory: bool = False,
         more: Callable[[DataDir], Iterable[Driver]] = lambda _home: (),
         groups: CgroupTree | None = None,
+        services: ServiceSource | None = None,
         **settings: Any,
     ) -> None:
         self.home = DataDir(top, NODE)
@@ -98,7 +100,7 @@ class Node:
         drivers = [self._plain, *more(self.home)]
         self.directories = AllocDirs(top.absolute(), memory=memory)
         by_name = {driver.name: driver for driver in drivers}
-        templates = TemplateHandler(self.home.top, task_view(by_name))
+        templates = TemplateHandler(self.home.top, task_view(by_name), services=services)
         self.edge = TaskExecutor(
             home=self.home,
             drivers=by_name,

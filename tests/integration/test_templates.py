@@ -14,7 +14,8 @@ from services.agent.executor.alloc_dirs import AllocDirs
 from services.agent.executor.data_dir import DataDir, TaskDirs
 from services.agent.inputs import forked_helpers
 from services.agent.inputs.input_handler import InputContext, InputFailed
-from services.agent.inputs.templates import handler as module
+from services.agent.inputs.templates import handler as handler_module
+from services.agent.inputs.templates import renderer as module
 from services.agent.inputs.templates.handler import FILE_BYTES_MAX, TemplateHandler
 from services.agent.inputs.templates.settings import TemplateSettings
 from shared.core.runtime.agent_messages import TaskInput, TaskLaunch
@@ -309,7 +310,7 @@ def test_a_helper_that_dies_is_a_failure_that_may_pass(
     failed = home.refused("x")
     assert (failed.recoverable, "broken" in str(failed)) == (True, True)
     monkeypatch.setattr(module, "_HELPER", "import signal; signal.pause()")
-    monkeypatch.setattr(module, "RENDER_S", 0.05)
+    monkeypatch.setattr(handler_module, "RENDER_S", 0.05)
     monkeypatch.setattr(forked_helpers, "END_S", 0.05)
     home.renew()
     failed = home.refused("x")

@@ -12,7 +12,6 @@ SMALL_ON_PURPOSE = {
     "services/cli/entry_point.py": "runs before the command line is imported, so that Ctrl-C is quiet",
     "services/cli/top/commands.py": "every noun has its commands in one",
     "services/agent/drivers/exec/isolated_drivers.py": "the only module that imports exec, java and qemu together",
-    "services/agent/inputs/digests.py": "the only holder of the key; every kind of input is digested by it",
     "services/agent/inputs/payload.py": "each kind of input has its handler in one",
     "services/eval_broker/backlog.py": "state of one kind of message; the role has none of its own for it",
     "services/gateway/edge/one_time_codes.py": "the only store of logins beside the pool of connections",

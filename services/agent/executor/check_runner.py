@@ -11,9 +11,8 @@ import ssl
 import zlib
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
-from services.agent.drivers.driver import Driver, DriverRun
+from services.agent.executor.task_command import RunsOf, run_command
 from shared.core.runtime.agent_messages import CheckChanged, CheckSpec, WatchChecks
 from shared.extras import require
 
@@ -23,11 +22,7 @@ IN_FLIGHT_MAX = 64
 OUTPUT_BYTES_MAX = 3 * 1024
 _HEAD_BYTES_MAX = 64 * 1024
 PASSING, WARNING, CRITICAL = "passing", "warning", "critical"
-#: How long a command that is over its time may take to end.
-_CLOSE_S = 5.0
 
-#: Finds the runs of an allocation that are alive.
-RunsOf = Callable[[str], list[tuple[Driver, Any, DriverRun]]]
 CheckResult = tuple[str, str]
 
 
@@ -96,20 +91,7 @@ class CheckRunner:
         if found is None:
             return CRITICAL, f"task {spec.task!r} is not running"
         driver, handle, _ = found
-        session = await driver.exec_stream(handle, spec.command, tty=False)
-        try:
-            await session.write(b"")
-            output = b""
-            while True:
-                _, data = await session.read()
-                if not data:
-                    break
-                output = (output + data)[:OUTPUT_BYTES_MAX]
-            code = await session.wait()
-        finally:
-            with contextlib.suppress(Exception):
-                await asyncio.wait_for(session.close(), _CLOSE_S)
-        text = output.decode(errors="replace").strip()
+        code, text = await run_command(driver, handle, spec.command, output_max=OUTPUT_BYTES_MAX)
         status = {0: PASSING, 1: WARNING}.get(code, CRITICAL)
         return status, text if status == PASSING else f"exit code {code}: {text}".rstrip(": ")
 

@@ -32,6 +32,7 @@ from services.agent.executor.data_dir import DataDir
 from services.agent.executor.disk_usage import DiskUsageMonitor
 from services.agent.executor.log_rotation import OpenLog, rotate
 from services.agent.executor.ports_in_use import find_port_in_use
+from services.agent.executor.task_command import ChangeScripts
 from services.agent.host_volumes import HostVolumes
 from services.agent.inputs.input_handler import InputHandler
 from services.agent.inputs.input_runner import InputRunner, refused
@@ -46,6 +47,7 @@ from shared.core.runtime.agent_messages import (
     PrepareTask,
     RecoverTask,
     RemoveAlloc,
+    RunChangeScript,
     SignalTask,
     StartTask,
     SweepAllocs,
@@ -57,6 +59,7 @@ from shared.core.runtime.agent_messages import (
     TaskStarted,
     TaskStartFailed,
     WatchChecks,
+    WatchInputs,
     WriteJournal,
 )
 
@@ -107,6 +110,7 @@ class TaskExecutor:
         self._signaled: set[_RunKey] = set()
         self._story = AllocStory(home.journal.entries)
         self._checks = CheckRunner(self._inject, self.runs)
+        self._scripts = ChangeScripts(self._inject, self.runs)
         self.disk = DiskUsageMonitor(self._directories, self._live_allocs, self._inject)
         #: why the last write to the journal failed; nothing starts while it does.
         self._journal_error = ""
@@ -128,6 +132,8 @@ class TaskExecutor:
             RemoveAlloc: self._remove,
             SweepAllocs: self._sweep,
             WatchChecks: self._checks.watch,
+            WatchInputs: lambda effect: self._inputs.watch(effect, self._inject),
+            RunChangeScript: self._scripts.run,
             TasksEnded: lambda _: self.tasks_ended.set(),
         }
 
@@ -148,6 +154,7 @@ class TaskExecutor:
     async def close(self) -> None:
         """Stop watching; tasks run on."""
         await self._checks.close()
+        await self._scripts.close()
         await self._inputs.close()
         for task in list(self._work):
             task.cancel()
@@ -219,8 +226,7 @@ class TaskExecutor:
     def _close(self, effect: CloseAlloc) -> None:
         _log.info("allocation.ended", **self._story.names(effect.key))
         self._inputs.forget(effect.alloc_id)
-        work = asyncio.to_thread(self._directories.close, effect.alloc_id)
-        self._spawn("call", self._bounded(work, effect.alloc_id))
+        self._spawn("call", self._bounded(self._close_alloc(effect.alloc_id), effect.alloc_id))
 
     def _remove(self, effect: RemoveAlloc) -> None:
         work = asyncio.to_thread(self._directories.remove, effect.alloc_id)
@@ -361,6 +367,11 @@ class TaskExecutor:
         self._signaled.discard(key)
         _log.info("task.ended", **names, exit_code=end.code, signal=end.signal, reason=end.reason)
         self._inject(_exited(effect, end, by_itself=by_itself))
+
+    async def _close_alloc(self, alloc_id: str) -> None:
+        # A template that is just written must not come into secrets/ after its memory is gone.
+        await self._inputs.settle()
+        await asyncio.to_thread(self._directories.close, alloc_id)
 
     def _tend_logs(self, key: _RunKey, run: DriverRun, effect: StartTask | RecoverTask) -> None:
         limits = effect.launch.logs if isinstance(effect, StartTask) else effect.logs

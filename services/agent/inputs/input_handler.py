@@ -3,7 +3,7 @@
 A handler may hang or raise: `input_runner.py` bounds it, so that a fault costs its own task alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Protocol, runtime_checkable
 
 import msgspec
@@ -25,6 +25,10 @@ class InputFailed(CaravanError):
         self.kind = kind
 
 
+def _say_nothing(_kind: str, _message: str) -> None:
+    """Drop it."""
+
+
 class InputContext(msgspec.Struct, frozen=True, kw_only=True):
     """The run that an input is for, with its directories, which exist."""
 
@@ -36,6 +40,8 @@ class InputContext(msgspec.Struct, frozen=True, kw_only=True):
     launch: TaskLaunch
     #: all inputs that are prepared with it.
     inputs: tuple[TaskInput, ...] = ()
+    #: (kind, message): says an event of the run, while the input is prepared or followed.
+    note: Callable[[str, str], None] = _say_nothing
 
 
 class InputHandler(Protocol):
@@ -72,4 +78,18 @@ class EnvironmentHandler(Protocol):
 
     def forget(self, alloc_id: str) -> None:
         """Drop those of an allocation that is over."""
+        ...
+
+
+@runtime_checkable
+class WatchingHandler(Protocol):
+    """A handler that makes an input anew when what it was made of changes."""
+
+    def watch(self, about: InputContext, wanted: TaskInput) -> AsyncIterator[bytes]:
+        """Follow an input that was prepared, in this life or an earlier one.
+
+        Yields what its digest is taken of, each time when the new content is in place; at once where this life did not
+        prepare it. Ends when nothing can change any more. What fails is said by `about.note`, and tried again: an
+        earlier content stays as it is. Closed when it is followed no longer: then nothing of it may continue.
+        """
         ...

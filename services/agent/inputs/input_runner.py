@@ -1,5 +1,7 @@
 """Performs PrepareTask: makes the directories of a task and all inputs that it lacks, some at a time.
 
+What is followed later: `followed_inputs.py`.
+
 Each preparation is one asyncio task with a bound on each input, so that an input that hangs or fails costs its own
 task alone. When one fails the others of the same task still finish: what succeeded is not made again.
 """
@@ -13,6 +15,7 @@ from services.agent.drivers.driver import directories_refused
 from services.agent.executor.alloc_dirs import AllocDirs
 from services.agent.executor.data_dir import DataDir
 from services.agent.inputs.digests import InputDigests
+from services.agent.inputs.followed_inputs import FollowedInputs
 from services.agent.inputs.input_handler import (
     SETUP_FAILURE,
     EnvironmentHandler,
@@ -30,6 +33,7 @@ from shared.core.runtime.agent_messages import (
     TaskNoted,
     TaskPrepared,
     TaskPrepareFailed,
+    WatchInputs,
 )
 
 #: Inputs of one task that are prepared side by side.
@@ -54,20 +58,26 @@ class InputRunner:
         payload = PayloadHandler()
         self._handlers: dict[str, InputHandler] = {payload.kind: payload, **(handlers or {})}
         self._digests = InputDigests(home.top)
+        self._followed = FollowedInputs(home, self._handlers, self._digests)
         self._work: dict[_RunKey, asyncio.Task[None]] = {}
         self._is_closing = False
 
     def prepare(self, effect: PrepareTask, inject: Callable[[AgentInput], None]) -> None:
         """Begin a preparation; `inject` gets its one answer."""
         name = (effect.key, effect.task, effect.run)
-        for kind, text in self._begun(effect).items():
-            inject(
-                TaskNoted(key=effect.key, task=effect.task, run=effect.run, kind=kind, message=text)
+
+        def note(kind: str, text: str) -> None:
+            noted = TaskNoted(
+                key=effect.key, task=effect.task, run=effect.run, kind=kind, message=text
             )
+            inject(noted)
+
+        for kind, text in self._begun(effect).items():
+            note(kind, text)
 
         async def run() -> None:
             try:
-                answer = await self._prepare(effect)
+                answer = await self._prepare(effect, note)
             except asyncio.CancelledError:
                 answer = _failed(effect, "", STOPPED, recoverable=True)
             finally:
@@ -84,6 +94,10 @@ class InputRunner:
         if work is not None:
             work.cancel()
 
+    def watch(self, effect: WatchInputs, inject: Callable[[AgentInput], None]) -> None:
+        """Follow these inputs of a task, and no others; `inject` gets their changes."""
+        self._followed.watch(effect, inject)
+
     def environment(self, effect: StartTask) -> dict[str, str]:
         """Return the variables that inputs of a run hold; of the same name the later one's. Raises KeyError."""
         found: dict[str, str] = {}
@@ -95,10 +109,15 @@ class InputRunner:
 
     def forget(self, alloc_id: str) -> None:
         """Drop what is kept in memory of an allocation that is over."""
+        self._followed.forget(alloc_id)
         handlers: tuple[object, ...] = tuple(self._handlers.values())
         for handler in handlers:
             if isinstance(handler, EnvironmentHandler):
                 handler.forget(alloc_id)
+
+    async def settle(self) -> None:
+        """Wait until nothing is made of what is not followed any more."""
+        await self._followed.settle()
 
     async def close(self) -> None:
         """End all preparations; the next life of the agent begins them again."""
@@ -107,6 +126,7 @@ class InputRunner:
         for one in work:
             one.cancel()
         await asyncio.gather(*work, return_exceptions=True)
+        await self._followed.close()
         for handler in self._handlers.values():
             if (close := getattr(handler, "close", None)) is not None:
                 close()
@@ -122,7 +142,9 @@ class InputRunner:
                 found.setdefault(handler.begin_kind, []).append(one.name)
         return {kind: ", ".join(names) for kind, names in found.items()}
 
-    async def _prepare(self, effect: PrepareTask) -> TaskPrepared | TaskPrepareFailed:
+    async def _prepare(
+        self, effect: PrepareTask, note: Callable[[str, str], None]
+    ) -> TaskPrepared | TaskPrepareFailed:
         about = InputContext(
             key=effect.key,
             alloc_id=effect.alloc_id,
@@ -131,6 +153,7 @@ class InputRunner:
             places=self._home.places(effect.alloc_id, effect.task),
             launch=effect.launch,
             inputs=effect.inputs,
+            note=note,
         )
         try:
             await asyncio.to_thread(
@@ -151,7 +174,7 @@ class InputRunner:
                 if isinstance(found, InputFailed):
                     failed.append((one.name, found))
                 else:
-                    digests[one.name] = self._digests.of(found)
+                    digests[one.name] = found
             if failed:
                 name, first = failed[0]
                 return _failed(
@@ -174,7 +197,8 @@ class InputRunner:
 
     async def _one(
         self, about: InputContext, wanted: TaskInput, gate: asyncio.Semaphore
-    ) -> bytes | InputFailed:
+    ) -> str | InputFailed:
+        """Prepare one, and return its digest."""
         handler = self._handlers.get(wanted.kind)
         if handler is None:
             text = f"this agent has no handler for inputs of kind {wanted.kind!r}"
@@ -182,9 +206,10 @@ class InputRunner:
         try:
             if handler.timeout_s is None:
                 # What waits for data of others must not hold up the rest.
-                return await handler.prepare(about, wanted)
-            async with gate, asyncio.timeout(handler.timeout_s):
-                return await handler.prepare(about, wanted)
+                content = await handler.prepare(about, wanted)
+            else:
+                async with gate, asyncio.timeout(handler.timeout_s):
+                    content = await handler.prepare(about, wanted)
         except InputFailed as err:
             return err
         except TimeoutError:
@@ -193,6 +218,9 @@ class InputRunner:
         except Exception as err:  # noqa: BLE001 - a handler may fail in any way; its task alone pays.
             _log.warning("input.failed", input=wanted.name, task=about.task, error=repr(err))
             return InputFailed(repr(err), recoverable=True, kind=handler.event_kind)
+        digest = self._digests.of(content)
+        self._followed.prepared(about, wanted, digest)
+        return digest
 
 
 def refused(effect: PrepareTask, reason: str) -> TaskPrepareFailed:

@@ -31,7 +31,7 @@ FAMILIES: Final = (
     text,
 )
 #: What needs a source that no caller has yet: pattern -> reason.
-UNBUILT_SOURCES: Final = dict.fromkeys(("nomadService*", "nomadVar*"), "is not built yet")
+UNBUILT_SOURCES: Final = {"nomadVar*": "is not built yet"}
 
 _CONSUL: Final = frozenset(
     (

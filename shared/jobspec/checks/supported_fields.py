@@ -31,7 +31,7 @@ from shared.jobspec.nomad.policies import (
     UpdateStrategy,
 )
 from shared.jobspec.nomad.services import Check, Service
-from shared.jobspec.nomad.tasks import ChangeScript, TemplateBlock
+from shared.jobspec.nomad.tasks import TemplateBlock
 
 #: Struct -> JSON names of the fields that are acted on.
 SUPPORTED_FIELDS: dict[type[JobBlock], frozenset[str]] = {
@@ -109,7 +109,6 @@ SUPPORTED_FIELDS: dict[type[JobBlock], frozenset[str]] = {
             *("Envvars", "Wait", "ErrMissingKey"),
         )
     ),
-    ChangeScript: frozenset(("Command", "Args", "Timeout", "FailOnError")),
     RestartBlock: frozenset(("Attempts", "Interval", "Delay", "Mode", "RenderTemplates")),
     RescheduleBlock: frozenset(
         ("Attempts", "Interval", "Delay", "DelayFunction", "MaxDelay", "Unlimited")

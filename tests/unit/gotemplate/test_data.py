@@ -135,6 +135,23 @@ def test_a_key_chooses_instances_that_stay(world: World) -> None:
     assert render('{{ len (nomadService 9 "k" "db") }}', world).text == "2"
 
 
+def test_one_that_joins_takes_the_place_of_one_at_most(world: World) -> None:
+    """Two are chosen of many: those that stay keep their order, and fewer than two are all (S89)."""
+    text = '{{ range nomadService 2 "key" "db" }}{{ .ID }} {{ end }}'
+    world.instances["db"] = [instance(1)]
+    chosen = render(text, world).text.split()
+    assert chosen == ["i1"]
+    for number in range(2, 40):
+        world.instances["db"].insert(number % 3, instance(number))
+        found = render(text, world).text.split()
+        assert len(found) == 2
+        stayed = [one for one in chosen if one in found]
+        assert len(stayed) >= len(chosen) - 1
+        assert [one for one in found if one in stayed] == stayed
+        chosen = found
+    assert render('{{ len (nomadService 0 "key" "db") }}', world).text == "0"
+
+
 def test_variables_are_maps_with_methods(world: World) -> None:
     """Items print their value; keys, values, tuples and metadata are methods."""
     parts = (

@@ -218,6 +218,15 @@ HAND: dict[str, tuple[str, str, str]] = {
         "accept",
         "unbuilt",
     ),
+    "template of services": (
+        text(
+            task='template {\n data = "{{ range nomadServices }}{{ len (nomadService .Name) }}{{ end }}"\n'
+            ' destination = "local/x"\n change_mode = "signal"\n change_signal = "SIGHUP"\n splay = "1s"\n'
+            ' wait {\n min = "1s"\n max = "9s"\n }\n}'
+        ),
+        "accept",
+        "runs",
+    ),
     "template of a watched file": (
         text(task='template {\n data = "{{ file `local/y` }}"\n destination = "local/x"\n}'),
         "accept",
@@ -241,7 +250,7 @@ HAND: dict[str, tuple[str, str, str]] = {
             ' change_script {\n command = "/bin/true"\n run_on_first_render = true\n }\n}'
         ),
         "accept",
-        "unbuilt",
+        "runs",
     ),
     "templates at each restart": (
         text(task="restart { render_templates = true }"),

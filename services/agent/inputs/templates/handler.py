@@ -1,38 +1,45 @@
-"""Templates of tasks: a helper process renders each, the agent writes the file.
+"""Templates of tasks: a helper process renders each, the agent writes the file, and again when its data changes.
 
 Decides where sources and destinations are, and who owns the file. Variables of templates with `env` are kept in the
-memory of this process alone: what the task makes of its file does not reach the environment of its next run.
+memory of this process alone: what the task makes of its file does not reach the environment of its next run. A
+template that waits for data of services holds no helper, and no place among those that render.
 """
 
 import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
 
 import msgspec
 
+from services.agent.backoff import Backoff
 from services.agent.drivers.driver import Driver, ViewingDriver
 from services.agent.executor.data_dir import TaskDirs
-from services.agent.inputs.forked_helpers import Helper, Helpers
 from services.agent.inputs.input_handler import InputContext, InputFailed
 from services.agent.inputs.places import resolve_place
-from services.agent.inputs.templates.render_order import FilesGiven, RenderAnswer, RenderOrder
-from services.agent.inputs.templates.settings import TemplateSettings
+from services.agent.inputs.templates import missing_data
+from services.agent.inputs.templates.missing_data import MissingData, shown_services
+from services.agent.inputs.templates.render_order import RenderAnswer, RenderOrder
+from services.agent.inputs.templates.renderer import Renderer
+from services.agent.inputs.templates.service_directory import ServiceSource
+from services.agent.inputs.templates.service_reads import NoServices, ServiceReads, named_services
+from services.agent.inputs.templates.settings import EVENT, TemplateSettings
 from services.agent.safe_open import is_swapped, open_below, open_regular, replace_below
 from shared.core.runtime.agent_messages import TaskInput
 from shared.core.runtime.input_specs import TEMPLATE, TemplateInput
 
-EVENT = "Template Failed"
 #: Of a source, and of each file that a template reads.
 FILE_BYTES_MAX = 4 << 20
-FILES_BYTES_MAX = 8 << 20
 #: A pass of the whole budget takes a few seconds of a slow processor.
 RENDER_S = 60.0
-#: A line holds the text in base 64.
-_LINE_BYTES_MAX = 32 << 20
-_HELPER = "from services.agent.inputs.templates.render_helper import main; main()"
+#: A later rendering that failed for what may pass is tried again after so long, doubled each time.
+RETRY_FIRST_S, RETRY_LONGEST_S = 1.0, 60.0
+#: A file that is being written when its template is not wanted any more is awaited so long.
+_WRITE_S = 5.0
 
 #: (driver, directories of the node) -> the same directories as the task sees them.
 TaskView = Callable[[str, TaskDirs], Mapping[str, str]]
@@ -50,6 +57,19 @@ def task_view(drivers: Mapping[str, Driver]) -> TaskView:
     return view
 
 
+class _Made:
+    """What the last rendering of one template was, for one task."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        #: of its content; empty: this life has not rendered it, or failed to.
+        self.digest = b""
+        #: services that it read, also when it failed -> their versions.
+        self.seen: dict[str, int] = {}
+        #: None: it has none yet.
+        self.variables: dict[str, str] | None = None
+
+
 class TemplateHandler:
     """Prepares templates of one data directory."""
 
@@ -60,49 +80,163 @@ class TemplateHandler:
     #: bounded here, so that a start does not wait for those of other tasks in its own time.
     timeout_s: float | None = None
 
-    def __init__(self, top: Path, view: TaskView, settings: TemplateSettings | None = None) -> None:
+    def __init__(
+        self,
+        top: Path,
+        view: TaskView,
+        settings: TemplateSettings | None = None,
+        services: ServiceSource | None = None,
+    ) -> None:
         self._top = top
         self._view = view
-        self._denied = (settings or TemplateSettings()).denied
-        self._helpers = Helpers(_HELPER)
+        self._settings = settings or TemplateSettings()
+        self._services = services or NoServices()
+        self._renderer = Renderer()
+        self._missing = MissingData()
         self._gate = asyncio.Semaphore(max(2, os.cpu_count() or 1))
-        #: allocation -> (task, input) -> variables.
-        self._variables: dict[str, dict[tuple[str, str], dict[str, str]]] = {}
+        #: allocation -> (task, input) -> what its last rendering was.
+        self._made: dict[str, dict[tuple[str, str], _Made]] = {}
 
     async def prepare(self, about: InputContext, wanted: TaskInput) -> bytes:
-        """Render one template, and write it to its destination."""
-        spec = msgspec.json.decode(wanted.spec, type=TemplateInput)
-        try:
-            async with self._gate, asyncio.timeout(RENDER_S):
-                return await self._prepare(about, wanted, spec)
-        except TimeoutError:
-            text = f"{spec.destination}: not rendered within {RENDER_S:.0f} s"
-            raise InputFailed(text, recoverable=True, kind=EVENT) from None
+        """Render one template, and write it to its destination; waits without limit for the data that it needs."""
+        made = self._of(about, wanted)
+        made.digest = b""
+        return await self._make(about, wanted, made)
+
+    async def watch(self, about: InputContext, wanted: TaskInput) -> AsyncIterator[bytes]:
+        """Render it anew when services that it read change, and at once where this life did not render it.
+
+        A time alone is no change; but the first rendering of a life writes it.
+        """
+        made = self._of(about, wanted)
+        backoff = Backoff(RETRY_FIRST_S, RETRY_LONGEST_S)
+        is_due = not made.digest
+        told = ""
+        while is_due or made.seen:
+            if not is_due:
+                await self._next_change(wanted, made)
+            is_due = False
+            try:
+                content = await self._make(about, wanted, made)
+            except InputFailed as err:
+                if str(err) != told:
+                    told = str(err)
+                    about.note(missing_data.EVENT, f"{err}; what was rendered before stays")
+                if err.recoverable:
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(backoff.take()):
+                            await self._changed(made)
+                    is_due = True
+            else:
+                told = ""
+                backoff.reset()
+                yield content
 
     def environment(self, alloc_id: str, task: str, wanted: TaskInput) -> Mapping[str, str]:
         """Return the variables of a template with `env`. Raises KeyError."""
         if not msgspec.json.decode(wanted.spec, type=TemplateInput).env:
             return {}
-        try:
-            return self._variables[alloc_id][task, wanted.name]
-        except KeyError:
-            raise KeyError(wanted.name) from None
+        made = self._made.get(alloc_id, {}).get((task, wanted.name))
+        if made is None or made.variables is None:
+            raise KeyError(wanted.name)
+        return made.variables
 
     def close(self) -> None:
         """End the helpers."""
-        self._helpers.close()
+        self._renderer.close()
 
     def forget(self, alloc_id: str) -> None:
         """Drop the variables of an allocation that is over."""
-        self._variables.pop(alloc_id, None)
+        self._made.pop(alloc_id, None)
 
     # ---- inside ----
 
-    async def _prepare(self, about: InputContext, wanted: TaskInput, spec: TemplateInput) -> bytes:
-        view = self._view(spec.driver, about.places)
-        destination = self._place(about, spec.destination, view, "destination")
-        self._check_unique(about, wanted, destination, view)
-        owner = _owner(spec)
+    def _of(self, about: InputContext, wanted: TaskInput) -> _Made:
+        own = self._made.setdefault(about.alloc_id, {})
+        return own.setdefault((about.task, wanted.name), _Made())
+
+    async def _changed(self, made: _Made) -> None:
+        """Wait until a service has changed that was read; where none was it does not return."""
+        await (self._services.changed(made.seen) if made.seen else asyncio.Event().wait())
+
+    async def _next_change(self, wanted: TaskInput, made: _Made) -> None:
+        """Wait for a change, and for those that come with it."""
+        await self._changed(made)
+        spec = msgspec.json.decode(wanted.spec, type=TemplateInput)
+        reads = ServiceReads(self._services, made.seen)
+        try:
+            await reads.quiet(*self._settings.wait(spec.wait_min_ns, spec.wait_max_ns))
+        finally:
+            reads.close()
+
+    async def _make(self, about: InputContext, wanted: TaskInput, made: _Made) -> bytes:
+        """Render it as soon as all its data is there. Raises InputFailed."""
+        spec = msgspec.json.decode(wanted.spec, type=TemplateInput)
+        pause_s, _ = self._settings.wait(spec.wait_min_ns, spec.wait_max_ns)
+        reads = ServiceReads(self._services, made.seen or named_services(spec.data))
+        try:
+            read = None
+            while True:
+                # One at a time: what a preparation makes is not replaced by what was read before it.
+                async with made.lock:
+                    await reads.renew(read)
+                    answer = await self._attempt(about, wanted, made, reads)
+                if answer.is_whole:
+                    return _content(answer)
+                self._missing.note(about, wanted.name, shown_services(answer.services))
+                read = answer.read
+                await reads.more(answer.services, pause_s)
+        except InputFailed:
+            # Another watch begins with a rendering.
+            made.digest, made.seen = b"", reads.versions()
+            raise
+        finally:
+            self._missing.note(about, wanted.name, ())
+            reads.close()
+
+    async def _attempt(
+        self, about: InputContext, wanted: TaskInput, made: _Made, reads: ServiceReads
+    ) -> RenderAnswer:
+        """Render it with what is known, and write it if nothing is missing. Raises InputFailed."""
+        spec = msgspec.json.decode(wanted.spec, type=TemplateInput)
+        try:
+            async with self._gate, asyncio.timeout(RENDER_S):
+                view = self._view(spec.driver, about.places)
+                destination = self._place(about, spec.destination, view, "destination")
+                self._check_unique(about, wanted, destination, view)
+                owner = _owner(spec)
+                answer = await self._rendered(about, spec, view, reads)
+                if not answer.is_whole:
+                    return answer
+                digest = sha256(_content(answer)).digest()
+                if answer.timeless is None or digest != made.digest:
+                    await _written(
+                        partial(
+                            replace_below,
+                            self._top,
+                            destination,
+                            answer.text,
+                            mode=int(spec.perms, 8),
+                            owner=owner,
+                        )
+                    )
+        except TimeoutError:
+            text = f"{spec.destination}: not rendered within {RENDER_S:.0f} s"
+            raise InputFailed(text, recoverable=True, kind=EVENT) from None
+        except OSError as err:
+            raise _file_failed(spec.destination, err) from err
+        known = reads.versions()
+        made.seen = {name: known[name] for name in answer.read if name in known}
+        made.digest, made.variables = digest, answer.variables
+        return answer
+
+    async def _rendered(
+        self,
+        about: InputContext,
+        spec: TemplateInput,
+        view: Mapping[str, str],
+        reads: ServiceReads,
+    ) -> RenderAnswer:
         source = None
         if spec.source:
             source = await asyncio.to_thread(self._read, about, spec.source, view, "source")
@@ -112,28 +246,21 @@ class TemplateHandler:
             left_delimiter=spec.left_delimiter,
             right_delimiter=spec.right_delimiter,
             error_on_missing_key=spec.error_on_missing_key,
-            denied=self._denied,
+            denied=self._settings.denied,
             reads_files=spec.reads_files,
             is_env=spec.env,
-            env={**spec.node, **view, **about.launch.env},
             now_ns=time.time_ns(),
         )
-        answer = await self._rendered(about, spec, order, view)
+
+        async def read_file(path: str) -> bytes:
+            return await asyncio.to_thread(self._read, about, path, view, "file")
+
+        env = {**spec.node, **view, **about.launch.env}
         try:
-            await asyncio.to_thread(
-                replace_below,
-                self._top,
-                destination,
-                answer.text,
-                mode=int(spec.perms, 8),
-                owner=owner,
-            )
-        except OSError as err:
-            raise _file_failed(spec.destination, err) from err
-        if spec.env:
-            own = self._variables.setdefault(about.alloc_id, {})
-            own[about.task, wanted.name] = answer.variables
-        return answer.text
+            return await self._renderer.render(order, env, read_file, reads)
+        except InputFailed as err:
+            reason = f"{spec.destination}: {err}"
+            raise InputFailed(reason, recoverable=err.recoverable, kind=err.kind) from err
 
     def _place(self, about: InputContext, text: str, view: Mapping[str, str], name: str) -> Path:
         """Find a path below the task's own directory or the shared one. Raises InputFailed."""
@@ -179,50 +306,21 @@ class TemplateHandler:
             raise InputFailed(reason, recoverable=False, kind=EVENT)
         return content
 
-    async def _rendered(
-        self,
-        about: InputContext,
-        spec: TemplateInput,
-        order: RenderOrder,
-        view: Mapping[str, str],
-    ) -> RenderAnswer:
-        """Have one helper render it, and give it the files that it asks for. Raises InputFailed."""
-        left = FILES_BYTES_MAX
-        try:
-            async with self._helpers.begin(_LINE_BYTES_MAX) as helper:
-                answer = await _asked(helper, order)
-                while answer is not None and answer.missing:
-                    files: dict[str, bytes] = {}
-                    for one in answer.missing:
-                        files[one] = await asyncio.to_thread(self._read, about, one, view, "file")
-                        left -= len(files[one])
-                        if left < 0:
-                            reason = (
-                                f"{spec.destination}: its files have more than"
-                                f" {FILES_BYTES_MAX} bytes"
-                            )
-                            raise InputFailed(reason, recoverable=False, kind=EVENT)
-                    answer = await _asked(helper, FilesGiven(files=files))
-                if answer is None:
-                    words = await helper.last_words()
-                    reason = f"{spec.destination}: the render helper ended: {words}"
-                    raise InputFailed(reason, recoverable=True, kind=EVENT)
-        except OSError as err:
-            reason = f"{spec.destination}: no render helper: {err.strerror or err}"
-            raise InputFailed(reason, recoverable=True, kind=EVENT) from err
-        if answer.fault:
-            reason = f"{spec.destination}: {answer.fault}"
-            raise InputFailed(reason, recoverable=False, kind=EVENT)
-        return answer
+
+def _content(answer: RenderAnswer) -> bytes:
+    """Return what the digest of a rendering is taken of: a time alone is no change."""
+    return answer.text if answer.timeless is None else answer.timeless
 
 
-async def _asked(helper: Helper, order: RenderOrder | FilesGiven) -> RenderAnswer | None:
-    """Ask a helper one thing; None: it ended."""
-    line = await helper.ask(msgspec.json.encode(order))
+async def _written(write: Callable[[], object]) -> None:
+    """Write in a thread, which is not left behind: a file that is written later would undo what came after it."""
+    work = asyncio.get_running_loop().run_in_executor(None, write)
+    work.add_done_callback(asyncio.Future.exception)
     try:
-        return msgspec.json.decode(line, type=RenderAnswer)
-    except ValueError:
-        return None
+        await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait({work}, timeout=_WRITE_S)
+        raise
 
 
 def _owner(spec: TemplateInput) -> tuple[int, int]:

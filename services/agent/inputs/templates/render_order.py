@@ -2,9 +2,23 @@
 
 import msgspec
 
+from shared.gotemplate.data import NamedInstance, ServiceName
+
+
+class DataGiven(msgspec.Struct, frozen=True, kw_only=True):
+    """Data that the helper asked for, or is expected to ask for."""
+
+    #: path -> content.
+    files: dict[str, bytes] = {}
+    #: variable of the task, or value of its node; None: it is not set.
+    env: dict[str, str | None] = {}
+    services: dict[str, tuple[NamedInstance, ...]] = {}
+    #: the list of all services.
+    names: tuple[ServiceName, ...] | None = None
+
 
 class RenderOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """One template with all the data that does not change."""
+    """One template, with the data that is known already."""
 
     data: str = ""
     #: instead of `data`: a file of the task.
@@ -18,20 +32,26 @@ class RenderOrder(msgspec.Struct, frozen=True, kw_only=True):
     reads_files: bool = False
     #: the text is read as variables.
     is_env: bool = False
-    env: dict[str, str] = {}
     now_ns: int = 0
-
-
-class FilesGiven(msgspec.Struct, frozen=True, kw_only=True):
-    """Files that the helper asked for: path -> content."""
-
-    files: dict[str, bytes]
+    given: DataGiven = DataGiven()
 
 
 class RenderAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one pass: files that it lacks, a fault, or the text."""
+    """What came of one pass: data that it lacks, a fault, or the text."""
 
-    missing: tuple[str, ...] = ()
+    #: files, variables and services that are missing; the empty name of a service is the list of all.
+    files: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    services: tuple[str, ...] = ()
+    #: all services that were read or are missing.
+    read: tuple[str, ...] = ()
     fault: str = ""
     text: bytes = b""
     variables: dict[str, str] = {}
+    #: it read the clock: the text as it would be at another time, always the same one.
+    timeless: bytes | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is missing; it may be a fault."""
+        return not (self.files or self.env or self.services)
