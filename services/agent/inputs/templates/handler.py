@@ -19,6 +19,7 @@ from services.agent.inputs.forked_helpers import Helper, Helpers
 from services.agent.inputs.input_handler import InputContext, InputFailed
 from services.agent.inputs.places import resolve_place
 from services.agent.inputs.templates.render_order import FilesGiven, RenderAnswer, RenderOrder
+from services.agent.inputs.templates.service_directory import ServiceSource
 from services.agent.inputs.templates.settings import TemplateSettings
 from services.agent.safe_open import is_swapped, open_below, open_regular, replace_below
 from shared.core.runtime.agent_messages import TaskInput
@@ -60,8 +61,16 @@ class TemplateHandler:
     #: bounded here, so that a start does not wait for those of other tasks in its own time.
     timeout_s: float | None = None
 
-    def __init__(self, top: Path, view: TaskView, settings: TemplateSettings | None = None) -> None:
+    def __init__(
+        self,
+        top: Path,
+        view: TaskView,
+        settings: TemplateSettings | None = None,
+        *,
+        services: ServiceSource | None = None,
+    ) -> None:
         self._top = top
+        self._services = services
         self._view = view
         self._denied = (settings or TemplateSettings()).denied
         self._helpers = Helpers(_HELPER)
