@@ -84,7 +84,7 @@ class ServiceTracker:
         if self.due:
             return 1
         times_ns = [self._not_before_ns.get(one, 1) for one in self._marked]
-        if self._are_names_due and not self._unread:
+        if self._may_list:
             times_ns.append(max(self._names_not_before_ns, 1))
         return min(times_ns, default=0)
 
@@ -129,7 +129,7 @@ class ServiceTracker:
 
     def names(self, now_ns: int) -> ServiceNamesProjection | None:
         """Return the names of all services that have an instance; None: the list is not due."""
-        if not self._are_names_due or self._unread or now_ns < self._names_not_before_ns:
+        if not self._may_list or now_ns < self._names_not_before_ns:
             return None
         self._are_names_due = False
         state, count = self._state, len(self._tags)
@@ -146,6 +146,11 @@ class ServiceTracker:
         )
 
     # ---- inside ----
+
+    @property
+    def _may_list(self) -> bool:
+        """Whether the list of names is due. Before the cluster has an id there is no state to list."""
+        return bool(self._are_names_due and not self._unread and self._state.policy.cluster_id)
 
     def _list(self, name: str, instances: list[ServiceInstance]) -> None:
         """Note the tags of a service for the list of names, and whether the list changed."""

@@ -20,10 +20,13 @@ from services.agent.inputs.templates.service_directory import (
     READS_MAX,
     SILENCE_S,
     ServiceDirectory,
+    ServiceSource,
     ServiceUnusable,
 )
 from shared.bus.connection.nats_client import BusClient
+from shared.gotemplate.data import NamedInstance, ServiceName
 from shared.protocol import subjects
+from tests.fixed_services import FixedServices
 
 _GET = f"{subjects.js_direct_get('VIEW')}."
 NAMES = subjects.VIEW_SERVICE_NAMES
@@ -546,3 +549,28 @@ def test_a_cancelled_question_leaves_nothing_behind() -> None:
         assert sorted(world.forgotten) == ["view.service.db", "view.service.web"]
 
     play(story)
+
+
+def test_services_in_memory_behave_alike() -> None:
+    """The source for tests of templates waits for what is not set, and wakes by another version alone."""
+
+    async def story() -> None:
+        one: ServiceSource = (fixed := FixedServices(web=()))
+        seen = {"web": (await one.service("web")).version, ALL: 1}
+        unset, names = (
+            asyncio.ensure_future(one.service("db")),
+            asyncio.ensure_future(one.services()),
+        )
+        fixed.set("web")
+        waits = asyncio.ensure_future(one.changed(seen))
+        await asyncio.sleep(0)
+        assert not (waits.done() or unset.done() or names.done())
+        fixed.set("db")
+        fixed.set_names(ServiceName("db"))
+        fixed.set("web", NamedInstance(port=80))
+        await waits
+        assert [each.name for each in (await names).names] == ["db"]
+        assert [each.port for each in (await one.service("web")).instances] == [80]
+        assert (await unset).instances == ()
+
+    asyncio.run(story())

@@ -207,6 +207,15 @@ def test_names_are_listed_where_there_are_none() -> None:
     assert names(one.land(one.start())) == []
 
 
+def test_before_there_is_a_cluster_nothing_is_listed() -> None:
+    """A view that has read an empty log lists nothing; the list follows with the first records."""
+    one = Story()
+    records, one.records = one.records, []
+    assert not puts(one.start())
+    one.records = records
+    assert one.land(one.later())[NAMES]["cluster_id"] == "c1"
+
+
 def test_the_list_waits_until_every_service_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A list with a part of the services would say that the others have no instance."""
     monkeypatch.setattr(service_tracker, "INSTANCES_PER_TICK", 1)

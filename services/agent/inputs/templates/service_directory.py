@@ -120,7 +120,8 @@ class _Followed:
 
     def is_outdated_by(self, stamp: Stamp) -> bool:
         """Say whether a value is newer, or of another cluster."""
-        return stamp[0] != self.stamp[0] or stamp[1:] > self.stamp[1:]
+        is_other = not self.version or stamp[0] != self.stamp[0]
+        return is_other or stamp[1:] > self.stamp[1:]
 
 
 class ServiceDirectory:
