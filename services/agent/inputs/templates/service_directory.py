@@ -38,7 +38,7 @@ _READ_S = 2.0
 #: A value of which nothing was heard is read again within this time.
 SILENCE_S = 30.0
 #: A new subscription may not have reached the server of the publisher when the value is read first.
-_FIRST_SILENCE_S = 4.0
+_FIRST_SILENCE_S = 9.0
 #: Between two tries where there is no answer, or no value yet.
 _RETRY_S = 1.0
 #: A reconnect is noticed so late at most.
@@ -320,7 +320,7 @@ class ServiceDirectory:
         if one.reads:
             silence_s = _FIRST_SILENCE_S if one.reads == 1 else SILENCE_S
             part = crc32(one.name.encode(), self._salt) % 1_000 / 1_000
-            one.read_s = self._clock() + silence_s * (2 + part) / 3
+            one.read_s = self._clock() + silence_s * (1 + 2 * part) / 3
 
     def _look_up(self, name: str) -> None:
         """Ask the list of names whether a service has an instance."""
