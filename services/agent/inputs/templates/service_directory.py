@@ -360,8 +360,15 @@ class ServiceDirectory:
             found = _names_value(data) if name == ALL else _service_value(name, data)
         except _UNREADABLE:
             found = None
-        self.ignored += found is None
+        if found is None:
+            self._ignore(name)
         return found
+
+    def _ignore(self, name: str) -> None:
+        """Count a value that cannot be used, and log the first, the second, the fourth, and so on."""
+        self.ignored += 1
+        if not self.ignored & (self.ignored - 1):
+            log.warning("service.unreadable", service=name or "names", count=self.ignored)
 
     def _learn(self, one: _Followed, found: "_Value") -> None:
         """Note what is known now; where it is something else, wake all waiting questions."""
