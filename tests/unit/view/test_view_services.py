@@ -227,6 +227,23 @@ def test_the_list_waits_until_every_service_was_read(monkeypatch: pytest.MonkeyP
     assert names(one.land(one.later())) == [("api", ["blue"]), ("web", ["blue"])]
 
 
+def test_a_service_that_its_job_forgot_at_the_start_does_not_hold_the_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its last version that declares it is dropped before its instances were read: then it is published as empty."""
+    monkeypatch.setattr(service_tracker, "INSTANCES_PER_TICK", 0)
+    one = story(WEB)
+    assert NAMES not in one.land(one.start())
+    one.log(stop(0, 1))
+    group = GroupSpec(name="g", count=2, cpu_mhz=100, memory_mib=64)
+    for version in range(1, 11):
+        one.text("j", version, b'{"ID":"j"}', (group,))
+    one.feed()
+    monkeypatch.setattr(service_tracker, "INSTANCES_PER_TICK", 9)
+    value = one.land(one.later())
+    assert (value[SUBJECT]["total"], names(value)) == (0, [])
+
+
 def test_a_service_that_ended_while_no_view_ran_is_published_empty() -> None:
     """The list that stands tells a view that began behind it which values are of no service any more."""
     one = story(WEB)
