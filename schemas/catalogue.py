@@ -84,6 +84,7 @@ MESSAGES: tuple[type[Wire], ...] = (
     projections.JobProjection,
     projections.NodeSummary,
     projections.ServiceProjection,
+    projections.ServiceNamesProjection,
     submissions.JobSubmission,
     submissions.JobsSubmission,
     submissions.JobNamed,

@@ -365,6 +365,8 @@ class ServiceInstance(Wire, frozen=True, kw_only=True, omit_defaults=False):
     alloc: str = ""
     #: of the allocation in its deployment: healthy, unhealthy, or empty.
     health: str = ""
+    #: of the node.
+    datacenter: str = ""
 
 
 class ServiceProjection(Wire, frozen=True, kw_only=True, omit_defaults=False):
@@ -375,6 +377,26 @@ class ServiceProjection(Wire, frozen=True, kw_only=True, omit_defaults=False):
     service: str
     #: by job, group and index; at most 1000, of more the passing ones first.
     instances: tuple[ServiceInstance, ...] = ()
+    #: how many there are.
+    total: int = 0
+    #: as in NodeProjection.
+    incarnation: int = 0
+
+
+class ServiceTags(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """The name of a service that has an instance, with the tags of all its instances."""
+
+    name: str
+    tags: tuple[str, ...] = ()
+
+
+class ServiceNamesProjection(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """`view.services`: the names of all services that have an instance. What is not among them has none."""
+
+    cluster_id: str
+    seq: int
+    #: by name; at most 10,000.
+    services: tuple[ServiceTags, ...] = ()
     #: how many there are.
     total: int = 0
     #: as in NodeProjection.

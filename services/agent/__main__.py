@@ -50,6 +50,7 @@ from services.agent.host_volumes import HostVolumes, read_host_volumes
 from services.agent.inputs.artifacts.settings import artifact_settings, bus_hosts
 from services.agent.inputs.input_handler import InputHandler
 from services.agent.inputs.templates.handler import TemplateHandler, task_view
+from services.agent.inputs.templates.service_directory import ServiceDirectory, ServiceSource
 from services.agent.inputs.templates.settings import TemplateSettings, template_settings
 from services.agent.node_reconciler import AgentLimits
 from services.agent.node_rpc.server import NodeRpcServer
@@ -57,7 +58,7 @@ from services.agent.role import Agent
 from services.agent.run_as import run_as
 from services.agent.tasks.operator_orders import SOURCE
 from services.agent.tasks.task_resources import HOST_NETWORK
-from shared.bus.process.runner import BeforeEnd, run_role
+from shared.bus.process.runner import BeforeEnd, SideTask, run_role
 from shared.bus.process.settings import configure_logging, run_settings, settings_from
 from shared.bus.shell.shell import EffectHandler, Shell
 from shared.core.runtime.input_specs import ARTIFACT
@@ -163,10 +164,15 @@ def _drivers(own: AgentSettings, home: DataDir) -> dict[str, Driver]:
 
 
 def _input_handlers(
-    home: DataDir, drivers: Mapping[str, Driver], templated: TemplateSettings, bus_url: str
+    home: DataDir,
+    drivers: Mapping[str, Driver],
+    templated: TemplateSettings,
+    bus_url: str,
+    *,
+    services: ServiceSource,
 ) -> dict[str, InputHandler]:
     artifacts = artifact_settings(os.environ)
-    templates = TemplateHandler(home.top, task_view(drivers), templated)
+    templates = TemplateHandler(home.top, task_view(drivers), templated, services=services)
     if find_spec("urllib3") is None:
         log.info("inputs.skipped", kind=ARTIFACT, reason=missing_extra("urllib3"))
         return {templates.kind: templates}
@@ -323,6 +329,20 @@ def _warn_of_torn_journal(home: DataDir) -> None:
         log.warning("journal.torn", dropped_bytes=home.journal.torn_bytes)
 
 
+def _beside(
+    finder: FingerprintRefresher, services: ServiceDirectory, executors: Sequence[TaskExecutor]
+) -> SideTask:
+    async def beside(shell: Shell) -> None:
+        await asyncio.gather(
+            finder.watch(
+                lambda one: shell.inject([one]), lambda: sum(executors[0].disk_mib().values())
+            ),
+            services.run(lambda: shell.bus),
+        )
+
+    return beside
+
+
 def _leave(own: AgentSettings, agent: Agent, executors: Sequence[TaskExecutor]) -> BeforeEnd:
     async def leave(shell: Shell, again: asyncio.Event) -> None:
         await end_tasks(
@@ -357,8 +377,8 @@ def main() -> int:
             return _retire(home, drivers)
         end_orphans(home, _groups(drivers, home))
         directories = AllocDirs(home.top, memory=own.secrets_memory)
-        templated = template_settings(os.environ)
-        handlers = _input_handlers(home, drivers, templated, settings.nats_url)
+        templated, services = template_settings(os.environ), ServiceDirectory()
+        handlers = _input_handlers(home, drivers, templated, settings.nats_url, services=services)
         finder = _finder(own, home, directories, drivers, offers=(volumes, templated))
         spec = finder.find()
         agent, given = _agent(own, home, spec), _given(own, home, spec)
@@ -384,17 +404,12 @@ def main() -> int:
         executors.append(executor)
         return executor.performers()
 
-    async def watch(shell: Shell) -> None:
-        await finder.watch(
-            lambda one: shell.inject([one]), lambda: sum(executors[0].disk_mib().values())
-        )
-
     code = run_role(
         cast("Role", agent),
         settings,
         node_id=own.node_id,
         performers_of=performers_of,
-        side_task=watch,
+        side_task=_beside(finder, services, executors),
         before_end=_leave(own, agent, executors) if own.end_tasks else None,
         carriers={SOURCE: hands.carry},
         given=given,

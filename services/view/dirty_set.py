@@ -35,6 +35,7 @@ from schemas.nodes import (
     NodeRefused,
     NodeRegistered,
     NodesCollected,
+    NodeSpec,
     NodesStatusChanged,
     PoolDeclared,
 )
@@ -132,7 +133,7 @@ class DirtySet:
     def pending(self) -> bool:
         """Whether anything urgent is marked."""
         some = bool(self.jobs or self.submissions or self.tombstones or self.departed_services)
-        return some or self.desired.any() or self.summary.any()
+        return self.all_services or some or self.desired.any() or self.summary.any()
 
 
 #: Marks the effects of an event, given the seq of its transaction.
@@ -249,12 +250,12 @@ class DirtyTracker:
             marks.jobs[table.groups.job_ids[ref]] = None
 
     def _moved(self, event: NodeRegistered, _seq: int) -> None:
-        """Mark what runs on a node that is about to have other addresses: services are published with them."""
+        """Mark what runs on a node that is about to have other addresses or another datacenter: services have them."""
         row = self._state.fleet.row_of.get(event.spec.node_id)
         if row is None:
             return
-        before = node_addresses(self._state.fleet.specs[row].attributes)
-        if before != node_addresses(event.spec.attributes):
+        before = self._state.fleet.specs[row]
+        if _place(before) != _place(event.spec):
             table = self._state.allocations
             rows = table.on_nodes(np.asarray([row], dtype=np.int32))
             for ref in np.unique(table.group[rows]).tolist():
@@ -353,6 +354,10 @@ class DirtyTracker:
         if isinstance(event, SubmissionRefused) and event.reused_id:
             self._marks.submissions[event.reused_id] = None
         self._marks.jobs[event.job_id] = None
+
+
+def _place(spec: NodeSpec) -> tuple[dict[str, str], str]:
+    return node_addresses(spec.attributes), spec.datacenter
 
 
 def node_tombstones(state: State, row: int, seq: int) -> dict[str, bytes]:

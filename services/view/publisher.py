@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from schemas.base import JobId, NodeId, Wire
 from schemas.envelope import ENCODER
-from schemas.projections import JobProjection
+from schemas.projections import JobProjection, ServiceNamesProjection
 from services.view.dirty_set import DirtySet, Row
-from services.view.service_tracker import INSTANCE_NS, ServiceTracker
+from services.view.service_tracker import INSTANCE_NS, NAME_NS, ServiceTracker
 from shared.core.columns import Rows, grown
 from shared.core.runtime.messages import Effect, Message, Put, PutDone, PutRefused
 from shared.core.runtime.step import Step
@@ -53,7 +53,7 @@ FLIGHT_NS = 5_000_000_000
 TOMBSTONE_TTL_S = 3_600
 
 NODE, SUMMARY, JOB, SUBMISSION, TOMBSTONE = "node", "summary", "job", "submission", "last_word"
-SERVICE = "service"
+SERVICE, SERVICE_NAMES = "service", "service_names"
 #: Kinds of values that are published once.
 _PUBLISHED_ONCE = frozenset({SUBMISSION, TOMBSTONE})
 A = TypeVar("A")
@@ -182,6 +182,8 @@ class Publisher:
             self._subject_seqs.pop(subject, None)
         elif self._is_newer(answer.data, flight):
             self._mark_again(flight)
+            if flight.kind == SERVICE_NAMES:
+                self._services.published_names(_names(answer.data))
         elif flight.kind == SUBMISSION:
             del self._subject_seqs[subject]
 
@@ -209,6 +211,8 @@ class Publisher:
                 self.marks.jobs[JobId(flight.identifier)] = None
             case "service":
                 self._services.due[flight.identifier] = None
+            case "service_names":
+                self._services.names_changed()
             case "submission":
                 self.marks.submissions[flight.identifier] = None
             case _:
@@ -376,6 +380,15 @@ class Publisher:
             flight = PutInFlight(SERVICE, name, step.now_ns)
             ttl_s = 0 if one.instances else TOMBSTONE_TTL_S
             self._put(step, subject, ENCODER.encode(one), flight, ttl_s=ttl_s)
+        self._publish_service_names(step)
+
+    def _publish_service_names(self, step: Step) -> None:
+        """Publish the list of names, behind the values that it is made of."""
+        subject = subjects.VIEW_SERVICE_NAMES
+        if subject not in self._in_flight and (names := self._services.names(step.now_ns)):
+            self.cost_ns += len(names.services) * NAME_NS
+            flight = PutInFlight(SERVICE_NAMES, "", step.now_ns)
+            self._put(step, subject, ENCODER.encode(names), flight)
 
     def _submissions(self, step: Step) -> None:
         marked = self.marks.submissions
@@ -398,6 +411,16 @@ class Publisher:
                 PutInFlight(TOMBSTONE, subject, step.now_ns),
                 ttl_s=TOMBSTONE_TTL_S,
             )
+
+
+def _names(standing: bytes) -> list[str]:
+    """Names in a published list; none where it cannot be read."""
+    try:
+        return [
+            one.name for one in msgspec.json.decode(standing, type=ServiceNamesProjection).services
+        ]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return []
 
 
 def _too_large(flight: PutInFlight, size: int) -> str:

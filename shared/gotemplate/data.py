@@ -54,7 +54,7 @@ class TemplateData(Protocol):
         raise NotImplementedError
 
     def service(self, name: str) -> Sequence[NamedInstance] | None:
-        """List the healthy instances of a service."""
+        """List the instances of a service, whatever their checks say."""
 
     def services(self) -> Sequence[ServiceName] | None:
         """List all services."""

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from schemas.projections import ServiceInstance
 from shared.jobspec.nomad.job import TaskGroup
 from shared.jobspec.nomad.services import Check, Service
 
@@ -59,6 +60,11 @@ def resolved(text: str, values: Mapping[str, str]) -> str:
     if "${" not in text:
         return text
     return _REFERENCE.sub(lambda found: values.get(found.group(1), found.group(0)), text)
+
+
+def registration_id(one: ServiceInstance) -> str:
+    """Return the id of an instance, in the form of Nomad's registrations."""
+    return f"_nomad-{one.task or 'group'}-{one.alloc}-{one.service}-{one.port}"
 
 
 class NamedCheck(NamedTuple):

@@ -22,6 +22,7 @@ from schemas.projections import (
     NodeSummary,
     PlanQuery,
     Query,
+    ServiceNamesProjection,
     ServiceProjection,
 )
 from schemas.submissions import (
@@ -39,6 +40,7 @@ from shared.protocol import subjects
 from shared.protocol.operator_verbs import VERBS
 
 ANY_CLIENT = "any client, in any language"
+_AGENTS_TOO = f"agents, {ANY_CLIENT}"
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
@@ -275,8 +277,17 @@ def _projections() -> tuple[Subject, ...]:
             "view_service",
             subjects.view_service("SERVICE"),
             ServiceProjection,
+            hears=_AGENTS_TOO,
             kept="in memory, the last value; an hour once it has no instance",
             what="The instances of a service, with the status of their checks.",
+        ),
+        value(
+            "VIEW_SERVICE_NAMES",
+            subjects.VIEW_SERVICE_NAMES,
+            ServiceNamesProjection,
+            hears=_AGENTS_TOO,
+            kept="in memory, the last value",
+            what="The names of all services that have an instance, with their tags.",
         ),
         value(
             "view_submission",
@@ -362,6 +373,7 @@ PATTERNS: tuple[SubjectPattern, ...] = tuple(
         ("LEASES", "leases of all workers: what EVAL holds"),
         ("NODES", "projections of all nodes: what NODE holds"),
         ("VIEWS", "everything published for readers: what VIEW holds"),
+        ("VIEW_SERVICES", "where all services are: what agents may read of VIEW, with their names"),
         ("HEARTBEATS", "heartbeats of all nodes"),
         ("GAUGES", "values of all gauges: what the timekeeper listens on"),
         ("PRESENCES", "presence of all instances"),

@@ -139,6 +139,11 @@ def view_service(name: str) -> str:
     return f"view.service.{id_token(name)}"
 
 
+#: Where the instances of every service are, and the names of all services.
+VIEW_SERVICES = "view.service.*"
+VIEW_SERVICE_NAMES = "view.services"
+
+
 def view_submission(submission_id: str) -> str:
     """The verdict of a submission."""
     return f"view.submission.{id_token(submission_id)}"

@@ -171,6 +171,7 @@ def _of_alloc(state: State, job: JobSpec, group: TaskGroup, row: int) -> Iterato
             node=fleet.ids[node],
             alloc=alloc_id(int(table.key[row])),
             health=HEALTHS[int(table.health[row])],
+            datacenter=fleet.specs[node].datacenter,
         )
 
 

@@ -85,11 +85,13 @@ def test_a_reply_subject_reaches_no_stream(bus: Bus, who: str) -> None:
         login = public(bus) if who == "public" else bus.node_login("n1")
         async with bus.client() as admin, bus.client(login) as thief:
             await admin.request_raw(subjects.node("n1"), b"projection")
+            await admin.request_raw(subjects.view_service("web"), b"instances")
             await admin.request_raw(TX, b"fact")
             before = await state_of_all(admin)
             traps = [TX, subjects.command("job"), subjects.node("n2"), "$KV.LEADER.plan_applier"]
             asks = [subjects.jobs("submit"), subjects.js_direct_get("NODE", subjects.node("n1"))]
             asks += [subjects.heartbeat("n1"), subjects.js_direct_get("LOG_1")]
+            asks += [subjects.js_direct_get("VIEW", subjects.view_service("web"))]
             for trap in traps:
                 for ask in asks:
                     thief.send(ask, b'{"seq":1,"batch":1}', trap.encode())
@@ -288,6 +290,56 @@ def test_a_node_reads_only_its_own_projection(bus: Bus) -> None:
         assert len(errors) == 4 + 6
 
     run(story())
+
+
+@pytest.mark.parametrize("who", ["node", "fleet"])
+def test_a_node_reads_services_and_nothing_else_of_the_view(bus: Bus, who: str) -> None:
+    """33: values of services and their names, live and by direct get; no job, node or verdict, by no way of asking."""
+
+    async def story() -> None:
+        await bus.bootstrap()
+        errors: list[str] = []
+        login = bus.node_login("n1") if who == "node" else bus.login("fleet")
+        open_ = {subjects.view_service("web"): b"web", subjects.VIEW_SERVICE_NAMES: b"names"}
+        closed = [subjects.view_job("j"), subjects.view_node("n2"), subjects.view_submission("s")]
+        async with bus.client() as admin, bus.client(login, errors) as node:
+            heard: list[bytes] = []
+            traps = [*closed, subjects.VIEWS, "view.*", "view.*.web", "view.job.*", "_INBOX.>"]
+            for subject in (*traps, *open_):
+                await node.listen(subject, lambda _s, _r, _h, data: heard.append(data))
+            await settled(node)
+            for subject in closed:
+                await admin.request_raw(subject, b"secret")
+            for subject, value in open_.items():
+                await admin.request_raw(subject, value)
+            await until(lambda: len(heard) == len(open_))
+            bodies = [b"", *map(msgspec.json.encode, smuggled_asks(closed[0]))]
+            for subject, value in open_.items():
+                ask = subjects.js_direct_get("VIEW", subject)
+                found = [(await node.request_raw(ask, body))[1] for body in bodies]
+                assert found[0] == value
+                assert set(found) <= {value, b""}, subject
+            asks = [subjects.js_direct_get("VIEW", subject) for subject in closed]
+            asks += [subjects.js_direct_get("VIEW"), subjects.js_direct_get("VIEW", subjects.VIEWS)]
+            asks += [subjects.js_message_get("VIEW"), subjects.js_consumer_create("VIEW", "x")]
+            for ask in (*asks, subjects.js_stream_info("VIEW"), subjects.query("service")):
+                node.send(ask, bodies[1], b"_INBOX.other.1")
+            await settled(node, admin)
+        assert sorted(heard) == [b"names", b"web"]
+        assert len(errors) == len(traps) + len(asks) + 2
+
+    run(story())
+
+
+def smuggled_asks(subject: str) -> list[dict[str, object]]:
+    """Bodies of a direct get that name another subject than the one that is asked."""
+    return [
+        {"last_by_subj": subject},
+        {"multi_last": [subject]},
+        {"seq": 1},
+        {"seq": 1, "next_by_subj": subject},
+        {"batch": 9, "seq": 1, "next_by_subj": subject},
+    ]
 
 
 @pytest.mark.parametrize("who", ["public", "node", *accounts.ROLES])

@@ -1148,6 +1148,8 @@ class ServiceInstance(msgspec.Struct, frozen=True, kw_only=True):
     alloc: str = ""
     #: of the allocation in its deployment: healthy, unhealthy, or empty.
     health: str = ""
+    #: of the node.
+    datacenter: str = ""
 
 
 class ServiceAnswer(msgspec.Struct, frozen=True, kw_only=True):

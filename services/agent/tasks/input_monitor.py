@@ -9,6 +9,7 @@ by chance: the pause before it is drawn from the allocation's key.
 from collections.abc import Iterable, Mapping
 
 from services.agent.reports import Reports
+from services.agent.tasks.environment import interpolate, node_variables
 from services.agent.tasks.resolved_inputs import ChangeAction
 from services.agent.tasks.runtime_state import AllocRuntime, TaskPhase, TaskRuntime
 from services.agent.tasks.supervisor import AgentStep, Supervisor, compose_run
@@ -56,7 +57,7 @@ class InputMonitor:
         for key in keys:
             alloc = self._allocs.get(key)
             if alloc is None:
-                self._forget(key, turn)
+                self._forget(key)
                 continue
             for task in alloc.tasks.values():
                 if task.plan.inputs or task.changed:
@@ -121,10 +122,10 @@ class InputMonitor:
             return None
         return alloc, task
 
-    def _forget(self, key: int, turn: AgentStep) -> None:
+    def _forget(self, key: int) -> None:
+        # Its tasks are dead, and not followed any more.
         for name in self._sent.pop(key, {}):
             self._drop(key, name)
-            turn.act(_nothing(key, name))
 
     def _drop(self, key: int, name: str) -> None:
         self._due.pop((key, name), None)
@@ -137,7 +138,7 @@ class InputMonitor:
         sent = self._sent.setdefault(alloc.key, {})
         if task.phase is TaskPhase.DEAD or task.stopping:
             if sent.pop(name, None) is not None:
-                turn.act(_nothing(alloc.key, name))
+                turn.act(_nothing(alloc, name))
             self._drop(alloc.key, name)
             task.changed.clear()
             return
@@ -159,7 +160,7 @@ class InputMonitor:
             return
         if not names:
             del sent[name]
-            turn.act(_nothing(alloc.key, name))
+            turn.act(_nothing(alloc, name))
             return
         # The same was composed for the start of the run.
         launch, inputs = compose_run(alloc, task, self._supervisor.node)
@@ -246,6 +247,8 @@ class InputMonitor:
         actions: Mapping[str, ChangeAction],
         turn: AgentStep,
     ) -> None:
+        launch, _ = compose_run(alloc, task, self._supervisor.node)
+        values = {**node_variables(self._supervisor.node), **launch.env}
         for one, action in actions.items():
             script = (alloc.key, task.plan.name, one)
             if action.mode != "script" or script in self._scripts:
@@ -258,7 +261,7 @@ class InputMonitor:
                     task=task.plan.name,
                     run=task.run,
                     input=one,
-                    command=action.command,
+                    command=tuple(interpolate(word, values) for word in action.command),
                     timeout_ns=action.timeout_ns,
                 )
             )
@@ -268,5 +271,7 @@ def _action(task: TaskRuntime, name: str) -> ChangeAction | None:
     return next((one.on_change for one in task.plan.inputs if one.name == name), None)
 
 
-def _nothing(key: int, name: str) -> WatchInputs:
-    return WatchInputs(key=key, alloc_id="", task=name, run=0, launch=_NO_LAUNCH)
+def _nothing(alloc: AllocRuntime, name: str) -> WatchInputs:
+    """Follow nothing of a task."""
+    alloc_id = alloc.desired.alloc_id
+    return WatchInputs(key=alloc.key, alloc_id=alloc_id, task=name, run=0, launch=_NO_LAUNCH)

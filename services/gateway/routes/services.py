@@ -13,6 +13,7 @@ from services.gateway.nomad.source import Object
 from services.gateway.routes.agent import DATACENTER
 from services.gateway.routes.lookup import find_alloc, find_job
 from shared.errors import CommandInvalid
+from shared.jobspec.service_names import registration_id
 
 _TABLES = ("allocations", "jobs")
 
@@ -62,7 +63,7 @@ def _registration(call: Call, one: ServiceInstance) -> Object:
     """An instance as Nomad registers it."""
     index = call.role.changes.newest(_TABLES)
     return {
-        "ID": f"_nomad-{one.task or 'group'}-{one.alloc}-{one.service}-{one.port}",
+        "ID": registration_id(one),
         "ServiceName": one.service,
         "Namespace": "default",
         "NodeID": node_uuid(one.node),

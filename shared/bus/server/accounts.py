@@ -200,6 +200,8 @@ def inbox_prefix(name: str) -> str:
 # ---- permissions ----
 
 _REPLIES = ("_INBOX.>", "_R_.>")
+#: Where services are, and their names: public within the cluster, so that templates of any node may name any service.
+_DIRECTORY = (subjects.VIEW_SERVICES, subjects.VIEW_SERVICE_NAMES)
 
 
 def _reads(stream: str) -> tuple[str, ...]:
@@ -306,6 +308,11 @@ def role_user(role: str, password: str) -> BusUser:
     )
 
 
+def _directory_reads() -> tuple[str, ...]:
+    """What nodes read of services, by direct get: `_DIRECTORY` once more. Nothing else of VIEW (ADR 37)."""
+    return tuple(subjects.js_direct_get(streams.VIEW.name, one) for one in _DIRECTORY)
+
+
 def agent_user(node_id: str, password: str) -> BusUser:
     """The NODES user of one node's agent: every subject names its own token."""
     name = node_user(node_id)
@@ -317,10 +324,12 @@ def agent_user(node_id: str, password: str) -> BusUser:
             subjects.heartbeat(node_id),
             subjects.node_query(node_id),
             subjects.js_direct_get(streams.NODE.name, subjects.node(node_id)),
+            *_directory_reads(),
         ),
         subscribe=(
             subjects.node(node_id),
             subjects.node_rpc(node_id, "*"),
+            *_DIRECTORY,
             f"{inbox_prefix(name)}.>",
         ),
         answers=True,
@@ -341,8 +350,9 @@ def fleet_user(password: str) -> BusUser:
             subjects.HEARTBEATS,
             subjects.query("job_version"),
             subjects.js_direct_get(streams.NODE.name, subjects.NODES),
+            *_directory_reads(),
         ),
-        subscribe=(subjects.NODES, f"{inbox_prefix(FLEET)}.>"),
+        subscribe=(subjects.NODES, *_DIRECTORY, f"{inbox_prefix(FLEET)}.>"),
     )
 
 
@@ -411,8 +421,13 @@ def _node_imports() -> list[str]:
         subjects.query("job_version"),
         subjects.NODE_QUERIES,
         subjects.js_direct_get(streams.NODE.name, subjects.NODES),
+        *_directory_reads(),
     )
-    return [*(_imported("service", s) for s in asked), _imported("stream", subjects.NODES)]
+    followed = (subjects.NODES, *_DIRECTORY)
+    return [
+        *(_imported("service", s) for s in asked),
+        *(_imported("stream", s) for s in followed),
+    ]
 
 
 def _public_imports() -> list[str]:

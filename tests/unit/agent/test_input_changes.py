@@ -175,10 +175,11 @@ def test_a_change_between_two_runs_is_in_the_next() -> None:
 
 
 def test_a_script_runs_in_the_task() -> None:
-    """Its command has its arguments; an error is an event, and the task runs on (S33)."""
-    story = templated(SCRIPT).step(change())
-    (script,) = story.did(RunChangeScript)
-    assert (script.command, script.timeout_ns) == (("/bin/reload", "x"), 5 * SECOND)
+    """Its command has its arguments, with their references filled in; an error is an event, and the task runs on (S33)."""
+    script = {**SCRIPT, "ChangeScript": {"Command": "/bin/reload", "Args": ["${NOMAD_TASK_NAME}"]}}
+    story = templated(script).step(change())
+    (effect,) = story.did(RunChangeScript)
+    assert (effect.command, effect.timeout_ns) == (("/bin/reload", "main"), 5 * SECOND)
     story.step(script_ended("exit code 1"))
     assert events(story)[-1] == ("Template", f"change_script of {ONE} failed: exit code 1")
     assert story.state().status == "running"

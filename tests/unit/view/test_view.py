@@ -68,11 +68,12 @@ def test_nothing_is_published_before_the_log_is_replayed() -> None:
 
 
 def test_everything_is_published_at_first() -> None:
-    """After catching up every node, job and verdict has its value."""
+    """After catching up every node, job and verdict has its value, and the names of services."""
     story = small()
     seen = story.land(story.start())
     nodes = {subjects.node(n) for n in ("n1", "n2")} | {subjects.view_node(n) for n in ("n1", "n2")}
-    assert set(seen) == nodes | {subjects.view_job("j"), subjects.view_submission("s-j-0")}
+    jobs = {subjects.view_job("j"), subjects.view_submission("s-j-0")}
+    assert set(seen) == nodes | jobs | {subjects.VIEW_SERVICE_NAMES}
     assert seen[subjects.view_job("j")]["groups"]["web"]["pending"] == 2
     assert {(v["cluster_id"], v["seq"] <= 6) for v in seen.values()} == {("c1", True)}
 
@@ -256,6 +257,7 @@ def test_a_thousand_puts_a_tick() -> None:
         assert len([p for p in batch if p.subject.startswith("view.node.")]) <= 1000
         seen.update(story.land(effects))
         effects = story.later(Timer("publish", 0), ms=1000)
+    del seen[subjects.VIEW_SERVICE_NAMES]
     assert len(seen) == 3000
     assert not puts(effects)
 

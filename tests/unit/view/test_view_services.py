@@ -12,14 +12,14 @@ from schemas.jobs import GroupSpec, JobRegistered, JobsCollected
 from schemas.nodes import NodeRegistered, NodeSpec
 from schemas.plans import GroupPlacement, Origin, PlanCommitted, Stops
 from services.view import service_tracker
-from shared.core.runtime.messages import Put, Reconnected
+from shared.core.runtime.messages import Put, PutRefused, Reconnected
 from shared.protocol import subjects
 from tests.unit.query.test_services import CHECK, WEB, story
 from tests.unit.view.view_story import Story, puts
 
 HOUR_S = 3_600
 CHECKED = {**WEB, "Checks": [CHECK]}
-SUBJECT = subjects.view_service("web")
+SUBJECT, NAMES = subjects.view_service("web"), subjects.VIEW_SERVICE_NAMES
 
 
 def published(one: Story, *events: Event, ms: int = 60) -> dict[str, Any]:
@@ -48,9 +48,9 @@ def stop(*rows: int) -> PlanCommitted:
     return PlanCommitted(key=0, job_id=JobId("j"), origin=origin, stops=(Stops(rows=rows),))
 
 
-def second_job(one: Story) -> None:
-    """Another job with an instance of the same service, on the first node."""
-    group = {"Name": "g", "Tasks": [{"Name": "t", "Driver": "x"}], "Services": [WEB]}
+def second_job(one: Story, service: dict[str, Any] = WEB) -> None:
+    """Another job with an instance of the same service, or of another one, on the first node."""
+    group = {"Name": "g", "Tasks": [{"Name": "t", "Driver": "x"}], "Services": [service]}
     text = {"ID": "k", "Name": "k", "TaskGroups": [group]}
     one.log(
         JobRegistered(
@@ -178,3 +178,110 @@ def test_puts_are_fenced_like_other_values() -> None:
         each for each in one.later(ms=60) if isinstance(each, Put) and each.subject == SUBJECT
     ]
     assert put.expected == expected
+
+
+def names(values: dict[str, Any]) -> list[tuple[str, list[str]]]:
+    return [(each["name"], each["tags"]) for each in values[NAMES]["services"]]
+
+
+def test_names_are_listed_with_the_tags_of_all_instances() -> None:
+    """The list changes with names and tags alone, and an instance that ends may take both."""
+    one = story({**CHECKED, "Tags": ["b", "a"]}, {**WEB, "Name": "db"}, {**WEB, "Name": "idle"})
+    value = one.land(one.start())
+    assert names(value) == [("db", ["blue"]), ("idle", ["blue"]), ("web", ["a", "b"])]
+    assert (value[NAMES]["total"], value[NAMES]["cluster_id"]) == (3, "c1")
+    one.log(told("running", "critical"))
+    again = one.land(one.later())
+    assert SUBJECT in again
+    assert NAMES not in again
+    one.log(stop(0))
+    assert NAMES not in one.land(one.later())
+    one.log(stop(1))
+    gone = one.land(one.later())
+    assert (names(gone), gone[NAMES]["total"]) == ([], 0)
+
+
+def test_names_are_listed_where_there_are_none() -> None:
+    """An empty list says that the state was read and no service has an instance."""
+    one = Story()
+    assert names(one.land(one.start())) == []
+
+
+def test_before_there_is_a_cluster_nothing_is_listed() -> None:
+    """A view that has read an empty log lists nothing; the list follows with the first records."""
+    one = Story()
+    records, one.records = one.records, []
+    assert not puts(one.start())
+    one.records = records
+    assert one.land(one.later())[NAMES]["cluster_id"] == "c1"
+
+
+def test_the_list_waits_until_every_service_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list with a part of the services would say that the others have no instance."""
+    monkeypatch.setattr(service_tracker, "INSTANCES_PER_TICK", 1)
+    one = story(WEB)
+    other = {**WEB, "Name": "api"}
+    second_job(one, other)
+    first = one.land(one.start())
+    assert (SUBJECT in first, NAMES in first) == (True, False)
+    assert names(one.land(one.later())) == [("api", ["blue"]), ("web", ["blue"])]
+
+
+def test_a_service_that_its_job_forgot_at_the_start_does_not_hold_the_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its last version that declares it is dropped before its instances were read: then it is published as empty."""
+    monkeypatch.setattr(service_tracker, "INSTANCES_PER_TICK", 0)
+    one = story(WEB)
+    assert NAMES not in one.land(one.start())
+    one.log(stop(0, 1))
+    group = GroupSpec(name="g", count=2, cpu_mhz=100, memory_mib=64)
+    for version in range(1, 11):
+        one.text("j", version, b'{"ID":"j"}', (group,))
+    one.feed()
+    monkeypatch.setattr(service_tracker, "INSTANCES_PER_TICK", 9)
+    value = one.land(one.later())
+    assert (value[SUBJECT]["total"], names(value)) == (0, [])
+
+
+def test_a_service_that_ended_while_no_view_ran_is_published_empty() -> None:
+    """The list that stands tells a view that began behind it which values are of no service any more."""
+    one = story(WEB)
+    started(one)
+    stands = {"cluster_id": "c1", "seq": 1, "services": [{"name": "gone"}, {"name": "web"}]}
+    one.view.step([PutRefused(NAMES, 7, b"{")], one.now_ns)
+    assert "view.service.gone" not in one.land(one.later())
+    one.log(stop(0, 1))
+    effects = one.later()
+    assert NAMES in {each.subject for each in puts(effects)}
+    one.view.step([PutRefused(NAMES, 7, ENCODER.encode(stands))], one.now_ns)
+    value = one.land(one.later())
+    assert (value["view.service.gone"]["total"], names(value)) == (0, [])
+
+
+def test_a_long_list_is_cut_and_says_how_long_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first names are listed, with the number of all; a long list pauses before it is published again."""
+    monkeypatch.setattr(service_tracker, "NAMES_MAX", 1)
+    monkeypatch.setattr(service_tracker, "NAME_NS", 50_000_000)
+    one = story(WEB, {**WEB, "Name": "api"})
+    value = one.land(one.start())
+    assert (names(value), value[NAMES]["total"]) == ([("api", ["blue"])], 2)
+    one.log(stop(0, 1))
+    assert NAMES not in one.land(one.later())
+    assert names(one.land(one.later(ms=1_000))) == []
+
+
+def test_a_node_in_another_datacenter_says_so() -> None:
+    """The datacenter is the node's, so its registration tells it."""
+    one = story(WEB)
+    assert [each["datacenter"] for each in started(one)[SUBJECT]["instances"]] == ["dc1", "dc1"]
+    attributes = {"unique.network.ip-address": "10.0.0.1"}
+    spec = NodeSpec(
+        node_id=NodeId("n1"),
+        cpu_mhz=4000,
+        memory_mib=4096,
+        attributes=attributes,
+        datacenter="dc2",
+    )
+    value = published(one, NodeRegistered(spec=spec, host_id="h-n1", boot_id="b2"))[SUBJECT]
+    assert [each["datacenter"] for each in value["instances"]] == ["dc2", "dc1"]

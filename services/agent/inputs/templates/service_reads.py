@@ -14,6 +14,7 @@ from services.agent.inputs.templates.service_directory import (
     KnownNames,
     KnownService,
     ServiceSource,
+    ServiceUnusable,
 )
 from services.agent.inputs.templates.settings import EVENT
 
@@ -143,7 +144,11 @@ class ServiceReads:
         return asyncio.get_running_loop().create_task(self._ask(name))
 
     async def _ask(self, name: str) -> Known:
-        return await (self._source.services() if name == ALL else self._source.service(name))
+        try:
+            return await (self._source.services() if name == ALL else self._source.service(name))
+        except ServiceUnusable as err:
+            # It may have fewer instances later.
+            raise InputFailed(str(err), recoverable=True, kind=EVENT) from err
 
     def _pending(self) -> set[asyncio.Task[Known]]:
         return {task for task in self._asked.values() if not task.done()}
