@@ -175,7 +175,7 @@ def test_a_change_between_two_runs_is_in_the_next() -> None:
 
 
 def test_a_script_runs_in_the_task() -> None:
-    """Its command has its arguments, with their references filled in; an error is an event, and the task runs on (S33)."""
+    """References in its command are filled in; an error is an event, and the task runs on (S33)."""
     script = {**SCRIPT, "ChangeScript": {"Command": "/bin/reload", "Args": ["${NOMAD_TASK_NAME}"]}}
     story = templated(script).step(change())
     (effect,) = story.did(RunChangeScript)
