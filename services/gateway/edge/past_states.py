@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 from schemas.envelope import RECORD_DECODER
 from services.gateway.edge.faults import HttpFault, unavailable
-from services.gateway.edge.kept_snapshots import KeptSnapshots, take_snapshot
+from services.gateway.edge.kept_snapshots import KeptSnapshot, KeptSnapshots, take_snapshot
 from services.gateway.edge.live_feed import RecordLine, record_lines
 from shared.bus.connection.nats_client import BusClient
 from shared.bus.log import snapshots
@@ -34,8 +34,8 @@ KEPT_MAX, MOVE_MAX = 4, 5_000
 LINES_KEPT = 25
 #: Replays at a time, and seconds that a request waits for its turn.
 REPLAYS_MAX, TURN_S = 2, 20.0
-#: Replay time behind which a snapshot is kept.
-_SNAPSHOT_S = 0.08
+#: CPU time of a replay behind which a snapshot is kept; where making one took longer, that.
+_SNAPSHOT_S = 0.04
 #: Longest time that a replay holds the loop.
 _SLICE_S = 0.02
 
@@ -89,7 +89,7 @@ class _Kept:
         self.bound = bound
         #: (seq, its events) of consecutive records up to the present one.
         self.lines: deque[tuple[int, list[RecordLine]]] = deque(maxlen=LINES_KEPT)
-        #: time that it was replayed since the last snapshot.
+        #: CPU time of its replay since the last snapshot.
         self.replayed_s = 0.0
         self.lock = asyncio.Lock()
         self.used_s = time.monotonic()
@@ -103,6 +103,8 @@ class PastStates:
         self._snapshots = KeptSnapshots() if snapshots is None else snapshots
         self._kept: list[_Kept] = []
         self._replays = asyncio.Semaphore(REPLAYS_MAX)
+        #: CPU time that the last snapshot took.
+        self._snapshot_s = 0.0
 
     async def read(self, seq: int, read: Callable[[HistoricalState], T]) -> T:
         """What `read` makes of the state behind `seq`.
@@ -145,7 +147,7 @@ class PastStates:
 
     def _chosen(self, seq: int, bound: int) -> _Kept:
         """A kept state that is or will be at or little before a seq, else a new one."""
-        near = [one for one in self._kept if one.bound <= seq <= one.bound + MOVE_MAX]
+        near = [one for one in self._kept if self._moves_to(one.bound, seq)]
         if near:
             found = max(near, key=lambda one: one.bound)
         else:
@@ -159,6 +161,11 @@ class PastStates:
         found.used_s = time.monotonic()
         return found
 
+    def _moves_to(self, bound: int, seq: int) -> bool:
+        """Whether a state is moved on to a seq: where two snapshots lie between, one of them is nearer."""
+        between = self._snapshots.count(bound, seq - LINES_KEPT)
+        return bound <= seq <= bound + MOVE_MAX and between < 2
+
     async def _restored(self, seq: int) -> HistoricalState:
         """A state at the newest snapshot before a seq and the LINES_KEPT records that lead to it."""
         past = HistoricalState()
@@ -169,7 +176,7 @@ class PastStates:
         if stored is not None and (known is None or stored.replica.seq > known.seq):
             past.begin_at(stored)
         elif known is not None:
-            past.begin_at(await asyncio.to_thread(known.restored))
+            past.begin_at(await asyncio.to_thread(self._snapshots.restored, known))
         return past
 
     async def _move(self, kept: _Kept, seq: int, look: Look | None = None) -> None:
@@ -187,7 +194,7 @@ class PastStates:
             kept.lines.clear()
         async for took_s in _slices(kept.past, self._source.log, seq, described):
             kept.replayed_s += took_s
-            if kept.replayed_s > _SNAPSHOT_S:
+            if kept.replayed_s > max(_SNAPSHOT_S, self._snapshot_s):
                 await self._keep(kept)
 
     async def _keep(self, kept: _Kept) -> None:
@@ -198,8 +205,14 @@ class PastStates:
         if before is not None and before.seq >= past.replica.seq - LINES_KEPT:
             return
         asides, lease = past.asides(), past.answers.lease
-        made = await asyncio.to_thread(take_snapshot, past.replica, asides, lease, before)
-        self._snapshots.put(made)
+
+        def timed() -> KeptSnapshot:
+            began_s = time.thread_time()
+            made = take_snapshot(past.replica, asides, lease, before)
+            self._snapshot_s = time.thread_time() - began_s
+            return made
+
+        self._snapshots.put(await asyncio.to_thread(timed))
 
     async def replay(self, seq: int, look: Look | None = None) -> HistoricalState:
         """A state of its own at `seq`. Raises HttpFault as `read`.
@@ -246,20 +259,18 @@ def _lines(before: HistoricalState, record: Record) -> list[RecordLine]:
 async def _slices(
     past: HistoricalState, log: RecordReader, seq: int, look: Look | None = None
 ) -> AsyncIterator[float]:
-    """Apply records up to a seq; yields the seconds of each slice. Raises LogError, LogDropped, BusUnavailable."""
+    """Apply records up to a seq; yields the CPU seconds of each slice. Raises LogError, LogDropped, BusUnavailable."""
     while past.replica.seq < seq:
-        batch = await log.read(past.replica.next_seq)
+        batch = await log.read(past.replica.next_seq, min(seq - past.replica.seq, BATCH_RECORDS))
         if not batch:
             raise BusUnavailable(f"the stored log ends at {past.replica.seq}, before {seq}")
-        began_s = time.monotonic()
+        began_s = time.thread_time()
         for record in batch:
-            if record.seq > seq:
-                break
             if look is not None:
                 look(past, record)
             past.apply(record)
-            if (took_s := time.monotonic() - began_s) > _SLICE_S:
+            if (took_s := time.thread_time() - began_s) > _SLICE_S:
                 yield took_s
                 await asyncio.sleep(0)
-                began_s = time.monotonic()
-        yield time.monotonic() - began_s
+                began_s = time.thread_time()
+        yield time.thread_time() - began_s

@@ -141,7 +141,7 @@ def test_equal_tables_are_kept_once(records: list[Record]) -> None:
         for name, data in made.tables.items():
             if before is not None and before.digests[name] == made.digests[name]:
                 assert data is before.tables[name]
-        assert made.restored().replica.state.hashes() == past.state.hashes()
+        assert kept.restored(made).replica.state.hashes() == past.state.hashes()
         kept.put(made)
     assert len(kept) == 4
     gaps = [later - earlier for earlier, later in zip([0, *kept.seqs], kept.seqs, strict=False)]
