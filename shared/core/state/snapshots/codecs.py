@@ -25,7 +25,7 @@ _HEAD = 17
 #: A piece has a few hundred entries of at most 256 KiB each, mostly of one.
 _SQUEEZED_MAX = 2 << 30
 #: Python's own note on an object of a generic class.
-GENERIC = "__orig_class__"
+_GENERIC = "__orig_class__"
 
 
 class ByteReader:
@@ -362,21 +362,8 @@ class ObjectCodec:
 
     def taken(self, value: Any, rows: int = -1) -> Iterator[SnapshotChunk]:
         """Every field, some later. Raises SnapshotUnusable for an attribute neither written nor derived."""
-        for _, chunks in self._chunks(value, rows):
-            yield from chunks
-
-    def written(self, value: Any) -> dict[str, bytes]:
-        """The bytes of each field by its name. Raises SnapshotUnusable."""
-        return {
-            name: b"".join(
-                piece for one in chunks for piece in ((one,) if isinstance(one, bytes) else one)
-            )
-            for name, chunks in self._chunks(value, -1)
-        }
-
-    def _chunks(self, value: Any, rows: int) -> Iterator[tuple[str, Iterator[SnapshotChunk]]]:
         attributes = (self._fields.keys() - self._shown.keys()) | {*self._derived}
-        unknown = (value.__dict__.keys() - {GENERIC}) ^ attributes
+        unknown = (value.__dict__.keys() - {_GENERIC}) ^ attributes
         if unknown:
             raise SnapshotUnusable(
                 f"{type(value).__name__}: {sorted(unknown)} are not in its shape"
@@ -384,31 +371,18 @@ class ObjectCodec:
         rows = self._rows(value) if self._rows is not None else rows
         for name, kind in self._fields.items():
             of = self._shown[name](value) if name in self._shown else getattr(value, name)
-            yield (
-                name,
-                kind.taken(of) if isinstance(kind, DeferringCodec) else kind.pieces(of, rows),
-            )
+            yield from kind.taken(of) if isinstance(kind, DeferringCodec) else kind.pieces(of, rows)
 
     def read(self, cursor: ByteReader) -> Any:
         """A new object. Raises ValueError, msgspec errors."""
-        found = {}
+        found = self._make()
         for name, kind in self._fields.items():
             if name in self._later and cursor.is_at_end:
                 break
-            found[name] = kind.read(cursor)
-        return self.joined(found)
-
-    def joined(self, fields: Mapping[str, Any]) -> Any:
-        """A new object of what was read of each field."""
-        found = self._make()
-        found.__dict__.update(fields)
+            found.__dict__[name] = kind.read(cursor)
         if self._settle is not None:
             self._settle(found)
         return found
-
-    def field(self, name: str) -> Codec:
-        """What a field is written and read by."""
-        return self._fields[name]
 
     def described(self) -> str:
         """Every field's own words."""

@@ -11,10 +11,11 @@ from typing import Any, TypeVar, cast
 import msgspec
 import numpy as np
 
-from shared.core.state.snapshots.codecs import GENERIC
 from shared.core.state.snapshots.lazy_entries import LazyDict
 
 T = TypeVar("T")
+#: Python's own note on an object of a generic class.
+_GENERIC = "__orig_class__"
 _VALUES = frozenset({bool, int, float, str, bytes, tuple, frozenset, type(None)})
 
 
@@ -42,7 +43,7 @@ def _copied(value: Any) -> Any:
     if kind.__module__.startswith("shared.core."):
         twin = kind.__new__(kind)
         twin.__dict__.update(
-            {name: one if name == GENERIC else _copied(one) for name, one in value.__dict__.items()}
+            {name: _copied(one) for name, one in value.__dict__.items() if name != _GENERIC}
         )
         return twin
     msg = f"{kind.__name__} is not what a table consists of"
