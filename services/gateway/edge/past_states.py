@@ -35,12 +35,14 @@ T = TypeVar("T")
 KEPT_MAX, MOVE_MAX = 4, 5_000
 #: Records before a moment whose events are kept in words: as many as the console shows with it.
 LINES_KEPT = 25
+#: Records before a moment that are put in words at all: a snapshot farther away is kept without those that led to it.
+DESCRIBED_MAX = 8 * LINES_KEPT
 #: Replays at a time, and seconds that a request waits for its turn.
 REPLAYS_MAX, TURN_S = 2, 20.0
 #: CPU time of a replay behind which a snapshot is kept; where making one took longer, that.
 _SNAPSHOT_S = 0.04
 #: Longest time that a replay holds the loop.
-_SLICE_S = 0.02
+_SLICE_S = 0.01
 
 
 class RecordReader(Protocol):
@@ -109,7 +111,14 @@ class _Kept:
         if known is not None and known.note:
             self.lines.extend(_NOTE.decode(known.note))
 
-    def apply(self, record: Record) -> list[RecordLine]:
+    def apply(self, record: Record) -> None:
+        """Apply the next record without words. Raises LogError."""
+        self.lines.clear()
+        decoded = self.past.apply(record)
+        if decoded is not None:
+            self._changes.after(decoded, record.seq)
+
+    def describe(self, record: Record) -> list[RecordLine]:
         """Apply the next record; its events in words. Raises LogError."""
         lines: list[RecordLine] = []
 
@@ -126,7 +135,8 @@ class _Kept:
         return lines
 
     def snapshot(self, others: Sequence[KeptSnapshot]) -> KeptSnapshot:
-        """The present state, and the events that led to it."""
+        """The present state, and the events that led to it where all that are shown are known."""
+        told = list(self.lines)
         return take_snapshot(
             self.past.replica,
             self._changes.tables(),
@@ -134,7 +144,7 @@ class _Kept:
             lease=self.past.answers.lease,
             replay_s=self.replayed_s,
             others=others,
-            note=_NOTE_ENCODER.encode(list(self.lines)),
+            note=_NOTE_ENCODER.encode(told) if len(told) == LINES_KEPT else b"",
         )
 
 
@@ -217,9 +227,12 @@ class PastStates:
         """Move a kept state on; `lines` gets the events on the way. Raises as `_slices`: the state is dropped."""
 
         def apply(record: Record) -> None:
-            found = kept.apply(record)
             if lines is not None:
-                lines.extend(found)
+                lines.extend(kept.describe(record))
+            elif record.seq > seq - DESCRIBED_MAX:
+                kept.describe(record)
+            else:
+                kept.apply(record)
 
         try:
             async for took_s in _slices(kept.past, self._source.log, seq, apply):

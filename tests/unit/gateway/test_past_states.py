@@ -77,6 +77,7 @@ def test_any_moment_is_the_replayed_one(
     """States and events at moments in any order equal those of one replay, with and without snapshots in memory."""
     monkeypatch.setattr(past_states, "_SNAPSHOT_S", snapshot_s)
     monkeypatch.setattr(past_states, "MOVE_MAX", 60)
+    monkeypatch.setattr(past_states, "DESCRIBED_MAX", 30)
     snapshots = KeptSnapshots(SNAPSHOTS)
     past = PastStates(CountedLog(records), snapshots)
     drawn = random.Random(7)
