@@ -39,7 +39,7 @@ LINES_KEPT = 25
 DESCRIBED_MAX = 8 * LINES_KEPT
 #: Replays at a time, and seconds that a request waits for its turn.
 REPLAYS_MAX, TURN_S = 2, 20.0
-#: CPU time of a replay behind which a snapshot is kept; where making one took longer, that.
+#: CPU time of a replay behind which a snapshot is kept; at least three times of what making one takes.
 _SNAPSHOT_S = 0.04
 #: Longest time that a replay holds the loop.
 _SLICE_S = 0.01
@@ -237,7 +237,7 @@ class PastStates:
         try:
             async for took_s in _slices(kept.past, self._source.log, seq, apply):
                 kept.replayed_s += took_s
-                if kept.replayed_s > max(_SNAPSHOT_S, self._snapshot_s):
+                if kept.replayed_s > max(_SNAPSHOT_S, 3 * self._snapshot_s):
                     await self._keep(kept)
         except Exception:
             # A record may be half applied.
