@@ -42,7 +42,7 @@ REPLAYS_MAX, TURN_S = 2, 20.0
 #: CPU time of a replay behind which a snapshot is kept; at least three times of what making one takes.
 _SNAPSHOT_S = 0.04
 #: Longest time that a replay holds the loop.
-_SLICE_S = 0.01
+_SLICE_S = 0.005
 
 
 class RecordReader(Protocol):
