@@ -5,7 +5,8 @@ longer exists, the index of its table is used, so that no index ever goes back. 
 what waits is a callback.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from schemas.base import Event
@@ -45,6 +46,7 @@ class ChangeIndex:
         for name, one in state.tables().items():
             for kind in one.handlers():
                 self._tables_of[kind] = (*self._tables_of.get(kind, ()), name)
+        self._names = tuple(state.tables())
         self._of_table: dict[str, int] = {}
         self._begin_seq = 1
         self._waiters: dict[Topic, dict[int, Callable[[], None]]] = {}
@@ -57,13 +59,21 @@ class ChangeIndex:
         """Number of callbacks that wait."""
         return sum(len(found) for found in self._waiters.values())
 
-    def begin_at(self, seq: int) -> None:
-        """Begin at a snapshot: each table counts as changed there, so a query may wake too early, never too late."""
+    def begin_at(self, seq: int, known: Mapping[str, int] = MappingProxyType({})) -> None:
+        """Begin at a snapshot: a table whose index is not known counts as changed there.
+
+        So a query may wake too early, never too late.
+        """
         self._begin_seq = max(seq, 1)
+        self._of_table.update(known)
 
     def of_table(self, name: str) -> int:
         """Seq of the last record that changed a table; at least 1."""
         return self._of_table.get(name, self._begin_seq)
+
+    def tables(self) -> dict[str, int]:
+        """The index of each table. At two moments of one log where it is the same, so is all that the table holds."""
+        return {name: self.of_table(name) for name in self._names}
 
     def newest(self, names: Iterable[str]) -> int:
         """The highest index of some tables."""

@@ -93,7 +93,10 @@ class QueryEngine:
         #: the servers of the bus, when they were last looked at.
         self.bus = BusStatus()
         self.jobs = JobAnswers(replica, histories, clock)
-        self._by_noun: dict[str, Callable[[Query], QueryAnswer]] = {
+
+    @property
+    def _by_noun(self) -> dict[str, Callable[[Query], QueryAnswer]]:
+        return {
             **self.jobs.by_noun,
             "policy": self._policy,
             "nodes": self._nodes,
@@ -117,9 +120,10 @@ class QueryEngine:
 
     def answer(self, noun: str, query: Query) -> QueryAnswer:
         """Answer one query from the state as it is."""
-        found = self._by_noun.get(noun)
+        by_noun = self._by_noun
+        found = by_noun.get(noun)
         if found is None:
-            known = ", ".join(sorted((*self._by_noun, "plan")))
+            known = ", ".join(sorted((*by_noun, "plan")))
             raise CommandInvalid("invalid", f"unknown query {noun!r}; expected one of {known}")
         return found(msgspec.structs.replace(query, limit=min(max(query.limit, 0), LIMIT_MAX)))
 

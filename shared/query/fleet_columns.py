@@ -1,7 +1,7 @@
 """The fleet as columns, one row a node: what the console and `caravan top` draw. Computed in a few vector passes.
 
-Who is there is read node by node, and taken over from an older picture of the same state while no node came, changed
-or left.
+Who is there is read node by node, and taken over from another picture of the same log where no node came, changed or
+left in between.
 
 Decides what a picture of many nodes holds, and how it is laid out in bytes. A past fleet is the same function of a past
 state.
@@ -106,12 +106,11 @@ class FleetColumns(msgspec.Struct, frozen=True, eq=False):
         return np.flatnonzero(differs).astype(np.int32)
 
 
-def fleet_columns(state: State, older: FleetColumns | None = None) -> FleetColumns:
-    """The columns of a state. `older`: those that the same state object had before."""
+def fleet_columns(state: State, known: FleetMembers | None = None) -> FleetColumns:
+    """The columns of a state. `known`: the members at any seq of the same log."""
     fleet, table = state.fleet, state.allocations
-    if older is not None and older.members.generation == fleet.generation:
-        members = older.members
-    else:
+    members = known
+    if members is None or members.generation != fleet.generation:
         members = _members(state)
     rows = members.rows
     used, capacity = table.used(fleet.size)[rows], fleet.capacity[rows]

@@ -41,7 +41,11 @@ class JobAnswers:
         self._replica = replica
         self._histories = histories
         self._clock = clock
-        self.by_noun: dict[str, Callable[[Query], QueryAnswer]] = {
+
+    @property
+    def by_noun(self) -> dict[str, Callable[[Query], QueryAnswer]]:
+        """What answers each query. Made when it is asked for: a cycle would keep the state in memory."""
+        return {
             "jobs": self._jobs,
             "job": self._job,
             "job_version": self._job_version,

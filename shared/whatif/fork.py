@@ -18,7 +18,7 @@ from schemas.nodes import ChangeLiveness, ReportNode
 from schemas.policy import StopAllocation
 from shared.core.runtime.chain import is_framed
 from shared.core.runtime.messages import Record
-from shared.core.runtime.replica import Replica
+from shared.core.runtime.replica import Replica, copy_replica
 from shared.core.scheduling.explain.verify_decisions import DecisionCheck, verify_decisions
 from shared.core.state.state import State
 from shared.errors import LogError
@@ -30,7 +30,6 @@ from shared.sim.engine.run_setup import (
     NodeJoins,
     ScriptedEvent,
 )
-from shared.sim.engine.shared_replica import copy_replica
 from shared.sim.virtual_time import SECOND
 from shared.whatif.deployment_clock import DeploymentClock
 from shared.whatif.durations import DurationModel, DurationSources, RecordedAllocs

@@ -16,13 +16,13 @@ from schemas.jobs import JobRegistered, RegisterJob
 from schemas.plans import PlanCommitted
 from shared.core.runtime.chain import is_framed
 from shared.core.runtime.messages import Record
+from shared.core.runtime.replica import copy_replica
 from shared.core.scheduling.feasibility.filters import PlacementCache
 from shared.core.state.state import State
 from shared.query.historical_state import HistoricalState
 from shared.query.job_plan import plan_command
 from shared.query.job_wait import PENDING, job_wait
 from shared.query.wait_queue import waiting_lines
-from shared.sim.engine.shared_replica import copy_replica
 from shared.sim.scenario.parser import read_scenario
 from shared.sim.scenario.run import run_scenario
 from shared.sim.virtual_time import SECOND

@@ -25,7 +25,7 @@ from shared.bus.log import generations, snapshots
 from shared.bus.server import accounts
 from shared.core.runtime.chain import Chain
 from shared.core.runtime.messages import Record
-from shared.core.runtime.replica import Replica
+from shared.core.runtime.replica import Replica, copy_replica
 from shared.core.scheduling.explain.verify_decisions import (
     DecisionCheck,
     PlanDifference,
@@ -103,9 +103,6 @@ class _Verification:
         self._foreign_before = restored.chain.foreign
         self.proof.states_from_seq = restored.seq
         if self._keeps:
-            # Imported here: it brings the simulator along.
-            from shared.sim.engine.shared_replica import copy_replica
-
             self.start = copy_replica(restored)
 
     def apply(self, record: Record) -> None:

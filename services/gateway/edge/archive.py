@@ -7,6 +7,7 @@ caller (`_NoConnection`).
 import asyncio
 import hmac
 import secrets
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -66,6 +67,8 @@ class ArchiveContext(ServerContext):
         self.problem = ""
         self._archive_log = ArchiveLog(reading)
         self._snapshots = KeptSnapshots()
+        #: CPU time of the replay since the last snapshot.
+        self._replayed_s = 0.0
         self.past = PastStates(self, self._snapshots)
 
     @property
@@ -92,7 +95,9 @@ class ArchiveContext(ServerContext):
         """Replay the archive, to its end or to its first damage."""
         role = self.role
         while not self.problem and (batch := await self.log.read(role.seq + 1)):
+            began_s = time.thread_time()
             effects = role.step(list(batch), 0)
+            self._replayed_s += time.thread_time() - began_s
             self.problem = next((one.reason for one in effects if isinstance(one, Stop)), "")
             self._keep()
             await asyncio.sleep(0)
@@ -108,7 +113,16 @@ class ArchiveContext(ServerContext):
         asides = SnapshotExtras(
             since_ns=role.histories.open_since_ns(), marks=role.log_times.marks()
         )
-        self._snapshots.put(take_snapshot(role.replica, asides, role.answers.lease, before))
+        made = take_snapshot(
+            role.replica,
+            role.changes.tables(),
+            asides=asides,
+            lease=role.answers.lease,
+            replay_s=self._replayed_s,
+            others=self._snapshots.around(role.seq),
+        )
+        self._snapshots.put(made)
+        self._replayed_s = 0.0
 
     async def restore(self, last_seq: int) -> Restored | None:
         """None: all snapshots of an archive are in memory."""

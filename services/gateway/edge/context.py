@@ -18,6 +18,7 @@ from shared.bus.connection.nats_client import BusClient, Login
 from shared.bus.log.log_reader import LogReader
 from shared.bus.shell.problems import BUS
 from shared.bus.shell.shell import Shell
+from shared.query.fleet_columns import FleetMembers
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +65,8 @@ class ServerContext:
         self.codes = OneTimeCodes()
         self.encoded = EncodedAnswers()
         self.past = PastStates(BusSource(lambda: (self.bus, self.bus_log)))
+        #: of the fleet's picture that was asked for last, at whichever moment of the log.
+        self.members: FleetMembers | None = None
         self.feed = LiveFeed(role, lambda: "" if self.is_ready else self.why_not_ready())
         #: sends events out; None: nothing is to be sent.
         self.outgoing = outgoing

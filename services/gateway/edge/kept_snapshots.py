@@ -1,60 +1,96 @@
 """Snapshots of past states in memory, to begin a replay at: each table as the bytes that a stored snapshot has.
 
-Decides how many are kept, and which one leaves. A table that is the same in the snapshot before is kept once: nodes
-change seldom, and are most of the bytes.
+Decides how many are kept, and which one leaves. A table that did not change between two of them is kept once. The fleet
+is kept as a table: most of it are values that never change, which it shares with every state that begins there.
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
+from itertools import pairwise
 
 import msgspec
+from msgspec.structs import replace
 
 from schemas.envelope import LeaseHeld
 from shared.core.runtime.chain import Chain
 from shared.core.runtime.replica import Replica
 from shared.core.runtime.restored import Restored, SnapshotExtras
 from shared.core.state.snapshots.codecs import ByteReader
+from shared.core.state.snapshots.copies import copied
 from shared.core.state.snapshots.table_codecs import TABLE_CODECS
+from shared.core.state.state import Table
 
 SNAPSHOTS_MAX = 32
+#: Decoding it would take longer than all else, and its copies share what is large.
+_COPIED = "fleet"
 
 
-class KeptSnapshot(msgspec.Struct, frozen=True):
-    """A state as bytes. `seq`: of the last record; `state_seq`: of the last that had events; `digests`: by table."""
+class KeptSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """A state. `seq`: of the last record; `state_seq`: of the last that had events; `indexes`: of its tables."""
 
     seq: int
     state_seq: int
     t_ns: int
     chain: Chain
-    digests: Mapping[str, str]
-    tables: Mapping[str, bytes]
+    indexes: Mapping[str, int]
+    #: bytes, or a table that nothing else has.
+    tables: Mapping[str, bytes | Table]
     asides: SnapshotExtras
     lease: LeaseHeld
+    #: CPU time of the replay from the one before.
+    replay_s: float
+    #: what its owner notes of the records that led to it.
+    note: bytes = b""
 
     def restored(self) -> Restored:
         """A replica of its own in this state."""
         found = Replica(frozenset(self.tables))
-        for name, data in self.tables.items():
-            found.state.put(name, TABLE_CODECS[name].read(ByteReader(data)))
-        found.state.seq, found.state.t_ns = self.state_seq, self.t_ns
-        found.continue_chain(self.chain)
+        tables = {
+            name: TABLE_CODECS[name].read(ByteReader(kept))
+            if isinstance(kept, bytes)
+            else copied(kept)
+            for name, kept in self.tables.items()
+        }
+        found.stand_at(tables, self.state_seq, self.t_ns, self.chain)
         return Restored(found, self.asides, self.lease)
 
 
 def take_snapshot(
-    replica: Replica, asides: SnapshotExtras, lease: LeaseHeld, before: KeptSnapshot | None = None
+    replica: Replica,
+    indexes: Mapping[str, int],
+    *,
+    asides: SnapshotExtras,
+    lease: LeaseHeld,
+    replay_s: float,
+    others: Sequence[KeptSnapshot] = (),
+    note: bytes = b"",
 ) -> KeptSnapshot:
-    """The present state of a replica; `before`: one that may have equal tables."""
-    tables, digests = replica.state.tables(), replica.state.hashes()
-    data = {}
-    for name, table in tables.items():
-        if before is not None and before.digests[name] == digests[name]:
-            data[name] = before.tables[name]
+    """The present state of a replica; `indexes`: by table, of `ChangeIndex`; `others`: some of the same log."""
+    kept: dict[str, bytes | Table] = {}
+    for name, table in replica.state.tables().items():
+        # Not by their hashes: a table holds what they leave out.
+        equal = [one.tables[name] for one in others if one.indexes[name] == indexes[name]]
+        if equal:
+            kept[name] = equal[0]
+        elif name == _COPIED:
+            kept[name] = copied(table)
         else:
-            data[name] = b"".join(TABLE_CODECS[name].pieces(table))
-    state, chain = replica.state, copy(replica.chain)
-    return KeptSnapshot(replica.seq, state.seq, state.t_ns, chain, digests, data, asides, lease)
+            # What was touched since must not be part of what is written.
+            table.digest()
+            kept[name] = b"".join(TABLE_CODECS[name].pieces(table))
+    return KeptSnapshot(
+        seq=replica.seq,
+        state_seq=replica.state.seq,
+        t_ns=replica.state.t_ns,
+        chain=copy(replica.chain),
+        indexes=indexes,
+        tables=kept,
+        asides=asides,
+        lease=lease,
+        replay_s=replay_s,
+        note=note,
+    )
 
 
 class KeptSnapshots:
@@ -77,13 +113,25 @@ class KeptSnapshots:
         at = bisect_right(self.seqs, last_seq)
         return self._kept[at - 1] if at else None
 
+    def count(self, after: int, last_seq: int) -> int:
+        """How many are behind a seq and not behind another."""
+        return max(bisect_right(self.seqs, last_seq) - bisect_right(self.seqs, after), 0)
+
+    def around(self, seq: int) -> list[KeptSnapshot]:
+        """The newest one not behind a seq and the one that follows, where there are some."""
+        at = bisect_right(self.seqs, seq)
+        return self._kept[max(at - 1, 0) : at + 1]
+
     def put(self, snapshot: KeptSnapshot) -> None:
-        """Keep one more; where there are too many, the one leaves whose neighbours are nearest to each other."""
-        at = bisect_right(self.seqs, snapshot.seq)
-        if at and self._kept[at - 1].seq == snapshot.seq:
+        """Keep one more; where there are too many, the one leaves without which the longest replay is shortest."""
+        kept, at = self._kept, bisect_right(self.seqs, snapshot.seq)
+        if at and kept[at - 1].seq == snapshot.seq:
             return
-        self._kept.insert(at, snapshot)
-        if len(self._kept) > self._most:
-            seqs = [0, *self.seqs]
-            gaps = [seqs[nth + 2] - seqs[nth] for nth in range(len(seqs) - 2)]
-            del self._kept[gaps.index(min(gaps))]
+        if at < len(kept):
+            kept[at] = replace(kept[at], replay_s=max(kept[at].replay_s - snapshot.replay_s, 0.0))
+        kept.insert(at, snapshot)
+        if len(kept) > self._most:
+            joined = [one.replay_s + later.replay_s for one, later in pairwise(kept)]
+            nth = joined.index(min(joined))
+            kept[nth + 1] = replace(kept[nth + 1], replay_s=joined[nth])
+            del kept[nth]

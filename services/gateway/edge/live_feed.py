@@ -184,9 +184,10 @@ class LiveFeed:
         self._lines, self._left_out = [], 0
         index = role.changes.newest(_FLEET_TABLES)
         if index != self._fleet_index:
-            fleet, self._fleet_index = fleet_columns(role.state, self._fleet), index
-            changed = None if self._fleet is None else fleet.changed_since(self._fleet)
-            self._fleet = fleet
+            older, self._fleet_index = self._fleet, index
+            members = None if older is None else older.members
+            self._fleet = fleet = fleet_columns(role.state, members)
+            changed = None if older is None else fleet.changed_since(older)
             if changed is None:
                 body["fleet_is_new"] = True
             else:

@@ -40,9 +40,12 @@ async def at_moment(call: Call, *, past: Callable[[HistoricalState], T], now: Ca
 
 async def read_fleet(call: Call) -> object:
     """The fleet's columns: bytes, laid out by `FleetColumns.encode`."""
+    server = call.server
 
     def encoded(state: State) -> bytes:
-        return fleet_columns(state).encode()
+        found = fleet_columns(state, server.members)
+        server.members = found.members
+        return found.encode()
 
     raw = await at_moment(
         call, past=lambda one: encoded(one.state), now=lambda: encoded(call.role.state)

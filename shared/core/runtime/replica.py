@@ -11,7 +11,8 @@ from schemas import envelope
 from shared.core.runtime import messages
 from shared.core.runtime.chain import Chain, RecordDecoder, decode_record
 from shared.core.runtime.log_capacity import LogCapacity
-from shared.core.state.state import TABLES, State
+from shared.core.state.snapshots.copies import copied
+from shared.core.state.state import TABLES, State, Table
 from shared.errors import LogDamaged, StateDiverged
 
 
@@ -77,11 +78,21 @@ class Replica:
         """Take over the state of a replica that was restored; only when nothing was applied yet."""
         assert self.chain.next_seq == 1, self.chain.next_seq
         assert other.tables == self.tables, (other.tables, self.tables)
-        for name, table in other.state.tables().items():
-            self.state.put(name, table)
-        self.state.seq, self.state.t_ns = other.state.seq, other.state.t_ns
-        self.continue_chain(other.chain)
+        self.stand_at(other.state.tables(), other.state.seq, other.state.t_ns, other.chain)
         self.checked, self.checked_seq = other.checked, other.checked_seq
+
+    def begin_at_copy(self, other: "Replica") -> None:
+        """Take over copies of the tables of another replica, which stays as it is."""
+        theirs = other.state.tables()
+        tables = {name: copied(theirs[name]) for name in self.state.tables()}
+        self.stand_at(tables, other.state.seq, other.state.t_ns, other.chain)
+
+    def stand_at(self, tables: Mapping[str, Table], seq: int, t_ns: int, chain: Chain) -> None:
+        """Take over tables as they are behind the transaction at `seq`, and where the chain stands."""
+        for name, table in tables.items():
+            self.state.put(name, table)
+        self.state.seq, self.state.t_ns = seq, t_ns
+        self.continue_chain(chain)
 
     def continue_chain(self, other: Chain) -> None:
         """Stand where another replica's chain does, and keep our own decoder."""
@@ -115,6 +126,13 @@ class Replica:
                 raise StateDiverged(seq, message)
         self.checked += 1
         self.checked_seq = seq
+
+
+def copy_replica(source: Replica, tables: frozenset[str] = TABLES) -> Replica:
+    """A replica of its own in the same state."""
+    found = Replica(tables)
+    found.begin_at_copy(source)
+    return found
 
 
 #: Makes the replica of a role, given the tables that it follows.

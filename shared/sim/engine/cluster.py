@@ -20,14 +20,14 @@ from schemas.nodes import CapacityFreed, NodeRegistered, NodesCollected
 from schemas.plans import PlanCommitted, PlanRefused
 from schemas.policy import ClusterCreated, PolicyChanged
 from shared.core.runtime import messages
-from shared.core.runtime.replica import Replica, ReplicaFactory
+from shared.core.runtime.replica import Replica, ReplicaFactory, copy_replica
 from shared.core.runtime.restored import Restored, SnapshotExtras
 from shared.core.runtime.role import Input
 from shared.errors import CaravanError
 from shared.protocol import subjects
 from shared.sim.engine.engine_role import EngineRole
 from shared.sim.engine.run_setup import EngineSetup, EngineStats
-from shared.sim.engine.shared_replica import SharedReplica, copy_replica
+from shared.sim.engine.shared_replica import SharedReplica
 from shared.sim.engine.timed_decisions import EvaluationLatency, TimedDecision, TimedPlacement
 from shared.sim.environment.memory_stores import log_subject
 from shared.sim.record_cache import RecordCache
@@ -72,7 +72,7 @@ class SimulatedCluster:
         self._cache = RecordCache()
         self.shared = SharedReplica(self._cache.decode)
         if setup.start is not None:
-            copy_replica(setup.start, into=self.shared)
+            self.shared.begin_at_copy(setup.start)
         #: seq of the newest record, and of the newest that readers may see.
         self.written = self.visible = self.shared.seq
         self.records: list[messages.Record] = []

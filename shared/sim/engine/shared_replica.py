@@ -4,8 +4,6 @@ A reading role cannot tell a shared replica from its own, as long as the replica
 reads. The cluster ensures this (`SimulatedCluster._spread`): intake, broker and heartbeat step on a record before the
 next one is applied, and a worker's step begins with all visible records. The applier is ahead and has its own replica.
 With `EngineSetup.shares = False` every role has its own; a test proves that the log is the same.
-
-Also here: copies of replicas, to continue from a recorded state.
 """
 
 from collections.abc import Callable
@@ -14,8 +12,6 @@ from schemas import envelope
 from shared.core.runtime import messages
 from shared.core.runtime.chain import RecordDecoder
 from shared.core.runtime.replica import Replica
-from shared.core.state.snapshots.codecs import ByteReader
-from shared.core.state.snapshots.table_codecs import TABLE_CODECS
 from shared.core.state.state import TABLES
 
 
@@ -50,19 +46,3 @@ class SharedReplica(Replica):
     def begin_at(self, other: Replica) -> None:
         """Do nothing: a restored reader is given this very replica."""
         assert other is self
-
-
-def copy_replica(
-    source: Replica, tables: frozenset[str] = TABLES, into: Replica | None = None
-) -> Replica:
-    """Copy a replica; the copy shares nothing with `source`. Raises SnapshotUnfit."""
-    found = Replica(tables) if into is None else into
-    source.state.hashes()
-    ours = source.state.tables()
-    for name in found.state.tables():
-        shape = TABLE_CODECS[name]
-        data = b"".join(shape.pieces(ours[name]))
-        found.state.put(name, shape.read(ByteReader(data)))
-    found.state.seq, found.state.t_ns = source.state.seq, source.state.t_ns
-    found.continue_chain(source.chain)
-    return found

@@ -6,6 +6,7 @@ import random
 import pytest
 
 from schemas.envelope import RECORD_DECODER
+from services.gateway.change_index import ChangeIndex
 from services.gateway.edge import past_states
 from services.gateway.edge.kept_snapshots import KeptSnapshots, take_snapshot
 from services.gateway.edge.live_feed import RecordLine, record_lines
@@ -76,6 +77,7 @@ def test_any_moment_is_the_replayed_one(
     """States and events at moments in any order equal those of one replay, with and without snapshots in memory."""
     monkeypatch.setattr(past_states, "_SNAPSHOT_S", snapshot_s)
     monkeypatch.setattr(past_states, "MOVE_MAX", 60)
+    monkeypatch.setattr(past_states, "DESCRIBED_MAX", 30)
     snapshots = KeptSnapshots(SNAPSHOTS)
     past = PastStates(CountedLog(records), snapshots)
     drawn = random.Random(7)
@@ -131,18 +133,68 @@ def test_a_step_back_begins_at_a_snapshot_in_memory(
     assert log.restores == 1
 
 
-def test_equal_tables_are_kept_once(records: list[Record]) -> None:
-    """A snapshot shares the bytes of each table that the one before has, and too many are thinned evenly."""
-    past, kept = HistoricalState(), KeptSnapshots(4)
-    for record in records[:120]:
-        past.apply(record)
-        before = kept.newest(record.seq)
-        made = take_snapshot(past.replica, past.asides(), past.answers.lease, before)
-        for name, data in made.tables.items():
-            if before is not None and before.digests[name] == made.digests[name]:
-                assert data is before.tables[name]
-        assert made.restored().replica.state.hashes() == past.state.hashes()
-        kept.put(made)
+def taken(records: list[Record], every: int, kept: KeptSnapshots) -> dict[int, dict[str, str]]:
+    """Replay, and keep a snapshot after every so many records: hashes of the tables by seq."""
+    past, hashes = HistoricalState(), {}
+    changes = ChangeIndex(past.state)
+    for record in records:
+        decoded = past.apply(record)
+        if decoded is not None:
+            changes.after(decoded, record.seq)
+        if record.seq % every == 0:
+            made = take_snapshot(
+                past.replica,
+                changes.tables(),
+                asides=past.asides(),
+                lease=past.answers.lease,
+                replay_s=float(every),
+                others=kept.around(record.seq),
+            )
+            hashes[record.seq] = past.state.hashes()
+            kept.put(made)
+    return hashes
+
+
+def test_tables_that_did_not_change_are_kept_once(records: list[Record]) -> None:
+    """Two snapshots share each table that no record in between is about; too many are thinned evenly."""
+    kept = KeptSnapshots(4)
+    taken(records[:120], 1, kept)
     assert len(kept) == 4
     gaps = [later - earlier for earlier, later in zip([0, *kept.seqs], kept.seqs, strict=False)]
     assert max(gaps) <= 3 * min(gaps[:-1])
+    kept = KeptSnapshots(len(records))
+    taken(records, 1, kept)
+    found = kept.around(0)
+    shared = 0
+    for seq in kept.seqs[1:]:
+        before, one = kept.around(seq - 1)
+        for name, data in one.tables.items():
+            is_same = one.indexes[name] == before.indexes[name]
+            assert (data is before.tables[name]) == is_same
+            assert is_same or one.indexes[name] == seq
+            shared += is_same
+    assert shared > len(found) > 0
+
+
+def test_states_from_one_snapshot_go_on_apart(records: list[Record]) -> None:
+    """What begins at a snapshot comes to the replayed end, and changes nothing of the snapshot and its other states."""
+    kept = KeptSnapshots(len(records))
+    hashes = taken(records, 10, kept)
+    end = follow(HistoricalState(), records).state.hashes()
+    assert len(hashes) > 30
+    for seq in hashes:
+        (one, *_) = kept.around(seq)
+        moved, still = HistoricalState(), HistoricalState()
+        moved.begin_at(one.restored())
+        still.begin_at(one.restored())
+        assert follow(moved, records).state.hashes() == end
+        assert still.state.hashes() == hashes[seq]
+    for seq, wanted in hashes.items():
+        assert kept.around(seq)[0].restored().replica.state.hashes() == wanted
+
+
+def follow(past: HistoricalState, records: list[Record]) -> HistoricalState:
+    """Apply what a state has not."""
+    for record in records[past.replica.seq :]:
+        past.apply(record)
+    return past

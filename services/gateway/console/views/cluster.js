@@ -78,9 +78,10 @@ export async function cluster({ at }, signal) {
     // What changed while the columns were on their way is asked for again.
     one.isCurrent = one.missed <= /** @type {Fleet} */ (picture.fleet).seq;
   };
-  const [found, waiting, past] = await Promise.all([
-    query("cluster", {}, at, signal), query("waiting", { limit: 10 }, at, signal),
-    at ? json("/v1/caravan/events", { to: at, limit: EVENTS }, { signal }) : null, drawn()]);
+  // Asked for first: all four wait for one state.
+  const [, found, waiting, past] = await Promise.all([
+    drawn(), query("cluster", {}, at, signal), query("waiting", { limit: 10 }, at, signal),
+    at ? json("/v1/caravan/events", { to: at, limit: EVENTS }, { signal }) : null]);
   const fleet = /** @type {Fleet} */ (picture.fleet);
   const states = new Map();
   fleet.ids.forEach((_, row) => states.set(fleet.status(row), (states.get(fleet.status(row)) ?? 0) + 1));

@@ -105,6 +105,10 @@ class LazyDict(dict[K, V], Generic[K, V]):
         """Values as they are: texts where there was no access."""
         return super().values()
 
+    def copied(self) -> "LazyDict[K, V]":
+        """The same entries, none of them decoded for it."""
+        return LazyDict(zip(self, super().values(), strict=True), self._decode)  # type: ignore[arg-type]
+
     def __getitem__(self, key: K) -> V:
         found = super().__getitem__(key)
         return found if type(found) is not bytes else self._look(key, cast("bytes", found))
