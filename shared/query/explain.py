@@ -22,7 +22,7 @@ from schemas.evaluation_answers import (
 )
 from schemas.evaluations import Waiting
 from schemas.jobs import SYSTEM_JOB_TYPES, GroupSpec
-from schemas.plans import GroupPlacement, PlanCommitted
+from schemas.plans import GroupPlacement, Origin, PlanCommitted
 from shared.core.resources.asks import CORES
 from shared.core.resources.lacks import CPU_OF_CORES
 from shared.core.runtime.chain import is_framed
@@ -193,11 +193,18 @@ def _queue_text(queued: QueuedWait, answer: WhyAnswer) -> str:
 
 
 def explain_placement(
-    now: State, records: Sequence[Record], row: int, before: Replica | None = None
+    now: State,
+    records: Sequence[Record],
+    row: int,
+    before: Replica | None = None,
+    *,
+    later: State | None = None,
 ) -> WhyAnswer:
     """Explain why the allocation in a row of `now` is where it is. `records`: the log up to there, from its beginning.
 
     `before`: they begin behind this replica, which is moved on and must not be behind the snapshot of the decision.
+    `later`: a state in which its end is looked up, if it has the allocation still.
+
     Raises CommandInvalid where the log does not begin early enough, LogError.
     """
     key = int(now.allocations.key[row])
@@ -225,17 +232,7 @@ def explain_placement(
     looking.avoid(made.placement.previous)
     node = made.node
     found = _Explanation(state, looking, node)
-    decision = Decision(
-        snapshot_seq=origin.snapshot_seq,
-        policy=origin.policy,
-        seed=origin.seed,
-        lane=origin.lane,
-        lanes=origin.lanes,
-        worker=origin.worker,
-        number=origin.number,
-        seq=made.seq,
-    )
-    answer = found.answer(job, group, decision)
+    answer = found.answer(job, group, _decision(origin, made.seq))
     evictions = [one for part in made.plan.parts.values() for one in part.evictions]
     victims = [row for one in evictions for row in one.rows]
     own = [row for row in victims if state.allocations.node[row] == node]
@@ -246,10 +243,23 @@ def explain_placement(
         text = f"{job.id}.{group.name} is on {state.fleet.ids[node]}: its predecessor's data is there (sticky)"
     else:
         text = found.for_node(job, group, node, evicted=bool(evicted))
-    if fate := _fate_of(now, records, row):
+    if fate := _fate_of(now, records, row) or _end_in(later, key):
         text = f"{text.replace(' is on ', ' was placed on ', 1)}; {fate}"
     return msgspec.structs.replace(
         answer, seq=now.seq, allocation=alloc_id(key), victims=tuple(evicted), text=text
+    )
+
+
+def _decision(origin: Origin, seq: int) -> Decision:
+    return Decision(
+        snapshot_seq=origin.snapshot_seq,
+        policy=origin.policy,
+        seed=origin.seed,
+        lane=origin.lane,
+        lanes=origin.lanes,
+        worker=origin.worker,
+        number=origin.number,
+        seq=seq,
     )
 
 
@@ -473,6 +483,12 @@ def _fate_of(now: State, records: Sequence[Record], row: int) -> str:
                     said = f"stopped at seq {record.seq}: {stop.reason or 'its job wants fewer'}"
                     return f"{said}; {end}" if end else said
     return end or "it is to stop"
+
+
+def _end_in(later: State | None, key: int) -> str:
+    """Describe how an allocation had ended in a later state; empty: it is to run there, or is not known."""
+    rows = [] if later is None else np.flatnonzero(later.allocations.key == key).tolist()
+    return _fate_of(later, (), rows[0]) if later is not None and rows else ""
 
 
 def _group(job: Job, name: str, waits: Mapping[str, QueuedWait]) -> GroupSpec:

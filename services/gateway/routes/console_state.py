@@ -148,7 +148,7 @@ async def read_why(call: Call) -> object:
     before = await call.server.past.replay(snapshot_seq)
     now = await call.server.past.replay(placed)
     row = find_alloc(now.state, alloc)
-    return explain_placement(now.state, records, row, before.replica)
+    return explain_placement(now.state, records, row, before.replica, later=state)
 
 
 def _snapshot_seq(record: Record) -> int:
