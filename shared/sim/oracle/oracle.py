@@ -271,7 +271,9 @@ class Oracle:
 
     def on_verdict(self, request: SubmitRequest, verdict: Verdict) -> None:
         """Check a verdict against the log. Raises InvariantBroken."""
-        said = self.model.submissions.get(request.submission_id, ("", 0))[0]
+        said = self.model.submissions.status(request.submission_id)
+        if request.is_conflict and request.submission_id in self.model.submissions.decided_again:
+            return
         if request.is_conflict:
             refused = verdict.status == "refused" and said == "accepted"
             self.ledger.hold("submission_once", refused, request.submission_id, verdict, said)
@@ -290,7 +292,7 @@ class Oracle:
 
     def status_of_submission(self, submission_id: str) -> str:
         """Return accepted, refused, or an empty text."""
-        return self.model.submissions.get(submission_id, ("", 0))[0]
+        return self.model.submissions.status(submission_id)
 
     # ---- the end ----
 
@@ -332,7 +334,9 @@ class Oracle:
             self.ledger.hold(
                 "no_acknowledged_job_lost", kept, request.submission_id, request.shape, job.version
             )
-        waiting = [one.seq for one in self.context.bus.jobs if one.seq > self.model.jobs_seq]
+        waiting = [
+            one.seq for one in self.context.bus.jobs if one.seq > self.model.submissions.jobs_seq
+        ]
         return f"JOBS {waiting} without a verdict" if waiting else ""
 
     def _operated(self) -> str:
@@ -380,7 +384,7 @@ class Oracle:
                 )
         for submission_id in self.reference.state.jobs.submissions:
             status = self.status_of_submission(submission_id)
-            if submission_id in self.model.reused:
+            if submission_id in self.model.submissions.reused:
                 status = "refused"
             data = value(subjects.view_submission(submission_id)).data
             if not data or _VERDICT.decode(data).status != status:

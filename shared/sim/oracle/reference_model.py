@@ -6,7 +6,7 @@ what a node holds, one of them is wrong, and the oracle reports it.
 
 import heapq
 
-from schemas import allocations, evaluations, jobs, nodes, plans, policy, rollouts
+from schemas import allocations, evaluations, jobs, nodes, plans, policy
 from schemas.allocations import CLIENT_STATUSES
 from schemas.envelope import LogRecord
 from shared.sim.environment.pool_model import PoolModel, SlotUse, with_core_mhz
@@ -16,6 +16,7 @@ from shared.sim.oracle.launch_checks import LaunchChecks
 from shared.sim.oracle.reference_joint import ReferenceJoint
 from shared.sim.oracle.reference_pace import ReferencePace
 from shared.sim.oracle.reference_rollouts import ReferenceRollouts
+from shared.sim.oracle.reference_submissions import ReferenceSubmissions
 from shared.sim.oracle.succession_checks import SuccessionChecks
 from shared.sim.oracle.version_checks import VersionChecks
 
@@ -162,11 +163,7 @@ class ReferenceModel:
         #: operator changes of a node: seq, and drain or meta.
         self.drains_of: dict[str, list[tuple[int, bool]]] = {}
         self.metas_of: dict[str, list[tuple[int, dict[str, str | None]]]] = {}
-        #: submission -> (accepted or refused, seq).
-        self.submissions: dict[str, tuple[str, int]] = {}
-        #: ids that came in the drop box with a second content.
-        self.reused: set[str] = set()
-        self.jobs_seq = 0
+        self.submissions = ReferenceSubmissions(ledger)
         self.transactions = 0
         #: log time.
         self.t_ns = 0
@@ -195,6 +192,7 @@ class ReferenceModel:
         self._ordinals = [0, 0]
         self.transactions += 1
         for event in record.events:
+            self.submissions.apply(event, seq)
             self.launches.apply(event, record)
             self.dispatches.apply(event, record)
             self.versions.apply(event, seq)
@@ -294,35 +292,14 @@ class ReferenceModel:
     def _job(self, event: object) -> None:
         match event:
             case jobs.JobRegistered():
-                self._submission(event.submission_id, "accepted")
                 self._register(event)
             case jobs.JobStopped():
-                self._submission(event.submission_id, "accepted")
                 self.jobs[event.job_id].is_stopped = True
-            case jobs.JobEvaluated():
-                self._submission(event.submission_id, "accepted")
-            case rollouts.RolloutStarted():
-                self._submission(event.submission_id, "accepted")
-            case jobs.SubmissionRefused():
-                self._submission(event.submission_id, "refused")
-                if event.reused_id:
-                    self.reused.add(event.reused_id)
-            case jobs.IntakeAdvanced():
-                self.ledger.hold("submission_once", event.jobs_seq > self.jobs_seq, event)
-                self.jobs_seq = event.jobs_seq
             case jobs.JobsCollected():
                 for job_id in event.job_ids:
                     self._forget(job_id)
             case _:
                 pass
-
-    def _submission(self, submission_id: str, status: str) -> None:
-        if not submission_id:
-            # A child of another job.
-            return
-        known = self.submissions.get(submission_id)
-        self.ledger.hold("submission_once", known is None, submission_id, known, status)
-        self.submissions[submission_id] = (status, self._seq)
 
     def _register(self, event: jobs.JobRegistered) -> None:
         job = self.jobs.setdefault(event.job_id, ReferenceJob(event.job_id))
