@@ -10,7 +10,6 @@ from services.gateway.edge.faults import HttpFault
 from services.gateway.edge.route import Endpoint
 from services.gateway.nomad.ids import node_uuid
 from services.gateway.nomad.source import Object
-from services.gateway.routes.agent import DATACENTER
 from services.gateway.routes.lookup import find_alloc, find_job
 from shared.errors import CommandInvalid
 from shared.jobspec.service_names import registration_id
@@ -67,7 +66,7 @@ def _registration(call: Call, one: ServiceInstance) -> Object:
         "ServiceName": one.service,
         "Namespace": "default",
         "NodeID": node_uuid(one.node),
-        "Datacenter": DATACENTER,
+        "Datacenter": one.datacenter,
         "JobID": one.job,
         "AllocID": one.alloc,
         "Tags": list(one.tags),
