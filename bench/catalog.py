@@ -33,6 +33,7 @@ BENCHMARKS: Mapping[str, str] = MappingProxyType(
         "p25": "bench.change.dispatch_rate",
         "p27": "bench.throughput.gateway_load",
         "p27-page": "bench.latency.console_page",
+        "p28": "bench.latency.task_inputs",
         "archive": "bench.log.archive_export",
         "curve": "bench.throughput.worker_scaling_simulated",
         "memory": "bench.footprint.ten_million_allocs",

@@ -318,6 +318,15 @@ REPORT_ENTRIES: Final[dict[str, ReportEntry]] = {
         ),
         note="Debian's chromium without a GPU: pixels are drawn by the CPU, on the cores that the cluster uses.",
     ),
+    "p28": ReportEntry(
+        bars=(
+            Target("start_p50_ms", 40.0, 40.0, label="a start with inputs over a bare one, ms"),
+            Target("change_s", 2.0, 2.0, label="a change for 1,000 templates, s"),
+            Target("change_own_s", None, 2.0, label="the same, each with its own text, s"),
+            Target("checks_cpu_pct", 5.0, 5.0, label="1,000 checks, % of a core"),
+        ),
+        note="Starts are measured without a variable, which is not built yet.",
+    ),
     "moments": ReportEntry(
         bars=(Target("state_s", 2.0, 2.0), Target("slowest_s", 2.0, 2.0)),
         picture=("fastest_s", "state_s", "slowest_s"),

@@ -55,6 +55,7 @@ RESULT = {
     "p25": "dispatches_per_s p50_ms p99_ms children",
     "p27": "reads_per_s reads_per_cpu_s blocked_cpu_pct viewers_cpu_pct",
     "p27-page": "first_picture_ms frame_p95_ms to_pixel_p95_ms moment_ms",
+    "p28": "start_p50_ms start_p99_ms change_s change_own_s checks_cpu_pct",
     "archive": "events_per_s allocations_at_ms usage_at_ms",
 }
 

@@ -34,6 +34,14 @@ _PROCESSOR_S = 20
 #: Passes that each ask for other data.
 PASSES_MAX = 16
 _TOO_MANY = RenderAnswer(fault=f"data decides about further data more than {PASSES_MAX} times")
+#: What most templates do, and after how many passes the interpreter has adapted its code to it.
+_WARM_TEXT = """{{ $name := env "WARM" -}}
+{{ range $at, $one := nomadService "warm" -}}
+W{{ $at }}={{ .Address }}:{{ .Port }}:{{ .Tags | join "," }}:{{ printf "%q" $one.Name }}
+{{ else }}{{ end -}}
+{{ if and (eq $name "on") (ne $name "") }}NAME={{ $name }}{{ else }}{{ end -}}
+{{ with $name }}{{ . | toUpper }}{{ end }}"""
+_WARM_PASSES = 16
 #: Loaded while modules can still be read.
 _CODECS = ("utf-8", "ascii", "latin-1")
 
@@ -125,7 +133,21 @@ def main() -> None:
     """Serve the socket that is descriptor 0: one helper for each socket that comes over it."""
     for name in _CODECS:
         codecs.lookup(name)
+    warm_up()
     serve(socket.socket(fileno=0), _work)
+
+
+def warm_up() -> RenderAnswer:
+    """Render a text of our own, since helpers inherit the caches of the interpreter that it fills; returns the last."""
+    warm = NamedInstance(id="warm", name="warm", address="10.0.0.1", port=80, tags=("a", "b"))
+    given = DataGiven(env={"WARM": "on"}, services={"warm": (warm, warm)})
+    line = msgspec.json.encode(RenderOrder(data=_WARM_TEXT, is_env=True, given=given))
+    answer = RenderAnswer()
+    for _ in range(_WARM_PASSES):
+        order = msgspec.json.decode(line, type=RenderOrder)
+        answer = _render(order, _parsed(order), _GivenData(order))
+        msgspec.json.encode(answer)
+    return answer
 
 
 def _work(agent: socket.socket, parent_pid: int) -> None:
@@ -156,6 +178,7 @@ def _give_up_rights(parent_pid: int) -> None:
     user = UNPRIVILEGED_ID if os.geteuid() == 0 else -1
     give_up_rights(owner=(user, user), parent_pid=parent_pid, limits=limits)
     with contextlib.suppress(OSError):
+        # Files are out of reach since before the fork; a domain of its own keeps it from other helpers' processes, too.
         # A kernel without it: no descriptor can be opened, either.
         landlock.restrict(read=(), write=())
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
