@@ -260,12 +260,11 @@ READERS = (
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
     """),
-    _reader(f"""
+    _reader("""
         shared/sim/oracle/: the reference model of the state
             the model has no policy and no clusters: cluster.created policy.changed log.rolled log.loss_accepted
             the model keeps no refusals of operators and nodes: operator.refused node.refused
             the model does not schedule: pool.declared capacity.freed reservations.changed
-            {_CLEAN}: submissions.collected
             is about a version that is kept: job.stability_changed
     """),
     _reader(f"""

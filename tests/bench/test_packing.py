@@ -94,7 +94,7 @@ def test_the_ledger_sees_what_policies_do_wrong(trace: Path) -> None:
         (("openb_pod_list_gpuspec33.csv", "cpu_milli,memory_mib\n5,x\n"), "memory_mib"),
         (
             ("openb_pod_list_gpuspec33.csv", "cpu_milli,memory_mib,num_gpu,gpu_milli\n1,1,2,500\n"),
-            "no sense",
+            "is invalid",
         ),
     ],
 )

@@ -30,7 +30,7 @@ RARE = {
     "change-forgotten": 339,
     "data-left-behind": 151,
     "drain-takes-system": 12,
-    "keep-variables": 42,
+    "keep-variables": 184,
     "one-incarnation": 10,
     "promotes-one-alone": 10,
     "revert-loop": 37,

@@ -84,9 +84,9 @@ class InputMonitor:
             script = (alloc.key, task.plan.name, event.input)
             if script in self._scripts:
                 self._scripts[script] = True
-        if not is_due or task.restarting:
-            skipped = ", change_mode skipped: the task restarts" if is_due else ""
-            task.note(EVENT, f"{event.input} was rendered anew{skipped}", turn.now_ns)
+        if is_due and task.restarting:
+            text = f"{event.input} was rendered anew, change_mode skipped: the task restarts"
+            task.note(EVENT, text, turn.now_ns)
             self._reports.touch(alloc.key)
         turn.keep(task.kept(alloc.key), sync=is_due)
         self._supervisor.changed[alloc.key] = None
