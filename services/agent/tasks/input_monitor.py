@@ -94,12 +94,13 @@ class InputMonitor:
     def script_ended(self, event: ChangeScriptEnded, turn: AgentStep) -> None:
         """A script of a change is over."""
         is_again = self._scripts.pop((event.key, event.task, event.input), False)
+        # Also of an earlier run: what changed meanwhile waits for its end.
+        self._supervisor.changed[event.key] = None
         found = self._find(event.key, event.task, event.run)
         if found is None:
             return
         alloc, task = found
         action = _action(task, event.input)
-        self._supervisor.changed[alloc.key] = None
         is_fatal = bool(event.reason) and action is not None and action.fail_on_error
         if event.reason:
             text = f"change_script of {event.input} failed: {event.reason}"

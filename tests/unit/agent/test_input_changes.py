@@ -199,6 +199,16 @@ def test_a_change_under_a_script_runs_it_again() -> None:
     assert scripts(story.step(script_ended())) == []
 
 
+def test_a_script_of_an_earlier_run_holds_nothing_up() -> None:
+    """What changed in the next run before that script's end is performed once it is over."""
+    story = templated(SCRIPT, restart={"Attempts": 2, "Interval": 60 * SECOND, "Mode": "fail"})
+    story.step(change())
+    assert scripts(story) == [ONE]
+    story.exited(1).wait(30).started(run=2).step(change(digest="newer", run=2))
+    assert scripts(story) == []
+    assert scripts(story.step(script_ended("the task ended"))) == [ONE]
+
+
 def test_a_script_that_may_not_fail_ends_the_task() -> None:
     """S33: with fail_on_error the task is killed and failed, whatever its restart policy says."""
     fatal = {**SCRIPT, "ChangeScript": {"Command": "/bin/x", "FailOnError": True}}
