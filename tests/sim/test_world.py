@@ -205,6 +205,8 @@ def test_a_complete_drain_is_not_ended_by_a_late_request() -> None:
         316000263,
         316001713,
         556,
+        318000481,
+        318001966,
     ],
 )
 def test_worlds_that_failed_once_hold(seed: int) -> None:

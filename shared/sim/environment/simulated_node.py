@@ -190,7 +190,9 @@ class SimulatedNode:
         self._tell(run, started)
         if fails:
             self.context.message_faults.faults["task_failed"] += 1
-            self.context.loop.after(self._draws.below(3 * SECOND), self._end, run, boot, 1, 0)
+            # Never later than by itself: what ends after 50 ms would count as healthy otherwise.
+            ends_ns = min(self._draws.below(3 * SECOND), run_ms * MS or 3 * SECOND)
+            self.context.loop.after(ends_ns, self._end, run, boot, 1, 0)
         elif run_ms:
             self.context.loop.after(run_ms * MS, self._end, run, boot, 0, 0)
 

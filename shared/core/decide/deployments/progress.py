@@ -397,20 +397,31 @@ def new_clocks(groups: Sequence[GroupProgress], now_ns: int) -> tuple[int, ...]:
 
 def is_complete(state: State, deployment: Deployment) -> bool:
     """Tell whether every group is promoted, whole and healthy, and nothing of another version is left."""
+    return is_whole(state, deployment) and _is_alone(state, deployment)
+
+
+def is_whole(state: State, deployment: Deployment) -> bool:
+    """Tell whether every group is promoted, and has as many healthy allocations now as it needs."""
     if deployment.needs_promotion or deployment.lacking:
         return False
     table = state.allocations
     rows = table.rows_of(deployment.job_id)
     rows = rows[table.is_wanted(rows)]
-    refs, at = np.unique(table.group[rows], return_inverse=True)
-    versions, names = table.groups.versions, table.groups.names
-    if any(versions[ref] != deployment.version for ref in refs.tolist()):
-        return False
     # What became healthy and died since is replaced: its replacement counts once it is healthy, too.
-    mine = (table.deployment[rows] == deployment.key) & (table.health[rows] == HEALTHY)
-    counts = np.bincount(at[mine], minlength=len(refs)).tolist()
-    now = {names[ref]: count for ref, count in zip(refs.tolist(), counts, strict=True)}
+    mine = rows[(table.deployment[rows] == deployment.key) & (table.health[rows] == HEALTHY)]
+    refs, counts = np.unique(table.group[mine], return_counts=True)
+    names = table.groups.names
+    now = {names[ref]: count for ref, count in zip(refs.tolist(), counts.tolist(), strict=True)}
     return all(now.get(group.name, 0) >= group.desired_total for group in deployment.groups)
+
+
+def _is_alone(state: State, deployment: Deployment) -> bool:
+    """Tell whether nothing of another version of its job is left that is wanted."""
+    table = state.allocations
+    rows = table.rows_of(deployment.job_id)
+    versions = table.groups.versions
+    refs = np.unique(table.group[rows[table.is_wanted(rows)]])
+    return all(versions[ref] == deployment.version for ref in refs.tolist())
 
 
 def fail_deployment(state: State, deployment: Deployment, failure: Failure) -> list[Event]:

@@ -32,6 +32,7 @@ from shared.core.decide.deployments.progress import (
     Failure,
     evaluate_jobs,
     fail_deployment,
+    is_whole,
     new_clocks,
     promotion,
     ready_canaries,
@@ -82,6 +83,9 @@ def decide_deployment_due(state: State, command: DeploymentDue) -> list[Event]:
     deployment = state.deployments.by_key.get(command.key)
     due_ns = 0 if deployment is None else deployment.due_ns
     if deployment is None or not due_ns or due_ns != command.due_ns or state.t_ns < due_ns:
+        return []
+    if is_whole(state, deployment):
+        # Old allocations are left that nothing has stopped yet, as while no scheduler worked: no reason to go back.
         return []
     late = deployment.lacking or deployment.groups
     return fail_deployment(state, deployment, Failure("deadline", BY_DEADLINE, late))

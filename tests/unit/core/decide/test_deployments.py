@@ -224,6 +224,20 @@ def test_success_waits_for_what_is_old() -> None:
     assert rollout.deployment.status == "successful"
 
 
+def test_a_deadline_fails_nothing_that_is_whole() -> None:
+    """Old allocations that nothing has stopped yet are no reason to go back: what is new is there and healthy."""
+    rollout = Rollout()
+    rollout.bring_up(paced(count=1))
+    rollout.submit(paced(count=1, digest="d2", canary=1, auto_revert=True))
+    (canary,) = rollout.place(canaries=True)
+    rollout.healthy(canary)
+    rollout.told(PromoteDeployment)
+    assert rollout.due() == []
+    assert rollout.deployment.status == "running"
+    rollout.plan_of(stops=(Stops(rows=(canary,)),))
+    assert of_type(rollout.due(), DeploymentEnded), "it is not whole any more"
+
+
 def test_r28_those_that_failed_before_do_not_count() -> None:
     """R28: all are healthy, as many more of the deployment failed and stopped: successful, and silent afterwards."""
     rollout = Rollout()
