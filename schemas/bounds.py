@@ -50,6 +50,19 @@ _BY_FIELD = {
     ("FilesAsk", "limit"): _SIZE,
     ("Heartbeat", "seq"): _SIZE,
     ("ReportNode", "number"): _SIZE,
+    **dict.fromkeys(
+        [
+            (struct, "cas")
+            for struct in (
+                *("PutVariable", "DeleteVariable"),
+                *("PutVariableRequest", "DeleteVariableRequest"),
+            )
+        ],
+        (-1, _SIZE[1]),
+    ),
+    ("PutVariable", "incarnation"): _COUNT,
+    ("PutVariable", "items"): _COUNT,
+    ("PutVariable", "size"): _COUNT,
 }
 #: Parts of a plan, whose columns are not looked at here: they are long, only a scheduler's login may send them, and
 #: `shared/core/decide/plans/columns.py` checks each value.
@@ -81,6 +94,8 @@ _JOB_TYPES = "service batch system sysbatch"
 _WORDS = {
     ("Verdict", "status"): _VERDICT,
     ("OperatorVerdict", "status"): _VERDICT,
+    ("VariableVerdict", "status"): _VERDICT,
+    ("VariableRefused", "code"): "invalid conflict stale rate quota",
     ("ParsedJob", "status"): "accepted refused",
     ("JobProjection", "status"): _JOB,
     ("Rollout", "status"): _ROLLOUT,

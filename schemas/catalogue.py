@@ -29,6 +29,8 @@ from schemas import (
     projections,
     rollout_answers,
     submissions,
+    variable_answers,
+    variables,
 )
 from schemas.base import Command, Event, Wire
 
@@ -57,6 +59,8 @@ ANSWERS: dict[str, type[Wire]] = {
     "cluster": answers.ClusterAnswer,
     "resources": node_answers.ResourcesAnswer,
     "submission": answers.SubmissionAnswer,
+    "variables": variable_answers.VariablesAnswer,
+    "keys": variable_answers.KeysAnswer,
     "dead": answers.DeadAnswer,
 }
 
@@ -85,6 +89,7 @@ MESSAGES: tuple[type[Wire], ...] = (
     projections.NodeSummary,
     projections.ServiceProjection,
     projections.ServiceNamesProjection,
+    variables.VariableProjection,
     submissions.JobSubmission,
     submissions.JobsSubmission,
     submissions.JobNamed,
@@ -119,6 +124,13 @@ MESSAGES: tuple[type[Wire], ...] = (
     operator.TagRequest,
     operator.StabilityRequest,
     operator.OperatorVerdict,
+    variables.PutVariableRequest,
+    variables.DeleteVariableRequest,
+    variables.GetVariableRequest,
+    variables.VariableVerdict,
+    variables.VariableAnswer,
+    variables.VariableAsk,
+    variables.VariableAnswers,
     *dict.fromkeys(struct for pair in NODE_RPCS.values() for struct in pair),
     answers.ErrorAnswer,
     dead_letter.DeadLetter,

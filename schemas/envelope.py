@@ -18,6 +18,7 @@ from schemas import (
     plans,
     policy,
     rollouts,
+    variables,
 )
 from schemas.base import Command, Event, Wire
 from schemas.bounds import bounded_decoder
@@ -25,7 +26,7 @@ from schemas.bounds import bounded_decoder
 #: Version of the envelope's shape.
 SCHEMA_VERSION = 1
 #: Version of the deciding code, named by plans and transactions.
-CORE_VERSION = "0.6.0"
+CORE_VERSION = "0.7.0"
 
 AnyEvent = (
     policy.ClusterCreated
@@ -80,6 +81,11 @@ AnyEvent = (
     | rollouts.RolloutEnded
     | jobs.JobStabilityChanged
     | jobs.JobVersionTagged
+    | variables.KeyCreated
+    | variables.VariablePut
+    | variables.VariableDeleted
+    | variables.VariablesShredded
+    | variables.VariableRefused
 )
 
 AnyCommand = (
@@ -119,6 +125,10 @@ AnyCommand = (
     | deployments.PauseDeployment
     | deployments.SetAllocationHealth
     | deployments.DeploymentDue
+    | variables.PutVariable
+    | variables.DeleteVariable
+    | variables.ShredVariables
+    | variables.CreateKey
 )
 
 

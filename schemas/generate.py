@@ -108,6 +108,11 @@ CAUSES = {
     "rollout.ended": "the end of a member's deployment; an operator, `fail_rollout`; a member changed alone",
     "job.stability_changed": "an operator, `set_stability`",
     "job.version_tagged": "an operator, `tag_version`",
+    "variable.put": "keeper, `put_variable`",
+    "variable.deleted": "keeper, `delete_variable`; `put_variable` with `shred_old`",
+    "variable.shredded": "keeper, `shred_variables`",
+    "variable.refused": "keeper, a command that is invalid in the current state",
+    "key.created": "keeper, `create_key`",
     "allocations.collected": "plan_applier, by policy in log time; an operator, `collect_garbage`",
 }
 
@@ -149,6 +154,10 @@ SENDERS = {
     "pause_deployment": "an operator, on `cmd.operator`",
     "set_allocation_health": "an operator, on `cmd.operator`",
     "deployment_due": "timekeeper, on `cmd.timer`",
+    "put_variable": "keeper, on `cmd.variable`",
+    "delete_variable": "keeper, on `cmd.variable`",
+    "shred_variables": "keeper, on `cmd.variable`",
+    "create_key": "keeper, on `cmd.variable`",
 }
 
 

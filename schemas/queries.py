@@ -122,6 +122,10 @@ NOUNS: dict[str, QueryNoun] = {
     "cluster": QueryNoun(parameters={"id": "`hashes`: with the hash of every table"}),
     "resources": QueryNoun(parameters={"id": "prefix of the names"}, order="`pools`, by name"),
     "submission": QueryNoun(parameters={"id": "the submission's id"}),
+    "variables": QueryNoun(
+        parameters={"id": "prefix of the paths"}, order="`variables`, by path, without their items"
+    ),
+    "keys": QueryNoun(order="`keys`, newest first: clients seal items with the first one"),
     "dead": QueryNoun(order="`messages`, newest first"),
 }
 

@@ -18,6 +18,7 @@ from schemas.launches import DispatchJob, LaunchDue
 from schemas.nodes import ReportNode
 from schemas.policy import BeginIncarnation, RollLog
 from schemas.rollouts import RegisterJobs
+from schemas.variables import PutVariable
 from services.plan_applier.command_queue import CommandQueue, QueuedCommand
 from shared.core.decide.consequences import apply_facts
 from shared.core.decide.garbage import LogTimeIndex
@@ -45,6 +46,7 @@ NEW_WORK = (
     ScaleJob,
     StartJob,
     LaunchDue,
+    PutVariable,
 )
 
 

@@ -20,6 +20,7 @@ from schemas.launches import LaunchDue
 from schemas.nodes import ChangeLiveness, ReportNode
 from schemas.plans import SubmitPlan
 from schemas.policy import BeginIncarnation, RollLog
+from schemas.variables import CreateKey, DeleteVariable, PutVariable, ShredVariables
 from shared.core.decide.jobs.submissions import SubmissionCommand
 from shared.core.runtime.messages import Message
 from shared.errors import CommandInvalid
@@ -33,6 +34,7 @@ ALLOWED: dict[str, tuple[type, ...]] = {
     "evaluation": (WakeEvaluations, EndEvaluations),
     "job": (*get_args(SubmissionCommand), SkipSubmission),
     "operator": COMMANDS,
+    "variable": (PutVariable, DeleteVariable, ShredVariables, CreateKey),
     "liveness": (ChangeLiveness, BeginIncarnation),
     "report": (ReportNode,),
     "timer": (DeploymentDue, LaunchDue, GateDue),
@@ -43,6 +45,7 @@ QUOTA = {
     "evaluation": 64,
     "job": 128,
     "operator": 16,
+    "variable": 16,
     "liveness": 16,
     "report": 64,
     "timer": 64,

@@ -43,6 +43,7 @@ from schemas.plans import Evictions, InPlace, PlanCommitted, Stops
 from schemas.policy import IncarnationBegan
 from schemas.projections import JobProjection, NodeProjection, NodeSummary, Rollout
 from schemas.rollouts import RolloutStarted
+from schemas.variables import VariableDeleted, VariablePut
 from shared.core.columns import grown
 from shared.core.state.state import State
 from shared.protocol import subjects
@@ -91,6 +92,8 @@ class DirtySet:
         self.summary = DirtyNodeRows()
         self.jobs: dict[JobId, None] = {}
         self.submissions: dict[str, None] = {}
+        #: paths.
+        self.variables: dict[str, None] = {}
         #: services of jobs that left the state.
         self.departed_services: dict[str, None] = {}
         #: all services are to be published, whatever was published before.
@@ -109,6 +112,8 @@ class DirtySet:
         self.jobs.update(dict.fromkeys(state.jobs.by_id))
         self.all_services = True
         self.submissions.update(dict.fromkeys(state.jobs.submissions))
+        # Deleted ones, too: the value that stands may be of before.
+        self.variables.update(dict.fromkeys(state.variables.by_path))
         if self.tombstones:
             for row in live:
                 self.drop_node_tombstones(fleet.ids[row])
@@ -133,6 +138,7 @@ class DirtySet:
     def pending(self) -> bool:
         """Whether anything urgent is marked."""
         some = bool(self.jobs or self.submissions or self.tombstones or self.departed_services)
+        some = some or bool(self.variables)
         return self.all_services or some or self.desired.any() or self.summary.any()
 
 
@@ -188,6 +194,8 @@ class DirtyTracker:
             DeploymentGated: self._deployment_changed,
             GateChanged: self._deployment_changed,
             WindowChanged: self._deployment_changed,
+            VariablePut: self._variable_changed,
+            VariableDeleted: self._variable_changed,
         }
 
     def follow(self) -> None:
@@ -298,6 +306,9 @@ class DirtyTracker:
         one = self._state.deployments.by_key.get(event.key)
         if one is not None:
             self._marks.jobs[one.job_id] = None
+
+    def _variable_changed(self, event: VariablePut | VariableDeleted, _seq: int) -> None:
+        self._marks.variables[event.path] = None
 
     def _rollout_started(self, event: RolloutStarted, _seq: int) -> None:
         self._marks.submissions[event.submission_id] = None

@@ -53,7 +53,7 @@ FLIGHT_NS = 5_000_000_000
 TOMBSTONE_TTL_S = 3_600
 
 NODE, SUMMARY, JOB, SUBMISSION, TOMBSTONE = "node", "summary", "job", "submission", "last_word"
-SERVICE, SERVICE_NAMES = "service", "service_names"
+SERVICE, SERVICE_NAMES, VARIABLE = "service", "service_names", "variable"
 #: Kinds of values that are published once.
 _PUBLISHED_ONCE = frozenset({SUBMISSION, TOMBSTONE})
 A = TypeVar("A")
@@ -131,7 +131,7 @@ class Publisher:
         """Number of marked values."""
         marks, size = self.marks, self._state.fleet.size
         rare = len(marks.jobs) + len(marks.submissions) + len(marks.tombstones)
-        rare += len(self._services.due)
+        rare += len(self._services.due) + len(marks.variables)
         words = np.count_nonzero(marks.desired.mask(size)[:size] | marks.heard.mask(size)[:size])
         return rare + int(words) + int(np.count_nonzero(marks.summary.mask()))
 
@@ -156,6 +156,7 @@ class Publisher:
         self._summaries(step)
         self._jobs(step)
         self._publish_services(step)
+        self._variables(step)
         self._submissions(step)
         self._last_words(step)
         count = len(step.effects) - before
@@ -213,6 +214,8 @@ class Publisher:
                 self._services.due[flight.identifier] = None
             case "service_names":
                 self._services.names_changed()
+            case "variable":
+                self.marks.variables[flight.identifier] = None
             case "submission":
                 self.marks.submissions[flight.identifier] = None
             case _:
@@ -389,6 +392,14 @@ class Publisher:
             self.cost_ns += len(names.services) * NAME_NS
             flight = PutInFlight(SERVICE_NAMES, "", step.now_ns)
             self._put(step, subject, ENCODER.encode(names), flight)
+
+    def _variables(self, step: Step) -> None:
+        for path, subject in self._free(self.marks.variables, subjects.view_variable):
+            del self.marks.variables[path]
+            one = projections.variable_projection(self._state, path)
+            flight = PutInFlight(VARIABLE, path, step.now_ns)
+            ttl_s = 0 if one.revision else TOMBSTONE_TTL_S
+            self._put(step, subject, ENCODER.encode(one), flight, ttl_s=ttl_s)
 
     def _submissions(self, step: Step) -> None:
         marked = self.marks.submissions

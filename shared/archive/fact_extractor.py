@@ -32,6 +32,7 @@ from shared.archive.deployment_facts import deployment_facts, rollout_facts
 from shared.archive.intervals import OpenIntervals
 from shared.archive.parked_waits import ParkedWaits
 from shared.archive.table_buffers import EventPosition, StringDictionary, TableBuffer, new_buffers
+from shared.archive.variable_facts import event_body, variable_facts
 from shared.core.runtime.messages import Record
 from shared.core.runtime.replica import Replica
 from shared.core.state.ids import eval_id
@@ -139,6 +140,8 @@ class FactExtractor:
             self.buffers["deployments"].add_event(at, **row)
         for row in rollout_facts(event):
             self.buffers["rollouts"].add_event(at, **row)
+        for row in variable_facts(event):
+            self.buffers["variables"].add_event(at, **row)
         match event:
             case EvaluationsCreated():
                 for new in event.evaluations:
@@ -184,7 +187,7 @@ class FactExtractor:
         else:
             rows = getattr(event, "nodes", ()) or _node_rows(event)
             node_id = self.replica.state.fleet.ids[rows[0]] if len(rows) == 1 else node_id
-        raw = bytes(body)
+        raw = event_body(event, bytes(body))
         self.buffers["events"].add_event(
             at,
             type=str(event.__struct_config__.tag),

@@ -110,6 +110,8 @@ FACT_TABLES: dict[str, dict[str, str]] = {
         VARCHAR="what status name ordering job_id cause reason",
         UUID="id",
     ),
+    # One row a put; one for the end of a life, one when it is shredded.
+    "variables": _typed(BIGINT="seq n t_ns incarnation items size", VARCHAR="what path"),
     "decisions": _typed(
         BIGINT="seq n t_ns key number part parts snapshot_seq lane lanes placed cut stopped updated evicted",
         UBIGINT="seed",

@@ -216,6 +216,17 @@ SELECT any_value(id)::VARCHAR AS id, any_value(name) AS name, any_value(ordering
     (min(t_ns) FILTER (what = 'ended') - min(t_ns) FILTER (what = 'started')) / 1e9 AS seconds, key
 FROM facts.rollouts GROUP BY key HAVING started_seq IS NOT NULL;
 
+CREATE VIEW variables AS
+SELECT path, incarnation, max(seq) FILTER (what = 'put') AS revision,
+    arg_max(items, seq * 1024 + n) FILTER (what = 'put') AS items,
+    arg_max(size, seq * 1024 + n) FILTER (what = 'put') AS size,
+    min(seq) FILTER (what = 'put') AS created_seq, min(seq) FILTER (what = 'deleted') AS deleted_seq,
+    min(seq) FILTER (what = 'shredded') AS shredded_seq,
+    at_ns(min(t_ns) FILTER (what = 'put')) AS created_time, at_ns(max(t_ns) FILTER (what = 'put')) AS changed_time,
+    at_ns(min(t_ns) FILTER (what = 'deleted')) AS deleted_time,
+    at_ns(min(t_ns) FILTER (what = 'shredded')) AS shredded_time
+FROM facts.variables GROUP BY path, incarnation;
+
 CREATE VIEW decisions AS
 SELECT seq, n, at_ns(t_ns) AS time, outcome, job_id, eval_id::VARCHAR AS eval_id, worker, number, part, parts,
     snapshot_seq,
@@ -436,7 +447,16 @@ SQL_TABLES = (
         "tasks",
         "nodes",
     ),
-    *("evaluations", "decisions", "deployments", "launches", "rollouts", "reasons", "records"),
+    *(
+        "evaluations",
+        "decisions",
+        "deployments",
+        "launches",
+        "rollouts",
+        "variables",
+        "reasons",
+        "records",
+    ),
 )
 SQL_MACROS = (
     *("allocations_at(seq)", "usage_at(seq)", "node_history(id)", "job_history(id)"),

@@ -57,6 +57,13 @@ from schemas.nodes import (
 from schemas.plans import GroupPlacement, PlanCommitted, PlanRefused
 from schemas.policy import ClusterCreated
 from schemas.rollouts import RolloutEnded, RolloutStarted
+from schemas.variables import (
+    KeyCreated,
+    VariableDeleted,
+    VariablePut,
+    VariableRefused,
+    VariablesShredded,
+)
 from shared.core.runtime.messages import Record
 from shared.core.state.gates import thousandths_text, utc_text
 from shared.core.state.ids import deployment_id, eval_id, rollout_id
@@ -114,7 +121,7 @@ def _kind(record: LogRecord) -> str:
 
 def describe_event(event: Event, state: State | None = None) -> str:
     """Describe an event in one line; with the state before it, by names instead of rows."""
-    for words in (_of_jobs, _of_nodes, _of_evaluations, _of_plans, _of_deployments, _of_rollouts):
+    for words in _WORDS_OF:
         text = words(event, state)
         if text:
             return text
@@ -269,6 +276,25 @@ def _of_deployments(event: Event, state: State | None) -> str:
             return ""
 
 
+def _of_variables(event: Event, _state: State | None) -> str:
+    """A variable without its ciphertext and digest, which say nothing to people."""
+    match event:
+        case VariablePut():
+            held = f"{count_noun(event.items, 'item')}, {format_size(event.size)}"
+            return f"{event.path} incarnation {event.incarnation}: {held}"
+        case VariableDeleted():
+            return f"{event.path} incarnation {event.incarnation}"
+        case VariablesShredded():
+            named = [f"{one.path} incarnation {one.incarnation}" for one in event.lives]
+            return first_of(named, _NAMED_MAX)
+        case VariableRefused():
+            return f"{event.path}: {event.code}: {event.reason}"
+        case KeyCreated():
+            return event.key_id
+        case _:
+            return ""
+
+
 def _of_rollouts(event: Event, _state: State | None) -> str:
     match event:
         case RolloutStarted():
@@ -381,3 +407,9 @@ def _nodes(state: State | None, rows: Sequence[int]) -> str:
 def _node(state: State | None, row: int) -> str:
     ids = () if state is None else state.fleet.ids
     return str(ids[row]) if 0 <= row < len(ids) and ids[row] else f"node in row {row}"
+
+
+_WORDS_OF = (
+    *(_of_jobs, _of_nodes, _of_evaluations),
+    *(_of_plans, _of_deployments, _of_rollouts, _of_variables),
+)

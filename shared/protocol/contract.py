@@ -36,6 +36,16 @@ from schemas.submissions import (
     JobText,
     KeptAck,
 )
+from schemas.variables import (
+    DeleteVariableRequest,
+    GetVariableRequest,
+    PutVariableRequest,
+    VariableAnswer,
+    VariableAnswers,
+    VariableAsk,
+    VariableProjection,
+    VariableVerdict,
+)
 from shared.protocol import subjects
 from shared.protocol.operator_verbs import VERBS
 
@@ -155,6 +165,7 @@ def _commands() -> tuple[Subject, ...]:
         "evaluation": ("eval_broker", "Evaluations to wake or to end."),
         "job": ("intake", "Submissions that are valid as such."),
         "operator": ("view", "Requests of operators."),
+        "variable": ("keeper", "Ciphertext of variables, ends of their lives, public keys."),
         "liveness": ("heartbeat", "Nodes that fell silent or came back."),
         "timer": ("timekeeper", "Deadlines that are due."),
         "report": (
@@ -192,6 +203,37 @@ def _operators() -> tuple[Subject, ...]:
         )
         for row in VERBS
     )
+
+
+def _variables() -> tuple[Subject, ...]:
+    """Requests to the keeper: items travel sealed, both ways."""
+    kinds: dict[str, tuple[type[Wire], type[Wire], str]] = {
+        "put": (PutVariableRequest, VariableVerdict, "Store items under a path."),
+        "get": (GetVariableRequest, VariableAnswer, "Read the items of a path."),
+        "delete": (DeleteVariableRequest, VariableVerdict, "Erase a path and its items."),
+    }
+    of_node = Subject(
+        made_by="node_variables",
+        address=_parameterized(subjects.node_variables("NODE")),
+        says="the agent of that node",
+        subscriber="keeper, the one that leads",
+        message_type=VariableAsk,
+        answers=(VariableAnswers,),
+        what="Read variables for a task of an allocation on that node.",
+    )
+    of_clients = tuple(
+        Subject(
+            made_by="api",
+            address=subjects.api("variable", verb),
+            says=ANY_CLIENT,
+            subscriber="keeper, the one that leads",
+            message_type=kinds[verb][0],
+            answers=(kinds[verb][1],),
+            what=kinds[verb][2],
+        )
+        for verb in subjects.API_VARIABLE_VERBS
+    )
+    return (*of_clients, of_node)
 
 
 def _node_rpc() -> tuple[Subject, ...]:
@@ -290,6 +332,14 @@ def _projections() -> tuple[Subject, ...]:
             what="The names of all services that have an instance, with their tags.",
         ),
         value(
+            "view_variable",
+            subjects.view_variable("PATH"),
+            VariableProjection,
+            hears=_AGENTS_TOO,
+            kept="in memory, the last value; an hour once it is deleted",
+            what="Which revision a variable has. A path of many slashes is named by its hash.",
+        ),
+        value(
             "view_submission",
             subjects.view_submission("SUBMISSION"),
             Verdict,
@@ -353,6 +403,7 @@ SUBJECTS: tuple[Subject, ...] = (
     *_jobs(),
     *_commands(),
     *_operators(),
+    *_variables(),
     *_node_rpc(),
     *_queries(),
     *_projections(),
@@ -366,6 +417,7 @@ PATTERNS: tuple[SubjectPattern, ...] = tuple(
         ("log_stream", "name of a generation's stream"),
         ("JOBS_ALL", "the drop box: what JOBS holds"),
         ("API_JOBS_ALL", "submissions by request: what intake listens on"),
+        ("API_VARIABLES", "requests about variables: what the keeper listens on"),
         ("API_ALL", "all requests: what PUBLIC may publish"),
         ("NODE_RPC_ALL", "node RPC on all nodes: what NODES exports to PUBLIC"),
         ("command_filter", "what the applier's consumer of a command kind reads"),
@@ -374,6 +426,8 @@ PATTERNS: tuple[SubjectPattern, ...] = tuple(
         ("NODES", "projections of all nodes: what NODE holds"),
         ("VIEWS", "everything published for readers: what VIEW holds"),
         ("VIEW_SERVICES", "where all services are: what agents may read of VIEW, with their names"),
+        ("VIEW_VARIABLES", "revisions of all variables: what agents may read of VIEW, too"),
+        ("NODE_VARIABLES", "what all nodes ask about variables: what the keeper listens on"),
         ("HEARTBEATS", "heartbeats of all nodes"),
         ("GAUGES", "values of all gauges: what the timekeeper listens on"),
         ("PRESENCES", "presence of all instances"),
@@ -394,6 +448,8 @@ PATTERNS: tuple[SubjectPattern, ...] = tuple(
             "the holder of a leadership: a key of KV_LEADER, in memory, expires after 2 s without renewal",
         ),
         ("LEADERS", "all leaderships: what KV_LEADER holds"),
+        ("key_entry", "a wrapped key of the keeper: written once, erased with what it opens"),
+        ("KEYS", "all wrapped keys: what KEYS holds"),
         ("js_stream_info", "JetStream: settings and state of a stream"),
         (
             "js_stream_create",

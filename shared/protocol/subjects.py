@@ -3,11 +3,17 @@
 Pure text: roles and both shells import it. docs/subjects.md is the table for people.
 """
 
+from hashlib import sha256
+
 from shared.protocol.id_tokens import id_token
 
 LOG_KINDS = ("tx", "lease", "checkpoint", "roll")
 #: Order in which the plan applier drains them.
-COMMAND_KINDS = ("plan", "evaluation", "job", "operator", "liveness", "report", "timer")
+COMMAND_KINDS = (
+    *("plan", "evaluation", "job", "operator", "variable"),
+    *("liveness", "report", "timer"),
+)
+API_VARIABLE_VERBS = ("put", "get", "delete")
 DROP_BOX_VERBS = ("submit", "stop", "evaluate", "dispatch", "revert", "scale", "start")
 API_JOB_VERBS = (*DROP_BOX_VERBS, "submit_together", "validate", "parse")
 QUERY_NOUNS = (
@@ -34,6 +40,8 @@ QUERY_NOUNS = (
     "cluster",
     "resources",
     "submission",
+    "variables",
+    "keys",
     "dead",
 )
 
@@ -67,6 +75,8 @@ def api_jobs(verb: str) -> str:
 
 
 API_JOBS_ALL = "api.jobs.*"
+#: Requests about variables, answered by the keeper.
+API_VARIABLES = "api.variable.*"
 
 
 def api(noun: str, verb: str) -> str:
@@ -144,6 +154,19 @@ VIEW_SERVICES = "view.service.*"
 VIEW_SERVICE_NAMES = "view.services"
 
 
+def view_variable(path: str) -> str:
+    """Which revision a variable has. A slash takes three bytes of a token: a path of many is named by a hash."""
+    try:
+        token = id_token(path)
+    except ValueError:
+        # No id has such a token: nothing but `~` and two digits begins with a `~`.
+        token = f"~h{sha256(path.encode()).hexdigest()}"
+    return f"view.variable.{token}"
+
+
+VIEW_VARIABLES = "view.variable.*"
+
+
 def view_submission(submission_id: str) -> str:
     """The verdict of a submission."""
     return f"view.submission.{id_token(submission_id)}"
@@ -205,6 +228,14 @@ def node_query(node_id: str) -> str:
 NODE_QUERIES = "query.job_version.*"
 
 
+def node_variables(node_id: str) -> str:
+    """A node's own question for variables of a task that it runs; the keeper answers."""
+    return f"ask.{id_token(node_id)}.variable"
+
+
+NODE_VARIABLES = "ask.*.variable"
+
+
 def last_token(subject: str) -> str:
     """The last token of a subject, where ids stand."""
     return subject.rsplit(".", 1)[-1]
@@ -245,6 +276,12 @@ VIEWS = "view.>"
 DEAD_ALL = "dead.*"
 API_ALL = "api.>"
 LEADERS = "$KV.LEADER.>"
+KEYS = "$KV.KEYS.>"
+
+
+def key_entry(name: str) -> str:
+    """One entry of the keeper's key store; `door.*`: all of a kind."""
+    return f"$KV.KEYS.{name}"
 
 
 def leader(key: str) -> str:

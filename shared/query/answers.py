@@ -36,6 +36,7 @@ from schemas.node_answers import (
 )
 from schemas.projections import EvalSummary, NodeSummary, PlanQuery, Query
 from schemas.rollout_answers import RolloutAnswer, RolloutsAnswer
+from schemas.variable_answers import KeyLine, KeysAnswer, VariableLine, VariablesAnswer
 from shared.core.runtime.replica import Replica
 from shared.core.scheduling.feasibility.filters import PlacementCache
 from shared.core.state.counts import count_state
@@ -43,6 +44,7 @@ from shared.core.state.ids import ALLOC_SALT, DEPLOYMENT_SALT, EVAL_SALT
 from shared.core.state.state import State
 from shared.core.state.tables.allocations import CLIENT_CODE
 from shared.core.state.tables.evaluations import Evaluation
+from shared.core.state.tables.variables import VariableRow
 from shared.errors import CommandInvalid
 from shared.jobspec.submission import read_submission
 from shared.query import deployments, projections, resource_usage, rollouts
@@ -114,6 +116,8 @@ class QueryEngine:
             "waiting": self._queue,
             "cluster": self._cluster,
             "resources": self._resources,
+            "variables": self._variables,
+            "keys": self._keys,
             "dead": self._dead_letters,
             "why_not": self._why_not,
         }
@@ -338,6 +342,21 @@ class QueryEngine:
     def _service(self, query: Query) -> QueryAnswer:
         return msgspec.structs.replace(self.catalog.service(self._state, query), **self._at)
 
+    # ---- variables ----
+
+    def _variables(self, query: Query) -> VariablesAnswer:
+        table = self._state.variables
+        paths = table.paths(query.id)
+        lines = [_variable_line(path, table.by_path[path]) for path in page_of(paths, query)]
+        return VariablesAnswer(**self._at, variables=tuple(lines), total=len(paths))
+
+    def _keys(self, query: Query) -> KeysAnswer:
+        found = [
+            KeyLine(key_id=key_id, public=row.public, create_seq=row.create_seq)
+            for key_id, row in reversed(self._state.variables.keys.items())
+        ]
+        return KeysAnswer(**self._at, keys=page_of(found, query), total=len(found))
+
     # ---- why ----
 
     def _why_not(self, query: Query) -> WhyAnswer:
@@ -381,6 +400,19 @@ class QueryEngine:
     def _dead_letters(self, query: Query) -> DeadAnswer:
         newest = list(reversed(self._dead))
         return DeadAnswer(**self._at, messages=page_of(newest, query), total=len(newest))
+
+
+def _variable_line(path: str, row: VariableRow) -> VariableLine:
+    """A variable that exists, as far as the log has it in plain."""
+    return VariableLine(
+        path=path,
+        revision=row.revision,
+        create_seq=row.create_seq,
+        create_ns=row.create_ns,
+        modify_ns=row.modify_ns,
+        items=row.items,
+        size=row.size,
+    )
 
 
 def _exit_text(task: TaskShown) -> str:

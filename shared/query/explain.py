@@ -52,7 +52,7 @@ from shared.core.scheduling.scoring.pow10 import SCALE
 from shared.core.state.ids import Incarnations, alloc_id
 from shared.core.state.name_runs import expand_runs
 from shared.core.state.state import State
-from shared.core.state.tables.allocations import COMPLETE, FAILED, LOST, RUN
+from shared.core.state.tables.allocations import COMPLETE, EVICT, FAILED, LOST, RUN
 from shared.core.state.tables.jobs import Job
 from shared.errors import CommandInvalid
 from shared.query.blocked_shapes import BlockedShapes
@@ -469,6 +469,7 @@ def _fate_of(now: State, records: Sequence[Record], row: int) -> str:
     end = _ENDS.get(int(table.client[row]), "")
     if table.desired[row] == RUN:
         return end
+    is_evicted = table.desired[row] == EVICT
     placed_seq = now.policy.incarnations.seq(int(table.key[row]))
     for record in reversed(records):
         if record.seq < placed_seq:
@@ -476,8 +477,11 @@ def _fate_of(now: State, records: Sequence[Record], row: int) -> str:
         for event in RECORD_DECODER.decode(record.data).events if is_framed(record.data) else ():
             if not isinstance(event, PlanCommitted):
                 continue
-            if any(row in one.rows for one in event.evictions):
-                return f"evicted at seq {record.seq} for job {event.job_id!r}"
+            if is_evicted:
+                if any(row in one.rows for one in event.evictions):
+                    return f"evicted at seq {record.seq} for job {event.job_id!r}"
+                # Stops behind it say how it was lost.
+                continue
             for stop in event.stops:
                 if row in stop.rows:
                     said = f"stopped at seq {record.seq}: {stop.reason or 'its job wants fewer'}"

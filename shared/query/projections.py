@@ -26,6 +26,7 @@ from schemas.projections import (
     NodeSummary,
     Rollout,
 )
+from schemas.variables import VariableProjection
 from shared.core.columns import Rows
 from shared.core.state.ids import (
     ALLOC_SALT,
@@ -478,6 +479,21 @@ def _eval_ids(keys: list[EvalKey]) -> list[str]:
     if len(keys) < _SCALAR_MAX:
         return [eval_id(key) for key in keys]
     return shown_ids(np.array(keys, dtype=np.int64), EVAL_SALT)
+
+
+# ---- variables ----
+
+
+def variable_projection(state: State, path: str) -> VariableProjection:
+    """Say which revision a path has."""
+    row = state.variables.find(path)
+    return VariableProjection(
+        cluster_id=state.policy.cluster_id,
+        seq=state.seq,
+        incarnation=state.policy.incarnations.newest,
+        path=path,
+        revision=0 if row is None else row.revision,
+    )
 
 
 # ---- allocations and evaluations in one line ----

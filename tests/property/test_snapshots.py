@@ -30,7 +30,8 @@ from shared.errors import SnapshotUnusable, StateDiverged
 from shared.sim.world.world import SimulatedWorld
 from tests.golden.replay_log import read_log
 
-SEEDS = (3, 8)
+#: The last one has variables.
+SEEDS = (3, 8, 5)
 LEASE = LeaseHeld(holder="a", cluster_id="c")
 ASIDES = SnapshotExtras(since_ns=((JobId("job"), 5),), marks=((1, 2), (3, 4)))
 #: What a table may forget and make again.

@@ -63,7 +63,7 @@ def test_who_was_chosen_was_the_best_of_its_lane(seed: int) -> None:
 def test_why_of_what_is_gone_says_what_became_of_it() -> None:
     """Evicted by which job, or stopped for which reason, and how it ended: only what is to run "is" on its node."""
     words: set[str] = set()
-    for seed in (1, 8):
+    for seed in (1, 39):
         past, records = storm(seed)
         table = past.state.allocations
         for row in table.live_rows().tolist():

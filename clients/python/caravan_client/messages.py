@@ -749,6 +749,24 @@ class JobsAnswer(msgspec.Struct, frozen=True, kw_only=True):
     total: int = 0
 
 
+class KeyLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A public key of the keeper."""
+    #: 16 hex digits.
+    key_id: str
+    #: X25519, 32 bytes.
+    public: bytes
+    #: seq of the record that made it known.
+    create_seq: int = 0
+
+
+class KeysAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """`query.keys`, newest first: clients seal with the first one."""
+    seq: int
+    cluster_id: str = ""
+    keys: tuple[KeyLine, ...] = ()
+    total: int = 0
+
+
 class Nearest(msgspec.Struct, frozen=True, kw_only=True):
     """A node that is feasible but full, and what it lacks."""
     node: str
@@ -1240,6 +1258,30 @@ class TaskAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to restart and signal: the tasks it was sent to."""
     tasks: tuple[str, ...] = ()
     error: ErrorDetail | None = None
+
+
+class VariableLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A variable in one line, without its items."""
+    path: str
+    #: seq of its newest put.
+    revision: int
+    #: seq of the first put of this life of the path.
+    create_seq: int = 0
+    #: log time of the first and of the newest put.
+    create_ns: int = 0
+    modify_ns: int = 0
+    #: how many items, and bytes of their names and texts.
+    items: int = 0
+    size: int = 0
+    modify_ns_text: str = ""
+
+
+class VariablesAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """`query.variables`, by path."""
+    seq: int
+    cluster_id: str = ""
+    variables: tuple[VariableLine, ...] = ()
+    total: int = 0
 
 
 class WaitingAnswer(msgspec.Struct, frozen=True, kw_only=True):

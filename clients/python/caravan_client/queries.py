@@ -500,6 +500,41 @@ class Queries:
         }
         return await self._ask("submission", parameters, messages.SubmissionAnswer)
 
+    async def variables(
+        self,
+        id_: str = "",
+        *,
+        limit: int = 1000,
+        offset: int = 0,
+        min_seq: int = 0,
+    ) -> messages.VariablesAnswer:
+        """Return `variables`, by path, without their items.
+
+        id: prefix of the paths.
+        """
+        parameters: dict[str, Any] = {
+            "id": id_,
+            "limit": limit,
+            "offset": offset,
+            "min_seq": min_seq,
+        }
+        return await self._ask("variables", parameters, messages.VariablesAnswer)
+
+    async def keys(
+        self,
+        *,
+        limit: int = 1000,
+        offset: int = 0,
+        min_seq: int = 0,
+    ) -> messages.KeysAnswer:
+        """Return `keys`, newest first: clients seal items with the first one."""
+        parameters: dict[str, Any] = {
+            "limit": limit,
+            "offset": offset,
+            "min_seq": min_seq,
+        }
+        return await self._ask("keys", parameters, messages.KeysAnswer)
+
     async def dead(
         self,
         *,

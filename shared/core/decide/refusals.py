@@ -7,8 +7,10 @@ from schemas.base import Event
 from schemas.envelope import AnyCommand
 from schemas.jobs import SkipSubmission
 from schemas.plans import PlanRefused, SubmitPlan
+from schemas.variables import VARIABLE_CODES
 from shared.core.decide.jobs.submissions import SubmissionCommand, decide_refusal
 from shared.core.decide.operator import refuse
+from shared.core.decide.variables import RequestCommand, refuse_request
 from shared.core.state.state import State
 
 _REASON_CHARS_MAX = 600
@@ -32,5 +34,8 @@ def refuse_command(state: State, command: AnyCommand, code: str, reason: str) ->
                 reason=reason,
             )
         ]
+    if isinstance(command, RequestCommand):
+        known = code if code in VARIABLE_CODES else "invalid"
+        return refuse_request(state, command, known, reason)
     request_id = getattr(command, "request_id", "")
     return refuse(request_id, code, reason) if request_id else []

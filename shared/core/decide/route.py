@@ -7,7 +7,7 @@ from typing import TypeVar
 from schemas.base import Command, Event
 from schemas.envelope import AnyCommand
 from schemas.policy import BeginIncarnation, CollectGarbage
-from shared.core.decide import evaluations, operator
+from shared.core.decide import evaluations, operator, variables
 from shared.core.decide.deciders import Deciders, TimedDeciders
 from shared.core.decide.deployments import requests, rollouts
 from shared.core.decide.garbage import LogTimeIndex, decide_garbage
@@ -36,6 +36,7 @@ DECIDERS: Deciders = _merge(
     drains.DECIDERS,
     version_marks.DECIDERS,
     launches.DECIDERS,
+    variables.DECIDERS,
     # A transaction of its own: the applier puts it aside before it comes here.
     {BeginIncarnation: lambda _state, _command: []},
 )
@@ -44,6 +45,7 @@ TIMED_DECIDERS: TimedDeciders = _merge(
     evaluations.TIMED_DECIDERS,
     requests.TIMED_DECIDERS,
     rollouts.TIMED_DECIDERS,
+    variables.TIMED_DECIDERS,
 )
 
 

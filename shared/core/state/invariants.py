@@ -19,6 +19,7 @@ from shared.core.state.state import State
 from shared.core.state.tables.allocations import RUN, TERMINAL, UNKNOWN
 from shared.core.state.tables.fleet import READY
 from shared.core.state.tables.jobs import Job
+from shared.core.state.variable_invariants import check_variables
 
 _IN_SIGHT = ~TERMINAL
 _IN_SIGHT[UNKNOWN] = False
@@ -37,6 +38,7 @@ def check(state: State, *, capacity: bool = True) -> list[Violation]:
         *_references(state),
         *check_deployments(state),
         *check_rollouts(state),
+        *check_variables(state),
     ]
     return found + ([*_capacity(state), *_pools(state)] if capacity else [])
 

@@ -18,6 +18,7 @@ from shared.core.state.tables.launches import LaunchTable
 from shared.core.state.tables.policy import PolicyTable
 from shared.core.state.tables.reservations import ReservationTable
 from shared.core.state.tables.rollouts import RolloutTable
+from shared.core.state.tables.variables import VariableTable
 
 Table = (
     PolicyTable
@@ -29,6 +30,7 @@ Table = (
     | DeploymentTable
     | LaunchTable
     | RolloutTable
+    | VariableTable
 )
 TABLES = frozenset(
     {
@@ -41,6 +43,7 @@ TABLES = frozenset(
         "deployments",
         "launches",
         "rollouts",
+        "variables",
     }
 )
 
@@ -59,6 +62,7 @@ class State:
         self.deployments = DeploymentTable()
         self.launches = LaunchTable()
         self.rollouts = RolloutTable()
+        self.variables = VariableTable()
         #: seq of the last transaction applied.
         self.seq = 0
         #: its log time.

@@ -20,9 +20,17 @@ from schemas.deployments import (
 )
 from schemas.jobs import JobStabilityChanged, JobVersionTagged
 from schemas.nodes import NodeDrainChanged, NodesStatusChanged, Pool, PoolDeclared
+from schemas.variables import (
+    KeyCreated,
+    VariableDeleted,
+    VariableLife,
+    VariableRefused,
+    VariablesShredded,
+)
 from shared.core.runtime.replica import Replica
 from shared.core.state.ids import deployment_id, make_key
 from shared.display import event_text
+from tests.unit.view.test_view_variables import put
 from tests.unit.view.view_story import Story
 
 
@@ -141,3 +149,27 @@ def test_a_deployment_of_the_state_is_named_by_its_job() -> None:
         replica.apply(record)
     line = event_text.describe_event(DeploymentPaused(key=KEY), replica.state)
     assert line == f"{SHORT} of j version 0"
+
+
+@pytest.mark.parametrize(
+    ("event", "text"),
+    [
+        (put("app/db"), "app/db incarnation 1: 2 items, 10 B"),
+        (VariableDeleted(path="app/db", incarnation=2), "app/db incarnation 2"),
+        (
+            VariablesShredded(
+                lives=tuple(VariableLife(path="a", incarnation=n) for n in range(1, 6))
+            ),
+            "a incarnation 1, a incarnation 2, a incarnation 3 and 2 more",
+        ),
+        (
+            VariableRefused(request_id="r", path="app/db", code="rate", reason="too often"),
+            "app/db: rate: too often",
+        ),
+        (KeyCreated(key_id="00ff" * 4, public=b"p" * 32), "00ff00ff00ff00ff"),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_variables_are_described_without_ciphertext(event: Event, text: str) -> None:
+    """Path, life, count and size: what the log has in plain, and no more."""
+    assert event_text.describe_event(event) == text

@@ -42,6 +42,7 @@ from shared.core.runtime.messages import (
     Timer,
 )
 from shared.core.runtime.role import Input
+from shared.protocol import subjects
 from tests.builders import SECOND, join, register, stop
 
 
@@ -101,7 +102,7 @@ def test_a_leader_takes_the_pen_by_a_lease_record_before_any_command() -> None:
     assert [e.kind for e in effects if isinstance(e, Append)] == ["lease"]
     assert not any(isinstance(e, Open) for e in effects)
     effects = bench.settle(Appended(bench.store()))
-    assert sum(isinstance(e, Open) for e in effects) == 7
+    assert sum(isinstance(e, Open) for e in effects) == len(subjects.COMMAND_KINDS)
     assert bench.role.replica.state.policy.cluster_id == "c1"
 
 
@@ -241,7 +242,9 @@ def test_a_refused_append_drops_the_state_and_replays() -> None:
     bench.step(bench.send(register("a")))
     bench.outstanding = None
     effects = bench.step(AppendRefused())
-    assert Rewind(1) in effects and sum(isinstance(e, Close) for e in effects) == 7
+    assert Rewind(1) in effects and sum(isinstance(e, Close) for e in effects) == len(
+        subjects.COMMAND_KINDS
+    )
     assert "a" not in bench.role.replica.state.jobs.by_id
     effects = bench.settle(*bench.replay(), CaughtUp(len(bench.log)))
     assert bench.log[-1][0] == "log.1.lease"
@@ -293,7 +296,7 @@ def test_a_higher_epoch_makes_it_resign() -> None:
     )
     effects = bench.step(messages.Record(seq, "log.1.lease", seal(lease)[0]))
     assert any(isinstance(e, Resign) for e in effects)
-    assert sum(isinstance(e, Close) for e in effects) == 7
+    assert sum(isinstance(e, Close) for e in effects) == len(subjects.COMMAND_KINDS)
 
 
 def test_after_losing_leadership_nothing_is_written() -> None:

@@ -236,7 +236,7 @@ class ColumnCodec:
 class DictCodec:
     """A dict, in its order; `pack` and `unpack` translate values that have no typed form of their own.
 
-    `frozen`: its values never change, they are only replaced.
+    `frozen`: its values never change, they are only replaced. `piece_entries`: how many are written at once.
     """
 
     def __init__(
@@ -247,8 +247,9 @@ class DictCodec:
         pack: Callable[[Any], Any] | None = None,
         unpack: Callable[[Any], Any] | None = None,
         frozen: bool = False,
+        piece_entries: int = DICT_CHUNK_ENTRIES,
     ) -> None:
-        self._frozen = frozen
+        self._frozen, self._piece_entries = frozen, piece_entries
         self._of = list[tuple[key, value]]
         self._decoder = msgspec.msgpack.Decoder(self._of)
         self._pack, self._unpack = pack, unpack
@@ -267,9 +268,9 @@ class DictCodec:
             yield from self._pieces(len(value), value.items())
 
     def _pieces(self, size: int, value: Iterable[tuple[Hashable, Any]]) -> Iterator[bytes]:
-        yield _blob(-(-size // DICT_CHUNK_ENTRIES))
+        yield _blob(-(-size // self._piece_entries))
         entries = iter(value)
-        while part := list(islice(entries, DICT_CHUNK_ENTRIES)):
+        while part := list(islice(entries, self._piece_entries)):
             pack = self._pack
             found = part if pack is None else [(key, pack(one)) for key, one in part]
             yield compress_chunk(_ENCODER.encode(found)) if self._frozen else _blob(found)

@@ -46,6 +46,13 @@ from shared.core.state.tables.launches import LaunchTable, PeriodicParent, by_pa
 from shared.core.state.tables.policy import PolicyTable
 from shared.core.state.tables.reservations import ReservationTable
 from shared.core.state.tables.rollouts import RolloutRecord, RolloutTable
+from shared.core.state.tables.variables import (
+    KeyRow,
+    LifeKey,
+    RequestKey,
+    VariableRow,
+    VariableTable,
+)
 from shared.core.state.workload import AskWorkload
 
 _INT, _TEXTS, _NUMBERS = MsgpackCodec(int), MsgpackCodec(list[str]), MsgpackCodec(list[int])
@@ -475,6 +482,21 @@ _ROLLOUTS = ObjectCodec(
     settle=_settle_rollouts,
 )
 
+# ---- variables ----
+
+_VARIABLES = ObjectCodec(
+    VariableTable,
+    {
+        # A variable has up to 70 KB, which no compression shortens.
+        "by_path": DictCodec(str, VariableRow, frozen=True, piece_entries=16),
+        "ended": DictCodec(LifeKey, int, frozen=True),
+        "keys": DictCodec(str, KeyRow, frozen=True),
+        "refused": DictCodec(RequestKey, int, frozen=True),
+    },
+    derived=("live", "total_size", "_rows", "_ended", "_keys", "_refused"),
+    settle=VariableTable.settle,
+)
+
 #: by table's name.
 TABLE_CODECS: dict[str, ObjectCodec] = {
     "policy": _POLICY,
@@ -486,12 +508,13 @@ TABLE_CODECS: dict[str, ObjectCodec] = {
     "deployments": _DEPLOYMENTS,
     "launches": _LAUNCHES,
     "rollouts": _ROLLOUTS,
+    "variables": _VARIABLES,
 }
 
 #: Releases whose snapshots are read beside those of this one.
-OLDER_RELEASES = frozenset({"0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0"})
+OLDER_RELEASES = frozenset({"0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0", "0.6.0"})
 #: Tables that came after release 0.1.0: its snapshots have none of them.
-LATER_TABLES: frozenset[str] = frozenset({"deployments", "launches", "rollouts"})
+LATER_TABLES: frozenset[str] = frozenset({"deployments", "launches", "rollouts", "variables"})
 #: table -> fingerprints of older formats that the codec above reads too: entries of theirs lack fields that have a
 #: default, and none is encoded otherwise. tests/golden/test_logs.py has those of each release.
 OLDER_SHAPES: dict[str, frozenset[str]] = {

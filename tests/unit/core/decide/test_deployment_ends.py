@@ -19,6 +19,20 @@ def test_success_waits_for_what_is_old() -> None:
     assert rollout.deployment.status == "successful"
 
 
+def test_a_deadline_fails_nothing_that_is_whole() -> None:
+    """Old allocations that nothing has stopped yet are no reason to go back: what is new is there and healthy."""
+    rollout = Rollout()
+    rollout.bring_up(paced(count=1))
+    rollout.submit(paced(count=1, digest="d2", canary=1, auto_revert=True))
+    (canary,) = rollout.place(canaries=True)
+    rollout.healthy(canary)
+    rollout.told(PromoteDeployment)
+    assert rollout.due() == []
+    assert rollout.deployment.status == "running"
+    rollout.plan_of(stops=(Stops(rows=(canary,)),))
+    assert of_type(rollout.due(), DeploymentEnded), "it is not whole any more"
+
+
 def test_what_was_healthy_must_be_so_at_the_end() -> None:
     """A healthy allocation that died before the deployment was done is replaced, and its replacement counts anew."""
     rollout = Rollout()

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from schemas.policy import Policy
-from shared.core.state.tables import evaluations, jobs, policy
+from shared.core.state.tables import evaluations, jobs, policy, variables
 
 HASHED = [
     jobs.Job,
@@ -12,6 +12,9 @@ HASHED = [
     jobs.SubmissionRecord,
     evaluations.Evaluation,
     evaluations.PlanNumber,
+    variables.VariableRow,
+    variables.PutMark,
+    variables.KeyRow,
 ]
 
 

@@ -1,0 +1,48 @@
+"""Answers of `query.variables` and `query.keys`: no ciphertext and no digest is in them."""
+
+from schemas.answers import QueryAnswer
+from schemas.base import ExactWire, Wire
+
+
+class VariableLine(ExactWire, frozen=True, kw_only=True, omit_defaults=False):
+    """A variable in one line, without its items."""
+
+    path: str
+    #: seq of its newest put.
+    revision: int
+    #: seq of the first put of this life of the path.
+    create_seq: int = 0
+    #: log time of the first and of the newest put.
+    create_ns: int = 0
+    modify_ns: int = 0
+    #: how many items, and bytes of their names and texts.
+    items: int = 0
+    size: int = 0
+    #: `create_ns` as text where it exceeds 2^53; else empty.
+    create_ns_text: str = ""
+    modify_ns_text: str = ""
+
+
+class VariablesAnswer(QueryAnswer, frozen=True, kw_only=True):
+    """`query.variables`, by path."""
+
+    variables: tuple[VariableLine, ...] = ()
+    total: int = 0
+
+
+class KeyLine(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """A public key of the keeper."""
+
+    #: 16 hex digits.
+    key_id: str
+    #: X25519, 32 bytes.
+    public: bytes
+    #: seq of the record that made it known.
+    create_seq: int = 0
+
+
+class KeysAnswer(QueryAnswer, frozen=True, kw_only=True):
+    """`query.keys`, newest first: clients seal with the first one."""
+
+    keys: tuple[KeyLine, ...] = ()
+    total: int = 0

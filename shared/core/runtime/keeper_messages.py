@@ -1,0 +1,109 @@
+"""What the keeper's role asks of its vault and what the vault answers: effects and inputs that no other role has.
+
+The role sees ciphertext, keyed digests, counts and sizes; keys and plain items stay in the vault.
+services/keeper/vault.py performs these with cryptography, shared/sim in virtual time.
+
+What a performer promises:
+- `OpenKeyStore` is answered once by KeyStoreOpened or KeyStoreUnusable. What cannot be reached is tried again.
+- Every SealItems is answered once by ItemsSealed or VaultFailed; the data key of its life is durable before the answer.
+- Every OpenItems is answered once by ItemsOpened or VaultFailed.
+- Every EraseKeys is answered once by KeysErased, when nothing of the named keys can be read any more. Erasing what is
+  not there is done.
+- A crash loses answers and effects not yet performed.
+"""
+
+import msgspec
+
+from schemas.variables import VariableLife
+
+# ---- effects ----
+
+
+class OpenKeyStore(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Begin to answer for a cluster. `may_create`: the log knows of no key, so that a missing store is made."""
+
+    cluster_id: str
+    may_create: bool
+
+
+class SealItems(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Open what a client sealed, check it, and encrypt it for a life of its path."""
+
+    token: int
+    life: VariableLife
+    request_id: str
+    key_id: str
+    sealed: bytes
+
+
+class OpenItems(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Decrypt a variable, and seal it with the public key of the caller."""
+
+    token: int
+    life: VariableLife
+    #: of the put that made the ciphertext.
+    request_id: str
+    revision: int
+    cipher: bytes
+    public: bytes
+
+
+class EraseKeys(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Erase the data keys of lives that are over."""
+
+    lives: tuple[VariableLife, ...]
+
+
+# ---- inputs ----
+
+
+class KeyStoreOpened(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The vault can answer. `lives`: whose data keys the store holds."""
+
+    key_id: str
+    public: bytes
+    lives: tuple[VariableLife, ...] = ()
+
+
+class KeyStoreUnusable(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The store is not the one of this cluster, or is gone: waiting does not help."""
+
+    reason: str
+
+
+class ItemsSealed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Ciphertext of a put, as in PutVariable."""
+
+    token: int
+    life: VariableLife
+    cipher: bytes
+    digest: str
+    items: int
+    size: int
+
+
+class ItemsOpened(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The items of a variable, sealed with the key of the question."""
+
+    token: int
+    sealed: bytes
+
+
+class VaultFailed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Nothing was sealed or opened. `code` is one of ERROR_CODES (schemas/bounds.py)."""
+
+    token: int
+    code: str
+    reason: str
+
+
+class KeysErased(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The data keys of these lives are gone."""
+
+    lives: tuple[VariableLife, ...]
+
+
+VaultEffect = OpenKeyStore | SealItems | OpenItems | EraseKeys
+VaultAnswer = (
+    KeyStoreOpened | KeyStoreUnusable | ItemsSealed | ItemsOpened | VaultFailed | KeysErased
+)
