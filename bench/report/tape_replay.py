@@ -25,6 +25,7 @@ from services.agent.role import Agent
 from services.eval_broker.role import EvalBroker
 from services.heartbeat.role import HeartbeatMonitor
 from services.intake.role import Intake
+from services.keeper.role import Keeper
 from services.plan_applier.role import PlanApplier
 from services.scheduler.role import Scheduler
 from services.timekeeper.role import Timekeeper
@@ -75,6 +76,7 @@ ROLES: dict[str, Callable[..., Any]] = {
     "eval_broker": EvalBroker,
     "heartbeat": HeartbeatMonitor,
     "intake": Intake,
+    "keeper": Keeper,
     "plan_applier": PlanApplier,
     "scheduler": Scheduler,
     "timekeeper": Timekeeper,

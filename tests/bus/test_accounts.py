@@ -293,14 +293,17 @@ def test_a_node_reads_only_its_own_projection(bus: Bus) -> None:
 
 
 @pytest.mark.parametrize("who", ["node", "fleet"])
-def test_a_node_reads_services_and_nothing_else_of_the_view(bus: Bus, who: str) -> None:
-    """33: values of services and their names, live and by direct get; no job, node or verdict, by no way of asking."""
+def test_a_node_reads_services_and_revisions_and_nothing_else_of_the_view(
+    bus: Bus, who: str
+) -> None:
+    """33: services, their names and revisions of variables; no job, node or verdict, by no way of asking."""
 
     async def story() -> None:
         await bus.bootstrap()
         errors: list[str] = []
         login = bus.node_login("n1") if who == "node" else bus.login("fleet")
         open_ = {subjects.view_service("web"): b"web", subjects.VIEW_SERVICE_NAMES: b"names"}
+        open_[subjects.view_variable("nomad/jobs/web")] = b"revision"
         closed = [subjects.view_job("j"), subjects.view_node("n2"), subjects.view_submission("s")]
         async with bus.client() as admin, bus.client(login, errors) as node:
             heard: list[bytes] = []
@@ -325,7 +328,7 @@ def test_a_node_reads_services_and_nothing_else_of_the_view(bus: Bus, who: str) 
             for ask in (*asks, subjects.js_stream_info("VIEW"), subjects.query("service")):
                 node.send(ask, bodies[1], b"_INBOX.other.1")
             await settled(node, admin)
-        assert sorted(heard) == [b"names", b"web"]
+        assert sorted(heard) == [b"names", b"revision", b"web"]
         assert len(errors) == len(traps) + len(asks) + 2
 
     run(story())
@@ -444,6 +447,44 @@ async def _once_there(bus: Bus, login: Login) -> AsyncIterator[BusClient]:
                 await asyncio.sleep(0.02)
     async with bus.client(login) as client:
         yield client
+
+
+def test_a_node_asks_for_variables_under_its_own_name(bus: Bus) -> None:
+    """33: n1's question is answered to n1 alone; as n2, a client or a fleet it reaches no keeper, nor is it heard."""
+
+    async def story() -> None:
+        await bus.bootstrap()
+        async with (
+            bus.client() as keeper,
+            bus.client(bus.node_login("n1")) as n1,
+            bus.client(bus.node_login("n2")) as n2,
+            bus.client(bus.login("fleet")) as fleet,
+            bus.client(public(bus)) as client,
+        ):
+            asked, overheard = [], []
+
+            def answer(subject: bytes, reply: bytes, _headers: bytes, _data: bytes) -> None:
+                asked.append(subject.decode())
+                keeper.send(reply.decode(), b"sealed")
+
+            await keeper.listen(subjects.NODE_VARIABLES, answer)
+            own = subjects.node_variables("n1")
+            for thief in (n2, fleet, client):
+                for trap in (own, subjects.NODE_VARIABLES, "_INBOX.node-n1.>", "_R_.>"):
+                    await thief.listen(trap, lambda _s, _r, _h, data: overheard.append(data))
+            await settled(keeper, n2, fleet, client)
+            assert (await n1.request_raw(own, b"{}"))[1] == b"sealed"
+            for thief, subject in (
+                *((n1, one) for one in (subjects.node_variables("n2"), "ask.n1.other", "ask.n1")),
+                *((one, own) for one in (n2, fleet, client)),
+            ):
+                with pytest.raises(BusUnavailable):
+                    await thief.request_raw(subject, b"{}", timeout_s=0.3)
+            await settled(n2, fleet, client)
+        assert asked == [own]
+        assert overheard == []
+
+    run(story())
 
 
 def test_a_node_asks_under_its_own_name(bus: Bus) -> None:

@@ -27,6 +27,7 @@ PARAMETERS = {
     "{node}": NODE,
     "{job}": "none",
     "{service}": "none",
+    "{path}": "none",
     "{gauge}": "none",
     "{submission}": "none",
     "{worker}": "none",

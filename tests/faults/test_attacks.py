@@ -15,6 +15,8 @@ from schemas.envelope import CORE_VERSION, ENCODER, SCHEMA_VERSION, CommandBatch
 from schemas.nodes import AllocReport, NodeSpec, ReportNode
 from schemas.plans import Origin, SubmitPlan
 from shared.bus.connection.nats_client import Login, connect
+from shared.bus.jetstream import streams
+from shared.bus.jetstream.direct_get import direct_get_batch
 from shared.bus.jetstream.sender_proof import mark_of
 from shared.bus.server import accounts
 from shared.core.runtime.chain import seal
@@ -198,6 +200,62 @@ def test_nobody_drops_the_log(cluster: BenchCluster) -> None:
             after = await cluster.log_state()
             assert (after.first_seq, after.missing) == (1, 0) and after.last_seq > before.last_seq
             await city.proven()
+
+    play(story())
+
+
+def test_only_the_keeper_reaches_wrapped_keys(cluster: BenchCluster) -> None:
+    """No other service, node, fleet or client reads, writes, erases or smuggles a key, or hears of a variable."""
+    entry, keys = subjects.key_entry("data.victim"), streams.KEYS.name
+    ask = {"config": msgspec.json.decode(msgspec.json.encode(streams.KEYS)), "stream_name": keys}
+    verbs = ("DELETE", "PURGE", "UPDATE", "SNAPSHOT", "CREATE", "MSG.DELETE", "MSG.GET")
+    asked = {f"$JS.API.STREAM.{verb}.{keys}": b'{"last_by_subj":"x","seq":1}' for verb in verbs}
+    asked |= {subjects.js_direct_get(keys): b'{"seq":1,"batch":9}'}
+    asked |= {subjects.js_direct_get(keys, entry): b""}
+    asked |= {subjects.js_consumer_create(keys, "x"): msgspec.json.encode(ask)}
+    asked |= {subjects.js_consumer_next(keys, "x"): b"1", entry: b"forged"}
+    asked |= {subjects.key_entry("data.new"): b"forged", subjects.command("variable"): b"forged"}
+
+    async def robs(login: Login, heard: list[bytes]) -> None:
+        thief = await connect(login)
+        try:
+            for subject in (
+                subjects.KEYS,
+                subjects.API_VARIABLES,
+                subjects.API_ALL,
+                "cmd.variable",
+            ):
+                await thief.listen(subject, lambda *got: heard.append(got[3]))
+            await thief.listen(inbox := thief.new_inbox(), lambda *got: heard.append(got[3]))
+            for subject, body in asked.items():
+                thief.send(subject, body, inbox.encode())
+            await thief.flush()
+            async with cluster.connection(accounts.PUBLIC) as client:
+                client.send(subjects.api("variable", "put"), b"sealed")
+                await client.flush()
+            await thief.flush()
+        finally:
+            await thief.end()
+
+    async def story() -> None:
+        names = [*(one for one in accounts.ROLES if one != "keeper"), "fleet", accounts.PUBLIC]
+        logins = [*(cluster.login(name) for name in names), cluster.node_login("n1")]
+        async with cluster.connection() as admin:
+            await streams.create(admin, streams.KEYS)
+            await admin.request_raw(entry, b"wrapped")
+            ordered: list[bytes] = []
+            await admin.listen(subjects.command("variable"), lambda *got: ordered.append(got[3]))
+            heard: list[bytes] = []
+            for login in logins:
+                await robs(login, heard)
+            async with cluster.connection(accounts.PUBLIC) as client:
+                smuggled = subjects.key_entry("data.smuggled").encode()
+                client.send(subjects.js_direct_get("LOG_1"), b'{"seq":1,"batch":1}', smuggled)
+                await client.flush()
+            await admin.flush()
+            found = await direct_get_batch(admin, keys, 1, subject=subjects.key_entry("data.*"))
+            assert [(one.subject, one.data) for one in found] == [(entry, b"wrapped")]
+            assert (heard, ordered) == ([], [])
 
     play(story())
 

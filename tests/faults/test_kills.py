@@ -21,6 +21,7 @@ VICTIMS = (
     "view",
     "heartbeat",
     "timekeeper",
+    "keeper",
     "gateway",
     "applier",
 )

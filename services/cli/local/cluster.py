@@ -8,6 +8,7 @@ its own.
     DIR/credentials/      one file per process                 DIR/up.json         running processes
     DIR/credentials/public  password of clients, the user's own
     DIR/agents/NODE/      an agent's journal and allocations   DIR/logs/NAME.log   output of each process
+    DIR/keeper/kek        wraps all keys of variables: without it no value can be read
 """
 
 import asyncio
@@ -351,6 +352,7 @@ class LocalCluster:
             "heartbeat": 1,
             "timekeeper": wanted.timekeepers,
             "gateway": wanted.gateways,
+            "keeper": 1,
         }
         out = [self._agent(node_id) for node_id in self.node_ids]
         if self.settings.one_process:
@@ -415,6 +417,7 @@ class LocalCluster:
             "CARAVAN_GATEWAY_URL_FILE": str(self.data_dir / "logs" / "gateway.url"),
             "CARAVAN_GATEWAY_ANY_PORT": "1",
             "CARAVAN_GATEWAY_STATE_DIR": str(self.data_dir / "gateway"),
+            "CARAVAN_KEEPER_DIR": str(self.data_dir / "keeper"),
             **more,
         }
         return SupervisedProcess(

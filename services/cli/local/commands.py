@@ -8,7 +8,9 @@ from services.cli.command_spec import (
     option_argument,
 )
 
-_ROLE_WORDS = "intake eval_broker scheduler plan_applier heartbeat timekeeper view gateway agent"
+_ROLE_WORDS = (
+    "intake eval_broker scheduler plan_applier heartbeat timekeeper keeper view gateway agent"
+)
 
 COMMANDS = (
     CommandSpec(
@@ -75,7 +77,7 @@ COMMANDS = (
         (
             ArgumentSpec(
                 "role",
-                "intake, eval_broker, scheduler, plan_applier, heartbeat, timekeeper, view, gateway or agent",
+                "intake, eval_broker, scheduler, plan_applier, heartbeat, timekeeper, keeper, view, gateway or agent",
                 complete=f"({_ROLE_WORDS})",
             ),
         ),

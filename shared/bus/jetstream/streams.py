@@ -44,6 +44,8 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int = -1
     max_age: int = 0
     max_msgs_per_subject: int = -1
+    #: a subject that is full takes nothing more, instead of dropping its oldest message.
+    discard_new_per_subject: bool = False
     max_msg_size: int = MESSAGE_BYTES_MAX
     num_replicas: int = 1
     duplicate_window: int = 120 * SECOND_NS
@@ -228,6 +230,17 @@ LEADER = StreamConfig(
     allow_msg_ttl=True,
 )
 
+#: Wrapped keys (services/keeper/key_store.py): an entry is written once, and goes only by being erased. Not ensured: a
+#: keeper that finds none where its log knows of keys must not begin with an empty one.
+KEYS = StreamConfig(
+    name="KEYS",
+    subjects=(subjects.KEYS,),
+    max_bytes=256 * MIB,
+    max_msgs_per_subject=1,
+    discard_new_per_subject=True,
+    allow_direct=True,
+)
+
 #: Created by the first service that starts. DEAD and SNAP are durable, but nothing is lost when they start empty.
 ENSURED = (CMD, EVAL, NODE, VIEW, DEAD, SNAP, LEADER)
 
@@ -294,6 +307,14 @@ async def bootstrap(
     for wanted in (log_config(1, log_bytes_max), JOBS):
         await _ensure_one(bus, msgspec.structs.replace(wanted, num_replicas=replicas), sized=False)
     await ensure(bus, replicas)
+
+
+async def is_there(bus: Requester, wanted: StreamConfig) -> bool:
+    """Return whether a stream exists. Raises BusRefused where it has other settings than ours; BusUnavailable."""
+    found = await info(bus, wanted.name)
+    if found is not None:
+        _compare(found, wanted, sized=False)
+    return found is not None
 
 
 async def create(bus: Requester, wanted: StreamConfig) -> StreamInfo:

@@ -40,6 +40,13 @@ from schemas.nodes import (
 from schemas.plans import PlanCommitted, PlanRefused
 from schemas.policy import IncarnationBegan, LogRolled, LossAccepted, OperatorRefused, PolicyChanged
 from schemas.rollouts import RolloutEnded, RolloutStarted
+from schemas.variables import (
+    KeyCreated,
+    VariableDeleted,
+    VariablePut,
+    VariableRefused,
+    VariablesShredded,
+)
 from shared.core.runtime.replicated_role import ReplicatedRole
 from shared.core.state.ids import alloc_id, deployment_id, eval_id, rollout_id
 from shared.core.state.state import State
@@ -271,6 +278,30 @@ _LINES: dict[str, dict[type, _Line]] = {
                 "reason": event.reason,
             },
         ),
+        VariablePut: _Line(
+            "variable.put",
+            lambda event, _: {
+                "path": event.path,
+                "incarnation": event.incarnation,
+                "items": event.items,
+                "size": event.size,
+            },
+        ),
+        VariableDeleted: _Line(
+            "variable.deleted",
+            lambda event, _: {"path": event.path, "incarnation": event.incarnation},
+        ),
+        VariablesShredded: _Line("variable.shredded", lambda event, _: {"lives": len(event.lives)}),
+        VariableRefused: _Line(
+            "variable.refused",
+            lambda event, _: {
+                "request": event.request_id,
+                "path": event.path,
+                "code": event.code,
+                "reason": event.reason,
+            },
+        ),
+        KeyCreated: _Line("key.created", lambda event, _: {"key": event.key_id}),
         PolicyChanged: _Line("operator.policy_changed", lambda _event, _state: {}),
         NodeEligibilityChanged: _Line(
             "operator.eligibility_changed",

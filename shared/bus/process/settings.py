@@ -87,7 +87,9 @@ def configure_logging(level: str = "info") -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     is_terminal = sys.stderr.isatty()
-    render: list[structlog.typing.Processor] = [structlog.dev.ConsoleRenderer()]
+    # The renderer's own traces show the values of variables, secrets among them.
+    console = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    render: list[structlog.typing.Processor] = [console]
     factory: Callable[..., object] = structlog.PrintLoggerFactory(sys.stderr)
     if not is_terminal:
         shared.append(structlog.processors.format_exc_info)

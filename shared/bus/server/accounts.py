@@ -20,10 +20,11 @@ from shared.bus.jetstream import streams
 from shared.errors import ConfigInvalid
 from shared.protocol import subjects
 from shared.protocol.id_tokens import id_token
+from shared.protocol.operator_verbs import NOUNS
 
 ROLES = (
     *("intake", "eval_broker", "scheduler", "plan_applier", "heartbeat", "timekeeper", "view"),
-    "gateway",
+    *("gateway", "keeper"),
 )
 ADMIN, SYS, PUBLIC = "admin", "sys", "public"
 #: Speaks for any node: a fleet of simulated ones, in one process.
@@ -200,8 +201,9 @@ def inbox_prefix(name: str) -> str:
 # ---- permissions ----
 
 _REPLIES = ("_INBOX.>", "_R_.>")
-#: Where services are, and their names: public within the cluster, so that templates of any node may name any service.
-_DIRECTORY = (subjects.VIEW_SERVICES, subjects.VIEW_SERVICE_NAMES)
+#: Where services are, their names, and which revision each variable has: public within the cluster, so that templates
+#: of any node may name any service. The items of variables are asked of the keeper.
+_DIRECTORY = (subjects.VIEW_SERVICES, subjects.VIEW_SERVICE_NAMES, subjects.VIEW_VARIABLES)
 
 
 def _reads(stream: str) -> tuple[str, ...]:
@@ -264,6 +266,17 @@ def _own_publish(role: str) -> tuple[str, ...]:
             return (subjects.command("liveness"),)
         case "timekeeper":
             return (subjects.command("timer"),)
+        case "keeper":
+            # It alone reads and writes wrapped keys, and erases them one by one.
+            return (
+                subjects.command("variable"),
+                subjects.js_stream_create(streams.KEYS.name),
+                subjects.KEYS,
+                subjects.js_direct_get(streams.KEYS.name),
+                subjects.js_message_get(streams.KEYS.name),
+                subjects.js_message_delete(streams.KEYS.name),
+                *_REPLIES,
+            )
         case "gateway":
             # It changes nothing: requests go out with the login of their caller.
             return ()
@@ -287,13 +300,16 @@ def _own_subscribe(role: str) -> tuple[str, ...]:
     """Subjects that a role subscribes to besides its inbox and presence."""
     match role:
         case "intake":
-            return (subjects.API_ALL,)
+            return (subjects.API_JOBS_ALL,)
+        case "keeper":
+            return (subjects.API_VARIABLES, subjects.NODE_VARIABLES)
         case "heartbeat":
             return (subjects.HEARTBEATS,)
         case "timekeeper":
             return (subjects.GAUGES,)
         case "view":
-            return (subjects.QUERIES, subjects.NODE_QUERIES, subjects.API_ALL)
+            asked = tuple(subjects.api(noun, "*") for noun in NOUNS)
+            return (subjects.QUERIES, subjects.NODE_QUERIES, *asked)
         case _:
             return ()
 
@@ -309,7 +325,7 @@ def role_user(role: str, password: str) -> BusUser:
 
 
 def _directory_reads() -> tuple[str, ...]:
-    """What nodes read of services, by direct get: `_DIRECTORY` once more. Nothing else of VIEW (ADR 37)."""
+    """What nodes read by direct get: `_DIRECTORY` once more. Nothing else of VIEW (ADR 37)."""
     return tuple(subjects.js_direct_get(streams.VIEW.name, one) for one in _DIRECTORY)
 
 
@@ -323,6 +339,7 @@ def agent_user(node_id: str, password: str) -> BusUser:
             subjects.report(node_id),
             subjects.heartbeat(node_id),
             subjects.node_query(node_id),
+            subjects.node_variables(node_id),
             subjects.js_direct_get(streams.NODE.name, subjects.node(node_id)),
             *_directory_reads(),
         ),
@@ -394,6 +411,7 @@ def _exports() -> list[str]:
         subjects.API_ALL,
         subjects.QUERIES,
         subjects.NODE_QUERIES,
+        subjects.NODE_VARIABLES,
         subjects.REPORTS,
         subjects.HEARTBEATS,
         subjects.GAUGES,
@@ -420,6 +438,7 @@ def _node_imports() -> list[str]:
         # The fleet's, which speaks for any node.
         subjects.query("job_version"),
         subjects.NODE_QUERIES,
+        subjects.NODE_VARIABLES,
         subjects.js_direct_get(streams.NODE.name, subjects.NODES),
         *_directory_reads(),
     )

@@ -23,6 +23,7 @@ import msgspec
 from schemas.base import Command, Event, Wire
 from schemas.envelope import ENCODER
 from shared.core.runtime import agent_messages as t
+from shared.core.runtime import keeper_messages as k
 from shared.core.runtime import messages as r
 from shared.core.runtime.role import Input, Role
 from shared.errors import ConfigInvalid
@@ -65,6 +66,13 @@ INPUTS: dict[str, type[msgspec.Struct]] = {
     "CheckChanged": t.CheckChanged,
     "NodeFound": t.NodeFound,
     "EndTasks": t.EndTasks,
+    # Sealed bytes and ciphertext only.
+    "KeyStoreOpened": k.KeyStoreOpened,
+    "KeyStoreUnusable": k.KeyStoreUnusable,
+    "ItemsSealed": k.ItemsSealed,
+    "ItemsOpened": k.ItemsOpened,
+    "VaultFailed": k.VaultFailed,
+    "KeysErased": k.KeysErased,
 }
 #: Tags of a role's effects.
 EFFECTS: dict[str, type[msgspec.Struct]] = {
@@ -98,6 +106,10 @@ EFFECTS: dict[str, type[msgspec.Struct]] = {
     "RemoveAlloc": t.RemoveAlloc,
     "SweepAllocs": t.SweepAllocs,
     "TasksEnded": t.TasksEnded,
+    "OpenKeyStore": k.OpenKeyStore,
+    "SealItems": k.SealItems,
+    "OpenItems": k.OpenItems,
+    "EraseKeys": k.EraseKeys,
 }
 _TAG_OF_INPUT = {kind: tag for tag, kind in INPUTS.items()}
 

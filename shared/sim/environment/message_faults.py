@@ -24,6 +24,7 @@ COMPONENT_FAULTS = (
     "leadership_lost",
     "log_full",
     "log_restored",
+    "keys_brought_back",
     "task_failed",
     "journal_tail_lost",
     "input_failed",

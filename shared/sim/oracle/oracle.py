@@ -139,6 +139,8 @@ class Oracle:
         same = fleet.operator_meta == said_of
         self.ledger.hold("state_equals_log", same, "meta", fleet.operator_meta, said_of)
         self._compare_rollouts()
+        differences = self.model.variables.differences(self.reference.state)
+        self.ledger.hold("state_equals_log", not differences, *differences)
         for job_id, kept in self.reference.state.jobs.versions.items():
             tags = {one.version: one.tag for one in kept if one.tag}
             own = self.model.versions.tags_of(job_id)

@@ -17,6 +17,7 @@ from shared.sim.oracle.reference_joint import ReferenceJoint
 from shared.sim.oracle.reference_pace import ReferencePace
 from shared.sim.oracle.reference_rollouts import ReferenceRollouts
 from shared.sim.oracle.reference_submissions import ReferenceSubmissions
+from shared.sim.oracle.reference_variables import ReferenceVariables
 from shared.sim.oracle.succession_checks import SuccessionChecks
 from shared.sim.oracle.version_checks import VersionChecks
 
@@ -169,6 +170,7 @@ class ReferenceModel:
         self.t_ns = 0
         self.launches = LaunchChecks(ledger, self._has_live)
         self.dispatches = DispatchChecks(ledger)
+        self.variables = ReferenceVariables(ledger)
         self.rollouts = ReferenceRollouts(ledger, self._is_wanted)
         self.joint = ReferenceJoint(ledger, self.rollouts)
         self.versions = VersionChecks(ledger, lambda job_id: bool(self.rollouts.active(job_id)))
@@ -196,6 +198,7 @@ class ReferenceModel:
             self.launches.apply(event, record)
             self.dispatches.apply(event, record)
             self.versions.apply(event, seq)
+            self.variables.apply(event, seq, record.t_ns)
             match event:
                 case plans.PlanCommitted():
                     self._plan(event)

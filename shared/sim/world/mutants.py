@@ -19,6 +19,7 @@ from shared.core.runtime.messages import Reply
 from shared.sim.environment.simulated_process import SimulationContext
 from shared.sim.world.agent_mutants import AGENT_MUTANTS
 from shared.sim.world.patches import Patch, named
+from shared.sim.world.variable_mutants import VARIABLE_MUTANTS
 
 
 def _ack_before_append(patch: Patch, _context: SimulationContext) -> None:
@@ -477,6 +478,7 @@ MUTANTS: dict[str, Callable[[Patch, SimulationContext], None]] = {
     "data-left-behind": _data_left_behind,
     "waited-like-others": _waited_like_others,
     **AGENT_MUTANTS,
+    **VARIABLE_MUTANTS,
 }
 
 

@@ -22,6 +22,7 @@ from shared.sim.environment.role_factory import NODES, ROLES, agent_builder, rol
 from shared.sim.environment.simulated_node import SimulatedNode
 from shared.sim.environment.simulated_process import SimulatedProcess, SimulationContext
 from shared.sim.environment.submitters import SubmittedJob, Submitter
+from shared.sim.environment.variable_sender import VariableSender
 from shared.sim.environment.version_submitter import VersionSubmitter
 from shared.sim.oracle.invariants import InvariantBroken
 from shared.sim.oracle.oracle import Oracle
@@ -31,6 +32,7 @@ from shared.sim.world.fault_injector import FaultInjector
 from shared.sim.world.mutants import plant_bug
 from shared.sim.world.restore import ONE_OF, RestoreFromCopy
 from shared.sim.world.scripted_operator import ScriptedOperator
+from shared.sim.world.simulated_keepers import SimulatedKeepers
 
 STORM_BEGINS_NS = 1 * SECOND
 STORM_ENDS_NS = 12 * SECOND
@@ -51,6 +53,8 @@ _THOROUGH_OF, _THOROUGH = 11, frozenset({1, 2, 7})
 _RULED_OF, _RULED = 13, 8
 #: In one world of so many the services have templates that change while they run.
 _TEMPLATED_OF, _TEMPLATED = 7, 3
+#: In one world of so many variables are put and deleted.
+_VARIABLES_OF, _VARIABLES = 11, 5
 _CHANGE_MODES = (("restart",), ("signal",), ("script", "script"), ("restart", "script"))
 #: Cron specs of the periodic jobs, and whether their children may overlap; the first field is the second.
 _PERIODIC = ((("*/2 * * * * * *", "*/3 * * * * * *"), False), (("* * * * * * *",), True))
@@ -114,6 +118,8 @@ class SimulatedWorld:
             for module, name, count in ROLES
             for n in range(count)
         ]
+        self.keepers = SimulatedKeepers(self.context, seed, self.cache.decode)
+        self.processes += self.keepers.processes
         self.customers = [self._customer(n) for n in range(_SERVICES + _BATCHES + 1)]
         self.customers += [self._everywhere(n, kind) for n, kind in enumerate(_EVERYWHERE)]
         self.customers += [self._periodic(n) for n in range(len(_PERIODIC))]
@@ -259,6 +265,10 @@ class SimulatedWorld:
         )
         operator.on_verdict = oracle.check_operator_verdict
         self.gauge.begin()
+        self.keepers.begin(oracle)
+        variables = VariableSender(context, RandomDraws(self.seed, 8), oracle.model.variables)
+        if self.seed % _VARIABLES_OF == _VARIABLES and not self.keepers.processes:
+            variables.begin(SECOND)
         operator.begin(self._draws.between(2 * SECOND, 3 * SECOND))
         loop.run(STORM_BEGINS_NS)
         self.message_faults.stormy = True
@@ -273,11 +283,17 @@ class SimulatedWorld:
             is_last = customer.shape.job_id == "service-big" or bool(customer.shape.crons)
             customer.close(stop=is_last)
         operator.close()
+        variables.close()
+        self.keepers.close()
         self.gauge.close()
-        self._rest(oracle, agents, operator)
+        self._rest(oracle, agents, operator, variables)
 
     def _rest(
-        self, oracle: Oracle, agents: list[SimulatedProcess], operator: ScriptedOperator
+        self,
+        oracle: Oracle,
+        agents: list[SimulatedProcess],
+        operator: ScriptedOperator,
+        variables: VariableSender,
     ) -> None:
         everyone = [*self.processes, *agents]
         loop = self.context.loop
@@ -286,10 +302,13 @@ class SimulatedWorld:
             loop.run(loop.now_ns + _LOOK_NS)
             reason = oracle.unsettled(self.customers, everyone)
             reason = reason or ("" if operator.is_idle else "the operator waits for a verdict")
+            reason = reason or ("" if variables.is_idle else "a command about variables waits")
+            reason = reason or self.keepers.unsettled()
         oracle.ledger.hold("converged", not reason, reason)
         overtaken = operator.overtaken()
         oracle.ledger.hold("newest_request", not overtaken, *overtaken)
         oracle.settle(everyone)
+        self.keepers.settle()
         if not self.seed % ONE_OF:
             self.context.bus.log.unwatch(oracle.on_log)
             restore = RestoreFromCopy(
@@ -313,6 +332,7 @@ class SimulatedWorld:
         self.steps += 1
         if self.lines is not None:
             self.lines.append(_line(self.context.loop.now_ns, process, inputs, effects))
+        self.keepers.stepped(process, effects)
         self.oracle.stepped(process, inputs, effects)
 
     def ended(self, process: SimulatedProcess, reason: str, *, raised: bool) -> None:

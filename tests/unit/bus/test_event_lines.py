@@ -19,6 +19,7 @@ from shared.core.state.ids import alloc_id, deployment_id, eval_id, make_key
 from shared.core.state.state import State
 from tests.builders import group
 from tests.unit.core.decide.test_versions import registered, revert, scale, two_versions, version_of
+from tests.unit.view.test_view_variables import put
 
 
 def _lines(
@@ -150,3 +151,17 @@ def _observe(role: ReplicatedRole, seq: int, *, t_ns: int) -> None:
     )
     assert role.observe is not None
     role.observe(State(), record, seq)
+
+
+def test_a_put_of_a_variable_is_a_line_without_its_ciphertext() -> None:
+    """Path, life, count and size are written; nothing else of the fact."""
+    (line,) = _lines(PlanApplier(instance="a", cluster_id="c"), put("app/db"))
+    assert line == {
+        "event": "variable.put",
+        "log_level": "info",
+        "seq": 7,
+        "path": "app/db",
+        "incarnation": 1,
+        "items": 2,
+        "size": 10,
+    }

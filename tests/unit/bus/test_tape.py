@@ -14,6 +14,7 @@ from services.agent.role import Agent
 from services.heartbeat.role import HeartbeatMonitor
 from shared.bus.shell.tape import EFFECTS, INPUTS, TapedRole, record_to_tape
 from shared.core.runtime import agent_messages
+from shared.core.runtime.keeper_messages import VaultAnswer, VaultEffect
 from shared.core.runtime.messages import CaughtUp, Effect, LeadershipWon, Message
 from shared.core.runtime.restored import Restored
 from shared.core.runtime.role import Input
@@ -73,9 +74,10 @@ def test_a_tape_is_for_its_owner_alone(tmp_path: Path) -> None:
 
 def test_every_input_and_effect_has_a_word() -> None:
     """Only a state in memory has none: a role that is taped is not given one."""
-    inputs = {*get_args(Input), *get_args(agent_messages.AgentInput)}
+    inputs = {*get_args(Input), *get_args(agent_messages.AgentInput), *get_args(VaultAnswer)}
+    effects = {*get_args(Effect), *get_args(agent_messages.AgentEffect), *get_args(VaultEffect)}
     assert set(INPUTS.values()) == inputs - {Restored}
-    assert set(EFFECTS.values()) == {*get_args(Effect), *get_args(agent_messages.AgentEffect)}
+    assert set(EFFECTS.values()) == effects
 
 
 def test_an_agent_is_made_again_from_its_header(tmp_path: Path) -> None:

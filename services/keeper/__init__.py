@@ -1,0 +1,1 @@
+"""The keeper: the only role whose process holds keys (ADR 31)."""

@@ -1,0 +1,64 @@
+"""Wiring of the keeper: settings, role, vault and key store. Run by `caravan run keeper`."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from services.keeper.kek import KekCommand, KekFile, KekSource
+from services.keeper.key_entries import BusEntries
+from services.keeper.key_store import KeyStore
+from services.keeper.role import Keeper
+from services.keeper.vault import KeyVault
+from shared.bus.process.runner import RoleSpec, run_services
+from shared.bus.process.settings import RunSettings, new_instance, settings_from
+from shared.bus.shell.shell import EffectHandler, Shell
+from shared.errors import ConfigInvalid
+
+_PREFIX = "CARAVAN_KEEPER_"
+#: Name of the problem of a key store that cannot be used, in `/health`.
+PROBLEM = "key_store"
+
+
+class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What only a keeper reads, from `CARAVAN_KEEPER_*`."""
+
+    #: its folder, where the file `kek` is, and is made with a new cluster.
+    dir: str = ""
+    #: a command that prints the key-encryption key instead, such as a client of a key management service.
+    kek_command: str = ""
+
+
+def kek_source(own: KeeperSettings) -> KekSource:
+    """Say where the key-encryption key is. Raises ConfigInvalid."""
+    if own.kek_command:
+        return KekCommand(own.kek_command)
+    if not own.dir:
+        raise ConfigInvalid(
+            f"{_PREFIX}DIR must be set: the key-encryption key is kept there; or {_PREFIX}KEK_COMMAND"
+        )
+    return KekFile(Path(own.dir))
+
+
+def build(settings: RunSettings) -> RoleSpec:
+    """Make the role from the environment. Raises ConfigInvalid."""
+    own = settings_from(KeeperSettings, prefix=_PREFIX)
+    kek = kek_source(own)
+
+    def performers_of(shell: Shell) -> Mapping[type, EffectHandler]:
+        entries = BusEntries(lambda: shell.bus, replicas=settings.replicas)
+        vault = KeyVault(
+            KeyStore(entries, kek),
+            lambda one: shell.inject([one]),
+            lambda text: shell.problems.note(PROBLEM, text),
+        )
+        return vault.performers()
+
+    return RoleSpec(
+        role=Keeper(instance=new_instance("keeper")), performers_of=performers_of, settings=own
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run_services([build]))

@@ -1,0 +1,221 @@
+"""The vault: performs what the keeper's role asks for with keys and plain items, which never leave it.
+
+Decides nothing about variables. Each effect is a task of its own, so that requests wait for none but their own keys,
+and is answered once, also after errors (shared/core/runtime/keeper_messages.py has the promises). Nothing of a key, an
+item or its name is in an answer, an error or a log line; of an error that is not expected only its type is logged,
+since a traceback may show values.
+
+    cipher = nonce (12) ‖ AES-256-GCM(data key of the life, canonical items) ‖ tag (16)
+    its additional data: cluster_id, path, incarnation, request_id, each behind its length (shared/sealed_box.py)
+    digest = HMAC-SHA-256(digest key, canonical items), the first 32 hex digits
+"""
+
+import asyncio
+import hashlib
+import hmac
+import os
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Protocol
+
+import structlog
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from schemas.variables import VariableLife
+from services.keeper.kek import KeyStoreFault
+from services.keeper.key_store import OpenedKeys
+from shared.bus.shell.shell import EffectHandler
+from shared.core.runtime import keeper_messages as k
+from shared.errors import BusUnavailable, CommandInvalid
+from shared.protocol.variable_items import decode_items, encode_items, items_size
+from shared.sealed_box import NONCE_BYTES, SealedBoxInvalid, context_bytes, open_box, seal
+
+_PAUSE_S, _PAUSE_S_MAX = 0.2, 5.0
+_DIGEST_DIGITS = 32
+log = structlog.get_logger()
+
+Report = (
+    k.KeyStoreOpened
+    | k.KeyStoreUnusable
+    | k.ItemsSealed
+    | k.ItemsOpened
+    | k.VaultFailed
+    | k.KeysErased
+)
+
+
+class Keys(Protocol):
+    """The key store, as `key_store.KeyStore` has it."""
+
+    async def open(self, cluster_id: str, *, may_create: bool) -> OpenedKeys:
+        """Raises KeyStoreFault; BusUnavailable: try again."""
+        ...
+
+    async def data_key(self, life: VariableLife, *, may_create: bool) -> bytes | None:
+        """Return the key of a life, durable; None: there is none. Raises KeyStoreFault, BusUnavailable."""
+        ...
+
+    async def erase(self, lives: tuple[VariableLife, ...]) -> None:
+        """Erase the keys of lives. Raises BusUnavailable: perhaps some are left."""
+        ...
+
+
+class Refused(Exception):
+    """What was asked for is answered by VaultFailed."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.code, self.reason = code, reason
+
+
+class KeyVault:
+    """Performs the effects of one keeper.
+
+    `inject` hands its role an answer; `note` takes what keeps the vault from opening, empty once it is open.
+    """
+
+    def __init__(
+        self,
+        keys: Keys,
+        inject: Callable[[Report], None],
+        note: Callable[[str], None] = lambda _: None,
+        *,
+        pause_s: float = _PAUSE_S,
+    ) -> None:
+        self._keys = keys
+        self._inject = inject
+        self._note = note
+        self._pause_s = pause_s
+        self._opened: OpenedKeys | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def performers(self) -> Mapping[type, EffectHandler]:
+        """Return what performs each effect; none is awaited by the shell."""
+        return {
+            k.OpenKeyStore: lambda one: self._spawn(self._open(one)),
+            k.SealItems: lambda one: self._spawn(self._answer(one.token, self._seal(one))),
+            k.OpenItems: lambda one: self._spawn(self._answer(one.token, self._unseal(one))),
+            k.EraseKeys: lambda one: self._spawn(self._erase(one)),
+        }
+
+    async def settle(self) -> None:
+        """Wait for everything that was asked for."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # ---- effects ----
+
+    async def _open(self, asked: k.OpenKeyStore) -> None:
+        def opening() -> Coroutine[Any, Any, OpenedKeys]:
+            return self._keys.open(asked.cluster_id, may_create=asked.may_create)
+
+        try:
+            opened = await self._until_reached(opening)
+        except KeyStoreFault as err:
+            self._opened = None
+            self._inject(k.KeyStoreUnusable(reason=str(err)))
+            return
+        self._opened = opened
+        self._inject(
+            k.KeyStoreOpened(key_id=opened.door_id, public=opened.door_public, lives=opened.lives)
+        )
+
+    async def _erase(self, asked: k.EraseKeys) -> None:
+        await self._until_reached(lambda: self._keys.erase(asked.lives))
+        self._inject(k.KeysErased(lives=asked.lives))
+
+    async def _seal(self, asked: k.SealItems) -> Report:
+        opened = self._ready()
+        if not hmac.compare_digest(asked.key_id.encode(), opened.door_id.encode()):
+            raise Refused(
+                "conflict",
+                "the items are sealed for a key that is not in force: ask for the present key and seal them again",
+            )
+        context = ("put", opened.cluster_id, asked.life.path, asked.request_id)
+        items = decode_items(open_box(asked.sealed, opened.door_private, context))
+        plain = encode_items(items)
+        key = await self._keys.data_key(asked.life, may_create=True)
+        assert key is not None
+        nonce = os.urandom(NONCE_BYTES)
+        aad = _data_context(opened.cluster_id, asked.life, asked.request_id)
+        digest = hmac.new(opened.digest, plain, hashlib.sha256).hexdigest()
+        return k.ItemsSealed(
+            token=asked.token,
+            life=asked.life,
+            cipher=nonce + AESGCM(key).encrypt(nonce, plain, aad),
+            digest=digest[:_DIGEST_DIGITS],
+            items=len(items),
+            size=items_size(items),
+        )
+
+    async def _unseal(self, asked: k.OpenItems) -> Report:
+        opened = self._ready()
+        key = await self._keys.data_key(asked.life, may_create=False)
+        if key is None:
+            raise Refused(
+                "not_found", "the key of this variable is erased: it cannot be read any more"
+            )
+        nonce, cipher = asked.cipher[:NONCE_BYTES], asked.cipher[NONCE_BYTES:]
+        aad = _data_context(opened.cluster_id, asked.life, asked.request_id)
+        try:
+            plain = AESGCM(key).decrypt(nonce, cipher, aad)
+        except (InvalidTag, ValueError):
+            raise Refused(
+                "failed", "the stored items do not open with the key of this variable"
+            ) from None
+        context = ("get", opened.cluster_id, asked.life.path, str(asked.revision))
+        return k.ItemsOpened(token=asked.token, sealed=seal(plain, asked.public, context))
+
+    # ---- answers ----
+
+    def _ready(self) -> OpenedKeys:
+        if self._opened is None:
+            raise Refused("unavailable", "the key store is not open yet")
+        return self._opened
+
+    async def _answer(self, token: int, work: Coroutine[Any, Any, Report]) -> None:
+        """Report what a request came to."""
+        try:
+            found = await work
+        except Refused as err:
+            found = k.VaultFailed(token=token, code=err.code, reason=err.reason)
+        except CommandInvalid as err:
+            found = k.VaultFailed(token=token, code=err.code, reason=err.message)
+        except SealedBoxInvalid as err:
+            found = k.VaultFailed(token=token, code="invalid", reason=str(err))
+        except KeyStoreFault as err:
+            found = k.VaultFailed(token=token, code="failed", reason=str(err))
+        except BusUnavailable as err:
+            found = k.VaultFailed(token=token, code="unavailable", reason=f"the key store: {err}")
+        except Exception as err:  # noqa: BLE001 - each request is answered; the traceback could show items.
+            log.error("vault.failed", error=type(err).__name__)  # noqa: TRY400 - as above.
+            found = k.VaultFailed(token=token, code="failed", reason="the vault failed")
+        self._inject(found)
+
+    async def _until_reached(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """Try until the store is reached. Raises KeyStoreFault."""
+        pause_s = self._pause_s
+        while True:
+            try:
+                found = await work()
+            except KeyStoreFault:
+                raise
+            except BusUnavailable as err:
+                self._note(f"the key store cannot be used: {err}")
+            except Exception as err:  # noqa: BLE001 - as in `_answer`.
+                log.error("vault.failed", error=type(err).__name__)  # noqa: TRY400
+                self._note(f"the key store cannot be used: {type(err).__name__}")
+            else:
+                self._note("")
+                return found
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+
+
+def _data_context(cluster_id: str, life: VariableLife, request_id: str) -> bytes:
+    return context_bytes((cluster_id, life.path, str(life.incarnation), request_id))

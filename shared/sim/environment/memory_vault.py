@@ -1,0 +1,140 @@
+"""A vault without cryptography: ciphertext is plain JSON that names its key, and opens only while that key is there.
+
+What it binds, erases and refuses is what `services/keeper/vault.py` does, so that the order of erasing, lives that are
+used twice and a key store of before are found without a cipher. Nothing here is secret.
+"""
+
+from hashlib import blake2b
+
+import msgspec
+
+from schemas.variables import VariableLife
+from shared.core.runtime.keeper_messages import (
+    EraseKeys,
+    ItemsOpened,
+    ItemsSealed,
+    KeysErased,
+    KeyStoreOpened,
+    KeyStoreUnusable,
+    OpenItems,
+    OpenKeyStore,
+    SealItems,
+    VaultAnswer,
+    VaultEffect,
+    VaultFailed,
+)
+
+_ENCODER = msgspec.json.Encoder(order="sorted")
+_PUBLIC_BYTES = 32
+
+
+class MemoryKeyStore:
+    """What outlives a keeper: data keys by life, as numbers that are drawn once, and one key pair."""
+
+    def __init__(self) -> None:
+        self.keys: dict[tuple[str, int], int] = {}
+        self.is_made = False
+        self._drawn = 0
+
+    def draw(self, life: VariableLife) -> int:
+        """Return the key of a life, a new one where there is none."""
+        found = self.keys.get((life.path, life.incarnation))
+        if found is None:
+            self._drawn += 1
+            found = self.keys[life.path, life.incarnation] = self._drawn
+        return found
+
+
+class _Sealed(msgspec.Struct, frozen=True):
+    """What is sealed for a receiver."""
+
+    to: str
+    context: tuple[str, ...]
+    items: dict[str, str]
+
+
+class _Cipher(msgspec.Struct, frozen=True):
+    """The items of a variable, bound to where they are."""
+
+    key: int
+    bound_to: tuple[str, ...]
+    items: dict[str, str]
+
+
+class MemoryVault:
+    """The vault of one keeper's process."""
+
+    key_id = "0123456789abcdef"
+    public = bytes(_PUBLIC_BYTES)
+
+    def __init__(self, store: MemoryKeyStore) -> None:
+        self._store = store
+        self._cluster_id = ""
+
+    def perform(self, effect: VaultEffect) -> VaultAnswer:
+        """Perform one effect; its one answer."""
+        match effect:
+            case OpenKeyStore():
+                return self._open_store(effect)
+            case SealItems():
+                return self._seal(effect)
+            case OpenItems():
+                return self._open(effect)
+            case EraseKeys():
+                for life in effect.lives:
+                    self._store.keys.pop((life.path, life.incarnation), None)
+                return KeysErased(lives=effect.lives)
+
+    def _open_store(self, effect: OpenKeyStore) -> VaultAnswer:
+        if not self._store.is_made and not effect.may_create:
+            return KeyStoreUnusable(reason="the key store is gone")
+        self._store.is_made = True
+        self._cluster_id = effect.cluster_id
+        lives = [VariableLife(path=path, incarnation=number) for path, number in self._store.keys]
+        return KeyStoreOpened(key_id=self.key_id, public=self.public, lives=tuple(lives))
+
+    def _seal(self, effect: SealItems) -> VaultAnswer:
+        opened = msgspec.json.decode(effect.sealed, type=_Sealed)
+        context = ("put", self._cluster_id, effect.life.path, effect.request_id)
+        if opened.to != self.key_id or opened.context != context:
+            return VaultFailed(token=effect.token, code="invalid", reason="it cannot be opened")
+        items = opened.items
+        cipher = _Cipher(
+            key=self._store.draw(effect.life),
+            bound_to=self._bound_to(effect.life, effect.request_id),
+            items=items,
+        )
+        return ItemsSealed(
+            token=effect.token,
+            life=effect.life,
+            cipher=_ENCODER.encode(cipher),
+            digest=blake2b(_ENCODER.encode(items), digest_size=16).hexdigest(),
+            items=len(items),
+            size=sum(len(name) + len(text) for name, text in items.items()),
+        )
+
+    def _open(self, effect: OpenItems) -> VaultAnswer:
+        cipher = msgspec.json.decode(effect.cipher, type=_Cipher)
+        life = effect.life
+        key = self._store.keys.get((life.path, life.incarnation))
+        if key != cipher.key or cipher.bound_to != self._bound_to(life, effect.request_id):
+            return VaultFailed(token=effect.token, code="failed", reason="it cannot be decrypted")
+        context = ("get", self._cluster_id, life.path, str(effect.revision))
+        sealed = _Sealed(to=effect.public.hex(), context=context, items=cipher.items)
+        return ItemsOpened(token=effect.token, sealed=_ENCODER.encode(sealed))
+
+    def _bound_to(self, life: VariableLife, request_id: str) -> tuple[str, ...]:
+        return self._cluster_id, life.path, str(life.incarnation), request_id
+
+
+def seal_items(
+    items: dict[str, str], *, cluster_id: str, path: str, request_id: str, key_id: str
+) -> bytes:
+    """Seal items as a client does."""
+    context = ("put", cluster_id, path, request_id)
+    return _ENCODER.encode(_Sealed(to=key_id, context=context, items=items))
+
+
+def unseal_items(sealed: bytes) -> dict[str, str]:
+    """Return the items of an answer."""
+    return msgspec.json.decode(sealed, type=_Sealed).items
