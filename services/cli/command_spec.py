@@ -30,8 +30,8 @@ class ArgumentSpec(NamedTuple):
     default: object = None
     flags: tuple[str, ...] = ()
     metavar: str = ""
-    #: what a shell completes it with: file, job, node, alloc, eval, deployment, rollout, service, context, or words in
-    #: parentheses.
+    #: what a shell completes it with: file, job, node, alloc, eval, deployment, rollout, service, variable, context, or
+    #: words in parentheses.
     complete: str = ""
 
 

@@ -22,6 +22,7 @@ from services.cli.service import commands as service
 from services.cli.simulate import commands as simulate
 from services.cli.sql import commands as sql
 from services.cli.top import commands as top
+from services.cli.variable import commands as variable
 from services.cli.what_if import commands as what_if
 
 GROUPS = {
@@ -31,6 +32,7 @@ GROUPS = {
     "deployment": "follow, promote and end deployments",
     "rollout": "follow, promote and end rollouts of several jobs",
     "service": "list services and their instances",
+    "var": "store and read variables, which are encrypted",
     "gauge": "publish values that hold updates back",
     "eval": "inspect evaluations",
     "system": "maintain the cluster",
@@ -64,6 +66,7 @@ COMMANDS: tuple[CommandSpec, ...] = (
     *deployment.COMMANDS,
     *rollout.COMMANDS,
     *service.COMMANDS,
+    *variable.COMMANDS,
     *gauge.COMMANDS,
     *node.COMMANDS,
     *alloc.COMMANDS,

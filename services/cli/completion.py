@@ -178,6 +178,7 @@ def _values(arg: ArgumentSpec, prefix: str) -> Iterable[Candidate]:
         "deployment": _deployments,
         "rollout": _rollouts,
         "service": _services,
+        "variable": _variables,
         "context": _contexts,
     }.get(arg.complete)
     return values(prefix) if values is not None else ()
@@ -282,6 +283,14 @@ def _services(prefix: str) -> list[Candidate]:
     answer = _query("services", ServicesAnswer, id=prefix)
     found = answer.services if answer else ()
     return [(one.name, f"{one.passing} of {one.instances} passing") for one in found]
+
+
+def _variables(prefix: str) -> list[Candidate]:
+    from schemas.variable_answers import VariablesAnswer
+
+    answer = _query("variables", VariablesAnswer, id=prefix)
+    found = answer.variables if answer else ()
+    return [(one.path, f"{one.items} items, check-index {one.revision}") for one in found]
 
 
 def _contexts(_prefix: str) -> list[Candidate]:

@@ -228,6 +228,7 @@ _NOT_FOUND = {
     "allocation": "alloc not found",
     "evaluation": "eval not found",
     "deployment": "deployment not found",
+    "var": "variable not found",
 }
 
 

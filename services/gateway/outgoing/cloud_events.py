@@ -1,7 +1,7 @@
 """Which events of a record a subscription gets, as CloudEvents 1.0, structured JSON, with the id `<cluster>/<seq>/<n>`.
 
-Texts of jobs (they may hold secrets), decision records and reports of tasks are left out; a reader with the right to
-them finds them in the log by seq.
+Texts of jobs (they may hold secrets), ciphertext, decision records and reports of tasks are left out; a reader with
+the right to them finds them in the log by seq.
 """
 
 import msgspec
@@ -15,7 +15,9 @@ from shared.display.event_text import describe_event
 from shared.query.event_scope import event_scope
 
 #: Fields of events that are not sent, and bytes of an event above which only its text is.
-_LEFT_OUT = frozenset(("spec", "decision", "details", "payload"))
+_LEFT_OUT = frozenset(("spec", "decision", "details", "payload", "cipher"))
+#: The same by type: which variables hold equal items is not told.
+_LEFT_OUT_OF = {"variable.put": frozenset(("digest",))}
 EVENT_BYTES_MAX = 256 << 10
 #: Names of jobs or nodes in one event.
 _NAMES_MAX = 100
@@ -72,7 +74,8 @@ class EventSelector:
 def event_json(event: AnyEvent | Event) -> msgspec.Raw:
     """An event without the fields that are not sent; null where it is too large."""
     fields = msgspec.to_builtins(event, builtin_types=(msgspec.Raw,))
-    shown = {name: value for name, value in fields.items() if name not in _LEFT_OUT}
+    left_out = _LEFT_OUT | _LEFT_OUT_OF.get(str(event.__struct_config__.tag), frozenset())
+    shown = {name: value for name, value in fields.items() if name not in left_out}
     raw = msgspec.json.encode(shown)
     return msgspec.Raw(raw if len(raw) <= EVENT_BYTES_MAX else b"null")
 

@@ -22,6 +22,7 @@ from services.gateway.routes import (
     search,
     services,
     unsupported,
+    variables,
     webhooks,
     what_if,
 )
@@ -44,6 +45,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *monitor.ENDPOINTS,
     *operator.ENDPOINTS,
     *search.ENDPOINTS,
+    *variables.ENDPOINTS,
     *unsupported.ENDPOINTS,
     *access.ENDPOINTS,
     *console_state.ENDPOINTS,

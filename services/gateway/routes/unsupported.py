@@ -15,11 +15,6 @@ async def not_found(_call: Call) -> object:
     raise HttpFault(404, "not found")
 
 
-async def variables_not_built(_call: Call) -> object:
-    """Refuse: variables are not built. Raises HttpFault 501."""
-    raise HttpFault(501, "variables are not built")
-
-
 async def not_built(_call: Call) -> object:
     """Refuse by name. Raises HttpFault 501."""
     raise HttpFault(501, "not built")
@@ -39,14 +34,6 @@ ENDPOINTS = (
         pattern="/v1/volume/{rest:path}", summary="Not built.", read=not_found, write=not_built
     ),
     Endpoint(pattern="/v1/plugins", summary="An empty list: not built.", read=empty_list),
-    Endpoint(pattern="/v1/vars", summary="Not built.", read=variables_not_built),
-    Endpoint(
-        pattern="/v1/var/{rest:path}",
-        summary="Not built.",
-        read=variables_not_built,
-        write=variables_not_built,
-        delete=variables_not_built,
-    ),
     _off("/v1/agent/pprof/{rest:path}"),
     _off("/v1/agent/host"),
     _off("/v1/agent/schedulers/config"),

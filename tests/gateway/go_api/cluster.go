@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
@@ -232,13 +233,37 @@ var clusterRows = []row{
 		off(err, 400, "ACL support disabled")
 		return nil
 	}},
-	{"var", func(all *world) error {
-		_, _, err := all.client.Variables().List(nil)
-		off(err, 501, "variables are not built")
-		_, _, err = all.client.Variables().Create(&api.Variable{Path: "a", Items: map[string]string{"b": "c"}}, nil)
-		check(err != nil && strings.Contains(err.Error(), "variables are not built"), "created: %v", err)
-		_, err = all.client.Variables().Delete("a", nil)
-		check(err != nil, "deleted")
+	{"var put, get, list, purge", func(all *world) error {
+		variables := all.client.Variables()
+		made, _, err := variables.Create(&api.Variable{Path: "go/a", Items: map[string]string{"b": "c"}}, nil)
+		must(err)
+		check(made.ModifyIndex > 0 && made.ModifyIndex == made.CreateIndex, "made: %v", made.Metadata())
+		found, _, err := variables.Read("go/a", nil)
+		must(err)
+		check(found.Items["b"] == "c" && found.ModifyIndex == made.ModifyIndex, "found: %v", found.Metadata())
+		_, _, err = variables.CheckedCreate(&api.Variable{Path: "go/a", Items: map[string]string{"b": "d"}}, nil)
+		var conflict api.ErrCASConflict
+		check(errors.As(err, &conflict), "a conflict was expected, was %v", err)
+		check(conflict.Conflict.ModifyIndex == made.ModifyIndex, "conflict: %v", conflict.Conflict.Metadata())
+		found.Items["b"] = "d"
+		changed, _, err := variables.CheckedUpdate(found, nil)
+		must(err)
+		check(changed.ModifyIndex > made.ModifyIndex && changed.CreateIndex == made.CreateIndex, "changed: %v", changed.Metadata())
+		metas, _, err := variables.PrefixList("go/", nil)
+		must(err)
+		check(len(metas) == 1 && metas[0].Path == "go/a", "listed: %v", metas)
+		_, err = variables.CheckedDelete("go/a", made.ModifyIndex, nil)
+		check(errors.As(err, &conflict), "a conflict was expected, was %v", err)
+		_, err = variables.Delete("go/a", nil)
+		must(err)
+		_, _, err = variables.Read("go/a", nil)
+		check(errors.Is(err, api.ErrVariablePathNotFound), "read: %v", err)
+		return nil
+	}},
+	{"var lock", func(all *world) error {
+		lock := &api.VariableLock{TTL: "15s", LockDelay: "15s"}
+		_, _, err := all.client.Variables().AcquireLock(&api.Variable{Path: "go/lock", Lock: lock}, nil)
+		check(err != nil && strings.Contains(err.Error(), "locks of variables are not built"), "locked: %v", err)
 		return nil
 	}},
 	{"volumes, plugins, scaling policies, quotas, recommendations", func(all *world) error {

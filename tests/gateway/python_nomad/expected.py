@@ -1,7 +1,6 @@
 """The tests of python-nomad 2.1.0 that fail, each with its reason. One that passes must leave the list."""
 
 _ACL = "ACL tokens and policies are not built"
-_VARIABLES = "variables are not built"
 
 #: Test -> why it fails.
 EXPECTED = {
@@ -11,24 +10,6 @@ EXPECTED = {
             *("create_bootstrap", "list_tokens", "create_token", "list_all_tokens", "update_token"),
             *("get_token", "delete_token", "get_self_token", "get_policies", "create_policy"),
             *("get_policy", "update_policy", "delete_policy"),
-        )
-    },
-    **{
-        f"test_variable.py::test_{name}": _VARIABLES
-        for name in (
-            *("create_variable", "create_variable_in_namespace", "create_variable_with_cas"),
-            *("get_variable_and_check_value", "get_variable_in_namespace"),
-            *("get_no_exist_variable", "variable_getitem_exist", "variable_exist"),
-            *("variable_no_exist", "variable_getitem_not_exist", "delete_variable"),
-            *("delete_variable_in_namespace", "delete_variable_with_cas"),
-        )
-    },
-    **{
-        f"test_variables.py::test_{name}": _VARIABLES
-        for name in (
-            *("get_variables", "get_variables_with_prefix", "get_variables_with_prefix_no_exist"),
-            *("get_variables_from_namespace", "iter_variables", "variables_not_exist"),
-            *("variables_exist", "variables_getitem_exist", "variables_getitem_not_exist"),
         )
     },
     "test_event.py::test_get_event_stream_with_customized_topic": (

@@ -9,7 +9,11 @@ import msgspec
 import pytest
 
 from services.cli.local import cluster as cluster_module
-from services.cli.local.cluster import LocalCluster, LocalClusterSettings
+from services.cli.local.cluster import (
+    LocalCluster,
+    LocalClusterSettings,
+    complete_credentials,
+)
 from services.cli.local.processes import SupervisedProcess
 from services.cli.runtime.local_clusters import LocalClusterRecord
 from services.cli.runtime.output import CommandOutput
@@ -26,7 +30,7 @@ def test_each_process_gets_its_own_password_alone(tmp_path: Path) -> None:
     known = cluster._credentials()
     cluster._server = NatsServer(ServerSettings(data_dir=tmp_path / "bus"), known)
     children = cluster._plan()
-    assert len(children) == 12
+    assert len(children) == 13
     for child in children:
         path = Path(child._env["CARAVAN_CREDENTIALS"])
         own = accounts.read_credentials(path)
@@ -40,6 +44,19 @@ def test_each_process_gets_its_own_password_alone(tmp_path: Path) -> None:
             login = shell_settings(run_settings(child._env), child.role).login
             assert login.password == known.users[child.role]
     assert stat.S_IMODE((tmp_path / "credentials").stat().st_mode) == 0o700
+
+
+def test_a_directory_of_an_older_release_gets_the_users_that_it_lacks(tmp_path: Path) -> None:
+    """Credentials without the keeper's user get one of its own; every other password stays as it was."""
+    made = accounts.new_credentials(("node-1",))
+    older = {name: secret for name, secret in made.users.items() if name != "keeper"}
+    kept = accounts.Credentials(users=older, nodes=made.nodes)
+    accounts.write_credentials(tmp_path / "credentials.json", kept)
+    known = complete_credentials(tmp_path, ["node-1"])
+    assert known == accounts.read_credentials(tmp_path / "credentials.json")
+    assert known.nodes == made.nodes and set(known.users) == set(made.users)
+    assert {**known.users, "keeper": ""} == {**older, "keeper": ""}
+    assert known.users["keeper"] not in older.values()
 
 
 def test_one_process_knows_the_users_of_its_roles_and_no_more(tmp_path: Path) -> None:

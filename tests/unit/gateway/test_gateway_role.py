@@ -4,12 +4,14 @@ from schemas.base import JobId
 from schemas.envelope import AnyEvent, LogRecord
 from schemas.evaluations import EvaluationsCreated, NewEvaluation
 from schemas.jobs import JobRegistered, JobStopped
+from schemas.variables import VariableDeleted
 from services.gateway import change_index
 from services.gateway.edge.one_time_codes import CODES_MAX, OneTimeCodes
 from services.gateway.role import Gateway
 from shared.core.runtime.messages import CaughtUp
 from shared.core.state.state import State
 from tests.unit.core.state.written_log import START_NS, WrittenLog
+from tests.unit.view.test_view_variables import put
 
 
 class Story:
@@ -50,6 +52,19 @@ def test_a_record_wakes_those_who_wait_for_its_job_or_table() -> None:
     assert sorted(woken) == ["jobs", "web"]
     story.write(JobStopped(submission_id="t", digest="t", job_id=JobId("web"), purge=False))
     assert sorted(woken) == ["jobs", "jobs", "web", "web"]
+
+
+def test_a_record_about_a_variable_wakes_those_who_wait_for_the_table() -> None:
+    """Its put and its end; a job's record does not, and the index of the table is the seq of the last."""
+    story = Story()
+    woken: list[int] = []
+    index = story.gateway.changes
+    index.wait([change_index.table("variables")], lambda: woken.append(1))
+    story.write(registered("web"))
+    assert woken == []
+    story.write(put("app/db"))
+    ended = story.write(VariableDeleted(path="app/db", incarnation=1))
+    assert (len(woken), index.of_table("variables")) == (2, ended)
 
 
 def test_a_waiter_of_two_topics_is_forgotten_for_both() -> None:

@@ -25,6 +25,7 @@ from services.gateway.outgoing.settings import OutgoingSettings, Webhook, parse_
 from services.gateway.outgoing.signature import key_of, signed_headers
 from shared.core.state.state import State
 from shared.errors import ConfigInvalid
+from tests.unit.view.test_view_variables import put
 
 SECOND = SECOND_NS
 PAGER = """
@@ -258,3 +259,13 @@ def test_an_annotation_is_found_again_by_its_event() -> None:
     assert grafana.has_annotation(b'[{"id":4,"text":"x"}]')
     for none in (b"[]", b"{}", b"", b"\xff"):
         assert not grafana.has_annotation(none)
+
+
+def test_a_variable_is_sent_without_ciphertext_and_digest() -> None:
+    """Path, life, count and size leave the cluster, as in the log's own line; other events keep their digest."""
+    sent = msgspec.json.decode(event_json(put("app/db")))
+    assert sent.keys() == {
+        *("type", "path", "incarnation", "items", "size", "at_ns", "request_id"),
+    }
+    stopped = JobStopped(submission_id="s", digest="d", job_id=JobId("j"), purge=False)
+    assert msgspec.json.decode(event_json(stopped))["digest"] == "d"

@@ -1,0 +1,1 @@
+"""Variables: `caravan var put`, `get`, `list`, `purge` and `init`."""
