@@ -50,8 +50,9 @@ from services.agent.host_volumes import HostVolumes, read_host_volumes
 from services.agent.inputs.artifacts.settings import artifact_settings, bus_hosts
 from services.agent.inputs.input_handler import InputHandler
 from services.agent.inputs.templates.handler import TemplateHandler, task_view
-from services.agent.inputs.templates.service_directory import ServiceDirectory, ServiceSource
+from services.agent.inputs.templates.service_directory import ServiceDirectory
 from services.agent.inputs.templates.settings import TemplateSettings, template_settings
+from services.agent.inputs.templates.variable_directory import VariableDirectory
 from services.agent.node_reconciler import AgentLimits
 from services.agent.node_rpc.server import NodeRpcServer
 from services.agent.role import Agent
@@ -163,16 +164,31 @@ def _drivers(own: AgentSettings, home: DataDir) -> dict[str, Driver]:
     return {driver.name: driver for driver in drivers}
 
 
+class ClusterData:
+    """What templates of this node read of the cluster."""
+
+    def __init__(self, node_id: str) -> None:
+        #: it knows the cluster, once it has heard of it.
+        self.agent: Agent | None = None
+        self.services = ServiceDirectory()
+        self.variables = VariableDirectory(node_id, self._cluster_id)
+
+    def _cluster_id(self) -> str:
+        return "" if self.agent is None else self.agent.cluster_id
+
+
 def _input_handlers(
     home: DataDir,
     drivers: Mapping[str, Driver],
     templated: TemplateSettings,
     bus_url: str,
     *,
-    services: ServiceSource,
+    data: ClusterData,
 ) -> dict[str, InputHandler]:
     artifacts = artifact_settings(os.environ)
-    templates = TemplateHandler(home.top, task_view(drivers), templated, services=services)
+    templates = TemplateHandler(
+        home.top, task_view(drivers), templated, data.services, variables=data.variables
+    )
     if find_spec("urllib3") is None:
         log.info("inputs.skipped", kind=ARTIFACT, reason=missing_extra("urllib3"))
         return {templates.kind: templates}
@@ -330,14 +346,15 @@ def _warn_of_torn_journal(home: DataDir) -> None:
 
 
 def _beside(
-    finder: FingerprintRefresher, services: ServiceDirectory, executors: Sequence[TaskExecutor]
+    finder: FingerprintRefresher, data: ClusterData, executors: Sequence[TaskExecutor]
 ) -> SideTask:
     async def beside(shell: Shell) -> None:
         await asyncio.gather(
             finder.watch(
                 lambda one: shell.inject([one]), lambda: sum(executors[0].disk_mib().values())
             ),
-            services.run(lambda: shell.bus),
+            data.services.run(lambda: shell.bus),
+            data.variables.run(lambda: shell.bus),
         )
 
     return beside
@@ -377,11 +394,12 @@ def main() -> int:
             return _retire(home, drivers)
         end_orphans(home, _groups(drivers, home))
         directories = AllocDirs(home.top, memory=own.secrets_memory)
-        templated, services = template_settings(os.environ), ServiceDirectory()
-        handlers = _input_handlers(home, drivers, templated, settings.nats_url, services=services)
+        templated, data = template_settings(os.environ), ClusterData(own.node_id)
+        handlers = _input_handlers(home, drivers, templated, settings.nats_url, data=data)
         finder = _finder(own, home, directories, drivers, offers=(volumes, templated))
         spec = finder.find()
         agent, given = _agent(own, home, spec), _given(own, home, spec)
+        data.agent = agent
     except CaravanError as err:
         log.critical("service.stopped", reason=str(err), error=type(err).__name__)
         return 1
@@ -409,7 +427,7 @@ def main() -> int:
         settings,
         node_id=own.node_id,
         performers_of=performers_of,
-        side_task=_beside(finder, services, executors),
+        side_task=_beside(finder, data, executors),
         before_end=_leave(own, agent, executors) if own.end_tasks else None,
         carriers={SOURCE: hands.carry},
         given=given,

@@ -108,6 +108,11 @@ class Agent:
         self._report_timer_ns = 0
         self._look_ns = 0
 
+    @property
+    def cluster_id(self) -> str:
+        """Which cluster it belongs to; empty: none was heard of yet."""
+        return self._desired.cluster_id
+
     def sources(self) -> tuple[Source, ...]:
         """Its own projection, of which the shell delivers the last value first; and operators' orders to tasks."""
         return (

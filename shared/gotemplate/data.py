@@ -36,6 +36,10 @@ class Variable(msgspec.Struct, frozen=True, kw_only=True):
     create_index: int = 0
     modify_index: int = 0
 
+    def __repr__(self) -> str:
+        """Name it without its items: a text of it may reach a log."""
+        return f"Variable({self.path!r}, {self.modify_index})"
+
 
 class TemplateData(Protocol):
     """Where a template gets its data. None: it is not known yet, and the pass notes it as missing.

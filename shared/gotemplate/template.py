@@ -103,13 +103,17 @@ def parse_template(
         if len(faults) < FAULTS_MAX and (reason := rules.refusal(name)):
             faults.append(TemplateFault(line_of(text, at), reason, rules.is_unbuilt(name)))
 
+    def check_argument(name: str, argument: str, at: int) -> None:
+        if len(faults) < FAULTS_MAX and (reason := rules.argument_refusal(name, argument)):
+            faults.append(TemplateFault(line_of(text, at), reason))
+
     if len(text) > TEMPLATE_CHARS_MAX:
         reason = f"a template has at most {TEMPLATE_CHARS_MAX} characters, was {len(text)}"
         return Template("", {}, [TemplateFault(1, reason)])
     left, right = (given or default for given, default in zip(delimiters, DELIMITERS, strict=True))
     definitions: dict[str, Body] = {}
     try:
-        definitions = Parser(text, (left, right), check).parse()
+        definitions = Parser(text, (left, right), check, check_argument).parse()
     except TemplateError as err:
         faults.append(TemplateFault(line_of(text, err.at), err.message))
     except RecursionError:

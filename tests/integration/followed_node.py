@@ -12,11 +12,13 @@ from services.agent.inputs.input_runner import InputRunner
 from services.agent.inputs.templates.handler import TemplateHandler
 from services.agent.inputs.templates.service_directory import KnownNames, KnownService
 from services.agent.inputs.templates.settings import TemplateSettings
+from services.agent.inputs.templates.variable_directory import VariableSource
 from shared.core.runtime.agent_messages import (
     InputChanged,
     PrepareTask,
     TaskInput,
     TaskLaunch,
+    TaskNames,
     TaskNoted,
     TaskPrepared,
     TaskPrepareFailed,
@@ -25,6 +27,7 @@ from shared.core.runtime.agent_messages import (
 from shared.core.runtime.input_specs import TemplateInput
 from shared.gotemplate.data import NamedInstance, ServiceName
 from tests.bounds import level
+from tests.fixed_variables import FixedVariables
 
 ALLOC = "a" * 36
 #: A template that says nothing waits for no further changes.
@@ -87,6 +90,10 @@ class FollowedNode:
     def __init__(self, top: Path, settings: TemplateSettings = AT_ONCE) -> None:
         self.home = DataDir(top, "n1")
         self.services = Directory()
+        self.variables = FixedVariables()
+        #: instead of them.
+        self.source: VariableSource = self.variables
+        self.job = "web"
         self.settings = settings
         self.told: list[Any] = []
         self.env: dict[str, str] = {}
@@ -101,6 +108,7 @@ class FollowedNode:
             lambda _driver, places: places.variables(),
             self.settings,
             self.services,
+            variables=self.source,
         )
         self.runner = InputRunner(self.home, directories, {self.handler.kind: self.handler})
 
@@ -116,7 +124,8 @@ class FollowedNode:
 
     def launch(self) -> TaskLaunch:
         """What the task is started with."""
-        return TaskLaunch(env=dict(self.env))
+        names = TaskNames(job=self.job, group="g", task="main")
+        return TaskLaunch(env=dict(self.env), names=names)
 
     def prepare(self, *inputs: TaskInput, run: int = 1) -> None:
         """Begin a preparation."""

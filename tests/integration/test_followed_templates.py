@@ -9,8 +9,8 @@ import pytest
 import pytest_asyncio
 
 from services.agent.inputs.forked_helpers import Helpers
+from services.agent.inputs.templates import data_reads, missing_data, renderer
 from services.agent.inputs.templates import handler as handler_module
-from services.agent.inputs.templates import missing_data, renderer, service_reads
 from shared.core.runtime.agent_messages import CancelPrepare, TaskPrepareFailed
 from tests.bounds import level
 from tests.integration.followed_node import ALLOC, FollowedNode, addresses, template
@@ -92,7 +92,7 @@ async def test_what_a_template_may_read_is_bounded(
     node: FollowedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In names and in bytes, and by what can be a name; beyond it is a fault that says so."""
-    monkeypatch.setattr(service_reads, "SERVICES_MAX", 3)
+    monkeypatch.setattr(data_reads, "SERVICES_MAX", 3)
     monkeypatch.setattr(renderer, "SERVICES_BYTES_MAX", 2000)
     node.services.put("large", *("x" * 100 for _ in range(20)))
     many = '{{ range loop 4 }}{{ nomadService (printf "s%d" .) }}{{ end }}'

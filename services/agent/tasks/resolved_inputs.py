@@ -14,7 +14,7 @@ from shared.jobspec.nomad.job import TaskSpec
 from shared.jobspec.nomad.tasks import Artifact, TemplateBlock
 
 #: How functions begin whose results change while a task runs.
-LIVE_FUNCTIONS = ("nomadService",)
+LIVE_FUNCTIONS = ("nomadService", "nomadVar")
 
 
 class ChangeAction(Wire, frozen=True, kw_only=True):

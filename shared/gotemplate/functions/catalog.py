@@ -18,6 +18,7 @@ from shared.gotemplate.functions import (
     text,
 )
 from shared.gotemplate.functions.registry import FUNCTIONS
+from shared.protocol.task_variables import path_refusal, prefix_refusal
 
 #: Importing them registers their functions.
 FAMILIES: Final = (
@@ -30,9 +31,6 @@ FAMILIES: Final = (
     sprig_text,
     text,
 )
-#: What needs a source that no caller has yet: pattern -> reason.
-UNBUILT_SOURCES: Final = {"nomadVar*": "is not built yet"}
-
 _CONSUL: Final = frozenset(
     (
         *("caLeaf", "caRoots", "connect", "datacenters", "exportedServices", "importedServices"),
@@ -41,6 +39,9 @@ _CONSUL: Final = frozenset(
     )
 )
 _VAULT: Final = frozenset(("pkiCert", "secret", "secrets"))
+#: What reads a variable, and what lists those below a prefix.
+_OF_PATH: Final = frozenset(("nomadVar", "nomadVarExists"))
+_OF_PREFIX: Final = frozenset(("nomadVarList", "nomadVarListSafe"))
 #: What to use instead.
 _INSTEAD: Final = {
     "service": "nomadService",
@@ -68,6 +69,8 @@ class FunctionPolicy(msgspec.Struct, frozen=True):
     denied: Mapping[str, str] = {}
     #: functions whose data the caller cannot have: pattern -> reason.
     unbuilt: Mapping[str, str] = {}
+    #: variables that the task may read; empty: not known, what it names is refused when it is rendered.
+    readable: tuple[str, ...] = ()
 
     def is_unbuilt(self, name: str) -> bool:
         """Return whether a function is known and refused because it is not built."""
@@ -95,6 +98,14 @@ class FunctionPolicy(msgspec.Struct, frozen=True):
             if fnmatchcase(name, pattern):
                 return f"function {shown} {reason}"
         return ""
+
+    def argument_refusal(self, name: str, text: str) -> str:
+        """Return why a function cannot be called with a text of the template; empty: it can."""
+        if not self.readable or not text:
+            return ""
+        if name in _OF_PATH:
+            return path_refusal(text, self.readable)
+        return prefix_refusal(text, self.readable) if name in _OF_PREFIX else ""
 
 
 def is_named_by(pattern: str) -> bool:

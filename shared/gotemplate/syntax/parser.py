@@ -41,6 +41,8 @@ TOKENS_MAX: Final = 50_000
 
 #: Called with the name of each function and its place; records a fault or does nothing.
 FunctionCheck = Callable[[str, int], None]
+#: The name of a function, the text that is its first argument, and where it stands.
+ArgumentCheck = Callable[[str, str, int], None]
 
 
 class Definition(msgspec.Struct, frozen=True):
@@ -61,10 +63,17 @@ class _Scope:
 class Parser:
     """A parse of one text. Raises TemplateError."""
 
-    def __init__(self, text: str, delimiters: tuple[str, str], check: FunctionCheck) -> None:
+    def __init__(
+        self,
+        text: str,
+        delimiters: tuple[str, str],
+        check: FunctionCheck,
+        check_argument: ArgumentCheck,
+    ) -> None:
         self._tokens = TemplateLexer(text, *delimiters).tokens()
         self._ahead: list[Token] = []
         self._check = check
+        self._check_argument = check_argument
         self._scope = _Scope()
         self._depth = 0
         self._read_count = 0
@@ -291,6 +300,10 @@ class Parser:
             break
         if not words:
             raise TemplateError("empty command", at)
+        if len(words) > 1 and isinstance(words[0], FunctionName):
+            first = words[1]
+            if isinstance(first, Constant) and isinstance(first.value, str):
+                self._check_argument(words[0].name, first.value, at)
         return PipelineCommand(words[0].at, tuple(words))
 
     def _operand(self) -> WordNode | None:

@@ -10,6 +10,7 @@ import re
 from shared.jobspec.checks.error_list import DURATION_NS_MAX, ErrorList
 from shared.jobspec.nomad.job import JobSpec, TaskSpec
 from shared.jobspec.nomad.tasks import TemplateBlock
+from shared.protocol.task_variables import task_paths
 from shared.signal_names import signal_error
 
 ESCAPES = "must not leave the directory of the task or the allocation's alloc/"
@@ -48,10 +49,14 @@ def check_templates(faults: ErrorList, job: JobSpec) -> None:
     for at, group in enumerate(job.groups):
         for number, task in enumerate(group.tasks):
             if task.templates:
-                left = _task(faults, task, f"Job.TaskGroups[{at}].Tasks[{number}].Templates", left)
+                here = f"Job.TaskGroups[{at}].Tasks[{number}].Templates"
+                readable = task_paths(job.id, group.name, task.name)
+                left = _task(faults, task, here, left, readable=readable)
 
 
-def _task(faults: ErrorList, task: TaskSpec, path: str, left: int) -> int:
+def _task(
+    faults: ErrorList, task: TaskSpec, path: str, left: int, *, readable: tuple[str, ...]
+) -> int:
     """Check the templates of a task; return how many characters may still be checked."""
     if len(task.templates) > TEMPLATES_MAX:
         faults.add(path, f"{len(task.templates)} templates, at most {TEMPLATES_MAX} are allowed")
@@ -64,7 +69,7 @@ def _task(faults: ErrorList, task: TaskSpec, path: str, left: int) -> int:
         _numbers(faults, block, here)
         left -= len(block.data)
         if block.data and left >= 0 and not faults.is_full:
-            _content(faults, block, here)
+            _content(faults, block, here, readable)
     return left
 
 
@@ -134,14 +139,14 @@ def _numbers(faults: ErrorList, block: TemplateBlock, path: str) -> None:
         faults.add(f"{path}.Wait.Min", "must not exceed max")
 
 
-def _content(faults: ErrorList, block: TemplateBlock, path: str) -> None:
+def _content(faults: ErrorList, block: TemplateBlock, path: str, readable: tuple[str, ...]) -> None:
     # Most jobs have no template, and its functions import a parser of YAML.
-    from shared.gotemplate.functions.catalog import UNBUILT_SOURCES, FunctionPolicy  # noqa: PLC0415
+    from shared.gotemplate.functions.catalog import FunctionPolicy  # noqa: PLC0415
     from shared.gotemplate.template import parse_template  # noqa: PLC0415
 
     delimiters = (block.left_delimiter, block.right_delimiter)
     unwatched = {} if reads_files(block) else {"file": FILE_UNWATCHED}
-    policy = FunctionPolicy(unbuilt={**UNBUILT_SOURCES, **unwatched})
+    policy = FunctionPolicy(unbuilt=unwatched, readable=readable)
     found = parse_template(block.data, delimiters=delimiters, policy=policy).faults
     for fault in found:
         if not fault.is_unbuilt:

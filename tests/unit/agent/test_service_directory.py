@@ -13,16 +13,14 @@ from schemas.projections import (
     ServiceProjection,
     ServiceTags,
 )
-from services.agent.inputs.templates import service_directory
-from services.agent.inputs.templates.service_directory import (
-    ALL,
+from services.agent.inputs.templates import followed_values
+from services.agent.inputs.templates.followed_values import (
     LINGER_S,
     READS_MAX,
     SILENCE_S,
-    ServiceDirectory,
-    ServiceSource,
-    ServiceUnusable,
+    DataUnusable,
 )
+from services.agent.inputs.templates.service_directory import ALL, ServiceDirectory, ServiceSource
 from shared.bus.connection.nats_client import BusClient
 from shared.gotemplate.data import NamedInstance, ServiceName
 from shared.protocol import subjects
@@ -470,7 +468,7 @@ def test_what_is_not_asked_for_any_more_is_forgotten() -> None:
 
 def test_the_number_of_followed_services_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Services without a waiting question make room; beyond the bound a question is refused with the reason."""
-    monkeypatch.setattr(service_directory, "FOLLOWED_MAX", 2)
+    monkeypatch.setattr(followed_values, "FOLLOWED_MAX", 2)
 
     async def story(world: World) -> None:
         for name in ("a", "b", "c"):
@@ -483,7 +481,7 @@ def test_the_number_of_followed_services_is_bounded(monkeypatch: pytest.MonkeyPa
         await more
         more = waiting(world, c=(await world.directory.service("c")).version)
         await asyncio.sleep(0)
-        with pytest.raises(ServiceUnusable, match="more than 2 services"):
+        with pytest.raises(DataUnusable, match="more than 2 services"):
             await world.directory.service("b")
         waits.cancel()
         more.cancel()
@@ -499,7 +497,7 @@ def test_a_part_of_a_service_is_not_given() -> None:
         world.stands[subject] = value("web", 80, total=1_001)
         (task,) = asking(world, "web")
         await world.look()
-        with pytest.raises(ServiceUnusable, match=r"1001 instances.* ends at 1") as caught:
+        with pytest.raises(DataUnusable, match=r"1001 instances.* ends at 1") as caught:
             await task
         waits = waiting(world, web=caught.value.version)
         await asyncio.sleep(0)
@@ -529,7 +527,7 @@ def test_names_are_followed_like_a_service() -> None:
         found = await world.directory.services()
         assert [(one.name, one.tags) for one in found.names] == [("db", ("t",)), ("web", ("t",))]
         world.push(NAMES, listed("db", seq=3, total=10_001))
-        with pytest.raises(ServiceUnusable, match="10001 services"):
+        with pytest.raises(DataUnusable, match="10001 services"):
             await world.directory.services()
 
     play(story)

@@ -2,7 +2,7 @@
 
 Decides where sources and destinations are, and who owns the file. Variables of templates with `env` are kept in the
 memory of this process alone: what the task makes of its file does not reach the environment of its next run. A
-template that waits for data of services holds no helper, and no place among those that render.
+template that waits for services or variables holds no helper, and no place among those that render.
 """
 
 import asyncio
@@ -22,12 +22,19 @@ from services.agent.executor.data_dir import TaskDirs
 from services.agent.inputs.input_handler import InputContext, InputFailed
 from services.agent.inputs.places import resolve_place
 from services.agent.inputs.templates import missing_data
-from services.agent.inputs.templates.missing_data import MissingData, shown_services
-from services.agent.inputs.templates.render_order import RenderAnswer, RenderOrder
+from services.agent.inputs.templates.data_reads import (
+    DataReads,
+    NoServices,
+    NoVariables,
+    TaskData,
+    readable_variables,
+)
+from services.agent.inputs.templates.missing_data import MissingData
+from services.agent.inputs.templates.render_order import DataRead, RenderAnswer, RenderOrder
 from services.agent.inputs.templates.renderer import Renderer
 from services.agent.inputs.templates.service_directory import ServiceSource
-from services.agent.inputs.templates.service_reads import NoServices, ServiceReads, named_services
 from services.agent.inputs.templates.settings import EVENT, TemplateSettings
+from services.agent.inputs.templates.variable_directory import VariableReader, VariableSource
 from services.agent.safe_open import is_swapped, open_below, open_regular, replace_below
 from shared.core.runtime.agent_messages import TaskInput
 from shared.core.runtime.input_specs import TEMPLATE, TemplateInput
@@ -64,8 +71,8 @@ class _Made:
         self.lock = asyncio.Lock()
         #: of its content; empty: this life has not rendered it, or failed to.
         self.digest = b""
-        #: services that it read, also when it failed -> their versions.
-        self.seen: dict[str, int] = {}
+        #: services and variables that it read, also when it failed -> their versions.
+        self.seen: dict[DataRead, int] = {}
         #: None: it has none yet.
         self.variables: dict[str, str] | None = None
 
@@ -86,11 +93,14 @@ class TemplateHandler:
         view: TaskView,
         settings: TemplateSettings | None = None,
         services: ServiceSource | None = None,
+        *,
+        variables: VariableSource | None = None,
     ) -> None:
         self._top = top
         self._view = view
         self._settings = settings or TemplateSettings()
         self._services = services or NoServices()
+        self._variables = variables or NoVariables()
         self._renderer = Renderer()
         self._missing = MissingData()
         self._gate = asyncio.Semaphore(max(2, os.cpu_count() or 1))
@@ -104,7 +114,7 @@ class TemplateHandler:
         return await self._make(about, wanted, made)
 
     async def watch(self, about: InputContext, wanted: TaskInput) -> AsyncIterator[bytes]:
-        """Render it anew when services that it read change, and at once where this life did not render it.
+        """Render it anew when services or variables that it read change, and at once where this life did not render it.
 
         A time alone is no change; but the first rendering of a life writes it.
         """
@@ -114,7 +124,7 @@ class TemplateHandler:
         told = ""
         while is_due or made.seen:
             if not is_due:
-                await self._next_change(wanted, made)
+                await self._next_change(about, wanted, made)
             is_due = False
             try:
                 content = await self._make(about, wanted, made)
@@ -125,7 +135,7 @@ class TemplateHandler:
                 if err.recoverable:
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(backoff.take()):
-                            await self._changed(made)
+                            await self._source(about).changed(made.seen)
                     is_due = True
             else:
                 told = ""
@@ -155,15 +165,20 @@ class TemplateHandler:
         own = self._made.setdefault(about.alloc_id, {})
         return own.setdefault((about.task, wanted.name), _Made())
 
-    async def _changed(self, made: _Made) -> None:
-        """Wait until a service has changed that was read; where none was it does not return."""
-        await (self._services.changed(made.seen) if made.seen else asyncio.Event().wait())
+    def _source(self, about: InputContext) -> TaskData:
+        return TaskData(
+            services=self._services,
+            variables=self._variables,
+            reader=VariableReader(about.alloc_id, about.task),
+            readable=readable_variables(about.launch),
+        )
 
-    async def _next_change(self, wanted: TaskInput, made: _Made) -> None:
+    async def _next_change(self, about: InputContext, wanted: TaskInput, made: _Made) -> None:
         """Wait for a change, and for those that come with it."""
-        await self._changed(made)
+        source = self._source(about)
+        await source.changed(made.seen)
         spec = msgspec.json.decode(wanted.spec, type=TemplateInput)
-        reads = ServiceReads(self._services, made.seen)
+        reads = DataReads(source, made.seen)
         try:
             await reads.quiet(*self._settings.wait(spec.wait_min_ns, spec.wait_max_ns))
         finally:
@@ -173,7 +188,8 @@ class TemplateHandler:
         """Render it as soon as all its data is there. Raises InputFailed."""
         spec = msgspec.json.decode(wanted.spec, type=TemplateInput)
         pause_s, _ = self._settings.wait(spec.wait_min_ns, spec.wait_max_ns)
-        reads = ServiceReads(self._services, made.seen or named_services(spec.data))
+        source = self._source(about)
+        reads = DataReads(source, made.seen or source.named(spec.data))
         try:
             read = None
             while True:
@@ -183,9 +199,14 @@ class TemplateHandler:
                     answer = await self._attempt(about, wanted, made, reads)
                 if answer.is_whole:
                     return _content(answer)
-                self._missing.note(about, wanted.name, shown_services(answer.services))
+                missing = (
+                    ("data that an item of a variable names",)
+                    if answer.is_secret
+                    else answer.missing
+                )
+                self._missing.note(about, wanted.name, missing)
                 read = answer.read
-                await reads.more(answer.services, pause_s)
+                await reads.more(answer.lacks, pause_s)
         except InputFailed:
             # Another watch begins with a rendering.
             made.digest, made.seen = b"", reads.versions()
@@ -195,7 +216,7 @@ class TemplateHandler:
             reads.close()
 
     async def _attempt(
-        self, about: InputContext, wanted: TaskInput, made: _Made, reads: ServiceReads
+        self, about: InputContext, wanted: TaskInput, made: _Made, reads: DataReads
     ) -> RenderAnswer:
         """Render it with what is known, and write it if nothing is missing. Raises InputFailed."""
         spec = msgspec.json.decode(wanted.spec, type=TemplateInput)
@@ -235,7 +256,7 @@ class TemplateHandler:
         about: InputContext,
         spec: TemplateInput,
         view: Mapping[str, str],
-        reads: ServiceReads,
+        reads: DataReads,
     ) -> RenderAnswer:
         source = None
         if spec.source:

@@ -60,8 +60,3 @@ def missing_text(names: set[str]) -> str:
     shown = [one[:_NAME_CHARS_MAX] for one in sorted(names)]
     more = f" and {len(shown) - NAMED_MAX} more" if len(shown) > NAMED_MAX else ""
     return f"Missing: {', '.join(shown[:NAMED_MAX])}{more}"
-
-
-def shown_services(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Write services as Nomad writes them."""
-    return tuple(f"nomad.service({one})" if one else "nomad.services" for one in names)

@@ -19,14 +19,23 @@ from services.agent.drivers.isolation import landlock
 from services.agent.inputs.forking import serve
 from services.agent.inputs.helper_rights import UNPRIVILEGED_ID, give_up_rights
 from services.agent.inputs.templates.dotenv import DotenvInvalid, read_dotenv
-from services.agent.inputs.templates.render_order import DataGiven, RenderAnswer, RenderOrder
+from services.agent.inputs.templates.render_order import (
+    META,
+    SERVICE,
+    VARIABLE,
+    DataGiven,
+    DataRead,
+    RenderAnswer,
+    RenderOrder,
+)
 from shared.gotemplate.data import NamedInstance, ServiceName, Variable
 from shared.gotemplate.errors import TemplateError
-from shared.gotemplate.functions.catalog import UNBUILT_SOURCES, FunctionPolicy
+from shared.gotemplate.functions.catalog import FunctionPolicy
 from shared.gotemplate.syntax.constants import bytes_of, text_of
-from shared.gotemplate.template import Template, parse_template
+from shared.gotemplate.template import Rendered, Template, parse_template
 from shared.jobspec.checks.templates import FILE_UNWATCHED
 from shared.jobspec.drivers.switches import TEMPLATE_DENYLIST
+from shared.protocol.task_variables import path_refusal, prefix_refusal
 
 _MEMORY_BYTES = 1 << 30
 #: The engine's budget ends a pass long before.
@@ -42,6 +51,9 @@ W{{ $at }}={{ .Address }}:{{ .Port }}:{{ .Tags | join "," }}:{{ printf "%q" $one
 {{ if and (eq $name "on") (ne $name "") }}NAME={{ $name }}{{ else }}{{ end -}}
 {{ with $name }}{{ . | toUpper }}{{ end }}"""
 _WARM_PASSES = 16
+#: Stands for the text of every item of a variable, to find out what depends on them.
+_MASK = "(item of a variable)"
+_HIDDEN_FAULT = "its reason may hold an item of a variable, and is not shown"
 #: Loaded while modules can still be read.
 _CODECS = ("utf-8", "ascii", "latin-1")
 
@@ -55,6 +67,11 @@ class _GivenData:
         self._env: dict[str, str | None] = {}
         self._services: dict[str, tuple[NamedInstance, ...]] = {}
         self._names: tuple[ServiceName, ...] | None = None
+        self._readable = order.readable
+        self._variables: dict[str, Variable] = {}
+        self._metas: dict[str, Variable | None] = {}
+        #: items have other texts than they have: a pass that shows what depends on them.
+        self.is_masked = False
         self.take(order.given)
         self.begin()
 
@@ -63,14 +80,16 @@ class _GivenData:
         self.reads_clock = False
         self.missing_files: dict[str, None] = {}
         self.missing_env: dict[str, None] = {}
-        self.missing_services: dict[str, None] = {}
-        self.read: dict[str, None] = {}
+        self.lacks: dict[DataRead, None] = {}
+        self.read: dict[DataRead, None] = {}
 
     def take(self, given: DataGiven) -> None:
         """Add what the agent gave."""
         self._files |= given.files
         self._env |= given.env
         self._services |= given.services
+        self._variables |= given.variables
+        self._metas |= given.metas
         if given.names is not None:
             self._names = given.names
 
@@ -98,35 +117,57 @@ class _GivenData:
 
     def service(self, name: str) -> Sequence[NamedInstance] | None:
         """List the instances of a service."""
-        self.read[name] = None
-        if name not in self._services:
-            self.missing_services[name] = None
-            return None
-        return self._services[name]
+        found = self._services.get(name)
+        return found if self._note(DataRead(SERVICE, name), is_known=found is not None) else None
 
     def services(self) -> Sequence[ServiceName] | None:
         """List all services."""
-        self.read[""] = None
-        if self._names is None:
-            self.missing_services[""] = None
+        self._note(DataRead(SERVICE, ""), is_known=self._names is not None)
         return self._names
 
     def variable(self, path: str) -> Variable | None:
-        """Refuse: the check of the functions comes first."""
-        raise TemplateError(f"variables are not built yet: {path[:40]}")
+        """Read a variable. Raises TemplateError."""
+        if refusal := path_refusal(path, self._readable):
+            raise TemplateError(refusal)
+        found = self._variables.get(path)
+        self._note(DataRead(VARIABLE, path), is_known=found is not None)
+        if found is None or not self.is_masked:
+            return found
+        return msgspec.structs.replace(found, items=dict.fromkeys(found.items, _MASK))
 
     def variable_exists(self, path: str) -> bool | None:
-        """Refuse: the check of the functions comes first."""
-        raise TemplateError(f"variables are not built yet: {path[:40]}")
+        """Say whether a variable exists. Raises TemplateError."""
+        if refusal := path_refusal(path, self._readable):
+            raise TemplateError(refusal)
+        if not self._note(DataRead(META, path), is_known=path in self._metas):
+            return None
+        return self._metas[path] is not None
 
-    def variables(self, prefix: str) -> list[Variable] | None:
-        """Refuse: the check of the functions comes first."""
-        raise TemplateError(f"variables are not built yet: {prefix[:40]}")
+    def variables(self, prefix: str) -> Sequence[Variable] | None:
+        """List those that exist. Raises TemplateError."""
+        if refusal := prefix_refusal(prefix, self._readable):
+            raise TemplateError(refusal)
+        paths = sorted(one for one in self._readable if one.startswith(prefix))
+        notes = [self._note(DataRead(META, one), is_known=one in self._metas) for one in paths]
+        if not all(notes):
+            return None
+        return [one for one in map(self._metas.get, paths) if one is not None]
+
+    @property
+    def has_secrets(self) -> bool:
+        """Whether it has items of a variable."""
+        return bool(self._variables)
+
+    def _note(self, read: DataRead, *, is_known: bool) -> bool:
+        self.read[read] = None
+        if not is_known:
+            self.lacks[read] = None
+        return is_known
 
 
 def unbuilt_functions(*, reads_files: bool) -> dict[str, str]:
     """Name what a template may not use: pattern -> reason."""
-    return {**UNBUILT_SOURCES, **({} if reads_files else {"file": FILE_UNWATCHED})}
+    return {} if reads_files else {"file": FILE_UNWATCHED}
 
 
 def main() -> None:
@@ -215,19 +256,40 @@ def _render(order: RenderOrder, template: Template, data: _GivenData) -> RenderA
 def _pass(order: RenderOrder, template: Template, data: _GivenData) -> RenderAnswer:
     data.begin()
     found = template.render(data, is_missing_key_error=order.error_on_missing_key)
+    files, env, lacks = tuple(data.missing_files), tuple(data.missing_env), tuple(data.lacks)
     read = tuple(data.read)
     # A variable that is not known yet counts as one that is not set: whatever came of it does not count.
-    if found.fault is not None and not data.missing_env:
-        return RenderAnswer(fault=str(found.fault), read=read)
-    if found.missing or data.missing_env:
+    if found.fault is not None and not env:
+        return RenderAnswer(fault=_shown_fault(order, template, data, found), read=read)
+    if found.missing or env:
+        is_secret = _depends_on_items(order, template, data, found)
         return RenderAnswer(
-            files=tuple(data.missing_files),
-            env=tuple(data.missing_env),
-            services=tuple(data.missing_services),
-            read=read,
+            files=files, env=env, lacks=lacks, missing=found.missing, is_secret=is_secret, read=read
         )
     try:
         variables = read_dotenv(found.text) if order.is_env else {}
     except DotenvInvalid as err:
         return RenderAnswer(fault=str(err), read=read)
     return RenderAnswer(text=bytes_of(found.text), variables=variables, read=read)
+
+
+def _shown_fault(order: RenderOrder, template: Template, data: _GivenData, found: Rendered) -> str:
+    """Describe a fault, unless its text comes from items of variables."""
+    assert found.fault is not None
+    if _depends_on_items(order, template, data, found):
+        return str(msgspec.structs.replace(found.fault, message=_HIDDEN_FAULT))
+    return str(found.fault)
+
+
+def _depends_on_items(
+    order: RenderOrder, template: Template, data: _GivenData, found: Rendered
+) -> bool:
+    """Say whether a fault, or what is missing, would be another one if the items had other texts."""
+    if not data.has_secrets:
+        return False
+    data.is_masked = True
+    try:
+        other = template.render(data, is_missing_key_error=order.error_on_missing_key)
+    finally:
+        data.is_masked = False
+    return (other.fault, other.missing) != (found.fault, found.missing)

@@ -1,8 +1,22 @@
 """What the agent orders of a render helper, and what the helper answers: one line of JSON each."""
 
+from typing import Final, NamedTuple
+
 import msgspec
 
-from shared.gotemplate.data import NamedInstance, ServiceName
+from shared.gotemplate.data import NamedInstance, ServiceName, Variable
+
+#: Kinds of reads: the instances of a service, of no name all services; a variable that exists; whether one does.
+SERVICE: Final = "service"
+VARIABLE: Final = "variable"
+META: Final = "meta"
+
+
+class DataRead(NamedTuple):
+    """Data from outside of the task that a template reads."""
+
+    kind: str
+    name: str
 
 
 class DataGiven(msgspec.Struct, frozen=True, kw_only=True):
@@ -15,6 +29,10 @@ class DataGiven(msgspec.Struct, frozen=True, kw_only=True):
     services: dict[str, tuple[NamedInstance, ...]] = {}
     #: the list of all services.
     names: tuple[ServiceName, ...] | None = None
+    #: path -> variable with its items.
+    variables: dict[str, Variable] = {}
+    #: path -> variable without its items; None: it does not exist.
+    metas: dict[str, Variable | None] = {}
 
 
 class RenderOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +48,8 @@ class RenderOrder(msgspec.Struct, frozen=True, kw_only=True):
     denied: tuple[str, ...] = ()
     #: `file` may be used.
     reads_files: bool = False
+    #: variables that it may read, where it reads any.
+    readable: tuple[str, ...] = ()
     #: the text is read as variables.
     is_env: bool = False
     now_ns: int = 0
@@ -39,12 +59,16 @@ class RenderOrder(msgspec.Struct, frozen=True, kw_only=True):
 class RenderAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What came of one pass: data that it lacks, a fault, or the text."""
 
-    #: files, variables and services that are missing; the empty name of a service is the list of all.
+    #: files, variables of the environment, services and variables that are missing.
     files: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
-    services: tuple[str, ...] = ()
-    #: all services that were read or are missing.
-    read: tuple[str, ...] = ()
+    lacks: tuple[DataRead, ...] = ()
+    #: what is missing in Nomad's words, with empty lists that are waited for.
+    missing: tuple[str, ...] = ()
+    #: items of variables decide what is missing: its name is not shown.
+    is_secret: bool = False
+    #: all that was read or is missing.
+    read: tuple[DataRead, ...] = ()
     fault: str = ""
     text: bytes = b""
     variables: dict[str, str] = {}
@@ -54,4 +78,4 @@ class RenderAnswer(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_whole(self) -> bool:
         """Whether nothing is missing; it may be a fault."""
-        return not (self.files or self.env or self.services)
+        return not (self.files or self.env or self.lacks or self.missing)
