@@ -122,12 +122,16 @@ def test_a_restore_of_three_replaces_all_three() -> None:
     restore = blocks("Back up three servers")[1].splitlines()
     restore = [line.removesuffix(" &&") for line in restore]
     verbs = [shlex.split(line)[4] if "compose" in line else line.split()[1] for line in restore]
-    assert verbs == ["down", "volume", "create", "cp", "cp", "cp", "up", "operator", "log"]
+    copies = ["cp"] * 4
+    assert verbs == ["down", "volume", "create", *copies, "run", "up", "operator", "log"]
     servers = [name for name in SERVICES if name.startswith("nats-")]
     assert len(servers) == 3
     for name in servers:
         assert f"caravan_{name}" in restore[1]
         assert any(f"cp backup/{name}/. {name}:/data" in line for line in restore)
+    # Without the key of the keeper the bus's copy has no values; it belongs to the user of the services again.
+    assert any("cp backup/keeper/. keeper:/var/lib/caravan" in line for line in restore)
+    assert "-v caravan_keeper:/keeper" in restore[7] and "10001:10001 /keeper" in restore[7]
     for heading in THREE:
         assert [line for line in lines(heading) if "--wait current" in line]
 

@@ -14,12 +14,12 @@ GUARDED = [
     ("Start", 0, 3),
     ("Start", 1, 5),
     ("A bus of three servers", 0, 4),
-    ("Upgrade", 0, 15),
-    ("Back up", 0, 5),
-    ("Back up", 1, 7),
-    ("Upgrade three servers", 0, 20),
-    ("Back up three servers", 0, 9),
-    ("Back up three servers", 1, 9),
+    ("Upgrade", 0, 16),
+    ("Back up", 0, 6),
+    ("Back up", 1, 9),
+    ("Upgrade three servers", 0, 21),
+    ("Back up three servers", 0, 10),
+    ("Back up three servers", 1, 11),
     ("Repair a damaged server", 0, 7),
 ]
 #: Writes down what it was asked for; the call of that number fails.

@@ -44,7 +44,7 @@ def test_every_table_and_macro_is_described(database: FactDatabase) -> None:
     for table in SQL_TABLES:
         told = re.search(rf"^\| `{table}` \| ([^|]*) \|", text, re.MULTILINE)
         assert told, table
-        columns = [str(row[0]) for row in database.ask(f"DESCRIBE {table}").rows]
+        columns = [str(row[0]) for row in database.ask(f"DESCRIBE FROM {table}").rows]
         assert told[1].replace("`", "").split(", ") == columns, table
     for macro in SQL_MACROS:
         assert f"| `{macro}` |" in text, macro

@@ -12,6 +12,7 @@ from services.agent.drivers.exec.settings import ExecSettings
 from services.agent.executor.tasks_end import KILL_S
 from services.cli.command_table import COMMANDS
 from services.cli.local import agent_ends
+from services.keeper.__main__ import KeeperSettings
 from shared.bus.process.runner import RunSettings
 from shared.bus.server.accounts import ROLES
 from shared.jobspec.submission import MAX_KILL_TIMEOUT_NS
@@ -27,7 +28,7 @@ FUNCTIONS |= {"absent", "label_replace", "or"}
 def known_settings() -> set[str]:
     """Every variable that a service reads."""
     kinds = {"": RunSettings, "AGENT_": AgentSettings}
-    kinds |= {"DOCKER_": DockerSettings, "EXEC_": ExecSettings}
+    kinds |= {"DOCKER_": DockerSettings, "EXEC_": ExecSettings, "KEEPER_": KeeperSettings}
     return {"CARAVAN_CLUSTER_ID"} | {
         f"CARAVAN_{prefix}{name.upper()}"
         for prefix, kind in kinds.items()

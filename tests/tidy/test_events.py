@@ -78,10 +78,7 @@ def faults(reader: EventReader, files: Iterable[Source]) -> list[str]:
     """Say which events a reader forgets, ignores by name although it handles them, or has made up."""
     ours, ignored, known = handled(reader, files), reader.ignored(), set(event_tags().values())
     return [
-        *(
-            f"{reader.path} neither handles nor ignores planted.event"
-            for tag in known - ours - ignored
-        ),
+        *(f"{reader.path} neither handles nor ignores {tag}" for tag in known - ours - ignored),
         *(f"{reader.path} handles {tag} and is said to ignore it" for tag in ours & ignored),
         *(f"{reader.path} is said to ignore {tag}, which is no event" for tag in ignored - known),
     ]

@@ -214,9 +214,16 @@ HAND: dict[str, tuple[str, str, str]] = {
         "runs",
     ),
     "template of a variable": (
-        text(task='template {\n data = "{{ nomadVar `x` }}"\n destination = "local/x"\n}'),
+        text(task='template {\n data = "{{ nomadVar `nomad/jobs` }}"\n destination = "local/x"\n}'),
         "accept",
-        "unbuilt",
+        "runs",
+    ),
+    "template of a variable of another job": (
+        text(
+            task='template {\n data = "{{ nomadVar `nomad/jobs/b` }}"\n destination = "local/x"\n}'
+        ),
+        "accept",
+        "refused",
     ),
     "template of services": (
         text(

@@ -59,7 +59,7 @@ UNBUILT: dict[str, dict[str, Any]] = {
                     a_task(
                         Templates=[
                             {"EmbeddedTmpl": "x", "DestPath": "a"},
-                            {"EmbeddedTmpl": "{{ nomadVar `x` }}", "DestPath": "b"},
+                            {"EmbeddedTmpl": "{{ secret `x` }}", "DestPath": "b"},
                         ]
                     )
                 ]

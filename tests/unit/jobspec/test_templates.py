@@ -87,6 +87,30 @@ def test_what_cannot_be_has_an_error(more: dict[str, Any], path: str, part: str)
     assert list(found) == ["Templates[0]" + path] and part in found["Templates[0]" + path], found
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{{ nomadVar `nomad/jobs/j/g/t` }}{{ nomadVarExists `nomad/jobs` }}", ""),
+        ("{{ nomadVarList }}{{ nomadVarList `` }}{{ nomadVarListSafe `nomad/jobs/j/` }}", ""),
+        ("{{ $p := `nomad/jobs/other` }}{{ nomadVar $p }}{{ `app` | nomadVar }}", ""),
+        ("\n{{ nomadVar `app` }}", "line 2 of the template: this task may not read variable app: "),
+        ("{{ with nomadVar `nomad/jobs/j/` }}{{ end }}", "variable nomad/jobs/j/: it may read "),
+        (
+            "{{ if false }}{{ (nomadVar `nomad/jobs/j/g/u`).x }}{{ end }}",
+            "variable nomad/jobs/j/g/u",
+        ),
+        ("{{ nomadVarExists `nomad/jobs/k` }}", "variable nomad/jobs/k: it may read nomad/jobs, "),
+        ("{{ nomadVarList `nomad/jobs/k` }}", "may not list variables below nomad/jobs/k: "),
+        ("{{ nomadVarListSafe `x` }}", "below x: it may read nomad/jobs, nomad/jobs/j, "),
+    ],
+)
+def test_a_path_that_the_task_cannot_read_is_a_fault(text: str, said: str) -> None:
+    """Where it stands as a text: a task reads its four paths (S54). What is made while it is rendered is found then."""
+    found = errors({**PLAIN, "data": text})
+    assert (list(found) == ["Templates[0].EmbeddedTmpl"]) is bool(said), found
+    assert said in "".join(found.values())
+
+
 def test_two_templates_have_two_destinations() -> None:
     """A destination is taken once in a task, however it is written."""
     other = {"data": "y", "destination": "./local//x"}
