@@ -95,7 +95,7 @@ _WORDS = {
     ("Verdict", "status"): _VERDICT,
     ("OperatorVerdict", "status"): _VERDICT,
     ("VariableVerdict", "status"): _VERDICT,
-    ("VariableRefused", "code"): "invalid conflict stale rate quota",
+    ("VariableRefused", "code"): "invalid conflict stale rate quota locked",
     ("ParsedJob", "status"): "accepted refused",
     ("JobProjection", "status"): _JOB,
     ("Rollout", "status"): _ROLLOUT,

@@ -26,7 +26,7 @@ from schemas.bounds import bounded_decoder
 #: Version of the envelope's shape.
 SCHEMA_VERSION = 1
 #: Version of the deciding code, named by plans and transactions.
-CORE_VERSION = "0.7.0"
+CORE_VERSION = "0.8.0"
 
 AnyEvent = (
     policy.ClusterCreated
@@ -86,6 +86,9 @@ AnyEvent = (
     | variables.VariableDeleted
     | variables.VariablesShredded
     | variables.VariableRefused
+    | variables.VariableLocked
+    | variables.VariableLockReleased
+    | variables.VariableLockExpired
 )
 
 AnyCommand = (
@@ -129,6 +132,9 @@ AnyCommand = (
     | variables.DeleteVariable
     | variables.ShredVariables
     | variables.CreateKey
+    | variables.LockVariable
+    | variables.ReleaseLock
+    | variables.ExpireLock
 )
 
 

@@ -44,7 +44,8 @@ GROUPS = {
     "EVALUATIONS": "evaluations.created evaluations.woken evaluation.ended",
     "PLANS": "plan.committed plan.refused",
     "ALLOCATIONS": "allocations.reported allocations.displaced",
-    "VARIABLES": "variable.put variable.deleted variable.shredded variable.refused key.created",
+    "VARIABLES": ("variable.put variable.deleted variable.shredded variable.refused key.created"),
+    "LOCKS": "variable.locked variable.lock_released variable.lock_expired",
     "COLLECTED": (
         "submissions.collected jobs.collected nodes.collected evaluations.collected "
         "allocations.collected"
@@ -94,7 +95,7 @@ READERS = (
                 log.loss_accepted capacity.freed reservations.changed
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
-            {_VARIABLES}: VARIABLES
+            {_VARIABLES}: VARIABLES LOCKS
     """),
     _reader(f"""
         shared/core/state/tables/jobs.py: table jobs
@@ -102,7 +103,7 @@ READERS = (
                 evaluations.collected reservations.changed plan.refused allocations.collected
             {_DEPLOYED}: DEPLOYMENTS allocations.health_changed -deployment.ended
             {_LAUNCHES}: LAUNCHES
-            {_VARIABLES}: VARIABLES
+            {_VARIABLES}: VARIABLES LOCKS
     """),
     _reader(f"""
         shared/core/state/tables/fleet.py: table fleet
@@ -110,7 +111,7 @@ READERS = (
                 reservations.changed allocations.displaced -nodes.collected
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
-            {_VARIABLES}: VARIABLES
+            {_VARIABLES}: VARIABLES LOCKS
     """),
     _reader(f"""
         shared/core/state/tables/evaluations.py: table evaluations
@@ -119,7 +120,7 @@ READERS = (
                 reservations.changed -evaluations.collected
             {_FOLLOW}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
-            {_VARIABLES}: VARIABLES
+            {_VARIABLES}: VARIABLES LOCKS
     """),
     _reader(f"""
         shared/core/state/tables/allocations.py: table allocations
@@ -128,7 +129,7 @@ READERS = (
                 reservations.changed plan.refused
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS -deployment.promoted
             {_LAUNCHES}: LAUNCHES
-            {_VARIABLES}: VARIABLES
+            {_VARIABLES}: VARIABLES LOCKS
     """),
     _reader(f"""
         shared/core/state/tables/reservations.py: table reservations
@@ -141,14 +142,14 @@ READERS = (
                 allocations.collected
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
-            {_VARIABLES}: VARIABLES
+            {_VARIABLES}: VARIABLES LOCKS
     """),
     _reader(f"""
         shared/core/state/tables/launches.py: table launches
             {_OTHER}: CLUSTER LOG SUBMISSIONS VERSIONS ROLLOUTS DEPLOYMENTS NODES EVALUATIONS PLANS
                 ALLOCATIONS COLLECTED job.evaluated capacity.freed reservations.changed
                 allocations.health_changed -jobs.collected
-            {_VARIABLES}: VARIABLES
+            {_VARIABLES}: VARIABLES LOCKS
     """),
     _reader(f"""
         shared/core/state/tables/deployments.py: table deployments
@@ -156,7 +157,7 @@ READERS = (
                 COLLECTED job.stopped job.evaluated capacity.freed reservations.changed plan.refused
                 -jobs.collected
             {_LAUNCHES}: LAUNCHES
-            {_VARIABLES}: VARIABLES
+            {_VARIABLES}: VARIABLES LOCKS
     """),
     _reader(f"""
         shared/core/state/tables/rollouts.py: table rollouts
@@ -165,12 +166,20 @@ READERS = (
             the end of a member's deployment tells all: DEPLOYMENTS allocations.health_changed
                 -deployment.ended
             {_LAUNCHES}: LAUNCHES
-            {_VARIABLES}: VARIABLES
+            {_VARIABLES}: VARIABLES LOCKS
     """),
     _reader(f"""
         shared/core/state/tables/variables.py: table variables
             {_OTHER}: CLUSTER LOG SUBMISSIONS JOBS VERSIONS ROLLOUTS DEPLOYMENTS NODES EVALUATIONS PLANS
                 ALLOCATIONS COLLECTED capacity.freed reservations.changed allocations.health_changed
+                LOCKS
+            {_LAUNCHES}: LAUNCHES
+    """),
+    _reader(f"""
+        shared/core/state/tables/variable_locks.py: table variable_locks
+            {_OTHER}: CLUSTER LOG SUBMISSIONS JOBS VERSIONS ROLLOUTS DEPLOYMENTS NODES EVALUATIONS PLANS
+                ALLOCATIONS COLLECTED capacity.freed reservations.changed allocations.health_changed
+                VARIABLES
             {_LAUNCHES}: LAUNCHES
     """),
     _reader("""
@@ -189,7 +198,7 @@ READERS = (
             does not change who is served first: reservations.changed
             {_FOLLOW}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
-            {_VARIABLES}: VARIABLES
+            {_VARIABLES}: VARIABLES LOCKS
     """),
     _reader(f"""
         services/scheduler/: answers to its own plans
@@ -197,7 +206,7 @@ READERS = (
                 COLLECTED capacity.freed evaluations.created evaluations.woken reservations.changed
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
-            {_VARIABLES}: VARIABLES
+            {_VARIABLES}: VARIABLES LOCKS
     """),
     _reader(f"""
         services/intake/: verdicts on submissions
@@ -207,7 +216,7 @@ READERS = (
                 capacity.freed reservations.changed
             {_DEPLOYED}: VERSIONS DEPLOYMENTS allocations.health_changed rollout.ended
             {_LAUNCHES}: LAUNCHES
-            {_VARIABLES}: VARIABLES
+            {_VARIABLES}: VARIABLES LOCKS
     """),
     _reader(f"""
         services/heartbeat/: nodes to watch and their deadlines
@@ -216,7 +225,7 @@ READERS = (
                 -nodes.status_changed -nodes.collected
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
-            {_VARIABLES}: VARIABLES
+            {_VARIABLES}: VARIABLES LOCKS
     """),
     _reader(f"""
         services/timekeeper/: when what is due
@@ -225,7 +234,7 @@ READERS = (
                 -jobs.collected
             is about a version that is kept: VERSIONS ROLLOUTS
             {_LAUNCHES}: job.payload
-            {_VARIABLES}: VARIABLES
+            {_VARIABLES}: VARIABLES LOCKS
     """),
     _reader(f"""
         services/plan_applier/: counters of its metrics, and the size of a batch
@@ -234,7 +243,7 @@ READERS = (
                 reservations.changed
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
-            {_VARIABLES}: VARIABLES
+            {_VARIABLES}: VARIABLES LOCKS
     """),
     _reader(f"""
         services/view/: projections, and answers to operators
@@ -244,6 +253,7 @@ READERS = (
             a verb's row in shared/protocol/operator_verbs.py names its effect: policy.changed log.rolled
                 log.loss_accepted allocations.displaced
             no projection shows it: VERSIONS rollout.ended variable.shredded variable.refused key.created
+                LOCKS
             {_LAUNCHES}: LAUNCHES
     """),
     _reader(f"""
@@ -253,12 +263,13 @@ READERS = (
                 -node.registered
             found by the names of its fields, too: VERSIONS deployment.started deployment.ended
             {_LAUNCHES}: job.payload
-            {_VARIABLES}: VARIABLES
+            {_VARIABLES}: VARIABLES LOCKS
     """),
     _reader(f"""
         shared/archive/: rows of the exported tables
             only in the exported table of events: CLUSTER LOG SUBMISSIONS job.evaluated node.refused
                 pool.declared capacity.freed reservations.changed variable.refused key.created
+                LOCKS
             {_CLEAN}: submissions.collected evaluations.collected
             in the exported table of events alone: VERSIONS
             {_LAUNCHES}: job.payload
@@ -269,7 +280,7 @@ READERS = (
                 COLLECTED capacity.freed reservations.changed
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
-            {_VARIABLES}: VARIABLES
+            {_VARIABLES}: VARIABLES LOCKS
     """),
     _reader(f"""
         shared/whatif/: what came from outside, as commands; waiting times
@@ -279,7 +290,7 @@ READERS = (
             {_DEPLOYED}: VERSIONS deployment.sized deployment.held deployment.gated
                 deployment.window_changed
             {_LAUNCHES}: LAUNCHES
-            {_VARIABLES}: VARIABLES
+            {_VARIABLES}: VARIABLES LOCKS
     """),
     _reader(f"""
         shared/sim/engine/: which roles to wake
@@ -287,7 +298,7 @@ READERS = (
                 reservations.changed -node.registered -nodes.collected
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
-            {_VARIABLES}: VARIABLES
+            {_VARIABLES}: VARIABLES LOCKS
     """),
     _reader(f"""
         shared/sim/scenario/: figures of a scenario, and its arrivals
@@ -295,7 +306,7 @@ READERS = (
                 evaluations.woken evaluation.ended reservations.changed allocations.displaced
             {_DEPLOYED}: VERSIONS ROLLOUTS DEPLOYMENTS allocations.health_changed
             {_LAUNCHES}: LAUNCHES
-            {_VARIABLES}: VARIABLES
+            {_VARIABLES}: VARIABLES LOCKS
     """),
     _reader("""
         shared/sim/oracle/: the reference model of the state
@@ -324,7 +335,7 @@ READERS = (
                 node.meta_changed capacity.freed evaluations.collected reservations.changed plan.refused
                 allocations.collected allocations.health_changed -deployment.promoted
             {_LAUNCHES}: LAUNCHES
-            {_VARIABLES}: VARIABLES
+            {_VARIABLES}: VARIABLES LOCKS
     """),
     _reader(f"""
         shared/display/time_marks.py: marks of the time bar
@@ -332,13 +343,13 @@ READERS = (
                 ROLLOUTS DEPLOYMENTS NODES EVALUATIONS ALLOCATIONS COLLECTED job.evaluated
                 capacity.freed reservations.changed plan.refused allocations.health_changed -deployment.started
                 -deployment.ended -node.registered -nodes.status_changed -node.drain_changed
-            {_VARIABLES}: VARIABLES
+            {_VARIABLES}: VARIABLES LOCKS
     """),
     _reader(f"""
         services/gateway/allocation_times.py: times to place and to start allocations
             no delay ends with it: CLUSTER LOG SUBMISSIONS JOBS VERSIONS LAUNCHES ROLLOUTS
                 DEPLOYMENTS NODES EVALUATIONS COLLECTED capacity.freed reservations.changed plan.refused
                 allocations.displaced allocations.health_changed
-            {_VARIABLES}: VARIABLES
+            {_VARIABLES}: VARIABLES LOCKS
     """),
 )

@@ -112,6 +112,9 @@ CAUSES = {
     "variable.deleted": "keeper, `delete_variable`; `put_variable` with `shred_old`",
     "variable.shredded": "keeper, `shred_variables`",
     "variable.refused": "keeper, a command that is invalid in the current state",
+    "variable.locked": "keeper, `lock_variable`",
+    "variable.lock_released": "keeper, `release_lock`",
+    "variable.lock_expired": "keeper, `expire_lock`",
     "key.created": "keeper, `create_key`",
     "allocations.collected": "plan_applier, by policy in log time; an operator, `collect_garbage`",
 }
@@ -157,6 +160,9 @@ SENDERS = {
     "put_variable": "keeper, on `cmd.variable`",
     "delete_variable": "keeper, on `cmd.variable`",
     "shred_variables": "keeper, on `cmd.variable`",
+    "lock_variable": "keeper, on `cmd.variable`",
+    "release_lock": "keeper, on `cmd.variable`",
+    "expire_lock": "keeper, on `cmd.variable`",
     "create_key": "keeper, on `cmd.variable`",
 }
 

@@ -8,8 +8,9 @@ that say nothing without a key.
 from schemas.base import Command, Event, Wire
 from schemas.jobs import ErrorDetail
 
-#: Codes of a refusal. stale: it was encrypted for another life of the path; rate: too many puts of the path.
-VARIABLE_CODES = ("invalid", "conflict", "stale", "rate", "quota")
+#: Codes of a refusal. stale: it was encrypted for another life of the path; rate: too many puts of the path; locked:
+#: another lock holds the path.
+VARIABLE_CODES = ("invalid", "conflict", "stale", "rate", "quota", "locked")
 
 
 class VariableLife(Wire, frozen=True, kw_only=True):
@@ -66,6 +67,38 @@ class VariableRefused(Event, frozen=True, kw_only=True, tag="variable.refused"):
     revision: int = 0
 
 
+class VariableLocked(Event, frozen=True, kw_only=True, tag="variable.locked"):
+    """A path is held by a client until it releases it, or is silent for so long. The path need not have items."""
+
+    path: str
+    #: hash of the lock's id, 32 hex digits: who knows the id holds it.
+    lock: str
+    #: so long after the last renewal it expires.
+    ttl_ns: int
+    #: so long after that the path cannot be locked.
+    delay_ns: int
+    #: log time.
+    at_ns: int
+    request_id: str
+
+
+class VariableLockReleased(Event, frozen=True, kw_only=True, tag="variable.lock_released"):
+    """The holder of a lock has given it back."""
+
+    path: str
+    lock: str
+    request_id: str
+
+
+class VariableLockExpired(Event, frozen=True, kw_only=True, tag="variable.lock_expired"):
+    """The holder of a lock was silent for too long."""
+
+    path: str
+    lock: str
+    #: log time before which the path cannot be locked again.
+    free_ns: int
+
+
 class KeyCreated(Event, frozen=True, kw_only=True, tag="key.created"):
     """The keeper has another key pair. Clients seal what they send with the newest public key."""
 
@@ -93,6 +126,8 @@ class PutVariable(Command, frozen=True, kw_only=True, tag="put_variable"):
     cas: int = -1
     #: end the present life, so that older items cannot be read any more.
     shred_old: bool = False
+    #: of a path that is locked: the hash of the lock's id.
+    lock: str = ""
 
 
 class DeleteVariable(Command, frozen=True, kw_only=True, tag="delete_variable"):
@@ -104,6 +139,32 @@ class DeleteVariable(Command, frozen=True, kw_only=True, tag="delete_variable"):
     incarnation: int = 0
     #: as in PutVariable.
     cas: int = -1
+    lock: str = ""
+
+
+class LockVariable(Command, frozen=True, kw_only=True, tag="lock_variable"):
+    """Hold a path. Natural key: the lock, whether it holds the path."""
+
+    request_id: str
+    path: str
+    lock: str
+    ttl_ns: int
+    delay_ns: int
+
+
+class ReleaseLock(Command, frozen=True, kw_only=True, tag="release_lock"):
+    """Give a lock back. Natural key: the lock, whether it holds the path."""
+
+    request_id: str
+    path: str
+    lock: str
+
+
+class ExpireLock(Command, frozen=True, kw_only=True, tag="expire_lock"):
+    """Say that the holder of a lock was silent for its time. Natural key: the lock, whether it holds the path."""
+
+    path: str
+    lock: str
 
 
 class ShredVariables(Command, frozen=True, kw_only=True, tag="shred_variables"):
@@ -134,6 +195,8 @@ class PutVariableRequest(Wire, frozen=True, kw_only=True):
     cas: int = -1
     #: nothing that was stored under this path before can be read any more.
     shred_old: bool = False
+    #: of a path that is locked: the id of the lock.
+    lock_id: str = ""
     #: names this request: sent again with the same id it is carried out once. 1 to 128 characters.
     request_id: str
 
@@ -144,6 +207,35 @@ class DeleteVariableRequest(Wire, frozen=True, kw_only=True):
     path: str
     #: as in PutVariableRequest.
     cas: int = -1
+    lock_id: str = ""
+    request_id: str
+
+
+class LockVariableRequest(Wire, frozen=True, kw_only=True):
+    """`api.variable.lock`: hold a path. While it is held, puts and deletes require the id of the lock."""
+
+    path: str
+    #: drawn by the caller, 16 to 128 characters: who knows it holds the lock. The same id again renews the lock.
+    lock_id: str
+    #: so long after the last renewal the lock expires: 10 s to a day.
+    ttl_ns: int = 15_000_000_000
+    #: so long after it has expired the path cannot be locked: up to a day.
+    delay_ns: int = 15_000_000_000
+    request_id: str
+
+
+class RenewLockRequest(Wire, frozen=True, kw_only=True):
+    """`api.variable.renew`: say that the holder of a lock is there; `not_found`: it does not hold the path."""
+
+    path: str
+    lock_id: str
+
+
+class ReleaseLockRequest(Wire, frozen=True, kw_only=True):
+    """`api.variable.release`: give a lock back."""
+
+    path: str
+    lock_id: str
     request_id: str
 
 
@@ -156,7 +248,7 @@ class GetVariableRequest(Wire, frozen=True, kw_only=True):
 
 
 class VariableVerdict(Wire, frozen=True, kw_only=True):
-    """Answer to a put or a delete."""
+    """Answer to every request but a get."""
 
     request_id: str
     #: accepted, refused or pending.

@@ -14,8 +14,8 @@ from schemas.bounds import bounded_decoder
 from schemas.envelope import ENCODER
 from schemas.jobs import ErrorDetail
 from schemas.variables import VariableAnswer, VariableAnswers, VariableAsk
+from services.keeper.request_bodies import PUBLIC_BYTES
 from services.keeper.variable_requests import (
-    PUBLIC_BYTES,
     answer_without_items,
     ask_vault,
     open_items,

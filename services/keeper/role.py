@@ -21,7 +21,9 @@ from schemas.variables import (
     VariableLife,
     VariablesShredded,
 )
+from services.keeper.held_locks import HeldLocks
 from services.keeper.node_questions import NodeQuestions
+from services.keeper.request_bodies import WITHOUT_VAULT
 from services.keeper.variable_requests import VariableRequests, ask_vault
 from shared.core.runtime.counters import Counters
 from shared.core.runtime.deadline_timer import RESEND_NS, earliest
@@ -65,7 +67,7 @@ HELD_MAX = 1_000
 BATCH_WINDOW_NS = 5_000_000
 _COUNTED = ("requests", "puts", "gets", "deletes", "refusals", "resends", "erased_keys")
 #: Beside the variables: which cluster it is, and what runs on which node.
-_TABLES = frozenset({"policy", "variables", "allocations", "fleet", "launches"})
+_TABLES = frozenset({"policy", "variables", "variable_locks", "allocations", "fleet", "launches"})
 _NODES = "node_variables"
 _OPENING, _OPEN, _CLOSED = "opening", "open", "closed"
 
@@ -80,8 +82,9 @@ class Keeper(ReplicatedRole):
         super().__init__(instance, _TABLES, replicas)
         self._counters = Counters("caravan_keeper_", _COUNTED)
         tokens = count(1)
+        self._locks = HeldLocks(self.replica)
         self._requests = VariableRequests(
-            self.replica, self._counters, send=self._send, new_token=tokens.__next__
+            self.replica, self._counters, self._locks, send=self._send, new_token=tokens.__next__
         )
         self._of_nodes = NodeQuestions(self.replica, tokens.__next__)
         self._store = _CLOSED
@@ -111,6 +114,7 @@ class Keeper(ReplicatedRole):
         waiting = {
             "waiting_requests": len(self._requests) + len(self._of_nodes) + len(self._held),
             "waiting_erasures": len(self._erasing) + len(self._erased),
+            "held_locks": len(self._locks),
             "store_open_info": self._store == _OPEN,
         }
         return {**self._counters.totals(), **self._counters.gauges(waiting)}
@@ -126,12 +130,14 @@ class Keeper(ReplicatedRole):
         """Take a request of a client, or leave it to the instance that leads."""
         if not self.is_acting or not message.reply:
             step.emit(Ack(message.token))
-        elif not self._fault and self._store != _OPEN and len(self._held) < HELD_MAX:
+            return
+        is_open = self._store == _OPEN or _is_without_vault(message)
+        if not is_open and not self._fault and len(self._held) < HELD_MAX:
             self._held.append(message)
         else:
             self._counters.add("requests")
             asked = self._of_nodes if message.source == _NODES else self._requests
-            if self._store == _OPEN:
+            if is_open:
                 asked.asked(message, step)
             else:
                 asked.refuse(message, "unavailable", self._fault or "the keeper is starting", step)
@@ -149,6 +155,7 @@ class Keeper(ReplicatedRole):
         """Take answers of the vault, and changes of leadership and connection."""
         match item:
             case LeadershipWon() | CaughtUp():
+                self._locks.begin(step.steady_ns)
                 self._begin(step)
             case LeadershipLost():
                 self._end(step)
@@ -190,6 +197,7 @@ class Keeper(ReplicatedRole):
         if not self.is_acting:
             return
         for event in record.events:
+            self._locks.see(event, step.steady_ns)
             self._see(event, step)
         self._requests.see(record.events, seq, step)
 
@@ -224,9 +232,11 @@ class Keeper(ReplicatedRole):
             self._counters.add("resends")
             self._asked.sent_again(name, step.steady_ns)
             self._ask(name, step)
+        for command in self._locks.due(step.steady_ns):
+            self._send(command, step)
         self._requests.finish(step)
         self._of_nodes.finish(step)
-        waiting = (self._asked, self._requests, self._of_nodes)
+        waiting = (self._asked, self._locks, self._requests, self._of_nodes)
         self.timer.arm(step, earliest(self._reopen_ns, *(one.next_ns() for one in waiting)))
 
     # ---- leadership and the key store ----
@@ -249,6 +259,7 @@ class Keeper(ReplicatedRole):
         self._erasing.clear()
         self._erased.clear()
         self._asked.clear()
+        self._locks.end()
         self._requests.clear(step)
         self._of_nodes.clear(step)
         for message in self._held:
@@ -327,8 +338,14 @@ class Keeper(ReplicatedRole):
     def _hurry(self, step: Step) -> None:
         """Send everything again: the former applier, or the bus before, may have got none of it."""
         self._asked.hurry(step.steady_ns)
+        self._locks.hurry(step.steady_ns)
         self._requests.hurry(step)
 
     def _send(self, command: AnyCommand, step: Step) -> None:
         batch = CommandBatch(sender=self.instance, commands=(command,))
         step.emit(Send(subjects.command("variable"), ENCODER.encode(batch)))
+
+
+def _is_without_vault(message: Message) -> bool:
+    """Whether a request needs neither keys nor items."""
+    return message.source != _NODES and subjects.last_token(message.subject) in WITHOUT_VAULT

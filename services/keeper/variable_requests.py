@@ -10,22 +10,31 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from schemas.base import Event
-from schemas.bounds import BoundedDecoder, bounded_decoder
 from schemas.envelope import ENCODER, AnyCommand
 from schemas.jobs import ErrorDetail
 from schemas.variables import (
     DeleteVariable,
     DeleteVariableRequest,
     GetVariableRequest,
+    LockVariable,
+    LockVariableRequest,
     PutVariable,
     PutVariableRequest,
+    ReleaseLock,
+    ReleaseLockRequest,
+    RenewLockRequest,
     VariableAnswer,
     VariableDeleted,
     VariableLife,
+    VariableLocked,
+    VariableLockExpired,
+    VariableLockReleased,
     VariablePut,
     VariableRefused,
     VariableVerdict,
 )
+from services.keeper.held_locks import HeldLocks, lock_hash
+from services.keeper.request_bodies import read_request
 from shared.core.runtime.counters import Counters
 from shared.core.runtime.deadline_timer import RESEND_NS, earliest
 from shared.core.runtime.keeper_messages import (
@@ -43,28 +52,24 @@ from shared.core.runtime.resend_table import ResendTable
 from shared.core.runtime.step import Step
 from shared.core.state.tables.variables import VariableRow
 from shared.errors import CommandInvalid
-from shared.jobspec.strict_json import require_known_keys, require_unique_keys
 from shared.protocol.subjects import last_token
-from shared.protocol.variable_paths import REQUEST_ID_CHARS_MAX, path_fault
 
 #: A request that the log does not show by then is answered "pending".
 ANSWER_NS = 5_000_000_000
 #: Requests that are with the vault or the plan applier at a time.
 WAITING_MAX = 1_000
-#: Items have 64 KiB; sealed, as base64, and with their path they are below this.
-REQUEST_BYTES_MAX = 128 * 1024
 #: How often a put is encrypted again because its path began another life meanwhile.
 STALE_MAX = 5
-PUBLIC_BYTES = 32
 #: Code of a fact -> that of an answer.
-_CODES = {"stale": "unavailable", "rate": "unavailable", "quota": "too_large"}
-VariableRequest = PutVariableRequest | GetVariableRequest | DeleteVariableRequest
-_AGAIN = ("conflict", "this request was refused before; another one requires another request_id")
-_BODIES: dict[str, type[VariableRequest]] = {
-    "put": PutVariableRequest,
-    "get": GetVariableRequest,
-    "delete": DeleteVariableRequest,
+_CODES = {
+    "stale": "unavailable",
+    "rate": "unavailable",
+    "quota": "too_large",
+    "locked": "conflict",
 }
+#: What the plan applier decides.
+SentCommand = PutVariable | DeleteVariable | LockVariable | ReleaseLock
+_AGAIN = ("conflict", "this request was refused before; another one requires another request_id")
 
 
 class _Sealing(msgspec.Struct, gc=False):
@@ -88,7 +93,7 @@ class _Opening(msgspec.Struct, gc=False):
 class _Sent(msgspec.Struct, gc=False):
     """A command that the log does not show yet, and the questions that wait for it."""
 
-    command: PutVariable | DeleteVariable
+    command: SentCommand
     messages: list[int]
     answer_ns: int
     #: of a put, to encrypt it again.
@@ -107,12 +112,14 @@ class VariableRequests:
         self,
         replica: Replica,
         counters: Counters,
+        locks: HeldLocks,
         *,
         send: Callable[[AnyCommand, Step], None],
         new_token: Callable[[], int],
     ) -> None:
         self._replica = replica
         self._counters = counters
+        self._locks = locks
         self._send = send
         self._new_token = new_token
         self._sealing: dict[int, _Sealing] = {}
@@ -128,7 +135,7 @@ class VariableRequests:
     def asked(self, message: Message, step: Step) -> None:
         """Take a request: refuse it, answer it from the state, or give it to the vault or the plan applier."""
         try:
-            request = self._read(message)
+            request = read_request(message)
         except CommandInvalid as fault:
             self.refuse(message, fault.code, fault.message, step)
             return
@@ -140,39 +147,35 @@ class VariableRequests:
             self.refuse(message, "unavailable", text, step)
         elif isinstance(request, GetVariableRequest):
             self._get(message, request, step)
+        elif isinstance(request, RenewLockRequest):
+            self._renew(message, request, step)
         elif self._replica.room.is_write_failed:
             self.refuse(message, "log_full", f"{WRITE_FAILED}; nothing was kept", step)
-        elif isinstance(request, PutVariableRequest):
-            sealing = _Sealing(
-                message.token, request, self._life_of(request), step.steady_ns + ANSWER_NS
-            )
-            self._seal(sealing, step)
         else:
-            self._delete(message, request, step)
+            self._change(message, request, step)
 
-    def _read(self, message: Message) -> VariableRequest:
-        """Read and check a request. Raises CommandInvalid, msgspec.DecodeError."""
-        verb = last_token(message.subject)
-        if verb not in _BODIES:
-            text = f"unknown verb {verb!r}; expected one of {', '.join(_BODIES)}"
-            raise CommandInvalid("invalid", text)
-        if len(message.data) > REQUEST_BYTES_MAX:
-            text = f"{len(message.data)} bytes, at most {REQUEST_BYTES_MAX} are taken"
-            raise CommandInvalid("too_large", text)
-        require_unique_keys(message.data)
-        require_known_keys(message.data, _BODIES[verb])
-        decoder: BoundedDecoder[VariableRequest] = bounded_decoder(_BODIES[verb])
-        request = decoder.decode(message.data)
-        if fault := path_fault(request.path):
-            raise CommandInvalid("invalid", fault)
-        if isinstance(request, GetVariableRequest):
-            if len(request.public) != PUBLIC_BYTES:
-                raise CommandInvalid(
-                    "invalid", f"public has {len(request.public)} bytes, it must have 32"
+    def _change(
+        self,
+        message: Message,
+        request: PutVariableRequest
+        | DeleteVariableRequest
+        | LockVariableRequest
+        | ReleaseLockRequest,
+        step: Step,
+    ) -> None:
+        """Take a request for what the log shows."""
+        match request:
+            case PutVariableRequest():
+                sealing = _Sealing(
+                    message.token, request, self._life_of(request), step.steady_ns + ANSWER_NS
                 )
-        elif not 1 <= len(request.request_id) <= REQUEST_ID_CHARS_MAX:
-            raise CommandInvalid("invalid", "request_id must have 1 to 128 characters")
-        return request
+                self._seal(sealing, step)
+            case DeleteVariableRequest():
+                self._delete(message, request, step)
+            case LockVariableRequest():
+                self._lock(message, request, step)
+            case ReleaseLockRequest():
+                self._release(message, request, step)
 
     def _get(self, message: Message, request: GetVariableRequest, step: Step) -> None:
         row = self._replica.state.variables.find(request.path)
@@ -205,9 +208,47 @@ class VariableRequests:
                 path=request.path,
                 incarnation=0 if row is None else row.incarnation,
                 cas=request.cas,
+                lock=lock_hash(request.lock_id) if request.lock_id else "",
             )
             answer_ns = step.steady_ns + ANSWER_NS
             self._command(command, step, message=message.token, answer_ns=answer_ns)
+
+    def _lock(self, message: Message, request: LockVariableRequest, step: Step) -> None:
+        """Ask for a lock, unless it holds the path: then it is renewed."""
+        table, lock = self._replica.state.variables, lock_hash(request.lock_id)
+        if self._locks.renew(request.path, lock, step.steady_ns):
+            self._reply(message.token, self._accepted(request.path, request.request_id), step)
+            return
+        if (request.path, request.request_id) in table.refused:
+            self._reply(message.token, _refused(request.request_id, *_AGAIN), step)
+            return
+        command = LockVariable(
+            request_id=request.request_id,
+            path=request.path,
+            lock=lock,
+            ttl_ns=request.ttl_ns,
+            delay_ns=request.delay_ns,
+        )
+        self._command(command, step, message=message.token, answer_ns=step.steady_ns + ANSWER_NS)
+
+    def _renew(self, message: Message, request: RenewLockRequest, step: Step) -> None:
+        if self._locks.renew(request.path, lock_hash(request.lock_id), step.steady_ns):
+            self._reply(message.token, self._accepted(request.path, ""), step)
+        else:
+            self.refuse(message, "not_found", f"the lock does not hold {request.path!r}", step)
+
+    def _release(self, message: Message, request: ReleaseLockRequest, step: Step) -> None:
+        """Ask for the end of a lock, unless it does not hold the path, which is what is wanted."""
+        lock = lock_hash(request.lock_id)
+        if self._replica.state.variable_locks.holder(request.path) != lock:
+            self._reply(message.token, self._accepted(request.path, request.request_id), step)
+            return
+        command = ReleaseLock(request_id=request.request_id, path=request.path, lock=lock)
+        self._command(command, step, message=message.token, answer_ns=step.steady_ns + ANSWER_NS)
+
+    def _accepted(self, path: str, request_id: str) -> VariableVerdict:
+        revision = self._revision(path)
+        return VariableVerdict(request_id=request_id, status="accepted", revision=revision)
 
     def _seal(self, sealing: _Sealing, step: Step) -> None:
         token = self._new_token()
@@ -246,6 +287,7 @@ class VariableRequests:
             size=item.size,
             cas=request.cas,
             shred_old=request.shred_old,
+            lock=lock_hash(request.lock_id) if request.lock_id else "",
         )
         self._command(
             command,
@@ -286,6 +328,10 @@ class VariableRequests:
                     self._done(event.request_id, event.path, seq, step)
                 case VariableDeleted():
                     self._deleted(event, step)
+                case VariableLocked():
+                    self._done(event.request_id, event.path, self._revision(event.path), step)
+                case VariableLockReleased() | VariableLockExpired():
+                    self._unlocked(event, step)
                 case VariableRefused():
                     self._refusal(event, step)
                 case _:
@@ -310,6 +356,17 @@ class VariableRequests:
                 request_id == event.request_id or command.cas <= 0
             ):
                 self._done(request_id, path, 0, step)
+
+    def _unlocked(self, event: VariableLockReleased | VariableLockExpired, step: Step) -> None:
+        """Answer all who wanted to give back a lock that has ended now."""
+        for request_id, sent in list(self._sent.items()):
+            command = sent.command
+            if isinstance(command, ReleaseLock) and command.lock == event.lock:
+                self._done(request_id, event.path, self._revision(event.path), step)
+
+    def _revision(self, path: str) -> int:
+        row = self._replica.state.variables.find(path)
+        return 0 if row is None else row.revision
 
     def _refusal(self, event: VariableRefused, step: Step) -> None:
         sent = self._sent.get(event.request_id)
@@ -427,7 +484,7 @@ class VariableRequests:
 
     def _command(
         self,
-        command: PutVariable | DeleteVariable,
+        command: SentCommand,
         step: Step,
         *,
         message: int,
@@ -493,7 +550,7 @@ def open_items(token: int, path: str, row: VariableRow, public: bytes) -> OpenIt
     )
 
 
-def _is_same(known: PutVariable | DeleteVariable, new: PutVariable | DeleteVariable) -> bool:
+def _is_same(known: SentCommand, new: SentCommand) -> bool:
     """Whether two commands with one id want the same; ciphertext differs each time."""
     if isinstance(known, PutVariable) and isinstance(new, PutVariable):
         return known.path == new.path and known.digest == new.digest

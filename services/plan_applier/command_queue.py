@@ -20,7 +20,15 @@ from schemas.launches import LaunchDue
 from schemas.nodes import ChangeLiveness, ReportNode
 from schemas.plans import SubmitPlan
 from schemas.policy import BeginIncarnation, RollLog
-from schemas.variables import CreateKey, DeleteVariable, PutVariable, ShredVariables
+from schemas.variables import (
+    CreateKey,
+    DeleteVariable,
+    ExpireLock,
+    LockVariable,
+    PutVariable,
+    ReleaseLock,
+    ShredVariables,
+)
 from shared.core.decide.jobs.submissions import SubmissionCommand
 from shared.core.runtime.messages import Message
 from shared.errors import CommandInvalid
@@ -34,7 +42,10 @@ ALLOWED: dict[str, tuple[type, ...]] = {
     "evaluation": (WakeEvaluations, EndEvaluations),
     "job": (*get_args(SubmissionCommand), SkipSubmission),
     "operator": COMMANDS,
-    "variable": (PutVariable, DeleteVariable, ShredVariables, CreateKey),
+    "variable": (
+        *(PutVariable, DeleteVariable, ShredVariables, CreateKey),
+        *(LockVariable, ReleaseLock, ExpireLock),
+    ),
     "liveness": (ChangeLiveness, BeginIncarnation),
     "report": (ReportNode,),
     "timer": (DeploymentDue, LaunchDue, GateDue),

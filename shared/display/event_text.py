@@ -15,7 +15,7 @@ from schemas.allocations import (
     AllocationsHealthChanged,
     AllocationsReported,
 )
-from schemas.base import DeploymentKey, Event
+from schemas.base import SECOND_NS, DeploymentKey, Event
 from schemas.deployments import (
     DeploymentEnded,
     DeploymentHeld,
@@ -60,6 +60,9 @@ from schemas.rollouts import RolloutEnded, RolloutStarted
 from schemas.variables import (
     KeyCreated,
     VariableDeleted,
+    VariableLocked,
+    VariableLockExpired,
+    VariableLockReleased,
     VariablePut,
     VariableRefused,
     VariablesShredded,
@@ -289,6 +292,10 @@ def _of_variables(event: Event, _state: State | None) -> str:
             return first_of(named, _NAMED_MAX)
         case VariableRefused():
             return f"{event.path}: {event.code}: {event.reason}"
+        case VariableLocked():
+            return f"{event.path}: expires {event.ttl_ns / SECOND_NS:g} s after its last renewal"
+        case VariableLockReleased() | VariableLockExpired():
+            return event.path
         case KeyCreated():
             return event.key_id
         case _:

@@ -39,7 +39,10 @@ from schemas.submissions import (
 from schemas.variables import (
     DeleteVariableRequest,
     GetVariableRequest,
+    LockVariableRequest,
     PutVariableRequest,
+    ReleaseLockRequest,
+    RenewLockRequest,
     VariableAnswer,
     VariableAnswers,
     VariableAsk,
@@ -211,6 +214,9 @@ def _variables() -> tuple[Subject, ...]:
         "put": (PutVariableRequest, VariableVerdict, "Store items under a path."),
         "get": (GetVariableRequest, VariableAnswer, "Read the items of a path."),
         "delete": (DeleteVariableRequest, VariableVerdict, "Erase a path and its items."),
+        "lock": (LockVariableRequest, VariableVerdict, "Hold a path, or renew the lock that does."),
+        "renew": (RenewLockRequest, VariableVerdict, "Say that the holder of a lock is there."),
+        "release": (ReleaseLockRequest, VariableVerdict, "Give a lock back."),
     }
     of_node = Subject(
         made_by="node_variables",

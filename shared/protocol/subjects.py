@@ -13,7 +13,7 @@ COMMAND_KINDS = (
     *("plan", "evaluation", "job", "operator", "variable"),
     *("liveness", "report", "timer"),
 )
-API_VARIABLE_VERBS = ("put", "get", "delete")
+API_VARIABLE_VERBS = ("put", "get", "delete", "lock", "renew", "release")
 DROP_BOX_VERBS = ("submit", "stop", "evaluate", "dispatch", "revert", "scale", "start")
 API_JOB_VERBS = (*DROP_BOX_VERBS, "submit_together", "validate", "parse")
 QUERY_NOUNS = (

@@ -16,6 +16,11 @@ TOTAL_SIZE_BYTES_MAX = 64 << 20
 #: Puts of one path within a span: each stays in the log.
 PUTS_MAX = 10
 PUTS_SPAN_NS = 60_000_000_000
+#: Paths that are locked, or may not be locked yet.
+LOCKS_MAX = 10_000
+#: How long a lock may live without a renewal, and how long a path stays free behind one that has expired.
+TTL_NS = (10_000_000_000, 86_400_000_000_000)
+DELAY_NS = (0, 86_400_000_000_000)
 #: Lives that one fact tells to be shredded.
 LIVES_MAX = 500
 _PATH = re.compile(rf"[A-Za-z0-9\-_~/]{{1,{PATH_CHARS_MAX}}}")

@@ -43,6 +43,9 @@ from schemas.rollouts import RolloutEnded, RolloutStarted
 from schemas.variables import (
     KeyCreated,
     VariableDeleted,
+    VariableLocked,
+    VariableLockExpired,
+    VariableLockReleased,
     VariablePut,
     VariableRefused,
     VariablesShredded,
@@ -301,6 +304,11 @@ _LINES: dict[str, dict[type, _Line]] = {
                 "reason": event.reason,
             },
         ),
+        VariableLocked: _Line("variable.locked", lambda event, _: {"path": event.path}),
+        VariableLockReleased: _Line(
+            "variable.lock_released", lambda event, _: {"path": event.path}
+        ),
+        VariableLockExpired: _Line("variable.lock_expired", lambda event, _: {"path": event.path}),
         KeyCreated: _Line("key.created", lambda event, _: {"key": event.key_id}),
         PolicyChanged: _Line("operator.policy_changed", lambda _event, _state: {}),
         NodeEligibilityChanged: _Line(

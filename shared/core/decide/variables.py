@@ -5,15 +5,21 @@ A command that was carried out before changes nothing: its request is among the 
 
 import re
 
-from schemas.base import Event
+from schemas.base import SECOND_NS, Event
 from schemas.variables import (
     CreateKey,
     DeleteVariable,
+    ExpireLock,
     KeyCreated,
+    LockVariable,
     PutVariable,
+    ReleaseLock,
     ShredVariables,
     VariableDeleted,
     VariableLife,
+    VariableLocked,
+    VariableLockExpired,
+    VariableLockReleased,
     VariablePut,
     VariableRefused,
     VariablesShredded,
@@ -23,17 +29,20 @@ from shared.core.state.state import State
 from shared.core.state.tables.variables import VariableTable
 from shared.protocol.variable_paths import (
     CIPHER_BYTES_MAX,
+    DELAY_NS,
     LIVES_MAX,
+    LOCKS_MAX,
     PATH_CHARS_MAX,
     PUTS_MAX,
     PUTS_SPAN_NS,
     REQUEST_ID_CHARS_MAX,
     SIZE_BYTES_MAX,
     TOTAL_SIZE_BYTES_MAX,
+    TTL_NS,
     path_fault,
 )
 
-RequestCommand = PutVariable | DeleteVariable
+RequestCommand = PutVariable | DeleteVariable | LockVariable | ReleaseLock
 #: Code and reason of a refusal.
 Fault = tuple[str, str]
 PUBLIC_KEY_BYTES = 32
@@ -71,7 +80,7 @@ def decide_put(state: State, command: PutVariable, now_ns: int) -> list[Event]:
     if done:
         reason = f"request {command.request_id!r} was used for other items"
         return refuse_request(state, command, "conflict", reason)
-    if fault := _unfit(table, command) or _beyond_limits(table, command, now_ns):
+    if fault := _unfit(state, command) or _beyond_limits(table, command, now_ns):
         return refuse_request(state, command, *fault)
     put = VariablePut(
         path=command.path,
@@ -100,6 +109,8 @@ def decide_delete(state: State, command: DeleteVariable) -> list[Event]:
     if _was_deleted_by(table, command) or (command.path, command.request_id) in table.refused:
         # A late copy: the path may have begun its next life.
         return []
+    if reason := _lock_fault(state, command):
+        return refuse_request(state, command, "locked", reason)
     if reason := _cas_fault(table, command):
         return refuse_request(state, command, "conflict", reason)
     row = table.find(command.path)
@@ -160,8 +171,11 @@ def _request_fault(request_id: str) -> str:
     return ""
 
 
-def _unfit(table: VariableTable, command: PutVariable) -> Fault | None:
+def _unfit(state: State, command: PutVariable) -> Fault | None:
     """Say why a put does not fit the present state of its path."""
+    table = state.variables
+    if reason := _lock_fault(state, command):
+        return "locked", reason
     if reason := _cas_fault(table, command):
         return "conflict", reason
     expected = table.incarnation_of_put(command.path, shred_old=command.shred_old)
@@ -171,7 +185,76 @@ def _unfit(table: VariableTable, command: PutVariable) -> Fault | None:
     return "stale", f"{said}, the next put must be for {expected}"
 
 
-def _cas_fault(table: VariableTable, command: RequestCommand) -> str:
+def decide_lock(state: State, command: LockVariable, now_ns: int) -> list[Event]:
+    """Let a lock hold a path, unless it does already."""
+    now_ns = max(now_ns, state.t_ns)
+    locks = state.variable_locks.by_path
+    if reason := _malformed_lock(command):
+        return refuse_request(state, command, "invalid", reason)
+    held = locks.get(command.path)
+    is_done = held is not None and held.lock == command.lock
+    if is_done or (command.path, command.request_id) in state.variables.refused:
+        return []
+    if held is not None and (held.lock or held.free_ns > now_ns):
+        why = "is held by another lock" if held.lock else "was held by a lock that has just expired"
+        return refuse_request(state, command, "locked", f"{command.path!r} {why}")
+    if held is None and len(locks) >= LOCKS_MAX:
+        reason = f"{len(locks)} paths are locked, at most {LOCKS_MAX} may be"
+        return refuse_request(state, command, "quota", reason)
+    locked = VariableLocked(
+        path=command.path,
+        lock=command.lock,
+        ttl_ns=command.ttl_ns,
+        delay_ns=command.delay_ns,
+        at_ns=now_ns,
+        request_id=command.request_id,
+    )
+    return [locked]
+
+
+def decide_release(state: State, command: ReleaseLock) -> list[Event]:
+    """Give a lock back; one that does not hold the path is given back already."""
+    if state.variable_locks.holder(command.path) != command.lock or not command.lock:
+        return []
+    released = VariableLockReleased(
+        path=command.path, lock=command.lock, request_id=command.request_id
+    )
+    return [released]
+
+
+def decide_expiry(state: State, command: ExpireLock, now_ns: int) -> list[Event]:
+    """End a lock whose holder was silent; the path stays free for its delay."""
+    held = state.variable_locks.by_path.get(command.path)
+    if held is None or not command.lock or held.lock != command.lock:
+        return []
+    free_ns = max(now_ns, state.t_ns) + held.delay_ns
+    return [VariableLockExpired(path=command.path, lock=command.lock, free_ns=free_ns)]
+
+
+def _malformed_lock(command: LockVariable) -> str:
+    if reason := path_fault(command.path) or _request_fault(command.request_id):
+        return reason
+    if not _DIGEST.fullmatch(command.lock):
+        return "the lock is not 32 hex digits"
+    for name, value, (least, most) in (
+        ("ttl", command.ttl_ns, TTL_NS),
+        ("delay", command.delay_ns, DELAY_NS),
+    ):
+        if not least <= value <= most:
+            bounds = f"{least // SECOND_NS} to {most // SECOND_NS} s"
+            return f"{name} is {value / SECOND_NS:g} s, it must be {bounds}"
+    return ""
+
+
+def _lock_fault(state: State, command: PutVariable | DeleteVariable) -> str:
+    holder = state.variable_locks.holder(command.path)
+    if holder == command.lock:
+        return ""
+    held = f"{command.path!r} is locked" if holder else f"{command.path!r} is not locked"
+    return f"{held}, by another lock" if holder and command.lock else held
+
+
+def _cas_fault(table: VariableTable, command: PutVariable | DeleteVariable) -> str:
     row = table.find(command.path)
     revision = 0 if row is None else row.revision
     if command.cas < 0 or command.cas == revision:
@@ -199,7 +282,12 @@ def _beyond_limits(table: VariableTable, command: PutVariable, now_ns: int) -> F
 
 DECIDERS: Deciders = {
     DeleteVariable: decide_delete,
+    ReleaseLock: decide_release,
     ShredVariables: decide_shred,
     CreateKey: decide_key,
 }
-TIMED_DECIDERS: TimedDeciders = {PutVariable: decide_put}
+TIMED_DECIDERS: TimedDeciders = {
+    PutVariable: decide_put,
+    LockVariable: decide_lock,
+    ExpireLock: decide_expiry,
+}

@@ -18,6 +18,7 @@ from shared.core.state.tables.launches import LaunchTable
 from shared.core.state.tables.policy import PolicyTable
 from shared.core.state.tables.reservations import ReservationTable
 from shared.core.state.tables.rollouts import RolloutTable
+from shared.core.state.tables.variable_locks import LockTable
 from shared.core.state.tables.variables import VariableTable
 
 Table = (
@@ -31,6 +32,7 @@ Table = (
     | LaunchTable
     | RolloutTable
     | VariableTable
+    | LockTable
 )
 TABLES = frozenset(
     {
@@ -44,6 +46,7 @@ TABLES = frozenset(
         "launches",
         "rollouts",
         "variables",
+        "variable_locks",
     }
 )
 
@@ -63,6 +66,7 @@ class State:
         self.launches = LaunchTable()
         self.rollouts = RolloutTable()
         self.variables = VariableTable()
+        self.variable_locks = LockTable()
         #: seq of the last transaction applied.
         self.seq = 0
         #: its log time.

@@ -16,6 +16,9 @@ from shared.sim.environment.simulated_process import SimulationContext
 from shared.sim.virtual_time import MS, SECOND, RandomDraws
 
 PATHS = ("app/db", "app/cache", "nomad/jobs/service-0")
+#: A path that clients lock; it has items at times.
+LOCKED = "app/leader"
+_TTL_NS, _DELAY_NS = 10 * SECOND, 2 * SECOND
 _RETRY_NS = 1_300 * MS
 _PUBLIC = bytes(32)
 
@@ -46,6 +49,8 @@ class SimulatedClient:
         self._is_closing = False
         self._number = 0
         self._open: VariableQuestion | None = None
+        #: id of the lock that this client has asked for last.
+        self._lock_id = ""
         #: revision of each path, as this client last heard of it.
         self._seen: dict[str, int] = {}
 
@@ -66,7 +71,9 @@ class SimulatedClient:
 
     def _any(self) -> VariableQuestion:
         draws = self._draws
-        path = PATHS[draws.below(len(PATHS))]
+        if draws.hit(200):
+            return self._about_lock()
+        path = (*PATHS, LOCKED)[draws.below(len(PATHS) + 1)]
         what = draws.below(100)
         if what < 30:
             asked = {"path": path, "public": _PUBLIC}
@@ -76,6 +83,8 @@ class SimulatedClient:
         body: dict[str, object] = {"path": path, "request_id": request_id}
         if draws.hit(400):
             body["cas"] = self._seen.get(path, 0)
+        if path == LOCKED and self._lock_id and draws.hit(700):
+            body["lock_id"] = self._lock_id
         if what < 50:
             return VariableQuestion(verb="delete", path=path, body=body, request_id=request_id)
         items = {"owner": self.name, "value": request_id}
@@ -90,6 +99,22 @@ class SimulatedClient:
         return VariableQuestion(
             verb="put", path=path, body=body, request_id=request_id, items=items
         )
+
+    def _about_lock(self) -> VariableQuestion:
+        """Lock a path, renew it or give it back; a lock that is forgotten expires."""
+        what = self._draws.below(100)
+        self._number += 1
+        request_id = f"{self.name}-{self._number}"
+        if not self._lock_id or what < 30:
+            self._lock_id = f"{request_id}-lock-of-{self.name}"
+        body: dict[str, object] = {"path": LOCKED, "lock_id": self._lock_id}
+        if what < 60 or self._lock_id.startswith(request_id):
+            body |= {"ttl_ns": _TTL_NS, "delay_ns": _DELAY_NS, "request_id": request_id}
+            return VariableQuestion(verb="lock", path=LOCKED, body=body, request_id=request_id)
+        if what < 80:
+            return VariableQuestion(verb="renew", path=LOCKED, body=body)
+        body["request_id"] = request_id
+        return VariableQuestion(verb="release", path=LOCKED, body=body, request_id=request_id)
 
     def _try(self, question: VariableQuestion) -> None:
         if self._open is not question:

@@ -13,7 +13,12 @@ from shared.sim.oracle.invariants import InvariantChecks
 _RULE = "variable_by_rule"
 _PUTS, _SPAN_NS = 10, 60 * 10**9
 _SIZE_MAX, _TOTAL_MAX = 64 * 1024, 64 * 1024**2
-Request = variables.PutVariable | variables.DeleteVariable
+Request = (
+    variables.PutVariable
+    | variables.DeleteVariable
+    | variables.LockVariable
+    | variables.ReleaseLock
+)
 
 
 class ReferencePut(NamedTuple):
@@ -55,6 +60,10 @@ class ReferenceVariables:
         self._sent: dict[str, list[Request]] = {}
         #: requests that were refused for good.
         self._refused: set[tuple[str, str]] = set()
+        #: path -> the lock that holds it, with its delay.
+        self.locks: dict[str, tuple[str, int]] = {}
+        #: log time before which a path cannot be locked.
+        self._free_ns: dict[str, int] = {}
         self._puts: dict[str, list[ReferencePut]] = {}
         self._deletes: dict[str, list[str]] = {}
 
@@ -73,6 +82,17 @@ class ReferenceVariables:
                 self._delete(event, seq, t_ns)
             case variables.VariableRefused():
                 self._refuse(event, t_ns)
+            case variables.VariableLocked():
+                self._lock(event, t_ns)
+            case variables.VariableLockReleased():
+                self._hold(self.locks.get(event.path, ("", 0))[0] == event.lock, event)
+                del self.locks[event.path]
+                self.told[event.request_id] = "released"
+            case variables.VariableLockExpired():
+                lock, delay_ns = self.locks.pop(event.path, ("", 0))
+                is_late = t_ns - 10**9 <= event.free_ns - delay_ns <= t_ns
+                self._hold(lock == event.lock and is_late, event, lock, t_ns)
+                self._free_ns[event.path] = event.free_ns
             case variables.VariablesShredded():
                 lives = [(one.path, one.incarnation) for one in event.lives]
                 over = bool(lives) and all(life in self.ended for life in lives)
@@ -108,6 +128,10 @@ class ReferenceVariables:
             "lives": (last, self.last),
             "ended": (table.ended, self.ended),
             "keys": ([*table.keys], [*self.keys]),
+            "locks": (
+                {path: one.lock for path, one in state.variable_locks.by_path.items() if one.lock},
+                {path: lock for path, (lock, _) in self.locks.items()},
+            ),
             "paths": (table.live, sorted(self.live)),
             "size": (table.total_size, sum(one.size for one in self.live.values())),
             "puts": (marks, {path: found[-_PUTS:] for path, found in puts.items()}),
@@ -160,13 +184,24 @@ class ReferenceVariables:
         self._deletes.setdefault(event.path, []).append(event.request_id)
         self.told[event.request_id] = "shred_old" if is_put else "deleted"
 
+    def _lock(self, event: variables.VariableLocked, t_ns: int) -> None:
+        sent = self._sent[event.request_id][-1]
+        same = all(
+            getattr(event, name) == getattr(sent, name)
+            for name in ("path", "lock", "ttl_ns", "delay_ns")
+        )
+        is_free = event.path not in self.locks and self._free_ns.get(event.path, 0) <= t_ns
+        self._hold(same and is_free, event, sent, self.locks, self._free_ns)
+        self.locks[event.path] = (event.lock, event.delay_ns)
+        self.told[event.request_id] = "locked"
+
     def _refuse(self, event: variables.VariableRefused, t_ns: int) -> None:
         sent = self._sent[event.request_id][-1]
         judged = [self._judge(one, t_ns) for one in self._sent[event.request_id]]
         present = self.live.get(event.path)
         revision = 0 if present is None else present.revision
         self._hold(event.code in judged and event.revision == revision, event, sent, judged)
-        if event.code in {"conflict", "quota"}:
+        if event.code in {"conflict", "locked", "quota"}:
             self._refused.add((event.path, event.request_id))
         self.told.setdefault(event.request_id, "refused")
 
@@ -190,13 +225,15 @@ class ReferenceVariables:
         if (sent.path, sent.request_id) in self._refused:
             # A late copy changes nothing: the verdict of its sender stays true.
             return "done"
-        if isinstance(sent, variables.DeleteVariable):
-            return self._judge_delete(sent, present)
+        if not isinstance(sent, variables.PutVariable):
+            return self._judge_other(sent, present, t_ns)
         if sent.items < 1 or sent.size > _SIZE_MAX:
             return "invalid"
         for put in reversed(self._puts.get(sent.path, ())):
             if put.request_id == sent.request_id:
                 return "done" if put.digest == sent.digest else "conflict"
+        if self.locks.get(sent.path, ("", 0))[0] != sent.lock:
+            return "locked"
         if self._is_other(sent, present):
             return "conflict"
         life = self.next_life(sent.path) + (sent.shred_old and present is not None)
@@ -208,17 +245,27 @@ class ReferenceVariables:
         others = sum(one.size for path, one in self.live.items() if path != sent.path)
         return "quota" if others + sent.size > _TOTAL_MAX else ""
 
-    def _judge_delete(
-        self, sent: variables.DeleteVariable, present: ReferenceVariable | None
-    ) -> str:
+    def _judge_other(self, sent: Request, present: ReferenceVariable | None, t_ns: int) -> str:
+        holder = self.locks.get(sent.path, ("", 0))[0]
+        if not isinstance(sent, variables.DeleteVariable):
+            if holder == sent.lock or isinstance(sent, variables.ReleaseLock):
+                return "done"
+            is_free = not holder and self._free_ns.get(sent.path, 0) <= t_ns
+            return "" if is_free else "locked"
         if sent.request_id in self._deletes.get(sent.path, ()):
             return "done"
+        if holder != sent.lock:
+            return "locked"
         if self._is_other(sent, present):
             return "conflict"
         is_over = present is None or 0 < sent.incarnation < present.incarnation
         return "done" if is_over else ""
 
-    def _is_other(self, sent: Request, present: ReferenceVariable | None) -> bool:
+    def _is_other(
+        self,
+        sent: variables.PutVariable | variables.DeleteVariable,
+        present: ReferenceVariable | None,
+    ) -> bool:
         """Whether a request expects another revision than the present one."""
         revision = 0 if present is None else present.revision
         return sent.cas >= 0 and sent.cas != revision

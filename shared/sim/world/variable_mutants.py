@@ -84,6 +84,15 @@ def _expected_by_keeper(patch: Patch, _context: SimulationContext) -> None:
     patch(keeper, "_send", send)
 
 
+def _lock_ignored(patch: Patch, _context: SimulationContext) -> None:
+    """Puts and deletes of a locked path need no lock."""
+
+    def lock_fault(*_: object) -> str:
+        return ""
+
+    patch(import_module(_DECISIONS), "_lock_fault", lock_fault)
+
+
 VARIABLE_MUTANTS: dict[str, Callable[[Patch, SimulationContext], None]] = {
     "cas-ignored": _cas_ignored,
     "life-used-twice": _life_used_twice,
@@ -91,4 +100,5 @@ VARIABLE_MUTANTS: dict[str, Callable[[Patch, SimulationContext], None]] = {
     "erase-before-end": _erase_before_end,
     "keys-come-back": _keys_come_back,
     "expected-by-keeper": _expected_by_keeper,
+    "lock-ignored": _lock_ignored,
 }

@@ -178,7 +178,7 @@ def test_a_late_copy_of_a_delete_that_another_carried_out_ends_no_later_life() -
         ("get", {"public": b"short"}, "invalid", "public has 5 bytes, it must have 32"),
         ("get", {"path": "nothing/here"}, "not_found", "there is no variable 'nothing/here'"),
         ("delete", {"request_id": "x" * 129}, "invalid", "request_id"),
-        ("lock", {}, "invalid", "unknown verb 'lock'; expected one of put, get, delete"),
+        ("steal", {}, "invalid", "unknown verb 'steal'; expected one of put, get, delete, lock"),
     ],
 )
 def test_a_request_that_cannot_be_is_refused(

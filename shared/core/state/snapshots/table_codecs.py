@@ -46,6 +46,7 @@ from shared.core.state.tables.launches import LaunchTable, PeriodicParent, by_pa
 from shared.core.state.tables.policy import PolicyTable
 from shared.core.state.tables.reservations import ReservationTable
 from shared.core.state.tables.rollouts import RolloutRecord, RolloutTable
+from shared.core.state.tables.variable_locks import LockRow, LockTable
 from shared.core.state.tables.variables import (
     KeyRow,
     LifeKey,
@@ -497,6 +498,13 @@ _VARIABLES = ObjectCodec(
     settle=VariableTable.settle,
 )
 
+_VARIABLE_LOCKS = ObjectCodec(
+    LockTable,
+    {"by_path": DictCodec(str, LockRow, frozen=True)},
+    derived=("_hashes",),
+    settle=LockTable.settle,
+)
+
 #: by table's name.
 TABLE_CODECS: dict[str, ObjectCodec] = {
     "policy": _POLICY,
@@ -509,12 +517,15 @@ TABLE_CODECS: dict[str, ObjectCodec] = {
     "launches": _LAUNCHES,
     "rollouts": _ROLLOUTS,
     "variables": _VARIABLES,
+    "variable_locks": _VARIABLE_LOCKS,
 }
 
 #: Releases whose snapshots are read beside those of this one.
-OLDER_RELEASES = frozenset({"0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0", "0.6.0"})
+OLDER_RELEASES = frozenset({"0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0"})
 #: Tables that came after release 0.1.0: its snapshots have none of them.
-LATER_TABLES: frozenset[str] = frozenset({"deployments", "launches", "rollouts", "variables"})
+LATER_TABLES: frozenset[str] = frozenset(
+    {"deployments", "launches", "rollouts", "variables", "variable_locks"}
+)
 #: table -> fingerprints of older formats that the codec above reads too: entries of theirs lack fields that have a
 #: default, and none is encoded otherwise. tests/golden/test_logs.py has those of each release.
 OLDER_SHAPES: dict[str, frozenset[str]] = {

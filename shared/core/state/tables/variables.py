@@ -26,7 +26,7 @@ MARKS_KEPT = 10
 #: Requests that were refused for good and are remembered, of all paths: copies come within seconds.
 REFUSED_KEPT = 1_000
 #: Of the others the sender may send the same request again.
-_FINAL_CODES = frozenset({"conflict", "quota"})
+_FINAL_CODES = frozenset({"conflict", "locked", "quota"})
 #: One life of a path: path, incarnation.
 LifeKey = tuple[str, int]
 #: Path, request id.

@@ -9,11 +9,17 @@ from schemas.base import SECOND_NS
 from schemas.variables import (
     CreateKey,
     DeleteVariable,
+    ExpireLock,
     KeyCreated,
+    LockVariable,
     PutVariable,
+    ReleaseLock,
     ShredVariables,
     VariableDeleted,
     VariableLife,
+    VariableLocked,
+    VariableLockExpired,
+    VariableLockReleased,
     VariablePut,
     VariableRefused,
     VariablesShredded,
@@ -413,3 +419,95 @@ def test_a_command_that_cannot_be_decided_is_refused_as_others_are() -> None:
         )
     assert refuse_command(world.state, ShredVariables(lives=()), "invalid", "why") == []
     assert refuse_command(world.state, CreateKey(key_id=KEY, public=b""), "invalid", "why") == []
+
+
+# ---- locks ----
+
+LOCK, THEIRS = "11" * 16, "22" * 16
+TTL, DELAY = 20 * SECOND_NS, 15 * SECOND_NS
+
+
+def lock(request_id: str = "l1", path: str = "app/db", **fields: Any) -> LockVariable:
+    """A lock of the same path."""
+    base: dict[str, Any] = {"lock": LOCK, "ttl_ns": TTL, "delay_ns": DELAY}
+    return LockVariable(request_id=request_id, path=path, **(base | fields))
+
+
+def test_a_lock_holds_a_path_until_it_is_given_back() -> None:
+    """A path without items, too; another lock is refused, the same one again is done; giving back ends no other's."""
+    world = Cluster()
+    (taken,) = world.do(lock())
+    assert isinstance(taken, VariableLocked)
+    assert (taken.lock, taken.ttl_ns, taken.delay_ns) == (LOCK, TTL, DELAY)
+    assert world.do(lock("l2")) == []
+    (refused,) = world.do(lock("l3", lock=THEIRS))
+    assert isinstance(refused, VariableRefused)
+    assert (refused.code, refused.revision) == ("locked", 0)
+    assert world.do(ReleaseLock(request_id="u1", path="app/db", lock=THEIRS)) == []
+    (released,) = world.do(ReleaseLock(request_id="u2", path="app/db", lock=LOCK))
+    assert isinstance(released, VariableLockReleased)
+    assert world.do(ReleaseLock(request_id="u3", path="app/db", lock=LOCK)) == []
+    (taken,) = world.do(lock("l4", lock=THEIRS))
+    assert isinstance(taken, VariableLocked)
+
+
+def test_a_locked_path_is_changed_by_its_holder_alone() -> None:
+    """Puts and deletes name the lock; on a path that is not locked they must not."""
+    world = Cluster()
+    assert refusal(world, put("r0", lock=LOCK)).code == "locked"
+    world.do(lock())
+    assert refusal(world, put("r1")).code == "locked"
+    assert refusal(world, put("r2", lock=THEIRS)).code == "locked"
+    (event,) = world.do(put("r3", lock=LOCK))
+    assert isinstance(event, VariablePut)
+    assert refusal(world, delete("d1")).code == "locked"
+    (ended,) = world.do(delete("d2", lock=LOCK))
+    assert isinstance(ended, VariableDeleted)
+    assert world.state.variable_locks.holder("app/db") == LOCK
+
+
+def test_a_path_stays_free_behind_an_expired_lock() -> None:
+    """Until its delay is over in log time; a late word about a lock that has ended changes nothing."""
+    world = Cluster()
+    world.do(lock())
+    assert world.do(ExpireLock(path="app/db", lock=THEIRS)) == []
+    (expired,) = world.do(ExpireLock(path="app/db", lock=LOCK))
+    assert isinstance(expired, VariableLockExpired)
+    assert expired.free_ns == world.now_ns + DELAY
+    assert world.do(ExpireLock(path="app/db", lock=LOCK)) == []
+    (event,) = world.do(put())
+    assert isinstance(event, VariablePut)
+    (refused,) = world.do(lock("l2", lock=THEIRS))
+    assert isinstance(refused, VariableRefused)
+    assert refused.code == "locked"
+    world.later(DELAY / SECOND_NS)
+    (taken,) = world.do(lock("l3", lock=THEIRS))
+    assert isinstance(taken, VariableLocked)
+
+
+def test_paths_that_were_locked_are_forgotten_when_they_are_free() -> None:
+    """The table does not grow by locks that have expired."""
+    world = Cluster()
+    world.do(lock(path="app/a"))
+    world.do(ExpireLock(path="app/a", lock=LOCK))
+    world.later(DELAY / SECOND_NS)
+    world.do(lock("l2", path="app/b"))
+    assert list(world.state.variable_locks.by_path) == ["app/b"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        lock(lock="short"),
+        lock(ttl_ns=1),
+        lock(ttl_ns=90_000 * SECOND_NS),
+        lock(delay_ns=-1),
+        lock(path="nomad/x"),
+        lock(request_id=""),
+    ],
+)
+def test_a_malformed_lock_is_refused(command: LockVariable) -> None:
+    """Whatever the state."""
+    (refused,) = Cluster().do(command)
+    assert isinstance(refused, VariableRefused)
+    assert refused.code == "invalid"
