@@ -18,7 +18,10 @@ from schemas.variable_answers import KeyLine, KeysAnswer
 from schemas.variables import (
     DeleteVariableRequest,
     GetVariableRequest,
+    LockVariableRequest,
     PutVariableRequest,
+    ReleaseLockRequest,
+    RenewLockRequest,
     VariableAnswer,
 )
 from shared.errors import BusUnavailable, CommandInvalid
@@ -36,6 +39,11 @@ _NEWEST = msgspec.json.encode(Query(limit=1))
 ANY_REVISION = -1
 #: Sends a request and returns the answer. Raises BusUnavailable.
 Ask = Callable[[str, bytes, float], Awaitable[bytes]]
+
+
+def new_lock_id() -> str:
+    """Draw the id of a lock: who knows it holds the lock."""
+    return secrets.token_hex(16)
 
 
 class VariableFault(CommandInvalid):
@@ -82,7 +90,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class VariableClient:
-    """Puts, gets and deletes variables over one connection."""
+    """Puts, gets, deletes and locks variables over one connection."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -94,8 +102,12 @@ class VariableClient:
         *,
         cas: int = ANY_REVISION,
         shred_old: bool = False,
+        lock_id: str = "",
     ) -> int:
-        """Store items in place of those of a path; returns the revision. Raises VariableFault, CommandInvalid."""
+        """Store items in place of those of a path; returns the revision. Raises VariableFault, CommandInvalid.
+
+        `lock_id`: the caller holds the path, and stores nothing if it does not any more.
+        """
         if wrong := path_fault(path):
             raise VariableFault("invalid", wrong)
         plain = encode_items(items)
@@ -109,6 +121,7 @@ class VariableClient:
                 sealed=seal(plain, key.public, context),
                 cas=cas,
                 shred_old=shred_old,
+                lock_id=lock_id,
                 request_id=request_id,
             )
             try:
@@ -144,11 +157,42 @@ class VariableClient:
             items=items,
         )
 
-    async def delete(self, path: str, *, cas: int = ANY_REVISION) -> None:
+    async def delete(self, path: str, *, cas: int = ANY_REVISION, lock_id: str = "") -> None:
         """Erase a path and its items; a path that does not exist is deleted already. Raises VariableFault."""
         request_id = secrets.token_hex(16)
-        body = DeleteVariableRequest(path=path, cas=cas, request_id=request_id)
+        body = DeleteVariableRequest(path=path, cas=cas, lock_id=lock_id, request_id=request_id)
         await self._until_decided("delete", body, path)
+
+    async def lock(self, path: str, lock_id: str, *, ttl_ns: int, delay_ns: int) -> None:
+        """Hold a path, or renew the lock that holds it. Raises VariableFault: `conflict`, where another does.
+
+        `lock_id` is drawn by the caller (`new_lock_id`): after a fault that leaves it open whether the lock was taken
+        the caller knows what to ask again for, or to give back.
+        """
+        request_id = secrets.token_hex(16)
+        body = LockVariableRequest(
+            path=path, lock_id=lock_id, ttl_ns=ttl_ns, delay_ns=delay_ns, request_id=request_id
+        )
+        await self._until_decided("lock", body, path)
+
+    async def renew(self, path: str, lock_id: str, *, within_s: float = ATTEMPT_S) -> None:
+        """Give a lock its whole ttl again, asked for once: the caller knows how long there is time to ask again.
+
+        Raises VariableFault: `not_found`, where the lock does not hold the path.
+        """
+        body = msgspec.json.encode(RenewLockRequest(path=path, lock_id=lock_id))
+        subject = _subject("renew")
+        try:
+            raw = await self._ask(subject, body, within_s)
+        except BusUnavailable as err:
+            raise NoAnswer("unavailable", "no keeper answers", path=path) from err
+        _decode(raw, subject, _Reply, path)
+
+    async def release(self, path: str, lock_id: str) -> None:
+        """Give a lock back; one that does not hold the path is given back already. Raises VariableFault."""
+        request_id = secrets.token_hex(16)
+        body = ReleaseLockRequest(path=path, lock_id=lock_id, request_id=request_id)
+        await self._until_decided("release", body, path)
 
     async def _keys(self) -> tuple[str, tuple[KeyLine, ...]]:
         """The id of the cluster, and its newest key where it has one."""
@@ -181,22 +225,11 @@ class VariableClient:
 
     async def _answer(self, subject: str, body: bytes, answer: type[T], *, path: str = "") -> T:
         """Ask until there is an answer, always with the same bytes. Raises VariableFault."""
-        raw = await self._asked(subject, body, path)
-        try:
-            reply = msgspec.json.decode(raw, type=_Reply)
-            if reply.error is not None and reply.status != "pending":
-                error = reply.error
-                raise VariableFault(
-                    error.code, error.message, path=error.path, revision=reply.revision
-                )
-            return msgspec.json.decode(raw, type=answer)
-        except msgspec.MsgspecError as err:
-            text = f"the answer on {subject} cannot be read: {err}"
-            raise VariableFault("failed", text, path=path) from None
+        return _decode(await self._asked(subject, body, path), subject, answer, path)
 
     async def _asked(self, subject: str, body: bytes, path: str) -> bytes:
         clock = asyncio.get_running_loop().time
-        is_put_or_delete = subject in _CHANGES
+        is_change = subject in _CHANGES
         timeouts, absent_s = 0, 0.0
         while True:
             try:
@@ -211,7 +244,7 @@ class VariableClient:
                     is_over = timeouts == ATTEMPTS
                 if is_over:
                     service = "keeper" if path else "view"
-                    effect = f"; {_MAY_TAKE_EFFECT}" if timeouts and is_put_or_delete else ""
+                    effect = f"; {_MAY_TAKE_EFFECT}" if timeouts and is_change else ""
                     text = f"no {service} answers{effect}"
                     raise NoAnswer("unavailable", text, path=path) from err
             await asyncio.sleep(RETRY_S)
@@ -224,4 +257,17 @@ def _subject(verb: str) -> str:
     return subjects.api("variable", verb)
 
 
-_CHANGES = frozenset((_subject("put"), _subject("delete")))
+def _decode(raw: bytes, subject: str, answer: type[T], path: str) -> T:
+    """Read an answer. Raises VariableFault with the keeper's refusal."""
+    try:
+        reply = msgspec.json.decode(raw, type=_Reply)
+        if reply.error is not None and reply.status != "pending":
+            error = reply.error
+            raise VariableFault(error.code, error.message, path=error.path, revision=reply.revision)
+        return msgspec.json.decode(raw, type=answer)
+    except msgspec.MsgspecError as err:
+        text = f"the answer on {subject} cannot be read: {err}"
+        raise VariableFault("failed", text, path=path) from None
+
+
+_CHANGES = frozenset(_subject(verb) for verb in ("put", "delete", "lock", "release"))

@@ -8,7 +8,10 @@ from schemas.jobs import ErrorDetail
 from schemas.variables import (
     DeleteVariableRequest,
     GetVariableRequest,
+    LockVariableRequest,
     PutVariableRequest,
+    ReleaseLockRequest,
+    RenewLockRequest,
     VariableAnswer,
     VariableVerdict,
 )
@@ -49,6 +52,9 @@ class FakeDoor:
         self.rotates = 0
         #: requests that were carried out, with the revision of each.
         self.done: dict[str, int] = {}
+        #: path -> the request for the lock that holds it; no time passes here: a test ends what is to expire.
+        self.locks: dict[str, LockVariableRequest] = {}
+        self.ttl_min_ns = 10 * SECOND_NS
 
     async def ask(self, subject: str, body: bytes, timeout_s: float) -> bytes:
         """Answer one request, as a connection does. Raises BusUnavailable."""
@@ -68,6 +74,9 @@ class FakeDoor:
         self.seq += 1
         return self.seq
 
+    def lock_written(self, path: str, lock: LockVariableRequest | None) -> None:
+        """Write into the log that a lock holds a path; None: that it was given back."""
+
     def sent(self, verb: str) -> list[dict[str, Any]]:
         """The requests of one verb."""
         return [body for subject, body in self.asked if subject == subjects.api("variable", verb)]
@@ -82,6 +91,12 @@ class FakeDoor:
                 return self._put(msgspec.json.decode(body, type=PutVariableRequest))
             case ["api", "variable", "delete"]:
                 return self._delete(msgspec.json.decode(body, type=DeleteVariableRequest))
+            case ["api", "variable", "lock"]:
+                return self._lock(msgspec.json.decode(body, type=LockVariableRequest))
+            case ["api", "variable", "renew"]:
+                return self._renew(msgspec.json.decode(body, type=RenewLockRequest))
+            case ["api", "variable", "release"]:
+                return self._release(msgspec.json.decode(body, type=ReleaseLockRequest))
             case _:
                 return self._get(msgspec.json.decode(body, type=GetVariableRequest))
 
@@ -118,7 +133,8 @@ class FakeDoor:
         items = decode_items(open_box(body.sealed, known[body.key_id], context))
         row = self.rows.get(body.path)
         if body.request_id not in self.done:
-            if (fault := self._cas_fault(body.request_id, row, body.cas)) is not None:
+            fault = self._lock_fault(body) or self._cas_fault(body.request_id, row, body.cas)
+            if fault is not None:
                 return fault
             seq = self.written(body.path, items)
             create = row.create_seq if row is not None and not body.shred_old else seq
@@ -129,7 +145,8 @@ class FakeDoor:
     def _delete(self, body: DeleteVariableRequest) -> Any:
         row = self.rows.get(body.path)
         if body.request_id not in self.done:
-            if (fault := self._cas_fault(body.request_id, row, body.cas)) is not None:
+            fault = self._lock_fault(body) or self._cas_fault(body.request_id, row, body.cas)
+            if fault is not None:
                 return fault
             self.done[body.request_id] = 0
             if self.rows.pop(body.path, None) is not None:
@@ -153,6 +170,38 @@ class FakeDoor:
             size=len(plain),
             sealed=seal(plain, body.public, context),
         )
+
+    def _lock(self, body: LockVariableRequest) -> Any:
+        held = self.locks.get(body.path)
+        if held is not None and held.lock_id != body.lock_id:
+            text = f"{body.path!r} is held by another lock"
+            return self._refused(body.request_id, "conflict", text, 0)
+        if not self.ttl_min_ns <= body.ttl_ns <= 86_400 * SECOND_NS:
+            return self._refused(body.request_id, "invalid", "ttl must be 10 to 86400 s", 0)
+        if held is None:
+            self.locks[body.path] = body
+            self.lock_written(body.path, body)
+        return self._verdict(body.request_id, 0)
+
+    def _renew(self, body: RenewLockRequest) -> Any:
+        if self._holder(body.path) != body.lock_id:
+            return self._refused("", "not_found", f"the lock does not hold {body.path!r}", 0)
+        return self._verdict("", 0)
+
+    def _release(self, body: ReleaseLockRequest) -> Any:
+        if self._holder(body.path) == body.lock_id:
+            del self.locks[body.path]
+            self.lock_written(body.path, None)
+        return self._verdict(body.request_id, 0)
+
+    def _holder(self, path: str) -> str:
+        return self.locks[path].lock_id if path in self.locks else ""
+
+    def _lock_fault(self, body: PutVariableRequest | DeleteVariableRequest) -> Any:
+        if self._holder(body.path) == body.lock_id:
+            return None
+        is_held = "locked" if body.path in self.locks else "not locked"
+        return self._refused(body.request_id, "conflict", f"{body.path!r} is {is_held}", 0)
 
     def _cas_fault(self, request_id: str, row: Row | None, cas: int) -> Any:
         present = row.revision if row is not None else 0

@@ -30,8 +30,6 @@ sigint.restore_keyboard_interrupt()
 
 #: As a shell reports a process that its closed pipe ended.
 _EXIT_PIPE = 141
-#: Commands of Nomad that are refused by name.
-_NOT_BUILT = {("var", "lock"): "locks of variables are not built yet"}
 #: Called by the completion scripts; not listed.
 _COMPLETE = "__complete"
 
@@ -170,8 +168,6 @@ def _find(words: Sequence[str]) -> CommandSpec | None:
         if len(words) == 1 or words[1] in {"-h", "--help"}:
             print(command_overview(words[0]), end="")
             return None
-        if text := _NOT_BUILT.get((words[0], words[1])):
-            raise CliError("usage", text)
         known = ", ".join(" ".join(c.words[1:]) for c in COMMANDS if c.words[0] == words[0])
         text = f"unknown command `caravan {words[0]} {words[1]}`; expected one of: {known}"
         raise CliError("usage", text)

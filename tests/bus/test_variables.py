@@ -3,8 +3,10 @@
 import base64
 import json
 import os
+import shlex
 import signal
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -107,6 +109,85 @@ def shredded(up: Up) -> int:
     code, answer = up.run("sql", statement)
     assert code == 0, answer
     return int(answer["rows"][0]["n"])
+
+
+class Locked:
+    """Processes `caravan var lock`, whose commands say when they begin and end, and end when they may."""
+
+    def __init__(self, up: Up, folder: Path) -> None:
+        self._up = up
+        self._folder = folder
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def start(self, name: str, *options: str, last: str = "") -> subprocess.Popen[bytes]:
+        """Start one. `last`: what its command does at the end, once `may_end` was called."""
+        order, go = shlex.quote(str(self._folder / "order")), self._folder / f"go-{name}"
+        text = (
+            f"echo begin {name} >> {order}; until [ -e {shlex.quote(str(go))} ]; do sleep 0.05; done; "
+            f"{last or 'true'}; echo end {name} $? >> {order}"
+        )
+        words = self._up._command("var", "lock", "app/job", *options, "--", "sh", "-c", text)
+        with (self._folder / f"stderr-{name}").open("wb") as told:
+            made = subprocess.Popen(words, env=self._up.env, stdout=told, stderr=told)
+        self._running.append(made)
+        return made
+
+    def may_end(self, name: str) -> None:
+        """Let the command of one end."""
+        (self._folder / f"go-{name}").touch()
+
+    def told(self, name: str) -> str:
+        """Output of one."""
+        return (self._folder / f"stderr-{name}").read_text()
+
+    def order(self) -> list[str]:
+        """What the commands said, in order."""
+        file = self._folder / "order"
+        return file.read_text().splitlines() if file.exists() else []
+
+    def end(self) -> None:
+        """End what still runs."""
+        for one in self._running:
+            if one.poll() is None:
+                one.terminate()
+                one.wait(WAIT_S)
+
+
+@pytest.fixture
+def locked(up: Up, tmp_path: Path) -> Iterator[Locked]:
+    """Commands under the lock of one path."""
+    made = Locked(up, tmp_path)
+    yield made
+    for name in "abcd":
+        made.may_end(name)
+    made.end()
+
+
+def test_commands_under_one_lock_run_one_after_the_other(up: Up, locked: Locked) -> None:
+    """Also where the holder is killed: its lock ends with its ttl, and what it writes later is refused."""
+    first = locked.start("a")
+    up.until(lambda: locked.order() == ["begin a"], "the first command runs")
+    second = locked.start("b")
+    up.until(lambda: "waiting for the lock" in locked.told("b"), "the second one waits")
+    locked.may_end("b")
+    assert locked.order() == ["begin a"]
+    locked.may_end("a")
+    assert (first.wait(WAIT_S), second.wait(WAIT_S)) == (0, 0), locked.told("a") + locked.told("b")
+    assert locked.order() == ["begin a", "end a 0", "begin b", "end b 0"]
+    late = f"{shlex.quote(sys.executable)} -m services.cli var put app/job a=b --force"
+    killed = locked.start("c", "--ttl", "10s", "--delay", "0s", last=late)
+    up.until(lambda: locked.order()[-1] == "begin c", "the third command runs")
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.wait(WAIT_S)
+    fourth = locked.start("d", last=late)
+    up.until(lambda: locked.order()[-1] == "begin d", "the lock of the killed one has expired")
+    locked.may_end("c")
+    up.until(lambda: locked.order()[-1] == "end c 1", "its command was refused a put")
+    assert up.run("var", "get", "app/job")[1]["error"]["code"] == "not_found"
+    locked.may_end("d")
+    assert fourth.wait(WAIT_S) == 0, locked.told("d")
+    assert up.documented("var", "get", "app/job")["items"] == {"a": "b"}
+    assert locked.order()[-1] == "end d 0"
 
 
 def test_nomads_http_api(up: Up) -> None:

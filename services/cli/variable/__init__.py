@@ -1,1 +1,1 @@
-"""Variables: `caravan var put`, `get`, `list`, `purge` and `init`."""
+"""Variables: `caravan var put`, `get`, `list`, `purge`, `lock` and `init`."""

@@ -109,6 +109,51 @@ COMMANDS = (
         changes=True,
     ),
     CommandSpec(
+        ("var", "lock"),
+        "run a command while the lock of a variable is held",
+        "variable.lock:lock",
+        (
+            _PATH,
+            ArgumentSpec(
+                "command",
+                "command and its arguments, after --; it is not run in a shell",
+                list,
+                metavar="CMD",
+                complete="file",
+            ),
+            option_argument(
+                "ttl",
+                "so long after the last renewal the lock expires: 10s to 24h",
+                default="15s",
+                metavar="DURATION",
+            ),
+            option_argument(
+                "delay",
+                "so long after it has expired nothing can take it: 0s to 24h",
+                default="15s",
+                metavar="DURATION",
+            ),
+            flag_argument("early_return", "end with 1 where the path is held, instead of waiting"),
+            option_argument(
+                "backoff",
+                "pause between two attempts to take the lock, at least 1s (default: 1s, growing to 5s)",
+                metavar="DURATION",
+            ),
+        ),
+        details="The path need not have items. It waits until the lock is free, renews it every third of the ttl, and "
+        "gives it back when the command ends; the exit code is the command's, 128 + number where a signal ended it. "
+        "Where the lock is lost, or cannot be renewed within the ttl, the command gets SIGTERM, after 5 s SIGKILL, and "
+        "the exit code is 1, as it is where the lock is not got. SIGINT, SIGTERM and SIGHUP are passed on. The id of "
+        "the lock is in the command's environment alone: `var put` and `var purge` read CARAVAN_VARIABLE_LOCK_ID where "
+        "CARAVAN_VARIABLE_LOCK_PATH is their path, and change nothing once the lock is lost.",
+        examples=(
+            "var lock app/backup -- ./backup.sh",
+            "var lock app/leader --ttl 30s --delay 20s -- ./leader",
+            "var lock app/backup --early-return -- sh -c './dump.sh && ./upload.sh'",
+        ),
+        changes=True,
+    ),
+    CommandSpec(
         ("var", "init"),
         "write an example of a specification",
         "variable.spec:init",

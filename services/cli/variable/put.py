@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from services.cli.runtime.output import CliError, CommandOutput
-from services.cli.variable.keeper import ask_keeper
+from services.cli.variable.keeper import ask_keeper, held_lock
 from services.cli.variable.spec import NAMESPACE, read_arguments
 from shared.numerals import is_digits
 from shared.variable_client import ANY_REVISION, VariableFault
@@ -45,7 +45,9 @@ def put(
     cas = spec.modify_index if given == ANY_REVISION and not force else given
     try:
         revision = ask_keeper(
-            lambda client: client.put(spec.path, spec.items, cas=cas, shred_old=shred_old)
+            lambda client: client.put(
+                spec.path, spec.items, cas=cas, shred_old=shred_old, lock_id=held_lock(spec.path)
+            )
         )
     except VariableFault as fault:
         if fault.code != "conflict" or not fault.revision:
@@ -61,7 +63,7 @@ def purge(out: CommandOutput, *, path: str, check_index: str) -> int:
     """Erase a path; one that does not exist is erased already."""
     cas = _revision(check_index)
     name = path.strip().strip("/")
-    ask_keeper(lambda client: client.delete(name, cas=cas))
+    ask_keeper(lambda client: client.delete(name, cas=cas, lock_id=held_lock(name)))
     out.result(VarPurgeResult(path=name, namespace=NAMESPACE))
     out.line(f"erased {name}", "green")
     return 0

@@ -77,7 +77,7 @@ def read_spec(content: bytes, spec_format: str, file: str = "") -> VariableSpec:
     if namespace != NAMESPACE:
         raise CliError("invalid", f"namespace {namespace!r}: namespaces are not built", file=file)
     if found.get("Lock"):
-        raise CliError("invalid", "locks of variables are not built", file=file)
+        raise CliError("invalid", "a put takes no Lock: `caravan var lock` holds a path", file=file)
     items, path, index = (
         found.get("Items") or {},
         found.get("Path") or "",

@@ -261,9 +261,57 @@ var clusterRows = []row{
 		return nil
 	}},
 	{"var lock", func(all *world) error {
+		variables, items := all.client.Variables(), api.VariableItems{"b": "c"}
+		lock := &api.VariableLock{TTL: "15s", LockDelay: "20s"}
+		held, _, err := variables.AcquireLock(&api.Variable{Path: "go/lock", Items: items, Lock: lock}, nil)
+		must(err)
+		check(held.LockID() != "" && held.Lock.TTL == "15s" && held.Lock.LockDelay == "20s", "acquired: %v", held.Metadata())
+		check(held.Items["b"] == "c" && held.ModifyIndex > 0, "acquired: %v", held.Metadata())
+		_, _, err = variables.AcquireLock(&api.Variable{Path: "go/lock", Lock: lock}, nil)
+		off(err, 409, "")
+		_, _, err = variables.Update(&api.Variable{Path: "go/lock", Items: items}, nil)
+		off(err, 409, "")
+		_, err = variables.Delete("go/lock", nil)
+		check(err != nil, "a locked variable was deleted")
+		renewed, _, err := variables.RenewLock(held, nil)
+		must(err)
+		check(renewed.Lock != nil && renewed.Lock.ID == held.LockID(), "renewed: %v", renewed)
+		mine := &api.VariableLock{ID: held.LockID()}
+		changed, _, err := variables.Update(&api.Variable{Path: "go/lock", Items: items, Lock: mine}, nil)
+		must(err)
+		check(changed.ModifyIndex > held.ModifyIndex && changed.LockID() == held.LockID(), "changed: %v", changed.Metadata())
+		_, _, err = variables.ReleaseLock(&api.Variable{Path: "go/lock", Lock: mine}, nil)
+		must(err)
+		_, _, err = variables.RenewLock(held, nil)
+		off(err, 409, "the lock does not hold")
+		_, err = variables.Delete("go/lock", nil)
+		must(err)
+		return nil
+	}},
+	{"var lock: a lease", func(all *world) error {
 		lock := &api.VariableLock{TTL: "15s", LockDelay: "15s"}
-		_, _, err := all.client.Variables().AcquireLock(&api.Variable{Path: "go/lock", Lock: lock}, nil)
-		check(err != nil && strings.Contains(err.Error(), "locks of variables are not built"), "locked: %v", err)
+		handle := func() *api.Locks {
+			made, err := all.client.Locks(api.WriteOptions{}, api.Variable{Path: "go/lease", Lock: lock})
+			must(err)
+			return made
+		}
+		mine, other := handle(), handle()
+		ctx := context.Background()
+		path, err := mine.Acquire(ctx)
+		must(err)
+		check(path == "go/lease", "acquired: %v", path)
+		_, err = other.Acquire(ctx)
+		check(errors.Is(err, api.ErrLockConflict), "acquired twice: %v", err)
+		must(mine.Renew(ctx))
+		must(mine.Release(ctx))
+		check(errors.Is(mine.Renew(ctx), api.ErrLockConflict), "renewed after it was given back")
+		ran := false
+		leaser := all.client.NewLockLeaser(handle())
+		must(leaser.Start(ctx, func(context.Context) error {
+			ran = true
+			return nil
+		}))
+		check(ran, "the leaser ran nothing")
 		return nil
 	}},
 	{"volumes, plugins, scaling policies, quotas, recommendations", func(all *world) error {

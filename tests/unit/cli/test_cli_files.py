@@ -232,7 +232,11 @@ def test_a_change_wants_one_of_several_clusters_chosen(
 ) -> None:
     """Nothing is changed on a guess: the clusters are listed. A choice is named with its cluster."""
     names = [f"up-{url.rpartition(':')[2]}" for url in two_ups]
-    for command in [one for one in COMMANDS if one.changes]:
+    # Without --json: its output is that of its command.
+    assert main(["var", "lock", "1", "--", "true"]) == 1
+    said = capsys.readouterr().err
+    assert all(f"{name} ({url})" in said for name, url in zip(names, two_ups, strict=True))
+    for command in [one for one in COMMANDS if one.changes and one.words != ("var", "lock")]:
         words = [
             *command.words,
             *("1" for arg in command.args if not arg.flags and arg.default != ""),

@@ -215,6 +215,27 @@ def test_purge(door: FakeDoor, capsys: pytest.CaptureFixture[str]) -> None:
     assert door.rows == {}
 
 
+def test_a_command_under_a_lock_changes_its_path(
+    door: FakeDoor, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`var put` and `var purge` take the lock from the environment, for its path alone."""
+    client, mine = variable_client.VariableClient(door.ask), variable_client.new_lock_id()
+    asyncio.run(client.lock("app/db", mine, ttl_ns=15_000_000_000, delay_ns=0))
+    assert main(["var", "put", "app/db", "a=b"]) == 1
+    assert "is locked" in capsys.readouterr().err
+    monkeypatch.setenv(keeper.LOCK_ID_ENV, mine)
+    monkeypatch.setenv(keeper.LOCK_PATH_ENV, "app/db")
+    assert main(["var", "put", "/app/db/", "a=b"]) == 0
+    assert main(["var", "put", "app/other", "a=b"]) == 0
+    assert [one.get("lock_id", "") for one in door.sent("put")] == ["", mine, ""]
+    assert main(["var", "purge", "app/db"]) == 0
+    assert door.rows.keys() == {"app/other"}
+    door.locks.clear()
+    assert main(["var", "put", "app/db", "a=b"]) == 1
+    told = capsys.readouterr()
+    assert "is not locked" in told.err and mine not in told.err + told.out
+
+
 def test_the_list_shows_no_items(door: FakeDoor, capsys: pytest.CaptureFixture[str]) -> None:
     """Paths that begin so, with revision, count of items and size; their names and texts are not asked for."""
     put(door)
@@ -246,7 +267,9 @@ def test_without_a_keeper(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("var", "lock", "a", "sleep", "1"), "locks of variables are not built yet"),
+        (("var", "lock", "a"), "the following arguments are required: CMD"),
+        (("var", "lock", "a", "--ttl", "soon", "true"), "--ttl 'soon' is not a duration"),
+        (("var", "lock", "a", "--ttl", "5s", "true"), "ttl must be 10 to 86400 s"),
         (("var", "put", "a"), "no items are given"),
         (("var", "put", "a=b"), "the first argument is the path"),
         (("var", "put", "a", "-", "--in", "yaml"), "--in must be hcl or json"),

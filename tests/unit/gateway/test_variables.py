@@ -10,10 +10,17 @@ from urllib.parse import quote, urlsplit
 import pytest
 from structlog.testing import capture_logs
 
-from schemas.variables import VariableDeleted, VariablePut
+from schemas.variables import (
+    LockVariableRequest,
+    VariableDeleted,
+    VariableLocked,
+    VariableLockReleased,
+    VariablePut,
+)
 from services.gateway.edge.app import make_app
 from services.gateway.role import Gateway
 from services.gateway.routes import variables
+from services.keeper.held_locks import lock_hash
 from shared import variable_client
 from shared.core.runtime.messages import CaughtUp
 from shared.errors import BusUnavailable
@@ -23,6 +30,8 @@ from tests.variable_door import FakeDoor
 
 SECRET = "s3cret"
 ITEMS = {"user": "u", "password": SECRET}
+MINE, OTHER = "mine-0123456789abcdef", "other-0123456789abcdef"
+SECOND_NS = 1_000_000_000
 META = {"Namespace", "Path", "CreateIndex", "CreateTime", "ModifyIndex", "ModifyTime"}
 
 
@@ -50,6 +59,7 @@ class Story(FakeDoor):
         self.lags = False
         self.denied = 0
         self._lives: dict[str, int] = {}
+        self._held: dict[str, LockVariableRequest] = {}
         self._app = make_app(self._server())  # type: ignore[arg-type]
 
     def written(self, path: str, items: dict[str, str] | None) -> int:
@@ -72,12 +82,32 @@ class Story(FakeDoor):
                 request_id=f"r-{seq}",
             )
             record = self.log.tx(put, t_ns=at_ns)
+        self._apply(record)
+        self.seq = seq
+        return seq
+
+    def lock_written(self, path: str, lock: LockVariableRequest | None) -> None:
+        """Write the fact of a lock."""
+        held = lock or self._held[path]
+        self._held[path] = held
+        lock_hex, at_ns = lock_hash(held.lock_id), START_NS + self.log.seq + 1
+        fact: Any = VariableLockReleased(path=path, lock=lock_hex, request_id=held.request_id)
+        if lock is not None:
+            fact = VariableLocked(
+                path=path,
+                lock=lock_hex,
+                ttl_ns=held.ttl_ns,
+                delay_ns=held.delay_ns,
+                at_ns=at_ns,
+                request_id=held.request_id,
+            )
+        self._apply(self.log.tx(fact, t_ns=at_ns))
+
+    def _apply(self, record: Any) -> None:
         if self.lags:
             asyncio.get_running_loop().call_soon(lambda: self.role.step([record], 0))
         else:
             self.role.step([record], 0)
-        self.seq = seq
-        return seq
 
     def ask_http(self, method: str, target: str, body: object = None) -> Answer:
         """One request with a login."""
@@ -242,9 +272,13 @@ def test_a_delete_has_no_body(story: Story) -> None:
         ("/v1/var/a?namespace=ops", {"Items": ITEMS}, 400, "nonexistent namespace"),
         ("/v1/var/a?cas=x", {"Items": ITEMS}, 400, "is not a number"),
         ("/v1/var/a?cas=-1", {"Items": ITEMS}, 400, "can not parse cas"),
-        ("/v1/var/a?lock-acquire", {"Items": ITEMS}, 501, "locks of variables are not built"),
-        ("/v1/var/a?lock-renew", {"Items": ITEMS}, 501, "locks of variables are not built"),
-        ("/v1/var/a", {"Lock": {"TTL": "15s"}, "Items": ITEMS}, 501, "locks of variables"),
+        ("/v1/var/a", {"Lock": {"TTL": "15s"}, "Items": ITEMS}, 400, "lock definition"),
+        ("/v1/var/a", {"Lock": {"ID": 5}, "Items": ITEMS}, 400, "Lock.ID is not a text"),
+        ("/v1/var/a", {"Lock": 5, "Items": ITEMS}, 400, "Lock is not an object"),
+        ("/v1/var/a?lock-acquire&cas=0", {"Items": ITEMS}, 400, "CAS can't be used"),
+        ("/v1/var/a?lock-acquire&lock-renew", {"Items": ITEMS}, 400, "multiple lock operations"),
+        ("/v1/var/a?lock-renew", {"Items": ITEMS}, 400, "missing lock information"),
+        ("/v1/var/a?lock-release", {"Lock": {"TTL": "15s"}}, 400, "missing lock information"),
     ],
 )
 def test_what_is_refused(story: Story, target: str, body: object, status: int, text: str) -> None:
@@ -304,7 +338,7 @@ def test_a_fault_of_ours_shows_no_value(
     def broken(*_: object) -> None:
         raise KeyError("broken")
 
-    monkeypatch.setattr(variables, "_put_answer", broken)
+    monkeypatch.setattr(variables, "put_answer", broken)
     refused = story.ask_http("PUT", "/v1/var/a", {"Items": ITEMS})
     assert (refused.status, refused.body) == (500, b"internal error: KeyError")
     assert [one["event"] for one in nothing_is_logged] == ["gateway.request_failed"]
@@ -317,3 +351,123 @@ def test_what_goes_over_the_bus_is_sealed(story: Story) -> None:
     sent = b"".join(story.raw)
     assert subjects.api("variable", "get") in [subject for subject, _ in story.asked]
     assert SECRET.encode() not in sent and b"password" not in sent
+
+
+# ---- locks ----
+
+
+def acquire(story: Story, lock: object = None, **more: object) -> Answer:
+    """Acquire the lock of `app/db`."""
+    return story.ask_http("PUT", "/v1/var/app/db?lock-acquire", {"Lock": lock or {}, **more})
+
+
+@pytest.mark.parametrize(
+    ("lock", "seconds"),
+    [
+        ({}, (15, 15)),
+        ({"TTL": "", "LockDelay": ""}, (15, 15)),
+        ({"TTL": "1m30s", "LockDelay": "20s"}, (90, 20)),
+        ({"ttl": 30 * SECOND_NS, "lockdelay": 5 * SECOND_NS}, (30, 5)),
+    ],
+)
+def test_a_lock_is_acquired(story: Story, lock: object, seconds: tuple[int, int]) -> None:
+    """The answer has its id, ttl and delay; a path need not have items. Another one gets 409 and nothing of them."""
+    story.lags = True
+    made = acquire(story, lock)
+    assert made.status == 200 and made.json.keys() == META | {"Lock"}
+    (sent,) = story.sent("lock")
+    assert (sent["ttl_ns"] // SECOND_NS, sent["delay_ns"] // SECOND_NS) == seconds
+    assert made.json["Lock"]["ID"] == sent["lock_id"]
+    assert len(sent["lock_id"]) == 32
+    conflict = acquire(story, lock)
+    assert conflict.status == 409 and "Lock" not in conflict.json
+    assert (conflict.json["Path"], conflict.json["Items"]) == ("app/db", None)
+    none = story.ask_http("GET", "/v1/var/app/db")
+    assert (none.status, none.body) == (404, b"variable not found")
+
+
+def test_durations_are_answered_as_go_reads_them(story: Story) -> None:
+    """Those of the lock that holds the path, also where its holder acquires it again with others."""
+    made = acquire(story, {"ID": MINE, "TTL": "90s", "LockDelay": "1500ms"})
+    assert made.json["Lock"] == {"ID": MINE, "TTL": "1m30s", "LockDelay": "1s500ms"}
+    again = acquire(story, {"ID": MINE, "TTL": "10s"})
+    assert again.json["Lock"] == made.json["Lock"]
+
+
+@pytest.mark.parametrize(
+    ("lock", "text"),
+    [
+        ({"TTL": "5s"}, "ttl must be 10 to 86400 s"),
+        ({"TTL": "soon"}, "Lock.TTL: "),
+        ({"LockDelay": "-5s"}, "Lock delay and TTL must be positive"),
+        ({"LockDelay": [5]}, "Lock.LockDelay is not a duration"),
+        ({"TTL": 1e30}, "Lock.TTL is not a duration"),
+        ({"ID": 5}, "Lock.ID is not a text"),
+    ],
+)
+def test_a_lock_that_is_refused(story: Story, lock: object, text: str) -> None:
+    """400 with the reason; nothing is locked."""
+    refused = acquire(story, lock)
+    assert refused.status == 400 and text.encode() in refused.body
+    assert not story.locks
+
+
+def test_items_are_stored_under_the_lock(story: Story) -> None:
+    """With the lock that was just acquired; the answer is the variable with its lock."""
+    made = acquire(story, Items=ITEMS)
+    assert made.status == 200 and made.json.keys() == META | {"Items", "Lock"}
+    assert made.json["Items"] == ITEMS and made.json["ModifyIndex"] == story.log.seq
+    assert story.sent("put")[0]["lock_id"] == made.json["Lock"]["ID"]
+    assert story.rows["app/db"].items == ITEMS
+
+
+def test_what_cannot_be_stored_is_not_locked(story: Story) -> None:
+    """The lock is given back and the fault answered; one that the caller may rely on already stays."""
+    for lock, held in (({}, False), ({"ID": MINE}, True)):
+        refused = acquire(story, lock, Items={"password": 5, "b": SECRET})
+        assert refused.status == 400 and b"an item is not a text" in refused.body
+        assert ("app/db" in story.locks) is held
+
+
+def test_only_the_holder_writes(story: Story) -> None:
+    """Others get 409 as from Nomad: the path without items; a delete never names a lock."""
+    acquire(story, {"ID": MINE}, Items=ITEMS)
+    body = {"Items": {"a": "b"}}
+    for lock in ({}, {"ID": OTHER}):
+        refused = story.ask_http("PUT", "/v1/var/app/db", {**body, "Lock": lock})
+        assert (refused.status, refused.json["Items"]) == (409, None)
+    assert story.ask_http("DELETE", "/v1/var/app/db").status == 409
+    made = story.ask_http("PUT", "/v1/var/app/db", {**body, "Lock": {"ID": MINE}})
+    assert made.status == 200 and made.json["Items"] == {"a": "b"}
+    assert made.json["Lock"] == {"ID": MINE, "TTL": "15s", "LockDelay": "15s"}
+    assert story.ask_http("GET", "/v1/var/app/db").json.keys() == META | {"Items"}
+
+
+def test_a_lock_is_renewed_and_released(story: Story) -> None:
+    """With its id in the body: meta without items. What does not hold the path gets 409."""
+    made = acquire(story, {"ID": MINE}, Items=ITEMS)
+    renew, release = "/v1/var/app/db?lock-renew", "/v1/var/app/db?lock-release"
+    renewed = story.ask_http("PUT", renew, made.json)
+    assert renewed.status == 200 and renewed.json.keys() == META | {"Lock"}
+    assert renewed.json["Lock"] == made.json["Lock"]
+    other = story.ask_http("PUT", renew, {"Lock": {"ID": OTHER}})
+    assert (other.status, other.body) == (409, b"the lock does not hold 'app/db'")
+    refused = story.ask_http("PUT", release, made.json)
+    assert refused.status == 400 and b"doesn't take variable items" in refused.body
+    released = story.ask_http("PUT", release, {"Lock": {"ID": MINE}, "Items": None})
+    assert released.status == 200 and released.json.keys() == META
+    gone = story.ask_http("PUT", renew, {"Lock": {"ID": MINE}})
+    assert (gone.status, gone.body) == (409, b"the lock does not hold 'app/db'")
+    assert story.ask_http("PUT", release, {"Lock": {"ID": MINE}}).status == 200
+    late = story.ask_http("PUT", "/v1/var/app/db", {"Items": ITEMS, "Lock": {"ID": MINE}})
+    assert late.status == 409
+
+
+def test_locks_without_a_keeper(story: Story) -> None:
+    """503, to be tried again: clients of Nomad do."""
+    story.absent = True
+    for operation in ("acquire", "renew", "release"):
+        body = {"Lock": {"ID": MINE}}
+        refused = story.ask_http("PUT", f"/v1/var/app/db?lock-{operation}", body)
+        assert (refused.status, refused.body) == (503, b"no keeper answers")
+        assert refused.headers["retry-after"] == "1"

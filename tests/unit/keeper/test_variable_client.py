@@ -10,12 +10,21 @@ from shared import variable_client
 from shared.errors import BusUnavailable, CommandInvalid
 from shared.protocol import subjects
 from shared.sealed_box import new_pair
-from shared.variable_client import ATTEMPTS, OpenedVariable, VariableClient, VariableFault
+from shared.variable_client import (
+    ATTEMPTS,
+    NoAnswer,
+    OpenedVariable,
+    VariableClient,
+    VariableFault,
+    new_lock_id,
+)
 from tests.variable_door import FakeDoor
 
 T = TypeVar("T")
 ITEMS = {"user": "caravan", "password": "s3cret-ä"}
 PUT, GET, DELETE = (subjects.api("variable", verb) for verb in ("put", "get", "delete"))
+LOCK, RENEW, RELEASE = (subjects.api("variable", verb) for verb in ("lock", "renew", "release"))
+SECOND_NS = 1_000_000_000
 
 
 @pytest.fixture
@@ -231,3 +240,71 @@ def test_items_are_in_no_text_of_a_variable() -> None:
     one = OpenedVariable(path="a", revision=3, create_seq=3, create_ns=1, modify_ns=1, items=ITEMS)
     assert repr(one) == str(one) == "OpenedVariable('a', revision=3)"
     assert list(one.__rich_repr__()) == [("path", "a"), ("revision", 3)]
+
+
+def hold(door: FakeDoor, lock_id: str) -> None:
+    """Take the lock of `app/db`."""
+    run(VariableClient(door.ask).lock("app/db", lock_id, ttl_ns=15 * SECOND_NS, delay_ns=0))
+
+
+def test_a_lock_is_asked_for_under_the_same_ids_until_it_is_decided(door: FakeDoor) -> None:
+    """Copies are byte-equal, so that it is taken once; another one is refused, since the path is held."""
+    door.silent[LOCK], door.pending = 1, 2
+    mine = new_lock_id()
+    hold(door, mine)
+    assert len(door.sent("lock")) == 3
+    assert len(set(door.raw)) == 1
+    assert door.locks["app/db"].lock_id == mine
+    with pytest.raises(VariableFault) as fault:
+        hold(door, new_lock_id())
+    assert fault.value.code == "conflict"
+    hold(door, mine)
+    assert door.sent("lock")[-1]["request_id"] != door.sent("lock")[0]["request_id"]
+
+
+def test_only_with_its_lock_a_held_path_is_changed(door: FakeDoor) -> None:
+    """Puts and deletes name it; a lock that was lost stores nothing, also where no other has the path."""
+    client, mine = VariableClient(door.ask), new_lock_id()
+    hold(door, mine)
+    for work in (client.put("app/db", ITEMS), client.put("app/db", ITEMS, lock_id=new_lock_id())):
+        with pytest.raises(VariableFault, match="is locked"):
+            run(work)
+    run(client.put("app/db", ITEMS, lock_id=mine))
+    run(client.delete("app/db", lock_id=mine))
+    assert not door.rows
+    del door.locks["app/db"]
+    with pytest.raises(VariableFault, match="is not locked"):
+        run(client.put("app/db", ITEMS, lock_id=mine))
+
+
+def test_a_renewal_is_asked_for_once(door: FakeDoor) -> None:
+    """The holder counts the time and asks again; a lock that is gone is refused."""
+    client, mine = VariableClient(door.ask), new_lock_id()
+    hold(door, mine)
+    run(client.renew("app/db", mine))
+    door.silent[RENEW] = 1
+    with pytest.raises(NoAnswer, match="no keeper answers"):
+        run(client.renew("app/db", mine, within_s=0.5))
+    assert len(door.sent("renew")) == 2
+    del door.locks["app/db"]
+    with pytest.raises(VariableFault) as fault:
+        run(client.renew("app/db", mine))
+    assert fault.value.code == "not_found"
+
+
+def test_a_lock_is_given_back_once(door: FakeDoor) -> None:
+    """Copies without an answer among them; what is not held is given back already."""
+    client, mine = VariableClient(door.ask), new_lock_id()
+    hold(door, mine)
+    door.silent[RELEASE] = 1
+    run(client.release("app/db", mine))
+    run(client.release("app/db", mine))
+    assert not door.locks
+    assert len({one["request_id"] for one in door.sent("release")}) == 2
+
+
+def test_an_id_of_a_lock_cannot_be_guessed() -> None:
+    """It is drawn from 128 bits."""
+    drawn = {new_lock_id() for _ in range(100)}
+    assert len(drawn) == 100
+    assert {len(one) for one in drawn} == {32}
