@@ -151,6 +151,11 @@ class VariableRequests:
             self._renew(message, request, step)
         elif self._replica.room.is_write_failed:
             self.refuse(message, "log_full", f"{WRITE_FAILED}; nothing was kept", step)
+        elif isinstance(request, PutVariableRequest) and self._replica.room.refuses_new_work:
+            # The plan applier would leave it aside, without a word in the log.
+            share = 100 * self._replica.room.share
+            text = f"the log is {share:.0f} % full: only deletes and locks are accepted"
+            self.refuse(message, "log_full", text, step)
         else:
             self._change(message, request, step)
 

@@ -449,6 +449,21 @@ def test_a_log_that_cannot_be_written_is_told_at_once() -> None:
     assert story.items() == {"password": "secret"}
 
 
+def test_a_log_that_is_nearly_full_takes_no_puts() -> None:
+    """A put is refused with the reason; what is stored can be read, and deleted."""
+    story = kept()
+    story.step(LogSpace(bytes=95, bytes_max=100, last_seq=story.log.seq))
+    refused = story.put(request_id="r2")
+    assert story.fault(refused) == (
+        "log_full",
+        "the log is 95 % full: only deletes and locks are accepted",
+    )
+    assert story.items() == {"password": "secret"}
+    token = story.delete()
+    story.settle()
+    assert story.verdict(token).status == "accepted"
+
+
 def test_a_vault_that_does_not_answer_holds_nobody() -> None:
     """After five seconds a put is pending, and a get is refused as one that may be asked again."""
     story = kept()
