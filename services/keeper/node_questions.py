@@ -14,7 +14,6 @@ from schemas.bounds import bounded_decoder
 from schemas.envelope import ENCODER
 from schemas.jobs import ErrorDetail
 from schemas.variables import VariableAnswer, VariableAnswers, VariableAsk
-from services.keeper.request_bodies import PUBLIC_BYTES
 from services.keeper.variable_requests import (
     answer_without_items,
     ask_vault,
@@ -31,6 +30,7 @@ from shared.errors import CommandInvalid
 from shared.jobspec.strict_json import require_known_keys, require_unique_keys
 from shared.protocol.id_tokens import token_id
 from shared.protocol.task_variables import task_paths
+from shared.protocol.variable_paths import PUBLIC_KEY_BYTES
 
 #: What the vault has not answered by then is refused as what may be asked again.
 ANSWER_NS = 5_000_000_000
@@ -88,7 +88,7 @@ class NodeQuestions:
         require_unique_keys(message.data)
         require_known_keys(message.data, VariableAsk)
         ask = bounded_decoder(VariableAsk).decode(message.data)
-        if len(ask.public) != PUBLIC_BYTES:
+        if len(ask.public) != PUBLIC_KEY_BYTES:
             raise CommandInvalid("invalid", f"public has {len(ask.public)} bytes, it must have 32")
         if not 1 <= len(ask.paths) <= PATHS_MAX:
             text = f"{len(ask.paths)} paths are asked for, it must be 1 to {PATHS_MAX}"

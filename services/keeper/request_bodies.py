@@ -13,11 +13,10 @@ from shared.core.runtime.messages import Message
 from shared.errors import CommandInvalid
 from shared.jobspec.strict_json import require_known_keys, require_unique_keys
 from shared.protocol.subjects import last_token
-from shared.protocol.variable_paths import REQUEST_ID_CHARS_MAX, path_fault
+from shared.protocol.variable_paths import PUBLIC_KEY_BYTES, REQUEST_ID_CHARS_MAX, path_fault
 
 #: Items have 64 KiB; sealed, as base64, and with their path they are below this.
 REQUEST_BYTES_MAX = 128 * 1024
-PUBLIC_BYTES = 32
 LOCK_ID_CHARS = (16, 128)
 
 VariableRequest = (
@@ -56,7 +55,7 @@ def read_request(message: Message) -> VariableRequest:
     if fault := path_fault(request.path):
         raise CommandInvalid("invalid", fault)
     if isinstance(request, GetVariableRequest):
-        if len(request.public) != PUBLIC_BYTES:
+        if len(request.public) != PUBLIC_KEY_BYTES:
             raise CommandInvalid(
                 "invalid", f"public has {len(request.public)} bytes, it must have 32"
             )

@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from shared.errors import CommandInvalid
+from shared.protocol.variable_paths import SIZE_BYTES_MAX
 
-#: Names and texts of all items of a variable together, as UTF-8.
-ITEMS_BYTES_MAX = 65_536
 #: The canonical form: an escape (`\u001f`) takes up to six bytes, and each item has quotes, a colon and a comma.
 JSON_BYTES_MAX = 69_900
 #: In another form every character may be an escape.
-_SPELLED_BYTES_MAX = 12 * ITEMS_BYTES_MAX
+_SPELLED_BYTES_MAX = 12 * SIZE_BYTES_MAX
 
 
 def encode_items(items: Mapping[str, str]) -> bytes:
@@ -63,7 +62,7 @@ def items_size(items: Mapping[str, str]) -> int:
         except UnicodeEncodeError:
             why = "an item has half of a surrogate pair, which UTF-8 cannot write"
             raise CommandInvalid("invalid", why) from None
-    if size > ITEMS_BYTES_MAX:
+    if size > SIZE_BYTES_MAX:
         raise _too_large()
     return size
 
@@ -80,5 +79,5 @@ def _no_text(_: str = "") -> NoReturn:
 
 
 def _too_large() -> CommandInvalid:
-    text = f"names and texts of the items are longer than {ITEMS_BYTES_MAX} bytes"
+    text = f"names and texts of the items are longer than {SIZE_BYTES_MAX} bytes"
     return CommandInvalid("too_large", text)

@@ -21,6 +21,8 @@ LOCKS_MAX = 10_000
 #: How long a lock may live without a renewal, and how long a path stays free behind one that has expired.
 TTL_NS = (10_000_000_000, 86_400_000_000_000)
 DELAY_NS = (0, 86_400_000_000_000)
+#: Of an X25519 key.
+PUBLIC_KEY_BYTES = 32
 #: Lives that one fact tells to be shredded.
 LIVES_MAX = 500
 _PATH = re.compile(rf"[A-Za-z0-9\-_~/]{{1,{PATH_CHARS_MAX}}}")

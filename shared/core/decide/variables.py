@@ -33,6 +33,7 @@ from shared.protocol.variable_paths import (
     LIVES_MAX,
     LOCKS_MAX,
     PATH_CHARS_MAX,
+    PUBLIC_KEY_BYTES,
     PUTS_MAX,
     PUTS_SPAN_NS,
     REQUEST_ID_CHARS_MAX,
@@ -45,7 +46,6 @@ from shared.protocol.variable_paths import (
 RequestCommand = PutVariable | DeleteVariable | LockVariable | ReleaseLock
 #: Code and reason of a refusal.
 Fault = tuple[str, str]
-PUBLIC_KEY_BYTES = 32
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _KEY_ID = re.compile(r"[0-9a-f]{16}")
 

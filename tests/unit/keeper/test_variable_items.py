@@ -6,8 +6,8 @@ import pytest
 
 from shared.errors import CommandInvalid
 from shared.protocol.variable_items import (
-    ITEMS_BYTES_MAX,
     JSON_BYTES_MAX,
+    SIZE_BYTES_MAX,
     decode_items,
     encode_items,
     items_size,
@@ -56,10 +56,10 @@ def test_what_are_no_items_is_refused(body: bytes) -> None:
 
 def test_items_have_a_largest_size() -> None:
     """Names and texts together have at most 65,536 bytes as UTF-8, whatever their spelling; one more is too large."""
-    most = {"a": "x" * (ITEMS_BYTES_MAX - 1)}
+    most = {"a": "x" * (SIZE_BYTES_MAX - 1)}
     assert decode_items(encode_items(most)) == most
-    assert decode_items(b'{"a":"' + b"\\u0078" * (ITEMS_BYTES_MAX - 1) + b'"}') == most
-    for more in ({"a": "x" * ITEMS_BYTES_MAX}, {"a": "ä" * (ITEMS_BYTES_MAX // 2)}):
+    assert decode_items(b'{"a":"' + b"\\u0078" * (SIZE_BYTES_MAX - 1) + b'"}') == most
+    for more in ({"a": "x" * SIZE_BYTES_MAX}, {"a": "ä" * (SIZE_BYTES_MAX // 2)}):
         with pytest.raises(CommandInvalid) as caught:
             decode_items(json.dumps(more).encode())
         assert caught.value.code == "too_large"

@@ -15,7 +15,8 @@ from schemas.variables import VariableLife
 from services.keeper.key_store import KeyStore, data_name
 from services.keeper.vault import KeyVault, Report
 from shared.core.runtime import keeper_messages as k
-from shared.protocol.variable_items import ITEMS_BYTES_MAX, encode_items
+from shared.protocol.variable_items import encode_items
+from shared.protocol.variable_paths import SIZE_BYTES_MAX
 from shared.sealed_box import context_bytes, new_pair, open_box, seal
 from tests.bounds import level
 from tests.unit.keeper.memory_entries import FixedKek, MemoryEntries
@@ -148,7 +149,7 @@ def test_the_key_of_a_life_is_stored_before_the_answer() -> None:
         ({"plain": b"{}"}, "invalid"),
         ({"plain": b'{"swordfish":1}'}, "invalid"),
         ({"plain": b'{"swordfish":"a","swordfish":"b"}'}, "invalid"),
-        ({"plain": b'{"a":"' + b"x" * ITEMS_BYTES_MAX + b'"}'}, "too_large"),
+        ({"plain": b'{"a":"' + b"x" * SIZE_BYTES_MAX + b'"}'}, "too_large"),
     ],
 )
 def test_a_put_that_is_wrong_is_refused(other: dict[str, Any], code: str) -> None:
