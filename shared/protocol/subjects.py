@@ -77,6 +77,9 @@ def api_jobs(verb: str) -> str:
 API_JOBS_ALL = "api.jobs.*"
 #: Requests about variables, answered by the keeper.
 API_VARIABLES = "api.variable.*"
+API_KEYRING_VERBS = ("rotate", "remove")
+#: Requests about the keeper's keys, answered by it.
+API_KEYRING = "api.keyring.*"
 
 
 def api(noun: str, verb: str) -> str:
@@ -234,6 +237,14 @@ def node_variables(node_id: str) -> str:
 
 
 NODE_VARIABLES = "ask.*.variable"
+
+
+def node_identities(node_id: str) -> str:
+    """A node's own question for signed identities of a task that it runs; the keeper answers."""
+    return f"ask.{id_token(node_id)}.identity"
+
+
+NODE_IDENTITIES = "ask.*.identity"
 
 
 def last_token(subject: str) -> str:

@@ -9,6 +9,8 @@ import msgspec
 PAYLOAD = "payload"
 ARTIFACT = "artifact"
 TEMPLATE = "template"
+IDENTITY = "identity"
+SECRET = "secret"
 
 
 class PayloadInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,3 +59,27 @@ class TemplateInput(msgspec.Struct, frozen=True, kw_only=True):
     wait_max_ns: int = -1
     #: values of `node.…`, `attr.…` and `meta.…`, where the template may use them.
     node: dict[str, str] = {}
+
+
+class IdentityInput(msgspec.Struct, frozen=True, kw_only=True):
+    """A signed token of the task; Nomad's fields."""
+
+    #: `default`: that of the block without a name.
+    identity: str
+    #: it becomes a variable of the task: NOMAD_TOKEN, or NOMAD_TOKEN_ and the name.
+    env: bool = False
+    #: where it is written, relative to the task's directory; empty: nowhere.
+    file: str = ""
+    #: how long a token is worth something; 0: as long as the allocation lives.
+    ttl_ns: int = 0
+
+
+class SecretInput(msgspec.Struct, frozen=True, kw_only=True):
+    """Values that are fetched before the start, for `${secret.NAME.KEY}`; Nomad's fields."""
+
+    secret: str
+    #: nomad, or the name of a program in the operator's folder.
+    provider: str
+    path: str
+    #: of a program.
+    env: dict[str, str] = {}
