@@ -1,7 +1,5 @@
 """`/v1/services` and `/v1/service/<name>`: services with `provider = "nomad"`, as they follow from allocations."""
 
-from typing import Any
-
 from schemas.base import JobId
 from schemas.projections import Query, ServiceInstance
 from services.gateway.change_index import job, table
@@ -15,13 +13,15 @@ from shared.errors import CommandInvalid
 from shared.jobspec.service_names import registration_id
 
 _TABLES = ("allocations", "jobs")
+#: Nomad does not page these lists.
+_EVERY = 2**31
 
 
 async def list_services(call: Call) -> object:
     """Services by name."""
     role = call.role
     await call.block(map(table, _TABLES), lambda: role.changes.newest(_TABLES))
-    found: Any = role.answers.answer("services", Query(limit=1_000))
+    found = role.answers.catalog.services(role.state, Query(limit=_EVERY))
     lines = [{"ServiceName": one.name, "Tags": list(one.tags)} for one in found.services]
     return [{"Namespace": "default", "Services": lines}] if lines else []
 
@@ -31,7 +31,8 @@ async def read_service(call: Call) -> object:
     role = call.role
     await call.block(map(table, _TABLES), lambda: role.changes.newest(_TABLES))
     try:
-        found: Any = role.answers.answer("service", Query(id=call.path["name"], limit=1_000))
+        query = Query(id=call.path["name"], limit=_EVERY)
+        found = role.answers.catalog.service(role.state, query)
     except CommandInvalid as err:
         if err.code == "not_found":
             return []
