@@ -47,6 +47,7 @@ from schemas.variables import VariableDeleted, VariablePut
 from shared.core.columns import grown
 from shared.core.state.state import State
 from shared.protocol import subjects
+from shared.protocol.id_tokens import token_id
 from shared.query.service_catalog import ServiceCatalog, node_addresses
 
 #: A row of the fleet.
@@ -365,6 +366,18 @@ class DirtyTracker:
         if isinstance(event, SubmissionRefused) and event.reused_id:
             self._marks.submissions[event.reused_id] = None
         self._marks.jobs[event.job_id] = None
+
+
+def is_departed(state: State, subject: str) -> bool:
+    """Whether a published subject of a job or node is of none in the state."""
+    kind = subject.rpartition(".")[0]
+    try:
+        identifier = token_id(subjects.last_token(subject))
+    except ValueError:
+        return False
+    if f"{kind}.*" == subjects.VIEW_JOBS:
+        return JobId(identifier) not in state.jobs.by_id
+    return NodeId(identifier) not in state.fleet.row_of
 
 
 def _place(spec: NodeSpec) -> tuple[dict[str, str], str]:

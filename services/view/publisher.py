@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from schemas.base import JobId, NodeId, Wire
 from schemas.envelope import ENCODER
 from schemas.projections import JobProjection, ServiceNamesProjection
-from services.view.dirty_set import DirtySet, Row
+from services.view.dirty_set import DirtySet, Row, is_departed
 from services.view.service_tracker import INSTANCE_NS, NAME_NS, ServiceTracker
 from shared.core.columns import Rows, grown
 from shared.core.runtime.messages import Effect, Message, Put, PutDone, PutRefused
@@ -107,6 +107,8 @@ class Publisher:
         #: subjects whose value is too large; each is reported once.
         self._too_large_subjects: dict[str, None] = {}
         self._in_flight: dict[str, PutInFlight] = {}
+        #: subject -> last value of an object that left the state, in flight.
+        self._last_words_in_flight: dict[str, bytes] = {}
         #: subject -> its seq in the last answer.
         self._subject_seqs: dict[str, int] = {}
         #: fleet row to start with, so that busy low rows do not delay others.
@@ -123,8 +125,10 @@ class Publisher:
             self.marks.acknowledgements(self._state)
 
     def forget_in_flight(self) -> None:
-        """Forget all Puts in flight, after a reconnect."""
+        """Forget all Puts in flight, after a reconnect; what says that an object has left is published again."""
         self._in_flight.clear()
+        for subject in list(self._last_words_in_flight):
+            self._say_again(subject)
 
     @property
     def waiting(self) -> int:
@@ -168,6 +172,7 @@ class Publisher:
         subject = answer.subject
         flight = self._in_flight.pop(subject, None)
         if type(answer) is PutDone:
+            self._last_words_in_flight.pop(subject, None)
             # A value that is published once needs no fence.
             if flight is None or flight.kind not in _PUBLISHED_ONCE:
                 self._subject_seqs[subject] = answer.subject_seq
@@ -179,8 +184,12 @@ class Publisher:
             return
         self.refused += 1
         if flight.kind == TOMBSTONE:
-            # Another view has published it.
-            self._subject_seqs.pop(subject, None)
+            if self._is_older(answer.data, self._last_words_in_flight[subject]):
+                self._say_again(subject)
+            else:
+                # Another view has published it, or something newer.
+                del self._last_words_in_flight[subject]
+                self._subject_seqs.pop(subject, None)
         elif self._is_newer(answer.data, flight):
             self._mark_again(flight)
             if flight.kind == SERVICE_NAMES:
@@ -201,7 +210,27 @@ class Publisher:
         ours = (newest, self._state.seq)
         return flight.kind != SUBMISSION and (stamp.incarnation, stamp.seq) < ours
 
+    def _is_older(self, standing: bytes, value: bytes) -> bool:
+        """Whether what stands is of before a value of ours."""
+        ours = msgspec.json.decode(value, type=ProjectionStamp)
+        try:
+            stamp = msgspec.json.decode(standing or b"{}", type=ProjectionStamp)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return True
+        if stamp.cluster_id != ours.cluster_id:
+            return True
+        return (stamp.incarnation, stamp.seq) < (ours.incarnation, ours.seq)
+
+    def _say_again(self, subject: str) -> None:
+        """Publish again that an object has left, unless there is one of its name again."""
+        value = self._last_words_in_flight.pop(subject)
+        if is_departed(self._state, subject):
+            self.marks.tombstones.setdefault(subject, value)
+
     def _mark_again(self, flight: PutInFlight) -> None:
+        if flight.kind == TOMBSTONE:
+            self._say_again(flight.identifier)
+            return
         row = self._state.fleet.row_of.get(NodeId(flight.identifier))
         match flight.kind:
             case "node" if row is not None:
@@ -414,7 +443,7 @@ class Publisher:
 
     def _last_words(self, step: Step) -> None:
         for subject, _ in self._free(self.marks.tombstones, str):
-            value = self.marks.tombstones.pop(subject)
+            value = self._last_words_in_flight[subject] = self.marks.tombstones.pop(subject)
             self._put(
                 step,
                 subject,

@@ -23,6 +23,7 @@ from services.view.queries import QueryHandler
 from services.view.scrub_report import ScrubReport
 from services.view.snapshot_writer import TIMER as SNAPSHOT_TIMER
 from services.view.snapshot_writer import SnapshotSchedule, SnapshotWriter
+from services.view.standing_values import StandingValues
 from shared.core.decide.garbage import LogTimeIndex
 from shared.core.runtime.messages import (
     Ack,
@@ -98,6 +99,7 @@ class View(ReplicatedRole):
             self.replica.state, self._histories, self.dead_letter, self._clock
         )
         self._marker = DirtyTracker(self.replica.state, self._publisher.marks)
+        self._standing = StandingValues(self.replica.state, self._publisher.marks)
         self._dead: deque[DeadLine] = deque(maxlen=DEAD_KEPT)
         self._dead_seq = 0
         self._answers = QueryEngine(self.replica, self._histories, self._dead, self._clock)
@@ -231,6 +233,7 @@ class View(ReplicatedRole):
                     self._is_open = self._questions.is_open = True
                     self._marker.follow()
                     self._snapshots.look(step)
+                    self._standing.look(step)
             case BusSeen():
                 self._answers.bus, self._bus_alarms = item.status, item.alarms
                 self._tell_alarms()
@@ -245,6 +248,7 @@ class View(ReplicatedRole):
             case Restored():
                 self._begin_at(item, step.now_ns)
             case Answer():
+                self._standing.answered(item, step)
                 self._snapshots.answered(item, step)
                 self._snapshots.begin_if_armed(step, asides=self._asides)
             case Timer(name="publish"):
@@ -300,6 +304,7 @@ class View(ReplicatedRole):
         self._answers.lease = self._snapshots.lease = restored.lease
         self._publisher.applier_changed(self.replica.chain.epoch)
         self._snapshots.restored(self.replica.seq, now_ns)
+        self._standing.restored()
 
     def _asides(self) -> SnapshotExtras:
         return SnapshotExtras(since_ns=self._histories.open_since_ns(), marks=self._horizon.marks())

@@ -431,6 +431,8 @@ PATTERNS: tuple[SubjectPattern, ...] = tuple(
         ("LEASES", "leases of all workers: what EVAL holds"),
         ("NODES", "projections of all nodes: what NODE holds"),
         ("VIEWS", "everything published for readers: what VIEW holds"),
+        ("VIEW_JOBS", "projections of all jobs: what a view lists of VIEW at its start"),
+        ("VIEW_NODES", "summaries of all nodes: what a view lists, too"),
         ("VIEW_SERVICES", "where all services are: what agents may read of VIEW, with their names"),
         ("VIEW_VARIABLES", "revisions of all variables: what agents may read of VIEW, too"),
         ("NODE_VARIABLES", "what all nodes ask about variables: what the keeper listens on"),

@@ -147,6 +147,10 @@ def view_node(node_id: str) -> str:
     return f"view.node.{id_token(node_id)}"
 
 
+VIEW_JOBS = "view.job.*"
+VIEW_NODES = "view.node.*"
+
+
 def view_service(name: str) -> str:
     """Where the instances of a service are."""
     return f"view.service.{id_token(name)}"
